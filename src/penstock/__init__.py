@@ -1,0 +1,1 @@
+"""Penstock: one run file in, a trained model and its ledger out."""

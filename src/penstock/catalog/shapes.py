@@ -1,0 +1,88 @@
+"""`ModelShape`: what a model is, without torch. The planner reads it and `model/` builds from it."""
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """A decoder-only transformer. Widths are in elements; optional parts are 0 or None when absent."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    ffn: int  # inner width of a dense SwiGLU block
+    vocab: int
+    tied: bool = False  # the head shares the embedding
+    head_dim: int | None = None  # None: hidden / heads
+    context: int = 2048  # longest sequence the shape was made for, tokens
+    rope_theta: float = 10_000.0
+    norm_eps: float = 1e-5
+    qk_norm: bool = False  # RMSNorm on each head's query and key
+    attention_bias: bool = False  # biases on q, k, v
+    # Mixture of experts: 0 experts is a dense model.
+    experts: int = 0  # routed experts per MoE layer
+    experts_active: int = 0  # routed experts a token visits
+    expert_ffn: int = 0  # inner width of one routed expert
+    shared_experts: int = 0  # experts every token visits, each expert_ffn wide
+    dense_layers: int = 0  # leading layers that keep a dense ffn
+    # Multi-head latent attention (DeepSeek): 0 kv_rank is ordinary attention.
+    q_rank: int = 0  # 0: full-rank query
+    kv_rank: int = 0
+    rope_dim: int = 0  # per head, of the query and of the one shared key
+    nope_dim: int = 0  # per head
+    v_dim: int = 0  # per head
+
+    @property
+    def head_width(self) -> int:
+        return self.head_dim or self.hidden // self.heads
+
+    @property
+    def moe(self) -> bool:
+        return self.experts > 0
+
+    def attention_params(self) -> int:
+        """Parameters of one layer's attention."""
+        h, n = self.hidden, self.heads
+        if self.kv_rank:
+            qk = self.rope_dim + self.nope_dim
+            query = h * self.q_rank + self.q_rank + self.q_rank * n * qk if self.q_rank else h * n * qk
+            down = h * (self.kv_rank + self.rope_dim) + self.kv_rank
+            up = self.kv_rank * n * (self.nope_dim + self.v_dim)
+            return query + down + up + n * self.v_dim * h
+        q, kv = n * self.head_width, self.kv_heads * self.head_width
+        weights = h * q + 2 * h * kv + q * h
+        bias = q + 2 * kv if self.attention_bias else 0
+        norms = 2 * self.head_width if self.qk_norm else 0
+        return weights + bias + norms
+
+    def ffn_params(self, layer: int, active: bool = False) -> int:
+        """Parameters of one layer's feed-forward part; `active` counts what one token touches."""
+        if not self.moe or layer < self.dense_layers:
+            return 3 * self.hidden * self.ffn
+        routed = self.experts_active if active else self.experts
+        return 3 * self.hidden * self.expert_ffn * (routed + self.shared_experts) + self.hidden * self.experts
+
+    def embedding_params(self) -> int:
+        """The input embedding; a tied head shares it."""
+        return self.vocab * self.hidden
+
+    def params(self, active: bool = False) -> int:
+        """All parameters, or those one token touches."""
+        per_layer = self.attention_params() + 2 * self.hidden
+        layers = sum(per_layer + self.ffn_params(i, active) for i in range(self.layers))
+        head = 0 if self.tied else self.embedding_params()
+        return self.embedding_params() + layers + self.hidden + head
+
+    def flops_per_token(self, sequence: int) -> float:
+        """Forward and backward work of one token: 6 × matmul parameters + 12 × layers × width × sequence.
+
+        Attention is counted in full (not halved for the causal mask), as the common MFU does; the
+        input embedding is a look-up and counts nothing.
+        """
+        matmul = self.params(active=True) - (0 if self.tied else self.embedding_params())
+        width = self.heads * ((self.rope_dim + self.nope_dim + self.v_dim) / 2 if self.kv_rank else self.head_width)
+        return 6.0 * matmul + 12.0 * self.layers * width * sequence
+
+    def with_vocab(self, vocab: int) -> "ModelShape":
+        return replace(self, vocab=vocab)
