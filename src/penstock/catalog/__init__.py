@@ -1,0 +1,1 @@
+"""Facts with sources: accelerators, nodes, networks, sites, prices, failure rates, model shapes."""

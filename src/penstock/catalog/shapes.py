@@ -1,11 +1,11 @@
-"""`ModelShape`: what a model is, without torch. The planner reads it and `model/` builds from it."""
+"""`ModelShape`: what a model is, without torch. The planner reads it, `model/` builds from it."""
 
 from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """A decoder-only transformer. Widths are in elements; optional parts are 0 or None when absent."""
+    """A decoder-only transformer. Widths are in elements; an absent part is 0 or None."""
 
     layers: int
     hidden: int
@@ -46,7 +46,9 @@ class ModelShape:
         h, n = self.hidden, self.heads
         if self.kv_rank:
             qk = self.rope_dim + self.nope_dim
-            query = h * self.q_rank + self.q_rank + self.q_rank * n * qk if self.q_rank else h * n * qk
+            query = (
+                h * self.q_rank + self.q_rank + self.q_rank * n * qk if self.q_rank else h * n * qk
+            )
             down = h * (self.kv_rank + self.rope_dim) + self.kv_rank
             up = self.kv_rank * n * (self.nope_dim + self.v_dim)
             return query + down + up + n * self.v_dim * h
@@ -61,7 +63,10 @@ class ModelShape:
         if not self.moe or layer < self.dense_layers:
             return 3 * self.hidden * self.ffn
         routed = self.experts_active if active else self.experts
-        return 3 * self.hidden * self.expert_ffn * (routed + self.shared_experts) + self.hidden * self.experts
+        return (
+            3 * self.hidden * self.expert_ffn * (routed + self.shared_experts)
+            + self.hidden * self.experts
+        )
 
     def embedding_params(self) -> int:
         """The input embedding; a tied head shares it."""
@@ -75,13 +80,16 @@ class ModelShape:
         return self.embedding_params() + layers + self.hidden + head
 
     def flops_per_token(self, sequence: int) -> float:
-        """Forward and backward work of one token: 6 × matmul parameters + 12 × layers × width × sequence.
+        """Forward and backward work of one token.
 
-        Attention is counted in full (not halved for the causal mask), as the common MFU does; the
-        input embedding is a look-up and counts nothing.
+        6 × matmul parameters + 12 × layers × width × sequence. Attention is counted in full (not
+        halved for the causal mask), as the common MFU does; the input embedding is a look-up and
+        counts nothing.
         """
         matmul = self.params(active=True) - (0 if self.tied else self.embedding_params())
-        width = self.heads * ((self.rope_dim + self.nope_dim + self.v_dim) / 2 if self.kv_rank else self.head_width)
+        width = self.heads * (
+            (self.rope_dim + self.nope_dim + self.v_dim) / 2 if self.kv_rank else self.head_width
+        )
         return 6.0 * matmul + 12.0 * self.layers * width * sequence
 
     def with_vocab(self, vocab: int) -> "ModelShape":

@@ -1,0 +1,24 @@
+"""What the verbs share: the console, JSON for programs, and how an error is printed."""
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from penstock.errors import PenstockError
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def print_error(error: PenstockError) -> None:
+    # Not through rich: a message may hold brackets and paths that must come out as they are.
+    sys.stderr.write(f"error: {error}\n")
