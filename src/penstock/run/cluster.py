@@ -1,0 +1,23 @@
+"""`[cluster]`: the machines a run uses."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from penstock.run.section import Section, Some, SomeOrAll, Text
+
+
+class ClusterSection(Section):
+    """The machines a run uses."""
+
+    use: Text = Field(
+        "here",
+        description='"here" is this machine, as last probed; or a catalog name, or a cluster file.',
+    )
+    accelerators: SomeOrAll = Field(
+        "all", description="Accelerators to use on each node; the box may be shared."
+    )
+    nodes: Some = Field(1, description="Number of nodes.")
+    launcher: Literal["local", "slurm", "kubernetes", "sky", "ssh"] = Field(
+        "local", description="Where the processes of the run come from."
+    )

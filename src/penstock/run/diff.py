@@ -1,0 +1,105 @@
+"""What changed between two versions of a run file, and whether a run may go on with the new one.
+
+A run may be made longer, moved, spread, guarded, paid for and shown otherwise. Anything else would
+make the rest of the run belong to another run, and needs a fork.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.run import fields, toml
+from penstock.run.file import Run
+from penstock.run.save import to_table
+from penstock.run.train import LENGTHS
+
+_SAFE = ("log", "guard", "cluster", "layout", "budget", "evaluate.every")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One field that differs; values as they stand in a file, None where it is not set."""
+
+    field: str
+    old: Any
+    new: Any
+    safe: bool
+
+
+def diff(old: Run, new: Run) -> list[Change]:
+    """The changes, in the reference's order. What `new` leaves open stays as it was in `old`."""
+    new = keep_choices(old, new)
+    before, after = _flat(to_table(_closed(old))), _flat(to_table(_closed(new)))
+    order = {field.name: place for place, field in enumerate(fields.fields())}
+    names = sorted(before.keys() | after.keys(), key=order.__getitem__)
+    longer = _longer(old, new)
+    return [
+        Change(name, before.get(name), after.get(name), _is_safe(name, longer))
+        for name in names
+        if before.get(name) != after.get(name)
+    ]
+
+
+def keep_choices(old: Run, new: Run) -> Run:
+    """`new` with what it leaves open taken from `old`.
+
+    A longer run would choose a larger batch; going on must not change it halfway.
+    """
+    open_fields = new.choices()
+    values: dict[str, int | float] = {
+        "data.sequence": old.sequence,
+        "train.batch_tokens": old.batch_tokens,
+        "train.learning_rate": old.learning_rate,
+    }
+    return _with(new, {name: values[name] for name in open_fields})
+
+
+def describe(changes: list[Change]) -> str:
+    """One line for each change, those that cannot go through marked."""
+    lines = []
+    for change in changes:
+        mark = "" if change.safe else "   (needs a fork)"
+        lines.append(f"{change.field}: {_show(change.old)} → {_show(change.new)}{mark}")
+    return "\n".join(lines)
+
+
+def _closed(run: Run) -> Run:
+    return _with(run, run.choices())
+
+
+def _with(run: Run, values: dict[str, int | float]) -> Run:
+    """The run with fields replaced; not checked again, the values come from a checked run."""
+    sections: dict[str, dict[str, int | float]] = {}
+    for name, value in values.items():
+        section, _, field = name.partition(".")
+        sections.setdefault(section, {})[field] = value
+    parts = {name: getattr(run, name).model_copy(update=part) for name, part in sections.items()}
+    return run.model_copy(update=parts)
+
+
+def _flat(table: dict[str, Any], above: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        whole = f"{above}{name}"
+        flat |= _flat(value, f"{whole}.") if isinstance(value, dict) else {whole: value}
+    return flat
+
+
+def _longer(old: Run, new: Run) -> bool:
+    """Whether the new length is at least the old one."""
+    for name in LENGTHS:
+        before, after = getattr(old.train, name), getattr(new.train, name)
+        if before is not None and after is not None:
+            return bool(after >= before)
+    if old.train.epochs or new.train.epochs:
+        return False  # not comparable without the dataset
+    return new.steps() >= old.steps()
+
+
+def _is_safe(name: str, longer: bool) -> bool:
+    if name in [f"train.{length}" for length in LENGTHS]:
+        return longer
+    return any(name == safe or name.startswith(f"{safe}.") for safe in _SAFE)
+
+
+def _show(value: Any) -> str:
+    return "not set" if value is None else toml.value(value)

@@ -1,0 +1,112 @@
+"""The schema as a list: every field of the run file with its dotted path, in the file's order.
+
+Messages, overrides, the reference and the differences between runs all need to know which fields
+exist; they ask here, so that the sections stay the only description.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import WithJsonSchema
+from pydantic.fields import FieldInfo
+
+from penstock.run.file import Run
+from penstock.run.section import Section
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field: where it stands in the file, and the section below it if it is one."""
+
+    path: Path
+    info: FieldInfo
+    section: type[Section] | None  # of a table, or of each table in a list
+    repeated: bool  # a list of tables: [[data.mix]]
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.path)
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The words a field takes, when it takes nothing else."""
+        annotation = self.info.annotation
+        return get_args(annotation) if get_origin(annotation) is Literal else ()
+
+    @property
+    def kind(self) -> dict[str, Any]:
+        """The JSON schema of the value (not of a section); its title is the type in words."""
+        if self.choices:
+            quoted = [f'"{word}"' for word in self.choices]
+            title = f"{', '.join(quoted[:-1])} or {quoted[-1]}"
+            return {"title": title, "type": "string", "enum": list(self.choices)}
+        schema = _schema(self.info)
+        if _is_tuple(self.info.annotation):
+            return {"title": f"list of {schema['title']}", "type": "array", "items": schema}
+        return schema
+
+
+@cache
+def fields() -> tuple[Field, ...]:
+    """Every field, sections before their fields."""
+    return tuple(_walk(Run, ()))
+
+
+@cache
+def by_path() -> dict[Path, Field]:
+    return {field.path: field for field in fields()}
+
+
+def names_in(section: Path) -> list[str]:
+    """The names that may stand in a section; () is the top of the file."""
+    return [field.path[-1] for field in fields() if field.path[:-1] == section]
+
+
+def python_name(section: type[Section], name: str) -> str:
+    """The attribute behind a name in the file ("from" is `from_`)."""
+    aliases = {info.alias: attribute for attribute, info in section.model_fields.items()}
+    return aliases.get(name, name) or name
+
+
+def get(run: Run, path: Path) -> Any:
+    """The value at a path, or None where its section is left out."""
+    value: Any = run
+    for name in path:
+        if value is None:
+            return None
+        value = getattr(value, python_name(type(value), name))
+    return value
+
+
+def _walk(section: type[Section], above: Path) -> Iterator[Field]:
+    for attribute, info in section.model_fields.items():
+        path = (*above, info.alias or attribute)
+        below = _section(info.annotation)
+        yield Field(path, info, below, repeated=below is not None and _is_tuple(info.annotation))
+        if below:
+            yield from _walk(below, path)
+
+
+def _section(annotation: Any) -> type[Section] | None:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    return next(filter(None, map(_section, get_args(annotation))), None)
+
+
+def _is_tuple(annotation: Any) -> bool:
+    return get_origin(annotation) is tuple and Ellipsis in get_args(annotation)
+
+
+def _schema(info: FieldInfo) -> dict[str, Any]:
+    """What `WithJsonSchema` says about a type, however deep it stands in `X | None` or a list."""
+    found: list[Any] = list(info.metadata)
+    todo: list[Any] = [info.annotation]
+    while todo:
+        annotation = todo.pop()
+        found += getattr(annotation, "__metadata__", ())
+        todo += get_args(annotation)
+    return next(dict(item.json_schema or {}) for item in found if isinstance(item, WithJsonSchema))

@@ -1,0 +1,174 @@
+"""`Run`: the whole run file, checked, and what follows from it."""
+
+import math
+import re
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
+
+from penstock.errors import PenstockError
+from penstock.run.budget import BudgetSection
+from penstock.run.cluster import ClusterSection
+from penstock.run.data import DataSection
+from penstock.run.evaluate import EvaluateSection
+from penstock.run.guard import GuardSection
+from penstock.run.layout import LayoutSection
+from penstock.run.log import LogSection
+from penstock.run.model import ModelSection
+from penstock.run.section import Section, Text, Wrong, text
+from penstock.run.train import (
+    DEFAULT_TOKENS,
+    TrainSection,
+    choose_batch_tokens,
+    choose_learning_rate,
+)
+
+NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9_-])?", re.ASCII)
+DEFAULT_SEQUENCE = 2048
+
+
+def _name(found: object) -> str:
+    # A name becomes a folder: it must not climb out of `dir` or hide itself.
+    name = text(found)
+    if len(name) > 100:
+        raise ValueError(f"{len(name)} characters long; write at most 100")
+    if not NAME.fullmatch(name):
+        raise ValueError(
+            "not a name; write letters, digits, '.', '_' and '-', starting with a letter or digit "
+            "and not ending with '.'"
+        )
+    return name
+
+
+Name = Annotated[
+    str,
+    PlainValidator(_name),
+    WithJsonSchema({"title": "name", "type": "string", "pattern": f"^{NAME.pattern}$"}),
+]
+
+
+class Run(Section):
+    """A run file."""
+
+    name: Name = Field(
+        description="Name of the run, and of its folder; the file's name if not given."
+    )
+    dir: Text = Field("runs", description="Where runs live: a folder or a URL.")
+    model: ModelSection = Field(description="What is trained.")
+    data: DataSection = Field(DataSection(), description="What the model reads.")
+    train: TrainSection = Field(
+        TrainSection(tokens=DEFAULT_TOKENS), description="How it is trained."
+    )
+    evaluate: EvaluateSection = Field(EvaluateSection(), description="How it is judged.")
+    layout: LayoutSection | None = Field(
+        None, description="How it is spread; leave out to have it chosen."
+    )
+    cluster: ClusterSection = Field(ClusterSection(), description="The machines.")
+    guard: GuardSection = Field(GuardSection(), description="What keeps it safe.")
+    budget: BudgetSection = Field(BudgetSection(), description="What it may cost.")
+    log: LogSection = Field(LogSection(), description="Where else it is shown.")
+
+    @property
+    def folder(self) -> Path:
+        """Where everything about this run is kept."""
+        return Path(self.dir).expanduser() / self.name
+
+    @property
+    def sequence(self) -> int:
+        """Tokens per sample."""
+        if self.data.sequence:
+            return self.data.sequence
+        shape = self.model.base()
+        return min(DEFAULT_SEQUENCE, shape.context) if shape else DEFAULT_SEQUENCE
+
+    @property
+    def batch_tokens(self) -> int:
+        """Tokens per optimizer step, over all ranks."""
+        return self.train.batch_tokens or choose_batch_tokens(self.train.tokens, self.sequence)
+
+    @property
+    def batch_samples(self) -> int:
+        """Samples (sequences) per optimizer step, over all ranks."""
+        return self.batch_tokens // self.sequence
+
+    @property
+    def learning_rate(self) -> float:
+        """Peak learning rate."""
+        if self.train.learning_rate != "auto":
+            return self.train.learning_rate
+        shape = self.model.base()
+        assert shape is not None, "checked when the file was loaded"
+        return choose_learning_rate(shape.hidden)
+
+    def choices(self) -> dict[str, int | float]:
+        """What the file left open, with the value that was chosen."""
+        chosen: dict[str, int | float] = {}
+        if self.data.sequence is None:
+            chosen["data.sequence"] = self.sequence
+        if self.train.batch_tokens is None:
+            chosen["train.batch_tokens"] = self.batch_tokens
+        if self.train.learning_rate == "auto":
+            chosen["train.learning_rate"] = self.learning_rate
+        return chosen
+
+    def steps(self, samples_per_epoch: int | None = None) -> int:
+        """Optimizer steps, rounded up; `samples_per_epoch` is needed for `epochs` only."""
+        total = self._steps(samples_per_epoch)
+        if misfit := self.train.misfit(total):
+            field, what = misfit
+            raise PenstockError(f'train.{field} = "{getattr(self.train, field)}": {what}')
+        return total
+
+    def _steps(self, samples_per_epoch: int | None) -> int:
+        if self.train.steps:
+            return self.train.steps
+        if self.train.tokens:
+            return -(-self.train.tokens // self.batch_tokens)
+        if not samples_per_epoch:
+            raise PenstockError("train.epochs: the dataset has no samples; choose another")
+        return math.ceil((self.train.epochs or 0) * samples_per_epoch / self.batch_samples)
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Self:
+        problems = [*self._batch_problems(), *self._length_problems(), *self._layout_problems()]
+        if problems:
+            raise Wrong(*problems)
+        return self
+
+    def _batch_problems(self) -> list[tuple[str, str]]:
+        shape, sequence, batch = self.model.base(), self.sequence, self.train.batch_tokens
+        problems = []
+        if shape and sequence > shape.context:
+            what = f"longer than the model's context of {shape.context} tokens"
+            fix = f"write {shape.context}, or model.context = {sequence} too"
+            problems.append(("data.sequence", f"{what}; {fix}"))
+        if batch and batch % sequence:
+            less = batch // sequence * sequence
+            near = f"{less} or {less + sequence}" if less else str(sequence)
+            what = f"not a whole number of sequences of {sequence} tokens"
+            problems.append(("train.batch_tokens", f"{what}; write {near}"))
+        if shape is None and self.train.learning_rate == "auto":
+            what = '"auto" needs the width of the model, which `from` and `module` do not say'
+            problems.append(("train.learning_rate", f"{what}; write a number such as 3e-4"))
+        return problems
+
+    def _length_problems(self) -> list[tuple[str, str]]:
+        if self.train.epochs:
+            return []  # known only with the dataset; `steps` looks again
+        misfit = self.train.misfit(self._steps(None))
+        return [(f"train.{misfit[0]}", misfit[1])] if misfit else []
+
+    def _layout_problems(self) -> list[tuple[str, str]]:
+        layout, here = self.layout, self.cluster
+        if layout is None or here.accelerators == "all":
+            return []
+        count, per_replica = here.accelerators * here.nodes, layout.per_replica
+        if layout.replicate and layout.replicate * per_replica != count:
+            found = layout.replicate * per_replica
+            what = f"replicate × shard × tensor × pipeline × context = {found}"
+            return [("layout", f"{what}, but there are {count} accelerators; make them equal")]
+        if count % per_replica:
+            what = f"one replica takes {per_replica} accelerators, which do not divide {count}"
+            return [("layout", f"{what}; write a divisor of {count}")]
+        return []

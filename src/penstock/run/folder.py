@@ -1,0 +1,135 @@
+"""A run is a folder. Everything that shows a run reads this folder only."""
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import PenstockError, nearest
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def run_file(self) -> Path:
+        """The resolved run file."""
+        return self.path / "run.toml"
+
+    @property
+    def plan_file(self) -> Path:
+        return self.path / "plan.json"
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def control(self) -> Path:
+        """Save-now, stop and drills are files dropped here."""
+        return self.path / "control"
+
+    @property
+    def traces(self) -> Path:
+        return self.path / "traces"
+
+    @property
+    def logs(self) -> Path:
+        """What the ranks print, one folder per attempt."""
+        return self.path / "logs"
+
+    def exists(self) -> bool:
+        return self.run_file.is_file()
+
+    def make(self) -> None:
+        for folder in (self.journal, self.checkpoints, self.control, self.traces, self.logs):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def wish(self, what: str) -> None:
+        """Ask the running ranks for something: `save` or `stop`."""
+        (self.control / what).touch()
+
+    def wishes(self) -> dict[str, bool]:
+        return {what: (self.control / what).exists() for what in ("save", "stop")}
+
+    def granted(self, what: str) -> None:
+        (self.control / what).unlink(missing_ok=True)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Held by the supervisor for as long as the run runs; freed by the kernel when it dies."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with open(self.path / "lock", "a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.seek(0)
+                raise PenstockError(
+                    f"run '{self.name}' is already running (process {file.read().strip() or '?'}); "
+                    f"`penstock status {self.name}` shows it, `penstock stop {self.name}` ends it"
+                ) from None
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
+
+    def running(self) -> bool:
+        """Is a supervisor holding the lock on this machine?"""
+        try:
+            with open(self.path / "lock") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return False
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+
+    def read_plan(self) -> dict[str, Any]:
+        return json.loads(self.plan_file.read_text()) if self.plan_file.is_file() else {}
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Write a small file so that a reader sees the old or the new one, never a half."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(temporary, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def find(where: str, root: str = "runs") -> RunFolder:
+    """A run by its folder, its name under `root`, or its run file."""
+    path = Path(where)
+    if path.is_file() and path.suffix == ".toml":
+        from penstock.run.load import load
+
+        folder = RunFolder(load(path).folder)
+    else:
+        folder = RunFolder(path if (path / "run.toml").is_file() else Path(root) / where)
+    if not folder.exists():
+        names = [f.name for f in every(root)]
+        hint = nearest(re.sub(r".*/", "", where), names)
+        known = f" {hint or 'Known runs: ' + ', '.join(names)}" if names else ""
+        raise PenstockError(f"no run '{where}': {folder.path} has no run.toml.{known}")
+    return folder
+
+
+def every(root: str = "runs") -> list[RunFolder]:
+    """All runs below a folder, newest first."""
+    files = Path(root).glob("*/run.toml") if Path(root).is_dir() else []
+    return [RunFolder(f.parent) for f in sorted(files, key=lambda f: -f.stat().st_mtime)]

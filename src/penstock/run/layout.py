@@ -1,0 +1,32 @@
+"""`[layout]`: how the model is spread over the accelerators."""
+
+from math import prod
+from typing import Literal
+
+from pydantic import Field
+
+from penstock.run.section import Section, Some
+
+
+class LayoutSection(Section):
+    """How the model is spread over the accelerators. Leave the section out to have it chosen."""
+
+    replicate: Some | None = Field(
+        None, description="Data-parallel copies; if not given, what the accelerators allow."
+    )
+    shard: Some = Field(1, description="Ways the weights and optimizer are sharded (FSDP2).")
+    tensor: Some = Field(1, description="Ways each matrix is split.")
+    pipeline: Some = Field(1, description="Pipeline stages.")
+    context: Some = Field(1, description="Ways each sequence is split.")
+    expert: Some = Field(1, description="Ways the experts are spread.")
+    microbatch: Some | None = Field(
+        None, description="Sequences per forward pass and rank; if not given, chosen."
+    )
+    recompute: Literal["none", "selective", "full"] = Field(
+        "none", description="Activations computed again in the backward pass, to save memory."
+    )
+
+    @property
+    def per_replica(self) -> int:
+        """Accelerators of one replica."""
+        return prod((self.shard, self.tensor, self.pipeline, self.context))

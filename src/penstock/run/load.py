@@ -1,0 +1,110 @@
+"""Reads a run file, with overrides from the command line, and reports every mistake at once."""
+
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from penstock.errors import PenstockError
+from penstock.run.file import Run
+from penstock.run.locate import Lines
+from penstock.run.override import Override, apply, read
+from penstock.run.words import Mistake, mistakes
+
+_LARGEST_BYTES = 2**20
+_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+_UNQUOTED = re.compile(r"""\s*([\w.-]+)\s*=\s*([^\s"'\[{#][^"'#]*?)\s*(?:#.*)?""")
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Run:
+    """The run that the file describes. `overrides` are "train.tokens=2B"; they beat the file."""
+    path = Path(path)
+    text = _read_text(path)
+    table = _parse(text, path)
+    if not table and not overrides:
+        raise PenstockError(f"{path}: the file is empty; `penstock init` writes one that works")
+    changes, problems = read(overrides)
+    problems += apply(changes, table)
+    table.setdefault("name", _name_from(path))
+    try:
+        run = Run.model_validate(table)
+    except ValidationError as error:
+        problems = _placed(mistakes(error, table), path, Lines(text), changes) + problems
+    if problems:
+        raise PenstockError("\n".join(problems))
+    return run
+
+
+def _read_text(path: Path) -> str:
+    try:
+        if path.is_dir():
+            raise PenstockError(f"{path}: a folder, not a run file; name the file in it")
+        if not path.exists():
+            raise PenstockError(f"{path}: no such file; `penstock init --out {path}` writes one")
+        if not path.is_file() or path.stat().st_size > _LARGEST_BYTES:
+            raise PenstockError(f"{path}: not a run file: special or over 1 MiB; name a TOML file")
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        byte = error.object[error.start]
+        raise PenstockError(
+            f"{path}:{line}: byte 0x{byte:02x} is not UTF-8 text; save the file as UTF-8"
+        ) from None
+    except OSError as error:
+        raise PenstockError(
+            f"{path}: cannot be read: {error.strerror}; check the path and its rights"
+        ) from None
+
+
+def _parse(text: str, path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise PenstockError(f"{path}: nested too deeply for a run file; flatten it") from None
+    except ValueError as error:
+        raise PenstockError(f"{path}{_syntax(str(error), text)}") from None
+
+
+def _syntax(message: str, text: str) -> str:
+    """`:3:10: not TOML: what`, with the line and, for the usual slip, the fix."""
+    place = _PLACE.search(message)
+    lines = text.splitlines() or [""]
+    line, column = (
+        (int(place[1]), int(place[2])) if place and place[1] else (len(lines), len(lines[-1]) + 1)
+    )
+    shown = lines[line - 1].strip() if line <= len(lines) else ""
+    what = message[: place.start()] if place else message
+    slip = _UNQUOTED.fullmatch(shown)
+    fix = "write it as KEY = VALUE, text in quotes"
+    if "overwrite" in what or "twice" in what:
+        fix = "a field or section stands once; remove one"
+    elif slip:
+        fix = f'text goes in quotes: {slip[1]} = "{slip[2]}"'
+    return f":{line}:{column}: not TOML: {what[:1].lower()}{what[1:]} in `{shown[:80]}`; {fix}"
+
+
+def _placed(found: list[Mistake], path: Path, lines: Lines, changes: list[Override]) -> list[str]:
+    """Mistakes with their place, in the file's order; those of the command line come last."""
+    from_file: list[tuple[int, str]] = []
+    from_command: list[str] = []
+    for mistake in found:
+        line = lines.of(mistake.path)
+        if any(_brings(change.path, mistake.path, line) for change in changes):
+            from_command.append(f"command line: {mistake.text}")
+            continue
+        from_file.append((line or 0, f"{path}{f':{line}' if line else ''}: {mistake.text}"))
+    return [text for _, text in sorted(from_file, key=lambda item: item[0])] + from_command
+
+
+def _brings(override: tuple[str, ...], path: tuple[str | int, ...], line: int | None) -> bool:
+    """Whether the override set what stands at `path`, or something in a part only it has."""
+    at_or_above = path[: len(override)] == override
+    return at_or_above or (line is None and override[: len(path)] == path)
+
+
+def _name_from(path: Path) -> str:
+    """A name for a file that gives none: its own, with what a name cannot hold left out."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).strip("._-")[:100].rstrip(".") or "run"

@@ -1,0 +1,107 @@
+"""What the run file can say and this version cannot do: refused, never quietly something else.
+
+The two lists are the only place that knows; when a room gets built, its line goes.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.catalog.shapes import ModelShape
+from penstock.errors import NotYet
+from penstock.run import fields, toml
+from penstock.run.file import Run
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A field, the values that work, what the others would be, and what to write now."""
+
+    field: str
+    works: Callable[[Any], bool]
+    what: str
+    fix: str
+
+
+def _only(*values: object) -> Callable[[Any], bool]:
+    return lambda value: value in values
+
+
+def _never(_: Any) -> bool:
+    return False
+
+
+GAPS = [
+    Gap("dir", lambda value: "://" not in value, "a run at a URL", "write a folder"),
+    Gap("model.from", _never, "starting from open weights", "write preset"),
+    Gap("model.adapter", _never, "adapter training", "remove [model.adapter]"),
+    Gap("model.experts", _only(0), "mixture of experts", "write 0"),
+    Gap(
+        "data.dataset",
+        lambda value: re.fullmatch(r"[A-Za-z0-9._-]+(@[0-9a-f]+)?", value) is not None,
+        "reading a folder, a URL or a hub",
+        'write "stdlib" or a built dataset as name@version',
+    ),
+    Gap("data.mix", _only(()), "mixing datasets", 'write dataset = "stdlib"'),
+    Gap("data.on_bad_shard", _only("stop"), "skipping bad shards", 'write "stop"'),
+    Gap("train.optimizer", _only("adamw"), "muon", 'write "adamw"'),
+    Gap("train.precision", _only("fp32", "bf16", "fp64"), "fp8", 'write "bf16"'),
+    Gap("train.sync.local_steps", _only(1), "DiLoCo", "write 1"),
+    Gap("train.sync.compress", _only("none", "bf16"), "int8 and powersgd", 'write "bf16"'),
+    Gap("layout.tensor", _only(1), "tensor parallel", "write 1"),
+    Gap("layout.pipeline", _only(1), "pipeline parallel", "write 1"),
+    Gap("layout.context", _only(1), "context parallel", "write 1"),
+    Gap("layout.expert", _only(1), "expert parallel", "write 1"),
+    Gap("layout.recompute", _only("none"), "recomputing activations", 'write "none"'),
+    Gap("cluster.use", _only("here"), "any cluster but this machine", 'write "here"'),
+    Gap("cluster.nodes", _only(1), "more than one node", "write 1"),
+    Gap("cluster.launcher", _only("local"), "any launcher but local", 'write "local"'),
+    Gap("guard.durable", _never, "a second place for checkpoints", "remove it"),
+    Gap("guard.mode", _only("restart"), "live mode", 'write "restart"'),
+    Gap("guard.spares", _only(0), "spare nodes", "write 0"),
+    Gap("guard.on_spike", _only("stop"), "skipping and rolling back", 'write "stop"'),
+    Gap("guard.on_oom", _only("stop"), "re-planning", 'write "stop"'),
+    Gap("budget.usd", _never, "a limit on money", "remove it"),
+    Gap("budget.hours", _never, "a limit on time", "remove it"),
+    Gap("log.wandb", _never, "logging to Weights & Biases", "remove it"),
+    Gap("log.tensorboard", _never, "logging to TensorBoard", "remove it"),
+    Gap("log.mlflow", _never, "logging to MLflow", "remove it"),
+    Gap("log.webhook", _never, "a webhook", "remove it"),
+]
+
+# Parts of a preset's shape: (whether the shape has it, what it is).
+SHAPE_GAPS: list[tuple[Callable[[ModelShape], bool], str]] = [
+    (lambda shape: shape.moe, "mixture of experts"),
+    (lambda shape: shape.kv_rank > 0, "latent attention"),
+]
+
+
+def not_yet(run: Run) -> list[str]:
+    """A line for each field that asks for something this version does not do."""
+    lines = [line for gap in GAPS if (line := _line(run, gap))]
+    shape = run.model.base() if run.model.preset else None
+    if shape:
+        named = f"model.preset = {toml.value(run.model.preset)}"
+        for has, what in SHAPE_GAPS:
+            if has(shape):
+                lines.append(f"{named}: {what} is not built yet; choose a dense preset")
+    return lines
+
+
+def refuse(run: Run) -> None:
+    """Raises `NotYet` with all of them, if there are any."""
+    lines = not_yet(run)
+    if lines:
+        raise NotYet("\n".join(lines))
+
+
+def _line(run: Run, gap: Gap) -> str:
+    value = fields.get(run, tuple(gap.field.split(".")))
+    if value is None or gap.works(value):
+        return ""
+    shown = (
+        "" if fields.by_path()[tuple(gap.field.split("."))].section else f" = {toml.value(value)}"
+    )
+    verb = "are" if " and " in gap.what else "is"
+    return f"{gap.field}{shown}: {gap.what} {verb} not built yet; {gap.fix}"

@@ -1,0 +1,80 @@
+"""Overrides from the command line: "train.tokens=2B"."""
+
+import datetime
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.run import fields
+from penstock.run.model import SOURCES
+from penstock.run.train import LENGTHS
+
+# Naming one of these takes the place of whichever one the file names.
+_ONE_OF = [
+    [("train", name) for name in LENGTHS],
+    [("model", name) for name in SOURCES.values()],
+    [("data", "dataset"), ("data", "mix")],
+]
+
+
+@dataclass(frozen=True)
+class Override:
+    path: tuple[str, ...]
+    value: Any
+
+
+def read(texts: Sequence[str]) -> tuple[list[Override], list[str]]:
+    """The overrides, and a line for each that is none."""
+    overrides, problems = [], []
+    for text in texts:
+        name, equals, raw = text.partition("=")
+        path = tuple(part.strip() for part in name.split("."))
+        if not equals or not all(path) or not raw.strip():
+            what = "not an override; write FIELD=VALUE, such as train.tokens=2B"
+            problems.append(f"command line: {text!r}: {what}")
+        else:
+            overrides.append(Override(path, _value(path, raw.strip())))
+    return overrides, problems
+
+
+def apply(overrides: list[Override], table: dict[str, Any]) -> list[str]:
+    """Writes the overrides into a file's table; gives a line for each that has no place there."""
+    problems = []
+    for override in overrides:
+        inner = table
+        for name in override.path[:-1]:
+            below = inner.setdefault(name, {})
+            if not isinstance(below, dict):
+                whole = ".".join(override.path)
+                problems.append(
+                    f"command line: {whole}: the file gives `{name}` as a value; fix it there"
+                )
+                break
+            inner = below
+        else:
+            inner[override.path[-1]] = override.value
+            _displace(override.path, inner, {o.path for o in overrides})
+    return problems
+
+
+def _displace(path: tuple[str, ...], section: dict[str, Any], named: set[tuple[str, ...]]) -> None:
+    for group in _ONE_OF:
+        if path in group:
+            for other in group:
+                if other not in named:
+                    section.pop(other[-1], None)
+
+
+def _value(path: tuple[str, ...], raw: str) -> Any:
+    """TOML where it parses, else the text itself; a field of text takes `7` as text too."""
+    try:
+        table = tomllib.loads(f"v = {raw}")
+    except (ValueError, RecursionError):
+        return raw
+    value = table["v"]
+    if len(table) > 1 or isinstance(value, datetime.date | datetime.time):
+        return raw
+    field = fields.by_path().get(path)
+    is_text = field and not field.section and field.kind["title"] in ("text", "name")
+    return raw if is_text and not isinstance(value, str) else value

@@ -1,0 +1,34 @@
+"""Writes a resolved run, defaults included, as TOML that loads back equal."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from penstock import __version__
+from penstock.run import toml
+from penstock.run.file import Run
+
+
+def to_table(run: Run) -> dict[str, Any]:
+    """The run as it would stand in a file: names of the file, quantities as written there."""
+    table = run.model_dump(by_alias=True, exclude_none=True)
+    data = table["data"]
+    del data["dataset" if run.data.mix else "mix"]  # a file may hold only one of them
+    return {name: part for name, part in table.items() if part != {}}
+
+
+def to_toml(run: Run) -> str:
+    """The resolved run. What was left open stays open; the choice stands in a comment."""
+    chosen = ", ".join(f"{field} = {toml.value(item)}" for field, item in run.choices().items())
+    head = [f"# resolved by penstock {__version__}" + (f"; chosen: {chosen}" if chosen else "")]
+    return "\n".join([*head, *toml.document(to_table(run))]) + "\n"
+
+
+def save(run: Run, path: Path) -> None:
+    """Writes the file whole or not at all."""
+    part = path.with_name(path.name + ".part")
+    with part.open("w", encoding="utf-8") as file:
+        file.write(to_toml(run))
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)

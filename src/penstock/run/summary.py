@@ -1,0 +1,100 @@
+"""What a run will do, in a few lines: for `penstock check`."""
+
+from typing import Any
+
+from penstock.catalog.shapes import ModelShape
+from penstock.run.file import Run
+from penstock.run.fingerprint import fingerprint
+from penstock.run.quantity import Every, show_about, show_count, show_share
+from penstock.run.save import to_table
+
+
+def facts(run: Run) -> dict[str, Any]:
+    """The run and what follows from it, for programs. None where only the dataset will tell."""
+    shape = run.model.base()
+    return {
+        "fingerprint": fingerprint(run),
+        "folder": str(run.folder),
+        "parameters": shape.params() if shape and shape.vocab else None,
+        "sequence": run.sequence,
+        "batch_tokens": run.batch_tokens,
+        "steps": None if run.train.epochs else run.steps(),
+        "learning_rate": run.learning_rate,
+        "run": to_table(run),
+    }
+
+
+def lines(run: Run) -> list[str]:
+    """About eight lines, for people."""
+    rows = {
+        "run": f"{run.name}, in {run.folder}",
+        "model": _model(run),
+        "data": f"{_data(run)}, sequences of {run.sequence} tokens",
+        "train": _length(run),
+        "rate": _rate(run),
+        "precision": run.train.precision + (", deterministic" if run.train.deterministic else ""),
+        "evaluate": _evaluate(run),
+        "layout": _layout(run),
+        "checkpoint": _checkpoint(run),
+    }
+    return [f"{name:<11}{text}" for name, text in rows.items()]
+
+
+def _model(run: Run) -> str:
+    shape = run.model.base()
+    if shape is None:
+        return run.model.module or f"from {run.model.from_}"
+    named = f"{run.model.preset}, " if run.model.preset else ""
+    return f"{named}{_params(shape)}, {shape.layers} layers of {shape.hidden}"
+
+
+def _params(shape: ModelShape) -> str:
+    if not shape.vocab:
+        return f"{show_about(shape.params())} parameters before the dataset's vocabulary"
+    active = f", {show_about(shape.params(active=True))} active" if shape.moe else ""
+    return f"{show_about(shape.params())} parameters{active}"
+
+
+def _data(run: Run) -> str:
+    if not run.data.mix:
+        return run.data.dataset
+    return " + ".join(f"{part.dataset} × {part.weight:g}" for part in run.data.mix)
+
+
+def _length(run: Run) -> str:
+    batch = f"batch of {show_count(run.batch_tokens)} tokens ({run.batch_samples} sequences)"
+    if run.train.epochs:
+        return f"{run.train.epochs:g} epochs, {batch}"
+    steps = run.steps()
+    tokens = run.train.tokens or steps * run.batch_tokens
+    return f"{show_about(tokens)} tokens = {steps:,} steps × {batch}"
+
+
+def _rate(run: Run) -> str:
+    train = run.train
+    decay = f", decay {train.decay}" if train.schedule == "wsd" else ""
+    shape = f"{train.schedule}, warmup {train.warmup}{decay}"
+    peak = f"{train.optimizer}, peak {run.learning_rate:.3g}"
+    return f"{peak}, {shape}, at the end {show_share(train.final)} of the peak"
+
+
+def _evaluate(run: Run) -> str:
+    if run.evaluate.every == "never" or not run.evaluate.holdout:
+        return "never"
+    return f"every {run.evaluate.every}, on a holdout of {show_share(run.evaluate.holdout)}"
+
+
+def _layout(run: Run) -> str:
+    if run.layout is None:
+        return "chosen at start"
+    given = run.layout.model_dump(exclude_defaults=True)
+    return (
+        ", ".join(f"{name} {value}" for name, value in given.items())
+        or "one accelerator per replica"
+    )
+
+
+def _checkpoint(run: Run) -> str:
+    often = run.guard.checkpoint
+    when = f"every {often}" if isinstance(often, Every) else often
+    return f"{when}, the newest {run.guard.keep} kept"

@@ -1,0 +1,157 @@
+"""Mistakes in our own words: what is wrong, what was found, how to fix it."""
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from penstock.errors import nearest
+from penstock.run import fields, toml
+from penstock.run.quantity import BadQuantity
+from penstock.run.section import Wrong
+
+Path = tuple[str | int, ...]
+_NOT_THERE = object()
+# Names from other systems that resemble none of ours.
+_ELSEWHERE = {
+    "lr": "train.learning_rate",
+    "batch_size": "train.batch_tokens (tokens, not samples)",
+    "seq_len": "data.sequence",
+    "max_steps": "train.steps",
+    "dtype": "train.precision",
+    "gpus": "cluster.accelerators",
+}
+
+
+@dataclass(frozen=True)
+class Mistake:
+    path: Path
+    text: str  # "train.tokens = 3: what is wrong; how to fix it"
+
+
+def mistakes(error: ValidationError, table: dict[str, Any]) -> list[Mistake]:
+    """Every mistake pydantic gathered while it read `table`."""
+    return [
+        mistake for detail in error.errors(include_url=False) for mistake in _read(detail, table)
+    ]
+
+
+def _read(detail: Any, table: dict[str, Any]) -> list[Mistake]:
+    path: Path = detail["loc"]
+    cause = detail.get("ctx", {}).get("error")
+    if isinstance(cause, Wrong):
+        return [_wrong(path, field, what, table) for field, what in cause.problems]
+    if isinstance(cause, BadQuantity):
+        return [_mistake(path, table, cause.what)]
+    if isinstance(cause, ValueError):
+        return [_mistake(path, table, str(cause))]
+    say = _SAY.get(detail["type"], _unexpected)
+    return [say(path, table)]
+
+
+def _wrong(section: Path, field: str, what: str, table: dict[str, Any]) -> Mistake:
+    path = (*section, *field.split(".")) if field else section
+    return _mistake(path, table, what)
+
+
+def _mistake(path: Path, table: dict[str, Any], what: str) -> Mistake:
+    found = _found(path, table)
+    shown = "" if found is _NOT_THERE or isinstance(found, dict) else f" = {_short(found)}"
+    return Mistake(path, f"{dotted(path)}{shown}: {what}")
+
+
+def _unknown(path: Path, table: dict[str, Any]) -> Mistake:
+    return Mistake(path, f"{dotted(path)}: no such field. {_suggest(path)}")
+
+
+def _missing(path: Path, table: dict[str, Any]) -> Mistake:
+    name = path[-1]
+    fix = '[model] with preset = "llama-3m"' if path == ("model",) else f"{name} = ..."
+    return Mistake(path, f"{dotted(path)}: missing; write {fix}")
+
+
+def _not_a_table(path: Path, table: dict[str, Any]) -> Mistake:
+    header = ".".join(_plain(path))
+    if any(isinstance(part, int) for part in path):
+        return _mistake(path, table, f"not a table; write each part under its own [[{header}]]")
+    what = f"a section, not a value; write [{header}] on a line of its own and its fields below it"
+    return _mistake(path, table, what)
+
+
+def _not_a_list(path: Path, table: dict[str, Any]) -> Mistake:
+    field = fields.by_path()[_plain(path)]
+    fix = f"each part under its own [[{field.name}]]" if field.repeated else 'it as ["...", "..."]'
+    return Mistake(path, f"{dotted(path)}: not a list; write {fix}")
+
+
+def _not_a_choice(path: Path, table: dict[str, Any]) -> Mistake:
+    field, found = fields.by_path()[_plain(path)], _found(path, table)
+    guess = nearest(found, field.choices) if isinstance(found, str) else ""
+    what = f"not a choice; write {field.kind['title']}"
+    return _mistake(path, table, f"{what}. {guess}" if guess else what)
+
+
+def _unexpected(path: Path, table: dict[str, Any]) -> Mistake:
+    what = "cannot be used here; `penstock schema --markdown` says what each field takes"
+    return _mistake(path, table, what)
+
+
+_SAY: dict[str, Callable[[Path, dict[str, Any]], Mistake]] = {
+    "extra_forbidden": _unknown,
+    "missing": _missing,
+    "model_type": _not_a_table,
+    "dict_type": _not_a_table,
+    "tuple_type": _not_a_list,
+    "literal_error": _not_a_choice,
+}
+
+
+def _suggest(path: Path) -> str:
+    """Where the name belongs, the nearest name, or the names there are."""
+    section, name = _plain(path)[:-1], str(path[-1])
+    known = [field.path for field in fields.fields() if not field.section]
+    if name in _ELSEWHERE:
+        return f"Write {_ELSEWHERE[name]} instead"
+    if homes := [path[:-1] for path in known if path[-1] == name]:
+        return f"'{name}' belongs {' or '.join(map(_place, homes))}"
+    here = fields.names_in(section)
+    if guess := nearest(name, here):
+        return guess
+    # Further off, only a near miss is worth a guess.
+    close = difflib.get_close_matches(name, [path[-1] for path in known], n=1, cutoff=0.75)
+    if close:
+        home = next(path[:-1] for path in known if path[-1] == close[0])
+        return f"Did you mean '{close[0]}' {_place(home)}?"
+    return f"{_place(section).capitalize()} there are {', '.join(here)}"
+
+
+def _place(section: tuple[str, ...]) -> str:
+    return f"in [{'.'.join(section)}]" if section else "at the top of the file"
+
+
+def dotted(path: Sequence[str | int]) -> str:
+    """data.mix[0].weight"""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{toml.key(part)}"
+    return text.lstrip(".")
+
+
+def _plain(path: Path) -> tuple[str, ...]:
+    return tuple(part for part in path if isinstance(part, str))
+
+
+def _found(path: Path, table: Any) -> Any:
+    for part in path:
+        try:
+            table = table[part]
+        except (KeyError, IndexError, TypeError):
+            return _NOT_THERE
+    return table
+
+
+def _short(found: Any) -> str:
+    text = toml.value(found)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,143 @@
+"""`penstock init`, `check` and `schema`: thin, and they say the next step."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from penstock.cli.check import check
+from penstock.cli.init import init
+from penstock.cli.schema import schema
+from penstock.errors import NotYet, PenstockError
+from penstock.run import reference
+from penstock.run.load import load
+from penstock.run.notyet import refuse
+
+app = typer.Typer()
+for verb in (init, check, schema):
+    app.command()(verb)
+
+
+def call(*arguments):
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def test_init_writes_a_run_that_works_and_says_what_comes_next(tmp_path):
+    out = tmp_path / "my.toml"
+    result = call("init", "--out", out)
+    assert f"penstock train {out}" in result.stdout
+    run = load(out)
+    refuse(run)
+    assert (run.name, run.model.preset, run.data.dataset) == ("first-run", "llama-3m", "stdlib")
+    assert run.train.tokens == 1_000_000
+    assert len(out.read_text().splitlines()) < 15
+
+
+def test_init_for_programs(tmp_path):
+    out = tmp_path / "my.toml"
+    answer = json.loads(call("init", "pretrain", "--out", out, "--json").stdout)
+    assert answer == {"file": str(out), "kind": "pretrain", "next": f"penstock train {out}"}
+
+
+def test_init_keeps_a_file_that_is_there_unless_forced(tmp_path):
+    out = tmp_path / "my.toml"
+    out.write_text("mine")
+    with pytest.raises(PenstockError, match="--force"):
+        call("init", "--out", out)
+    assert out.read_text() == "mine"
+    call("init", "--out", out, "--force")
+    assert load(out).name == "first-run"
+
+
+def test_init_refuses_what_it_cannot_do(tmp_path):
+    out = tmp_path / "my.toml"
+    with pytest.raises(NotYet, match="init pretrain"):
+        call("init", "finetune", "--out", out)
+    with pytest.raises(PenstockError, match="Did you mean 'pretrain'"):
+        call("init", "pretrian", "--out", out)
+    with pytest.raises(PenstockError, match="cannot be written: No such file"):
+        call("init", "--out", tmp_path / "absent" / "my.toml")
+    assert not out.exists()
+
+
+@pytest.fixture
+def file(tmp_path):
+    call("init", "--out", tmp_path / "run.toml")
+    return tmp_path / "run.toml"
+
+
+def test_check_says_what_the_run_will_do(file):
+    lines = call("check", file, "train.tokens=2M").stdout.splitlines()
+    text = "\n".join(lines)
+    assert len(lines) <= 10
+    assert "llama-3m, 3.28M parameters" in text
+    assert "stdlib" in text
+    assert "2M tokens = 489 steps × batch of 4Ki tokens" in text
+    assert "peak 0.003, cosine, warmup 5%" in text
+    assert "bf16" in text
+    assert "chosen at start" in text
+    assert lines[-1] == f"The file is right. Next: penstock train {file}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["train.epochs=2"], "2 epochs, batch of"),
+        (["layout.shard=2", "layout.replicate=1"], "replicate 1, shard 2"),
+        (["layout.shard=1"], "one accelerator per replica"),
+        (["guard.checkpoint=10 min"], "every 10 min, the newest 3"),
+        (["evaluate.every=never"], "never"),
+        (["evaluate.holdout=0"], "never"),
+        (["train.schedule=wsd"], "wsd, warmup 5%, decay 20%"),
+        (["model.module=net.py:build", "train.learning_rate=1"], "net.py:build"),
+    ],
+)
+def test_check_tells_runs_apart(file, overrides, words):
+    assert words in call("check", file, *overrides).stdout
+
+
+def test_check_of_an_own_shape_does_not_invent_the_vocabulary(tmp_path):
+    file = tmp_path / "own.toml"
+    file.write_text("[model]\nlayers = 2\nhidden = 64\nheads = 4\nffn = 128\n")
+    assert "parameters before the dataset's vocabulary" in call("check", file).stdout
+    assert json.loads(call("check", file, "--json").stdout)["parameters"] is None
+
+
+def test_check_for_programs(file):
+    answer = json.loads(call("check", file, "--json").stdout)
+    assert answer["ok"] is True
+    assert answer["not_yet"] == []
+    assert answer["parameters"] == 3_278_080
+    assert answer["steps"] == 489
+    assert answer["run"]["train"]["tokens"] == 1_000_000
+    assert len(answer["fingerprint"]) == 64
+
+
+def test_check_shows_the_run_and_then_refuses_what_is_not_built(file):
+    result = CliRunner().invoke(app, ["check", str(file), "layout.tensor=4"])
+    assert isinstance(result.exception, NotYet)
+    assert "tensor 4" in result.stdout
+    assert "The file is right" not in result.stdout
+    result = CliRunner().invoke(app, ["check", str(file), "layout.tensor=4", "--json"])
+    answer = json.loads(result.stdout)
+    assert answer["ok"] is False
+    assert answer["not_yet"] == ["layout.tensor = 4: tensor parallel is not built yet; write 1"]
+
+
+def test_schema_prints_both_forms():
+    assert json.loads(call("schema").stdout) == json.loads(json.dumps(reference.json_schema()))
+    assert call("schema", "--markdown").stdout == reference.markdown()
+
+
+def test_a_file_is_checked_without_torch(file):
+    code = (
+        "import sys; from penstock.cli.check import check; check(sys.argv[1]); "
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, str(file)], check=True, capture_output=True)
