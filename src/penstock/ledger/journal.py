@@ -1,0 +1,176 @@
+"""Writing the journal: facts, not verdicts, in files that survive a kill at any byte.
+
+Rare events are lines and reach the disk before the call returns. Steps are one unbuffered write of
+32 bytes: a killed process loses none that it wrote. A restart is a new attempt with new files.
+"""
+
+import json
+import os
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from penstock.ledger.records import (
+    CLOCK_ROUNDING_S,
+    ROLLUP_STEPS,
+    STEP,
+    SUPERVISOR,
+    file_name,
+    header,
+)
+from penstock.ledger.rollups import rollup
+
+_STEP = struct.Struct("<dI5f")
+_CURVE = struct.Struct("<dddQff")
+
+
+def steady_clock() -> Callable[[], float]:
+    """Unix seconds that never go back, so that a clock correction cannot make spans overlap."""
+    offset = time.time() - time.perf_counter()
+    return lambda: offset + time.perf_counter()
+
+
+class Journal:
+    """The files of one rank (or range of ranks) in one attempt, in the folder `journal/` of a run.
+
+    `clock` is the rank's clock; what the caller times with it never overlaps by accident.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        attempt: int,
+        ranks: range = range(1),
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        assert ranks, "a journal is of one rank or more"
+        assert ranks.step == 1, f"{ranks} has gaps"
+        self.folder, self.attempt, self.ranks = Path(folder), attempt, ranks
+        self.clock = clock or steady_clock()
+        self._files: dict[str, int] = {}
+        self._block = bytearray()
+        self._busy_until = float("-inf")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._file("events")
+
+    def event(self, kind: str, *, t: float | None = None, **payload: object) -> None:
+        """A moment, now unless `t` is given: `start`, `ready`, `end` and whatever is rare."""
+        _write_line(self._file("events"), self.clock() if t is None else t, None, kind, payload)
+
+    def span(self, kind: str, start: float, end: float, **payload: object) -> None:
+        """A rare span of the rank's time: `evaluate`, `checkpoint`, `warmup`."""
+        self._take(kind, start, end)
+        _write_line(self._file("events"), start, end, kind, payload)
+
+    def step(
+        self,
+        step: int,
+        start: float,
+        total: float,
+        fetch: float,
+        compute: float,
+        exchange: float,
+        bubble: float = 0.0,
+    ) -> None:
+        """A step that is done; parts in seconds, and what they leave of `total` is unexplained."""
+        self._take(f"step {step}", start, start + total)
+        record = _STEP.pack(start, step, total, fetch, compute, exchange, bubble)
+        _write(self._file("steps"), record)
+        self._block += record
+        if len(self._block) == ROLLUP_STEPS * STEP.itemsize:
+            _write(self._file("rollups"), rollup(np.frombuffer(self._block, STEP)).tobytes())
+            self._block = bytearray()
+
+    def curve(
+        self,
+        step: int,
+        loss: float,
+        grad_norm: float,
+        learning_rate: float,
+        tokens: float,
+        *,
+        t: float | None = None,
+    ) -> None:
+        """A point of the training curve, by the one rank that reports; `tokens` since the start."""
+        at = self.clock() if t is None else t
+        _write(self._file("curve"), _CURVE.pack(at, loss, tokens, step, grad_norm, learning_rate))
+
+    def close(self) -> None:
+        """Closes the files; there is nothing to flush."""
+        for file in self._files.values():
+            os.close(file)
+        self._files.clear()
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _take(self, what: str, start: float, end: float) -> None:
+        """A rank does one thing at a time: a second count of the same second is refused here."""
+        assert end >= start, (
+            f"{what} of rank {self.ranks[0]} ends {start - end:.6f} s before it starts"
+        )
+        overlap = self._busy_until - start
+        assert overlap <= CLOCK_ROUNDING_S, (
+            f"{what} of rank {self.ranks[0]} overlaps the span before it by {overlap:.6f} s"
+        )
+        self._busy_until = max(self._busy_until, end)
+
+    def _file(self, kind: str) -> int:
+        if kind not in self._files:
+            path = self.folder / file_name(self.attempt, self.ranks, kind)
+            # O_EXCL: an attempt number used twice would mix two processes in one file.
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+            self._files[kind] = file
+            if kind != "events":
+                _write(file, header(kind, self.attempt, self.ranks))
+                os.fsync(file)
+        return self._files[kind]
+
+
+class SupervisorJournal:
+    """`supervisor.events`, the one file that later invocations append to."""
+
+    def __init__(self, folder: Path | str, clock: Callable[[], float] | None = None) -> None:
+        self.clock = clock or steady_clock()
+        path = Path(folder) / SUPERVISOR
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        size = os.fstat(self._file).st_size
+        if size and os.pread(self._file, 1, size - 1) != b"\n":
+            _write(self._file, b"\n")  # closes the line that a killed invocation tore
+
+    def event(self, kind: str, *, t: float | None = None, **payload: object) -> None:
+        """`invocation`, `launch`, `fault`, `ended` and whatever else happens to the run."""
+        _write_line(self._file, self.clock() if t is None else t, None, kind, payload)
+
+    def close(self) -> None:
+        """Closes the file."""
+        os.close(self._file)
+
+
+def _write_line(
+    file: int, t: float, end: float | None, kind: str, payload: dict[str, object]
+) -> None:
+    assert not payload.keys() & {"t", "end"}, f"{kind}: t and end are the event's own times"
+    times = {"t": t} if end is None else {"t": t, "end": end}
+    line = json.dumps({**times, "kind": kind, **payload}, separators=(",", ":"))
+    _write(file, line.encode() + b"\n")
+    os.fsync(file)
+
+
+def _write(file: int, data: bytes) -> None:
+    """One write; the loop is for the rare short one, which would misalign all that follows."""
+    while data:
+        data = data[os.write(file, data) :]

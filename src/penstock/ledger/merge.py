@@ -1,0 +1,141 @@
+"""The merge: one ledger over all ranks, attempts and invocations of a run.
+
+Causes are computed here, from facts, and not by the writers: only with everything on the table can
+a wait turn out to be a hang. The rules, for each invocation's window and each rank in it:
+
+- from the start of the window to the rank's first `ready`, and after its `end`: `startup`
+- from a fault (from when a hang began) to the rank's next `ready`: `down`
+- a rank that an attempt goes without: `down`
+- in a step: waiting for data, computing and pipeline bubbles as measured; of the time in
+  collectives the least of any rank is `communicate` and the rest of one's own is `peer_wait`
+- steps, evaluations and checkpoints that an earlier attempt had already passed: `redo`
+- from the last record of an attempt to its fault, the step that was lost: `redo`
+- all the rest: `unexplained`
+
+The causes add up to window × ranks for any journal, torn or damaged: records that overlap or lie
+outside are clipped, and `Account.clipped_s` says by how much.
+"""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from penstock.ledger.causes import Cause
+from penstock.ledger.history import Attempt, Invocation, read_history
+from penstock.ledger.ledger import Ledger, Provenance
+from penstock.ledger.readers import Event
+from penstock.ledger.records import JournalFile
+from penstock.ledger.steps import joined
+from penstock.ledger.timeline import Stretch, Written, book
+
+Source = TypeVar("Source", Event, JournalFile)
+MEASURED = Provenance("measured", "the run's journal")
+
+
+@dataclass(frozen=True)
+class Account:
+    """Where a run's time went."""
+
+    ledger: Ledger
+    by_rank: list[Ledger]
+    invocations: list[Invocation]
+    last_step: int | None  # the highest step that was finished
+    clipped_s: float  # rank-seconds of records that overlapped others or lay outside the window
+
+    @property
+    def wall_s(self) -> float:
+        """Wall-clock time over all invocations."""
+        return sum(invocation.window_s for invocation in self.invocations)
+
+    @property
+    def ranks(self) -> int:
+        """Of the last invocation."""
+        return self.invocations[-1].ranks if self.invocations else 0
+
+    @property
+    def unexplained_share(self) -> float | None:
+        """In a healthy run under 2 %; None when there is no time to explain."""
+        return self.ledger.share(Cause.UNEXPLAINED)
+
+
+def merge(folder: Path | str, now: float | None = None) -> Account:
+    """The account of the journal in `folder`; `now` says that the last invocation still runs."""
+    history = read_history(folder, now)
+    ranks = max((invocation.ranks for invocation, _ in history), default=0)
+    seconds = np.zeros((ranks, len(Cause)))
+    clipped_s = 0.0
+    for invocation, attempts in history:
+        clipped_s += _book_invocation(invocation, attempts, seconds)
+    highest = max((a.highest for _, attempts in history for a in attempts), default=-1)
+    return Account(
+        ledger=_ledger(seconds.sum(axis=0)),
+        by_rank=_ledgers(seconds),
+        invocations=[invocation for invocation, _ in history],
+        last_step=highest if highest >= 0 else None,
+        clipped_s=clipped_s,
+    )
+
+
+def stretches(invocation: Invocation, attempts: list[Attempt]) -> list[Stretch]:
+    """A stretch of the window for each attempt: from the end of the one before to its own end."""
+    out: list[Stretch] = []
+    at, waiting, absent = invocation.start, Cause.STARTUP, Cause.STARTUP
+    begins = [attempt.begin for attempt in attempts]
+    for attempt, next_begin in zip(attempts, [*begins[1:], invocation.end], strict=False):
+        fault = invocation.fault_of(attempt.number)
+        end = min(max(at, fault.since if fault else next_begin), invocation.end)
+        out.append(Stretch(at, end, fault is not None, waiting, absent))
+        at, waiting, absent = end, Cause.DOWN if fault else Cause.STARTUP, Cause.DOWN
+    return out
+
+
+def _book_invocation(invocation: Invocation, attempts: list[Attempt], seconds: np.ndarray) -> float:
+    """Adds every rank's seconds to its row; returns the rank-seconds that were clipped."""
+    clipped_s = 0.0
+    at, rest = invocation.start, Cause.STARTUP  # without any attempt, nothing ever came up
+    for stretch, attempt in zip(stretches(invocation, attempts), attempts, strict=True):
+        for ranks, written in _groups(attempt, invocation.ranks):
+            booked, clipped_of_one_s = book(stretch, written)
+            seconds[ranks.start : ranks.stop] += [booked.get(cause, 0.0) for cause in Cause]
+            clipped_s += clipped_of_one_s * len(ranks)
+        at, rest = stretch.end, Cause.DOWN  # only a fault leaves time after the last attempt
+    seconds[: invocation.ranks, list(Cause).index(rest)] += invocation.end - at
+    return clipped_s
+
+
+def _groups(attempt: Attempt, ranks: int) -> Iterator[tuple[range, Written]]:
+    """The ranks in groups that share everything they wrote, so that a group is booked once."""
+    edges = {edge for r in attempt.ranges() for edge in (r.start, r.stop)}
+    cuts = sorted({0, ranks, *edges})
+    events = _spread(attempt.events, cuts)
+    files = _spread(attempt.step_files, cuts)
+    read: list[JournalFile] | None = None
+    for i, (first, stop) in enumerate(pairwise(cuts)):
+        if files[i] != read:  # neighbours often share one file of a range of ranks
+            read, steps = files[i], joined([attempt.steps(file) for file in files[i]])
+        yield range(first, stop), Written(events[i], steps, attempt.least, attempt.highest_before)
+
+
+def _spread(items: Sequence[Source], cuts: list[int]) -> defaultdict[int, list[Source]]:
+    """For each group of ranks between two cuts, the items that are about it."""
+    groups: defaultdict[int, list[Source]] = defaultdict(list)
+    for item in items:
+        for group in range(bisect_left(cuts, item.ranks.start), bisect_left(cuts, item.ranks.stop)):
+            groups[group].append(item)
+    return groups
+
+
+def _ledger(row: np.ndarray) -> Ledger:
+    return Ledger(dict(zip(Cause, row.tolist(), strict=True)), provenance={"seconds": MEASURED})
+
+
+def _ledgers(seconds: np.ndarray) -> list[Ledger]:
+    """A ledger per rank; ranks with equal rows share one."""
+    made: dict[bytes, Ledger] = {}
+    return [made.get(key := row.tobytes()) or made.setdefault(key, _ledger(row)) for row in seconds]

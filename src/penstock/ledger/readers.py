@@ -1,0 +1,123 @@
+"""Reading the journal, also while it is written and after its writer was killed.
+
+A process killed at any byte leaves a torn last record. Every reader gives exactly the whole
+records before it.
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from penstock.ledger.records import SUPERVISOR, journal_files, parse_name, read_records
+
+# Some 30,000 years: a number beyond it in a damaged file is not a time.
+LATEST_S = 1e12
+
+
+@dataclass(frozen=True)
+class Event:
+    """A line of an `.events` file: a moment, or a span when it has an `end`."""
+
+    t: float
+    kind: str
+    end: float | None = None
+    attempt: int | None = None
+    ranks: range = range(0)  # none in the supervisor's file
+    payload: dict[str, object] = field(default_factory=dict)
+
+    def whole(self, key: str) -> int | None:
+        """A payload value that has to be a whole number of zero or more, or None."""
+        value = self.payload.get(key)
+        return value if type(value) is int and value >= 0 else None
+
+    def time(self, key: str) -> float | None:
+        """A payload value that has to be a moment, or None."""
+        return _moment(self.payload.get(key))
+
+
+def read_events(path: Path | str) -> list[Event]:
+    """The events of a file in the order they were written; lines that are not events are left out.
+
+    A later invocation of the supervisor closes a torn line of the one before, so such a line can
+    stand in the middle too.
+    """
+    path = Path(path)
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    # What follows the last newline is empty or torn.
+    return [event for line in lines[:-1] if (event := _event(line, path))]
+
+
+def read_steps(path: Path | str) -> np.ndarray:
+    """The step records of a file (fields: `records.STEP`)."""
+    return read_records(path, "steps")
+
+
+def read_curve(path: Path | str) -> np.ndarray:
+    """The curve records of a file (fields: `records.CURVE`)."""
+    return read_records(path, "curve")
+
+
+def next_attempt(folder: Path | str) -> int:
+    """The first attempt number that no file and no launch of this journal has used."""
+    launches = [event.attempt for event in read_events(Path(folder) / SUPERVISOR)]
+    used = [file.attempt for file in journal_files(folder)]
+    return max((a for a in [*launches, *used] if a is not None), default=-1) + 1
+
+
+class CurveTail:
+    """Follows a `.curve` file that may still be written, or not be there yet."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.seen = 0
+
+    def new(self) -> np.ndarray:
+        """The records appended since the last call."""
+        records = read_records(self.path, "curve", first=self.seen)
+        self.seen += len(records)
+        return records
+
+
+def _event(line: bytes, path: Path) -> Event | None:
+    try:
+        payload = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(payload, dict):
+        return None
+    t, kind, end = _moment(payload.pop("t", None)), payload.pop("kind", None), None
+    if "end" in payload:
+        end = _moment(payload.pop("end"))
+        if end is None:
+            return None
+    if t is None or not isinstance(kind, str):
+        return None
+    file = parse_name(path)
+    ranks = _ranks(payload, file.ranks) if file else range(0)
+    attempt = file.attempt if file else payload.get("attempt")
+    return Event(t, kind, end, attempt if type(attempt) is int else None, ranks, payload)
+
+
+def _moment(value: object) -> float | None:
+    """A number of unix seconds; whatever else stands there is not a time."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        moment = float(value)
+    except OverflowError:
+        return None
+    return moment if abs(moment) <= LATEST_S else None
+
+
+def _ranks(payload: dict[str, object], of_file: range) -> range:
+    """The ranks of a line: those of its file, or the part of them that it names."""
+    match payload.get("ranks"):
+        case [int(first), int(last)] if first in of_file and last in of_file and first <= last:
+            del payload["ranks"]
+            return range(first, last + 1)
+    return of_file

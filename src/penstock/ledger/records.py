@@ -1,0 +1,143 @@
+"""The bytes of the journal: file names, the header and the fixed-width records.
+
+A run's journal is a folder. Each rank (or range of ranks) of each attempt has files of its own,
+named after both, so nobody ever appends to a file that another process may have torn:
+
+    a0003-r00000.events          a0003-r00000-00999.steps
+
+`.events` are JSON lines. The others are a 64-byte header and little-endian records of one size,
+so that record n of a file is at a known byte and a torn tail is what does not divide.
+"""
+
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from penstock.errors import PenstockError
+
+# start first, so that the f64 is aligned and the record is 32 bytes without padding.
+STEP = np.dtype(
+    [
+        ("start", "<f8"),  # unix seconds
+        ("step", "<u4"),
+        ("total", "<f4"),  # seconds, as the four below
+        ("fetch", "<f4"),  # waiting for data
+        ("compute", "<f4"),
+        ("exchange", "<f4"),  # in collectives, by the rank's own clock
+        ("bubble", "<f4"),  # pipeline idle
+    ]
+)
+PARTS = ("total", "fetch", "compute", "exchange", "bubble")
+
+ROLLUP_STEPS = 256  # records of STEP per record of ROLLUP
+ROLLUP = np.dtype(
+    [
+        ("first_step", "<u4"),
+        ("last_step", "<u4"),
+        ("start", "<f8"),
+        ("end", "<f8"),
+        *((part, "<f8") for part in PARTS),  # sums over the block, seconds
+    ]
+)
+
+CURVE = np.dtype(
+    [
+        ("t", "<f8"),  # unix seconds
+        ("loss", "<f8"),
+        ("tokens", "<f8"),  # consumed since the run began
+        ("step", "<u8"),
+        ("grad_norm", "<f4"),
+        ("learning_rate", "<f4"),
+    ]
+)
+
+# Unix seconds in a double are good to a quarter of a microsecond, durations in 32 bits to a ten
+# millionth of themselves, and a host and a device clock agree to about this much.
+CLOCK_ROUNDING_S = 1e-3
+
+MAGIC = {"steps": b"PENSTEPS", "rollups": b"PENROLLS", "curve": b"PENCURVE"}
+DTYPE = {"steps": STEP, "rollups": ROLLUP, "curve": CURVE}
+VERSION = 1
+# magic, version, attempt, first rank, last rank, record size, zeros
+HEADER = struct.Struct("<8s5I36x")
+
+SUPERVISOR = "supervisor.events"
+_NAME = re.compile(r"a(\d{4,9})-r(\d{5,9})(?:-(\d{5,9}))?\.(events|steps|rollups|curve)")
+
+
+@dataclass(frozen=True)
+class JournalFile:
+    """A file of the journal and what its name says."""
+
+    path: Path
+    attempt: int
+    ranks: range
+    kind: str
+
+
+def file_name(attempt: int, ranks: range, kind: str) -> str:
+    """`a0003-r00000.steps`, or `a0003-r00000-00999.steps` for a range of ranks."""
+    last = f"-{ranks[-1]:05d}" if len(ranks) > 1 else ""
+    return f"a{attempt:04d}-r{ranks[0]:05d}{last}.{kind}"
+
+
+def parse_name(path: Path) -> JournalFile | None:
+    """What a file's name says; None when it is not a rank's file."""
+    match = _NAME.fullmatch(path.name)
+    if match is None:
+        return None
+    first = int(match[2])
+    last = int(match[3]) if match[3] else first
+    return (
+        JournalFile(path, int(match[1]), range(first, last + 1), match[4])
+        if last >= first
+        else None
+    )
+
+
+def journal_files(folder: Path | str, kind: str | None = None) -> list[JournalFile]:
+    """The ranks' files in a journal by attempt, then rank; of one kind when it is given."""
+    found = [file for path in Path(folder).glob("a*-r*.*") if (file := parse_name(path))]
+    wanted = [file for file in found if kind is None or file.kind == kind]
+    return sorted(wanted, key=lambda f: (f.attempt, f.ranks.start, f.ranks.stop, f.kind))
+
+
+def header(kind: str, attempt: int, ranks: range) -> bytes:
+    """The 64 bytes that open a file of fixed-width records."""
+    return HEADER.pack(MAGIC[kind], VERSION, attempt, ranks[0], ranks[-1], DTYPE[kind].itemsize)
+
+
+def read_records(path: Path | str, kind: str, first: int = 0) -> np.ndarray:
+    """The whole records of a file from record `first` on; a torn tail or header is not one.
+
+    A missing file reads as an empty one: it is created by its first record.
+    """
+    dtype = DTYPE[kind]
+    try:
+        with open(path, "rb") as file:
+            head = file.read(HEADER.size)
+            if len(head) < HEADER.size:
+                return np.empty(0, dtype)
+            _check(head, kind, path)
+            file.seek(HEADER.size + first * dtype.itemsize)
+            body = file.read()
+    except FileNotFoundError:
+        return np.empty(0, dtype)
+    return np.frombuffer(body, dtype, len(body) // dtype.itemsize)
+
+
+def _check(head: bytes, kind: str, path: Path | str) -> None:
+    magic, version, _, _, _, size = HEADER.unpack(head)
+    if magic != MAGIC[kind]:
+        raise PenstockError(
+            f"{path} is not a {kind} file of a journal: it begins with {magic!r} instead of "
+            f"{MAGIC[kind]!r}. Move it out of the journal folder."
+        )
+    if version != VERSION or size != DTYPE[kind].itemsize:
+        raise PenstockError(
+            f"{path} has version {version} with records of {size} bytes; this Penstock reads "
+            f"version {VERSION} with {DTYPE[kind].itemsize}. Read it with the one that wrote it."
+        )
