@@ -1,0 +1,58 @@
+"""Clocks: the time of day that never jumps, and the parts of one step."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from penstock.ledger.journal import steady_clock
+
+now = steady_clock()
+
+
+class StepClock:
+    """Seconds of each step by part: fetch, compute, exchange, bubble.
+
+    What happens outside any part stays in `total` alone and so becomes `unexplained`.
+
+    On CUDA the parts of the device are measured by events. A step ends for the host when its update
+    is launched, not when it has run; the rest of the update is counted in the next step, in whose
+    wall-clock it happens.
+    """
+
+    PARTS = ("fetch", "compute", "exchange", "bubble")
+
+    def __init__(self, cuda: bool) -> None:
+        self.cuda = cuda
+        self._pending: list[tuple[str, Any, Any]] = []
+        self.begin()
+
+    def begin(self) -> None:
+        self.start = now()
+        self.seconds = dict.fromkeys(self.PARTS, 0.0)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        if self.cuda and name != "fetch":
+            import torch
+
+            first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            first.record()
+            yield
+            last.record()
+            self._pending.append((name, first, last))
+        else:
+            began = time.perf_counter()
+            yield
+            self.seconds[name] += time.perf_counter() - began
+
+    def settle(self) -> dict[str, float]:
+        """The record of the step that ends now, ready for the journal."""
+        while self._pending and self._pending[0][2].query():
+            name, first, last = self._pending.pop(0)
+            self.seconds[name] += first.elapsed_time(last) / 1e3
+        total = now() - self.start
+        # Waiting for data while the device was still busy with the last update is no wait.
+        excess = max(0.0, sum(self.seconds.values()) - total)
+        self.seconds["fetch"] -= min(excess, self.seconds["fetch"])
+        return {"start": self.start, "total": total, **self.seconds}

@@ -1,0 +1,64 @@
+"""What this machine has to train on."""
+
+import os
+from dataclasses import dataclass
+
+from penstock.errors import PenstockError
+
+
+@dataclass(frozen=True)
+class Devices:
+    kind: str  # "cuda" or "cpu"
+    count: int  # accelerators, or CPU cores
+    name: str  # as torch prints it; "" on a CPU
+    cuda: str  # version torch was built with; "" on a CPU
+    memory_bytes: int  # of one accelerator, or of the machine
+
+    def __str__(self) -> str:
+        if self.kind == "cpu":
+            return f"{self.count} CPU core{'s' if self.count > 1 else ''}"
+        return f"{self.count} × {self.name.removeprefix('NVIDIA ')}, CUDA {self.cuda}"
+
+    def ranks(self, asked: str | int) -> int:
+        """How many ranks `cluster.accelerators` means here.
+
+        On a CPU a rank needs a core of its own; past four, threads inside a rank serve better than
+        more ranks that talk over sockets.
+        """
+        if asked == "all":
+            return self.count if self.kind == "cuda" else min(self.count, 4)
+        if int(asked) > self.count and self.kind == "cuda":
+            raise PenstockError(
+                f"cluster.accelerators = {asked}: this machine has {self}; "
+                f"ask for {self.count} or fewer"
+            )
+        return int(asked)
+
+    def threads(self, ranks: int) -> int:
+        """CPU threads for each rank."""
+        return (
+            max(1, cpu_cores() // ranks)
+            if self.kind == "cpu"
+            else max(1, min(8, cpu_cores() // ranks))
+        )
+
+
+def cpu_cores() -> int:
+    """Cores this process may use, which on a shared machine is fewer than there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def find() -> Devices:
+    import torch  # here, so that reading a `Devices` needs no torch
+
+    if torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(0)
+        return Devices(
+            "cuda",
+            torch.cuda.device_count(),
+            properties.name,
+            torch.version.cuda or "?",
+            properties.total_memory,
+        )
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Devices("cpu", cpu_cores(), "", "", memory)

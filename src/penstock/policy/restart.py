@@ -1,0 +1,42 @@
+"""What to do when an attempt ends: pure decisions, shared by the supervisor and the simulator."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Action = Literal["finish", "restart", "give_up"]
+
+
+@dataclass(frozen=True)
+class State:
+    """A run's attempts so far."""
+
+    allowed: int  # guard.restarts: tries in a row that may bring no new step
+    fruitless: int = 0  # tries in a row that did not
+    best_step: int = 0  # furthest step any attempt reached
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How an attempt ended, by the ranks' own records."""
+
+    results: tuple[str | None, ...]  # per rank: "done", "stopped", "failed", "refused" or no record
+    step: int  # furthest step it reached
+
+
+def decide(state: State, event: Ended) -> tuple[State, Action]:
+    """A rank is judged by what it recorded, not by its exit code.
+
+    All done or stopped: finish. A rank that refused (bad input) would refuse again: give up.
+    Anything else is a fault: restart while attempts bring new steps, and a few times when not.
+    """
+    progressed = event.step > state.best_step
+    after = State(
+        state.allowed,
+        0 if progressed else state.fruitless + 1,
+        max(state.best_step, event.step),
+    )
+    if all(r in ("done", "stopped") for r in event.results):
+        return after, "finish"
+    if "refused" in event.results:
+        return after, "give_up"
+    return after, "restart" if after.fruitless <= state.allowed else "give_up"

@@ -1,0 +1,83 @@
+"""When to save: Young's interval within bounds, and the three ways a run file can ask."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.policy.checkpoint import (
+    LONGEST_S,
+    SHORTEST_S,
+    State,
+    due,
+    interval_s,
+    node_mtbf_s,
+)
+
+SECONDS = st.floats(0, 1e9)
+
+
+def state(step: int = 7, now_s: float = 0.0, last_step: int = 0, save_s: float = 1.0) -> State:
+    return State(step=step, now_s=now_s, last_step=last_step, last_s=0.0, save_s=save_s)
+
+
+def test_young_between_the_bounds() -> None:
+    assert interval_s(2.0, 10_000.0) == 200.0
+    assert interval_s(1e-9, 1.0) == SHORTEST_S
+    assert interval_s(1e3, 1e9) == LONGEST_S
+
+
+@given(SECONDS, SECONDS, SECONDS)
+def test_a_dearer_save_or_a_rarer_fault_never_shortens_the_interval(
+    save_s: float, mtbf_s: float, more: float
+) -> None:
+    here = interval_s(save_s, mtbf_s)
+    assert SHORTEST_S <= here <= LONGEST_S
+    assert interval_s(save_s + more, mtbf_s) >= here
+    assert interval_s(save_s, mtbf_s + more) >= here
+
+
+@given(st.floats(0.01, 50), st.floats(3600, 1e5), st.floats(1.1, 10))
+def test_young_loses_less_than_a_shorter_or_longer_interval(
+    save_s: float, mtbf_s: float, factor: float
+) -> None:
+    def lost(interval: float) -> float:
+        """Share of the time that goes to saving and to work redone after faults."""
+        return save_s / interval + interval / 2 / mtbf_s
+
+    best = interval_s(save_s, mtbf_s)
+    if SHORTEST_S < best < LONGEST_S:
+        assert lost(best) <= min(lost(best * factor), lost(best / factor)) * (1 + 1e-9)
+
+
+def test_a_node_fails_after_months_not_hours() -> None:
+    """The published rates are failures per 1,000 node-days: a few to a few tens."""
+    assert 20 * 86400 < node_mtbf_s() < 1000 * 86400
+
+
+@given(st.integers(1, 1000), st.integers(1, 1000), SECONDS)
+def test_by_steps_the_clock_does_not_matter(step: int, every: int, now_s: float) -> None:
+    assert due(state(step, now_s), every, None) == (step % every == 0)
+
+
+@given(SECONDS, st.floats(0.1, 1e6))
+def test_by_time_the_step_does_not_matter(now_s: float, every_s: float) -> None:
+    assert due(state(now_s=now_s), None, every_s) == (now_s >= every_s)
+
+
+@given(st.floats(1e-4, 1e4))
+def test_auto_waits_for_the_interval_of_the_measured_save(save_s: float) -> None:
+    wait = interval_s(save_s, node_mtbf_s())
+    assert due(state(now_s=wait, save_s=save_s), None, None)
+    assert not due(state(now_s=wait * 0.999, save_s=save_s), None, None)
+
+
+@given(SECONDS, st.none() | st.just(1), st.none() | st.just(1e-3))
+def test_the_step_that_is_saved_is_not_saved_again(
+    now_s: float, every_steps: int | None, every_s: float | None
+) -> None:
+    assert not due(state(step=7, now_s=now_s, last_step=7), every_steps, every_s)
+
+
+def test_seconds_count_from_the_last_save() -> None:
+    late = State(step=9, now_s=1000.0, last_step=5, last_s=995.0, save_s=1.0)
+    assert not due(late, None, 10.0)
+    assert due(late, None, 5.0)
