@@ -1,0 +1,1 @@
+"""Sources, tokens, shards, versions and the stream that a run reads."""

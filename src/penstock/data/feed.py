@@ -1,0 +1,61 @@
+"""Reads ahead of the training loop on a thread, so that the next batch is a queue pop.
+
+Only the reading runs ahead: `consumed` moves when a batch is handed out, and the batches come in
+the order of their ranges whatever the thread's timing.
+"""
+
+import threading
+from collections.abc import Iterator
+from queue import SimpleQueue
+
+from penstock.data.stream import Batch, Stream
+
+
+class Feed:
+    """At most `depth` batches wait in memory.
+
+    An error while reading is raised by the `next` that would have returned its batch. After the
+    last range `next` raises StopIteration.
+    """
+
+    def __init__(self, stream: Stream, ranges: Iterator[tuple[int, int]], depth: int = 2) -> None:
+        if depth < 1:
+            raise ValueError(f"depth must be at least 1, found {depth}")
+        self.consumed = 0  # samples handed out
+        self._stream = stream
+        self._ranges = ranges
+        self._room = threading.Semaphore(depth)
+        self._ready: SimpleQueue[Batch | BaseException] = SimpleQueue()
+        self._closing = False
+        self._thread = threading.Thread(target=self._read_ahead, name="penstock-feed", daemon=True)
+        self._thread.start()
+
+    def next(self) -> Batch:
+        """The batch of the next range."""
+        if self._closing:
+            raise RuntimeError("the feed is closed")
+        item = self._ready.get()
+        if isinstance(item, BaseException):
+            self._ready.put(item)  # stays the answer: nothing comes after it
+            raise item
+        self._room.release()
+        self.consumed += len(item)
+        return item
+
+    def close(self) -> None:
+        """Ends the thread and waits for it; what was read ahead is dropped."""
+        self._closing = True
+        self._room.release()
+        self._thread.join()
+
+    def _read_ahead(self) -> None:
+        try:
+            for start, stop in self._ranges:
+                self._room.acquire()
+                if self._closing:
+                    raise RuntimeError("the feed is closed")
+                self._ready.put(self._stream.read(start, stop))
+            self._ready.put(StopIteration("the ranges of this feed have ended"))
+        except BaseException as error:
+            # All of them: a caller of `next` must never wait for a thread that is dead.
+            self._ready.put(error)

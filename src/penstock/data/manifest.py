@@ -1,0 +1,105 @@
+"""The manifest: what a dataset is, in one small file whose hash is the dataset's version.
+
+The hash covers the canonical JSON of every field, so nothing in it may depend on where or when the
+dataset was made. What grows with the tokens (block sums, document starts) lives in sidecars that
+the manifest names by hash: about 350 bytes a shard, some 5 MB for a trillion tokens.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from blake3 import blake3
+
+from penstock.errors import PenstockError
+
+FORMAT = 1
+BLOCK_BYTES = 1 << 20
+MANIFEST = "manifest.json"
+TOKENIZER = "tokenizer.json"
+SHARDS = "shards"
+
+Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
+
+
+def dtype_for(vocab: int) -> str:
+    """The stored type of a token id, as numpy spells it: little-endian on every machine."""
+    return "<u2" if vocab <= 1 << 16 else "<u4"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One token file and its two sidecars. Each is stored under the BLAKE3 of its own content."""
+
+    blake3: str  # of the tokens: SHARDS/<blake3>.bin
+    tokens: int
+    bytes: int
+    sums: str  # BLAKE3 of the sidecar with an xxh3_64 for each block
+    docs: str  # BLAKE3 of the sidecar with the offset (tokens) of each document that starts here
+    documents: int
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.bytes // BLOCK_BYTES)
+
+    def files(self) -> dict[str, tuple[str, int]]:
+        """Path inside the dataset → (BLAKE3, bytes)."""
+        return {
+            f"{SHARDS}/{self.blake3}.bin": (self.blake3, self.bytes),
+            f"{SHARDS}/{self.sums}.sums": (self.sums, 8 * self.blocks),
+            f"{SHARDS}/{self.docs}.docs": (self.docs, 8 * self.documents),
+        }
+
+
+@dataclass(frozen=True)
+class Manifest:
+    name: str
+    format: int
+    dtype: str
+    vocab: int
+    tokens: int
+    documents: int
+    tokenizer: str  # BLAKE3 of tokenizer.json
+    recipe: dict[str, Json]  # how it was made
+    lineage: dict[str, Json]  # what it was made from
+    counts: dict[str, dict[str, int]]  # stage → reason → documents
+    shards: tuple[Shard, ...]
+
+    @property
+    def version(self) -> str:
+        canonical = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return blake3(canonical.encode()).hexdigest()[:12]
+
+    def to_json(self) -> str:
+        """As stored: with its own version, so that a changed manifest gives itself away."""
+        return json.dumps({"version": self.version, **asdict(self)}, indent=1) + "\n"
+
+
+def read_manifest(folder: Path) -> Manifest:
+    path = folder / MANIFEST
+    again = f"Delete {folder} and build or copy the dataset again."
+    try:
+        stored = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise PenstockError(f"{folder} is not a dataset: it has no {MANIFEST}.") from None
+    except ValueError as error:
+        raise PenstockError(f"{path} is damaged: it is not JSON ({error}). {again}") from None
+    if not isinstance(stored, dict) or stored.get("format") != FORMAT:
+        found = stored.get("format") if isinstance(stored, dict) else type(stored).__name__
+        raise PenstockError(
+            f"{path} has format {found!r}; this version of Penstock reads format {FORMAT}. "
+            "Use the Penstock that built it, or build the dataset again."
+        )
+    version = stored.pop("version", None)
+    try:
+        shards = tuple(Shard(**shard) for shard in stored.pop("shards"))
+        manifest = Manifest(**stored, shards=shards)
+    except (KeyError, TypeError) as error:
+        raise PenstockError(f"{path} is damaged: {error}. {again}") from None
+    if manifest.version != version:
+        raise PenstockError(
+            f"{path} was changed after it was written: it says version {version}, "
+            f"its content is version {manifest.version}. {again}"
+        )
+    return manifest
