@@ -1,0 +1,129 @@
+"""From a run to an `nn.Module`: our decoder from its shape, or the user's own from a file."""
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import xxhash
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from penstock.catalog.shapes import ModelShape
+from penstock.errors import PenstockError
+from penstock.model.decoder import Decoder, init_std
+
+
+def decoder_on_meta(shape: ModelShape) -> Decoder:
+    """The decoder without memory; `fill` gives it weights after it has been sharded."""
+    with torch.device("meta"):
+        return Decoder(shape)
+
+
+@torch.no_grad()
+def fill(model: Decoder, device: torch.device, seed: int) -> None:
+    """First weights, each drawn from a generator of its own name: the same whatever the layout.
+
+    Every rank draws the whole tensor and keeps its part: one tensor at a time, and nothing is sent.
+    """
+    model.to_empty(device=device)
+    for name, param in model.named_parameters():
+        if name.endswith("norm.weight"):
+            param.fill_(1.0)
+        elif name.endswith("bias"):
+            param.zero_()
+        else:
+            draw = torch.Generator(device).manual_seed(
+                xxhash.xxh3_64_intdigest(f"{seed}:{name}".encode()) >> 1
+            )
+            whole = torch.empty(param.shape, dtype=param.dtype, device=device)
+            whole.normal_(0.0, init_std(name, model.shape), generator=draw)
+            if isinstance(param, DTensor):
+                # src_data_rank=None: every rank has the same `whole`, so no collective is needed.
+                whole = distribute_tensor(
+                    whole, param.device_mesh, param.placements, src_data_rank=None
+                )
+            param.copy_(whole)
+
+
+def user_module(spec: str, seed: int) -> nn.Module:
+    """Call the user's `file.py:function` and check that a module comes back."""
+    path_text, _, function = spec.partition(":")
+    path = Path(path_text).resolve()
+    if not function or not path.is_file():
+        raise PenstockError(
+            f'model.module = "{spec}": no such file and function; write "path/to/file.py:build", '
+            f"looked for {path}"
+        )
+    name = f"user_module_{path.stem}"  # not its bare stem, which may be the name of a library
+    module_spec = importlib.util.spec_from_file_location(name, path)
+    assert module_spec is not None
+    assert module_spec.loader is not None
+    code = importlib.util.module_from_spec(module_spec)
+    sys.modules[name] = code  # dataclasses and pickle look a class's module up there
+    sys.path.insert(0, str(path.parent))  # the user's file may import its neighbours
+    loader = module_spec.loader
+    _own_code(spec, lambda: loader.exec_module(code))
+    build = getattr(code, function, None)
+    if not callable(build):
+        names = ", ".join(n for n, v in vars(code).items() if callable(v) and n[0] != "_")
+        raise PenstockError(
+            f'model.module = "{spec}": {path.name} has no function {function!r}; it has: {names}'
+        )
+    torch.manual_seed(seed)
+    model = _own_code(spec, build)
+    if not isinstance(model, nn.Module):
+        raise PenstockError(
+            f'model.module = "{spec}": {function}() gave a {type(model).__name__}, not an nn.Module'
+        )
+    return model
+
+
+def _own_code(spec: str, call: Callable[[], Any]) -> Any:
+    """Run the user's code; what it raises is told as theirs, and not tried again."""
+    try:
+        return call()
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        raise PenstockError(f'model.module = "{spec}": it raised {what}') from error
+
+
+def takes_targets(model: nn.Module) -> bool:
+    """Does its forward want the targets beside the tokens, to give a loss of its own?"""
+    names = list(inspect.signature(model.forward).parameters.values())
+    second = names[1] if len(names) > 1 else None
+    if second is None or second.kind not in (second.POSITIONAL_ONLY, second.POSITIONAL_OR_KEYWORD):
+        return False
+    return second.default is second.empty or second.name in ("targets", "labels")
+
+
+def summed_loss(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+    """How to get the loss of a microbatch from this module, as a sum over its tokens.
+
+    It is called with (tokens) and gives logits, or with (tokens, targets) and gives its own mean
+    loss; a tuple may hold other things beside the loss.
+    """
+    wants = takes_targets(model)
+
+    def of(inputs_bs: Tensor, targets_bs: Tensor) -> Tensor:
+        given = model(inputs_bs, targets_bs) if wants else model(inputs_bs)
+        parts = given if isinstance(given, tuple | list) else [given]
+        tensors = [p for p in parts if isinstance(p, Tensor)]
+        for loss in tensors:
+            if loss.dim() == 0:
+                return loss * targets_bs.numel()
+        for logits in tensors:
+            if logits.shape[:2] == inputs_bs.shape and logits.dim() == 3:
+                wide = logits if logits.dtype == torch.float64 else logits.float()
+                return F.cross_entropy(wide.flatten(0, 1), targets_bs.flatten(), reduction="sum")
+        shapes = [tuple(t.shape) for t in tensors] or type(given).__name__
+        raise PenstockError(
+            f"model: forward gave {shapes} for tokens of shape {tuple(inputs_bs.shape)}; it must "
+            "give logits [batch, sequence, vocab], or a mean loss when it takes (tokens, targets)"
+        )
+
+    return of
