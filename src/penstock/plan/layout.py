@@ -1,0 +1,69 @@
+"""The layout of a run: how its ranks divide the work. Chosen here when the file leaves it out."""
+
+from dataclasses import asdict, dataclass
+
+from penstock.catalog.shapes import ModelShape
+from penstock.errors import PenstockError
+from penstock.run.file import Run
+
+# Bytes per parameter that stay on the device: fp32 master weights, gradients and the two AdamW
+# moments (4 × 4), and a bf16 copy for the matmuls (2).
+STATE_BYTES_PER_PARAM = 18
+# State may fill this share of a device's memory; the rest is for activations and buffers.
+STATE_SHARE = 0.6
+# Tokens of one microbatch: enough rows to keep the matmuls busy, few enough to bound activations.
+MICROBATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """replicate × shard = ranks; microbatch in sequences."""
+
+    replicate: int
+    shard: int
+    microbatch: int
+
+    @property
+    def ranks(self) -> int:
+        return self.replicate * self.shard
+
+    def __str__(self) -> str:
+        return f"{self.replicate} replicate × {self.shard} shard, microbatch {self.microbatch}"
+
+    def to_json(self) -> dict[str, int]:
+        return asdict(self)
+
+
+def choose(
+    run: Run, shape: ModelShape | None, sequence: int, ranks: int, kind: str, memory_bytes: int
+) -> Layout:
+    """The run file's layout, completed; or replicas when they fit, else the fewest shards that do.
+
+    Replicas talk once a step and shards in every layer, so replicas win whenever the state fits.
+    """
+    asked = run.layout
+    if kind == "cpu":
+        memory_bytes //= ranks  # the ranks of a machine share it; an accelerator has its own
+    shard = asked.shard if asked else _fewest_shards(shape, ranks, memory_bytes)
+    replicate = asked.replicate if asked and asked.replicate else max(1, ranks // shard)
+    if replicate * shard != ranks:
+        raise PenstockError(
+            f"layout: replicate {replicate} × shard {shard} = {replicate * shard}, but the run has "
+            f"{ranks} rank{'s' if ranks > 1 else ''}; make the product {ranks} or set "
+            f"cluster.accelerators = {replicate * shard}"
+        )
+    microbatch = asked.microbatch if asked and asked.microbatch else None
+    share = max(1, run.batch_tokens // sequence // ranks)
+    return Layout(
+        replicate, shard, microbatch or min(share, max(1, MICROBATCH_TOKENS[kind] // sequence))
+    )
+
+
+def _fewest_shards(shape: ModelShape | None, ranks: int, memory_bytes: int) -> int:
+    if shape is None:  # the user's own module: its size is not known before it is built
+        return 1
+    state = shape.params() * STATE_BYTES_PER_PARAM
+    fits = (
+        n for n in range(1, ranks + 1) if ranks % n == 0 and state / n <= memory_bytes * STATE_SHARE
+    )
+    return next(fits, ranks)

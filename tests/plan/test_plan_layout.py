@@ -1,0 +1,133 @@
+"""The layout that is chosen: replicas while they fit, else the fewest shards that do."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.catalog.models import preset
+from penstock.catalog.shapes import ModelShape
+from penstock.errors import PenstockError
+from penstock.plan.layout import (
+    MICROBATCH_TOKENS,
+    STATE_BYTES_PER_PARAM,
+    STATE_SHARE,
+    Layout,
+    choose,
+)
+from penstock.run.file import Run
+
+SHAPE = preset("llama-3m")
+STATE = SHAPE.params() * STATE_BYTES_PER_PARAM
+AMPLE = 100 * STATE
+
+
+def run(batch_tokens: int = 2**20, sequence: int = 512, **layout: int) -> Run:
+    table: dict[str, object] = {
+        "name": "test",
+        "model": {"preset": "llama-3m", "context": 8192},
+        "data": {"sequence": sequence},
+        "train": {"batch_tokens": batch_tokens},
+    }
+    return Run.model_validate(table | ({"layout": layout} if layout else {}))
+
+
+def chosen(
+    asked: Run,
+    ranks: int,
+    memory_bytes: float = AMPLE,
+    kind: str = "cuda",
+    shape: ModelShape | None = SHAPE,
+) -> Layout:
+    return choose(asked, shape, asked.sequence, ranks, kind, int(memory_bytes))
+
+
+@given(st.integers(1, 64), st.integers(0, 9), st.floats(0.01, 0.99))
+@settings(deadline=None)
+def test_the_fewest_shards_whose_state_fits(ranks: int, devices: int, more: float) -> None:
+    """The state of one replica fills `devices` accelerators and a bit `more`."""
+    memory = STATE / (devices + more) / STATE_SHARE
+    layout = chosen(run(), ranks, memory)
+    assert layout.ranks == ranks
+    assert ranks % layout.shard == 0
+    fits = [n for n in range(1, ranks + 1) if ranks % n == 0 and n > devices]
+    assert layout.shard == (fits[0] if fits else ranks)
+
+
+def test_replicas_when_they_fit() -> None:
+    assert chosen(run(), 8) == Layout(replicate=8, shard=1, microbatch=32)
+
+
+def test_a_model_too_large_for_any_split_is_split_as_far_as_it_goes() -> None:
+    assert chosen(run(), 8, memory_bytes=STATE / 100).shard == 8
+
+
+def test_ranks_on_a_cpu_share_one_memory() -> None:
+    """Four replicas hold the state four times, in the memory of the one machine."""
+    room = STATE / STATE_SHARE * 1.01
+    assert chosen(run(), 4, 4 * room, "cpu").shard == 1
+    assert chosen(run(), 4, 2 * room, "cpu").shard == 2
+    assert chosen(run(), 4, room, "cpu").shard == 4
+    assert chosen(run(), 4, room, "cuda").shard == 1
+
+
+def test_a_module_of_unknown_size_is_replicated() -> None:
+    assert chosen(run(), 4, memory_bytes=1, shape=None).shard == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({"shard": 2}, (4, 2)),
+        ({"replicate": 8}, (8, 1)),
+        ({"replicate": 2, "shard": 4}, (2, 4)),
+        ({"microbatch": 3}, (8, 1)),
+    ],
+)
+def test_the_file_is_obeyed_and_completed(asked: dict[str, int], found: tuple[int, int]) -> None:
+    layout = chosen(run(**asked), 8, memory_bytes=1)
+    assert (layout.replicate, layout.shard) == found
+    if "microbatch" in asked:
+        assert layout.microbatch == 3
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 16))
+@settings(deadline=None)
+def test_a_product_that_is_not_the_ranks_is_refused(replicate: int, shard: int, ranks: int) -> None:
+    asked = run(replicate=replicate, shard=shard)
+    if replicate * shard == ranks:
+        assert chosen(asked, ranks).ranks == ranks
+        return
+    with pytest.raises(PenstockError) as caught:
+        chosen(asked, ranks)
+    message = str(caught.value)
+    assert f"replicate {replicate} × shard {shard} = {replicate * shard}" in message
+    assert f"the run has {ranks} rank{'s' if ranks > 1 else ''};" in message
+    assert f"set cluster.accelerators = {replicate * shard}" in message
+
+
+def test_shards_that_do_not_divide_the_ranks_are_refused() -> None:
+    for shard in (3, 9):
+        with pytest.raises(PenstockError, match="the run has 8 ranks"):
+            chosen(run(shard=shard), 8)
+
+
+@given(
+    st.sampled_from(["cpu", "cuda"]),
+    st.sampled_from([64, 512, 4096, 8192]),
+    st.integers(1, 300),
+    st.integers(1, 16),
+)
+@settings(deadline=None)
+def test_a_microbatch_is_within_the_share_of_a_rank_and_the_tokens_of_its_device(
+    kind: str, sequence: int, samples: int, ranks: int
+) -> None:
+    layout = chosen(run(samples * sequence, sequence), ranks, kind=kind)
+    assert 1 <= layout.microbatch <= max(1, samples // ranks)
+    most = max(1, MICROBATCH_TOKENS[kind] // sequence)
+    assert layout.microbatch == min(most, max(1, samples // ranks))
+
+
+def test_a_layout_in_words_and_in_json() -> None:
+    layout = Layout(2, 4, 8)
+    assert str(layout) == "2 replicate × 4 shard, microbatch 8"
+    assert Layout(**layout.to_json()) == layout
