@@ -1,0 +1,400 @@
+"""A checkpoint is whole or does not exist; one that has changed since is never believed."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from penstock.errors import RunFailed
+from penstock.guard import checkpoint
+from penstock.guard.checkpoint import Checkpoint, every, newest_good, retain, weights_hash
+from penstock.guard.published import newest
+
+
+class Alone:
+    """A world of one rank, without a process group."""
+
+    rank, ranks, host_group = 0, 1, None
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def broadcast(self, value: Any) -> Any:
+        return value
+
+
+class Small:
+    """A model and its optimizer that can go on, be saved and be loaded."""
+
+    def __init__(self, seed: int = 0) -> None:
+        torch.manual_seed(seed)
+        self.model = nn.Sequential(nn.Embedding(12, 8), nn.Linear(8, 12))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+
+    def go_on(self, steps: int = 1) -> list[float]:
+        losses = []
+        for _ in range(steps):
+            loss = nn.functional.cross_entropy(self.model(torch.arange(12)), torch.arange(12))
+            loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            losses.append(loss.item())
+        return losses
+
+    def save(self, folder: Path, step: int, local: dict[str, Any] | None = None) -> Checkpoint:
+        return checkpoint.save(
+            folder, step, self.model, self.optimizer, local or {}, {"step": step}, Alone()
+        )
+
+    def load(self, saved: Checkpoint) -> None:
+        checkpoint.load(saved, self.model, self.optimizer, Alone())
+
+
+@pytest.fixture
+def small() -> Small:
+    made = Small()
+    made.go_on(2)
+    return made
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    """One good checkpoint with local state, to be copied and damaged."""
+    made = Small()
+    made.go_on(2)
+    return made.save(tmp_path_factory.mktemp("whole"), 2, {"residual.0": torch.randn(50)})
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def flip(path: Path, at: int, bit: int = 0) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def test_a_checkpoint_has_the_parts_it_says(whole: Checkpoint) -> None:
+    assert names_in(whole.path) == ["local-r00000.pt", "manifest.json", "scalars.json", "state"]
+    listed = set(whole.manifest())
+    on_disk = {str(p.relative_to(whole.path)) for p in whole.path.rglob("*") if p.is_file()}
+    assert listed == on_disk - {"manifest.json"}
+    assert whole.size_bytes == sum((whole.path / name).stat().st_size for name in listed)
+    assert (whole.step, whole.scalars) == (2, {"step": 2})
+    assert whole.damage() == []
+
+
+def test_what_is_loaded_goes_on_exactly_as_what_was_saved(tmp_path: Path, small: Small) -> None:
+    saved = small.save(tmp_path, 2)
+    hash_then, expected = weights_hash(small.model), small.go_on(3)
+    other = Small(seed=9)
+    assert weights_hash(other.model) != hash_then
+    other.load(saved)
+    assert weights_hash(other.model) == hash_then
+    assert other.go_on(3) == expected
+    weights_only = Small(seed=8)
+    checkpoint.load_weights(saved, weights_only.model)
+    assert weights_hash(weights_only.model) == hash_then
+
+
+def test_local_state_belongs_to_its_rank(tmp_path: Path, small: Small) -> None:
+    saved = small.save(tmp_path, 2, {"residual.0": torch.arange(3.0)})
+    assert checkpoint.load_local(saved, 0)["residual.0"].tolist() == [0, 1, 2]
+    assert checkpoint.load_local(saved, 1) == {}
+    assert checkpoint.load_local(small.save(tmp_path, 3), 0) == {}
+
+
+FILES = ["local-r00000.pt", "manifest.json", "scalars.json", "state/.metadata", "state/*.distcp"]
+
+
+@pytest.mark.parametrize("pattern", FILES)
+@pytest.mark.parametrize("harm", ["first", "middle", "last", "truncated", "longer", "deleted"])
+def test_any_change_of_any_file_is_noticed(
+    tmp_path: Path, whole: Checkpoint, pattern: str, harm: str
+) -> None:
+    copy = Checkpoint(tmp_path / whole.path.name)
+    shutil.copytree(whole.path, copy.path)
+    (path,) = copy.path.glob(pattern)
+    size = path.stat().st_size
+    if harm == "truncated":
+        path.write_bytes(path.read_bytes()[:-1])
+    elif harm == "longer":
+        path.write_bytes(path.read_bytes() + b"x")
+    elif harm == "deleted":
+        path.unlink()
+    else:
+        flip(path, {"first": 0, "middle": size // 2, "last": size - 1}[harm])
+    (problem,) = copy.damage()
+    assert problem.startswith(f"{path.relative_to(copy.path)}: ")
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_damaged_manifest_is_a_finding_never_a_crash(
+    whole: Checkpoint, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """A bit of the manifest flips: it is noticed, or the manifest still says the same."""
+    copy = Checkpoint(tmp_path_factory.mktemp("manifest"))
+    manifest = (whole.path / "manifest.json").read_bytes()
+    for part in whole.path.iterdir():
+        if part.name != "manifest.json":
+            (copy.path / part.name).symlink_to(part)
+    (copy.path / "manifest.json").write_bytes(manifest)
+    flip(
+        copy.path / "manifest.json",
+        data.draw(st.integers(0, len(manifest) - 1), label="byte"),
+        data.draw(st.integers(0, 7), label="bit"),
+    )
+    if not copy.damage():
+        assert copy.manifest() == whole.manifest()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", "{}", '{"files": []}', '{"files": {"a": 1}}'])
+def test_a_manifest_of_another_kind_is_a_finding(
+    tmp_path: Path, whole: Checkpoint, text: str
+) -> None:
+    copy = Checkpoint(tmp_path / whole.path.name)
+    shutil.copytree(whole.path, copy.path)
+    (copy.path / "manifest.json").write_text(text)
+    assert len(copy.damage()) == 1
+
+
+def test_ranks_share_the_reading_and_miss_nothing(tmp_path: Path, whole: Checkpoint) -> None:
+    copy = Checkpoint(tmp_path / whole.path.name)
+    shutil.copytree(whole.path, copy.path)
+    for name in copy.manifest():
+        flip(copy.path / name, 0)
+    for parts in (1, 2, 3, 7):
+        found = [problem for part in range(parts) for problem in copy.damage(part, parts)]
+        assert sorted(found) == copy.damage()
+    assert len(copy.damage()) == len(copy.manifest())
+
+
+def test_a_save_that_was_killed_does_not_exist_and_leaves_no_trace(
+    tmp_path: Path, small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small.save(tmp_path, 1)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "_publish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            small.save(tmp_path, 3)
+    assert names_in(tmp_path) == [".writing-00000003", "step-00000001"]
+    assert [c.step for c in every(tmp_path)] == [1]
+    found, rejected = newest_good(tmp_path, Alone())
+    assert found is not None
+    assert (found.step, rejected) == (1, [])
+    # The next save is of another step: what the killed one wrote must not stay for ever.
+    assert small.save(tmp_path, 4).damage() == []
+    assert names_in(tmp_path) == ["step-00000001", "step-00000004"]
+
+
+def test_without_a_manifest_it_does_not_exist_and_can_be_saved_anew(
+    tmp_path: Path, small: Small
+) -> None:
+    (small.save(tmp_path, 1).path / "manifest.json").unlink()
+    assert every(tmp_path) == []
+    assert newest(tmp_path) is None
+    assert newest_good(tmp_path, Alone()) == (None, [])
+    assert small.save(tmp_path, 1).damage() == []
+    assert [c.step for c in every(tmp_path)] == [1]
+
+
+def test_an_empty_or_absent_folder_has_no_checkpoint(tmp_path: Path) -> None:
+    assert newest_good(tmp_path, Alone()) == (None, [])
+    assert newest_good(tmp_path / "absent", Alone()) == (None, [])
+
+
+def test_a_copy_under_another_name_is_not_a_checkpoint(tmp_path: Path, small: Small) -> None:
+    saved = small.save(tmp_path, 2)
+    shutil.copytree(saved.path, tmp_path / "step-00000002-copy")
+    assert [c.path for c in every(tmp_path)] == [saved.path]
+
+
+def test_the_newest_good_one_is_found_and_damaged_ones_are_put_aside(
+    tmp_path: Path, small: Small
+) -> None:
+    paths = {}
+    for step in (1, 2, 3):
+        paths[step] = small.save(tmp_path, step).path
+    flip(paths[3] / "scalars.json", 5)
+    (paths[2] / "state" / ".metadata").unlink()
+    found, rejected = newest_good(tmp_path, Alone())
+    assert found == Checkpoint(paths[1])
+    assert rejected == [
+        "step-00000003: scalars.json: content does not match its hash",
+        "step-00000002: state/.metadata: missing",
+    ]
+    assert names_in(tmp_path) == [".damaged-00000002", ".damaged-00000003", "step-00000001"]
+    assert newest_good(tmp_path, Alone()) == (found, [])
+
+
+def test_the_same_step_can_be_damaged_twice(tmp_path: Path, small: Small) -> None:
+    small.save(tmp_path, 1)
+    for _ in range(3):
+        flip(small.save(tmp_path, 2).path / "scalars.json", 0)
+        found, rejected = newest_good(tmp_path, Alone())
+        assert found is not None
+        assert (found.step, len(rejected)) == (1, 1)
+
+
+def test_all_damaged_is_said_and_not_trained_over(tmp_path: Path, small: Small) -> None:
+    for step in (1, 2):
+        flip(small.save(tmp_path, step).path / "scalars.json", 0)
+    with pytest.raises(RunFailed) as caught:
+        newest_good(tmp_path, Alone())
+    message = str(caught.value)
+    assert "no checkpoint in" in message
+    assert "step-00000001: scalars.json" in message
+    assert "step-00000002: scalars.json" in message
+    assert names_in(tmp_path) == [".damaged-00000001", ".damaged-00000002"]
+
+
+@pytest.mark.parametrize("keep", [1, 2, 5])
+def test_the_newest_are_kept(tmp_path: Path, small: Small, keep: int) -> None:
+    for step in (2, 10, 9, 100):  # by number, not by name or age
+        small.save(tmp_path, step)
+    (tmp_path / ".deleting-00000001").mkdir()  # a deletion that was killed
+    retain(tmp_path, keep)
+    assert [c.step for c in every(tmp_path)] == [100, 10, 9, 2][:keep]
+    assert all(c.damage() == [] for c in every(tmp_path))
+    assert len(names_in(tmp_path)) == min(keep, 4)
+
+
+def test_a_killed_deletion_does_not_stop_a_later_one(tmp_path: Path, small: Small) -> None:
+    small.save(tmp_path, 2)
+    shutil.copytree(small.save(tmp_path, 1).path, tmp_path / ".deleting-00000001")
+    retain(tmp_path, 1)
+    assert names_in(tmp_path) == ["step-00000002"]
+
+
+def test_saving_a_step_twice_is_harmless(tmp_path: Path, small: Small) -> None:
+    first = small.save(tmp_path, 2)
+    before = {p: p.read_bytes() for p in first.path.rglob("*") if p.is_file()}
+    small.go_on()
+    assert small.save(tmp_path, 2) == first
+    assert {p: p.read_bytes() for p in first.path.rglob("*") if p.is_file()} == before
+    assert names_in(tmp_path) == ["step-00000002"]
+
+
+def test_the_manifest_is_written_last(
+    tmp_path: Path, small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything is on the disk before the name appears under which it will be believed."""
+    told: list[str] = []
+    sync = checkpoint._sync
+
+    def tell(path: Path) -> None:
+        told.append(path.name)
+        sync(path)
+
+    monkeypatch.setattr(checkpoint, "_sync", tell)
+    saved = small.save(tmp_path, 2)
+    files = {path.name for path in saved.path.rglob("*")}
+    manifest = told.index("manifest.json")
+    assert files - {"manifest.json"} <= set(told[:manifest])
+    assert told[-1] == tmp_path.name
+
+
+def one_bit_apart(value: float) -> float:
+    bits = torch.tensor([value]).view(torch.int32) ^ 1
+    return float(bits.view(torch.float32))
+
+
+def test_the_hash_of_weights_sees_one_bit_of_one_weight(small: Small) -> None:
+    before = weights_hash(small.model)
+    assert weights_hash(small.model) == before
+    with torch.no_grad():
+        weight = small.model[1].weight
+        old = float(weight[3, 5])
+        weight[3, 5] = one_bit_apart(old)
+        assert weights_hash(small.model) != before
+        weight[3, 5] = old
+    assert weights_hash(small.model) == before
+
+
+def test_the_hash_of_weights_sees_names_types_and_shapes() -> None:
+    def of(**tensors: torch.Tensor) -> str:
+        model = nn.Module()
+        for name, tensor in tensors.items():
+            model.register_buffer(name, tensor)
+        return weights_hash(model)
+
+    zeros = torch.zeros(6)
+    hashes = [
+        of(a=zeros),
+        of(b=zeros),
+        of(a=zeros.view(2, 3)),
+        of(a=zeros.view(3, 2)),
+        of(a=zeros.int()),
+        of(a=zeros[:3], b=zeros[3:]),
+        of(a=torch.tensor(0)),  # a counter, such as batch norm keeps, has no dimension
+        of(a=zeros.bfloat16()),
+    ]
+    assert len(set(hashes)) == len(hashes)
+    assert of(a=zeros.view(2, 3).t()) == of(a=zeros.view(3, 2))  # not how they lie in memory
+
+
+def two_ranks(where: str) -> dict[str, Any]:
+    """On one of two ranks: a good checkpoint, a newer one damaged in a file only one rank reads."""
+    import torch.distributed as dist
+
+    from penstock.plan.layout import Layout
+    from penstock.train.world import join
+
+    folder = Path(where)
+    world = join(Layout(2, 1, 1), "cpu", 60.0)
+    made = Small()
+    made.go_on()
+    for step in (1, 2):
+        local = {"residual.0": torch.full((3,), float(world.rank + 10 * step))}
+        checkpoint.save(folder, step, made.model, made.optimizer, local, {"step": step}, world)
+    answer: dict[str, Any] = {"listed": sorted(every(folder)[0].manifest())}
+    world.gather(None)
+    if world.rank == 0:
+        flip(folder / "step-00000002" / "local-r00001.pt", 200)
+    world.gather(None)
+    found, answer["rejected"] = newest_good(folder, world)
+    assert found is not None
+    answer["step"] = found.step
+    answer["local"] = checkpoint.load_local(found, world.rank)["residual.0"].tolist()
+    world.gather(None)
+    if world.rank == 0:
+        flip(folder / "step-00000001" / "scalars.json", 0)
+    world.gather(None)
+    try:
+        newest_good(folder, world)
+    except RunFailed as error:
+        answer["error"] = str(error)
+    dist.destroy_process_group()
+    return answer
+
+
+def test_two_ranks_save_judge_and_refuse_together(
+    tmp_path: Path, ranks: Callable[..., list[Any]]
+) -> None:
+    answers = ranks(2, two_ranks, str(tmp_path))
+    for rank, answer in enumerate(answers):
+        assert "local-r00001.pt" in answer["listed"]
+        assert answer["step"] == 1
+        assert answer["rejected"] == [
+            "step-00000002: local-r00001.pt: content does not match its hash"
+        ]
+        assert answer["local"] == [10.0 + rank] * 3
+        assert "no checkpoint in" in answer["error"]
+    assert names_in(tmp_path) == [".damaged-00000001", ".damaged-00000002"]
+
+
+def test_scalars_are_plain_json(whole: Checkpoint) -> None:
+    assert json.loads((whole.path / "scalars.json").read_text()) == {"step": 2}

@@ -1,0 +1,172 @@
+"""A checkpoint of any layout goes on in any other: same weights to the bit, same next steps."""
+
+import itertools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.guard import checkpoint
+from penstock.guard.checkpoint import Checkpoint, weights_hash
+from penstock.plan.layout import Layout
+
+VOCAB, SEQUENCE, SAMPLES = 40, 8, 6
+ATTEMPT = itertools.count()
+RUN = """
+name = "layouts"
+[model]
+layers = 2
+hidden = 16
+heads = 4
+kv_heads = 2
+ffn = 24
+tied = true
+qk_norm = true
+[data]
+sequence = 8
+[train]
+steps = 4
+batch_tokens = 48
+precision = "fp64"
+learning_rate = 1e-2
+"""
+
+
+class Training:
+    """A model on the ranks of a world, with data of its own; `step` is as in the loop."""
+
+    def __init__(self, path: str, world: Any, layout: Layout, seed: int) -> None:
+        from penstock.model.build import summed_loss
+        from penstock.run.load import load
+        from penstock.train.materialize import materialize
+        from penstock.train.optimizer import adamw
+        from penstock.train.replicas import Replicas
+        from penstock.train.step import Stepper
+
+        run = load(path, [f"train.seed={seed}"])
+        self.world, self.layout, self.run = world, layout, run
+        self.model = materialize(run, VOCAB, world)
+        self.optimizer = adamw(self.model, run.train)
+        replicas = Replicas(world, list(self.model.parameters()))
+        self.stepper = Stepper(summed_loss(self.model), self.optimizer, replicas, run.train.clip)
+
+    def losses(self, *steps: int) -> list[float]:
+        import numpy as np
+
+        from penstock.meter.clock import StepClock
+        from penstock.train.batch import Share, micros
+
+        out = []
+        for step in steps:
+            whole = np.random.default_rng(step).integers(VOCAB, size=(SAMPLES, SEQUENCE + 1))
+            share = Share.of(0, SAMPLES, self.world.rank, self.world.ranks, self.layout.microbatch)
+            own = micros(
+                whole[share.start : share.stop],
+                share.micros,
+                self.layout.microbatch,
+                self.world.device,
+            )
+            clock = StepClock(cuda=False)
+            out.append(self.stepper.step(own, SAMPLES * SEQUENCE, 1e-2, {}, clock).loss)
+        return out
+
+    def save(self, folder: Path) -> None:
+        scalars = {"layout": self.layout.to_json()}
+        checkpoint.save(folder, 2, self.model, self.optimizer, {}, scalars, self.world)
+
+
+def work(path: str, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """On one rank: in the layout of each task, save a training and go on with those of others."""
+    import torch.distributed as dist
+
+    from penstock.train.world import join
+
+    answers = []
+    for task in tasks:
+        replicate, shard = task["layout"]
+        layout = Layout(replicate, shard, microbatch=2)
+        os.environ["PENSTOCK_ATTEMPT"] = str(task["attempt"])  # a rendezvous of its own
+        world = join(layout, "cpu", 60.0)
+        answer: dict[str, Any] = {}
+        if task["save"]:
+            own = Training(path, world, layout, seed=0)
+            own.losses(1, 2)
+            own.save(Path(task["save"]))
+            answer["saved"] = (weights_hash(own.model), own.losses(3, 4))
+        for folder in task["load"]:
+            other = Training(path, world, layout, seed=1)
+            saved = Checkpoint(Path(folder) / "step-00000002")
+            checkpoint.load(saved, other.model, other.optimizer, world)
+            answer[folder] = (weights_hash(other.model), other.losses(3, 4))
+        dist.destroy_process_group()
+        answers.append(answer)
+    return answers
+
+
+# Who goes on with what: within and across replicas and shards, up and down in ranks.
+LAUNCHES: list[tuple[int, dict[str, list[str]], bool]] = [
+    (1, {"1x1": ["1x1"]}, True),
+    (2, {"1x2": ["1x1", "1x2"]}, True),
+    (
+        4,
+        {"4x1": ["1x1", "4x1"], "2x2": ["1x2", "4x1", "2x2"], "1x4": ["1x1", "2x2", "1x4"]},
+        True,
+    ),
+    (2, {"1x2": ["4x1", "2x2", "1x4"]}, False),
+    (1, {"1x1": ["1x2", "4x1", "2x2", "1x4"]}, False),
+]
+SAVERS = ["1x1", "1x2", "4x1", "2x2", "1x4"]
+Result = tuple[str, list[float]]  # hash of the weights, losses of the next two steps
+
+
+@pytest.fixture(scope="module")
+def history(
+    tmp_path_factory: pytest.TempPathFactory, ranks: Callable[..., list[Any]]
+) -> dict[tuple[str, str], list[Result]]:
+    """{(saver or "saved", layout): what it had, on every rank}."""
+    home = tmp_path_factory.mktemp("layouts")
+    path = home / "run.toml"
+    path.write_text(RUN)
+    made: dict[tuple[str, str], list[Result]] = {}
+    for count, loads, save in LAUNCHES:
+        tasks = [
+            {
+                "layout": [int(ways) for ways in layout.split("x")],
+                "save": str(home / layout) if save else None,
+                "load": [str(home / saver) for saver in savers],
+                "attempt": next(ATTEMPT),
+            }
+            for layout, savers in loads.items()
+        ]
+        for answers in ranks(count, work, str(path), tasks):
+            for layout, answer in zip(loads, answers, strict=True):
+                for folder, result in answer.items():
+                    made.setdefault((Path(folder).name, layout), []).append(result)
+    return made
+
+
+@pytest.mark.parametrize("saver", SAVERS)
+def test_what_one_layout_saved_every_other_goes_on_with(
+    history: dict[tuple[str, str], list[Result]], saver: str
+) -> None:
+    (weights, losses), *others = history["saved", saver]
+    assert all(other == (weights, losses) for other in others)  # the ranks agree
+    loaders = [loader for by, loader in history if by == saver]
+    assert len(loaders) >= 3
+    for loader in loaders:
+        for found, went_on in history[saver, loader]:
+            assert found == weights, f"{saver} → {loader}"
+            assert went_on == pytest.approx(losses, rel=1e-10), f"{saver} → {loader}"
+            if loader == saver:
+                assert went_on == losses  # bit for bit on the same layout
+
+
+def test_what_is_compared_is_one_and_the_same_training(
+    history: dict[tuple[str, str], list[Result]],
+) -> None:
+    expected = history["saved", "1x1"][0][1]
+    for saver in SAVERS:
+        assert history["saved", saver][0][1] == pytest.approx(expected, rel=1e-10)
+    assert expected[0] != pytest.approx(expected[1], rel=1e-6)
