@@ -1,0 +1,143 @@
+"""Everything one rank needs to train, built once from the run folder."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor, nn
+
+from penstock.data.feed import Feed
+from penstock.data.home import open_dataset
+from penstock.data.stream import Stream
+from penstock.data.tokenizer import Tokenizer
+from penstock.ledger.journal import Journal
+from penstock.meter.clock import now
+from penstock.model.build import summed_loss, takes_targets
+from penstock.plan.layout import Layout
+from penstock.run.file import Run
+from penstock.run.folder import RunFolder
+from penstock.train.batch import Micro, Share, micros
+from penstock.train.generate import continuation
+from penstock.train.keeper import Keeper
+from penstock.train.materialize import materialize
+from penstock.train.optimizer import adamw
+from penstock.train.replicas import Replicas, Vote
+from penstock.train.step import Stepper, summed_over
+from penstock.train.world import World
+
+SAMPLE_TOKENS = 64  # written at the end of a run, so that a person can look at what the model says
+PROMPT_TOKENS = 24
+
+
+@dataclass
+class Job:
+    run: Run
+    world: World
+    layout: Layout
+    journal: Journal
+    stream: Stream
+    model: nn.Module
+    loss_sum: Callable[[Tensor, Tensor], Tensor]
+    stepper: Stepper
+    keeper: Keeper
+    steps: int
+    peak_rate: float
+    evaluated_s: float = 0.0  # when the last validation ended
+
+    @property
+    def batch(self) -> int:
+        """Samples of a global batch."""
+        return self.run.batch_samples
+
+    def share(self, start: int, stop: int) -> Share:
+        return Share.of(start, stop, self.world.rank, self.world.ranks, self.layout.microbatch)
+
+    def feed(self, after_step: int) -> Feed:
+        """This rank's slices of every global batch that is still to come."""
+
+        def ranges() -> Iterator[tuple[int, int]]:
+            for step in range(after_step, self.steps):
+                start = self.keeper.position(step)
+                share = self.share(start, start + self.batch)
+                yield share.start, share.stop
+
+        return Feed(self.stream, ranges())
+
+    def micros(self, samples: np.ndarray, of: int | None = None) -> list[Micro]:
+        """A rank's samples on the device; `of` is the size of the global range they come from."""
+        count = self.share(0, of or self.batch).micros
+        return micros(samples, count, self.layout.microbatch, self.world.device)
+
+    def warm_up(self) -> None:
+        start = now()
+        share = self.share(0, self.batch)
+        self.stepper.warm_up(self.micros(self.stream.read(share.start, share.stop))[:1])
+        self.journal.span("warmup", start, now())
+
+    def record(self, step: int, vote: Vote, rate: float, spent: dict[str, float]) -> None:
+        self.journal.step(step, **spent)
+        if self.world.rank == 0:
+            self.journal.curve(step, vote.loss, vote.grad_norm, rate, self.keeper.tokens_at(step))
+
+    def wishes(self, step: int) -> dict[str, bool]:
+        """What is due after `step`. Rank 0 asks, and the vote tells the others."""
+        if self.world.rank != 0:
+            return {}
+        every = self.run.evaluate.every
+        if every == "never" or not self.stream.held_out:
+            return self.keeper.wishes(step)
+        if every.steps is not None:
+            due = step % every.steps == 0
+        else:
+            due = now() - self.evaluated_s >= (every.seconds or 0.0)
+        return self.keeper.wishes(step) | {"evaluate": due or step == self.steps}
+
+    def evaluate(self, step: int) -> None:
+        """The loss on held-out samples."""
+        start = now()
+        count = min(self.stream.held_out, max(1, self.run.evaluate.tokens // self.stream.sequence))
+        share = self.share(0, count)
+        samples = self.stream.read_held_out(share.start, share.stop, of=count)
+        total = summed_over(self.model, self.loss_sum, self.micros(samples, count))
+        loss = self.world.sum_(total).item() / (count * self.stream.sequence)
+        self.evaluated_s = now()
+        self.journal.span("evaluate", start, now(), step=step, val_loss=loss, samples=count)
+
+    def write_sample(self) -> None:
+        """A few lines that the model writes, from the beginning of a held-out (or first) sample."""
+        if takes_targets(self.model):
+            return  # it gives a loss, not what comes next
+        start = now()
+        read = self.stream.read_held_out if self.stream.held_out else self.stream.read
+        prompt = read(0, 1)[0, :PROMPT_TOKENS]
+        tokens = continuation(
+            self.model, prompt.tolist(), SAMPLE_TOKENS, self.stream.sequence, self.run.train.seed
+        )
+        decode = Tokenizer.from_json(self.stream.dataset.tokenizer_json()).decode
+        self.journal.span(
+            "evaluate", start, now(), prompt=decode(prompt.tolist()), sample=decode(tokens)
+        )
+
+
+def build(folder: RunFolder, run: Run, layout: Layout, world: World, journal: Journal) -> Job:
+    plan = folder.read_plan()
+    dataset = open_dataset(plan["dataset"])
+    stream = Stream(dataset, run.sequence, run.train.seed, run.evaluate.holdout)
+    model = materialize(run, dataset.vocab, world)
+    optimizer = adamw(model, run.train)
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    replicas = Replicas(world, list(trained.values()), run.train.sync.compress, list(trained))
+    loss_sum = summed_loss(model)
+    return Job(
+        run=run,
+        world=world,
+        layout=layout,
+        journal=journal,
+        stream=stream,
+        model=model,
+        loss_sum=loss_sum,
+        stepper=Stepper(loss_sum, optimizer, replicas, run.train.clip),
+        keeper=Keeper(folder, run, layout, world, journal, stream, model, optimizer, replicas),
+        steps=run.steps(stream.samples),
+        peak_rate=run.learning_rate,
+    )

@@ -1,0 +1,131 @@
+"""What the loop does to stay safe: resume, save when due, obey `control/`, refuse a bad step."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from penstock import __version__
+from penstock.data.stream import Stream
+from penstock.errors import RunFailed
+from penstock.guard import checkpoint
+from penstock.ledger.journal import Journal
+from penstock.meter.clock import now
+from penstock.plan.layout import Layout
+from penstock.policy import checkpoint as policy
+from penstock.run.file import Run
+from penstock.run.fingerprint import fingerprint
+from penstock.run.folder import RunFolder
+from penstock.train.replicas import Replicas, Vote
+from penstock.train.world import World
+
+# Before the first save its time is a guess; after it, a measurement.
+FIRST_SAVE_S = 1.0
+
+
+@dataclass
+class Keeper:
+    folder: RunFolder
+    run: Run
+    layout: Layout
+    world: World
+    journal: Journal
+    stream: Stream
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    replicas: Replicas
+    resumed_step: int = 0
+    consumed: int = 0  # position in the stream at `resumed_step`, samples
+    tokens: int = 0  # trained on up to `resumed_step`, in this run and the one it was forked from
+    saved_step: int = 0
+    saved_s: float = field(default_factory=now)
+    save_s: float = FIRST_SAVE_S
+
+    def resume(self) -> int:
+        """Load the newest good checkpoint; the step to go on from, 0 for a new run."""
+        start = now()
+        found, rejected = checkpoint.newest_good(self.folder.checkpoints, self.world)
+        for problem in rejected:
+            self.journal.event("checkpoint_rejected", problem=problem)
+        if found is None:
+            return 0
+        scalars = found.scalars
+        self.consumed, self.tokens = self._position(scalars["stream"]), scalars["tokens"]
+        checkpoint.load(found, self.model, self.optimizer, self.world)
+        self._resume_local(found, scalars["layout"])
+        self.resumed_step = self.saved_step = found.step
+        self.saved_s = now()
+        self.journal.event("resumed", step=found.step, seconds=now() - start, path=found.path.name)
+        return found.step
+
+    def _position(self, saved: dict[str, str | int]) -> int:
+        """Where in the stream the checkpoint stood. Only a fork may read other data than before."""
+        forked = "forked_from" in self.folder.read_plan()
+        if forked and saved != self.stream.state(int(saved["consumed"])):
+            self.journal.event("stream_changed", saved=saved, now=self.stream.state(0))
+            return 0
+        self.stream.check(saved)
+        return int(saved["consumed"])
+
+    def position(self, step: int) -> int:
+        """Samples used by all optimizer steps up to and with `step`."""
+        return self.consumed + (step - self.resumed_step) * self.run.batch_samples
+
+    def tokens_at(self, step: int) -> int:
+        return self.tokens + (step - self.resumed_step) * self.run.batch_tokens
+
+    def _resume_local(self, found: checkpoint.Checkpoint, layout: dict[str, int]) -> None:
+        state = checkpoint.load_local(found, self.world.rank)
+        if state and layout == self.layout.to_json():
+            self.replicas.load_local_state(state)
+        elif state:
+            self.journal.event(
+                "local_state_dropped", names=sorted(state), saved=layout, now=self.layout.to_json()
+            )
+
+    def wishes(self, step: int) -> dict[str, bool]:
+        """Save or stop after `step`? By the interval, or by a file in `control/`."""
+        every = self.run.guard.checkpoint
+        limits = (None, None) if every == "auto" else (every.steps, every.seconds)
+        state = policy.State(step, now(), self.saved_step, self.saved_s, self.save_s)
+        wishes = self.folder.wishes()
+        wishes["save"] |= policy.due(state, *limits)
+        return wishes
+
+    def refuse_bad(self, step: int, vote: Vote) -> None:
+        if not vote.good:
+            raise RunFailed(
+                f"step {step}: loss {vote.loss}, gradient norm {vote.grad_norm}: not finite, so "
+                "the step was not taken. Lower train.learning_rate, or look at this step's data. "
+                f"The last checkpoint is step {self.saved_step}."
+            )
+
+    def save(self, step: int) -> None:
+        if step == self.saved_step:
+            return
+        start = now()
+        scalars = {
+            "penstock": __version__,
+            "torch": torch.__version__,
+            "step": step,
+            "tokens": self.tokens_at(step),
+            "stream": self.stream.state(self.position(step)),
+            "layout": self.layout.to_json(),
+            "fingerprint": fingerprint(self.run),
+            "run": self.run.model_dump(mode="json", by_alias=True),
+        }
+        made = checkpoint.save(
+            self.folder.checkpoints,
+            step,
+            self.model,
+            self.optimizer,
+            self.replicas.local_state(),
+            scalars,
+            self.world,
+        )
+        if self.world.rank == 0:
+            checkpoint.retain(self.folder.checkpoints, self.run.guard.keep)
+            self.folder.granted("save")
+        self.saved_step, self.saved_s, self.save_s = step, now(), now() - start
+        size = made.size_bytes
+        self.journal.span("checkpoint", start, now(), step=step, path=made.path.name, bytes=size)

@@ -1,0 +1,82 @@
+"""One rank of a run: `python -m penstock.train.rank FOLDER ATTEMPT`, started by a launcher.
+
+The rank judges itself: its last record in the journal says how it ended. Exit codes are not enough,
+since torch has been seen to abort at interpreter exit after all work was done.
+"""
+
+from penstock.meter.clock import now
+
+BEGAN = now()  # before the heavy imports: they are part of start-up
+
+import ctypes  # noqa: E402
+import os  # noqa: E402
+import signal  # noqa: E402
+import sys  # noqa: E402
+import traceback  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+import torch  # noqa: E402
+
+from penstock.errors import PenstockError  # noqa: E402
+from penstock.guard.checkpoint import weights_hash  # noqa: E402
+from penstock.ledger.journal import Journal  # noqa: E402
+from penstock.plan.layout import Layout  # noqa: E402
+from penstock.run.folder import RunFolder  # noqa: E402
+from penstock.run.load import load  # noqa: E402
+from penstock.train.job import build  # noqa: E402
+from penstock.train.loop import fit  # noqa: E402
+from penstock.train.world import join  # noqa: E402
+
+
+def main(where: str, attempt: int) -> str:
+    folder = RunFolder(Path(where))
+    rank = int(os.environ["RANK"])
+    journal = Journal(folder.journal, attempt, range(rank, rank + 1), clock=now)
+    journal.event("start", t=BEGAN, pid=os.getpid())
+    try:
+        result, weights = work(folder, journal)
+        journal.event("end", result=result, weights_hash=weights)
+        return result
+    except PenstockError as error:
+        traceback.print_exc()
+        journal.event("end", result="refused", exit_code=error.exit_code, error=str(error))
+    except Exception as error:
+        traceback.print_exc()
+        journal.event("end", result="failed", error=f"{type(error).__name__}: {error}")
+    return "failed"
+
+
+def work(folder: RunFolder, journal: Journal) -> tuple[str, str]:
+    run = load(folder.run_file)
+    plan = folder.read_plan()
+    layout = Layout(**plan["layout"])
+    if run.train.deterministic:
+        torch.use_deterministic_algorithms(True)
+    world = join(layout, plan["device"], run.guard.timeout)
+    journal.event("joined")
+    job = build(folder, run, layout, world, journal)
+    result = fit(job)
+    start = now()
+    weights = weights_hash(job.model)
+    journal.span("checkpoint", start, now())
+    world.gather(None)  # nobody reports success before everybody has it
+    return result, weights
+
+
+def die_with_supervisor() -> None:
+    """A killed supervisor must not leave ranks behind (Linux: the kernel sends the signal)."""
+    if sys.platform == "linux":
+        PR_SET_PDEATHSIG = 1
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != int(os.environ["PENSTOCK_SUPERVISOR"]):
+            os._exit(1)  # it died before the line above
+
+
+if __name__ == "__main__":
+    die_with_supervisor()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to handle
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    outcome = main(sys.argv[1], int(sys.argv[2]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0 if outcome in ("done", "stopped") else 1)  # past torch's own exit, see above

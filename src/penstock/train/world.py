@@ -1,0 +1,75 @@
+"""The ranks of a run: process group, device and mesh."""
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from penstock.plan.layout import Layout
+
+
+@dataclass(frozen=True)
+class World:
+    rank: int
+    ranks: int
+    device: torch.device
+    mesh: DeviceMesh  # dimensions: replicate, shard
+
+    @property
+    def cuda(self) -> bool:
+        return self.device.type == "cuda"
+
+    def group(self, dimension: str) -> dist.ProcessGroup:
+        return self.mesh.get_group(dimension)
+
+    def sum_(self, values: torch.Tensor) -> torch.Tensor:
+        """Sum over all ranks, in place."""
+        if self.ranks > 1:
+            dist.all_reduce(values)
+        return values
+
+    def broadcast(self, value: object) -> object:
+        """Rank 0's value on every rank; small things only."""
+        box = [value]
+        if self.ranks > 1:
+            dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
+        return box[0]
+
+    def gather(self, value: object) -> list:
+        """Every rank's value on every rank; small things only."""
+        if self.ranks == 1:
+            return [value]
+        box: list = [None] * self.ranks
+        dist.all_gather_object(box, value, group=self.host_group)
+        return box
+
+    host_group: dist.ProcessGroup | None = None  # gloo, for what lives on the host
+
+
+def join(layout: Layout, kind: str, timeout_s: float) -> World:
+    """Meet the other ranks. Raises within `timeout_s` when one of them does not come."""
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    timeout = timedelta(seconds=timeout_s)
+    store = dist.TCPStore(
+        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=timeout
+    )
+    if kind == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    else:
+        device = torch.device("cpu")
+    dist.init_process_group(
+        "cuda:nccl,cpu:gloo" if kind == "cuda" else "gloo",
+        store=dist.PrefixStore(os.environ["PENSTOCK_ATTEMPT"], store),
+        rank=rank,
+        world_size=ranks,
+        timeout=timeout,
+    )
+    host = dist.new_group(backend="gloo", timeout=timeout) if kind == "cuda" else dist.group.WORLD
+    mesh = init_device_mesh(
+        kind, (layout.replicate, layout.shard), mesh_dim_names=("replicate", "shard")
+    )
+    return World(rank, ranks, device, mesh, host)

@@ -1,0 +1,36 @@
+"""The newest checkpoint of a run in one process, writing text."""
+
+import torch
+
+from penstock.data.home import open_dataset
+from penstock.data.tokenizer import Tokenizer
+from penstock.errors import PenstockError, RunFailed
+from penstock.guard import checkpoint
+from penstock.model.build import takes_targets
+from penstock.run.folder import RunFolder
+from penstock.run.load import load
+from penstock.train.generate import continuation
+from penstock.train.materialize import for_reading
+
+
+def write(folder: RunFolder, text: str, count: int, temperature: float, seed: int) -> str:
+    saved = checkpoint.every(folder.checkpoints)
+    if not saved:
+        raise PenstockError(f"run '{folder.name}' has no checkpoint yet; train it first")
+    damage = saved[0].damage()
+    if damage:
+        raise RunFailed(f"{saved[0].path} is damaged: {'; '.join(damage)}")
+    run, dataset = load(folder.run_file), open_dataset(folder.read_plan()["dataset"])
+    tokenizer = Tokenizer.from_json(dataset.tokenizer_json())
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = for_reading(run, dataset.vocab, device)
+    if takes_targets(model):
+        raise PenstockError(
+            f"run '{folder.name}': its module gives a loss and no logits, so it cannot write text"
+        )
+    checkpoint.load_weights(saved[0], model)
+    prompt = tokenizer.encode(text).tolist() or [tokenizer.end]
+    written = continuation(
+        model, prompt, count, run.sequence, seed, temperature, stop_at=tokenizer.end
+    )
+    return tokenizer.decode(written)

@@ -1,0 +1,81 @@
+"""What all tests share: a home of their own, a small dataset, and real ranks in real processes."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import real_ranks
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+VOCAB = 300
+
+
+@pytest.fixture(scope="session", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Datasets of the test session live in a folder of its own."""
+    path = tmp_path_factory.mktemp("home")
+    os.environ["PENSTOCK_HOME"] = str(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny(home: Path) -> str:
+    """A built dataset of 30,000 tokens with structure to learn: the name `tiny`."""
+    from penstock.data.tokenizer import train
+    from penstock.data.writer import Writer
+
+    texts = [f"def f{i}(x):\n    return x + {i % 7}\n" for i in range(1500)]
+    tokenizer = train(texts, VOCAB)
+    with Writer(home / "datasets", "tiny", tokenizer.vocab, tokenizer.to_json()) as writer:
+        for tokens in tokenizer.encode_batch(texts):
+            writer.add(np.append(tokens, tokenizer.end))
+        folder = writer.finish({"kind": "test"}, {"files": len(texts)}, {})
+    return folder.name
+
+
+@pytest.fixture
+def run_file(tmp_path: Path, tiny: str) -> Callable[..., Path]:
+    """run_file(name, **{"train.steps": 5}): a run file for the small dataset, in tmp_path."""
+
+    def write(name: str = "test", **fields: Any) -> Path:
+        from penstock.run import toml
+
+        values = {
+            "model.layers": 2,
+            "model.hidden": 32,
+            "model.heads": 4,
+            "model.kv_heads": 2,
+            "model.ffn": 64,
+            "model.tied": True,
+            "data.dataset": tiny,
+            "data.sequence": 16,
+            "train.steps": 10,
+            "train.batch_tokens": 128,
+            "evaluate.every": "5 steps",
+            "guard.timeout": "30 s",
+        } | fields
+        table: dict[str, Any] = {"name": name, "dir": str(tmp_path / "runs")}
+        for field, value in values.items():
+            if value is None:
+                continue
+            *path, key = field.split(".")
+            at = table
+            for part in path:
+                at = at.setdefault(part, {})
+            at[key] = value
+        file = tmp_path / f"{name}.toml"
+        file.write_text("\n".join(toml.document(table)) + "\n")
+        return file
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Callable[..., list[Any]]:
+    """ranks(4, job, *args): run `job` in four processes that can join a world; their results."""
+    return real_ranks.run

@@ -1,0 +1,61 @@
+"""Real ranks for tests: processes that can join a world, forked from a server that has torch.
+
+A module of its own, found by its name: what the processes run must be importable there.
+"""
+
+import multiprocessing
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+CONTEXT = multiprocessing.get_context("forkserver")
+# Imported once by the server, so that a process starts in no time.
+CONTEXT.set_forkserver_preload(["torch", "torch.distributed.checkpoint", "torch.distributed.fsdp"])
+
+
+def _rank(rank: int, ranks: int, port: int, out: Any, job: Callable[..., Any], args: tuple) -> None:
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "PENSTOCK_ATTEMPT": "test",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    import torch
+
+    torch.set_num_threads(1)
+    try:
+        out.put((rank, job(*args), ""))
+    except Exception:
+        out.put((rank, None, traceback.format_exc()))
+    out.close()
+    out.join_thread()
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def run(count: int, job: Callable[..., Any], *args: Any) -> list[Any]:
+    """The results of `job(*args)` on each of `count` ranks; the first error fails the test."""
+    import torch.distributed as dist
+
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    out = CONTEXT.Queue()
+    processes = [
+        CONTEXT.Process(target=_rank, args=(rank, count, store.port, out, job, args))
+        for rank in range(count)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        answers = sorted((out.get(timeout=120) for _ in processes), key=lambda a: a[0])
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+    errors = [error for _, _, error in answers if error]
+    assert not errors, errors[0]
+    return [answer for _, answer, _ in answers]

@@ -1,0 +1,295 @@
+"""Between replicas: sums out of place, one vote, and compression that loses nothing for good."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from penstock.train import replicas as module
+from penstock.train.replicas import Vote, buckets
+
+RANKS = 4
+SHAPES = [(5, 3), (7,), (1,), (4, 2, 2)]
+STEPS = 64
+
+
+def gradients(rank: int) -> list[Tensor]:
+    """A rank's own, from tiny to large: what a common exponent would lose."""
+    draw = torch.Generator().manual_seed(rank)
+    made = [torch.randn(shape, generator=draw, dtype=torch.float64) for shape in SHAPES]
+    return [(g * 10.0 ** (-rank)).float() for g in made]
+
+
+def params() -> list[nn.Parameter]:
+    return [nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
+
+
+def give(to: list[nn.Parameter], grads: list[Tensor]) -> None:
+    for param, grad in zip(to, grads, strict=True):
+        param.grad = grad.clone()
+
+
+def grads_of(of: list[nn.Parameter]) -> list[Tensor]:
+    return [p.grad for p in of if p.grad is not None]
+
+
+def flat(tensors: list[Tensor]) -> Tensor:
+    return torch.cat([t.detach().flatten().double() for t in tensors])
+
+
+def packed(value: Any) -> Any:
+    """Tensors as arrays: a tensor in a queue dies with the process that made it."""
+    if isinstance(value, dict):
+        return {key: packed(item) for key, item in value.items()}
+    return value.numpy() if isinstance(value, Tensor) else value
+
+
+def unpacked(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: unpacked(item) for key, item in value.items()}
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+
+
+def four_replicas() -> dict[str, Any]:
+    """On one of four ranks: everything these tests look at, in one launch."""
+    import torch.distributed as dist
+
+    from penstock.plan.layout import Layout
+    from penstock.train.replicas import Replicas, squared_norm
+    from penstock.train.world import join
+
+    world = join(Layout(RANKS, 1, 1), "cpu", 60.0)
+    answer: dict[str, Any] = {}
+    own, weights = gradients(world.rank), params()
+
+    plain = Replicas(world, weights)
+    give(weights, own)
+    summed = plain.reduce()
+    answer["sum"] = flat(summed)
+    answer["after reduce"] = flat(grads_of(weights))
+    answer["shapes"] = [tuple(t.shape) for t in summed]
+    asked = [{"save": True}, {}, {"stop": True, "evaluate": False}, {}][world.rank]
+    answer["vote"] = plain.vote(torch.tensor(float(world.rank)), squared_norm(summed), asked)
+    answer["nobody asked"] = plain.vote(torch.tensor(0.0), squared_norm(summed), {}).wishes
+    plain.commit(summed, 0.5)
+    answer["after commit"] = flat(grads_of(weights))
+    answer["plain local state"] = plain.local_state()
+
+    bad = {}
+    for name, rank, value in [("nan", 2, float("nan")), ("inf", 3, float("inf"))]:
+        give(weights, own)
+        if world.rank == rank:
+            weights[0].grad[1, 1] = value
+        bad[f"{name} gradient"] = plain.vote(
+            torch.tensor(1.0), squared_norm(plain.reduce()), {"save": True}
+        )
+        loss = torch.tensor(value if world.rank == rank else 1.0)
+        give(weights, own)
+        bad[f"{name} loss"] = plain.vote(loss, squared_norm(plain.reduce()), {"save": True})
+    answer["bad"] = bad
+
+    module.BUCKET_BYTES = 64  # every tensor here becomes a bucket or two
+    give(weights, own)
+    answer["sum in small buckets"] = flat(plain.reduce())
+    answer["after reduce in small buckets"] = flat(grads_of(weights))
+    answer["bf16 in small buckets"] = _mean_of_bf16(Replicas(world, weights, "bf16"), own)
+    module.BUCKET_BYTES = 64 << 20
+
+    answer["bf16"] = _mean_of_bf16(Replicas(world, weights, "bf16"), own)
+    once = Replicas(world, weights, "bf16")
+    give(weights, own)
+    answer["bf16 once"] = flat(once.reduce())
+    answer["bf16 after reduce"] = flat(grads_of(weights))
+    answer["bf16 refused, again"] = flat(once.reduce())
+    once.commit(once.reduce(), 1.0)
+    saved = {name: value.clone() for name, value in once.local_state().items()}
+    give(weights, own)
+    answer["bf16 next"] = flat(once.reduce())
+    resumed, fresh = Replicas(world, weights, "bf16"), Replicas(world, weights, "bf16")
+    resumed.load_local_state(saved)
+    answer["bf16 resumed"] = flat(resumed.reduce())
+    answer["bf16 fresh"] = flat(fresh.reduce())
+    answer["saved"] = saved
+    dist.destroy_process_group()
+    return packed(answer)
+
+
+def _mean_of_bf16(replicas: Any, own: list[Tensor]) -> Tensor:
+    """What the updates saw on the average of many steps with the same gradients."""
+    total = torch.zeros(sum(g.numel() for g in own), dtype=torch.float64)
+    for _ in range(STEPS):
+        give(replicas.params, own)
+        replicas.commit(replicas.reduce(), 1.0)
+        total += flat(grads_of(replicas.params))
+    return total / STEPS
+
+
+def two_by_two() -> dict[int, Any]:
+    """On a 2 × 2 mesh each rank holds a shard, and replicas of the same shard are summed."""
+    import os
+
+    import torch.distributed as dist
+
+    from penstock.plan.layout import Layout
+    from penstock.train.replicas import Replicas, squared_norm
+    from penstock.train.world import join
+
+    answers = {}
+    for replicate, shard in [(2, 2), (1, 4)]:
+        os.environ["PENSTOCK_ATTEMPT"] = f"mesh {replicate}"
+        world = join(Layout(replicate, shard, 1), "cpu", 60.0)
+        weights = params()
+        give(weights, gradients(world.rank))
+        replicas = Replicas(world, weights, "bf16" if replicate == 1 else "none")
+        summed = replicas.reduce()
+        vote = replicas.vote(torch.tensor(0.25), squared_norm(summed), {})
+        replicas.commit(summed, 0.5)
+        answers[replicate] = {
+            "shard": world.mesh.get_local_rank("shard"),
+            "sum": flat(summed) * (2.0 if replicate == 1 else 1.0),  # alone: commit scales in place
+            "vote": vote,
+            "committed": flat(grads_of(weights)),
+        }
+        dist.destroy_process_group()
+    return packed(answers)
+
+
+@pytest.fixture(scope="module")
+def four(ranks: Callable[..., list[Any]]) -> list[dict[str, Any]]:
+    return [unpacked(answer) for answer in ranks(RANKS, four_replicas)]
+
+
+@pytest.fixture(scope="module")
+def meshes(ranks: Callable[..., list[Any]]) -> list[dict[int, Any]]:
+    return [unpacked(answer) for answer in ranks(RANKS, two_by_two)]
+
+
+TOTAL = torch.stack([flat(gradients(rank)) for rank in range(RANKS)]).sum(0)
+
+
+def test_the_sum_is_the_sum_and_the_same_on_every_replica(four: list[dict[str, Any]]) -> None:
+    for answer in four:
+        torch.testing.assert_close(answer["sum"], TOTAL, rtol=1e-6, atol=1e-6)
+        assert torch.equal(answer["sum"], four[0]["sum"])
+        assert answer["shapes"] == SHAPES
+
+
+@pytest.mark.parametrize(
+    "when", ["after reduce", "after reduce in small buckets", "bf16 after reduce"]
+)
+def test_a_replicas_gradients_are_its_own_until_it_commits(
+    four: list[dict[str, Any]], when: str
+) -> None:
+    for rank, answer in enumerate(four):
+        assert torch.equal(answer[when], flat(gradients(rank)))
+
+
+def test_commit_makes_the_scaled_sums_the_gradients(four: list[dict[str, Any]]) -> None:
+    for answer in four:
+        assert torch.equal(answer["after commit"], answer["sum"] * 0.5)
+
+
+def test_the_vote_carries_the_loss_the_norm_and_any_ranks_wishes(
+    four: list[dict[str, Any]],
+) -> None:
+    vote = four[0]["vote"]
+    assert vote.loss == 0 + 1 + 2 + 3
+    assert vote.grad_norm == pytest.approx(float(TOTAL.norm()), rel=1e-6)
+    assert vote.wishes == {"save": True, "stop": True, "evaluate": False}
+    assert vote.good
+    assert all(answer["vote"] == vote for answer in four)
+    assert not any(four[0]["nobody asked"].values())
+
+
+@pytest.mark.parametrize("what", ["nan gradient", "nan loss", "inf gradient", "inf loss"])
+def test_a_bad_number_on_one_rank_is_refused_by_all(four: list[dict[str, Any]], what: str) -> None:
+    for answer in four:
+        assert not answer["bad"][what].good
+        assert answer["bad"][what].wishes["save"]  # still heard
+
+
+@pytest.mark.parametrize(
+    ("loss", "norm", "good"),
+    [(1.0, 1e200, True), (float("nan"), 1.0, False), (1.0, float("inf"), False)],
+)
+def test_good_is_finite(loss: float, norm: float, good: bool) -> None:
+    assert Vote(loss, norm, {}).good == good
+
+
+@pytest.mark.parametrize("how", ["bf16", "bf16 in small buckets"])
+def test_what_bf16_leaves_out_comes_later(four: list[dict[str, Any]], how: str) -> None:
+    """The mean over many steps is the true sum; rounding alone would stay where it is."""
+    rounded = torch.stack([flat(gradients(r)).bfloat16().double() for r in range(RANKS)]).sum(0)
+    off = (rounded.bfloat16().double() - TOTAL).abs().mean()
+    for answer in four:
+        assert torch.equal(answer[how], four[0][how])
+        error = (answer[how] - TOTAL).abs().mean()
+        assert error < off / 20
+        assert error < 4 * off / STEPS
+
+
+def test_bf16_is_bf16(four: list[dict[str, Any]]) -> None:
+    once = four[0]["bf16 once"]
+    assert torch.equal(once, once.bfloat16().double())
+    torch.testing.assert_close(once, TOTAL, rtol=2**-7, atol=0.02)
+    assert not torch.equal(once, TOTAL)
+
+
+def test_a_refused_step_owes_nothing(four: list[dict[str, Any]]) -> None:
+    for answer in four:
+        assert torch.equal(answer["bf16 refused, again"], answer["bf16 once"])
+
+
+def test_what_is_owed_survives_in_the_local_state(four: list[dict[str, Any]]) -> None:
+    for answer in four:
+        assert answer["plain local state"] == {}
+        assert answer["saved"]
+        assert any(value.any() for value in answer["saved"].values())
+        assert torch.equal(answer["bf16 resumed"], answer["bf16 next"])
+        assert torch.equal(answer["bf16 fresh"], answer["bf16 once"])
+    assert not torch.equal(four[0]["bf16 next"], four[0]["bf16 once"])
+    first, second = (flat(list(answer["saved"].values())) for answer in four[:2])
+    assert not torch.equal(first, second)  # every replica has its own
+
+
+def test_small_buckets_give_the_same_sum(four: list[dict[str, Any]]) -> None:
+    torch.testing.assert_close(four[0]["sum in small buckets"], four[0]["sum"])
+
+
+def test_shards_are_summed_with_their_own_replicas_only(meshes: list[dict[int, Any]]) -> None:
+    own = [flat(gradients(rank)) for rank in range(RANKS)]
+    shards = [own[0] + own[2], own[1] + own[3]]
+    whole_norm = float(torch.cat(shards).norm())
+    for answers in meshes:
+        answer = answers[2]
+        torch.testing.assert_close(answer["sum"], shards[answer["shard"]], rtol=1e-6, atol=1e-6)
+        assert answer["vote"].grad_norm == pytest.approx(whole_norm, rel=1e-6)
+        assert answer["vote"].loss == 1.0
+        assert torch.equal(answer["committed"], answer["sum"] * 0.5)
+
+
+def test_a_replica_alone_exchanges_and_compresses_nothing(meshes: list[dict[int, Any]]) -> None:
+    norm = float(torch.cat([flat(gradients(rank)) for rank in range(RANKS)]).norm())
+    for rank, answers in enumerate(meshes):
+        answer = answers[1]
+        assert torch.equal(answer["committed"], flat(gradients(rank)) * 0.5)
+        assert answer["vote"].grad_norm == pytest.approx(norm, rel=1e-6)
+
+
+@given(st.lists(st.integers(0, 40), max_size=20), st.integers(1, 100))
+def test_buckets_keep_order_and_size(sizes: list[int], limit: int) -> None:
+    tensors = [torch.empty(size) for size in sizes]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "BUCKET_BYTES", limit)
+        made = buckets(tensors)
+    assert [id(t) for bucket in made for t in bucket] == [id(t) for t in tensors]
+    for bucket in made:
+        assert len(bucket) == 1 or sum(t.numel() * 4 for t in bucket) <= limit
+    for one, other in pairwise(made):  # no bucket is cut short
+        assert sum(t.numel() * 4 for t in one) + other[0].numel() * 4 > limit
