@@ -1,0 +1,27 @@
+"""What a launch tells whoever shows it. No torch: a display can be made without it."""
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.run.folder import RunFolder
+
+if TYPE_CHECKING:
+    from penstock.launch.resume import How
+
+
+class Listener:
+    """This one says nothing; a display overrides what it wants to show."""
+
+    def found(self, machine: str) -> None:
+        """The machine, in words: `2 CPU cores`."""
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Work before the launch, such as building the dataset."""
+
+    def going_on(self, how: "How", folder: RunFolder) -> None:
+        """Whether the run is new, goes on or has finished."""
+
+    def launching(self, folder: RunFolder, plan: dict[str, Any]) -> None:
+        """The ranks are about to start."""
+
+    def tick(self) -> None:
+        """About ten times a second while the ranks run."""

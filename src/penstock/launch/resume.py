@@ -1,0 +1,95 @@
+"""Going on with a run is never a surprise: same file, finished, changed, forked, or anew."""
+
+import json
+import shutil
+from dataclasses import dataclass
+
+from penstock.errors import PenstockError
+from penstock.guard import checkpoint
+from penstock.ledger.readers import read_events
+from penstock.ledger.records import SUPERVISOR
+from penstock.run.diff import Change, describe, diff, keep_choices
+from penstock.run.file import Run
+from penstock.run.folder import RunFolder, write_atomic
+from penstock.run.load import load
+from penstock.run.save import save
+
+
+@dataclass(frozen=True)
+class How:
+    """How a run goes on."""
+
+    run: Run
+    step: int = 0  # of the newest checkpoint; 0 starts from the beginning
+    finished: bool = False
+    exists: bool = False
+    changes: tuple[Change, ...] = ()  # safe ones, that go through
+
+
+def how_to_go_on(folder: RunFolder, run: Run) -> How:
+    """Compare the run with what its folder holds; refuse a change that would mix two runs."""
+    if not folder.exists():
+        return How(run)
+    old = load(folder.run_file)
+    changes = diff(old, run)
+    unsafe = [c for c in changes if not c.safe]
+    if unsafe:
+        raise PenstockError(
+            f"run '{folder.name}' exists with another run file ({folder.run_file}):\n"
+            f"{describe(unsafe)}\n"
+            "Undo the change to go on; or start a new run from its last checkpoint with "
+            "`--fork NAME`; or start anew with `--fresh`, which keeps the old folder aside."
+        )
+    saved = checkpoint.every(folder.checkpoints)
+    step = saved[0].step if saved else 0
+    lengthened = any(c.field in ("train.tokens", "train.steps", "train.epochs") for c in changes)
+    finished = last_result(folder) == "done" and not lengthened
+    # What the file leaves open stays as it was chosen first: a longer run keeps its batch.
+    return How(keep_choices(old, run), step, finished, True, tuple(changes))
+
+
+def last_result(folder: RunFolder) -> str | None:
+    """How the last invocation ended: "done", "stopped", "failed"; None if it was cut off."""
+    events = read_events(folder.journal / SUPERVISOR)
+    for event in reversed(events):
+        if event.kind == "ended":
+            return str(event.payload["result"])
+        if event.kind == "invocation":
+            return None
+    return None
+
+
+def fork_from(source: RunFolder, folder: RunFolder, run: Run) -> None:
+    """A new run that begins at the newest checkpoint of another, with a changed run file."""
+    if folder.exists():
+        return  # forked before: from now on it is a run like any other
+    if not source.exists():
+        raise PenstockError(f"--fork {folder.name}: there is no run '{source.name}' to fork from")
+    saved = checkpoint.every(source.checkpoints)
+    if not saved:
+        raise PenstockError(f"--fork {folder.name}: run '{source.name}' has no checkpoint yet")
+    old = load(source.run_file)
+    if old.model != run.model:
+        raise PenstockError(
+            f"--fork {folder.name}: [model] differs from '{source.name}', so its weights do not "
+            "fit; change it back, or start a new run by giving another name"
+        )
+    folder.make()
+    shutil.copytree(saved[0].path, folder.checkpoints / saved[0].path.name)
+    origin: dict[str, object] = {"forked_from": {"run": source.name, "step": saved[0].step}}
+    if old.data == run.data:
+        origin["dataset"] = source.read_plan()["dataset"]  # the same version, not today's
+    write_atomic(folder.plan_file, json.dumps(origin))
+    save(run, folder.run_file)
+
+
+def archive(folder: RunFolder) -> None:
+    """Put an old run aside under a name of its own."""
+    if not folder.exists():
+        return
+    if folder.running():
+        raise PenstockError(f"run '{folder.name}' is running; stop it before starting anew")
+    number = 1
+    while (aside := folder.path.with_name(f"{folder.name}.old-{number}")).exists():
+        number += 1
+    folder.path.rename(aside)

@@ -1,0 +1,138 @@
+"""From a run to its outcome: find the machine and the data, decide how to go on, launch."""
+
+import json
+from typing import Any
+
+from penstock.data.home import open_dataset
+from penstock.data.shards import Dataset
+from penstock.data.stream import Stream
+from penstock.errors import PenstockError, RunFailed
+from penstock.launch.listener import Listener
+from penstock.launch.local import Local, Outcome
+from penstock.launch.resume import archive, fork_from, how_to_go_on
+from penstock.ledger.journal import SupervisorJournal
+from penstock.meter import devices
+from penstock.meter.clock import now
+from penstock.plan.layout import Layout, choose
+from penstock.run.file import Run
+from penstock.run.folder import RunFolder, write_atomic
+from penstock.run.notyet import refuse
+from penstock.run.save import save
+
+
+def start(
+    run: Run,
+    fork: str | None = None,
+    fresh: bool = False,
+    listener: Listener | None = None,
+    began: float | None = None,
+) -> RunFolder:
+    """Train `run` to its end on this machine. Everything is recorded in the folder returned."""
+    listener, began = listener or Listener(), began or now()
+    refuse(run)
+    machine = devices.find()
+    listener.found(str(machine))
+    source = RunFolder(run.folder)
+    if fork:
+        run = run.model_copy(update={"name": fork})
+    folder = RunFolder(run.folder)
+    if fresh and not fork:
+        archive(folder)
+    with folder.lock():
+        if fork:
+            fork_from(source, folder, run)
+        how = how_to_go_on(folder, run)
+        listener.going_on(how, folder)
+        if how.finished:
+            return folder
+        _launch(how.run, folder, machine, listener, began)
+    return folder
+
+
+def _launch(
+    run: Run, folder: RunFolder, machine: devices.Devices, listener: Listener, began: float
+) -> None:
+    # All that can be refused is, before the folder says that there is a run.
+    before = folder.read_plan()
+    dataset = open_dataset(before.get("dataset", run.data.dataset), listener.progress)
+    stream = Stream(dataset, run.sequence, run.train.seed, run.evaluate.holdout)
+    layout = _layout(run, dataset, machine, machine.ranks(run.cluster.accelerators))
+    plan = _plan(run, stream, layout, machine)
+    if "forked_from" in before:
+        plan["forked_from"] = before["forked_from"]
+
+    folder.make()
+    for what in ("stop", "save"):
+        folder.granted(what)  # wishes of an earlier life
+    save(run, folder.run_file)
+    write_atomic(folder.plan_file, json.dumps(plan, indent=1))
+    listener.launching(folder, plan)
+    outcome = _supervise(run, folder, layout, machine, listener, began)
+    if outcome.result == "failed":
+        error = RunFailed if outcome.exit_code != PenstockError.exit_code else PenstockError
+        raise error(outcome.error)
+
+
+def _supervise(
+    run: Run,
+    folder: RunFolder,
+    layout: Layout,
+    machine: devices.Devices,
+    listener: Listener,
+    began: float,
+) -> Outcome:
+    """The part of a launch that the run's clock counts."""
+    journal = SupervisorJournal(folder.journal, clock=now)
+    journal.event("invocation", t=began, ranks=layout.ranks, machine=str(machine))
+    outcome = Outcome("failed", "the supervisor failed")
+    try:
+        outcome = Local(
+            folder=folder,
+            journal=journal,
+            ranks=layout.ranks,
+            device=machine.kind,
+            threads=machine.threads(layout.ranks),
+            allowed=run.guard.restarts,
+            timeout_s=run.guard.timeout,
+            tick=listener.tick,
+            deterministic=run.train.deterministic,
+        ).run()
+    except KeyboardInterrupt:
+        outcome = Outcome("stopped", "ended at once; the last checkpoint stands")
+    finally:
+        journal.event("ended", result=outcome.result, error=outcome.error)
+        journal.close()
+        folder.granted("stop")
+    return outcome
+
+
+def _layout(run: Run, dataset: Dataset, machine: devices.Devices, ranks: int) -> Layout:
+    shape = None if run.model.module else run.model.shape(dataset.vocab)
+    if shape is not None and shape.vocab < dataset.vocab:
+        raise PenstockError(
+            f"model.vocab = {shape.vocab}: the tokenizer of {dataset.id} has {dataset.vocab} "
+            f"tokens; set model.vocab = {dataset.vocab} or more"
+        )
+    return choose(run, shape, run.sequence, ranks, machine.kind, machine.memory_bytes)
+
+
+def _plan(run: Run, stream: Stream, layout: Layout, machine: devices.Devices) -> dict[str, Any]:
+    """What was decided before the launch, kept with the run."""
+    shape = None if run.model.module else run.model.shape(stream.dataset.vocab)
+    return {
+        "device": machine.kind,
+        "device_name": machine.name,
+        "machine": str(machine),
+        "layout": layout.to_json(),
+        "ranks": layout.ranks,
+        "dataset": stream.dataset.id,
+        "vocab": stream.dataset.vocab,
+        "samples": stream.samples,
+        "held_out": stream.held_out,
+        "params": shape.params() if shape else None,
+        "flops_per_token": shape.flops_per_token(run.sequence) if shape else None,
+        "steps": run.steps(stream.samples),
+        "batch_tokens": run.batch_tokens,
+        "sequence": run.sequence,
+        "learning_rate": run.learning_rate,
+    }

@@ -1,0 +1,316 @@
+"""Whole runs in real processes: going on, stopping, forking, and dying at any moment."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import PenstockError, RunFailed
+from penstock.launch.listener import Listener
+from penstock.launch.start import start
+from penstock.ledger.readers import read_curve, read_events
+from penstock.ledger.records import journal_files
+from penstock.run.folder import RunFolder
+from penstock.run.load import load
+from penstock.watch.report import summary
+
+STEPS = 60
+FIELDS = {"train.steps": STEPS, "guard.checkpoint": "10 steps", "evaluate.every": "20 steps"}
+MakeFile = Callable[..., Path]
+
+
+class At(Listener):
+    """Does something once when the run has reached a step: faults come at a known place."""
+
+    def __init__(self, step: int, act: Callable[[RunFolder], None]) -> None:
+        self.step, self.act, self.folder = step, act, None
+        self.done = False
+
+    def launching(self, folder: RunFolder, plan: dict[str, Any]) -> None:
+        self.folder = folder
+        # Not in `tick`, which comes ten times a second: a step of this size takes milliseconds.
+        threading.Thread(target=self._wait, daemon=True).start()
+
+    def _wait(self) -> None:
+        while reached(self.folder) < self.step:
+            time.sleep(0.001)
+        self.act(self.folder)
+        self.done = True
+
+
+def reached(folder: RunFolder) -> int:
+    """The newest step any attempt has recorded."""
+    curves = [read_curve(f.path)["step"] for f in journal_files(folder.journal, "curve")]
+    return max((int(c[-1]) for c in curves if len(c)), default=0)
+
+
+def pids(folder: RunFolder) -> list[int]:
+    """The ranks of the newest attempt."""
+    files = journal_files(folder.journal, "events")
+    last = max(f.attempt for f in files)
+    events = [e for f in files if f.attempt == last for e in read_events(f.path)]
+    return [int(str(e.payload["pid"])) for e in events if e.kind == "start"]
+
+
+def go(path: Path, *overrides: str, **options: Any) -> dict[str, Any]:
+    return summary(start(load(path, list(overrides)), **options))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny: str) -> dict[str, Any]:
+    """The run that all the disturbed ones must equal, bit for bit."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    path = folder / "run.toml"
+    path.write_text(
+        f'name = "calm"\ndir = "{folder}"\n[model]\nlayers = 2\nhidden = 32\nheads = 4\n'
+        f'kv_heads = 2\nffn = 64\ntied = true\n[data]\ndataset = "{tiny}"\nsequence = 16\n'
+        f'[train]\nsteps = {STEPS}\nbatch_tokens = 128\n[evaluate]\nevery = "20 steps"\n'
+        '[guard]\ncheckpoint = "10 steps"\ntimeout = "30 s"\n[cluster]\naccelerators = 2\n'
+    )
+    return go(path) | {"path": path}
+
+
+def two_ranks(run_file: MakeFile, **fields: Any) -> Path:
+    return run_file(**FIELDS | {"cluster.accelerators": 2} | fields)
+
+
+def test_a_run_ends_with_a_whole_account(undisturbed: dict[str, Any]) -> None:
+    report = undisturbed
+    assert report["status"] == "done"
+    assert report["steps"] == STEPS
+    assert report["tokens"] == STEPS * 128
+    assert report["ranks"] == 2
+    assert report["resumed_from"] is None
+    assert report["val_loss"] < report["val_losses"][0][1] - 0.5
+    assert [step for step, _ in report["val_losses"]] == [0, 20, 40, 60]
+    assert sum(report["ledger"].values()) == pytest.approx(2 * report["wall_s"], rel=1e-6)
+    assert report["ledger"]["compute"] > 0
+    assert report["ledger"]["down"] == report["ledger"]["redo"] == 0
+    assert len(report["weights_hash"]) == 64
+    assert isinstance(report["sample"], str)
+    json.dumps(report | {"path": None}, allow_nan=False)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_rank_killed_at_a_random_moment_leaves_no_trace_in_the_weights(
+    seed: int, run_file: MakeFile, undisturbed: dict[str, Any]
+) -> None:
+    draw = random.Random(seed)
+    victim = draw.randrange(2)
+
+    def kill(folder: RunFolder) -> None:
+        time.sleep(draw.random() * 0.02)  # anywhere inside a step
+        os.kill(pids(folder)[victim], signal.SIGKILL)
+
+    listener = At(draw.randrange(3, STEPS - 10), kill)
+    report = go(two_ranks(run_file), listener=listener)
+    assert listener.done
+    assert report["status"] == "done"
+    assert report["faults"] == 1
+    assert report["weights_hash"] == undisturbed["weights_hash"]
+    assert report["val_losses"] == undisturbed["val_losses"]
+    assert report["ledger"]["down"] > 0
+    assert sum(report["ledger"].values()) == pytest.approx(2 * report["wall_s"], rel=1e-6)
+
+
+def test_a_killed_supervisor_takes_its_ranks_along_and_the_run_goes_on_later(
+    run_file: MakeFile, undisturbed: dict[str, Any]
+) -> None:
+    path = two_ranks(run_file)
+    command = [sys.executable, "-m", "penstock", "train", str(path), "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    folder = RunFolder(load(path).folder)
+    while reached(folder) < 25:
+        assert process.poll() is None, process.stderr.read().decode()
+        time.sleep(0.001)
+    ranks = pids(folder)
+    process.kill()
+    process.communicate()
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}/stat").exists() and not zombie(pid) for pid in ranks):
+        assert time.monotonic() < deadline, "a rank outlived its supervisor"
+        time.sleep(0.01)
+    assert summary(folder)["status"] == "killed"
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    report = json.loads(done.stdout)
+    assert report["resumed_from"] >= 20
+    assert report["weights_hash"] == undisturbed["weights_hash"]
+
+
+def zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_stopped_then_resumed_on_another_layout_reaches_the_same_loss(
+    run_file: MakeFile, undisturbed: dict[str, Any]
+) -> None:
+    path = two_ranks(run_file)
+    stopped = go(path, listener=At(17, lambda folder: folder.wish("stop")))
+    assert stopped["status"] == "stopped"
+    assert 17 <= stopped["steps"] < STEPS
+    assert stopped["checkpoint"].endswith(f"step-{stopped['steps']:08d}")
+    report = go(path, "cluster.accelerators=1")
+    assert report["status"] == "done"
+    assert report["resumed_from"] == stopped["steps"]
+    # Sums in another order: equal up to bf16 rounding, not bit for bit.
+    assert report["val_loss"] == pytest.approx(undisturbed["val_loss"], rel=2e-3)
+
+
+def test_a_finished_run_says_so_and_a_longer_one_goes_on(undisturbed: dict[str, Any]) -> None:
+    path = undisturbed["path"]
+    again = go(path)
+    assert again["weights_hash"] == undisturbed["weights_hash"]
+    assert again["wall_s"] == undisturbed["wall_s"]  # nothing was launched
+    fork = go(path, "train.steps=70", fork="longer")
+    assert fork["run"] == "longer"
+    assert fork["resumed_from"] == STEPS
+    assert fork["steps"] == 70
+    assert go(path)["steps"] == STEPS
+
+
+def test_a_changed_file_is_refused_with_the_difference(undisturbed: dict[str, Any]) -> None:
+    with pytest.raises(PenstockError) as caught:
+        go(undisturbed["path"], "train.seed=7", "train.clip=0.5", "guard.keep=5")
+    message = str(caught.value)
+    assert "train.seed: 0 → 7" in message
+    assert "train.clip" in message
+    assert "guard.keep" not in message  # safe: it would go through
+    assert "--fork" in message
+    with pytest.raises(PenstockError, match="model"):
+        go(undisturbed["path"], "model.ffn=96", fork="other")
+
+
+def test_a_damaged_checkpoint_is_passed_over(
+    run_file: MakeFile, undisturbed: dict[str, Any]
+) -> None:
+    path = two_ranks(run_file)
+    stopped = go(path, listener=At(31, lambda folder: folder.wish("stop")))
+    shard = next(Path(stopped["checkpoint"]).glob("state/*.distcp"))
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    report = go(path)
+    assert report["resumed_from"] == 30
+    assert report["weights_hash"] == undisturbed["weights_hash"]
+    assert report["ledger"]["redo"] > 0
+
+
+def test_a_second_train_of_a_running_run_is_refused(run_file: MakeFile) -> None:
+    path = two_ranks(run_file, **{"cluster.accelerators": 1})
+    refusals = []
+
+    def second(folder: RunFolder) -> None:
+        try:
+            start(load(path))
+        except PenstockError as error:
+            refusals.append(str(error))
+
+    report = go(path, listener=At(1, second))
+    assert report["status"] == "done"
+    assert "already running" in refusals[0]
+
+
+OWN = """
+import torch
+from torch import nn
+
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(300, 16)
+        self.layers = nn.ModuleList([nn.Linear(16, 16) for _ in range(2)])
+        self.head = nn.Linear(16, 300)
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = x + layer(x).relu()
+        return self.head(x) BREAK
+
+def build():
+    return Own()
+"""
+OWN_FIELDS = {
+    "model.layers": None,
+    "model.hidden": None,
+    "model.heads": None,
+    "model.kv_heads": None,
+    "model.ffn": None,
+    "model.tied": None,
+    "train.learning_rate": 0.01,
+    "train.steps": 12,
+    "guard.restarts": 0,
+}
+
+
+def own_module(tmp_path: Path, run_file: MakeFile, broken: str) -> Path:
+    (tmp_path / "own.py").write_text(OWN.replace("BREAK", broken))
+    return run_file(**OWN_FIELDS | {"model.module": f"{tmp_path}/own.py:build"})
+
+
+def test_the_users_own_module_trains(tmp_path: Path, run_file: MakeFile) -> None:
+    report = go(own_module(tmp_path, run_file, ""), "cluster.accelerators=2", "layout.shard=2")
+    assert report["status"] == "done"
+    assert report["val_loss"] < report["val_losses"][0][1]
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_with_words(
+    tmp_path: Path, run_file: MakeFile
+) -> None:
+    path = own_module(tmp_path, run_file, "* float('nan')")
+    with pytest.raises(RunFailed, match=r"step 1: loss nan.*learning_rate"):
+        go(path, "cluster.accelerators=1", "evaluate.every=never")
+
+
+def test_a_run_that_fails_again_and_again_gives_up_and_says_why(
+    tmp_path: Path, run_file: MakeFile
+) -> None:
+    path = own_module(tmp_path, run_file, "@ 3")
+    with pytest.raises(RunFailed, match="brought no new step"):
+        go(path, "cluster.accelerators=1", "guard.restarts=1")
+    events = read_events(RunFolder(load(path).folder).journal / "supervisor.events")
+    assert [e.payload["action"] for e in events if e.kind == "fault"] == ["restart", "give_up"]
+
+
+def test_a_module_with_a_loss_of_its_own_trains_to_the_end(
+    tmp_path: Path, run_file: MakeFile
+) -> None:
+    text = OWN.replace("def forward(self, tokens):", "def forward(self, tokens, targets=None):")
+    loss = "nn.functional.cross_entropy(self.head(x).flatten(0, 1), targets.flatten())"
+    text = text.replace("self.head(x) BREAK", f"(None, {loss})")
+    (tmp_path / "own.py").write_text(text)
+    path = run_file(**OWN_FIELDS | {"model.module": f"{tmp_path}/own.py:build"})
+    report = go(path, "cluster.accelerators=1")
+    assert report["val_loss"] < report["val_losses"][0][1]
+    assert report["sample"] is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("def build():", "def build(size):", "own.py:build.*TypeError"),
+        ("self.head(x) BREAK", "self.head(x).mean(-1)", "must give logits"),
+        ("(2)])", "(2)]); self.idle = nn.Linear(2, 2)", "no gradient reached idle.weight"),
+    ],
+)
+def test_mistakes_in_the_users_module_are_told_and_not_tried_again(
+    old: str, new: str, said: str, tmp_path: Path, run_file: MakeFile
+) -> None:
+    assert old in OWN
+    (tmp_path / "own.py").write_text(OWN.replace(old, new).replace("BREAK", ""))
+    path = run_file(**OWN_FIELDS | {"model.module": f"{tmp_path}/own.py:build"})
+    with pytest.raises(PenstockError, match=said):
+        go(path, "cluster.accelerators=1", "guard.restarts=3", "evaluate.every=never")
+    assert len(journal_files(RunFolder(load(path).folder).journal, "events")) == 1
