@@ -1,7 +1,7 @@
 """Errors that are written for the user, and the nearest-name helper they share.
 
-This file stands below every room. A `PenstockError` is a message a person can act on: what is wrong,
-where, what was found and how to fix it. The CLI prints it alone, without a traceback.
+This file stands below every room. A `PenstockError` is a message a person can act on: what is
+wrong, where, what was found and how to fix it. The CLI prints it alone, without a traceback.
 """
 
 import difflib

@@ -1,0 +1,33 @@
+"""`penstock generate RUN "text"`: look at what the model says."""
+
+from typing import Annotated
+
+import typer
+
+from penstock.cli.runs import Root, RunName
+from penstock.cli.show import Json, print_json
+from penstock.run.folder import find
+
+
+def generate(
+    run: RunName,
+    text: Annotated[str, typer.Argument(help="What the model goes on from.")] = "",
+    tokens: Annotated[int, typer.Option(help="How many tokens to write.", min=1)] = 100,
+    temperature: Annotated[
+        float, typer.Option(help="0 always takes the likeliest.", min=0.0)
+    ] = 0.8,
+    seed: Annotated[int, typer.Option(help="Another seed, another text.")] = 0,
+    root: Root = "runs",
+    json: Json = False,
+) -> None:
+    """Let the newest checkpoint of a run write."""
+    import sys
+
+    folder = find(run, root)
+    from penstock.train.write import write
+
+    written = write(folder, text, tokens, temperature, seed)
+    if json:
+        print_json({"run": folder.name, "prompt": text, "text": written})
+    else:
+        sys.stdout.write(text + written + "\n")

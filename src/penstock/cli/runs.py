@@ -1,0 +1,106 @@
+"""`ls`, `status`, `logs`, `stop`, `report`: the runs, now."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from penstock.cli.show import Json, out, print_json
+from penstock.errors import PenstockError
+from penstock.run.folder import RunFolder, every, find
+from penstock.watch.report import screen, summary
+from penstock.watch.terminal import line
+from penstock.watch.view import View
+from penstock.watch.words import loss
+
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name, folder or run file of a run.")]
+Root = Annotated[str, typer.Option("--dir", help="Where the runs live.")]
+
+
+def ls(root: Root = "runs", json: Json = False) -> None:
+    """List the runs."""
+    found = every(root)
+    if json:
+        print_json([summary(f) for f in found])
+        return
+    if not found:
+        out.print(
+            f"no runs in {root}/; `penstock init` writes a run file, `penstock train` runs it"
+        )
+        return
+    table = Table("run", "status", "step", "loss", "validation", "tokens/s", box=None)
+    for folder in found:
+        view = View(folder)
+        validation = loss(view.validation[-1][1] if view.validation else None)
+        speed = f"{view.tokens_per_s:,.0f}" if view.tokens_per_s else "–"
+        table.add_row(
+            folder.name,
+            view.status,
+            f"{view.step}/{view.steps}",
+            loss(view.loss),
+            validation,
+            speed,
+        )
+    out.print(table)
+
+
+def status(run: RunName, root: Root = "runs", json: Json = False) -> None:
+    """One line on a run."""
+    folder = find(run, root)
+    if json:
+        print_json(summary(folder))
+        return
+    view = View(folder)
+    detail = line(view) if len(view.curve) else "no step yet"
+    out.print(f"{folder.name}: {view.status}  {detail}", markup=False)
+
+
+def report(run: RunName, root: Root = "runs", json: Json = False) -> None:
+    """Where everything went."""
+    folder = find(run, root)
+    if json:
+        print_json(summary(folder))
+    else:
+        out.print(screen(folder))
+
+
+def logs(
+    run: RunName,
+    rank: Annotated[int | None, typer.Option(help="Only this rank.")] = None,
+    attempt: Annotated[
+        int | None, typer.Option(help="Only this attempt; default: the last.")
+    ] = None,
+    root: Root = "runs",
+) -> None:
+    """What the ranks printed."""
+    for path, title in _log_files(find(run, root), rank, attempt):
+        text = path.read_text(errors="replace").strip()
+        if text:
+            sys.stdout.write(f"== {title}\n{text}\n")
+
+
+def stop(run: RunName, root: Root = "runs") -> None:
+    """Ask a running run to save and stop."""
+    folder = find(run, root)
+    if not folder.running():
+        raise PenstockError(f"run '{folder.name}' is not running ({View(folder).status})")
+    folder.wish("stop")
+    out.print(f"asked '{folder.name}' to save and stop after its current step")
+
+
+def _log_files(
+    folder: RunFolder, rank: int | None, attempt: int | None
+) -> Iterator[tuple[Path, str]]:
+    numbers = sorted(int(p.name.removeprefix("attempt-")) for p in folder.logs.glob("attempt-*"))
+    if not numbers:
+        raise PenstockError(f"run '{folder.name}' has printed nothing yet: {folder.logs} is empty")
+    chosen = numbers[-1] if attempt is None else attempt
+    if chosen not in numbers:
+        raise PenstockError(f"no attempt {chosen} of run '{folder.name}'; there are {numbers}")
+    for path in sorted((folder.logs / f"attempt-{chosen}").glob("rank-*")):
+        number = path.stem.removeprefix("rank-")
+        if rank is None or number == str(rank):
+            yield path, f"attempt {chosen}, rank {number}, std{path.suffix[1:]}"

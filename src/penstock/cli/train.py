@@ -1,0 +1,44 @@
+"""`penstock train RUN`: plan, launch, feed, guard, account; goes on with a run that exists."""
+
+from typing import Annotated
+
+import typer
+
+from penstock.cli.show import Json, out, print_json
+from penstock.meter.clock import now
+
+BEGAN = now()  # the run's clock starts with the command, imports included
+
+
+def train(
+    run_file: Annotated[str, typer.Argument(metavar="RUN", help="The run file.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Fields to change: train.tokens=2B", show_default=False),
+    ] = None,
+    fork: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="A new run from the last checkpoint of this one."),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start anew; the old run folder is kept aside.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Train a model. A run that exists goes on where it was."""
+    from penstock.run.load import load
+    from penstock.watch.report import screen, summary
+    from penstock.watch.terminal import for_stdout
+
+    run = load(run_file, overrides or [])
+    display = for_stdout(quiet=json)
+    from penstock.launch.start import start  # torch: after the file has been checked
+
+    try:
+        folder = start(run, fork=fork, fresh=fresh, listener=display, began=BEGAN)
+    finally:
+        display.close()
+    if json:
+        print_json(summary(folder))
+    else:
+        out.print(screen(folder))

@@ -1,0 +1,141 @@
+"""The report of a run: one dictionary for programs, one screen for people."""
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from penstock.ledger.causes import Cause
+from penstock.run.folder import RunFolder
+from penstock.run.quantity import show_about
+from penstock.watch.view import View
+from penstock.watch.words import finite, loss, plural, spoken
+
+BAR = 28  # characters of a full bar
+
+
+def summary(folder: RunFolder) -> dict[str, Any]:
+    """Everything the report knows, as plain values."""
+    view = View(folder)
+    account = view.account
+    return {
+        "run": folder.name,
+        "status": view.status,
+        "folder": str(folder.path),
+        "machine": view.plan.get("machine"),
+        "layout": view.plan.get("layout"),
+        "dataset": view.plan.get("dataset"),
+        "params": view.plan.get("params"),
+        "steps": view.step,
+        "steps_planned": view.steps,
+        "tokens": int(view.curve["tokens"][-1]) if len(view.curve) else 0,
+        "loss": view.loss,
+        "val_loss": finite(view.validation[-1][1]) if view.validation else None,
+        "val_losses": [[step, finite(loss)] for step, loss in view.validation],
+        "tokens_per_s": view.tokens_per_s,
+        "mfu": view.mfu,
+        "ledger": {str(c): s for c, s in account.ledger.seconds.items()},
+        "useful": account.ledger.useful,
+        "effective": account.ledger.effective,
+        "wall_s": account.wall_s,
+        "ranks": account.ranks,
+        "faults": sum(len(i.faults) for i in account.invocations),
+        "resumed_from": view.resumed_from,
+        "checkpoint": view.checkpoint,
+        "weights_hash": view.weights_hash,
+        "sample": view.last_of("sample"),
+    }
+
+
+def screen(folder: RunFolder) -> RenderableType:
+    """The last screen of a run: what it reached, where every second went, what is saved where."""
+    view = View(folder)
+    parts: list[RenderableType] = [_headline(view), Text(), _ledger(view), Text(), *_kept(view)]
+    prompt, sample = view.last_of("prompt"), view.last_of("sample")
+    if sample:
+        written = Text.assemble((str(prompt), "dim"), (str(sample), "bold"))
+        parts += [Text(), Text("The model writes (given the dim part):", style="cyan"), written]
+    return Group(*parts)
+
+
+def _headline(view: View) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_row(Text(view.folder.name, style="bold"), _status(view))
+    if "layout" in view.plan:  # not in that of a fork which has not been launched
+        size = (
+            f"{show_about(view.plan['params'])} parameters"
+            if view.plan.get("params")
+            else "own module"
+        )
+        layout = view.plan["layout"]
+        ways = f"{layout['replicate']} replicate × {layout['shard']} shard"
+        grid.add_row(
+            "model", f"{size}, {view.run.train.precision} on {view.plan['machine']}, {ways}"
+        )
+    if len(view.curve):
+        last = ""
+        if view.validation:
+            first, final = view.validation[0][1], view.validation[-1][1]
+            last = f", validation {loss(first)} → {loss(final)}"
+        grid.add_row("loss", f"{loss(view.curve['loss'][0])} → {loss(view.loss)}{last}")
+        speed = f"{view.tokens_per_s:,.0f} tokens/s while stepping" if view.tokens_per_s else ""
+        if view.mfu is not None:
+            speed += f", {view.mfu:.1%} MFU"
+        grid.add_row("speed", f"{speed}; {show_about(view.curve['tokens'][-1])} tokens trained on")
+    return grid
+
+
+def _status(view: View) -> Text:
+    colour = {"done": "green", "running": "cyan", "stopped": "yellow", "new": "dim"}.get(
+        view.status, "red"
+    )
+    text = Text(view.status, style=colour)
+    text.append(f", step {view.step} of {view.steps}", style="default")
+    if view.resumed_from is not None:
+        text.append(f", resumed from step {view.resumed_from}", style="default")
+    return text
+
+
+def _ledger(view: View) -> Table:
+    """Every cause that took time, as seconds per rank, share and bar; the two shares below."""
+    account, ledger = view.account, view.account.ledger
+    ranks = max(1, account.ranks)
+    table = Table(box=None, padding=(0, 1), show_edge=False)
+    for name, side in (
+        ("where it went", "left"),
+        ("time", "right"),
+        ("share", "right"),
+        ("", "left"),
+    ):
+        table.add_column(name, justify=side, header_style="dim")  # type: ignore[arg-type]
+    for cause in Cause:
+        seconds = ledger.seconds[cause]
+        share = ledger.share(cause) or 0.0
+        if seconds > 0 or cause is Cause.UNEXPLAINED:
+            style = "green" if cause is Cause.COMPUTE else "yellow" if share > 0.05 else ""
+            bar = Text("█" * round(share * BAR) or "▏", style=style)
+            table.add_row(str(cause), spoken(seconds / ranks), f"{share:.1%}", bar)
+    # A whole second more or less in the parts would look like an error: the sum is the window.
+    table.add_row("[bold]wall-clock[/]", spoken(account.wall_s), "100.0%", _shares(view))
+    return table
+
+
+def _shares(view: View) -> str:
+    ledger = view.account.ledger
+    if ledger.useful is None or ledger.effective is None:
+        return ""
+    shares = f"useful {ledger.useful:.1%}, effective {ledger.effective:.1%}"
+    return f"× {plural(view.account.ranks, 'rank')}; {shares}"
+
+
+def _kept(view: View) -> list[Text]:
+    lines = []
+    if view.checkpoint:
+        lines.append(Text(f"saved    {view.checkpoint}"))
+    if view.weights_hash:
+        lines.append(Text(f"weights  {view.weights_hash[:16]}…", style="dim"))
+    for invocation in view.account.invocations:
+        for fault in invocation.faults:
+            lines.append(Text(f"fault    rank {fault.rank}: {fault.reason}", style="red"))
+    return lines

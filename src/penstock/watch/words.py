@@ -1,0 +1,32 @@
+"""Numbers as a person says them on a screen."""
+
+import math
+
+
+def spoken(seconds: float) -> str:
+    """`0.4 s`, `38 s`, `2 min 05 s`, `3 h 12 min`, `4 d 06 h`: two units at most."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600:02d} h"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 rank`, `8 ranks`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def finite(number: float) -> float | None:
+    """None for what is no number: JSON has no NaN."""
+    return float(number) if math.isfinite(number) else None
+
+
+def loss(value: float | None) -> str:
+    """`4.357`, or a dash where there is none (yet, or any more)."""
+    return "–" if value is None or not math.isfinite(value) else f"{value:.3f}"

@@ -1,0 +1,354 @@
+"""The report of runs written by hand: every way a run can stand, and files cut anywhere."""
+
+import json
+from collections.abc import Iterator
+from contextlib import nullcontext
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+
+from penstock.ledger.causes import Cause
+from penstock.ledger.journal import Journal, SupervisorJournal
+from penstock.run.folder import RunFolder
+from penstock.run.load import load
+from penstock.run.save import save
+from penstock.watch import terminal
+from penstock.watch.report import screen, summary
+from penstock.watch.view import View
+
+T = 1_700_000_000.0
+NAN = float("nan")
+Line = tuple[float, str, dict[str, object]]
+PLAN = {
+    "device": "cpu",
+    "device_name": "",
+    "machine": "2 CPU cores",
+    "layout": {"replicate": 2, "shard": 1, "microbatch": 4},
+    "ranks": 2,
+    "dataset": "tiny@1",
+    "params": 3_000_000,
+    "flops_per_token": 2e7,
+    "steps": 20,
+    "batch_tokens": 1000,
+}
+
+
+class Written:
+    """A run folder, written as the supervisor and two ranks would; times are seconds from T."""
+
+    def __init__(self, home: Path, plan: dict[str, Any] | None = PLAN) -> None:
+        file = home / "run.toml"
+        file.write_text('name = "hand"\n[model]\npreset = "llama-3m"\n')
+        self.folder = RunFolder(home / "runs" / "hand")
+        self.folder.make()
+        save(load(file), self.folder.run_file)
+        if plan is not None:
+            self.folder.plan_file.write_text(json.dumps(plan))
+
+    def supervisor(self, *lines: Line) -> None:
+        journal = SupervisorJournal(self.folder.journal)
+        for t, kind, payload in lines:
+            journal.event(kind, t=T + t, **payload)
+        journal.close()
+
+    def ranks(
+        self, attempt: int, start: float, steps: range, losses: dict[int, float] | None = None
+    ) -> None:
+        """Both ranks from `start`: 5 s to be ready, then 2 s a step, the last of them closed."""
+        for rank in range(2):
+            with Journal(self.folder.journal, attempt, range(rank, rank + 1)) as journal:
+                journal.event("start", t=T + start)
+                if steps.start > 1:
+                    journal.event("resumed", t=T + start + 4, step=steps.start - 1)
+                journal.event("ready", t=T + start + 5)
+                for i, step in enumerate(steps):
+                    began = T + start + 5 + 2 * i
+                    journal.step(step, began, 2, fetch=0.25, compute=1.5, exchange=0.25)
+                    if rank == 0:
+                        loss = (losses or {}).get(step, 10.0 - step / 10)
+                        journal.curve(step, loss, 1.0, 1e-3, 1000 * step, t=began + 2)
+
+    def end(self, attempt: int, t: float, **payload: object) -> None:
+        for rank in range(2):
+            path = self.folder.journal / f"a{attempt:04d}-r{rank:05d}.events"
+            line = {"t": T + t, "kind": "end", **payload}
+            with path.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    return Written(tmp_path)
+
+
+BEGIN: list[Line] = [(0.0, "invocation", {"ranks": 2}), (1.0, "launch", {"attempt": 0})]
+
+
+def shown(what: RenderableType) -> str:
+    console = Console(record=True, width=100, file=StringIO())
+    console.print(what)
+    return console.export_text()
+
+
+def facts(folder: RunFolder) -> dict[str, Any]:
+    """The summary, after the checks that hold for every run: plain JSON, and all screens drawn."""
+    found = summary(folder)
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert set(found["ledger"]) == {str(cause) for cause in Cause}
+    assert sum(found["ledger"].values()) == pytest.approx(found["wall_s"] * found["ranks"])
+    text = shown(screen(folder))
+    assert "hand" in text
+    assert found["status"] in text
+    assert "wall-clock" in text
+    view = View(folder)
+    assert shown(terminal.screen(view))
+    if len(view.curve):
+        assert f"step {found['steps']}/" in terminal.line(view)
+    return found
+
+
+def finished(written: Written) -> dict[str, Any]:
+    written.supervisor(*BEGIN, (60.0, "ended", {"result": "done", "error": ""}))
+    written.ranks(0, 1.0, range(1, 21))
+    journal = written.folder.journal / "a0000-r00000.events"
+    spans: list[tuple[str, float, float, dict[str, object]]] = [
+        ("checkpoint", 46.0, 48.0, {"step": 20}),
+        ("evaluate", 48.0, 50.0, {"step": 0, "val_loss": 9.5}),
+        ("evaluate", 50.0, 52.0, {"step": 20, "val_loss": 7.25}),
+        ("evaluate", 52.0, 53.0, {"prompt": "def [bold]", "sample": "f(x):"}),
+    ]
+    with journal.open("a") as file:
+        for kind, start, end, payload in spans:
+            line = {"t": T + start, "end": T + end, "kind": kind, **payload}
+            file.write(json.dumps(line) + "\n")
+    written.end(0, 54.0, result="done", weights_hash="abcd" * 16)
+    checkpoint = written.folder.checkpoints / "step-00000020"
+    checkpoint.mkdir()
+    (checkpoint / "manifest.json").write_text("{}")
+    return facts(written.folder)
+
+
+def test_finished(written: Written) -> None:
+    found = finished(written)
+    assert found["run"] == "hand"
+    assert found["status"] == "done"
+    assert (found["steps"], found["steps_planned"], found["tokens"]) == (20, 20, 20_000)
+    assert found["loss"] == pytest.approx(sum(10 - i / 10 for i in range(11, 21)) / 10)
+    assert found["val_loss"] == 7.25
+    assert found["val_losses"] == [[0, 9.5], [20, 7.25]]
+    assert found["tokens_per_s"] == 500
+    assert found["mfu"] is None  # a CPU has no published peak: never a guess
+    assert (found["wall_s"], found["ranks"], found["faults"]) == (60, 2, 0)
+    assert found["useful"] == pytest.approx(2 * 20 * 1.5 / 120)
+    assert found["ledger"]["data_wait"] == pytest.approx(2 * 20 * 0.25)
+    assert found["resumed_from"] is None
+    assert found["checkpoint"] == str(written.folder.checkpoints / "step-00000020")
+    assert found["weights_hash"] == "abcd" * 16
+    assert found["sample"] == "f(x):"
+    assert (found["machine"], found["params"]) == ("2 CPU cores", 3_000_000)
+
+
+def test_the_screen_of_a_finished_run(written: Written) -> None:
+    finished(written)
+    text = shown(screen(written.folder))
+    assert "done, step 20 of 20" in text
+    assert "3M parameters, bf16 on 2 CPU cores, 2 replicate × 1 shard" in text
+    assert "validation 9.500 → 7.250" in text
+    assert "500 tokens/s" in text
+    assert "1 min 00 s" in text  # the wall-clock
+    assert "useful 50.0%" in text
+    assert "def [bold]f(x):" in text  # not taken for markup
+    assert "compute" in text
+    assert "bubble" not in text  # took no time
+
+
+def test_running_without_a_step(written: Written) -> None:
+    written.supervisor(*BEGIN)
+    with written.folder.lock():
+        found = facts(written.folder)
+        assert "starting the ranks" in shown(terminal.screen(View(written.folder)))
+    assert found["status"] == "running"
+    assert (found["steps"], found["tokens"], found["loss"]) == (0, 0, None)
+    assert (found["val_loss"], found["tokens_per_s"], found["checkpoint"]) == (None, None, None)
+    assert found["ledger"]["startup"] == pytest.approx(found["wall_s"] * 2)
+
+
+def test_running(written: Written) -> None:
+    written.supervisor(*BEGIN)
+    written.ranks(0, 1.0, range(1, 11))
+    with written.folder.lock():
+        found = facts(written.folder)
+        view = View(written.folder)
+        assert view.left_s == pytest.approx(2 * 10)
+        assert "20 s left" in shown(terminal.screen(view))
+    assert (found["status"], found["steps"], found["weights_hash"]) == ("running", 10, None)
+    assert facts(written.folder)["status"] == "killed"  # the lock is gone
+
+
+def test_killed(written: Written) -> None:
+    written.supervisor(*BEGIN)
+    written.ranks(0, 1.0, range(1, 8))
+    found = facts(written.folder)
+    assert (found["status"], found["steps"]) == ("killed", 7)
+    assert found["wall_s"] == 1 + 5 + 2 * 7  # to the last record
+    assert found["weights_hash"] is None
+
+
+def test_failed_with_a_fault(written: Written) -> None:
+    reason = "OSError: [Errno 28] no space left on [/]"
+    written.supervisor(
+        *BEGIN,
+        (20.0, "fault", {"attempt": 0, "rank": 1, "reason": reason, "action": "give_up"}),
+        (21.0, "ended", {"result": "failed", "error": reason}),
+    )
+    written.ranks(0, 1.0, range(1, 8))
+    written.end(0, 20.0, result="failed", error=reason)
+    found = facts(written.folder)
+    assert (found["status"], found["faults"], found["weights_hash"]) == ("failed", 1, None)
+    assert found["ledger"]["down"] == pytest.approx(2 * 1.0)
+    assert f"rank 1: {reason}" in shown(screen(written.folder))
+
+
+def test_a_loss_that_is_not_a_number(written: Written) -> None:
+    """The step that was refused is on the curve; programs still get JSON, and people a dash."""
+    written.supervisor(*BEGIN, (40.0, "ended", {"result": "failed"}))
+    written.ranks(0, 1.0, range(1, 4), losses={3: NAN})
+    with Journal(written.folder.journal, 1) as journal:
+        journal.span("evaluate", T + 20, T + 21, step=3, val_loss=NAN)
+    found = facts(written.folder)
+    assert (found["steps"], found["loss"], found["val_loss"]) == (3, None, None)
+    assert found["val_losses"] == [[3, None]]
+    assert "9.900 → –, validation – → –" in shown(screen(written.folder))
+    assert "loss –" in terminal.line(View(written.folder))
+
+
+@pytest.mark.parametrize("losses", [dict.fromkeys(range(1, 31), NAN), {2: float("inf"), 3: NAN}])
+def test_the_sparkline_draws_what_is_finite(written: Written, losses: dict[int, float]) -> None:
+    written.supervisor(*BEGIN)
+    written.ranks(0, 1.0, range(1, 31), losses)
+    assert 1 <= len(terminal.sparkline(View(written.folder))) <= 24
+    assert facts(written.folder)["steps"] == 30
+
+
+def restarted(written: Written) -> None:
+    """Killed at step 9 after a save at 5; the second attempt has come to step 7."""
+    written.supervisor(
+        *BEGIN,
+        (30.0, "fault", {"attempt": 0, "rank": 1, "reason": "died", "action": "restart"}),
+        (31.0, "launch", {"attempt": 1}),
+    )
+    written.ranks(0, 1.0, range(1, 10), losses={6: 99.0, 9: 99.0})
+    written.ranks(1, 31.0, range(6, 8))
+
+
+def test_after_a_restart_only_steps_that_count_are_on_the_curve(written: Written) -> None:
+    restarted(written)
+    with written.folder.lock():
+        found = facts(written.folder)
+        view = View(written.folder)
+    assert (found["steps"], found["tokens"]) == (7, 7000)
+    assert view.curve["step"].tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert max(view.curve["loss"]) < 10
+    assert view.left_s is not None
+    assert view.left_s > 0
+    assert found["resumed_from"] == 5
+    assert found["faults"] == 1
+    assert found["ledger"]["redo"] > 0
+
+
+def test_a_second_invocation_says_where_it_went_on(written: Written) -> None:
+    written.supervisor(*BEGIN, (50.0, "ended", {"result": "stopped"}))
+    written.ranks(0, 1.0, range(1, 11))
+    written.end(0, 40.0, result="stopped", weights_hash="first")
+    assert facts(written.folder)["weights_hash"] == "first"
+    written.supervisor(
+        (1000.0, "invocation", {"ranks": 2}),
+        (1001.0, "launch", {"attempt": 1}),
+        (1050.0, "ended", {"result": "done"}),
+    )
+    written.ranks(1, 1001.0, range(11, 21))
+    written.end(1, 1040.0, result="done", weights_hash="second")
+    found = facts(written.folder)
+    assert (found["status"], found["resumed_from"], found["weights_hash"]) == (
+        "done",
+        10,
+        "second",
+    )
+    assert found["wall_s"] == 100
+    assert "resumed from step 10" in shown(screen(written.folder))
+
+
+def test_a_run_that_was_made_but_never_launched(tmp_path: Path) -> None:
+    found = facts(Written(tmp_path, plan=None).folder)
+    assert (found["status"], found["steps"], found["wall_s"]) == ("new", 0, 0)
+    assert (found["useful"], found["effective"]) == (None, None)
+
+
+def test_a_fork_that_was_never_launched(tmp_path: Path) -> None:
+    """Its plan says only where it comes from."""
+    plan = {"forked_from": {"run": "other", "step": 5}, "dataset": "tiny@1"}
+    found = facts(Written(tmp_path, plan).folder)
+    assert (found["status"], found["dataset"], found["layout"]) == ("new", "tiny@1", None)
+
+
+def test_a_module_of_ones_own_has_no_size(tmp_path: Path) -> None:
+    written = Written(tmp_path, PLAN | {"params": None, "flops_per_token": None})
+    finished(written)
+    assert "own module" in shown(screen(written.folder))
+
+
+def test_mfu_of_a_known_device(tmp_path: Path) -> None:
+    plan = PLAN | {"device": "cuda", "device_name": "NVIDIA H100 80GB HBM3", "machine": "H100"}
+    found = finished(Written(tmp_path, plan))
+    assert found["mfu"] == pytest.approx(2e7 * 500 / (989e12 * 2), rel=0.01)
+    assert "MFU" in shown(screen(Written(tmp_path, plan).folder))
+
+
+def cuts(data: bytes) -> Iterator[bytes]:
+    for at in {0, 1, 30, 64, 65, len(data) // 2, len(data) - 1}:
+        yield data[: max(0, at)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["supervisor.events", "a0000-r00000.events", "a0000-r00000.steps", "a0000-r00000.curve"],
+)
+@pytest.mark.parametrize("held", [False, True], ids=["dead", "running"])
+def test_half_written_files(written: Written, name: str, held: bool) -> None:
+    finished(written)
+    path = written.folder.journal / name
+    for part in cuts(path.read_bytes()):
+        path.write_bytes(part)
+        with written.folder.lock() if held else nullcontext():
+            facts(written.folder)
+
+
+def test_half_written_checkpoints_are_not_named(written: Written) -> None:
+    written.supervisor(*BEGIN)
+    for name in (".writing-00000005", "step-00000005", ".damaged-00000004"):
+        (written.folder.checkpoints / name).mkdir()
+    (written.folder.checkpoints / ".damaged-00000004" / "manifest.json").write_text("{}")
+    assert facts(written.folder)["checkpoint"] is None
+
+
+@pytest.mark.parametrize("missing", ["journal", "checkpoints", "control"])
+def test_missing_folders(written: Written, missing: str) -> None:
+    (written.folder.path / missing).rmdir()
+    assert facts(written.folder)["status"] == "new"
+
+
+def test_the_live_screen_tells_faults_once(written: Written) -> None:
+    restarted(written)
+    console = Console(record=True, width=100, file=StringIO())
+    display = terminal.Terminal(console)
+    display.launching(written.folder, PLAN)
+    for _ in range(3):
+        display.next_s = 0.0
+        display.tick()
+    display.close()
+    text = console.export_text()
+    assert text.count("fault: rank 1: died → restart") == 1
+    assert "step 7/20" in text
