@@ -17,7 +17,7 @@ else
 fi
 
 [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
-pip=("$venv/bin/python" -m pip --disable-pip-version-check --quiet)
+pip=("$venv/bin/python" -m pip --disable-pip-version-check -qq)
 if ! "$venv/bin/python" -c "import importlib.metadata as m; assert m.version('torch').split('+')[0] == '${torch#torch==}'" 2>/dev/null; then
   echo "installing $torch"
   if [ "$gpus" -gt 0 ] || [ "$(uname -s)" != Linux ]; then

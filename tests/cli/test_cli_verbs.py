@@ -68,7 +68,7 @@ def test_reading_verbs(trained: Path) -> None:
     screen = say("report", "small", *where)
     assert "compute" in screen
     assert "wall-clock" in screen
-    assert "The model writes" in screen
+    assert "the model writes" in screen
     assert json.loads(say("report", "small", "--json", *where)).keys() >= KEYS
     assert say("report", str(trained / "small")) == screen  # by folder as by name
 

@@ -54,8 +54,8 @@ def screen(folder: RunFolder) -> RenderableType:
     parts: list[RenderableType] = [_headline(view), Text(), _ledger(view), Text(), *_kept(view)]
     prompt, sample = view.last_of("prompt"), view.last_of("sample")
     if sample:
-        written = Text.assemble((str(prompt), "dim"), (str(sample), "bold"))
-        parts += [Text(), Text("The model writes (given the dim part):", style="cyan"), written]
+        parts += [Text(), Text("Given", style="cyan"), Text(str(prompt), style="dim")]
+        parts += [Text("the model writes", style="cyan"), Text(str(sample))]
     return Group(*parts)
 
 
