@@ -293,13 +293,18 @@ def test_the_manifest_is_written_last(
 ) -> None:
     """Everything is on the disk before the name appears under which it will be believed."""
     told: list[str] = []
-    sync = checkpoint._sync
+    sync, write_synced = checkpoint.sync, checkpoint.write_synced
 
     def tell(path: Path) -> None:
         told.append(path.name)
         sync(path)
 
-    monkeypatch.setattr(checkpoint, "_sync", tell)
+    def tell_and_write(path: Path, content: bytes) -> None:
+        told.append(path.name)
+        write_synced(path, content)
+
+    monkeypatch.setattr(checkpoint, "sync", tell)
+    monkeypatch.setattr(checkpoint, "write_synced", tell_and_write)
     saved = small.save(tmp_path, 2)
     files = {path.name for path in saved.path.rglob("*")}
     manifest = told.index("manifest.json")

@@ -23,6 +23,7 @@ from penstock.data.manifest import FORMAT
 from penstock.data.shards import Dataset, Progress
 from penstock.data.writer import unfinished
 from penstock.errors import NotYet, PenstockError, nearest
+from penstock.files import write_atomic
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -105,9 +106,7 @@ def _open_stdlib(home: Path, progress: Progress | None) -> Dataset:
         if dataset := _follow(home, pointer):
             return dataset
         dataset = Dataset.open(stdlib.build(home, progress))
-        new = pointer.with_name(f"{pointer.name}.new")
-        new.write_text(dataset.version)
-        new.replace(pointer)
+        write_atomic(pointer, dataset.version)
         return dataset
 
 

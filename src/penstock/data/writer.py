@@ -28,6 +28,7 @@ from penstock.data.manifest import (
     dtype_for,
 )
 from penstock.errors import PenstockError
+from penstock.files import sync, write_synced
 
 SHARD_BYTES = 128 << 20
 
@@ -114,10 +115,10 @@ class Writer:
             counts=counts,
             shards=tuple(self._done),
         )
-        _write_file(self._folder / TOKENIZER, self._tokenizer)
-        _write_file(self._folder / MANIFEST, manifest.to_json().encode())
-        _sync_folder(self._folder / SHARDS)
-        _sync_folder(self._folder)
+        write_synced(self._folder / TOKENIZER, self._tokenizer)
+        write_synced(self._folder / MANIFEST, manifest.to_json().encode())
+        sync(self._folder / SHARDS)
+        sync(self._folder)
         target = self._home / f"{self._name}@{manifest.version}"
         try:
             self._folder.rename(target)
@@ -125,7 +126,7 @@ class Writer:
             # The version is a hash of the content: a folder of that name already is this dataset.
             if not target.is_dir():
                 raise
-        _sync_folder(self._home)
+        sync(self._home)
         return target
 
     def _close_shard(self) -> None:
@@ -184,20 +185,5 @@ class _ShardWriter:
     def _sidecar(self, kind: str, values: list[int]) -> str:
         content = np.array(values, dtype="<u8").tobytes()
         digest = blake3(content).hexdigest()
-        _write_file(self._folder / f"{digest}.{kind}", content)
+        write_synced(self._folder / f"{digest}.{kind}", content)
         return digest
-
-
-def _write_file(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -9,7 +9,6 @@ While it is being written it is called `.writing-…`. Without a good manifest i
 """
 
 import json
-import os
 import shutil
 import warnings
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from penstock.errors import RunFailed
+from penstock.files import sync, write_synced
 from penstock.guard.published import MANIFEST, published, step_of
 
 
@@ -231,19 +231,10 @@ def _hash_own(folder: Path, rank: int, ranks: int) -> dict[str, Any]:
 
 def _publish(aside: Path, final: Path, manifest: dict[str, Any]) -> None:
     for path in aside.rglob("*"):
-        _sync(path)
-    (aside / MANIFEST).write_text(json.dumps(manifest, indent=1))
-    _sync(aside / MANIFEST)
-    _sync(aside)
+        sync(path)
+    write_synced(aside / MANIFEST, json.dumps(manifest, indent=1).encode())
+    sync(aside)
     if final.exists():  # it has no manifest, so it is no checkpoint, but it has the name of one
         _put_aside(final)
     aside.rename(final)
-    _sync(final.parent)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync(final.parent)

@@ -5,12 +5,13 @@ import shutil
 from dataclasses import dataclass
 
 from penstock.errors import PenstockError
+from penstock.files import write_atomic
 from penstock.guard import checkpoint
 from penstock.ledger.readers import read_events
 from penstock.ledger.records import SUPERVISOR
 from penstock.run.diff import Change, describe, diff, keep_choices
 from penstock.run.file import Run
-from penstock.run.folder import RunFolder, write_atomic
+from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.run.save import save
 

@@ -7,6 +7,7 @@ from penstock.data.home import open_dataset
 from penstock.data.shards import Dataset
 from penstock.data.stream import Stream
 from penstock.errors import PenstockError, RunFailed
+from penstock.files import write_atomic
 from penstock.launch.listener import Listener
 from penstock.launch.local import Local, Outcome
 from penstock.launch.resume import archive, fork_from, how_to_go_on
@@ -15,7 +16,7 @@ from penstock.meter import devices
 from penstock.meter.clock import now
 from penstock.plan.layout import Layout, choose
 from penstock.run.file import Run
-from penstock.run.folder import RunFolder, write_atomic
+from penstock.run.folder import RunFolder
 from penstock.run.notyet import refuse
 from penstock.run.save import save
 

@@ -102,16 +102,6 @@ class RunFolder:
         return json.loads(self.plan_file.read_text()) if self.plan_file.is_file() else {}
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Write a small file so that a reader sees the old or the new one, never a half."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
 def find(where: str, root: str = "runs") -> RunFolder:
     """A run by its folder, its name under `root`, or its run file."""
     path = Path(where)

@@ -1,10 +1,10 @@
 """Writes a resolved run, defaults included, as TOML that loads back equal."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 from penstock import __version__
+from penstock.files import write_atomic
 from penstock.run import toml
 from penstock.run.file import Run
 
@@ -26,9 +26,4 @@ def to_toml(run: Run) -> str:
 
 def save(run: Run, path: Path) -> None:
     """Writes the file whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(to_toml(run))
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    write_atomic(path, to_toml(run))

@@ -1,7 +1,7 @@
 """Everything one rank needs to train, built once from the run folder."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from torch import Tensor, nn
@@ -42,7 +42,7 @@ class Job:
     keeper: Keeper
     steps: int
     peak_rate: float
-    evaluated_s: float = 0.0  # when the last validation ended
+    evaluated_s: float = field(default_factory=now)  # when the last validation ended
 
     @property
     def batch(self) -> int:
