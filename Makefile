@@ -10,7 +10,7 @@ train: $(VENV)/.core
 	$(BIN)/penstock train examples/stdlib.toml
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not gpu and not slow"
+	$(BIN)/python -m pytest
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "slow and not gpu"

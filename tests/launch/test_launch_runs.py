@@ -146,6 +146,24 @@ def test_a_killed_supervisor_takes_its_ranks_along_and_the_run_goes_on_later(
     assert report["weights_hash"] == undisturbed["weights_hash"]
 
 
+def test_ctrl_c_saves_and_stops(run_file: MakeFile) -> None:
+    path = run_file(**FIELDS | {"train.steps": 100_000, "cluster.accelerators": 1})
+    command = [sys.executable, "-m", "penstock", "train", str(path), "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    folder = RunFolder(load(path).folder)
+    while reached(folder) < 5:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.001)
+    process.send_signal(signal.SIGINT)
+    out, told = process.communicate(timeout=60)
+    report = json.loads(out)
+    assert process.returncode == 0
+    assert report["status"] == "stopped"
+    assert report["checkpoint"].endswith(f"step-{report['steps']:08d}")
+    assert "stopping: saving first" in told
+    assert not folder.wishes()["stop"]  # granted: it does not stop the next start
+
+
 def zombie(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"

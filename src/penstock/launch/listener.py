@@ -23,5 +23,11 @@ class Listener:
     def launching(self, folder: RunFolder, plan: dict[str, Any]) -> None:
         """The ranks are about to start."""
 
+    def fault(self, rank: int, reason: str, action: str) -> None:
+        """A rank failed; the supervisor will `restart` or `give_up`."""
+
+    def stopping(self) -> None:
+        """Somebody asked for a stop by a signal; the ranks save first."""
+
     def tick(self) -> None:
         """About ten times a second while the ranks run."""

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import PContext, start_processes
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
 
+from penstock.launch.listener import Listener
 from penstock.ledger.journal import SupervisorJournal
 from penstock.ledger.readers import Event, next_attempt, read_events, read_steps
 from penstock.ledger.records import file_name
@@ -62,8 +63,9 @@ class Local:
     threads: int  # CPU threads of a rank
     allowed: int  # guard.restarts
     timeout_s: float  # guard.timeout
-    tick: Callable[[], None]  # called about ten times a second: the display lives in it
+    listener: Listener  # the display lives in it
     deterministic: bool = False
+    stop_asked: bool = False  # by a signal, and not told yet: a handler is no place to print
 
     def run(self) -> Outcome:
         """Start the ranks; start them again after a fault; return when the run ends or gives up."""
@@ -103,9 +105,12 @@ class Local:
     def _show(self) -> None:
         """A display that breaks must not take the run with it; it is switched off and told of."""
         try:
-            self.tick()
+            if self.stop_asked:
+                self.stop_asked = False
+                self.listener.stopping()
+            self.listener.tick()
         except Exception as error:
-            self.tick = lambda: None
+            self.listener = Listener()
             self.journal.event("display_failed", error=f"{type(error).__name__}: {error}")
             traceback.print_exc()
 
@@ -174,6 +179,7 @@ class Local:
         rank = (silent or failed or [0])[0]
         reason = fault or (self._error(attempt, rank) if not silent else "the process died")
         self.journal.event("fault", attempt=attempt, rank=rank, reason=reason, action=action)
+        self.listener.fault(rank, reason, action)
 
     def _error(self, attempt: int, rank: int) -> str:
         ends = [e for e in self._events(attempt, rank) if e.kind == "end"]
@@ -202,13 +208,14 @@ class Local:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        asked = 0
+        seen = 0
 
         def ask(number: int, frame: object) -> None:
-            nonlocal asked
-            asked += 1
-            if asked > 1:
+            nonlocal seen
+            seen += 1
+            if seen > 1:
                 raise KeyboardInterrupt
+            self.stop_asked = True
             self.folder.wish("stop")
             self.journal.event("asked_to_stop", signal=signal.Signals(number).name)
 

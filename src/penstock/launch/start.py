@@ -95,7 +95,7 @@ def _supervise(
             threads=machine.threads(layout.ranks),
             allowed=run.guard.restarts,
             timeout_s=run.guard.timeout,
-            tick=listener.tick,
+            listener=listener,
             deterministic=run.train.deterministic,
         ).run()
     except KeyboardInterrupt:

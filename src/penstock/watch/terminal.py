@@ -38,7 +38,6 @@ class Terminal(Listener):
         self.next_s = 0.0
         self.stage: Status | None = None  # what is done before the launch
         self.shown_step = -1
-        self.events_seen = 0
 
     def found(self, machine: str) -> None:
         self.console.print(machine)
@@ -86,7 +85,6 @@ class Terminal(Listener):
             return
         began = time.monotonic()
         view = View(self.folder)
-        self._tell_events(view)
         if self.live:
             self.live.update(screen(view), refresh=True)
         elif view.step != self.shown_step and len(view.curve):
@@ -106,21 +104,12 @@ class Terminal(Listener):
             self.live.stop()
             self.live = None
 
-    def _tell_events(self, view: View) -> None:
-        """Rare things get a line of their own that stays."""
-        for event in view.supervisor[self.events_seen :]:
-            if event.kind == "fault":
-                said = event.payload
-                self.console.print(
-                    f"fault: rank {said['rank']}: {said['reason']} → {said['action']}",
-                    style="red",
-                    markup=False,
-                )
-            elif event.kind == "asked_to_stop":
-                self.console.print(
-                    "stopping: saving first; once more ends it at once", style="yellow"
-                )
-        self.events_seen = len(view.supervisor)
+    def fault(self, rank: int, reason: str, action: str) -> None:
+        after = "restarting" if action == "restart" else "giving up"
+        self.console.print(f"fault: rank {rank}: {reason}; {after}", style="red", markup=False)
+
+    def stopping(self) -> None:
+        self.console.print("stopping: saving first; once more ends it at once", style="yellow")
 
 
 def line(view: View) -> str:
