@@ -100,7 +100,10 @@ def test_a_run_ends_with_a_whole_account(undisturbed: dict[str, Any]) -> None:
     json.dumps(report | {"path": None}, allow_nan=False)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+MANY = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 15)]
+
+
+@pytest.mark.parametrize("seed", [1, 2, *MANY])
 def test_a_rank_killed_at_a_random_moment_leaves_no_trace_in_the_weights(
     seed: int, run_file: MakeFile, undisturbed: dict[str, Any]
 ) -> None:
