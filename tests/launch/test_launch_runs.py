@@ -201,6 +201,24 @@ def test_a_finished_run_says_so_and_a_longer_one_goes_on(undisturbed: dict[str, 
     assert go(path)["steps"] == STEPS
 
 
+def test_a_fork_trains_on_with_what_its_file_says(undisturbed: dict[str, Any]) -> None:
+    path = undisturbed["path"]
+    with pytest.raises(PenstockError, match="begin at step 60 and the file ends at step 60"):
+        go(path, "train.learning_rate=1e-3", fork="short")
+    still = go(path, "train.steps=62", "train.learning_rate=1e-9", "train.weight_decay=0", fork="a")
+    decayed = go(
+        path, "train.steps=62", "train.learning_rate=1e-9", "train.weight_decay=1e9", fork="b"
+    )
+    assert still["steps"] == 62
+    # With no rate to speak of only the decay moves weights: it must be the fork's, not the saved.
+    assert still["val_loss"] == pytest.approx(undisturbed["val_loss"], abs=1e-3)
+    assert decayed["val_loss"] > undisturbed["val_loss"] + 0.5
+    with pytest.raises(PenstockError, match="not a name"):
+        go(path, "train.steps=62", fork="../x")
+    with pytest.raises(PenstockError, match="another run of that name"):
+        go(path, "train.steps=62", "name=other", fork="calm")
+
+
 def test_a_changed_file_is_refused_with_the_difference(undisturbed: dict[str, Any]) -> None:
     with pytest.raises(PenstockError) as caught:
         go(undisturbed["path"], "train.seed=7", "train.clip=0.5", "guard.keep=5")
@@ -274,6 +292,59 @@ OWN_FIELDS = {
     "train.steps": 12,
     "guard.restarts": 0,
 }
+
+
+DROPOUT = """
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.heads = nn.ModuleList([nn.Linear(16, 16) for _ in range(2)])
+        self.norm = nn.BatchNorm1d(16)
+
+    def forward(self, x):
+        x = x + sum(head(x) for head in self.heads).relu()
+        return self.norm(x.flatten(0, 1)).view_as(x)
+
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(300, 16)
+        self.blocks = nn.ModuleList([nn.ModuleList([Block()]), nn.ModuleList([Block()])])
+        self.drop = nn.Dropout(0.3)
+        self.head = nn.Linear(16, 300)
+
+    def forward(self, tokens):
+        x = self.drop(self.embed(tokens))
+        for part in self.blocks:
+            for block in part:
+                x = self.drop(block(x))
+        return self.head(x), x.mean()[None]
+
+def build():
+    return Own()
+"""
+
+
+def test_a_module_that_draws_and_counts_resumes_exactly(tmp_path: Path, run_file: MakeFile) -> None:
+    """Dropout, running statistics, nested layer lists: a restart must not show in the weights."""
+    (tmp_path / "own.py").write_text(DROPOUT)
+    fields = OWN_FIELDS | {
+        "model.module": f"{tmp_path}/own.py:build",
+        "train.steps": 40,
+        "train.precision": "fp32",
+        "guard.checkpoint": "10 steps",
+        "cluster.accelerators": 1,
+    }
+    calm = go(run_file("calm", **fields))
+    path = run_file("stopped", **fields)
+    stopped = go(path, listener=At(13, lambda folder: folder.wish("stop")))
+    assert stopped["steps"] < 40
+    again = go(path)
+    assert again["weights_hash"] == calm["weights_hash"]
+    assert isinstance(again["sample"], str)
 
 
 def own_module(tmp_path: Path, run_file: MakeFile, broken: str) -> Path:

@@ -46,6 +46,10 @@ def chosen(
 def test_the_fewest_shards_whose_state_fits(ranks: int, devices: int, more: float) -> None:
     """The state of one replica fills `devices` accelerators and a bit `more`."""
     memory = STATE / (devices + more) / STATE_SHARE
+    if memory * ranks < STATE:
+        with pytest.raises(PenstockError, match="Choose a smaller model"):
+            chosen(run(), ranks, memory)
+        return
     layout = chosen(run(), ranks, memory)
     assert layout.ranks == ranks
     assert ranks % layout.shard == 0
@@ -57,8 +61,9 @@ def test_replicas_when_they_fit() -> None:
     assert chosen(run(), 8) == Layout(replicate=8, shard=1, microbatch=32)
 
 
-def test_a_model_too_large_for_any_split_is_split_as_far_as_it_goes() -> None:
-    assert chosen(run(), 8, memory_bytes=STATE / 100).shard == 8
+def test_a_model_too_large_for_any_split_is_refused_with_the_sizes() -> None:
+    with pytest.raises(PenstockError, match=r"B parameters need .* GB for weights"):
+        chosen(run(), 8, memory_bytes=STATE / 100)
 
 
 def test_ranks_on_a_cpu_share_one_memory() -> None:
@@ -80,11 +85,11 @@ def test_a_module_of_unknown_size_is_replicated() -> None:
         ({"shard": 2}, (4, 2)),
         ({"replicate": 8}, (8, 1)),
         ({"replicate": 2, "shard": 4}, (2, 4)),
-        ({"microbatch": 3}, (8, 1)),
+        ({"microbatch": 3}, (1, 8)),  # a microbatch alone leaves the sharding to be chosen
     ],
 )
 def test_the_file_is_obeyed_and_completed(asked: dict[str, int], found: tuple[int, int]) -> None:
-    layout = chosen(run(**asked), 8, memory_bytes=1)
+    layout = chosen(run(**asked), 8, memory_bytes=STATE / 8)
     assert (layout.replicate, layout.shard) == found
     if "microbatch" in asked:
         assert layout.microbatch == 3

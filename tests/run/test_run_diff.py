@@ -49,7 +49,6 @@ def test_safe_changes(run_of, override):
         "data.sequence=128",
         "data.dataset=other",
         "evaluate.holdout=1%",
-        "evaluate.tokens=1K",
         "name=other",
     ],
 )

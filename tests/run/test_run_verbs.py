@@ -90,7 +90,8 @@ def test_check_says_what_the_run_will_do(file):
     [
         (["train.epochs=2"], "2 epochs, batch of"),
         (["layout.shard=2", "layout.replicate=1"], "replicate 1, shard 2"),
-        (["layout.shard=1"], "one accelerator per replica"),
+        (["layout.shard=1"], "shard 1"),
+        (["layout.tensor=1"], "chosen at start"),
         (["guard.checkpoint=10 min"], "every 10 min, the newest 3"),
         (["evaluate.every=never"], "never"),
         (["evaluate.holdout=0"], "never"),

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.show import Json, out, print_json
+from penstock.errors import RunFailed
 from penstock.meter.clock import now
 
 BEGAN = now()  # the run's clock starts with the command, imports included
@@ -26,6 +27,7 @@ def train(
     json: Json = False,
 ) -> None:
     """Train a model. A run that exists goes on where it was."""
+    from penstock.run.folder import RunFolder
     from penstock.run.load import load
     from penstock.watch.report import screen, summary
     from penstock.watch.terminal import for_stdout
@@ -34,11 +36,16 @@ def train(
     display = for_stdout(quiet=json)
     from penstock.launch.start import start  # torch: after the file has been checked
 
+    failed: RunFailed | None = None
     try:
         folder = start(run, fork=fork, fresh=fresh, listener=display, began=BEGAN)
+    except RunFailed as error:  # told last, below where its time went
+        failed, folder = error, RunFolder(run.folder.with_name(fork or run.name))
     finally:
         display.close()
     if json:
         print_json(summary(folder))
     else:
         out.print(screen(folder))
+    if failed:
+        raise failed

@@ -4,29 +4,34 @@ Processes come from torch's elastic multiprocessing (sessions, log files, killin
 is `policy/restart.py`; how a rank ended is what it wrote in its journal.
 """
 
+import contextlib
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch.distributed as dist
-from torch.distributed.elastic.multiprocessing import PContext, start_processes
-from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
+from torch.distributed.elastic.multiprocessing import start_processes
+from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs, SubprocessContext
 
+from penstock.guard.published import published, step_of
 from penstock.launch.listener import Listener
 from penstock.ledger.journal import SupervisorJournal
 from penstock.ledger.readers import Event, next_attempt, read_events, read_steps
 from penstock.ledger.records import file_name
+from penstock.meter.clock import now
 from penstock.policy import restart
 from penstock.run.folder import RunFolder
 
 POLL_S = 0.1
+FULL_BYTES = 1 << 20  # less free than this is a full disk
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,24 @@ class Outcome:
     result: str  # "done", "stopped" or "failed"
     error: str = ""
     exit_code: int = 0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """How an attempt ended as seen from outside: who died first, when, and why if not by dying."""
+
+    died: list[int]
+    t: float
+    codes: dict[int, int] = field(default_factory=dict)  # exit codes of those
+    words: str = ""
+
+    def how_died(self, rank: int) -> str:
+        """A rank that left no record, in words."""
+        code = self.codes.get(rank, 0)
+        if code >= 0:
+            return f"the process ended with exit code {code} and no word"
+        hint = " (out of memory?)" if -code == signal.SIGKILL else ""
+        return f"the process was killed by {signal.Signals(-code).name}{hint}"
 
 
 class RankLogs(LogsSpecs):
@@ -65,7 +88,9 @@ class Local:
     timeout_s: float  # guard.timeout
     listener: Listener  # the display lives in it
     deterministic: bool = False
-    stop_asked: bool = False  # by a signal, and not told yet: a handler is no place to print
+    last_reason: str = ""  # of the last fault
+    stop_seen: bool = False  # somebody asked for a stop by a signal
+    stop_asked: bool = False  # and it was not told yet: a handler is no place to print
 
     def run(self) -> Outcome:
         """Start the ranks; start them again after a fault; return when the run ends or gives up."""
@@ -78,47 +103,58 @@ class Local:
                 attempt = next_attempt(self.folder.journal)
                 self.journal.event("launch", attempt=attempt, ranks=self.ranks)
                 fault = self._attempt(attempt, store.port)
+                self._show(self._shown)  # what came in its last moment
                 ended = self._ended(attempt)
                 state, action = restart.decide(state, ended)
                 if action != "finish":
                     self._record_fault(attempt, fault, ended, action)
+                if action == "restart" and self.stop_seen:
+                    return Outcome("stopped", "a rank failed while the run was stopping")
         if action == "give_up":
             return self._why_given_up(attempt, ended)
         return Outcome("stopped" if "stopped" in ended.results else "done")
 
-    def _attempt(self, attempt: int, port: int) -> str:
-        """Run one attempt to its end; what went wrong, in words, or nothing."""
+    def _attempt(self, attempt: int, port: int) -> Fault:
+        """Run one attempt to its end; how it looked from outside."""
         processes = self._start(attempt, port)
         joined, deadline = False, time.monotonic() + self.timeout_s
         try:
-            while processes.wait(0) is None:
+            while True:
+                codes = {r: h.proc.poll() for r, h in processes.subprocess_handlers.items()}
+                died = [rank for rank, code in codes.items() if code]
+                if died or None not in codes.values():
+                    return Fault(died, now(), {rank: codes[rank] or 0 for rank in died})
                 if not joined:
                     joined = all(self._has(attempt, rank, "joined") for rank in range(self.ranks))
                     if not joined and time.monotonic() > deadline:
-                        return f"the ranks did not meet within {self.timeout_s:g} s"
-                self._show()
+                        words = f"the ranks did not meet within {self.timeout_s:g} s"
+                        return Fault([], now(), words=words)
+                self._show(self._shown)
                 time.sleep(POLL_S)
         finally:
             processes.close(signal.SIGKILL)  # whoever is left; a no-op after a clean end
-        return ""
 
-    def _show(self) -> None:
+    def _shown(self) -> None:
+        if self.stop_asked:
+            self.stop_asked = False
+            self.listener.stopping()
+        self.listener.tick()
+
+    def _show(self, call: Callable[[], None]) -> None:
         """A display that breaks must not take the run with it; it is switched off and told of."""
         try:
-            if self.stop_asked:
-                self.stop_asked = False
-                self.listener.stopping()
-            self.listener.tick()
+            call()
         except Exception as error:
             self.listener = Listener()
             self.journal.event("display_failed", error=f"{type(error).__name__}: {error}")
-            traceback.print_exc()
+            with contextlib.suppress(OSError):  # its terminal may be what broke
+                traceback.print_exc()
 
-    def _start(self, attempt: int, port: int) -> PContext:
+    def _start(self, attempt: int, port: int) -> SubprocessContext:
         logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
         envs = {rank: self._environment(rank, attempt, port) for rank in range(self.ranks)}
         arguments = ("-m", "penstock.train.rank", str(self.folder.path), str(attempt))
-        handlers = {s: signal.getsignal(s) for s in _SIGNALS}
+        handlers = {s: signal.getsignal(s) for s in _ELASTIC_TAKES}
         processes = start_processes(
             name="rank",
             entrypoint=sys.executable,
@@ -129,6 +165,7 @@ class Local:
         if threading.current_thread() is threading.main_thread():
             for number, handler in handlers.items():
                 signal.signal(number, handler)  # elastic puts its own in their place
+        assert isinstance(processes, SubprocessContext)
         return processes
 
     def _environment(self, rank: int, attempt: int, port: int) -> dict[str, str]:
@@ -161,25 +198,43 @@ class Local:
 
     def _ended(self, attempt: int) -> restart.Ended:
         results: list[str | None] = []
-        step = 0
         for rank in range(self.ranks):
             ends = [e for e in self._events(attempt, rank) if e.kind == "end"]
             results.append(str(ends[-1].payload["result"]) if ends else None)
-            name = file_name(attempt, range(rank, rank + 1), "steps")
-            steps = read_steps(self.folder.journal / name)
-            step = max(step, int(steps["step"][-1]) if len(steps) else 0)
-        return restart.Ended(tuple(results), step)
+        # Only what is saved is progress: an attempt that gets a step further and dies before its
+        # save would otherwise be tried for ever.
+        saved = published(self.folder.checkpoints)
+        return restart.Ended(tuple(results), step_of(saved[0]) if saved else 0)
 
     def _record_fault(
-        self, attempt: int, fault: str, ended: restart.Ended, action: restart.Action
+        self, attempt: int, fault: Fault, ended: restart.Ended, action: restart.Action
     ) -> None:
-        # The rank that vanished without a word is the one to name; then the first that failed.
-        silent = [r for r, result in enumerate(ended.results) if result is None]
-        failed = [r for r, result in enumerate(ended.results) if result in ("failed", "refused")]
-        rank = (silent or failed or [0])[0]
-        reason = fault or (self._error(attempt, rank) if not silent else "the process died")
-        self.journal.event("fault", attempt=attempt, rank=rank, reason=reason, action=action)
-        self.listener.fault(rank, reason, action)
+        # A rank that vanished without a word is the one to name; its peers only noticed.
+        silent = [rank for rank in fault.died if ended.results[rank] is None]
+        rank = (silent or fault.died or [0])[0]
+        reason = fault.words or (fault.how_died(rank) if silent else self._error(attempt, rank))
+        self.last_reason = reason
+        since = self._stopped_since(attempt, fault.t)
+        self.journal.event(
+            "fault",
+            t=fault.t,
+            since=since,
+            attempt=attempt,
+            rank=rank,
+            reason=reason,
+            action=action,
+        )
+        self._show(lambda: self.listener.fault(rank, reason, action))
+
+    def _stopped_since(self, attempt: int, t: float) -> float:
+        """When work stopped: at the fault, or long before when the ranks hung until a timeout."""
+        last = 0.0
+        for rank in range(self.ranks):
+            name = file_name(attempt, range(rank, rank + 1), "steps")
+            steps = read_steps(self.folder.journal / name)
+            spans = [e.end or e.t for e in self._events(attempt, rank) if e.kind != "end"]
+            last = max(last, *spans[-1:], *(steps["start"][-1:] + steps["total"][-1:]))
+        return last if last and t - last >= self.timeout_s else t
 
     def _error(self, attempt: int, rank: int) -> str:
         ends = [e for e in self._events(attempt, rank) if e.kind == "end"]
@@ -192,8 +247,8 @@ class Local:
                 return Outcome(
                     "failed", str(end.payload["error"]), int(str(end.payload["exit_code"]))
                 )
-        words = [e for e in (self._error(attempt, r) for r in range(self.ranks)) if e]
-        last = words[0] if words else "a rank died without a word"
+        full = shutil.disk_usage(self.folder.path).free < FULL_BYTES
+        last = self.last_reason + ("; the disk is full" if full else "")
         tries = f"{self.allowed + 1} tries in a row" if self.allowed else "the only try"
         return Outcome(
             "failed",
@@ -215,11 +270,13 @@ class Local:
             seen += 1
             if seen > 1:
                 raise KeyboardInterrupt
-            self.stop_asked = True
+            self.stop_asked = self.stop_seen = True
             self.folder.wish("stop")
             self.journal.event("asked_to_stop", signal=signal.Signals(number).name)
 
-        before = {s: signal.signal(s, ask) for s in _SIGNALS}
+        # `nohup` ignores the hang-up; without it a lost terminal is a reason to save and stop.
+        heard = [s for s in _HEARD if signal.getsignal(s) is not signal.SIG_IGN]
+        before = {s: signal.signal(s, ask) for s in heard}
         try:
             yield
         finally:
@@ -227,4 +284,5 @@ class Local:
                 signal.signal(number, handler)
 
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ELASTIC_TAKES = (*_HEARD, signal.SIGQUIT)

@@ -10,7 +10,7 @@ from penstock.guard import checkpoint
 from penstock.ledger.readers import read_events
 from penstock.ledger.records import SUPERVISOR
 from penstock.run.diff import Change, describe, diff, keep_choices
-from penstock.run.file import Run
+from penstock.run.file import Run, read_name
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.run.save import save
@@ -60,24 +60,42 @@ def last_result(folder: RunFolder) -> str | None:
     return None
 
 
+def renamed(run: Run, name: str) -> Run:
+    """The run under another name, which becomes a folder and so must be one."""
+    try:
+        return run.model_copy(update={"name": read_name(name)})
+    except ValueError as error:
+        raise PenstockError(f"--fork {name!r}: {error}") from None
+
+
 def fork_from(source: RunFolder, folder: RunFolder, run: Run) -> None:
-    """A new run that begins at the newest checkpoint of another, with a changed run file."""
+    """A new run that begins at the newest good checkpoint of another, with a changed run file."""
     if folder.exists():
-        return  # forked before: from now on it is a run like any other
+        if folder.read_plan().get("forked_from", {}).get("run") == source.name:
+            return  # forked before: from now on it is a run like any other
+        raise PenstockError(f"--fork {folder.name}: there is another run of that name")
     if not source.exists():
         raise PenstockError(f"--fork {folder.name}: there is no run '{source.name}' to fork from")
-    saved = checkpoint.every(source.checkpoints)
-    if not saved:
-        raise PenstockError(f"--fork {folder.name}: run '{source.name}' has no checkpoint yet")
+    good = next((c for c in checkpoint.every(source.checkpoints) if not c.damage()), None)
+    if good is None:
+        raise PenstockError(f"--fork {folder.name}: run '{source.name}' has no good checkpoint yet")
     old = load(source.run_file)
     if old.model != run.model:
         raise PenstockError(
             f"--fork {folder.name}: [model] differs from '{source.name}', so its weights do not "
             "fit; change it back, or start a new run by giving another name"
         )
+    if not run.train.epochs and run.steps() <= good.step:
+        raise PenstockError(
+            f"--fork {folder.name}: it would begin at step {good.step} and the file ends at step "
+            f"{run.steps()}; write a larger train.tokens, or train.steps={2 * good.step}"
+        )
     folder.make()
-    shutil.copytree(saved[0].path, folder.checkpoints / saved[0].path.name)
-    origin: dict[str, object] = {"forked_from": {"run": source.name, "step": saved[0].step}}
+    aside = folder.path / ".forking"
+    shutil.rmtree(aside, ignore_errors=True)
+    shutil.copytree(good.path, aside)
+    aside.rename(folder.checkpoints / good.path.name)
+    origin: dict[str, object] = {"forked_from": {"run": source.name, "step": good.step}}
     if old.data == run.data:
         origin["dataset"] = source.read_plan()["dataset"]  # the same version, not today's
     write_atomic(folder.plan_file, json.dumps(origin))

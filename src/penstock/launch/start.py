@@ -10,11 +10,12 @@ from penstock.errors import PenstockError, RunFailed
 from penstock.files import write_atomic
 from penstock.launch.listener import Listener
 from penstock.launch.local import Local, Outcome
-from penstock.launch.resume import archive, fork_from, how_to_go_on
+from penstock.launch.resume import archive, fork_from, how_to_go_on, renamed
 from penstock.ledger.journal import SupervisorJournal
 from penstock.meter import devices
 from penstock.meter.clock import now
 from penstock.plan.layout import Layout, choose
+from penstock.run.diff import closed
 from penstock.run.file import Run
 from penstock.run.folder import RunFolder
 from penstock.run.notyet import refuse
@@ -34,31 +35,30 @@ def start(
     machine = devices.find()
     listener.found(str(machine))
     source = RunFolder(run.folder)
-    if fork:
-        run = run.model_copy(update={"name": fork})
+    if fork is not None:
+        if fresh:
+            raise PenstockError("--fork and --fresh: a fork is new by itself; give one of them")
+        run = renamed(run, fork)
     folder = RunFolder(run.folder)
-    if fresh and not fork:
+    if fresh:
+        _prepare(run, {}, machine, listener)  # refuse before the old run is put aside
         archive(folder)
     with folder.lock():
-        if fork:
+        if fork is not None:
             fork_from(source, folder, run)
         how = how_to_go_on(folder, run)
         listener.going_on(how, folder)
         if how.finished:
             return folder
-        _launch(how.run, folder, machine, listener, began)
+        _launch(closed(how.run), folder, machine, listener, began)
     return folder
 
 
 def _launch(
     run: Run, folder: RunFolder, machine: devices.Devices, listener: Listener, began: float
 ) -> None:
-    # All that can be refused is, before the folder says that there is a run.
     before = folder.read_plan()
-    dataset = open_dataset(before.get("dataset", run.data.dataset), listener.progress)
-    stream = Stream(dataset, run.sequence, run.train.seed, run.evaluate.holdout)
-    layout = _layout(run, dataset, machine, machine.ranks(run.cluster.accelerators))
-    plan = _plan(run, stream, layout, machine)
+    layout, plan = _prepare(run, before, machine, listener)
     if "forked_from" in before:
         plan["forked_from"] = before["forked_from"]
 
@@ -105,6 +105,24 @@ def _supervise(
         journal.close()
         folder.granted("stop")
     return outcome
+
+
+def _prepare(
+    run: Run, before: dict[str, Any], machine: devices.Devices, listener: Listener
+) -> tuple[Layout, dict[str, Any]]:
+    """The layout and the plan. What can be refused is, before the folder says there is a run."""
+    dataset = open_dataset(before.get("dataset", run.data.dataset), listener.progress)
+    stream = Stream(dataset, run.sequence, run.train.seed, run.evaluate.holdout)
+    if run.batch_samples > stream.samples:
+        raise PenstockError(
+            f"train.batch_tokens = {run.batch_tokens}: more than {dataset.id} has, which is "
+            f"{stream.samples * run.sequence} tokens; write less"
+        )
+    ranks = machine.ranks(run.cluster.accelerators)
+    if run.cluster.accelerators == "all" and run.layout is None:
+        ranks = min(ranks, run.batch_samples)  # more would only add up zeros
+    layout = _layout(run, dataset, machine, ranks)
+    return layout, _plan(run, stream, layout, machine)
 
 
 def _layout(run: Run, dataset: Dataset, machine: devices.Devices, ranks: int) -> Layout:

@@ -32,6 +32,11 @@ class Devices:
                 f"cluster.accelerators = {asked}: this machine has {self}; "
                 f"ask for {self.count} or fewer"
             )
+        if int(asked) > 4 * self.count:
+            raise PenstockError(
+                f"cluster.accelerators = {asked}: this machine has {self}, and more than four "
+                f"ranks on a core only wait for each other; ask for {4 * self.count} or fewer"
+            )
         return int(asked)
 
     def threads(self, ranks: int) -> int:

@@ -44,7 +44,12 @@ def choose(
     asked = run.layout
     if kind == "cpu":
         memory_bytes //= ranks  # the ranks of a machine share it; an accelerator has its own
-    shard = asked.shard if asked else _fewest_shards(shape, ranks, memory_bytes)
+    if asked and asked.shard:
+        shard = asked.shard
+    elif asked and asked.replicate:
+        shard = max(1, ranks // asked.replicate)
+    else:
+        shard = _fewest_shards(shape, ranks, memory_bytes)
     replicate = asked.replicate if asked and asked.replicate else max(1, ranks // shard)
     if replicate * shard != ranks:
         raise PenstockError(
@@ -63,6 +68,12 @@ def _fewest_shards(shape: ModelShape | None, ranks: int, memory_bytes: int) -> i
     if shape is None:  # the user's own module: its size is not known before it is built
         return 1
     state = shape.params() * STATE_BYTES_PER_PARAM
+    if state > memory_bytes * ranks:
+        raise PenstockError(
+            f"model: {shape.params() / 1e9:.1f}B parameters need {state / 1e9:,.0f} GB for "
+            f"weights, gradients and optimizer; {ranks} rank{'s' if ranks > 1 else ''} here have "
+            f"{memory_bytes * ranks / 1e9:,.0f} GB. Choose a smaller model or more accelerators"
+        )
     fits = (
         n for n in range(1, ranks + 1) if ranks % n == 0 and state / n <= memory_bytes * STATE_SHARE
     )

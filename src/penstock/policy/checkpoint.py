@@ -13,9 +13,12 @@ SHORTEST_S = 15.0
 
 
 def interval_s(save_s: float, mtbf_s: float) -> float:
-    """Young's interval, sqrt(2 × save × time between failures), within the bounds above."""
+    """Young's interval, sqrt(2 × save × time between failures), within the bounds above.
+
+    The upper bound is for people; it may not make saving cost more than one part in twenty.
+    """
     best = (2.0 * max(save_s, 1e-3) * mtbf_s) ** 0.5
-    return min(max(best, SHORTEST_S), LONGEST_S)
+    return min(max(best, SHORTEST_S), max(LONGEST_S, 20.0 * save_s))
 
 
 @cache

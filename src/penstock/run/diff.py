@@ -12,7 +12,16 @@ from penstock.run.file import Run
 from penstock.run.save import to_table
 from penstock.run.train import LENGTHS
 
-_SAFE = ("log", "guard", "cluster", "layout", "budget", "evaluate.every")
+_SAFE = (
+    "log",
+    "guard",
+    "cluster",
+    "layout",
+    "budget",
+    "evaluate.every",
+    "evaluate.tokens",
+    "data.on_bad_shard",
+)
 
 
 @dataclass(frozen=True)
@@ -28,14 +37,14 @@ class Change:
 def diff(old: Run, new: Run) -> list[Change]:
     """The changes, in the reference's order. What `new` leaves open stays as it was in `old`."""
     new = keep_choices(old, new)
-    before, after = _flat(to_table(_closed(old))), _flat(to_table(_closed(new)))
+    before, after = _flat(to_table(closed(old))), _flat(to_table(closed(new)))
     order = {field.name: place for place, field in enumerate(fields.fields())}
     names = sorted(before.keys() | after.keys(), key=order.__getitem__)
     longer = _longer(old, new)
     return [
         Change(name, before.get(name), after.get(name), _is_safe(name, longer))
         for name in names
-        if before.get(name) != after.get(name)
+        if before.get(name) != after.get(name) and name != "dir"  # a run may be moved
     ]
 
 
@@ -62,7 +71,8 @@ def describe(changes: list[Change]) -> str:
     return "\n".join(lines)
 
 
-def _closed(run: Run) -> Run:
+def closed(run: Run) -> Run:
+    """The run with every choice made, so that a later version's rules cannot change it."""
     return _with(run, run.choices())
 
 

@@ -28,7 +28,7 @@ NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9_-])?", re.ASCII)
 DEFAULT_SEQUENCE = 2048
 
 
-def _name(found: object) -> str:
+def read_name(found: object) -> str:
     # A name becomes a folder: it must not climb out of `dir` or hide itself.
     name = text(found)
     if len(name) > 100:
@@ -43,7 +43,7 @@ def _name(found: object) -> str:
 
 Name = Annotated[
     str,
-    PlainValidator(_name),
+    PlainValidator(read_name),
     WithJsonSchema({"title": "name", "type": "string", "pattern": f"^{NAME.pattern}$"}),
 ]
 

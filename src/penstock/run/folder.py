@@ -72,11 +72,18 @@ class RunFolder:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Held by the supervisor for as long as the run runs; freed by the kernel when it dies."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with open(self.path / "lock", "a+") as file:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = open(self.path / "lock", "a+")  # noqa: SIM115 (closed below)
+        except OSError as error:
+            raise PenstockError(
+                f"{self.path}: the run folder cannot be written: {error.strerror}; set `dir` to a "
+                "folder that can"
+            ) from None
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 file.seek(0)
                 raise PenstockError(
                     f"run '{self.name}' is already running (process {file.read().strip() or '?'}); "
@@ -95,7 +102,7 @@ class RunFolder:
                 return False
         except FileNotFoundError:
             return False
-        except OSError:
+        except BlockingIOError:
             return True
 
     def read_plan(self) -> dict[str, Any]:

@@ -14,7 +14,10 @@ class LayoutSection(Section):
     replicate: Some | None = Field(
         None, description="Data-parallel copies; if not given, what the accelerators allow."
     )
-    shard: Some = Field(1, description="Ways the weights and optimizer are sharded (FSDP2).")
+    shard: Some | None = Field(
+        None,
+        description="Ways the weights and optimizer are sharded (FSDP2); if not given, chosen.",
+    )
     tensor: Some = Field(1, description="Ways each matrix is split.")
     pipeline: Some = Field(1, description="Pipeline stages.")
     context: Some = Field(1, description="Ways each sequence is split.")
@@ -28,5 +31,5 @@ class LayoutSection(Section):
 
     @property
     def per_replica(self) -> int:
-        """Accelerators of one replica."""
-        return prod((self.shard, self.tensor, self.pipeline, self.context))
+        """Accelerators of one replica, as far as the file says."""
+        return prod((self.shard or 1, self.tensor, self.pipeline, self.context))

@@ -88,10 +88,7 @@ def _layout(run: Run) -> str:
     if run.layout is None:
         return "chosen at start"
     given = run.layout.model_dump(exclude_defaults=True)
-    return (
-        ", ".join(f"{name} {value}" for name, value in given.items())
-        or "one accelerator per replica"
-    )
+    return ", ".join(f"{name} {value}" for name, value in given.items()) or "chosen at start"
 
 
 def _checkpoint(run: Run) -> str:
