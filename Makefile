@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 .PHONY: train test test-slow lint format wheel clean
 
 train: $(VENV)/.core
-	$(BIN)/penstock train examples/stdlib.toml
+	@$(BIN)/penstock train examples/stdlib.toml
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest

@@ -11,12 +11,14 @@ torch=$(grep '^torch==' "$here/constraints.txt")
 
 gpus=$( (nvidia-smi -L 2>/dev/null || true) | grep -c '^GPU' || true)
 if [ "$gpus" -gt 0 ]; then
-  echo "$gpus × $(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1 | sed 's/^NVIDIA //')"
+  name=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1 | sed 's/^NVIDIA //')
+  cuda=$(nvidia-smi | grep -o 'CUDA Version: [0-9.]*' | grep -o '[0-9.]*$' || true)
+  echo "$gpus × $name${cuda:+, CUDA $cuda}"
 else
   echo "$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) CPU cores"
 fi
 
-[ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
+[ -x "$venv/bin/pip" ] || "${PYTHON:-python3}" -m venv "$venv"
 pip=("$venv/bin/python" -m pip --disable-pip-version-check -qq)
 if ! "$venv/bin/python" -c "import importlib.metadata as m; assert m.version('torch').split('+')[0] == '${torch#torch==}'" 2>/dev/null; then
   echo "installing $torch"

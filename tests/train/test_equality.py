@@ -129,3 +129,19 @@ def test_losses_fall_and_variants_differ(alone: dict[str, Any]) -> None:
         assert answer["losses"][-1] < answer["losses"][0]
         assert max(map(abs, answer["grads"]["embed.weight"])) > 0
     assert len({a["losses"][0] for a in alone.values()}) == len(VARIANTS)
+
+
+def timeouts(layout: dict[str, int]) -> list[float]:
+    """The bound of every group that a step waits in, in seconds."""
+    from penstock.plan.layout import Layout
+    from penstock.train.world import join
+
+    os.environ["PENSTOCK_ATTEMPT"] = "timeouts"
+    world = join(Layout(**layout), "cpu", 7.0)
+    groups = [world.group("replicate"), world.group("shard")]
+    return [g._get_backend(world.device).options._timeout.total_seconds() for g in groups]
+
+
+def test_every_group_of_a_step_is_bounded(ranks: Callable[..., list[Any]]) -> None:
+    for found in ranks(4, timeouts, {"replicate": 2, "shard": 2, "microbatch": 1}):
+        assert found == [7.0, 7.0]

@@ -160,7 +160,8 @@ def test_the_screen_of_a_finished_run(written: Written) -> None:
     assert "500 tokens/s" in text
     assert "1 min 00 s" in text  # the wall-clock
     assert "useful 50.0%" in text
-    assert "def [bold]f(x):" in text  # not taken for markup
+    assert "def [bold]\n" in text  # not taken for markup
+    assert "the model writes\nf(x):" in text
     assert "compute" in text
     assert "bubble" not in text  # took no time
 
@@ -249,11 +250,11 @@ def test_after_a_restart_only_steps_that_count_are_on_the_curve(written: Written
     with written.folder.lock():
         found = facts(written.folder)
         view = View(written.folder)
+        assert view.left_s is not None
+        assert view.left_s > 0
     assert (found["steps"], found["tokens"]) == (7, 7000)
     assert view.curve["step"].tolist() == [1, 2, 3, 4, 5, 6, 7]
     assert max(view.curve["loss"]) < 10
-    assert view.left_s is not None
-    assert view.left_s > 0
     assert found["resumed_from"] == 5
     assert found["faults"] == 1
     assert found["ledger"]["redo"] > 0
@@ -340,7 +341,7 @@ def test_missing_folders(written: Written, missing: str) -> None:
     assert facts(written.folder)["status"] == "new"
 
 
-def test_the_live_screen_tells_faults_once(written: Written) -> None:
+def test_lines_of_a_running_run_and_what_is_told_at_once(written: Written) -> None:
     restarted(written)
     console = Console(record=True, width=100, file=StringIO())
     display = terminal.Terminal(console)
@@ -348,7 +349,11 @@ def test_the_live_screen_tells_faults_once(written: Written) -> None:
     for _ in range(3):
         display.next_s = 0.0
         display.tick()
+    display.fault(1, "died", "restart")
+    display.stopping()
     display.close()
     text = console.export_text()
-    assert text.count("fault: rank 1: died → restart") == 1
-    assert "step 7/20" in text
+    assert text.count("step 7/20") == 1  # no new step, no new line
+    assert "fault: rank 1: died; restarting" in text  # now, and not those of earlier launches
+    assert text.count("fault") == 1
+    assert "once more ends it at once" in text

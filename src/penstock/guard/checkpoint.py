@@ -115,9 +115,11 @@ def save(
         torch.save(local_state, aside / f"local-r{world.rank:05d}.pt")
     if world.rank == 0:
         (aside / "scalars.json").write_text(json.dumps(scalars, indent=1))
-    world.gather(None)  # every file is complete; each rank now hashes its own
+    world.gather(None)  # every file is complete
+    # Rank 0 lists: on a network file system ranks may not see the same folder at the same time.
+    names = world.broadcast(_files_in(aside))
     files: dict[str, Any] = {}
-    for part in world.gather(_hash_own(aside, world.rank, world.ranks)):
+    for part in world.gather(_seal(aside, names[world.rank :: world.ranks])):
         files |= part
     if world.rank == 0:
         manifest = {"format": 1, "step": step, "blake3": _hash_of(files), "files": files}
@@ -133,9 +135,13 @@ def load(
     weights, moments = get_state_dict(model, optimizer)
     state = {"model": weights, "optimizer": moments}
     _dcp(dcp.load, state, checkpoint.path / "state", world)
+    # Weight decay, betas and the like are the run file's to say: a fork may change them.
+    own = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
     set_state_dict(
         model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
     )
+    for group, options in zip(optimizer.param_groups, own, strict=True):
+        group.update(options)
 
 
 def load_weights(checkpoint: Checkpoint, model: nn.Module) -> None:
@@ -182,14 +188,17 @@ def hash_file(path: Path) -> str:
     return blake3(max_threads=blake3.AUTO).update_mmap(path).hexdigest()
 
 
-def weights_hash(model: nn.Module) -> str:
+def weights_hash(model: nn.Module, hashing: bool = True) -> str:
     """One hash of the full weights: equal for equal weights, whatever the layout they lie in.
 
-    All ranks must call it. The embedding of a tied head is one tensor with one name, as in memory.
+    All ranks must call it; those that are not `hashing` only lend their shards. The embedding of
+    a tied head is one tensor with one name, as in memory.
     """
     digest = blake3()
     for name, param in sorted(get_model_state_dict(model).items()):
         whole = param.full_tensor() if hasattr(param, "full_tensor") else param
+        if not hashing:
+            continue
         digest.update(f"{name} {whole.dtype} {tuple(whole.shape)}\n".encode())
         digest.update(whole.detach().cpu().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()
@@ -211,7 +220,7 @@ def _hash_of(files: dict[str, Any]) -> str:
 
 def _remove(folder: Path, what: str) -> None:
     for path in folder.glob(f".{what}-*"):
-        shutil.rmtree(path)
+        shutil.rmtree(path, ignore_errors=True)  # what cannot go now goes next time
 
 
 def _put_aside(path: Path) -> None:
@@ -221,17 +230,22 @@ def _put_aside(path: Path) -> None:
     path.rename(aside)
 
 
-def _hash_own(folder: Path, rank: int, ranks: int) -> dict[str, Any]:
-    files = sorted(p for p in folder.rglob("*") if p.is_file())
-    return {
-        str(p.relative_to(folder)): {"blake3": hash_file(p), "bytes": p.stat().st_size}
-        for p in files[rank::ranks]
-    }
+def _files_in(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+def _seal(folder: Path, names: list[str]) -> dict[str, Any]:
+    """Size and hash of some files, which are on disk when it returns."""
+    sealed = {}
+    for name in names:
+        sync(folder / name)
+        size = (folder / name).stat().st_size
+        sealed[name] = {"blake3": hash_file(folder / name), "bytes": size}
+    return sealed
 
 
 def _publish(aside: Path, final: Path, manifest: dict[str, Any]) -> None:
-    for path in aside.rglob("*"):
-        sync(path)
+    sync(aside / "state")
     write_synced(aside / MANIFEST, json.dumps(manifest, indent=1).encode())
     sync(aside)
     if final.exists():  # it has no manifest, so it is no checkpoint, but it has the name of one

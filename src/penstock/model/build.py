@@ -110,20 +110,29 @@ def summed_loss(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
     wants = takes_targets(model)
 
     def of(inputs_bs: Tensor, targets_bs: Tensor) -> Tensor:
-        given = model(inputs_bs, targets_bs) if wants else model(inputs_bs)
-        parts = given if isinstance(given, tuple | list) else [given]
-        tensors = [p for p in parts if isinstance(p, Tensor)]
-        for loss in tensors:
+        given = tensors_in(model(inputs_bs, targets_bs) if wants else model(inputs_bs))
+        for loss in given:
             if loss.dim() == 0:
                 return loss * targets_bs.numel()
-        for logits in tensors:
-            if logits.shape[:2] == inputs_bs.shape and logits.dim() == 3:
-                wide = logits if logits.dtype == torch.float64 else logits.float()
-                return F.cross_entropy(wide.flatten(0, 1), targets_bs.flatten(), reduction="sum")
-        shapes = [tuple(t.shape) for t in tensors] or type(given).__name__
-        raise PenstockError(
-            f"model: forward gave {shapes} for tokens of shape {tuple(inputs_bs.shape)}; it must "
-            "give logits [batch, sequence, vocab], or a mean loss when it takes (tokens, targets)"
-        )
+        logits = logits_in(given, inputs_bs)
+        wide = logits if logits.dtype == torch.float64 else logits.float()
+        return F.cross_entropy(wide.flatten(0, 1), targets_bs.flatten(), reduction="sum")
 
     return of
+
+
+def tensors_in(given: object) -> list[Tensor]:
+    parts = given if isinstance(given, tuple | list) else [given]
+    return [part for part in parts if isinstance(part, Tensor)]
+
+
+def logits_in(given: list[Tensor], inputs_bs: Tensor) -> Tensor:
+    """The logits among what a module gave."""
+    for logits in given:
+        if logits.dim() == 3 and logits.shape[:2] == inputs_bs.shape:
+            return logits
+    raise PenstockError(
+        f"model: forward gave {[tuple(t.shape) for t in given]} for tokens of shape "
+        f"{tuple(inputs_bs.shape)}; it must give logits [batch, sequence, vocab], or a mean loss "
+        "when it takes (tokens, targets)"
+    )

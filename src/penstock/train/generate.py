@@ -3,6 +3,8 @@
 import torch
 from torch import nn
 
+from penstock.model.build import logits_in, tensors_in
+
 
 @torch.no_grad()
 def continuation(
@@ -29,7 +31,8 @@ def continuation(
     for _ in range(count):
         seen = tokens[-width:]
         inputs_bs = torch.tensor([seen + [0] * (width - len(seen))], device=device)
-        logits_v = model(inputs_bs)[0, len(seen) - 1].float().cpu()
+        logits_bsv = logits_in(tensors_in(model(inputs_bs)), inputs_bs)
+        logits_v = logits_bsv[0, len(seen) - 1].float().cpu()
         best, ids = logits_v.topk(min(top, len(logits_v)))
         if temperature == 0:
             choice = 0

@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from torch import Tensor, nn
+from xxhash import xxh3_64_intdigest
 
 from penstock.data.feed import Feed
 from penstock.data.home import open_dataset
@@ -68,10 +70,18 @@ class Job:
         count = self.share(0, of or self.batch).micros
         return micros(samples, count, self.layout.microbatch, self.world.device)
 
+    def reseed(self, step: int) -> None:
+        """Whatever a module draws in a step (dropout) follows from (seed, step, rank) alone."""
+        drawn = f"{self.run.train.seed}:{step}:{self.world.rank}".encode()
+        torch.manual_seed(xxh3_64_intdigest(drawn) >> 1)
+
     def warm_up(self) -> None:
         start = now()
         share = self.share(0, self.batch)
+        before = [b.clone() for b in self.model.buffers()]
         self.stepper.warm_up(self.micros(self.stream.read(share.start, share.stop))[:1])
+        for buffer, value in zip(self.model.buffers(), before, strict=True):
+            buffer.copy_(value)  # running statistics must not see the warm-up
         self.journal.span("warmup", start, now())
 
     def record(self, step: int, vote: Vote, rate: float, spent: dict[str, float]) -> None:
@@ -109,14 +119,16 @@ class Job:
             return  # it gives a loss, not what comes next
         start = now()
         read = self.stream.read_held_out if self.stream.held_out else self.stream.read
-        prompt = read(0, 1)[0, :PROMPT_TOKENS]
-        tokens = continuation(
-            self.model, prompt.tolist(), SAMPLE_TOKENS, self.stream.sequence, self.run.train.seed
-        )
+        prompt = read(0, 1)[0, :PROMPT_TOKENS].tolist()
+        try:
+            tokens = continuation(
+                self.model, prompt, SAMPLE_TOKENS, self.stream.sequence, self.run.train.seed
+            )
+        except Exception as error:  # a look at the model must not fail a run that is done
+            self.journal.event("sample_failed", error=f"{type(error).__name__}: {error}")
+            return
         decode = Tokenizer.from_json(self.stream.dataset.tokenizer_json()).decode
-        self.journal.span(
-            "evaluate", start, now(), prompt=decode(prompt.tolist()), sample=decode(tokens)
-        )
+        self.journal.span("evaluate", start, now(), prompt=decode(prompt), sample=decode(tokens))
 
 
 def build(folder: RunFolder, run: Run, layout: Layout, world: World, journal: Journal) -> Job:

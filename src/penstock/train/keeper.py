@@ -16,6 +16,7 @@ from penstock.policy import checkpoint as policy
 from penstock.run.file import Run
 from penstock.run.fingerprint import fingerprint
 from penstock.run.folder import RunFolder
+from penstock.run.save import to_table
 from penstock.train.replicas import Replicas, Vote
 from penstock.train.world import World
 
@@ -112,7 +113,7 @@ class Keeper:
             "stream": self.stream.state(self.position(step)),
             "layout": self.layout.to_json(),
             "fingerprint": fingerprint(self.run),
-            "run": self.run.model_dump(mode="json", by_alias=True),
+            "run": to_table(self.run),
         }
         made = checkpoint.save(
             self.folder.checkpoints,
@@ -123,9 +124,11 @@ class Keeper:
             scalars,
             self.world,
         )
+        size = 0
         if self.world.rank == 0:
+            size = made.size_bytes
             checkpoint.retain(self.folder.checkpoints, self.run.guard.keep)
             self.folder.granted("save")
+        self.world.gather(None)  # deleting can be slow, and the next step's wait is bounded
         self.saved_step, self.saved_s, self.save_s = step, now(), now() - start
-        size = made.size_bytes
         self.journal.span("checkpoint", start, now(), step=step, path=made.path.name, bytes=size)

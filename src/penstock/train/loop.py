@@ -17,12 +17,13 @@ def fit(job: Job) -> str:
 
     for step in range(done + 1, job.steps + 1):
         clock.begin()
+        job.reseed(step)
         with clock.part("fetch"):
             batch = job.micros(feed.next())
         rate = learning_rate(step - 1, job.steps, job.peak_rate, job.run.train)
         vote = job.stepper.step(batch, job.run.batch_tokens, rate, job.wishes(step), clock)
-        job.record(step, vote, rate, clock.settle())
         job.keeper.refuse_bad(step, vote)
+        job.record(step, vote, rate, clock.settle())
         if vote.wishes["evaluate"]:
             job.evaluate(step)
         if vote.wishes["save"] or vote.wishes["stop"] or step == job.steps:

@@ -40,6 +40,10 @@ def main(where: str, attempt: int) -> str:
     except PenstockError as error:
         traceback.print_exc()
         journal.event("end", result="refused", exit_code=error.exit_code, error=str(error))
+    except torch.OutOfMemoryError as error:
+        traceback.print_exc()
+        words = f"{error} Set a smaller layout.microbatch or a larger layout.shard."
+        journal.event("end", result="refused", exit_code=1, error=f"out of memory: {words}")
     except Exception as error:
         traceback.print_exc()
         journal.event("end", result="failed", error=f"{type(error).__name__}: {error}")
@@ -57,7 +61,7 @@ def work(folder: RunFolder, journal: Journal) -> tuple[str, str]:
     job = build(folder, run, layout, world, journal)
     result = fit(job)
     start = now()
-    weights = weights_hash(job.model)
+    weights = str(world.broadcast(weights_hash(job.model, hashing=world.rank == 0)))
     journal.span("checkpoint", start, now())
     world.gather(None)  # nobody reports success before everybody has it
     return result, weights
@@ -74,7 +78,9 @@ def die_with_supervisor() -> None:
 
 if __name__ == "__main__":
     die_with_supervisor()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to handle
+    # Stops are the supervisor's to handle; a scheduler signals the whole group.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     outcome = main(sys.argv[1], int(sys.argv[2]))
     sys.stdout.flush()

@@ -1,5 +1,7 @@
 """Inside a replica: FSDP2 over the shard dimension, and the precision of compute."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -17,10 +19,7 @@ def shard(model: nn.Module, world: World, precision: str) -> None:
     """
     policy = MixedPrecisionPolicy(COMPUTE[precision], MASTER[precision])
     mesh = world.mesh["shard"]
-    units = [
-        unit for child in model.modules() if isinstance(child, nn.ModuleList) for unit in child
-    ]
-    for module in [*units, model]:
+    for module in [*dict.fromkeys(units(model)), model]:
         fully_shard(module, mesh=mesh, mp_policy=policy)
     for module in model.modules():
         if isinstance(module, FSDPModule):
@@ -28,3 +27,14 @@ def shard(model: nn.Module, world: World, precision: str) -> None:
             # averaged; plain SUM because gloo has no pre-multiplied sum.
             module.set_force_sum_reduction_for_comms(True)
             module.set_gradient_divide_factor(1.0)
+
+
+def units(module: nn.Module) -> Iterator[nn.Module]:
+    """The elements of the outermost layer lists; lists of lists are opened, layers are not."""
+    for child in module.children():
+        if not isinstance(child, nn.ModuleList) or any(
+            isinstance(element, nn.ModuleList) for element in child
+        ):
+            yield from units(child)
+        else:
+            yield from child

@@ -6,9 +6,13 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 
 from penstock.plan.layout import Layout
+
+# Ranks wait for each other in a checkpoint as long as storage takes. A rank that dies is noticed
+# at once all the same: its connections close.
+STORAGE_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class World:
         """Rank 0's value on every rank; small things only."""
         box = [value]
         if self.ranks > 1:
-            dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
+            dist.broadcast_object_list(box, src=0, group=self.host_group)
         return box[0]
 
     def gather(self, value: object) -> list:
@@ -68,8 +72,12 @@ def join(layout: Layout, kind: str, timeout_s: float) -> World:
         world_size=ranks,
         timeout=timeout,
     )
-    host = dist.new_group(backend="gloo", timeout=timeout) if kind == "cuda" else dist.group.WORLD
-    mesh = init_device_mesh(
-        kind, (layout.replicate, layout.shard), mesh_dim_names=("replicate", "shard")
+    # Groups made here and not by the mesh, whose own would have torch's default timeout.
+    grid = torch.arange(ranks).view(layout.replicate, layout.shard)
+    replicate, _ = dist.new_subgroups_by_enumeration(grid.T.tolist(), timeout=timeout)
+    shard, _ = dist.new_subgroups_by_enumeration(grid.tolist(), timeout=timeout)
+    mesh = DeviceMesh.from_group(
+        [replicate, shard], kind, mesh=grid, mesh_dim_names=("replicate", "shard")
     )
+    host = dist.new_group(backend="gloo", timeout=timedelta(seconds=STORAGE_S))
     return World(rank, ranks, device, mesh, host)

@@ -40,6 +40,8 @@ def summary(folder: RunFolder) -> dict[str, Any]:
         "effective": account.ledger.effective,
         "wall_s": account.wall_s,
         "ranks": account.ranks,
+        "rank_s": account.ledger.total,  # the sum of the ledger: wall-clock × ranks
+        "clipped_s": account.clipped_s,  # of records that contradicted others; 0 in a whole journal
         "faults": sum(len(i.faults) for i in account.invocations),
         "resumed_from": view.resumed_from,
         "checkpoint": view.checkpoint,
@@ -53,7 +55,7 @@ def screen(folder: RunFolder) -> RenderableType:
     view = View(folder)
     parts: list[RenderableType] = [_headline(view), Text(), _ledger(view), Text(), *_kept(view)]
     prompt, sample = view.last_of("prompt"), view.last_of("sample")
-    if sample:
+    if sample and view.status == "done":
         parts += [Text(), Text("Given", style="cyan"), Text(str(prompt), style="dim")]
         parts += [Text("the model writes", style="cyan"), Text(str(sample))]
     return Group(*parts)
@@ -100,7 +102,6 @@ def _status(view: View) -> Text:
 def _ledger(view: View) -> Table:
     """Every cause that took time, as seconds per rank, share and bar; the two shares below."""
     account, ledger = view.account, view.account.ledger
-    ranks = max(1, account.ranks)
     table = Table(box=None, padding=(0, 1), show_edge=False)
     for name, side in (
         ("where it went", "left"),
@@ -115,7 +116,7 @@ def _ledger(view: View) -> Table:
         if seconds > 0 or cause is Cause.UNEXPLAINED:
             style = "green" if cause is Cause.COMPUTE else "yellow" if share > 0.05 else ""
             bar = Text("█" * round(share * BAR) or "▏", style=style)
-            table.add_row(str(cause), spoken(seconds / ranks), f"{share:.1%}", bar)
+            table.add_row(str(cause), spoken(share * account.wall_s), f"{share:.1%}", bar)
     # A whole second more or less in the parts would look like an error: the sum is the window.
     table.add_row("[bold]wall-clock[/]", spoken(account.wall_s), "100.0%", _shares(view))
     return table

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from penstock.launch.listener import Listener
 from penstock.ledger.causes import Cause
+from penstock.run.diff import describe
 from penstock.run.folder import RunFolder
 from penstock.run.quantity import show_about
 from penstock.watch.view import View
@@ -62,8 +63,14 @@ class Terminal(Listener):
         elif how.exists:
             where = f"step {how.step}" if how.step else "the first step (no checkpoint yet)"
             self.console.print(f"run '{folder.name}' exists and goes on from {where}")
-            for change in how.changes:
-                self.console.print(f"  changed: {change}", style="dim", markup=False)
+            if how.changes:
+                self.console.print(describe(list(how.changes)), style="dim", markup=False)
+            if any(change.field.startswith("train.") for change in how.changes):
+                self.console.print(
+                    "  longer: the schedule is stretched, so the learning rate, and with it the "
+                    "loss, rises again first",
+                    style="dim",
+                )
 
     def launching(self, folder: RunFolder, plan: dict[str, Any]) -> None:
         layout, params = plan["layout"], plan["params"]

@@ -66,7 +66,7 @@ class View:
         found = {
             int(str(e.payload["step"])): float(str(e.payload["val_loss"]))
             for e in self.events
-            if "val_loss" in e.payload
+            if "val_loss" in e.payload and int(str(e.payload["step"])) <= self.step
         }
         return sorted(found.items())
 
@@ -92,14 +92,21 @@ class View:
         return finite(self.curve["loss"][-10:].mean()) if len(self.curve) else None
 
     @cached_property
+    def step_s(self) -> float | None:
+        """Median time of a step in the last attempt that made any: machines and layouts change."""
+        files = [f for f in journal_files(self.folder.journal, "steps") if f.ranks.start == 0]
+        for file in sorted(files, key=lambda f: -f.attempt):
+            seconds = read_steps(file.path)["total"]
+            if len(seconds):
+                return float(np.median(seconds))
+        return None
+
+    @property
     def tokens_per_s(self) -> float | None:
-        """While stepping, over all ranks: tokens of a step over the median time of one."""
-        files = journal_files(self.folder.journal, "steps")
-        totals = [read_steps(f.path)["total"] for f in files if f.ranks.start == 0]
-        seconds = np.concatenate(totals) if totals else np.empty(0)
-        if not len(seconds) or "batch_tokens" not in self.plan:
+        """While stepping, over all ranks."""
+        if not self.step_s or "batch_tokens" not in self.plan:
             return None
-        return float(self.plan["batch_tokens"] / np.median(seconds))
+        return float(self.plan["batch_tokens"] / self.step_s)
 
     @property
     def mfu(self) -> float | None:
@@ -114,11 +121,10 @@ class View:
 
     @property
     def left_s(self) -> float | None:
-        """Time to the end at the pace of the last steps, from the curve's own clock."""
-        if len(self.curve) < 3:
+        """Time to the end of a running run, at the pace of its steps."""
+        if not self.running or not self.step_s:
             return None
-        t = self.curve["t"][-50:]
-        return float((t[-1] - t[0]) / (len(t) - 1) * (self.steps - self.step))
+        return self.step_s * (self.steps - self.step)
 
     def last_of(self, key: str) -> object | None:
         """The newest value of a payload key that any rank wrote."""
@@ -127,17 +133,18 @@ class View:
 
     @property
     def resumed_from(self) -> int | None:
-        """The step that the last invocation went on from."""
-        invocations = self.account.invocations
-        began = invocations[-1].start if invocations else 0.0
-        steps = [e.payload["step"] for e in self.events if e.kind == "resumed" and e.t >= began]
-        return int(str(steps[0])) if steps else None
+        """The step that the last invocation first went on from, at its start or after a fault."""
+        began = self.account.invocations[-1].start if self.account.invocations else 0.0
+        found = [e for e in self.events if e.kind == "resumed" and e.t >= began]
+        return int(str(found[0].payload["step"])) if found else None
 
     @property
     def weights_hash(self) -> str | None:
-        """Of the weights the run ended with; None while it has not."""
-        found = self.last_of("weights_hash") if self.status in ("done", "stopped") else None
-        return str(found) if found else None
+        """Of the weights that the last attempt ended with; None while it has not."""
+        last = max((a for i in self.account.invocations for a in i.attempts), default=None)
+        ends = [e for e in self.events if e.kind == "end" and e.attempt == last]
+        found = [e.payload["weights_hash"] for e in ends if "weights_hash" in e.payload]
+        return str(found[0]) if found else None
 
     @property
     def checkpoint(self) -> str | None:
