@@ -82,7 +82,7 @@ def test_check_says_what_the_run_will_do(file):
     assert "peak 0.003, cosine, warmup 5%" in text
     assert "bf16" in text
     assert "chosen at start" in text
-    assert lines[-1] == f"The file is right. Next: penstock train {file}"
+    assert lines[-1] == f"The file is right. Next: penstock train {file} train.tokens=2M"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """`penstock check`: is the run file right, and what will it do."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +29,5 @@ def check(
             show.out.print(line, markup=False, soft_wrap=True)
     refuse(run)
     if not json:
-        show.out.print(
-            f"The file is right. Next: penstock train {file}", markup=False, soft_wrap=True
-        )
+        command = shlex.join(["penstock", "train", str(file), *(overrides or [])])
+        show.out.print(f"The file is right. Next: {command}", markup=False, soft_wrap=True)
