@@ -71,7 +71,7 @@ def _fewest_shards(shape: ModelShape | None, ranks: int, memory_bytes: int) -> i
     if state > memory_bytes * ranks:
         raise PenstockError(
             f"model: {shape.params() / 1e9:.1f}B parameters need {state / 1e9:,.0f} GB for "
-            f"weights, gradients and optimizer; {ranks} rank{'s' if ranks > 1 else ''} here have "
+            f"weights, gradients and optimizer; {ranks} rank{'s have' if ranks > 1 else ' has'} "
             f"{memory_bytes * ranks / 1e9:,.0f} GB. Choose a smaller model or more accelerators"
         )
     fits = (

@@ -60,6 +60,11 @@ class Terminal(Listener):
                 "further with a larger train.tokens (or steps, epochs), or anew with --fresh or "
                 "another name."
             )
+        elif how.exists and "layout" not in folder.read_plan():  # a fork that was never launched
+            origin = folder.read_plan()["forked_from"]
+            self.console.print(
+                f"run '{folder.name}' begins at step {how.step} of '{origin['run']}'", markup=False
+            )
         elif how.exists:
             where = f"step {how.step}" if how.step else "the first step (no checkpoint yet)"
             self.console.print(f"run '{folder.name}' exists and goes on from {where}")
