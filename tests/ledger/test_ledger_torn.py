@@ -10,7 +10,6 @@ import pytest
 from penstock.errors import PenstockError
 from penstock.ledger.journal import Journal, SupervisorJournal
 from penstock.ledger.readers import (
-    CurveTail,
     Event,
     next_attempt,
     read_curve,
@@ -73,20 +72,6 @@ def test_the_fields_come_back(folder: Path) -> None:
     curve = read_curve(folder / "a0003-r00000.curve")[3]
     assert (curve["t"], curve["loss"], curve["tokens"], curve["step"]) == (106.0, 1.25, 1536.0, 3)
     assert curve["learning_rate"] == np.float32(1e-3)
-
-
-def test_a_follower_sees_each_record_once_at_any_pace(folder: Path, tmp_path: Path) -> None:
-    data = (folder / "a0003-r00000.curve").read_bytes()
-    whole = read_curve(folder / "a0003-r00000.curve")
-    for pace in (1, 7, 40, 64, 1000):
-        path = tmp_path / f"pace{pace}.curve"
-        tail = CurveTail(path)
-        seen = [tail.new()]  # the file is not there yet
-        for length in range(pace, len(data) + pace, pace):
-            path.write_bytes(data[:length])
-            seen.append(tail.new())
-        assert np.array_equal(np.concatenate(seen), whole)
-        assert len(tail.new()) == 0
 
 
 def test_a_later_supervisor_repairs_the_line_that_was_torn(tmp_path: Path) -> None:

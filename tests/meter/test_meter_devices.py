@@ -1,5 +1,7 @@
 """What the machine has, and how many ranks `cluster.accelerators` means on it."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,3 +76,33 @@ def test_find_on_a_machine_without_and_with_accelerators(monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Properties)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     assert find() == H100
+
+
+@pytest.mark.parametrize(
+    ("files", "cores", "memory"),
+    [
+        ({}, 8, None),
+        ({"cpu.max": "150000 100000\n", "memory.max": "1048576\n"}, 2, 1 << 20),
+        ({"cpu.max": "max 100000\n", "memory.max": "max\n"}, 8, None),
+        ({"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, 3, None),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8, None),
+        ({"memory/memory.limit_in_bytes": "4096"}, 8, 4096),
+    ],
+)
+def test_the_limits_of_a_container_count(
+    files: dict[str, str],
+    cores: int,
+    memory: int | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(devices, "CGROUP", tmp_path)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
+    assert cpu_cores() == cores
+    if memory is not None:
+        assert devices.host_memory_bytes() == memory
+    else:
+        assert devices.host_memory_bytes() > 1 << 26

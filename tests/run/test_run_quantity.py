@@ -140,23 +140,6 @@ def test_shown_short():
     assert quantity.show_about(7) == "7"
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.0123, "12.3 ms"),
-        (59.94, "59.9 s"),
-        (59.96, "1 min"),
-        (61, "1 min 1 s"),
-        (3599.6, "1 h"),
-        (3725.2, "1 h 2 min"),
-        (86_399, "1 day"),
-        (200_000, "2 days 8 h"),
-    ],
-)
-def test_time_for_people(seconds, text):
-    assert quantity.show_about_duration(seconds) == text
-
-
 @given(st.integers(0, 2**63 - 1) | st.sampled_from([10**k for k in range(19)]))
 def test_count_round_trip(number):
     assert quantity.count(quantity.show_count(number)) == number

@@ -69,20 +69,6 @@ def next_attempt(folder: Path | str) -> int:
     return max((a for a in [*launches, *used] if a is not None), default=-1) + 1
 
 
-class CurveTail:
-    """Follows a `.curve` file that may still be written, or not be there yet."""
-
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
-        self.seen = 0
-
-    def new(self) -> np.ndarray:
-        """The records appended since the last call."""
-        records = read_records(self.path, "curve", first=self.seen)
-        self.seen += len(records)
-        return records
-
-
 def _event(line: bytes, path: Path) -> Event | None:
     try:
         payload = json.loads(line)

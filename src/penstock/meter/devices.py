@@ -1,9 +1,13 @@
 """What this machine has to train on."""
 
+import contextlib
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from penstock.errors import PenstockError
+
+CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,31 @@ class Devices:
 
 
 def cpu_cores() -> int:
-    """Cores this process may use, which on a shared machine is fewer than there are."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores this process may use, which on a shared machine or in a container is fewer than all."""
+    if hasattr(os, "sched_getaffinity"):
+        allowed = len(os.sched_getaffinity(0))
+    else:
+        allowed = os.cpu_count() or 1
+    quota = _number(CGROUP / "cpu/cpu.cfs_quota_us")
+    period = _number(CGROUP / "cpu/cpu.cfs_period_us")
+    with contextlib.suppress(OSError, ValueError):  # the second version of cgroups
+        quota, period = map(int, (CGROUP / "cpu.max").read_text().split())
+    return max(1, min(allowed, -(-quota // period))) if quota > 0 and period > 0 else allowed
+
+
+def host_memory_bytes() -> int:
+    """Memory of the machine, or of the container."""
+    limits = [_number(CGROUP / name) for name in ("memory.max", "memory/memory.limit_in_bytes")]
+    limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return min(limit for limit in limits if limit > 0)
+
+
+def _number(path: Path) -> int:
+    """The number in a file of the kernel; 0 when there is none, or it says `max`."""
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return 0
 
 
 def find() -> Devices:
@@ -65,5 +92,4 @@ def find() -> Devices:
             torch.version.cuda or "?",
             properties.total_memory,
         )
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Devices("cpu", cpu_cores(), "", "", memory)
+    return Devices("cpu", cpu_cores(), "", "", host_memory_bytes())

@@ -219,20 +219,6 @@ def show_duration(seconds: float) -> str:
     return f"{int(seconds) if seconds.is_integer() else repr(seconds)} s"
 
 
-def show_about_duration(seconds: float) -> str:
-    """Two figures of time for people, not exact: 3725.2 is "1 h 2 min", 0.0123 is "12.3 ms"."""
-    if seconds < 59.95:
-        return f"{seconds * 1000:.3g} ms" if 0 < seconds < 0.9995 else f"{seconds:.3g} s"
-    small, left = (1, round(seconds)) if seconds < 3599.5 else (60, round(seconds / 60) * 60)
-    if left >= 86400:
-        small, left = 3600, round(seconds / 3600) * 3600
-    names = {1: ("min", "s"), 60: ("h", "min"), 3600: ("day", "h")}
-    large, name = {1: 60, 60: 3600, 3600: 86400}[small], names[small]
-    whole, rest = divmod(left, large)
-    days = "s" if name[0] == "day" and whole > 1 else ""
-    return f"{whole} {name[0]}{days}" + (f" {rest // small} {name[1]}" if rest else "")
-
-
 def show_share(part: float) -> str:
     """Per cent where that is exact, else the plain number."""
     text = f"{part * 100:.6g}%"
