@@ -1,5 +1,6 @@
 """Whole runs in real processes: going on, stopping, forking, and dying at any moment."""
 
+import contextlib
 import json
 import os
 import random
@@ -123,6 +124,33 @@ def test_a_rank_killed_at_a_random_moment_leaves_no_trace_in_the_weights(
     assert report["val_losses"] == undisturbed["val_losses"]
     assert report["ledger"]["down"] > 0
     assert sum(report["ledger"].values()) == pytest.approx(2 * report["wall_s"], rel=1e-6)
+
+
+class KillAtBirth(Listener):
+    """Kills a rank while it still imports, before it has written anything."""
+
+    def launching(self, folder: RunFolder, plan: dict[str, Any]) -> None:
+        threading.Thread(target=self._kill, args=(folder,), daemon=True).start()
+
+    def _kill(self, folder: RunFolder) -> None:
+        mark = f"penstock.train.rank\0{folder.path}\0".encode()
+        while True:
+            for line in Path("/proc").glob("[0-9]*/cmdline"):
+                with contextlib.suppress(OSError):
+                    if mark in line.read_bytes():
+                        os.kill(int(line.parent.name), signal.SIGKILL)
+                        return
+
+
+def test_a_rank_that_dies_before_its_first_word_is_named_and_replaced(run_file: MakeFile) -> None:
+    report = go(run_file(**{"cluster.accelerators": 1}), listener=KillAtBirth())
+    assert report["status"] == "done"
+    folder = RunFolder(Path(report["folder"]))
+    assert not (folder.journal / "a0000-r00000.events").exists()
+    faults = [e for e in read_events(folder.journal / "supervisor.events") if e.kind == "fault"]
+    assert [f.payload["reason"] for f in faults] == [
+        "the process was killed by SIGKILL (out of memory?)"
+    ]
 
 
 def test_a_killed_supervisor_takes_its_ranks_along_and_the_run_goes_on_later(

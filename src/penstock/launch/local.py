@@ -82,7 +82,6 @@ class Local:
     folder: RunFolder
     journal: SupervisorJournal
     ranks: int
-    device: str  # "cpu" or "cuda"
     threads: int  # CPU threads of a rank
     allowed: int  # guard.restarts
     timeout_s: float  # guard.timeout
@@ -199,8 +198,8 @@ class Local:
     def _ended(self, attempt: int) -> restart.Ended:
         results: list[str | None] = []
         for rank in range(self.ranks):
-            ends = [e for e in self._events(attempt, rank) if e.kind == "end"]
-            results.append(str(ends[-1].payload["result"]) if ends else None)
+            end = self._end(attempt, rank)
+            results.append(str(end["result"]) if end else None)
         # Only what is saved is progress: an attempt that gets a step further and dies before its
         # save would otherwise be tried for ever.
         saved = published(self.folder.checkpoints)
@@ -212,7 +211,8 @@ class Local:
         # A rank that vanished without a word is the one to name; its peers only noticed.
         silent = [rank for rank in fault.died if ended.results[rank] is None]
         rank = (silent or fault.died or [0])[0]
-        reason = fault.words or (fault.how_died(rank) if silent else self._error(attempt, rank))
+        said = str(self._end(attempt, rank).get("error", ""))
+        reason = fault.words or (fault.how_died(rank) if silent else said)
         self.last_reason = reason
         since = self._stopped_since(attempt, fault.t)
         self.journal.event(
@@ -228,25 +228,25 @@ class Local:
 
     def _stopped_since(self, attempt: int, t: float) -> float:
         """When work stopped: at the fault, or long before when the ranks hung until a timeout."""
-        last = 0.0
+        worked: list[float] = []
         for rank in range(self.ranks):
             name = file_name(attempt, range(rank, rank + 1), "steps")
-            steps = read_steps(self.folder.journal / name)
-            spans = [e.end or e.t for e in self._events(attempt, rank) if e.kind != "end"]
-            last = max(last, *spans[-1:], *(steps["start"][-1:] + steps["total"][-1:]))
-        return last if last and t - last >= self.timeout_s else t
+            steps = read_steps(self.folder.journal / name)[-1:]
+            worked += (steps["start"] + steps["total"]).tolist()
+            worked += [e.end or e.t for e in self._events(attempt, rank) if e.kind != "end"]
+        last = max(worked, default=t)  # a rank may die before it has written anything
+        return last if t - last >= self.timeout_s else t
 
-    def _error(self, attempt: int, rank: int) -> str:
-        ends = [e for e in self._events(attempt, rank) if e.kind == "end"]
-        return str(ends[-1].payload.get("error", "")) if ends else ""
+    def _end(self, attempt: int, rank: int) -> dict[str, object]:
+        """A rank's last word; empty when it left none."""
+        ends = [e.payload for e in self._events(attempt, rank) if e.kind == "end"]
+        return ends[-1] if ends else {}
 
     def _why_given_up(self, attempt: int, ended: restart.Ended) -> Outcome:
         for rank, result in enumerate(ended.results):
             if result == "refused":
-                end = [e for e in self._events(attempt, rank) if e.kind == "end"][-1]
-                return Outcome(
-                    "failed", str(end.payload["error"]), int(str(end.payload["exit_code"]))
-                )
+                end = self._end(attempt, rank)
+                return Outcome("failed", str(end["error"]), int(str(end["exit_code"])))
         full = shutil.disk_usage(self.folder.path).free < FULL_BYTES
         last = self.last_reason + ("; the disk is full" if full else "")
         tries = f"{self.allowed + 1} tries in a row" if self.allowed else "the only try"

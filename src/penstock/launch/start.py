@@ -91,7 +91,6 @@ def _supervise(
             folder=folder,
             journal=journal,
             ranks=layout.ranks,
-            device=machine.kind,
             threads=machine.threads(layout.ranks),
             allowed=run.guard.restarts,
             timeout_s=run.guard.timeout,

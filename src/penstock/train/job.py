@@ -46,11 +46,6 @@ class Job:
     peak_rate: float
     evaluated_s: float = field(default_factory=now)  # when the last validation ended
 
-    @property
-    def batch(self) -> int:
-        """Samples of a global batch."""
-        return self.run.batch_samples
-
     def share(self, start: int, stop: int) -> Share:
         return Share.of(start, stop, self.world.rank, self.world.ranks, self.layout.microbatch)
 
@@ -60,14 +55,14 @@ class Job:
         def ranges() -> Iterator[tuple[int, int]]:
             for step in range(after_step, self.steps):
                 start = self.keeper.position(step)
-                share = self.share(start, start + self.batch)
+                share = self.share(start, start + self.run.batch_samples)
                 yield share.start, share.stop
 
         return Feed(self.stream, ranges())
 
     def micros(self, samples: np.ndarray, of: int | None = None) -> list[Micro]:
         """A rank's samples on the device; `of` is the size of the global range they come from."""
-        count = self.share(0, of or self.batch).micros
+        count = self.share(0, of or self.run.batch_samples).micros
         return micros(samples, count, self.layout.microbatch, self.world.device)
 
     def reseed(self, step: int) -> None:
@@ -77,7 +72,7 @@ class Job:
 
     def warm_up(self) -> None:
         start = now()
-        share = self.share(0, self.batch)
+        share = self.share(0, self.run.batch_samples)
         before = [b.clone() for b in self.model.buffers()]
         self.stepper.warm_up(self.micros(self.stream.read(share.start, share.stop))[:1])
         for buffer, value in zip(self.model.buffers(), before, strict=True):

@@ -21,6 +21,7 @@ class World:
     ranks: int
     device: torch.device
     mesh: DeviceMesh  # dimensions: replicate, shard
+    host_group: dist.ProcessGroup | None = None  # gloo, for what lives on the host
 
     @property
     def cuda(self) -> bool:
@@ -49,8 +50,6 @@ class World:
         box: list = [None] * self.ranks
         dist.all_gather_object(box, value, group=self.host_group)
         return box
-
-    host_group: dist.ProcessGroup | None = None  # gloo, for what lives on the host
 
 
 def join(layout: Layout, kind: str, timeout_s: float) -> World:

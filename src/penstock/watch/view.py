@@ -10,7 +10,7 @@ from penstock.catalog import accelerators
 from penstock.guard.published import newest
 from penstock.ledger.merge import Account, merge
 from penstock.ledger.readers import Event, read_curve, read_events, read_steps
-from penstock.ledger.records import SUPERVISOR, journal_files
+from penstock.ledger.records import journal_files
 from penstock.meter.clock import now
 from penstock.run.file import Run
 from penstock.run.folder import RunFolder
@@ -35,10 +35,6 @@ class View:
     @cached_property
     def running(self) -> bool:
         return self.folder.running()
-
-    @cached_property
-    def supervisor(self) -> list[Event]:
-        return read_events(self.folder.journal / SUPERVISOR)
 
     @cached_property
     def events(self) -> list[Event]:
