@@ -1,0 +1,360 @@
+"""Rows of measured runs, as `Job`s: what the planner is calibrated and checked on.
+
+A row is what somebody published, so blanks are filled with what that framework does by default and
+each filled blank is written down in `assumed`. A row that cannot be filled is skipped with its
+reason.
+"""
+
+import csv
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from penstock.catalog import accelerators, models
+from penstock.catalog.shapes import ModelShape
+from penstock.errors import PenstockError
+from penstock.plan.frameworks import SHARDED, software_of
+from penstock.plan.job import Adapter, Job
+from penstock.plan.layout import Layout
+from penstock.plan.machine import Machine, of_catalog
+
+Kind = Literal["throughput", "memory"]
+NEEDED = {
+    "throughput": {"model_name", "gpu", "num_gpus", "seq_len"},
+    "memory": {"model_name", "gpu", "seq_len", "peak_mem_gib"},
+}
+# Dynamic power goes with the cube of the clock, so a power cap costs its cube root in rate.
+POWER_CAP_EXPONENT = 1 / 3
+# A stack of HBM2e, as the five of an H100 PCIe: 2000 GB/s and 80 GB (catalog).
+HBM2E_BYTES_PER_S_PER_GB = 2000e9 / 80
+
+
+class Skip(Exception):
+    """Why a row cannot be predicted."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the file, and the job that it describes."""
+
+    number: int  # 0-based, in the file
+    cells: Mapping[str, str]
+    job: Job | None
+    skipped: str  # the reason, when there is no job
+    assumed: tuple[str, ...] = ()  # what the row does not say
+
+    @property
+    def source(self) -> str:
+        return self.cells.get("source", "") or "unnamed"
+
+    @property
+    def step_s(self) -> float | None:
+        """The measured step time."""
+        seconds = number(self.cells, "step_time_s")
+        if seconds:
+            return seconds
+        rate = number(self.cells, "tokens_per_s_per_gpu")
+        return self.job.tokens / rate / self.job.layout.ranks if rate and self.job else None
+
+
+def read(path: Path) -> tuple[Kind, list[Row]]:
+    """All rows of a CSV with the columns of the throughput or of the memory table."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            lines = list(csv.DictReader(file))
+    except OSError as error:
+        raise PenstockError(f"cannot read {path}: {error.strerror}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise PenstockError(f"{path} is not a CSV file: {error}") from error
+    if not lines:
+        raise PenstockError(f"{path} has no rows; it needs a header and one row per measured run")
+    columns = {column for column in lines[0] if column}
+    kind: Kind = "memory" if "peak_mem_gib" in columns else "throughput"
+    missing = NEEDED[kind] - columns
+    if kind == "throughput" and not columns & {"step_time_s", "tokens_per_s_per_gpu"}:
+        missing = missing | {"step_time_s"}
+    if missing:
+        raise PenstockError(
+            f"{path} has no column {', '.join(sorted(missing))}; `penstock backtest --help` lists "
+            "the columns of both tables"
+        )
+    return kind, [
+        _row(i, {k: (v or "").strip() for k, v in line.items() if k})
+        for i, line in enumerate(lines)
+    ]
+
+
+def _row(i: int, cells: dict[str, str]) -> Row:
+    assumed: list[str] = []
+    try:
+        return Row(i, cells, job_of(cells, assumed), "", tuple(assumed))
+    except Skip as why:
+        return Row(i, cells, None, str(why))
+    except PenstockError as why:
+        return Row(i, cells, None, str(why))
+
+
+def job_of(cells: Mapping[str, str], assumed: list[str]) -> Job:
+    """The job of a row; `assumed` gets a line for every blank that was filled."""
+    notes = " ".join((cells.get("notes", ""), cells.get("model_name", ""))).lower()
+    software = software_of(cells.get("framework", ""), notes)
+    shape = shape_of(cells, assumed)
+    layout = layout_of(cells, software.name, notes, assumed)
+    precision = precision_of(cells.get("precision", ""), assumed)
+    batch = whole(cells, "global_batch_seqs") or layout.microbatch * layout.replicate * layout.shard
+    if "bf16-true" in cells.get("precision", "").lower() or "pure" in notes:
+        software = replace(software, weight_bytes=2.0, grad_bytes=2.0, optimizer_bytes=4.0)
+    return Job(
+        shape=shape,
+        sequence=_need(cells, "seq_len"),
+        batch=batch,
+        layout=layout,
+        machine=machine_of(cells, layout.ranks),
+        precision=precision,
+        software=software,
+        adapter=Adapter() if "lora" in cells.get("kind", "").lower() else None,
+        imbalance=1.0 if "balanced" in notes else None,
+    )
+
+
+def shape_of(cells: Mapping[str, str], assumed: list[str]) -> ModelShape:
+    """The model, completed from the preset of the same family where there is one."""
+    hidden, heads, layers = (_need(cells, name) for name in ("hidden", "heads", "layers"))
+    kv_heads = whole(cells, "kv_heads") or heads
+    experts = whole(cells, "experts")
+    ffn = whole(cells, "ffn_hidden")
+    expert_ffn = whole(cells, "moe_ffn_hidden") or (ffn if experts else 0)
+    name = cells["model_name"].lower()
+    if not ffn:
+        gated = not _ungated(name)
+        ffn = expert_ffn or (4 * hidden if not gated else round(8 * hidden / 3 / 256) * 256)
+        assumed.append(f"ffn_hidden {ffn}")
+    vocab = whole(cells, "vocab")
+    if not vocab:
+        vocab = 32000
+        assumed.append("vocab 32000")
+    shape = ModelShape(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        ffn=ffn,
+        vocab=vocab,
+        gated=not _ungated(name),
+        experts=experts,
+        experts_active=whole(cells, "topk") or (2 if experts else 0),
+        expert_ffn=expert_ffn if experts else 0,
+    )
+    twin = _twin(name, shape)
+    if twin:
+        truncated = layers < twin.layers
+        shape = replace(
+            shape,
+            head_dim=twin.head_dim,
+            qk_norm=twin.qk_norm,
+            gated=True,
+            tied=twin.tied,
+            shared_experts=twin.shared_experts,
+            dense_layers=min(1, twin.dense_layers) if truncated else twin.dense_layers,
+            q_rank=twin.q_rank,
+            kv_rank=twin.kv_rank,
+            rope_dim=twin.rope_dim,
+            nope_dim=twin.nope_dim,
+            v_dim=twin.v_dim,
+        )
+        return shape
+    params = number(cells, "params_b")
+    if params and not experts:
+        choices = [replace(shape, gated=g, tied=t) for g in (True, False) for t in (True, False)]
+        best = min(choices, key=lambda s: abs(s.params() - params * 1e9))
+        if abs(best.params() / 1e9 / params - 1) < 0.1:
+            return best
+    return shape
+
+
+def _ungated(name: str) -> bool:
+    return re.search(r"gpt|mpt|nemotron|opt-|bloom|falcon|pythia|phi|bert|t5", name) is not None
+
+
+@cache
+def _presets() -> tuple[tuple[str, ModelShape], ...]:
+    return tuple((name, models.preset(name)) for name in models.names())
+
+
+def _twin(name: str, shape: ModelShape) -> ModelShape | None:
+    """The preset with the same widths: it knows head widths, latent attention, shared experts."""
+    for _, preset in _presets():
+        if (preset.hidden, preset.heads, preset.experts) == (
+            shape.hidden,
+            shape.heads,
+            shape.experts,
+        ):
+            wide = preset.expert_ffn if preset.moe else preset.ffn
+            if wide == (shape.expert_ffn if shape.moe else shape.ffn):
+                return preset
+    if shape.experts and re.search(r"deepseek|kimi|dsv3|dsv2", name):
+        return models.preset("deepseek-v3")
+    return None
+
+
+def layout_of(cells: Mapping[str, str], framework: str, notes: str, assumed: list[str]) -> Layout:
+    tensor, pipeline, context = (whole(cells, k) or 1 for k in ("tp", "pp", "cp"))
+    model_ways = tensor * pipeline * context
+    ranks = whole(cells, "num_gpus")
+    data = whole(cells, "dp")
+    if not ranks:
+        if not data:
+            raise Skip("neither num_gpus nor dp is given")
+        ranks = data * model_ways
+    if ranks % model_ways:
+        raise Skip(f"tp × pp × cp = {model_ways} does not divide {ranks} accelerators")
+    if data != ranks // model_ways:
+        if data:
+            assumed.append(f"dp {ranks // model_ways} (the row says {data})")
+        data = ranks // model_ways
+    sharding = cells.get("sharding", "").lower()
+    zero = _zero(sharding, framework, assumed)
+    replicate, shard = (1, data) if zero else (data, 1)
+    hybrid = re.search(r"over (\d+) .*replicate (\d+)", sharding)
+    if hybrid:
+        replicate, shard = int(hybrid[2]), data // int(hybrid[2])
+    batch = whole(cells, "global_batch_seqs")
+    microbatch = whole(cells, "microbatch")
+    if not microbatch:
+        microbatch = max(1, min(batch // data, 8192 // _need(cells, "seq_len"))) if batch else 1
+        assumed.append(f"microbatch {microbatch}")
+    interleave = cells.get("interleave", "")
+    layers = _need(cells, "layers")
+    if "layers/vstage=" in interleave:
+        per = int(interleave.partition("=")[2])
+        pieces = max(1, layers // pipeline // per)
+    else:
+        pieces = int(interleave) if interleave.isdigit() else 1
+    expert = whole(cells, "ep") or 1
+    return Layout(
+        replicate=replicate,
+        shard=shard,
+        microbatch=microbatch,
+        tensor=tensor,
+        pipeline=pipeline,
+        context=context,
+        expert=expert if whole(cells, "experts") else 1,
+        recompute=_recompute(cells.get("recompute", ""), assumed),
+        interleave=pieces if pipeline > 1 else 1,
+        zero=zero or 3,
+        sequence_parallel="no sequence parallel" not in notes and framework != "megatron-deepspeed",
+        expert_tensor=whole(cells, "etp") or 1,
+    )
+
+
+def _zero(sharding: str, framework: str, assumed: list[str]) -> int:
+    stated = re.search(r"zero-?(\d)", sharding)
+    if stated:
+        return int(stated[1])
+    if "fsdp=0" in sharding or "ddp" in sharding or not sharding:
+        assumed.append(f"ZeRO-{SHARDED.get(framework, 0)} (the default of {framework})")
+        return SHARDED.get(framework, 0)
+    return 3 if "fsdp" in sharding else 0
+
+
+def _recompute(text: str, assumed: list[str]) -> str:
+    text = text.lower()
+    if not text:
+        assumed.append("recompute none")
+    for kind in ("full", "selective", "sel"):
+        if kind in text:
+            return {"sel": "selective"}.get(kind, kind)
+    return "none"
+
+
+def precision_of(text: str, assumed: list[str]) -> str:
+    text = text.lower()
+    if not text:
+        assumed.append("precision bf16")
+    if "fp4" in text:
+        return "fp4"
+    if re.search(r"mx|fine", text):
+        return "mxfp8"
+    if "rowwise" in text:
+        return "fp8-rowwise"
+    if "fp8" in text:
+        return "fp8"
+    if "fp16" in text:
+        return "fp16"
+    return "fp32" if "fp32" in text and "bf16" not in text else "bf16"
+
+
+def machine_of(cells: Mapping[str, str], ranks: int) -> Machine:
+    """The machine of a row; a power cap or another memory than the usual is in its name."""
+    gpu = cells["gpu"]
+    per_node = whole(cells, "gpus_per_node") or None
+    machine = of_catalog(
+        accelerator_named(gpu),
+        ranks,
+        min(per_node, ranks) if per_node else None,
+        number(cells, "inter_node_gbps_per_gpu") or None,
+    )
+    memory_gib = number(cells, "gpu_mem_gib") or _memory_in(gpu)
+    if memory_gib:
+        machine = replace(machine, memory_bytes=int(memory_gib * 2**30))
+    if "hbm2e" in gpu.lower() and memory_gib:
+        machine = replace(machine, memory_bytes_per_s=HBM2E_BYTES_PER_S_PER_GB * memory_gib)
+    capped = re.search(r"(\d+)\s*W\b", gpu)
+    if capped and machine.tdp_w:
+        share = min(1.0, int(capped[1]) / machine.tdp_w) ** POWER_CAP_EXPONENT
+        rates = {kind: rate * share for kind, rate in machine.matmul_flops.items()}
+        machine = replace(machine, matmul_flops=rates, tdp_w=float(capped[1]))
+    return machine
+
+
+def _memory_in(gpu: str) -> float | None:
+    found = re.search(r"(\d+)\s*GB", gpu)
+    return float(found[1]) if found else None
+
+
+@cache
+def accelerator_named(gpu: str) -> str:
+    """The catalog's name for what a row calls its GPU; the SXM part where the row does not say."""
+    plain = re.sub(r"\(.*?\)", "", gpu).split("/")[0]
+    words = re.sub(r"[-_]+", " ", plain).strip()
+    family = re.sub(r"\b\d+\s*GB\b|\bHBM\w*\b", "", words, flags=re.I).strip()
+    for name in (words, family):
+        found = accelerators.TABLE.matches(name)
+        sxm = [row for row in found if "SXM" in row.name]
+        for rows in (found, sxm):
+            if len(rows) == 1:
+                return rows[0].name
+        if sxm:
+            return max(sxm, key=lambda row: row.memory_gib).name
+    split = re.sub(r"(?<=[A-Za-z])(?=\d)", " ", family)
+    found = accelerators.TABLE.matches(split)
+    if len(found) == 1:
+        return found[0].name
+    raise Skip(f"the catalog has no accelerator '{gpu}'")
+
+
+def whole(cells: Mapping[str, str], name: str) -> int:
+    """An integer cell; 0 when blank."""
+    value = number(cells, name)
+    return int(value) if value else 0
+
+
+def number(cells: Mapping[str, str], name: str) -> float | None:
+    """A numeric cell; None when blank."""
+    text = cells.get(name, "")
+    if not text:
+        return None
+    try:
+        return float(text.replace(",", ""))
+    except ValueError:
+        raise Skip(f"{name} is '{text}', not a number") from None
+
+
+def _need(cells: Mapping[str, str], name: str) -> int:
+    value = whole(cells, name)
+    if value < 1:
+        raise Skip(f"{name} is blank")
+    return value
