@@ -8,6 +8,8 @@ from penstock.plan.job import Software
 _MEGATRON = Software(
     name="megatron",
     fused=True,
+    native_attention=True,
+    torch_checkpoints=False,
     weight_bytes=2.0,
     grad_bytes=4.0,
     optimizer_bytes=12.0,
@@ -15,6 +17,8 @@ _MEGATRON = Software(
 _NEMO = Software(
     name="nemo",
     fused=True,
+    native_attention=True,
+    torch_checkpoints=False,
     overlap_tensor=True,
     weight_bytes=2.0,
     grad_bytes=4.0,
@@ -31,13 +35,18 @@ KNOWN: tuple[tuple[str, Software], ...] = (
             name="megatron-deepspeed",
             fused=True,
             flash=False,
+            overlap_data=False,
+            torch_checkpoints=False,
             weight_bytes=2.0,
             grad_bytes=2.0,
             optimizer_bytes=12.0,
         ),
     ),
     (r"megatron", _MEGATRON),
-    (r"maxtext|jax|xla", Software(name="xla", fused=True, overlap_tensor=True)),
+    (
+        r"maxtext|jax|xla",
+        Software(name="xla", fused=True, native_attention=True, overlap_tensor=True),
+    ),
     (r"torchtitan", Software(name="torchtitan")),
     (r"composer|llm-foundry|fsdp1", Software(name="composer")),
     (

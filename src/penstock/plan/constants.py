@@ -1,0 +1,69 @@
+"""Every constant that was fitted to measurements: its meaning, and where its prior comes from.
+
+Nothing else in the planner is fitted to throughput. Peak and sustained rates, bandwidths, latencies
+and powers are facts of the catalog or of a probe; the rest is counted from the model's shape.
+`scripts/fit_plan.py` makes the fit and the leave-one-source-out fits, and writes them beside this
+file.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib import resources
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The defaults are the priors: what one would say before looking at any training run."""
+
+    # Compute. Shares are of the best sustained matmul of the catalog, at the operand's precision.
+    matmul: float = 0.90  # 16-bit: training holds the clock down; the best matmul is one cold shape
+    matmul_fp8: float = 0.80  # 8-bit with one scale per tensor
+    block_scaling: float = 0.93  # of that, when every 32 elements have a scale (MXFP8, NVFP4)
+    rowwise_scaling: float = 0.75  # of that, with one scale per row, cast apart from the matmul
+    reuse: float = 1.0  # operand and result traffic of a matmul, over reading and writing each once
+    attention: float = 0.60  # fused attention made for the chip, forward and backward together
+    attention_portable: float = 0.45  # fused attention of an older chip run on Hopper and later
+    # Memory-bound work, in reads or writes of a layer's activations over forward and backward.
+    passes_fused: float = 8.0  # compiled or hand-fused
+    passes_eager: float = 20.0  # one kernel per operation
+    score_passes: float = 9.0  # over the score matrix, where attention writes it to memory
+    permute_passes: float = 8.0  # over the routed copies of the tokens, to and from expert order
+    cast_passes: float = 2.5  # over a matmul's operands, to make them 8- or 4-bit
+    # The host, which has to issue every kernel: seconds per layer and microbatch.
+    host_layer_s: float = 1.0e-3
+    host_expert_s: float = 4.0e-3  # a layer with routed experts
+    host_dropless_s: float = 3.0e-3  # more, when it must wait to see how many tokens each got
+    # Communication.
+    tensor_exposed: float = 0.35  # of tensor-parallel collectives that run behind matmuls
+    hidden_share: float = 0.80  # of compute behind which sharded weights and gradients can travel
+    contention: float = 0.15  # compute slowed per second of collective behind it
+    all_to_all: float = 0.55  # of a tier's bandwidth, when every rank talks to every other
+    jitter: float = 0.004  # of the step, per doubling of the number of nodes
+
+
+MEANING: Mapping[str, str] = {}
+
+
+@cache
+def _fits() -> dict[str, dict[str, float]]:
+    """The committed fits: "all", and one per source left out."""
+    text = resources.files("penstock.plan").joinpath("fitted.json").read_text(encoding="utf-8")
+    found: dict[str, dict[str, float]] = json.loads(text)["fits"]
+    return found
+
+
+def fitted() -> Constants:
+    """The constants that plans use."""
+    return Constants(**_fits()["all"])
+
+
+def without(source: str) -> Constants:
+    """The constants fitted without one source; all sources when it is not one of them."""
+    fits = _fits()
+    return Constants(**fits.get(f"without {source}", fits["all"]))
+
+
+def names() -> list[str]:
+    return [field.name for field in fields(Constants)]

@@ -1,0 +1,87 @@
+"""`Job`: everything that the time and the memory of one optimizer step depend on, and nothing else.
+
+A run and a cluster make one; so does a row of published measurements. Time and memory models read
+only this, so that what is checked against measurements is what plans a run.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from penstock.catalog.shapes import ModelShape
+from penstock.plan.layout import Layout
+from penstock.plan.machine import Machine
+
+Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "fp4"]
+
+# The rate a precision's matmuls run at, as the catalog names rates.
+RATE_OF = {"mxfp8": "fp8", "fp64": "fp32"}
+
+
+@dataclass(frozen=True)
+class Software:
+    """What the training program does that shows in time or memory."""
+
+    name: str = "penstock"
+    fused: bool = False  # compiled or hand-fused element-wise work, against eager torch
+    overlap_tensor: bool = False  # tensor-parallel collectives run behind matmuls
+    overlap_data: bool = True  # gradients travel while the backward pass goes on
+    overlap_experts: bool = False  # expert all-to-all runs behind other microbatches
+    dropless: bool = True  # every routed token is computed: shapes change, the host must look
+    graphs: bool = False  # CUDA graphs: no launch cost per kernel
+    native_attention: bool = False  # fused attention made for the chip (cuDNN), not a portable one
+    torch_checkpoints: bool = True  # selective recompute is PyTorch's, not Megatron's
+    flash: bool = True  # attention that never writes its scores to memory
+    weight_bytes: float = 4.0  # stored, per parameter
+    grad_bytes: float = 4.0
+    reduce_bytes: float = 4.0  # per gradient element that travels
+    optimizer_bytes: float = 8.0  # per parameter, with a master copy where weights are narrow
+    accumulates: bool = True  # gradients are kept over microbatches
+    chunked_loss: bool = False  # all logits are never in memory at once
+    offload: bool = False  # optimizer state lives on the host
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """Low-rank training of a frozen model."""
+
+    rank: int = 16
+    bits: int = 16  # of the frozen weights; 4 is QLoRA
+
+
+@dataclass(frozen=True)
+class Job:
+    """One optimizer step of one model on one machine."""
+
+    shape: ModelShape
+    sequence: int  # tokens
+    batch: int  # sequences per optimizer step, over all ranks
+    layout: Layout
+    machine: Machine
+    precision: str = "bf16"  # of the matmuls; a `Precision`
+    software: Software = field(default_factory=Software)
+    adapter: Adapter | None = None
+    imbalance: float | None = None  # most loaded expert over the mean; None: usual for the routing
+
+    @property
+    def data_ways(self) -> int:
+        """Ranks that read different sequences."""
+        return self.layout.replicate * self.layout.shard
+
+    @property
+    def microbatches(self) -> int:
+        """Forward passes of one rank in a step."""
+        per_rank = self.batch / self.data_ways
+        return max(1, -(-int(per_rank) // self.layout.microbatch))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a step, over all ranks."""
+        return self.batch * self.sequence
+
+    @property
+    def rank_tokens(self) -> float:
+        """Tokens of one microbatch that one rank's activations hold (context split, tensor not)."""
+        return self.layout.microbatch * self.sequence / self.layout.context
+
+    def with_layout(self, layout: Layout) -> "Job":
+        return replace(self, layout=layout)
