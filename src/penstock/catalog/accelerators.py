@@ -7,7 +7,7 @@ from typing import Literal
 from penstock.catalog.fact import Fact
 from penstock.catalog.table import Table
 
-Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
+Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +19,7 @@ class Accelerator(Fact):
     fp16_tflops: float | None
     bf16_tflops: float | None
     fp8_tflops: float | None
+    fp4_tflops: float | None
     tf32_tflops: float | None
     fp32_tflops: float | None  # outside the tensor cores
     matmul_bf16_tflops: float | None  # the best bf16 matmul anybody measured

@@ -11,7 +11,7 @@ class ModelShape:
     hidden: int
     heads: int
     kv_heads: int
-    ffn: int  # inner width of a dense SwiGLU block
+    ffn: int  # inner width of a dense block
     vocab: int
     tied: bool = False  # the head shares the embedding
     head_dim: int | None = None  # None: hidden / heads
@@ -20,6 +20,7 @@ class ModelShape:
     norm_eps: float = 1e-5
     qk_norm: bool = False  # RMSNorm on each head's query and key
     attention_bias: bool = False  # biases on q, k, v
+    gated: bool = True  # SwiGLU, three matrices; False: an older block with two (GPT, MPT)
     # Mixture of experts: 0 experts is a dense model.
     experts: int = 0  # routed experts per MoE layer
     experts_active: int = 0  # routed experts a token visits
@@ -60,11 +61,12 @@ class ModelShape:
 
     def ffn_params(self, layer: int, active: bool = False) -> int:
         """Parameters of one layer's feed-forward part; `active` counts what one token touches."""
+        matrices = 3 if self.gated else 2
         if not self.moe or layer < self.dense_layers:
-            return 3 * self.hidden * self.ffn
+            return matrices * self.hidden * self.ffn
         routed = self.experts_active if active else self.experts
         return (
-            3 * self.hidden * self.expert_ffn * (routed + self.shared_experts)
+            matrices * self.hidden * self.expert_ffn * (routed + self.shared_experts)
             + self.hidden * self.experts
         )
 

@@ -17,11 +17,16 @@ from importlib import resources
 class Constants:
     """The defaults are the priors: what one would say before looking at any training run."""
 
-    # Compute. Shares are of the best sustained matmul of the catalog, at the operand's precision.
-    matmul: float = 0.90  # 16-bit: training holds the clock down; the best matmul is one cold shape
-    matmul_fp8: float = 0.80  # 8-bit with one scale per tensor
-    block_scaling: float = 0.93  # of that, when every 32 elements have a scale (MXFP8, NVFP4)
-    rowwise_scaling: float = 0.75  # of that, with one scale per row, cast apart from the matmul
+    # Compute.
+    matmul: float = 0.92  # of the catalog's best 16-bit matmul, which is one cold square shape
+    matmul_fp8: float = 0.85  # the same share for 8-bit operands with one scale per tensor
+    watt_16: float = (
+        0.90  # picojoule per 16-bit FLOP at 5 nm: power, not the clock, limits big chips
+    )
+    watt_8: float = 0.50  # per 8-bit FLOP
+    watt_4: float = 0.30  # per 4-bit FLOP
+    block_scaling: float = 0.93  # of the rate, when every 32 elements have a scale (MXFP8)
+    rowwise_scaling: float = 0.70  # of the rate, with one scale per row, cast apart from the matmul
     reuse: float = 1.0  # operand and result traffic of a matmul, over reading and writing each once
     attention: float = 0.60  # fused attention made for the chip, forward and backward together
     attention_portable: float = 0.45  # fused attention of an older chip run on Hopper and later

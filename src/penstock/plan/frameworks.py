@@ -7,8 +7,9 @@ from penstock.plan.job import Software
 # Megatron keeps bf16 weights, fp32 gradients, and fp32 weights and moments in the optimizer.
 _MEGATRON = Software(
     name="megatron",
+    reduce_bytes=2.0,
     fused=True,
-    native_attention=True,
+    attention="chip",
     torch_checkpoints=False,
     weight_bytes=2.0,
     grad_bytes=4.0,
@@ -16,8 +17,9 @@ _MEGATRON = Software(
 )
 _NEMO = Software(
     name="nemo",
+    reduce_bytes=2.0,
     fused=True,
-    native_attention=True,
+    attention="chip",
     torch_checkpoints=False,
     overlap_tensor=True,
     weight_bytes=2.0,
@@ -45,10 +47,10 @@ KNOWN: tuple[tuple[str, Software], ...] = (
     (r"megatron", _MEGATRON),
     (
         r"maxtext|jax|xla",
-        Software(name="xla", fused=True, native_attention=True, overlap_tensor=True),
+        Software(name="xla", fused=True, attention="chip", overlap_tensor=True),
     ),
     (r"torchtitan", Software(name="torchtitan")),
-    (r"composer|llm-foundry|fsdp1", Software(name="composer")),
+    (r"composer|llm-foundry|fsdp1", Software(name="composer", attention="first")),
     (
         r"lit-?gpt|lightning",
         Software(name="litgpt", weight_bytes=4.0, grad_bytes=4.0, optimizer_bytes=8.0),
@@ -67,11 +69,13 @@ KNOWN: tuple[tuple[str, Software], ...] = (
 SHARDED = {"nemo": 1, "megatron": 1, "megatron-deepspeed": 0, "composer": 3, "torchtitan": 3}
 
 
-def software_of(framework: str, notes: str) -> Software:
+def software_of(framework: str, notes: str, narrow: bool = False) -> Software:
     """The program's traits; what the notes say of a run wins over its defaults."""
     name = framework.lower()
     found = next((s for pattern, s in KNOWN if re.search(pattern, name)), _FSDP)
     changes: dict[str, bool] = {}
+    if found.name == "megatron" and narrow:  # 8-bit comes with Transformer Engine's overlap
+        changes["overlap_tensor"] = True
     if "compile" in notes and "no compile" not in notes:
         changes["fused"] = True
     if re.search(r"async ?-?tp", notes):
@@ -80,6 +84,8 @@ def software_of(framework: str, notes: str) -> Software:
         changes["overlap_tensor"] = False
     if "a2a overlap" in notes:
         changes["overlap_experts"] = True
+    if "dispatcher a2a" in notes:
+        changes["dedupes"] = False
     if "tokendrop" in notes or "token drop" in notes:
         changes["dropless"] = False
     return Software(**{**vars(found), **changes}) if changes else found

@@ -26,9 +26,10 @@ class Software:
     overlap_tensor: bool = False  # tensor-parallel collectives run behind matmuls
     overlap_data: bool = True  # gradients travel while the backward pass goes on
     overlap_experts: bool = False  # expert all-to-all runs behind other microbatches
+    dedupes: bool = True  # a token with several experts in one far domain travels there once
     dropless: bool = True  # every routed token is computed: shapes change, the host must look
     graphs: bool = False  # CUDA graphs: no launch cost per kernel
-    native_attention: bool = False  # fused attention made for the chip (cuDNN), not a portable one
+    attention: str = "second"  # kernel: "first" FlashAttention, "second", or made for the "chip"
     torch_checkpoints: bool = True  # selective recompute is PyTorch's, not Megatron's
     flash: bool = True  # attention that never writes its scores to memory
     weight_bytes: float = 4.0  # stored, per parameter

@@ -1,6 +1,7 @@
 """The layout of a run: how its ranks divide the work. Chosen here when the file leaves it out."""
 
 from dataclasses import asdict, dataclass
+from math import prod
 
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
@@ -17,21 +18,53 @@ MICROBATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
 
 @dataclass(frozen=True)
 class Layout:
-    """replicate × shard = ranks; microbatch in sequences."""
+    """replicate × shard × tensor × pipeline × context = ranks; experts spread inside a replica.
 
-    replicate: int
-    shard: int
-    microbatch: int
+    The fields after `recompute` are how the parts are run; the run file does not ask for them.
+    """
+
+    replicate: int = 1  # data-parallel copies
+    shard: int = 1  # ways the weights and the optimizer are sharded
+    microbatch: int = 1  # sequences per forward pass and rank
+    tensor: int = 1
+    pipeline: int = 1
+    context: int = 1
+    expert: int = 1  # ways the routed experts are spread, over shard × context × tensor
+    recompute: str = "none"  # "selective", "full"
+    interleave: int = 1  # pieces of the model that one pipeline stage holds
+    zero: int = 3  # what `shard` shards: 1 the optimizer, 2 also gradients, 3 also weights
+    sequence_parallel: bool = True  # activations between tensor-parallel parts are split too
+    zero_bubble: bool = False  # weight gradients fill the pipeline's bubble
+    expert_tensor: int = 1  # ways each expert's matrices are split
 
     @property
     def ranks(self) -> int:
-        return self.replicate * self.shard
+        return prod((self.replicate, self.shard, self.tensor, self.pipeline, self.context))
+
+    @property
+    def model_ways(self) -> int:
+        """Ranks that together hold one copy of the layers and read the same sequences."""
+        return self.tensor * self.pipeline * self.context
 
     def __str__(self) -> str:
-        return f"{self.replicate} replicate × {self.shard} shard, microbatch {self.microbatch}"
+        ways = (
+            f"{getattr(self, name)} {name}"
+            for name in ("tensor", "pipeline", "context", "expert")
+            if getattr(self, name) > 1
+        )
+        parts = [f"{self.replicate} replicate × {self.shard} shard", *ways]
+        text = f"{' × '.join(parts)}, microbatch {self.microbatch}"
+        return text if self.recompute == "none" else f"{text}, {self.recompute} recompute"
 
-    def to_json(self) -> dict[str, int]:
-        return asdict(self)
+    def to_json(self) -> dict[str, int | str | bool]:
+        """What the run file can say, and the rest only where it is not the usual."""
+        usual = Layout()
+        always = ("replicate", "shard", "microbatch")
+        return {
+            key: value
+            for key, value in asdict(self).items()
+            if key in always or value != getattr(usual, key)
+        }
 
 
 def choose(

@@ -70,14 +70,19 @@ def all_reduce_s(g: Group, size_bytes: float) -> float:
     return 2 * gather_s(g, size_bytes)
 
 
-def all_to_all_s(g: Group, size_bytes: float, share: float) -> float:
-    """Each rank sends `size_bytes`, spread evenly over the group."""
+def all_to_all_s(g: Group, size_bytes: float, share: float, copies: int = 1) -> float:
+    """Each rank sends `size_bytes`, spread evenly over the group.
+
+    `copies` of one token may go to the same far domain; a dispatcher that knows sends one there.
+    """
     if g.ways <= 1:
         return 0.0
-    outward = size_bytes * (g.ways - g.near) / g.ways
-    inward = size_bytes * (g.near - 1) / g.ways
+    inward = size_bytes * (g.ways - 1) / g.ways
     near_s = inward / (g.inner.bytes_per_s * share) if g.near > 1 else 0.0
-    far_s = outward / (g.outer.bytes_per_s * share) if g.far > 1 else 0.0
+    far_s = 0.0
+    if g.far > 1:
+        visited = (g.far - 1) * (1 - (1 - 1 / g.far) ** copies) / copies
+        far_s = size_bytes * visited / g.outer.bytes_per_s
     return max(near_s, far_s) + g.inner.hop_s + (g.outer.hop_s if g.far > 1 else 0.0)
 
 

@@ -13,8 +13,6 @@ from penstock.plan.job import Job
 
 # Element-wise kernels reach this much of the printed bandwidth (STREAM-like figures on HBM parts).
 STREAM_SHARE = 0.85
-# NVFP4 training keeps about this share of the matmul work in 16 bits (arXiv 2509.25149).
-FP4_KEPT_WIDE = 0.15
 # Bytes per logit moved by the loss: written and read in 16 and in 32 bits, forward and backward.
 LOSS_BYTES = {True: 12.0, False: 24.0}
 # Bytes per parameter that an AdamW step moves: weight, gradient, two moments read and written.
@@ -22,6 +20,8 @@ OPTIMIZER_BYTES = 34.0
 # PyTorch's selective checkpointing saves about every second matmul: the rest is this of a forward.
 TORCH_SELECTIVE = 0.4
 HOPPER_YEAR = 2022
+# Energy of the same work on the node before: the foundry's own figure for 7 to 5 nm is 30 % less.
+SEVEN_NM = 1 / 0.7
 
 
 @dataclass(frozen=True)
@@ -79,29 +79,41 @@ class Rates:
 
 
 def rates(job: Job, c: Constants) -> Rates:
-    machine = job.machine
-    wide = _wide(job) * c.matmul
+    machine, precision = job.machine, job.precision
+    best = _wide(job)
+    wide = sustained(job, best * c.matmul, c.watt_16)
     flops, operand = wide, 2.0
-    if job.precision in ("fp8", "mxfp8", "fp8-rowwise") and "fp8" in machine.matmul_flops:
-        flops, operand = machine.matmul_flops["fp8"] * c.matmul_fp8, 1.0
-        if job.precision == "mxfp8":
+    if precision in ("fp8", "mxfp8", "fp8-rowwise") and "fp8" in machine.matmul_flops:
+        flops, operand = sustained(job, machine.matmul_flops["fp8"] * c.matmul_fp8, c.watt_8), 1.0
+        if precision == "mxfp8":
             flops *= c.block_scaling
-        if job.precision == "fp8-rowwise":
+        if precision == "fp8-rowwise":
             flops *= c.rowwise_scaling
-    elif job.precision == "fp4" and "fp4" in machine.matmul_flops:
-        narrow = machine.matmul_flops["fp4"] * c.matmul_fp8 * c.block_scaling
-        flops, operand = 1 / ((1 - FP4_KEPT_WIDE) / narrow + FP4_KEPT_WIDE / wide), 0.56
-    elif job.precision in ("fp32", "tf32"):
-        flops, operand = machine.matmul_flops.get(job.precision, wide / 2) * c.matmul, 4.0
-    native = job.software.native_attention or (machine.fact and machine.fact.year < HOPPER_YEAR)
+    elif precision == "fp4" and "fp4" in machine.matmul_flops:
+        flops, operand = sustained(job, machine.matmul_flops["fp4"] * c.matmul_fp8, c.watt_4), 0.56
+    elif precision in ("fp32", "tf32"):
+        flops, operand = machine.matmul_flops.get(precision, best / 2) * c.matmul, 4.0
+    tuned = job.software.attention == "chip" or (
+        job.software.attention == "second" and (not machine.fact or machine.fact.year < HOPPER_YEAR)
+    )
     return Rates(
         flops=flops,
         wide_flops=wide,
-        attention_flops=wide / c.matmul * (c.attention if native else c.attention_portable),
+        attention_flops=best * (c.attention if tuned else c.attention_portable),
         bytes_per_s=machine.memory_bytes_per_s * STREAM_SHARE,
         operand_bytes=operand,
         reuse=c.reuse,
     )
+
+
+def sustained(job: Job, flops: float, picojoule: float) -> float:
+    """The rate that the power limit leaves of `flops`: a soft minimum of the two."""
+    machine = job.machine
+    if not machine.tdp_w or not machine.fact:
+        return flops
+    node = SEVEN_NM if machine.fact.year < HOPPER_YEAR else 1.0
+    powered = machine.tdp_w / (picojoule * 1e-12 * node)
+    return flops / (1 + (flops / powered) ** 24) ** (1 / 24)
 
 
 def _wide(job: Job) -> float:

@@ -26,8 +26,6 @@ NEEDED = {
     "throughput": {"model_name", "gpu", "num_gpus", "seq_len"},
     "memory": {"model_name", "gpu", "seq_len", "peak_mem_gib"},
 }
-# Dynamic power goes with the cube of the clock, so a power cap costs its cube root in rate.
-POWER_CAP_EXPONENT = 1 / 3
 # A stack of HBM2e, as the five of an H100 PCIe: 2000 GB/s and 80 GB (catalog).
 HBM2E_BYTES_PER_S_PER_GB = 2000e9 / 80
 
@@ -100,10 +98,11 @@ def _row(i: int, cells: dict[str, str]) -> Row:
 def job_of(cells: Mapping[str, str], assumed: list[str]) -> Job:
     """The job of a row; `assumed` gets a line for every blank that was filled."""
     notes = " ".join((cells.get("notes", ""), cells.get("model_name", ""))).lower()
-    software = software_of(cells.get("framework", ""), notes)
+    precision = precision_of(cells.get("precision", ""), assumed)
+    narrow = precision not in ("bf16", "fp16", "fp32")
+    software = software_of(cells.get("framework", ""), notes, narrow)
     shape = shape_of(cells, assumed)
     layout = layout_of(cells, software.name, notes, assumed)
-    precision = precision_of(cells.get("precision", ""), assumed)
     batch = whole(cells, "global_batch_seqs") or layout.microbatch * layout.replicate * layout.shard
     if "bf16-true" in cells.get("precision", "").lower() or "pure" in notes:
         software = replace(software, weight_bytes=2.0, grad_bytes=2.0, optimizer_bytes=4.0)
@@ -303,10 +302,8 @@ def machine_of(cells: Mapping[str, str], ranks: int) -> Machine:
     if "hbm2e" in gpu.lower() and memory_gib:
         machine = replace(machine, memory_bytes_per_s=HBM2E_BYTES_PER_S_PER_GB * memory_gib)
     capped = re.search(r"(\d+)\s*W\b", gpu)
-    if capped and machine.tdp_w:
-        share = min(1.0, int(capped[1]) / machine.tdp_w) ** POWER_CAP_EXPONENT
-        rates = {kind: rate * share for kind, rate in machine.matmul_flops.items()}
-        machine = replace(machine, matmul_flops=rates, tdp_w=float(capped[1]))
+    if capped:
+        machine = replace(machine, tdp_w=float(capped[1]))
     return machine
 
 

@@ -193,7 +193,9 @@ def _experts_s(job: Job, c: Constants) -> float:
     g = network.group(job.machine, lay.expert, lay.expert_tensor)
     size = operators.expert_copies(job) * job.shape.hidden * 2.0 * operators.imbalance(job)
     times = 6.0 if lay.recompute == "full" else 4.0
-    seconds = times * network.all_to_all_s(g, size, c.all_to_all)
+    seconds = times * network.all_to_all_s(
+        g, size, c.all_to_all, job.shape.experts_active if job.software.dedupes else 1
+    )
     return seconds * (c.tensor_exposed if job.software.overlap_experts else 1.0)
 
 
@@ -278,6 +280,8 @@ def _reduce_s(job: Job, c: Constants, micro: Mapping[str, float]) -> float:
     if not job.software.overlap_data:
         return comm + gather
     compute = sum(micro.get(name, 0.0) for name in COMPUTE)
+    if lay.interleave > 1:  # a piece is done while the stage still has p microbatches of others
+        compute *= min(lay.pipeline, job.microbatches)
     return _exposed(comm, compute * 2 / 3, c) + _exposed(gather, compute / 3, c)
 
 
