@@ -8,6 +8,7 @@ import typer
 
 from penstock import __version__
 from penstock.cli import show
+from penstock.cli.backtest import backtest
 from penstock.cli.catalog import catalog
 from penstock.cli.check import check
 from penstock.cli.generate import generate
@@ -28,12 +29,15 @@ EVERYDAY: list[Callable[..., None]] = [
 ]  # fmt: skip
 # In the design and not built yet: said plainly, rather than "no such command".
 NOT_YET = (
-    "plan", "data", "watch", "export", "compare", "simulate", "rent", "backtest", "probe",
+    "plan", "data", "watch", "export", "compare", "simulate", "rent", "probe",
     "doctor", "drill", "checkpoint",
 )  # fmt: skip
+WHAT_IF: list[Callable[..., None]] = [backtest]
 MACHINE: list[Callable[..., None]] = [catalog, schema]
 for verb in EVERYDAY:
     app.command()(verb)
+for verb in WHAT_IF:
+    app.command(rich_help_panel="What if")(verb)
 for verb in MACHINE:
     app.command(rich_help_panel="The machine")(verb)
 

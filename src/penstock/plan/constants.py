@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib import resources
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -18,14 +19,12 @@ class Constants:
     """The defaults are the priors: what one would say before looking at any training run."""
 
     # Compute.
-    matmul: float = 0.92  # of the catalog's best 16-bit matmul, which is one cold square shape
-    matmul_fp8: float = 0.85  # the same share for 8-bit operands with one scale per tensor
+    matmul_fp8: float = 0.85  # of the best 8-bit matmul: catalogs measure only 16-bit ones
     watt_16: float = (
         0.90  # picojoule per 16-bit FLOP at 5 nm: power, not the clock, limits big chips
     )
     watt_8: float = 0.50  # per 8-bit FLOP
     watt_4: float = 0.30  # per 4-bit FLOP
-    block_scaling: float = 0.93  # of the rate, when every 32 elements have a scale (MXFP8)
     rowwise_scaling: float = 0.70  # of the rate, with one scale per row, cast apart from the matmul
     reuse: float = 1.0  # operand and result traffic of a matmul, over reading and writing each once
     attention: float = 0.60  # fused attention made for the chip, forward and backward together
@@ -34,7 +33,6 @@ class Constants:
     passes_fused: float = 8.0  # compiled or hand-fused
     passes_eager: float = 20.0  # one kernel per operation
     score_passes: float = 9.0  # over the score matrix, where attention writes it to memory
-    permute_passes: float = 8.0  # over the routed copies of the tokens, to and from expert order
     cast_passes: float = 2.5  # over a matmul's operands, to make them 8- or 4-bit
     # The host, which has to issue every kernel: seconds per layer and microbatch.
     host_layer_s: float = 1.0e-3
@@ -48,26 +46,67 @@ class Constants:
     jitter: float = 0.004  # of the step, per doubling of the number of nodes
 
 
-MEANING: Mapping[str, str] = {}
+# Shares of something that cannot be passed.
+CEILING: Mapping[str, float] = dict.fromkeys(
+    ("matmul_fp8", "rowwise_scaling", "hidden_share", "all_to_all"), 1.0
+)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the measured runs cover."""
+
+    accelerators: frozenset[str]  # "NAME RATE", such as "H100 SXM5 fp8"
+    ranks: tuple[int, int]
+    hidden: tuple[int, int]
+    sequence: tuple[int, int]
+    tensor: int
+    pipeline: int
+    context: int
+    expert: int
 
 
 @cache
-def _fits() -> dict[str, dict[str, float]]:
-    """The committed fits: "all", and one per source left out."""
+def _table() -> dict[str, Any]:
+    """What the fit wrote."""
     text = resources.files("penstock.plan").joinpath("fitted.json").read_text(encoding="utf-8")
-    found: dict[str, dict[str, float]] = json.loads(text)["fits"]
+    found: dict[str, Any] = json.loads(text)
     return found
 
 
+@cache
 def fitted() -> Constants:
     """The constants that plans use."""
-    return Constants(**_fits()["all"])
+    return Constants(**_table()["fits"]["all"])
 
 
+@cache
 def without(source: str) -> Constants:
     """The constants fitted without one source; all sources when it is not one of them."""
-    fits = _fits()
+    fits = _table()["fits"]
     return Constants(**fits.get(f"without {source}", fits["all"]))
+
+
+def band(moe: bool) -> tuple[float, float]:
+    """Measured over predicted step time: the 10th and 90th percentile over left-out sources."""
+    low, high = _table()["bands"]["moe" if moe else "dense"]
+    return low, high
+
+
+@cache
+def seen() -> Seen:
+    found = _table()["seen"]
+    pairs = {name: (found[name][0], found[name][1]) for name in ("ranks", "hidden", "sequence")}
+    return Seen(
+        accelerators=frozenset(found["accelerators"]),
+        ranks=pairs["ranks"],
+        hidden=pairs["hidden"],
+        sequence=pairs["sequence"],
+        tensor=found["tensor"],
+        pipeline=found["pipeline"],
+        context=found["context"],
+        expert=found["expert"],
+    )
 
 
 def names() -> list[str]:

@@ -4,16 +4,21 @@ import re
 
 from penstock.plan.job import Software
 
-# Megatron keeps bf16 weights, fp32 gradients, and fp32 weights and moments in the optimizer.
+# Megatron keeps bf16 weights, fp32 gradients, and fp32 weights and moments in the optimizer; NeMo's
+# recipes keep bf16 gradients. The loss works in place on one fp32 copy of the logits and then makes
+# their bf16 gradient.
 _MEGATRON = Software(
     name="megatron",
     reduce_bytes=2.0,
     fused=True,
     attention="chip",
     torch_checkpoints=False,
+    torch_layers=False,
+    grad_buffers=True,
     weight_bytes=2.0,
     grad_bytes=4.0,
     optimizer_bytes=12.0,
+    logit_bytes=6.0,
 )
 _NEMO = Software(
     name="nemo",
@@ -21,13 +26,18 @@ _NEMO = Software(
     fused=True,
     attention="chip",
     torch_checkpoints=False,
+    torch_layers=False,
+    grad_buffers=True,
     overlap_tensor=True,
     weight_bytes=2.0,
-    grad_bytes=4.0,
+    grad_bytes=2.0,
     optimizer_bytes=12.0,
+    logit_bytes=6.0,
 )
 # FSDP keeps fp32 shards of weights, gradients and moments, and gathers bf16.
-_FSDP = Software(name="fsdp", weight_bytes=4.0, grad_bytes=4.0, optimizer_bytes=8.0)
+_FSDP = Software(
+    name="fsdp", torch_layers=False, weight_bytes=4.0, grad_bytes=4.0, optimizer_bytes=8.0
+)
 
 KNOWN: tuple[tuple[str, Software], ...] = (
     (r"bridge|nemo", _NEMO),
@@ -39,6 +49,8 @@ KNOWN: tuple[tuple[str, Software], ...] = (
             flash=False,
             overlap_data=False,
             torch_checkpoints=False,
+            torch_layers=False,
+            grad_buffers=True,
             weight_bytes=2.0,
             grad_bytes=2.0,
             optimizer_bytes=12.0,
@@ -47,26 +59,64 @@ KNOWN: tuple[tuple[str, Software], ...] = (
     (r"megatron", _MEGATRON),
     (
         r"maxtext|jax|xla",
-        Software(name="xla", fused=True, attention="chip", overlap_tensor=True),
+        Software(name="xla", torch_layers=False, fused=True, attention="chip", overlap_tensor=True),
     ),
-    (r"torchtitan", Software(name="torchtitan")),
-    (r"composer|llm-foundry|fsdp1", Software(name="composer", attention="first")),
+    (r"torchtitan", Software(name="torchtitan", tables_apart=True)),
+    (
+        r"composer|llm-foundry|fsdp1",
+        Software(name="composer", torch_layers=False, attention="first"),
+    ),
     (
         r"lit-?gpt|lightning",
-        Software(name="litgpt", weight_bytes=4.0, grad_bytes=4.0, optimizer_bytes=8.0),
+        Software(
+            name="litgpt",
+            torch_layers=False,
+            weight_bytes=4.0,
+            grad_bytes=4.0,
+            optimizer_bytes=8.0,
+            shards_late=True,
+        ),
     ),
     (
         r"torchtune",
-        Software(name="torchtune", weight_bytes=2.0, grad_bytes=2.0, optimizer_bytes=4.0),
+        # Its loss takes the logits in pieces but keeps them and their gradients in 16 bits.
+        Software(
+            name="torchtune",
+            torch_layers=False,
+            weight_bytes=2.0,
+            grad_bytes=2.0,
+            optimizer_bytes=4.0,
+            logit_bytes=4.0,
+            tables_apart=True,
+        ),
     ),
     (
         r"deepspeed|hugging|hf\b|transformers|accelerate",
-        Software(name="deepspeed", weight_bytes=2.0, grad_bytes=2.0, optimizer_bytes=12.0),
+        # Its defaults: reduce_bucket_size 5e8, twice with overlap; stage3_max_live_parameters 1e9.
+        Software(
+            name="deepspeed",
+            torch_layers=False,
+            grad_buffers=True,
+            weight_bytes=2.0,
+            grad_bytes=2.0,
+            optimizer_bytes=12.0,
+            bucket_params=1e9,
+            live_params=1e9,
+            tables_apart=True,
+        ),
     ),
     (r"penstock", Software()),
 )
 # What a blank sharding means: NeMo and Megatron-Bridge train with the distributed optimizer.
-SHARDED = {"nemo": 1, "megatron": 1, "megatron-deepspeed": 0, "composer": 3, "torchtitan": 3}
+SHARDED = {
+    "nemo": 1,
+    "megatron": 1,
+    "megatron-deepspeed": 0,
+    "composer": 3,
+    "torchtitan": 3,
+    "torchtune": 3,
+    "litgpt": 3,
+}
 
 
 def software_of(framework: str, notes: str, narrow: bool = False) -> Software:
@@ -77,6 +127,8 @@ def software_of(framework: str, notes: str, narrow: bool = False) -> Software:
     if found.name == "megatron" and narrow:  # 8-bit comes with Transformer Engine's overlap
         changes["overlap_tensor"] = True
     if "compile" in notes and "no compile" not in notes:
+        changes["fused"] = True
+    if re.search(r"fused|tinyllama", notes):  # TinyLlama's code calls hand-fused kernels
         changes["fused"] = True
     if re.search(r"async ?-?tp", notes):
         changes["overlap_tensor"] = True

@@ -39,6 +39,17 @@ class Software:
     accumulates: bool = True  # gradients are kept over microbatches
     chunked_loss: bool = False  # all logits are never in memory at once
     offload: bool = False  # optimizer state lives on the host
+    grad_buffers: bool = False  # gradients have room of their own before the first backward pass
+    torch_layers: bool = True  # torch's norm and attention: no fp32 copies, no joined, copied heads
+    dropout: bool = False  # dropout masks are kept for the backward pass
+    # Bytes per logit at the peak of the loss; in eager torch log-probabilities, their gradient and
+    # the gradient of the logits, all fp32.
+    logit_bytes: float = 12.0
+    bucket_params: float = 0.0  # gradients that collect in a buffer before they travel
+    live_params: float = 0.0  # gathered weights that may stay in memory; 0: two layers
+    ahead_layers: int = 0  # multi-token prediction: layers trained beside the model's own
+    tables_apart: bool = False  # embedding and head are gathered one at a time, as layers are
+    shards_late: bool = False  # every rank holds the whole model while it is loaded
 
 
 @dataclass(frozen=True)
@@ -71,8 +82,7 @@ class Job:
     @property
     def microbatches(self) -> int:
         """Forward passes of one rank in a step."""
-        per_rank = self.batch / self.data_ways
-        return max(1, -(-int(per_rank) // self.layout.microbatch))
+        return -(-self.batch // (self.data_ways * self.layout.microbatch))
 
     @property
     def tokens(self) -> int:

@@ -1,7 +1,7 @@
 """The work of one microbatch on one rank, operator by operator: a roofline for each.
 
 A matmul costs its floating-point work at the sustained rate plus its traffic at the memory's
-bandwidth, so small and thin ones are slow by themselves. Everything that is not a matmul is traffic.
+bandwidth, so small and thin ones are slow by themselves. What is not a matmul is traffic.
 """
 
 from dataclasses import dataclass
@@ -19,6 +19,8 @@ LOSS_BYTES = {True: 12.0, False: 24.0}
 OPTIMIZER_BYTES = 34.0
 # PyTorch's selective checkpointing saves about every second matmul: the rest is this of a forward.
 TORCH_SELECTIVE = 0.4
+# Reads and writes of the routed copies of the tokens: to the experts' order and back, both ways.
+PERMUTE_PASSES = 8.0
 HOPPER_YEAR = 2022
 # Energy of the same work on the node before: the foundry's own figure for 7 to 5 nm is 30 % less.
 SEVEN_NM = 1 / 0.7
@@ -81,18 +83,16 @@ class Rates:
 def rates(job: Job, c: Constants) -> Rates:
     machine, precision = job.machine, job.precision
     best = _wide(job)
-    wide = sustained(job, best * c.matmul, c.watt_16)
+    wide = sustained(job, best, c.watt_16)
     flops, operand = wide, 2.0
     if precision in ("fp8", "mxfp8", "fp8-rowwise") and "fp8" in machine.matmul_flops:
         flops, operand = sustained(job, machine.matmul_flops["fp8"] * c.matmul_fp8, c.watt_8), 1.0
-        if precision == "mxfp8":
-            flops *= c.block_scaling
         if precision == "fp8-rowwise":
             flops *= c.rowwise_scaling
     elif precision == "fp4" and "fp4" in machine.matmul_flops:
         flops, operand = sustained(job, machine.matmul_flops["fp4"] * c.matmul_fp8, c.watt_4), 0.56
     elif precision in ("fp32", "tf32"):
-        flops, operand = machine.matmul_flops.get(precision, best / 2) * c.matmul, 4.0
+        flops, operand = machine.matmul_flops.get(precision, best / 2), 4.0
     tuned = job.software.attention == "chip" or (
         job.software.attention == "second" and (not machine.fact or machine.fact.year < HOPPER_YEAR)
     )
@@ -217,6 +217,9 @@ def _elementwise(
     split = lay.tensor if lay.sequence_parallel else 1
     inner = sum(n for _, n in products[:-1])
     width = 4.0 * shape.hidden / split + inner
+    if shape.gated and not job.software.fused:
+        # A rotation in 32 bits, and a gate that is one more kernel: what GPT-like blocks lack.
+        width += 2.0 * products[0][1] + (0 if moe else shape.ffn / lay.tensor)
     if moe:
         routed = shape.experts_active * shape.expert_ffn * 2 / max(1, lay.expert_tensor)
         width += routed
@@ -229,7 +232,7 @@ def _elementwise(
 
 
 def _experts(job: Job, c: Constants, r: Rates, frozen: bool, accumulate: float) -> Cost:
-    """Routed experts of one rank: one product per expert, and moving tokens to and from its order."""
+    """Routed experts of one rank: a product for each, and moving tokens to and from its order."""
     shape, lay = job.shape, job.layout
     copies = expert_copies(job)
     local = max(1.0, shape.experts / lay.expert)
@@ -238,7 +241,7 @@ def _experts(job: Job, c: Constants, r: Rates, frozen: bool, accumulate: float) 
     up = 2 if shape.gated else 1
     cost = matmul(r, each, shape.hidden, up * inner, frozen, accumulate)
     cost = cost + matmul(r, each, inner, shape.hidden, frozen, accumulate)
-    moved = copies * shape.hidden * 2.0 * c.permute_passes / r.bytes_per_s
+    moved = copies * shape.hidden * 2.0 * PERMUTE_PASSES / r.bytes_per_s
     if r.operand_bytes < 2:
         moved += copies * (shape.hidden + 3 * inner) * 2.0 * c.cast_passes / r.bytes_per_s
     return cost.times(local) + Cost(moved / 2, moved / 2)

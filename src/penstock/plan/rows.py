@@ -6,6 +6,7 @@ reason.
 """
 
 import csv
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from typing import Literal
 from penstock.catalog import accelerators, models
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
+from penstock.plan import memory, memory_blanks
 from penstock.plan.frameworks import SHARDED, software_of
 from penstock.plan.job import Adapter, Job
 from penstock.plan.layout import Layout
@@ -26,6 +28,9 @@ NEEDED = {
     "throughput": {"model_name", "gpu", "num_gpus", "seq_len"},
     "memory": {"model_name", "gpu", "seq_len", "peak_mem_gib"},
 }
+LARGEST = 1e9  # of any cell
+SURELY_TOO_MUCH = 2.0  # times the memory
+RECOMPUTES = ("none", "selective", "full")  # from the least
 # A stack of HBM2e, as the five of an H100 PCIe: 2000 GB/s and 80 GB (catalog).
 HBM2E_BYTES_PER_S_PER_GB = 2000e9 / 80
 
@@ -61,7 +66,7 @@ class Row:
 def read(path: Path) -> tuple[Kind, list[Row]]:
     """All rows of a CSV with the columns of the throughput or of the memory table."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             lines = list(csv.DictReader(file))
     except OSError as error:
         raise PenstockError(f"cannot read {path}: {error.strerror}") from error
@@ -70,7 +75,7 @@ def read(path: Path) -> tuple[Kind, list[Row]]:
     if not lines:
         raise PenstockError(f"{path} has no rows; it needs a header and one row per measured run")
     columns = {column for column in lines[0] if column}
-    kind: Kind = "memory" if "peak_mem_gib" in columns else "throughput"
+    kind: Kind = "memory" if columns & {"peak_mem_gib", "reserved_gib"} else "throughput"
     missing = NEEDED[kind] - columns
     if kind == "throughput" and not columns & {"step_time_s", "tokens_per_s_per_gpu"}:
         missing = missing | {"step_time_s"}
@@ -97,6 +102,7 @@ def _row(i: int, cells: dict[str, str]) -> Row:
 
 def job_of(cells: Mapping[str, str], assumed: list[str]) -> Job:
     """The job of a row; `assumed` gets a line for every blank that was filled."""
+    given, cells = cells, memory_blanks.filled(cells, assumed)
     notes = " ".join((cells.get("notes", ""), cells.get("model_name", ""))).lower()
     precision = precision_of(cells.get("precision", ""), assumed)
     narrow = precision not in ("bf16", "fp16", "fp32")
@@ -106,7 +112,7 @@ def job_of(cells: Mapping[str, str], assumed: list[str]) -> Job:
     batch = whole(cells, "global_batch_seqs") or layout.microbatch * layout.replicate * layout.shard
     if "bf16-true" in cells.get("precision", "").lower() or "pure" in notes:
         software = replace(software, weight_bytes=2.0, grad_bytes=2.0, optimizer_bytes=4.0)
-    return Job(
+    job = Job(
         shape=shape,
         sequence=_need(cells, "seq_len"),
         batch=batch,
@@ -117,6 +123,24 @@ def job_of(cells: Mapping[str, str], assumed: list[str]) -> Job:
         adapter=Adapter() if "lora" in cells.get("kind", "").lower() else None,
         imbalance=1.0 if "balanced" in notes else None,
     )
+    job = memory_blanks.completed(job, given)
+    if not cells.get("recompute") and "step_time_s" in cells and "peak_mem_gib" not in cells:
+        job = _recomputing(job, assumed)
+    return job
+
+
+def _recomputing(job: Job, assumed: list[str]) -> Job:
+    """A run that somebody measured did fit. Where it could not without, the least that helps.
+
+    A prediction somewhat above the memory proves nothing: recipes also narrow or offload states.
+    """
+    tries = [job.with_layout(replace(job.layout, recompute=kind)) for kind in RECOMPUTES]
+    held = [memory.predict(tried) for tried in tries]
+    found = tries[0]
+    if held[0].peak_bytes > SURELY_TOO_MUCH * held[0].capacity_bytes:
+        found = next((t for t, h in zip(tries, held, strict=True) if h.fits), tries[-1])
+    assumed.append(f"recompute {found.layout.recompute}")
+    return found
 
 
 def shape_of(cells: Mapping[str, str], assumed: list[str]) -> ModelShape:
@@ -217,8 +241,8 @@ def layout_of(cells: Mapping[str, str], framework: str, notes: str, assumed: lis
     sharding = cells.get("sharding", "").lower()
     zero = _zero(sharding, framework, assumed)
     replicate, shard = (1, data) if zero else (data, 1)
-    hybrid = re.search(r"over (\d+) .*replicate (\d+)", sharding)
-    if hybrid:
+    hybrid = re.search(r"over (\d+) .*replicate ([1-9]\d*)", sharding)
+    if hybrid and data % int(hybrid[2]) == 0:
         replicate, shard = int(hybrid[2]), data // int(hybrid[2])
     batch = whole(cells, "global_batch_seqs")
     microbatch = whole(cells, "microbatch")
@@ -227,9 +251,9 @@ def layout_of(cells: Mapping[str, str], framework: str, notes: str, assumed: lis
         assumed.append(f"microbatch {microbatch}")
     interleave = cells.get("interleave", "")
     layers = _need(cells, "layers")
-    if "layers/vstage=" in interleave:
-        per = int(interleave.partition("=")[2])
-        pieces = max(1, layers // pipeline // per)
+    per_piece = re.fullmatch(r"layers/vstage=([1-9]\d*)", interleave)
+    if per_piece:
+        pieces = max(1, layers // pipeline // int(per_piece[1]))
     else:
         pieces = int(interleave) if interleave.isdigit() else 1
     expert = whole(cells, "ep") or 1
@@ -241,7 +265,7 @@ def layout_of(cells: Mapping[str, str], framework: str, notes: str, assumed: lis
         pipeline=pipeline,
         context=context,
         expert=expert if whole(cells, "experts") else 1,
-        recompute=_recompute(cells.get("recompute", ""), assumed),
+        recompute=_recompute(cells.get("recompute", "")),
         interleave=pieces if pipeline > 1 else 1,
         zero=zero or 3,
         sequence_parallel="no sequence parallel" not in notes and framework != "megatron-deepspeed",
@@ -259,10 +283,8 @@ def _zero(sharding: str, framework: str, assumed: list[str]) -> int:
     return 3 if "fsdp" in sharding else 0
 
 
-def _recompute(text: str, assumed: list[str]) -> str:
+def _recompute(text: str) -> str:
     text = text.lower()
-    if not text:
-        assumed.append("recompute none")
     for kind in ("full", "selective", "sel"):
         if kind in text:
             return {"sel": "selective"}.get(kind, kind)
@@ -345,9 +367,12 @@ def number(cells: Mapping[str, str], name: str) -> float | None:
     if not text:
         return None
     try:
-        return float(text.replace(",", ""))
+        value = float(text.replace(",", ""))
     except ValueError:
-        raise Skip(f"{name} is '{text}', not a number") from None
+        value = math.nan
+    if not math.isfinite(value) or abs(value) > LARGEST:
+        raise Skip(f"{name} is '{text}', not a number that a run can have")
+    return value
 
 
 def _need(cells: Mapping[str, str], name: str) -> int:

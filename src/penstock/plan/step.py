@@ -14,21 +14,12 @@ from penstock.plan import network, operators
 from penstock.plan.constants import Constants, fitted
 from penstock.plan.job import Job
 from penstock.plan.operators import LayerCost, Rates
-from penstock.plan.outcome import StepTime
+from penstock.plan.outcome import COMMUNICATE_PARTS, COMPUTE_PARTS, StepTime
 
-COMPUTE = (
-    "matmul",
-    "attention",
-    "elementwise",
-    "experts",
-    "loss",
-    "recompute",
-    "optimizer",
-    "launch",
-)
-COMMUNICATE = ("tensor", "context", "all-to-all", "gather", "reduce", "pipeline")
 # A zero-bubble schedule fills all but about this share of the bubble (arXiv 2401.10241, ZB-H1).
 ZERO_BUBBLE_LEFT = 1 / 3
+# A token on disk.
+TOKEN_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -70,8 +61,7 @@ def predict(job: Job, constants: Constants | None = None) -> StepTime:
     rates = operators.rates(job, c)
     layers = {
         moe: operators.layer(job, c, rates, moe)
-        for moe in (False, True)
-        if moe and job.shape.moe or not moe
+        for moe in ((False, True) if job.shape.moe else (False,))
     }
     head = operators.head(job, rates)
     micro = [
@@ -87,6 +77,7 @@ def predict(job: Job, constants: Constants | None = None) -> StepTime:
     parts["pipeline"] = _pipeline_s(job, c)
     parts["reduce"] = _reduce_s(job, c, slowest)
     parts["optimizer"] = _optimizer_s(job, rates)
+    parts["data"] = _data_s(job, sum(parts.values()))
     nodes = max(1, -(-job.layout.ranks // job.machine.per_node))
     parts["jitter"] = c.jitter * log2(nodes) * sum(parts.values())
     return _step_time(job, parts)
@@ -94,8 +85,8 @@ def predict(job: Job, constants: Constants | None = None) -> StepTime:
 
 def _step_time(job: Job, parts: Mapping[str, float]) -> StepTime:
     causes = {
-        "compute": sum(parts.get(name, 0.0) for name in COMPUTE),
-        "communicate": sum(parts.get(name, 0.0) for name in COMMUNICATE),
+        "compute": sum(parts.get(name, 0.0) for name in COMPUTE_PARTS),
+        "communicate": sum(parts.get(name, 0.0) for name in COMMUNICATE_PARTS),
         "bubble": parts.get("bubble", 0.0),
         "peer_wait": parts.get("jitter", 0.0),
         "data_wait": parts.get("data", 0.0),
@@ -129,7 +120,7 @@ def _microbatch(
             cost: operators.Cost = getattr(one, name)
             parts[name] += count * (cost.forward + cost.backward)
         parts["recompute"] += count * again
-        parts["tensor"] += count * _tensor_s(job, c, one)
+        parts["tensor"] += count * _tensor_s(job, c)
         parts["context"] += count * _context_s(job, c, one)
         if moe:
             parts["all-to-all"] += count * _experts_s(job, c)
@@ -154,18 +145,16 @@ def _host_s(job: Job, c: Constants, moe: bool) -> float:
     return seconds
 
 
-def _tensor_s(job: Job, c: Constants, one: LayerCost) -> float:
-    """Gather and scatter of activations around attention and around the feed-forward part."""
+def _tensor_s(job: Job, c: Constants) -> float:
+    """Activations gathered before attention and the feed-forward part, and scattered after each."""
     ways = job.layout.tensor
     if ways == 1:
         return 0.0
-    g = network.group(job.machine, ways)
     size = job.rank_tokens * job.shape.hidden * 2.0
-    # Forward: two gathers and two scatters; backward the same and the inputs once more.
-    times = 8.0 if job.layout.sequence_parallel else 8.0
-    if job.layout.recompute == "full":
-        times += 4.0
-    seconds = times * network.gather_s(g, size)
+    # Two gathers and two scatters forward and backward; without sequence parallel the same bytes
+    # travel as all-reduces. Full recompute does the forward ones again.
+    times = 12.0 if job.layout.recompute == "full" else 8.0
+    seconds = times * network.gather_s(network.group(job.machine, ways), size)
     return seconds * (c.tensor_exposed if job.software.overlap_tensor else 1.0)
 
 
@@ -206,83 +195,84 @@ def _exposed(comm_s: float, compute_s: float, c: Constants) -> float:
 
 
 def layer_params(job: Job, moe: bool) -> tuple[float, float]:
-    """Parameters of one layer on one rank before sharding: shared by all ranks, and routed."""
+    """Parameters of one layer on one rank before sharding: of all tokens, and of routed ones."""
     shape, lay = job.shape, job.layout
     total = shape.attention_params() + 2 * shape.hidden
     if not moe:
-        return (
-            total + shape.ffn_params(0 if shape.dense_layers or not shape.moe else 0)
-        ) / lay.tensor, 0.0
-    matrices = 3 if shape.gated else 2
-    routed = matrices * shape.hidden * shape.expert_ffn * shape.experts
-    shared = matrices * shape.hidden * shape.expert_ffn * shape.shared_experts
-    return (
-        (total + shared + shape.hidden * shape.experts) / lay.tensor,
-        routed / (lay.expert * lay.expert_tensor),
-    )
+        return (total + shape.ffn_params(-1 if shape.moe else 0)) / lay.tensor, 0.0
+    one = (3 if shape.gated else 2) * shape.hidden * shape.expert_ffn
+    common = total + one * shape.shared_experts + shape.hidden * shape.experts
+    return common / lay.tensor, one * shape.experts / (lay.expert * lay.expert_tensor)
+
+
+def stage_params(job: Job) -> tuple[float, float]:
+    """The same for a whole pipeline stage, with one embedding."""
+    shape, lay = job.shape, job.layout
+    moe_layers = shape.layers - shape.dense_layers if shape.moe else 0
+    common, routed = shape.embedding_params() / lay.tensor, 0.0
+    for moe, layers in ((False, shape.layers - moe_layers), (True, moe_layers)):
+        if layers:
+            a, b = layer_params(job, moe)
+            common, routed = common + a * layers / lay.pipeline, routed + b * layers / lay.pipeline
+    return common, routed
+
+
+def expert_ways(job: Job) -> int:
+    """Ranks that hold the same experts, inside one pipeline stage and all replicas."""
+    lay = job.layout
+    ranks = lay.replicate * lay.shard * lay.context * lay.tensor
+    return max(1, ranks // (lay.expert * lay.expert_tensor))
 
 
 def _gather_s(job: Job, c: Constants, one: LayerCost, again: float, moe: bool) -> float:
     """Sharded weights gathered before a layer's work, gradients scattered after it."""
     lay = job.layout
-    if lay.zero < 2 or lay.shard * lay.context == 1 or job.adapter:
+    ways = lay.shard * lay.context
+    if lay.zero < 2 or ways == 1 or job.adapter:
         return 0.0
     common, routed = layer_params(job, moe)
-    reduce_bytes = job.software.reduce_bytes
+    spread = lay.expert * lay.expert_tensor
     gather = scatter = 0.0
-    for params, ways, stride in (
-        (common, lay.shard * lay.context, lay.tensor),
-        (routed, max(1, lay.shard * lay.context * lay.tensor // lay.expert), lay.expert),
+    for params, members, stride in (
+        (common, ways, lay.tensor),
+        (routed, max(1, ways * lay.tensor // spread), spread),
     ):
-        if params and ways > 1:
-            g = network.group(job.machine, ways, stride)
+        if params and members > 1:
+            g = network.group(job.machine, members, stride)
             gather += network.gather_s(g, params * 2.0)
-            scatter += network.gather_s(g, params * reduce_bytes)
-    if lay.zero == 2:
-        gather_forward, gather_backward = gather / job.microbatches, 0.0
-    else:
-        gather_forward = gather_backward = gather
-    forward = _exposed(gather_forward, one.forward, c)
-    return forward + _exposed(gather_backward + scatter, one.backward + again, c)
+            scatter += network.gather_s(g, params * job.software.reduce_bytes)
+    before, after = (gather, gather) if lay.zero == 3 else (gather / job.microbatches, 0.0)
+    forward = _exposed(before, one.forward, c)
+    return forward + _exposed(after + scatter, one.backward + again, c)
 
 
 def _reduce_s(job: Job, c: Constants, micro: Mapping[str, float]) -> float:
-    """Gradients agreed between replicas once a step, behind the last backward pass."""
+    """Gradients agreed between replicas once a step, and the weights that follow from them."""
     lay = job.layout
     if job.adapter:
         return 0.0
-    moe_share = (
-        (job.shape.layers - job.shape.dense_layers) / job.shape.layers if job.shape.moe else 0.0
-    )
-    per_stage = job.shape.layers / lay.pipeline
-    common = routed = 0.0
-    for moe, share in ((False, 1 - moe_share), (True, moe_share)):
-        if share:
-            a, b = layer_params(job, moe)
-            common, routed = common + a * per_stage * share, routed + b * per_stage * share
-    common += job.shape.embedding_params() / lay.tensor
+    common, routed = stage_params(job)
     out = job.software.reduce_bytes
-    if lay.zero >= 2:  # inside a replica it was done layer by layer
-        if lay.replicate == 1:
-            return 0.0
+    spread = lay.expert * lay.expert_tensor
+    scatter = gather = 0.0
+    if lay.zero >= 2 and lay.shard > 1:  # inside a replica it was done layer by layer
         g = network.group(job.machine, lay.replicate, lay.tensor * lay.context * lay.shard)
-        comm = network.all_reduce_s(g, (common + routed) * out / lay.shard)
-        gather = 0.0
+        scatter = network.all_reduce_s(g, (common + routed) * out / lay.shard)
     else:
-        ways, stride = lay.replicate * lay.shard * lay.context, lay.tensor
-        g = network.group(job.machine, ways, stride)
-        comm, gather = network.gather_s(g, common * out), network.gather_s(g, common * 2.0)
-        few = max(1, ways * lay.tensor // (lay.expert * lay.expert_tensor))
-        if routed and few > 1:
-            far = network.group(job.machine, few, lay.expert * lay.expert_tensor)
-            comm += network.gather_s(far, routed * out)
-            gather += network.gather_s(far, routed * 2.0)
+        for params, ways, stride in (
+            (common, lay.replicate * lay.shard * lay.context, lay.tensor),
+            (routed, expert_ways(job), spread),
+        ):
+            if params and ways > 1:
+                g = network.group(job.machine, ways, stride)
+                scatter += network.gather_s(g, params * out)
+                gather += network.gather_s(g, params * 2.0)
     if not job.software.overlap_data:
-        return comm + gather
-    compute = sum(micro.get(name, 0.0) for name in COMPUTE)
+        return scatter + gather
+    compute = sum(micro.get(name, 0.0) for name in COMPUTE_PARTS)
     if lay.interleave > 1:  # a piece is done while the stage still has p microbatches of others
         compute *= min(lay.pipeline, job.microbatches)
-    return _exposed(comm, compute * 2 / 3, c) + _exposed(gather, compute / 3, c)
+    return _exposed(scatter, compute * 2 / 3, c) + _exposed(gather, compute / 3, c)
 
 
 def _pipeline_s(job: Job, c: Constants) -> float:
@@ -300,23 +290,20 @@ def _pipeline_s(job: Job, c: Constants) -> float:
 
 
 def _optimizer_s(job: Job, rates: Rates) -> float:
-    lay = job.layout
-    if job.adapter:
+    """The update of what a rank keeps of the optimizer."""
+    if job.adapter or job.software.offload:
         return 0.0
-    params = job.shape.params() / (lay.tensor * lay.pipeline)
-    if job.shape.moe:
-        routed = (job.shape.params() - job.shape.params(active=True)) / lay.pipeline
-        params = (
-            job.shape.params(active=True) / lay.tensor + routed * lay.tensor / 1
-        ) / lay.pipeline
-        params = (
-            job.shape.params() / lay.pipeline / lay.tensor
-            if lay.expert == 1
-            else job.shape.params() / (lay.pipeline * max(lay.tensor, lay.expert))
-        )
-    ways = lay.shard * lay.context
-    if lay.shard > 1:
-        params /= max(
-            1, ways if not job.shape.moe else ways * lay.tensor / max(lay.tensor, lay.expert)
-        )
-    return operators.optimizer_s(params, rates, not job.software.fused)
+    common, routed = stage_params(job)
+    if job.layout.shard > 1:
+        common /= job.layout.shard * job.layout.context
+        routed /= max(1, expert_ways(job) // job.layout.replicate)
+    return operators.optimizer_s(common + routed, rates, not job.software.fused)
+
+
+def _data_s(job: Job, step_s: float) -> float:
+    """Waiting for samples, when a node reads them slower than it trains on them."""
+    read = job.machine.read_bytes_per_s
+    if not read:
+        return 0.0
+    nodes = max(1, job.layout.ranks // job.machine.per_node)
+    return max(0.0, job.tokens * TOKEN_BYTES / nodes / read - step_s)

@@ -1,0 +1,122 @@
+"""Fits the planner's constants to measured runs, and once more without each source.
+
+    python scripts/fit_plan.py            # about two minutes; writes src/penstock/plan/fitted.json
+
+Robust least squares on the logarithm of predicted over measured step time. Every source counts
+about the same, however many rows it has, and every constant is held to its prior (the defaults of
+`Constants`) by a pull worth a few rows: one that no row speaks of stays where it was.
+"""
+
+import json
+import time
+from collections import Counter, defaultdict
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from penstock.plan import step
+from penstock.plan.constants import CEILING, Constants, names
+from penstock.plan.rows import Row, read
+
+HERE = Path(__file__).resolve().parent.parent
+FACTS = HERE / "benchmarks/facts/throughput.csv"
+OUT = HERE / "src/penstock/plan/fitted.json"
+
+PRIOR = np.array([asdict(Constants())[name] for name in names()])
+TOP = np.array([np.log(CEILING.get(n, np.inf) / p) for n, p in zip(names(), PRIOR, strict=True)])
+# The pull of a prior: a constant 35 % off weighs as much as a tenth of a row's usual error.
+PULL = 0.1 / 0.35**2
+ROUNDS = 8
+
+
+def constants(x: np.ndarray) -> Constants:
+    return Constants(**dict(zip(names(), (PRIOR * np.exp(x)).tolist(), strict=True)))
+
+
+def errors(rows: list[Row], c: Constants) -> np.ndarray:
+    """Logarithm of predicted over measured step time."""
+    return np.array([np.log(step.predict(r.job, c).step_s / r.step_s) for r in rows])
+
+
+def fit(rows: list[Row]) -> Constants:
+    count = Counter((r.source, r.job.shape.moe) for r in rows)
+    weight = np.array([count[r.source, r.job.shape.moe] ** -0.8 for r in rows])
+    weight *= np.where([r.job.shape.moe for r in rows], 0.5, 1.0)
+    weight *= 12 * len(count) / weight.sum()
+    x = np.zeros(len(PRIOR))
+    for _ in range(ROUNDS):
+        now = errors(rows, constants(x))
+        slope = np.empty((len(rows), len(x)))
+        for j in range(len(x)):
+            moved = x.copy()
+            moved[j] += 0.02
+            slope[:, j] = (errors(rows, constants(moved)) - now) / 0.02
+        # Rows count by 1 / error, so the sum that falls is that of absolute errors.
+        w = weight * 0.1 / np.maximum(np.abs(now), 0.03)
+        left = slope.T @ (w[:, None] * slope) + PULL * np.eye(len(x))
+        right = -(slope.T @ (w * now) + PULL * x)
+        x = np.minimum(x + np.clip(np.linalg.solve(left, right), -0.4, 0.4), TOP)
+    return constants(x)
+
+
+def spread(found: list[float]) -> list[float]:
+    """The 10th and 90th percentile of measured over predicted: the band of a prediction."""
+    return [round(float(q), 4) for q in np.exp(np.quantile(-np.array(found), [0.1, 0.9]))]
+
+
+def main() -> None:
+    began = time.time()
+    rows = [row for row in read(FACTS)[1] if row.job and row.step_s]
+    fits = {"all": asdict(fit(rows))}
+    apart: dict[str, list[float]] = defaultdict(list)
+    scores: dict[str, dict[str, float]] = {}
+    for source in sorted({row.source for row in rows}):
+        found = fit([row for row in rows if row.source != source])
+        fits[f"without {source}"] = asdict(found)
+        own = [row for row in rows if row.source == source]
+        for row, error in zip(own, errors(own, found), strict=True):
+            apart["moe" if row.job.shape.moe else "dense"].append(float(error))
+            off = abs(np.exp(error) - 1) * 100
+            scores.setdefault(source, {}).setdefault(
+                "moe" if row.job.shape.moe else "dense", []
+            ).append(off)
+        print(f"{time.time() - began:5.0f} s  without {source}", flush=True)
+    means = {s: {k: round(float(np.mean(v)), 2) for k, v in d.items()} for s, d in scores.items()}
+    for kind in ("dense", "moe"):
+        print(kind, "left out, macro:", np.mean([d[kind] for d in means.values() if kind in d]))
+    table = {
+        "made": "python scripts/fit_plan.py",
+        "rows": len(rows),
+        "left_out_mape": means,
+        "bands": {kind: spread(found) for kind, found in apart.items()},
+        "seen": seen(rows),
+        "fits": {
+            name: {k: float(f"{v:.5g}") for k, v in values.items()} for name, values in fits.items()
+        },
+    }
+    OUT.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    print(f"wrote {OUT.relative_to(HERE)}")
+
+
+def seen(rows: list[Row]) -> dict[str, object]:
+    """What the measured runs cover; a plan outside of it says so."""
+    jobs = [row.job for row in rows]
+    return {
+        "accelerators": sorted({f"{j.machine.accelerator} {rate_kind(j.precision)}" for j in jobs}),
+        "ranks": [min(j.layout.ranks for j in jobs), max(j.layout.ranks for j in jobs)],
+        "hidden": [min(j.shape.hidden for j in jobs), max(j.shape.hidden for j in jobs)],
+        "sequence": [min(j.sequence for j in jobs), max(j.sequence for j in jobs)],
+        "tensor": max(j.layout.tensor for j in jobs),
+        "pipeline": max(j.layout.pipeline for j in jobs),
+        "context": max(j.layout.context for j in jobs),
+        "expert": max(j.layout.expert for j in jobs),
+    }
+
+
+def rate_kind(precision: str) -> str:
+    return {"fp16": "bf16", "mxfp8": "fp8", "fp8-rowwise": "fp8"}.get(precision, precision)
+
+
+if __name__ == "__main__":
+    main()

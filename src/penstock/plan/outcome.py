@@ -1,0 +1,81 @@
+"""What the models of a step answer: its time, its memory, and how far to trust them.
+
+Every other part of a plan reads these three and none of them knows how a number came about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+COMPUTE_PARTS = (
+    "matmul",
+    "attention",
+    "elementwise",
+    "loss",
+    "optimizer",
+    "recompute",
+    "launch",
+    "experts",
+)
+COMMUNICATE_PARTS = ("tensor", "context", "gather", "reduce", "all-to-all", "pipeline")
+STEP_PARTS = (*COMPUTE_PARTS, *COMMUNICATE_PARTS, "bubble", "jitter", "data")
+STEP_CAUSES = ("compute", "communicate", "bubble", "peer_wait", "data_wait")
+MEMORY_PARTS = (
+    "weights",
+    "gradients",
+    "optimizer",
+    "activations",
+    "logits",
+    "buffers",
+    "overhead",
+)
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """One optimizer step: seconds of wall clock of the slowest rank."""
+
+    parts: Mapping[str, float]
+    """Seconds by part, keys of ``STEP_PARTS``; they add up to ``step_s``."""
+    causes: Mapping[str, float]
+    """Seconds by cause, keys of ``STEP_CAUSES``; they add up to ``step_s``."""
+    step_s: float
+    tokens: int
+    """Of the step, over all ranks."""
+    model_flops: float
+    """Of the step, over all ranks, recomputation not counted."""
+    notes: tuple[str, ...] = ()
+    """Lines of derivation."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The fullest rank at its peak."""
+
+    parts: Mapping[str, float]
+    """Bytes by part, keys of ``MEMORY_PARTS``."""
+    stage: int
+    """The pipeline stage the fullest rank works on."""
+    capacity_bytes: float
+
+    @property
+    def peak_bytes(self) -> float:
+        return sum(self.parts.values())
+
+    @property
+    def fits(self) -> bool:
+        return self.peak_bytes <= self.capacity_bytes
+
+    @property
+    def margin(self) -> float:
+        """The share of the capacity left; negative when the peak does not fit."""
+        return 1.0 - self.peak_bytes / self.capacity_bytes
+
+
+@dataclass(frozen=True)
+class Band:
+    """Factors on an estimate between which 80 % of its residuals fell."""
+
+    low: float
+    high: float

@@ -1,0 +1,260 @@
+"""The best layouts of a job: best-first over every legal one, with bounds that are safe.
+
+The space is every factorisation of the accelerators into replicate × shard × tensor × pipeline ×
+context, times experts, microbatch, pieces of a stage and recompute, as `Space` writes it down. It
+is a tree: a split of the model (tensor, pipeline, context, expert), then a family of it (microbatch
+and pieces), then its layouts (replicas or shards, recompute). Each branch has a floor that none of
+its layouts is below, branches are opened from the lowest floor up, and the search ends when the
+next floor is above the slowest of the best. The floors:
+
+- of a family: its time without sharded weights, reduction, optimizer, sending between stages,
+  jitter and recompute. Each of these only adds.
+- of a split: that of its largest microbatch, without the bubble and with one piece per stage. One
+  large microbatch reads the weights, issues the kernels and waits for messages the fewest times.
+
+Two facts of the memory model, which a test holds, save more: recompute never needs more memory and
+is never faster, so it is tried only where less does not fit; and of the shardings of a family
+either none or the narrowest or the widest fits, so that two looks rule out a family.
+"""
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import count
+
+from penstock.errors import PenstockError
+from penstock.plan import memory, step
+from penstock.plan.constants import Constants, fitted
+from penstock.plan.job import Job
+from penstock.plan.layout import Layout
+from penstock.plan.outcome import Memory
+from penstock.plan.sensitivity import Option
+
+RECOMPUTE = ("none", "selective", "full")
+# Parts of a step that a family's floor leaves out, because sharding or jitter decides them.
+ABOVE_FLOOR = ("gather", "reduce", "optimizer", "jitter", "pipeline", "data", "recompute")
+
+
+@dataclass(frozen=True)
+class Space:
+    """What may be chosen; a tuple of one is fixed, None is every legal value."""
+
+    replicate: tuple[int, ...] | None = None
+    shard: tuple[int, ...] | None = None
+    tensor: tuple[int, ...] | None = None
+    pipeline: tuple[int, ...] | None = None
+    context: tuple[int, ...] | None = None
+    expert: tuple[int, ...] | None = None
+    microbatch: tuple[int, ...] | None = None
+    recompute: tuple[str, ...] = RECOMPUTE
+    interleave: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search looked at."""
+
+    best: tuple[Option, ...]  # the fastest that fit, fastest first
+    rejected: tuple[Option, ...]  # those that would be faster and do not; their rate is a ceiling
+    opened: int  # families whose memory was looked at
+    looked_at: int  # layouts that fit, whose time was predicted
+
+
+@lru_cache(maxsize=4096)
+def divisors(n: int) -> tuple[int, ...]:
+    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
+    return tuple(sorted({*small, *(n // d for d in small)}))
+
+
+def splits(job: Job, ranks: int, space: Space) -> Iterator[Layout]:
+    """Every legal way to split the model, with the data-parallel ways still all in `replicate`."""
+    shape = job.shape
+    for tensor in _among(divisors(ranks), space.tensor):
+        if shape.heads % tensor or shape.hidden % tensor:
+            continue
+        for pipeline in _among(divisors(ranks // tensor), space.pipeline):
+            if pipeline > shape.layers:
+                break
+            for context in _among(divisors(ranks // tensor // pipeline), space.context):
+                if context > 1 and job.sequence % (2 * context):
+                    continue  # causal work is balanced by giving each rank two pieces
+                data = ranks // tensor // pipeline // context
+                if data > job.batch:  # more would only add up zeros
+                    continue
+                for expert in _experts(job, tensor * context * data, space):
+                    yield Layout(
+                        replicate=data,
+                        tensor=tensor,
+                        pipeline=pipeline,
+                        context=context,
+                        expert=expert,
+                    )
+
+
+def families(job: Job, split: Layout, space: Space) -> Iterator[Layout]:
+    """Every microbatch and number of pieces of a split."""
+    share = -(-job.batch // split.replicate)
+    for microbatch in _among(divisors(share), space.microbatch):
+        for pieces in _pieces(job.shape.layers, split.pipeline, share // microbatch, space):
+            yield replace(split, microbatch=microbatch, interleave=pieces)
+
+
+def _among(values: tuple[int, ...], allowed: tuple[int, ...] | None) -> tuple[int, ...]:
+    return values if allowed is None else tuple(v for v in values if v in allowed)
+
+
+def _experts(job: Job, ways: int, space: Space) -> tuple[int, ...]:
+    if not job.shape.moe:
+        return (1,)
+    return _among(tuple(e for e in divisors(job.shape.experts) if ways % e == 0), space.expert)
+
+
+def _pieces(layers: int, pipeline: int, microbatches: int, space: Space) -> tuple[int, ...]:
+    """Pieces of a stage: interleaving needs whole rounds of the pipeline."""
+    if pipeline == 1:
+        return (1,)
+    most = max(1, layers // pipeline)
+    usual = tuple(v for v in divisors(most) if v == 1 or microbatches % pipeline == 0)
+    return _among(usual, space.interleave)
+
+
+def floor_s(job: Job, family: Layout, c: Constants) -> float:
+    """No layout of the family is faster than this."""
+    parts = step.predict(job.with_layout(family), c).parts
+    return sum(seconds for name, seconds in parts.items() if name not in ABOVE_FLOOR)
+
+
+def split_floor_s(job: Job, split: Layout, c: Constants) -> float:
+    """No family of the split is faster than this."""
+    largest = replace(split, microbatch=-(-job.batch // split.replicate))
+    parts = step.predict(job.with_layout(largest), c).parts
+    above = (*ABOVE_FLOOR, "bubble")
+    return sum(seconds for name, seconds in parts.items() if name not in above)
+
+
+def sharded(layout: Layout, space: Space) -> Iterator[Layout]:
+    """The ways to make the data-parallel ranks replicas or shards, fewest shards first."""
+    for shard in divisors(layout.replicate):
+        replicate = layout.replicate // shard
+        if layout.expert > 1 and (shard * layout.context * layout.tensor) % layout.expert:
+            continue  # the experts of a replica are spread inside it
+        if (space.shard is None or shard in space.shard) and (
+            space.replicate is None or replicate in space.replicate
+        ):
+            yield replace(layout, replicate=replicate, shard=shard)
+
+
+def search(
+    job: Job,
+    ranks: int,
+    space: Space | None = None,
+    keep: int = 5,
+    constants: Constants | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Found:
+    """The `keep` fastest layouts of `job` on `ranks` accelerators that fit."""
+    space, c = space or Space(), constants or fitted()
+    order = count()
+    # Branches by floor: a split has no layouts yet, a family has.
+    queue: list[tuple[float, int, Layout, bool]] = [
+        (split_floor_s(job, split, c), next(order), split, True)
+        for split in splits(job, ranks, space)
+    ]
+    heapq.heapify(queue)
+    best: list[tuple[float, int, Option]] = []  # heaps of the kept, slowest first
+    rejected: list[tuple[float, int, Option]] = []
+    opened = looked = 0
+    while queue:
+        floor, _, branch, whole = heapq.heappop(queue)
+        if len(best) == keep and floor >= -best[0][0]:
+            break
+        if whole:
+            for family in families(job, branch, space):
+                heapq.heappush(queue, (floor_s(job, family, c), next(order), family, False))
+            continue
+        opened += 1
+        if progress:
+            progress(opened)
+        layouts = list(sharded(branch, space))
+        if layouts and not _may_fit(job, layouts, space):
+            widest = replace(layouts[-1], recompute=space.recompute[-1])
+            _keep(rejected, keep, floor, next(order), _option(job, widest, floor))
+            continue
+        for layout in layouts:
+            for recompute in space.recompute:
+                tried = replace(layout, recompute=recompute)
+                held = memory.predict(job.with_layout(tried))
+                if not held.fits:
+                    if recompute == space.recompute[0]:
+                        out = Option(tried, job.tokens / floor, held)
+                        _keep(rejected, keep, floor, next(order), out)
+                    continue
+                looked += 1
+                time = step.predict(job.with_layout(tried), c)
+                option = Option(tried, time.tokens / time.step_s, held)
+                _keep(best, keep, time.step_s, next(order), option)
+                break
+    kept = [option for _, _, option in sorted(best, key=lambda item: -item[0])]
+    return Found(
+        best=tuple(_reason(option, kept[0]) for option in kept),
+        rejected=tuple(
+            replace(option, reason=_short_of(option.memory))
+            for _, _, option in sorted(rejected, key=lambda item: -item[0])
+        ),
+        opened=opened,
+        looked_at=looked,
+    )
+
+
+def _may_fit(job: Job, layouts: list[Layout], space: Space) -> bool:
+    """Whether any sharding fits with the most recompute: the first or the widest does if any."""
+    return any(
+        memory.predict(job.with_layout(replace(layout, recompute=space.recompute[-1]))).fits
+        for layout in (layouts[-1], layouts[0])
+    )
+
+
+def _option(job: Job, layout: Layout, seconds: float) -> Option:
+    held = memory.predict(job.with_layout(layout))
+    return Option(layout, job.tokens / seconds, held)
+
+
+def _keep(
+    heap: list[tuple[float, int, Option]], most: int, seconds: float, order: int, option: Option
+) -> None:
+    item = (-seconds, -order, option)
+    if len(heap) < most:
+        heapq.heappush(heap, item)
+    elif item > heap[0]:
+        heapq.heapreplace(heap, item)
+
+
+def _reason(option: Option, first: Option) -> Option:
+    if option is first:
+        return replace(option, reason="fastest that fits")
+    slower = 100 * (first.tokens_per_s / option.tokens_per_s - 1)
+    return replace(option, reason=f"{slower:.1f} % slower")
+
+
+def _short_of(held: Memory) -> str:
+    short = (held.peak_bytes - held.capacity_bytes) / 2**30
+    return f"out of memory by {short:,.1f} GiB"
+
+
+def must(found: Found, job: Job, ranks: int) -> Found:
+    """`found`, or an error when nothing fits."""
+    if found.best:
+        return found
+    size = job.shape.params() / 1e9
+    if not found.rejected:
+        raise PenstockError(
+            f"layout: no way to spread {size:,.1f}B parameters and {job.batch} sequences a step "
+            f"over {ranks} accelerators; change train.batch_tokens or the number of accelerators"
+        )
+    near = min(found.rejected, key=lambda option: option.memory.peak_bytes)
+    raise PenstockError(
+        f"model: {size:,.1f}B parameters fit on {ranks} × {job.machine.accelerator} in no layout; "
+        f"the nearest, {near.layout}, is {near.reason}. Choose a smaller model, a shorter "
+        "sequence or more accelerators"
+    )
