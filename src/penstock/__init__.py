@@ -26,6 +26,16 @@ def train(run: "Run | str", fork: str | None = None, fresh: bool = False) -> dic
     return summary(folder)
 
 
+def plan(run: "Run | str") -> dict[str, Any]:
+    """What a run will take on its cluster, before anything is started."""
+    from penstock.plan.cluster import machine_for
+    from penstock.plan.make import make
+
+    run = load(run) if isinstance(run, str) else run
+    found = machine_for(run)
+    return make(run, found.machine, found.warnings).to_json()
+
+
 def report(run: "Run | str") -> dict[str, Any]:
     """What is known of a run: a `Run`, its name under `runs/`, its folder or its run file."""
     from penstock.run.folder import RunFolder, find
@@ -34,12 +44,13 @@ def report(run: "Run | str") -> dict[str, Any]:
     return summary(find(run) if isinstance(run, str) else RunFolder(run.folder))
 
 
-_VERBS = {"train": train}
+_VERBS = {"plan": plan, "train": train}
 
 
 class _Package(ModuleType):
-    """`penstock.train` is a verb and a room. Importing the room would hide the verb, since the
-    import system binds it here under the same name; so the room is made callable as the verb."""
+    """`penstock.train` and `penstock.plan` are verbs and rooms. Importing the room would hide the
+    verb, since the import system binds it here under the same name; so the room is made callable
+    as the verb."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if isinstance(value, ModuleType) and name in _VERBS:

@@ -13,6 +13,7 @@ from penstock.cli.catalog import catalog
 from penstock.cli.check import check
 from penstock.cli.generate import generate
 from penstock.cli.init import init
+from penstock.cli.plan import plan
 from penstock.cli.runs import logs, ls, report, status, stop
 from penstock.cli.schema import schema
 from penstock.cli.train import train
@@ -25,11 +26,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 EVERYDAY: list[Callable[..., None]] = [
-    init, check, train, ls, status, logs, stop, report, generate
+    init, check, plan, train, ls, status, logs, stop, report, generate
 ]  # fmt: skip
 # In the design and not built yet: said plainly, rather than "no such command".
 NOT_YET = (
-    "plan", "data", "watch", "export", "compare", "simulate", "rent", "probe",
+    "data", "watch", "export", "compare", "simulate", "rent", "probe",
     "doctor", "drill", "checkpoint",
 )  # fmt: skip
 WHAT_IF: list[Callable[..., None]] = [backtest]

@@ -24,15 +24,13 @@ from penstock.data.shards import Dataset, Progress
 from penstock.data.writer import unfinished
 from penstock.errors import NotYet, PenstockError, nearest
 from penstock.files import write_atomic
+from penstock.home import home as penstock_home
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def datasets_home() -> Path:
-    if own := os.environ.get("PENSTOCK_HOME"):
-        return Path(own).expanduser() / "datasets"
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "penstock" / "datasets"
+    return penstock_home() / "datasets"
 
 
 def open_dataset(spec: str, progress: Progress | None = None) -> Dataset:

@@ -29,5 +29,8 @@ class Listener:
     def stopping(self) -> None:
         """Somebody asked for a stop by a signal; the ranks save first."""
 
+    def over_budget(self, words: str) -> None:
+        """The budget is spent; the ranks save and stop."""
+
     def tick(self) -> None:
         """About ten times a second while the ranks run."""

@@ -75,6 +75,14 @@ class RankLogs(LogsSpecs):
         return str(self._root_log_dir)
 
 
+@dataclass(frozen=True)
+class Limit:
+    """When the budget is spent, and which line of it."""
+
+    at_s: float  # on the run's clock
+    words: str  # such as "budget.hours = 12"
+
+
 @dataclass
 class Local:
     """One run's ranks on this machine."""
@@ -87,7 +95,9 @@ class Local:
     timeout_s: float  # guard.timeout
     listener: Listener  # the display lives in it
     deterministic: bool = False
+    limit: Limit | None = None  # [budget], as a moment of the clock
     last_reason: str = ""  # of the last fault
+    limit_told: bool = False
     stop_seen: bool = False  # somebody asked for a stop by a signal
     stop_asked: bool = False  # and it was not told yet: a handler is no place to print
 
@@ -109,6 +119,8 @@ class Local:
                     self._record_fault(attempt, fault, ended, action)
                 if action == "restart" and self.stop_seen:
                     return Outcome("stopped", "a rank failed while the run was stopping")
+                if action == "restart" and self._over():
+                    return Outcome("stopped", "a rank failed at the end of the budget")
         if action == "give_up":
             return self._why_given_up(attempt, ended)
         return Outcome("stopped" if "stopped" in ended.results else "done")
@@ -128,10 +140,22 @@ class Local:
                     if not joined and time.monotonic() > deadline:
                         words = f"the ranks did not meet within {self.timeout_s:g} s"
                         return Fault([], now(), words=words)
+                self._over()
                 self._show(self._shown)
                 time.sleep(POLL_S)
         finally:
             processes.close(signal.SIGKILL)  # whoever is left; a no-op after a clean end
+
+    def _over(self) -> bool:
+        """Whether the budget is spent; the first time, the ranks are asked to save and stop."""
+        if self.limit is None or now() < self.limit.at_s:
+            return False
+        if not self.limit_told:
+            self.limit_told = True
+            self.folder.wish("stop")
+            self.journal.event("budget_reached", budget=self.limit.words)
+            self._show(lambda: self.listener.over_budget(self.limit.words if self.limit else ""))
+        return True
 
     def _shown(self) -> None:
         if self.stop_asked:

@@ -8,12 +8,14 @@ from penstock.data.shards import Dataset
 from penstock.data.stream import Stream
 from penstock.errors import PenstockError, RunFailed
 from penstock.files import write_atomic
+from penstock.launch import foresee
 from penstock.launch.listener import Listener
-from penstock.launch.local import Local, Outcome
+from penstock.launch.local import Limit, Local, Outcome
 from penstock.launch.resume import archive, fork_from, how_to_go_on, renamed
 from penstock.ledger.journal import SupervisorJournal
 from penstock.meter import devices
 from penstock.meter.clock import now
+from penstock.plan.dataset import Sizes
 from penstock.plan.layout import Layout, choose
 from penstock.run.diff import closed
 from penstock.run.file import Run
@@ -59,6 +61,7 @@ def _launch(
 ) -> None:
     before = folder.read_plan()
     layout, plan = _prepare(run, before, machine, listener)
+    limit = foresee.limit(run, folder, layout.ranks, began)
     if "forked_from" in before:
         plan["forked_from"] = before["forked_from"]
 
@@ -68,7 +71,7 @@ def _launch(
     save(run, folder.run_file)
     write_atomic(folder.plan_file, json.dumps(plan, indent=1))
     listener.launching(folder, plan)
-    outcome = _supervise(run, folder, layout, machine, listener, began)
+    outcome = _supervise(run, folder, layout, machine, listener, began, limit)
     if outcome.result == "failed":
         error = RunFailed if outcome.exit_code != PenstockError.exit_code else PenstockError
         raise error(outcome.error)
@@ -81,6 +84,7 @@ def _supervise(
     machine: devices.Devices,
     listener: Listener,
     began: float,
+    limit: Limit | None,
 ) -> Outcome:
     """The part of a launch that the run's clock counts."""
     journal = SupervisorJournal(folder.journal, clock=now)
@@ -96,6 +100,7 @@ def _supervise(
             timeout_s=run.guard.timeout,
             listener=listener,
             deterministic=run.train.deterministic,
+            limit=limit,
         ).run()
     except KeyboardInterrupt:
         outcome = Outcome("stopped", "ended at once; the last checkpoint stands")
@@ -121,7 +126,11 @@ def _prepare(
     if run.cluster.accelerators == "all" and run.layout is None:
         ranks = min(ranks, run.batch_samples)  # more would only add up zeros
     layout = _layout(run, dataset, machine, ranks)
-    return layout, _plan(run, stream, layout, machine)
+    plan = _plan(run, stream, layout, machine)
+    held_out_tokens = stream.held_out * run.sequence
+    sizes = Sizes(dataset.vocab, stream.samples, held_out_tokens)
+    plan["predicted"] = foresee.predicted(run, layout, sizes)
+    return layout, plan
 
 
 def _layout(run: Run, dataset: Dataset, machine: devices.Devices, ranks: int) -> Layout:
@@ -131,7 +140,8 @@ def _layout(run: Run, dataset: Dataset, machine: devices.Devices, ranks: int) ->
             f"model.vocab = {shape.vocab}: the tokenizer of {dataset.id} has {dataset.vocab} "
             f"tokens; set model.vocab = {dataset.vocab} or more"
         )
-    return choose(run, shape, run.sequence, ranks, machine.kind, machine.memory_bytes)
+    planned = foresee.layout_of(run, dataset.vocab) if shape is not None else None
+    return planned or choose(run, shape, run.sequence, ranks, machine.kind, machine.memory_bytes)
 
 
 def _plan(run: Run, stream: Stream, layout: Layout, machine: devices.Devices) -> dict[str, Any]:

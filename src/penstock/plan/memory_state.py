@@ -124,25 +124,32 @@ def state(job: Job, stage: int) -> State:
     common_ways, routed_ways = shard_ways(job)
     sharded = have.common / common_ways + have.routed / routed_ways
     whole = have.common + have.routed
-    stored = soft.weight_bytes
     if job.adapter:
-        unquantized = have.tables * stored
-        if job.adapter.bits == 4:
-            stored = NF4_BYTES
-        whole_weights = (whole - have.tables) * stored + unquantized
         share = sharded / whole if lay.zero == 3 and whole else 1.0
-        trained = adapter_params(job, stage) / common_ways
-        return State(
-            weights=whole_weights * share + trained * soft.weight_bytes,
-            gradients=trained * soft.grad_bytes,
-            optimizer=trained * soft.optimizer_bytes,
-            whole_weights=whole_weights,
-        )
+        return _frozen(job, have, share, common_ways, stage)
+    stored = soft.weight_bytes
     return State(
         weights=stored * (sharded if lay.zero == 3 else whole),
         gradients=soft.grad_bytes * (sharded if lay.zero >= 2 else whole),
         optimizer=0.0 if soft.offload else soft.optimizer_bytes * sharded,
         whole_weights=stored * whole,
+    )
+
+
+def _frozen(job: Job, have: Held, share: float, ways: int, stage: int) -> State:
+    """Frozen weights as narrow as the adapter says, tables in 16 bits; and the adapter's state."""
+    soft = job.software
+    assert job.adapter
+    bits = job.adapter.bits
+    narrow = NF4_BYTES if bits == 4 else bits / 8
+    layers = have.common + have.routed - have.tables
+    whole = layers * narrow + have.tables * 2 if soft.weight_bytes else 0.0  # else on the host
+    trained = adapter_params(job, stage) / ways
+    return State(
+        weights=whole * share + trained * soft.weight_bytes,
+        gradients=trained * soft.grad_bytes,
+        optimizer=trained * soft.optimizer_bytes,
+        whole_weights=whole,
     )
 
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from math import log2
 
 from penstock.catalog.shapes import ModelShape
-from penstock.plan import network, operators
+from penstock.plan import network, operators, probed
 from penstock.plan.constants import Constants, fitted
 from penstock.plan.job import Job
 from penstock.plan.operators import LayerCost, Rates
@@ -58,6 +58,8 @@ def stages(shape: ModelShape, pipeline: int, interleave: int) -> tuple[Stage, ..
 def predict(job: Job, constants: Constants | None = None) -> StepTime:
     """Seconds of one optimizer step by part."""
     c = constants or fitted()
+    if probed.is_probed(job.machine) and job.layout.model_ways * job.layout.expert == 1:
+        return _step_time(job, _of_probe(job, c))
     rates = operators.rates(job, c)
     layers = {
         moe: operators.layer(job, c, rates, moe)
@@ -81,6 +83,27 @@ def predict(job: Job, constants: Constants | None = None) -> StepTime:
     nodes = max(1, -(-job.layout.ranks // job.machine.per_node))
     parts["jitter"] = c.jitter * log2(nodes) * sum(parts.values())
     return _step_time(job, parts)
+
+
+def _of_probe(job: Job, c: Constants) -> dict[str, float]:
+    """The parts of a step from the readings of a probe: its curves replace the rooflines."""
+    read = probed.step_compute_s(job)
+    parts = {
+        "matmul": read["matmul"],
+        "attention": read["attention"],
+        "elementwise": read["elementwise"] + read["memory"],
+        "loss": read["loss"],
+        "optimizer": read["optimizer"],
+        "launch": read["shard"] + read["overhead"],
+        "reduce": probed.exchange_s(job),
+    }
+    layer_s = sum(parts[name] for name in ("matmul", "attention", "elementwise"))
+    layer_s /= job.shape.layers * job.microbatches
+    one = LayerCost(operators.Cost(layer_s / 3, 2 * layer_s / 3), *[operators.Cost()] * 3)
+    gather = _gather_s(job, c, one, 0.0, job.shape.moe) * job.shape.layers * job.microbatches
+    parts["gather"] = gather
+    parts["data"] = _data_s(job, sum(parts.values()))
+    return parts
 
 
 def _step_time(job: Job, parts: Mapping[str, float]) -> StepTime:

@@ -11,6 +11,7 @@ from typing import Any
 
 from blake3 import blake3
 
+from penstock.catalog.shapes import ModelShape
 from penstock.run.file import Run
 
 
@@ -30,10 +31,17 @@ def _numbers(run: Run) -> dict[str, Any]:
     shape = run.model.base()
     model = run.model.model_dump(include={"from_", "module", "adapter"}, by_alias=True)
     return {
-        "model": model | {"shape": asdict(shape) if shape else None},
+        "model": model | {"shape": _parts(shape) if shape else None},
         "data": run.data.model_dump(exclude={"sequence", "on_bad_shard"})
         | {"sequence": run.sequence},
         "train": run.train.model_dump(exclude={"batch_tokens", "learning_rate"})
         | {"batch_tokens": run.batch_tokens, "learning_rate": run.learning_rate},
         "holdout": run.evaluate.holdout,
+    }
+
+
+def _parts(shape: ModelShape) -> dict[str, Any]:
+    """The shape without parts that came later and are as they always were: old runs go on."""
+    return {
+        name: value for name, value in asdict(shape).items() if (name, value) != ("gated", True)
     }

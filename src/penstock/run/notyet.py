@@ -62,8 +62,6 @@ GAPS = [
     Gap("guard.spares", _only(0), "spare nodes", "write 0"),
     Gap("guard.on_spike", _only("stop"), "skipping and rolling back", 'write "stop"'),
     Gap("guard.on_oom", _only("stop"), "re-planning", 'write "stop"'),
-    Gap("budget.usd", _never, "a limit on money", "remove it"),
-    Gap("budget.hours", _never, "a limit on time", "remove it"),
     Gap("log.wandb", _never, "logging to Weights & Biases", "remove it"),
     Gap("log.tensorboard", _never, "logging to TensorBoard", "remove it"),
     Gap("log.mlflow", _never, "logging to MLflow", "remove it"),

@@ -9,6 +9,7 @@ from rich.text import Text
 from penstock.ledger.causes import Cause
 from penstock.run.folder import RunFolder
 from penstock.run.quantity import show_about
+from penstock.watch.held import held
 from penstock.watch.view import View
 from penstock.watch.words import finite, loss, plural, spoken
 
@@ -36,6 +37,7 @@ def summary(folder: RunFolder) -> dict[str, Any]:
         "tokens_per_s": view.tokens_per_s,
         "mfu": view.mfu,
         "ledger": {str(c): s for c, s in account.ledger.seconds.items()},
+        "plan": plan.to_json() if (plan := held(view)) else None,
         "useful": account.ledger.useful,
         "effective": account.ledger.effective,
         "wall_s": account.wall_s,
@@ -53,7 +55,10 @@ def summary(folder: RunFolder) -> dict[str, Any]:
 def screen(folder: RunFolder) -> RenderableType:
     """The last screen of a run: what it reached, where every second went, what is saved where."""
     view = View(folder)
-    parts: list[RenderableType] = [_headline(view), Text(), _ledger(view), Text(), *_kept(view)]
+    parts: list[RenderableType] = [_headline(view), Text(), _ledger(view), Text()]
+    if plan := held(view):
+        parts.append(Text(f"plan     {plan.says()}"))
+    parts += _kept(view)
     prompt, sample = view.last_of("prompt"), view.last_of("sample")
     if sample and view.status == "done":
         parts += [Text(), Text("Given", style="cyan"), Text(str(prompt), style="dim")]
@@ -102,23 +107,32 @@ def _status(view: View) -> Text:
 def _ledger(view: View) -> Table:
     """Every cause that took time, as seconds per rank, share and bar; the two shares below."""
     account, ledger = view.account, view.account.ledger
+    plan = held(view)
+    planned = {row.cause: (row.predicted or 0.0) for row in plan.rows} if plan else {}
     table = Table(box=None, padding=(0, 1), show_edge=False)
     for name, side in (
         ("where it went", "left"),
+        ("planned", "right"),
         ("time", "right"),
         ("share", "right"),
         ("", "left"),
     ):
-        table.add_column(name, justify=side, header_style="dim")  # type: ignore[arg-type]
+        if planned or name != "planned":
+            table.add_column(name, justify=side, header_style="dim")  # type: ignore[arg-type]
+
+    def row(name: str, plan_s: float, *cells: str | Text) -> None:
+        table.add_row(name, *([spoken(plan_s / account.ranks)] if planned else []), *cells)
+
     for cause in Cause:
-        seconds = ledger.seconds[cause]
+        seconds, plan_s = ledger.seconds[cause], planned.get(cause, 0.0)
         share = ledger.share(cause) or 0.0
-        if seconds > 0 or cause is Cause.UNEXPLAINED:
+        if seconds > 0 or cause is Cause.UNEXPLAINED or plan_s > 0.05 * account.ranks:
             style = "green" if cause is Cause.COMPUTE else "yellow" if share > 0.05 else ""
             bar = Text("█" * round(share * BAR) or "▏", style=style)
-            table.add_row(str(cause), spoken(share * account.wall_s), f"{share:.1%}", bar)
+            row(str(cause), plan_s, spoken(share * account.wall_s), f"{share:.1%}", bar)
     # A whole second more or less in the parts would look like an error: the sum is the window.
-    table.add_row("[bold]wall-clock[/]", spoken(account.wall_s), "100.0%", _shares(view))
+    whole = sum(planned.values())
+    row("[bold]wall-clock[/]", whole, spoken(account.wall_s), "100.0%", _shares(view))
     return table
 
 

@@ -120,6 +120,9 @@ class Terminal(Listener):
         after = "restarting" if action == "restart" else "giving up"
         self.console.print(f"fault: rank {rank}: {reason}; {after}", style="red", markup=False)
 
+    def over_budget(self, words: str) -> None:
+        self.console.print(f"{words} is reached: saving and stopping", style="yellow", markup=False)
+
     def stopping(self) -> None:
         self.console.print("stopping: saving first; once more ends it at once", style="yellow")
 

@@ -1,0 +1,71 @@
+"""`penstock plan`: what a run will take, before it is paid for."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.cli import show
+from penstock.errors import RunFailed
+from penstock.run.file import Run
+from penstock.run.folder import RunFolder
+from penstock.run.load import load
+
+
+def plan(
+    file: Annotated[Path, typer.Argument(metavar="RUN", help="The run file.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Fields to change: train.tokens=2B", show_default=False),
+    ] = None,
+    detail: Annotated[
+        bool, typer.Option("--detail", help="Also memory, step and time by part, and layouts.")
+    ] = False,
+    explain: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="How a number of the JSON came about: step_s, usd."),
+    ] = None,
+    calibrate: Annotated[
+        bool,
+        typer.Option("--calibrate", help="First fold in what the run of this file measured."),
+    ] = False,
+    json: show.Json = False,
+) -> None:
+    """Does it fit, how fast, how long, what does it cost, what limits it. Starts nothing."""
+    from penstock.plan import screen
+    from penstock.plan.cluster import machine_for
+    from penstock.plan.make import make
+
+    run = load(file, overrides or [])
+    if calibrate:
+        _fold(run)
+    found = machine_for(run)
+    made = make(run, found.machine, found.warnings)
+    if explain is not None:
+        table, lines = {"explain": made.explain(explain).split("\n  ")}, [made.explain(explain)]
+    else:
+        table, lines = made.to_json(), screen.lines(made)
+    if json:
+        show.print_json(table)
+        lines = []
+    elif detail:
+        lines += ["", *screen.detail(made)]
+    for line in lines:
+        show.out.print(line, markup=False, soft_wrap=True)
+    if made.over_budget:
+        raise RunFailed("over the budget: " + "; ".join(made.over_budget))
+
+
+def _fold(run: Run) -> None:
+    """Fold the measured run of the file into the calibration, and say what that did."""
+    from penstock.plan.calibration import factor, file
+    from penstock.watch.calibrate import fold
+
+    record, own = fold(RunFolder(run.folder))
+    show.err.print(
+        f"folded in: a step took {record.measured_s:.4g} s, the model alone says "
+        f"{record.predicted_s:.4g} s. Plans for {record.accelerator} are now × {factor(own):.3f} "
+        f"({len(own)} run{'s' if len(own) > 1 else ''}, in {file()})",
+        markup=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,42 @@
+"""`penstock probe`: measure this machine, so that plans for it rest on what it does."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from penstock.cli.show import Json, err, out, print_json
+
+
+def probe(
+    to: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Where to write; else what `here` reads."),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Seconds instead of a minute, and coarser.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Measure this machine and write a cluster file of it; about a minute."""
+    from penstock.meter.probe import probe as measure
+    from penstock.plan.cluster import here_file
+    from penstock.run.cluster_load import save_cluster, to_table
+    from penstock.run.cluster_summary import lines
+
+    columns = (TextColumn("{task.description:<14}"), BarColumn(40), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def show(what: str, done: int, of: int) -> None:
+            bar.update(task, description=what, completed=done, total=of)
+
+        file = measure(show, quick)
+    path = to or here_file()
+    save_cluster(file, path, "Measured by `penstock probe`; measure again after changes.")
+    if json:
+        print_json({"file": str(path), **to_table(file)})
+        return
+    for line in (*lines(file), f"written to {path}"):
+        out.print(line, markup=False, soft_wrap=True)

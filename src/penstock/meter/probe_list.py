@@ -1,0 +1,120 @@
+"""What a probe measures: a list of items, the most telling first, by kind of device."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+PRECISIONS = ("bf16", "fp32")
+ELEMENTWISE = ("norm_s", "rotary_s", "gate_s", "add_s")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One reading: a table of the probe's file, a precision, and the size that it is taken at."""
+
+    table: str
+    at: tuple[int, ...]
+    precision: str = ""  # "" where there is only one
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """`sides` of products; `elements` of tensors; `logits`; attention; `parameters`; `messages`."""
+
+    sides: tuple[int, ...]
+    elements: tuple[int, ...]
+    logits: tuple[int, ...]
+    sequences: tuple[int, ...]
+    head_widths: tuple[int, ...]
+    attention_tokens: int  # sequence × heads of one attention reading
+    unit_parameters: tuple[int, ...]
+    all_parameters: tuple[int, ...]
+    messages: tuple[int, ...]  # bytes
+
+
+FRESH_BYTES = 16 << 20
+MESSAGES = (4 << 10, 64 << 10, 1 << 20, 8 << 20, 64 << 20)
+SIZES = {
+    "cpu": Sizes(
+        sides=(64, 256, 1024, 4096),
+        elements=(1 << 14, 1 << 17, 1 << 20, 1 << 23),
+        logits=(1 << 17, 1 << 20, 1 << 22, 1 << 24),
+        sequences=(128, 256, 512, 1024, 2048),  # its blocks change size in between
+        head_widths=(32, 64, 128),
+        attention_tokens=2048,
+        unit_parameters=(1 << 16, 1 << 20, 1 << 23),
+        all_parameters=(1 << 18, 1 << 21, 1 << 24),
+        messages=MESSAGES,
+    ),
+    "cuda": Sizes(
+        sides=(256, 1024, 4096, 16384),
+        elements=(1 << 16, 1 << 20, 1 << 24, 1 << 27),
+        logits=(1 << 20, 1 << 24, 1 << 28),
+        sequences=(512, 2048, 8192),
+        head_widths=(64, 128),
+        attention_tokens=1 << 18,
+        unit_parameters=(1 << 20, 1 << 24, 1 << 27),
+        all_parameters=(1 << 20, 1 << 24, 1 << 28),
+        messages=MESSAGES,
+    ),
+}
+QUICK = {
+    "cpu": Sizes(
+        sides=(64, 512),
+        elements=(1 << 14, 1 << 19),
+        logits=(1 << 17, 1 << 21),
+        sequences=(128, 512),
+        head_widths=(64,),
+        attention_tokens=2048,
+        unit_parameters=(1 << 16, 1 << 20),
+        all_parameters=(1 << 18, 1 << 21),
+        messages=(4 << 10, 1 << 20, 8 << 20),
+    ),
+    "cuda": Sizes(
+        sides=(256, 4096),
+        elements=(1 << 16, 1 << 24),
+        logits=(1 << 20, 1 << 26),
+        sequences=(512, 4096),
+        head_widths=(64,),
+        attention_tokens=1 << 17,
+        unit_parameters=(1 << 20, 1 << 24),
+        all_parameters=(1 << 20, 1 << 26),
+        messages=(4 << 10, 1 << 20, 64 << 20),
+    ),
+}
+
+
+def items(kind: str, ranks: int, fp8: bool = False, quick: bool = False) -> list[Item]:
+    """In order of size: when time runs out, it is the largest that are left to extrapolation."""
+    sizes = (QUICK if quick else SIZES)[kind]
+    found = [Item("op_s", ())]
+    for precision in (*PRECISIONS, *(("fp8",) if fp8 else ())):
+        found += [Item("matmul_s", at, precision) for at in product(sizes.sides, repeat=3)]
+    for precision in PRECISIONS:
+        found += _by_precision(sizes, precision)
+    found += [Item("update_s", (n,)) for n in sizes.all_parameters]
+    if kind == "cpu":
+        found.append(Item("fresh_s", (FRESH_BYTES,)))
+    if ranks > 1:
+        found += [Item("all_reduce_s", (n,)) for n in sizes.messages]
+    return sorted(found, key=_work)
+
+
+def _by_precision(sizes: Sizes, precision: str) -> Iterator[Item]:
+    for table in ELEMENTWISE:
+        yield from (Item(table, (n,), precision) for n in sizes.elements)
+    yield from (Item("loss_s", (n,), precision) for n in sizes.logits)
+    yield from (Item("shard_s", (n,), precision) for n in sizes.unit_parameters)
+    for sequence, width in product(sizes.sequences, sizes.head_widths):
+        heads = max(1, sizes.attention_tokens // sequence)
+        yield Item("attention_s", (sequence, width, heads), precision)
+
+
+def _work(item: Item) -> float:
+    """A rough cost to sort by: multiply-adds of a product, passes over memory for the rest."""
+    if item.table == "matmul_s":
+        return float(item.at[0] * item.at[1] * item.at[2])
+    if item.table == "attention_s":
+        sequence, width, heads = item.at
+        return 4.0 * sequence * sequence * width * heads
+    return 200.0 * (item.at[0] if item.at else 0)

@@ -1,0 +1,216 @@
+"""One rank of a probe: `python -m penstock.meter.probe_rank QUICK LIMIT_S`, started by `probe`.
+
+All ranks run the same list at the same time, as they do in training: cores share memory bandwidth
+and clock. Rank 0 tells how far it is and, last, what was found: a JSON object on each line.
+"""
+
+import ctypes
+import json
+import math
+import os
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from penstock.meter import pieces, power
+from penstock.meter.probe_list import Item, items
+
+TIMEOUT_S = 60.0
+# A sample is at least this long, or the clock itself shows; a reading is as many as fit in a slice.
+SAMPLE_S = {"cpu": 2e-4, "cuda": 3e-3}
+SLICE_S = {False: 0.09, True: 0.02}
+SLOWEST_S = 1.0  # a product that would take longer is left to extrapolation
+LOAD_S = 2.0  # how long power is read under load
+
+Readings = dict[str, dict[str, list[list[float]]]]
+
+
+class Rank:
+    def __init__(self, rank: int, ranks: int, device: torch.device, quick: bool) -> None:
+        self.rank, self.ranks, self.device, self.quick = rank, ranks, device, quick
+        # Each rank is a shard group of its own, as in a run of replicas.
+        self.mesh: DeviceMesh = init_device_mesh(
+            device.type, (ranks, 1), mesh_dim_names=("replicate", "shard")
+        )["shard"]
+        self.rates: dict[str, float] = {}  # of the last product, by precision
+
+    def readings(self, todo: list[Item], limit_s: float) -> dict[Item, float]:
+        """Seconds by item; what would not be done in `limit_s` is left out."""
+        began, found = time.perf_counter(), {}
+        for done, item in enumerate(todo):
+            over = time.perf_counter() - began > limit_s or self._too_slow(item)
+            if self._anyone(over):
+                continue
+            found[item] = self._take(item)
+            if self.rank == 0 and done % 5 == 0:
+                tell(done=done, of=len(todo), what=item.table.removesuffix("_s").replace("_", "-"))
+        return found
+
+    def _take(self, item: Item) -> float:
+        if item.table == "all_reduce_s":
+            return self._collective(item.at[0])
+        if item.table == "shard_s":
+            return self._shard(item.at[0], item.precision)
+        spent = self._time(self._work(item))
+        if item.table == "matmul_s":
+            self.rates[item.precision] = math.prod(item.at) / spent
+        chained = item.table in ("norm_s", "rotary_s", "gate_s")
+        return spent / pieces.CHAIN if chained else spent
+
+    def _shard(self, parameters: int, precision: str) -> float:
+        with_it = self._time(pieces.sharded(parameters, precision, self.device, self.mesh))
+        without = self._time(pieces.unsharded(parameters, precision, self.device))
+        return max(1e-9, with_it - without)
+
+    def _work(self, item: Item) -> pieces.Work:
+        if item.table == "op_s":
+            return pieces.small_op(self.device)
+        if item.table == "fresh_s":
+            return pieces.fresh(item.at[0])
+        if item.table == "update_s":
+            return pieces.update(item.at[0], self.device)
+        makers: dict[str, Callable[..., pieces.Work]] = {
+            "matmul_s": pieces.product,
+            "attention_s": pieces.attention,
+            "norm_s": pieces.norm,
+            "rotary_s": pieces.rotary,
+            "gate_s": pieces.gate,
+            "add_s": pieces.add,
+            "loss_s": pieces.loss,
+        }
+        return makers[item.table](*item.at, item.precision, self.device)
+
+    def _time(self, work: pieces.Work) -> float:
+        """The median of as many samples as fit in a slice of time, after a warm-up."""
+        self._sample(work, 1)
+        once = self._sample(work, 1)
+        inner = max(1, math.ceil(SAMPLE_S[self.device.type] / once))
+        left = SLICE_S[self.quick]
+        samples = [once] if inner == 1 else []
+        while left > 0 or len(samples) < 2:
+            samples.append(self._sample(work, inner))
+            left -= samples[-1] * inner
+        return statistics.median(samples)
+
+    def _collective(self, size_bytes: int) -> float:
+        """Ranks must agree on how often, so the size alone decides."""
+        work = pieces.all_reduce(size_bytes, self.device)
+        self._sample(work, 5)  # the first ones open connections
+        count = max(3, min(30, (128 << 20) // size_bytes))
+        return statistics.median(self._sample(work, 1) for _ in range(count))
+
+    def _sample(self, work: pieces.Work, times: int) -> float:
+        self._sync()
+        began = time.perf_counter()
+        for _ in range(times):
+            work()
+        self._sync()
+        return (time.perf_counter() - began) / times
+
+    def _sync(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def _too_slow(self, item: Item) -> bool:
+        rate = self.rates.get(item.precision)
+        return (
+            item.table == "matmul_s" and rate is not None and math.prod(item.at) / rate > SLOWEST_S
+        )
+
+    def _anyone(self, flag: bool) -> bool:
+        """Whether any rank says so; ranks meet here, so that they measure at the same time."""
+        votes = torch.tensor([float(flag)])
+        if self.ranks > 1:
+            dist.all_reduce(votes)
+        return votes.item() > 0
+
+    def loaded_w(self) -> float | None:
+        """Power of one accelerator (or of the CPUs) while all ranks multiply."""
+        counter = power.find(self.device.type)
+        if self._anyone(counter is None):
+            return None
+        side = 8192 if self.device.type == "cuda" else 1024
+        work = pieces.product(side, side, side, "bf16", self.device)
+        once = self._time(work)
+        assert counter is not None
+        counter.start()
+        for _ in range(math.ceil(LOAD_S / once)):  # on CUDA this only queues the work
+            work()
+        watts = counter.watts()
+        self._sync()
+        return watts
+
+    def gathered(self, found: dict[Item, float]) -> Readings:
+        """The mean over ranks, by table and precision, with the size before the seconds."""
+        everyone: list = [None] * self.ranks
+        if self.ranks > 1:
+            dist.all_gather_object(everyone, list(found.values()))
+        else:
+            everyone = [list(found.values())]
+        tables: Readings = {}
+        for item, seconds in zip(found, zip(*everyone, strict=True), strict=True):
+            points = tables.setdefault(item.table, {}).setdefault(item.precision, [])
+            points.append([*item.at, statistics.fmean(seconds)])
+        for table in tables.values():
+            for points in table.values():
+                points.sort()
+        return tables
+
+
+def tell(**facts: object) -> None:
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
+
+
+def main(quick: bool, limit_s: float) -> None:
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", rank) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    store = dist.TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        is_master=False,
+        timeout=timedelta(seconds=TIMEOUT_S),
+    )
+    dist.init_process_group(
+        "cuda:nccl,cpu:gloo" if cuda else "gloo",
+        store=store,
+        rank=rank,
+        world_size=ranks,
+        timeout=timedelta(seconds=TIMEOUT_S),
+    )
+    worker = Rank(rank, ranks, device, quick)
+    fp8 = cuda and torch.cuda.get_device_capability(device) >= (8, 9)
+    todo = items(device.type, ranks, fp8, quick)
+    found = worker.gathered(worker.readings(todo, limit_s))
+    loaded_w = None if quick else worker.loaded_w()
+    if rank == 0:
+        tell(readings=found, loaded_w=loaded_w)
+    worker._anyone(False)  # nobody leaves while another still talks to it
+
+
+def die_with_parent() -> None:
+    """A killed probe must not leave ranks behind (Linux: the kernel sends the signal)."""
+    if sys.platform == "linux":
+        PR_SET_PDEATHSIG = 1
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != int(os.environ["PENSTOCK_PARENT"]):
+            os._exit(1)  # it died before the line above
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    main(quick=sys.argv[1] == "quick", limit_s=float(sys.argv[2]))
+    sys.stdout.flush()
+    os._exit(0)  # past torch's own exit, which has been seen to abort

@@ -1,0 +1,146 @@
+"""From the two models of a step to a whole plan: life, power, money, advice, bands, budget."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, hypot, log
+
+from penstock.ledger.causes import Cause
+from penstock.plan import advice, cost, derivation, life, power
+from penstock.plan.advice import Models
+from penstock.plan.job import RATE_OF, Job
+from penstock.plan.life import Life
+from penstock.plan.outcome import Band, Memory, StepTime
+from penstock.plan.plan import Plan
+from penstock.plan.sensitivity import Option, sensitivities
+from penstock.run.file import Run
+
+# The causes whose time is as uncertain as a step's; starting, saving and failing are not.
+STEPPING = (
+    Cause.COMPUTE,
+    Cause.COMMUNICATE,
+    Cause.BUBBLE,
+    Cause.PEER_WAIT,
+    Cause.DATA_WAIT,
+    Cause.EVALUATE,
+    Cause.REDO,
+)
+
+
+@dataclass(frozen=True)
+class Bands:
+    """How far the two models were off, learnt from residuals."""
+
+    step: Band
+    memory: Band
+
+
+def assemble(
+    run: Run,
+    job: Job,
+    step: StepTime,
+    memory: Memory,
+    models: Models,
+    bands: Bands,
+    steps: int,
+    warnings: Sequence[str] = (),
+    options: tuple[Option, ...] = (),
+    rejected: tuple[Option, ...] = (),
+    held_out_tokens: int | None = None,
+) -> Plan:
+    """The plan of `steps` steps of `job`. `options` and `rejected` are what a search looked at."""
+    lived = life.predict(run, job, step, steps, held_out_tokens)
+    draw = power.draw(job.machine, step)
+    ledger = power.with_joules(lived.ledger, draw) if draw else lived.ledger
+    bill = cost.bill(run, job.machine, ledger)
+    sensitivity = sensitivities(
+        job,
+        step,
+        models.step_of,
+        lambda j, s: life.predict(run, j, s, steps, held_out_tokens).wall_s,
+        (*options, *rejected),
+    )
+    mfu, mfu_of = _mfu(job, step)
+    over, unchecked = _budget(run, lived, bill.usd)
+    return Plan(
+        name=run.name,
+        job=job,
+        step=step,
+        memory=memory,
+        life=lived,
+        bill=bill,
+        mfu=mfu,
+        mfu_of=mfu_of,
+        bands=_bands(bands, lived, bill),
+        bottleneck=advice.bottleneck(job, step),
+        sensitivity=sensitivity,
+        next=advice.next_change(job, step, memory, lived, sensitivity, models, options),
+        over_budget=over,
+        warnings=(*warnings, *bill.warnings, *unchecked, *_assumed(run, lived)),
+        options=options,
+        rejected=rejected,
+        notes=derivation.notes(run, job, step, memory, lived, bill, draw, (mfu, mfu_of)),
+    )
+
+
+def _mfu(job: Job, step: StepTime) -> tuple[float | None, str]:
+    kind = "fp8" if RATE_OF.get(job.precision, job.precision) == "fp8" else "bf16"
+    peak = job.machine.peak_flops.get(kind)
+    if not peak:
+        return None, f"no published {kind} peak of {job.machine.accelerator}"
+    share = step.model_flops / step.step_s / (job.layout.ranks * peak)
+    return share, f"{kind} peak of {job.machine.accelerator}, {peak / 1e12:g} TFLOP/s dense"
+
+
+def _bands(bands: Bands, lived: Life, bill: cost.Bill) -> dict[str, Band]:
+    step = bands.step
+    moving = lived.ledger.share(*STEPPING) or 0.0
+    days = Band(1 + (step.low - 1) * moving, 1 + (step.high - 1) * moving)
+    faster = Band(1 / step.high, 1 / step.low)
+    energy = both(days, power.BAND)
+    return {
+        "step_s": step,
+        "tokens_per_s": faster,
+        "mfu": faster,
+        "memory.peak_bytes": bands.memory,
+        "days": days,
+        "usd": energy if bill.price.startswith("electricity") else days,
+        "energy_kwh": energy,
+        "co2e_kg": energy,
+    }
+
+
+def both(one: Band, other: Band) -> Band:
+    """The band of a product of two that err independently."""
+    return Band(
+        exp(-hypot(log(one.low), log(other.low))), exp(hypot(log(one.high), log(other.high)))
+    )
+
+
+def _budget(run: Run, lived: Life, usd: float | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What is over [budget], and what could not be checked."""
+    limit, over, unchecked = run.budget, [], []
+    hours = lived.wall_s / 3600
+    if limit.hours is not None and hours > limit.hours:
+        over.append(_over("budget.hours", limit.hours, hours, "h"))
+    if limit.usd is not None and usd is not None and usd > limit.usd:
+        over.append(_over("budget.usd", limit.usd, usd, "USD"))
+    if limit.usd is not None and usd is None:
+        unchecked.append(f"budget.usd = {limit.usd:g} was not checked: no price is known")
+    return tuple(over), tuple(unchecked)
+
+
+def _over(field: str, limit: float, found: float, unit: str) -> str:
+    more = found - limit
+    share = f" ({100 * more / limit:.0f} %)" if more < 10 * limit else ""
+    return (
+        f"{field} = {limit:g}: the plan takes {found:,.1f} {unit}, {more:,.1f} {unit}{share} over"
+    )
+
+
+def _assumed(run: Run, lived: Life) -> list[str]:
+    if lived.nodes == 1 or run.guard.spares or lived.interruptions < 1:
+        return []
+    return [
+        f"{lived.interruptions:.0f} failures are expected, and a failed node is taken to be "
+        "replaced at once; plan for guard.spares"
+    ]

@@ -1,0 +1,109 @@
+"""Calibration: what runs on this hardware really took, folded into the next plan of it.
+
+Each folded run is one line in $PENSTOCK_HOME/calibration.jsonl: what was predicted before any
+calibration and what was measured. A plan for the same accelerator is multiplied by the geometric
+mean of measured over predicted, held to 1 by half a run's weight, so that one odd run cannot turn
+the planner around.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from penstock.errors import PenstockError
+from penstock.files import write_atomic
+from penstock.home import home
+from penstock.plan.job import Job
+from penstock.plan.outcome import Band, StepTime
+
+# The weight of "the model is right", in runs.
+PRIOR_RUNS = 0.5
+# Runs of one machine vary by about this much between days and releases (facts: about 5 %).
+FLOOR = 0.05
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run that was measured."""
+
+    run: str  # folder of the run: folding it again replaces its line
+    accelerator: str
+    ranks: int
+    precision: str
+    params: int
+    sequence: int
+    layout: str
+    predicted_s: float  # step, by the model alone
+    measured_s: float
+
+    @property
+    def ratio(self) -> float:
+        return self.measured_s / self.predicted_s
+
+
+def file() -> Path:
+    return home() / "calibration.jsonl"
+
+
+def load(path: Path | None = None) -> list[Record]:
+    """All folded runs; a line that cannot be read is an error, not a loss."""
+    path = path or file()
+    if not path.exists():
+        return []
+    records = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            records.append(Record(**json.loads(line)))
+        except (ValueError, TypeError) as error:
+            raise PenstockError(
+                f"{path}, line {number}: not a calibration record ({error}); remove the line"
+            ) from error
+    return records
+
+
+def fold(record: Record, path: Path | None = None) -> list[Record]:
+    """Add a run, or replace its line; returns the records of the same accelerator."""
+    path = path or file()
+    if not (record.predicted_s > 0 and record.measured_s > 0):
+        raise PenstockError(f"{record.run}: no step was measured; there is nothing to fold in")
+    records = [old for old in load(path) if old.run != record.run] + [record]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, "".join(json.dumps(asdict(r)) + "\n" for r in records))
+    return [r for r in records if r.accelerator == record.accelerator]
+
+
+def matching(job: Job, records: Sequence[Record]) -> list[Record]:
+    """Runs on the same accelerator at the same precision."""
+    own = (job.machine.accelerator, job.precision)
+    return [r for r in records if (r.accelerator, r.precision) == own]
+
+
+def factor(records: Sequence[Record]) -> float:
+    """Measured over predicted, shrunk towards 1."""
+    if not records:
+        return 1.0
+    return math.exp(sum(math.log(r.ratio) for r in records) / (len(records) + PRIOR_RUNS))
+
+
+def band(records: Sequence[Record], usual: Band) -> Band:
+    """The band once runs were folded in: their own spread, never wider than the usual one."""
+    if len(records) < 2:
+        return usual
+    middle = math.log(factor(records))
+    off = max(FLOOR, max(abs(math.log(r.ratio) - middle) for r in records))
+    return Band(max(usual.low, math.exp(-off)), min(usual.high, math.exp(off)))
+
+
+def applied(step: StepTime, by: float, runs: int) -> StepTime:
+    """The step with every part scaled; one factor cannot say which part was off."""
+    if by == 1.0:
+        return step
+    return replace(
+        step,
+        parts={name: seconds * by for name, seconds in step.parts.items()},
+        causes={name: seconds * by for name, seconds in step.causes.items()},
+        step_s=step.step_s * by,
+        notes=(*step.notes, f"× {by:.3f}: calibrated by {runs} measured run(s) here"),
+    )

@@ -1,0 +1,292 @@
+"""From a cluster file, a catalog name or "here" to the `Machine` that the planner reads."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from penstock.catalog import accelerators, nodes, sites
+from penstock.errors import PenstockError, nearest
+from penstock.home import home
+from penstock.meter.glance import Glance, glance
+from penstock.plan.machine import Machine, Matmul, Tier, of_catalog, only
+from penstock.run.cluster_file import PRECISIONS, ClusterFile
+from penstock.run.cluster_load import load_cluster
+from penstock.run.file import Run
+from penstock.run.probe_section import BY_PRECISION, ProbeSection
+
+PROBE = "`penstock probe` measures it"
+# A core of a CPU that nobody has measured, within a factor of two or so of today's servers.
+CORE_FLOPS = {"fp32": 60e9, "bf16": 90e9}
+CORE_BYTES_PER_S = 8e9
+# What gloo does between processes of one machine.
+SOCKET_BYTES_PER_S, SOCKET_HOP_S = 1.5e9, 200e-6
+
+
+@dataclass(frozen=True)
+class Sited:
+    """The machine of a run, and what a reader should know about how it was found."""
+
+    machine: Machine
+    warnings: tuple[str, ...] = ()
+
+
+def here_file() -> Path:
+    """The probe of this machine."""
+    return home() / "clusters" / "here.toml"
+
+
+def machine_for(run: Run) -> Sited:
+    """What `[cluster]` means."""
+    use = run.cluster.use
+    if use == "here":
+        return _here(run)
+    if use.endswith(".toml"):
+        return _resized(machine_of(load_cluster(Path(use).expanduser())), run)
+    asked = run.cluster.accelerators
+    try:
+        per_node = _usual_per_node(use) if asked == "all" else int(asked)
+        return Sited(of_catalog(use, per_node * run.cluster.nodes, per_node))
+    except PenstockError as error:
+        names = (*accelerators.names(), *nodes.names(), "here")
+        raise PenstockError(
+            f'cluster.use = "{use}": {error} Or name a cluster file, whose name ends in .toml. '
+            f"{nearest(use, names)}".rstrip()
+        ) from None
+
+
+def _usual_per_node(name: str) -> int:
+    """As many as the node has, or the node that this accelerator is usually sold in."""
+    return of_catalog(name, 10**6).per_node
+
+
+def _here(run: Run) -> Sited:
+    seen = glance()
+    if here_file().is_file():
+        file = load_cluster(here_file())
+        if file.probe and file.probe.seen == seen.fingerprint:
+            return _resized(machine_of(file), run)
+        date = file.probe.date if file.probe else file.date
+        why = f"the probe of {date} is of another machine ({file.probe.seen if file.probe else ''})"
+    else:
+        why = "this machine has not been probed"
+    return _not_probed(seen, run, why)
+
+
+def _not_probed(seen: Glance, run: Run, why: str) -> Sited:
+    found = seen.devices
+    ranks = found.ranks(run.cluster.accelerators)
+    if found.kind == "cpu":
+        warning = f"{why}: its speed is a rough estimate for any CPU; {PROBE}"
+        return Sited(_any_cpu(seen, ranks, run.cluster.nodes), (warning,))
+    chip = accelerators.for_device(found.name)
+    if chip is None:
+        raise PenstockError(
+            f'cluster.use = "here": {why}, and the catalog has no {found.name}; {PROBE}'
+        )
+    warning = f"{why}: used the catalog's figures for {chip.name}; {PROBE}"
+    machine = of_catalog(chip.name, ranks * run.cluster.nodes, ranks)
+    return Sited(replace(machine, name="here"), (warning,))
+
+
+def _any_cpu(seen: Glance, ranks: int, count: int) -> Machine:
+    cores = seen.devices.count / ranks
+    return Machine(
+        name="here",
+        accelerator=seen.cpu,
+        kind="cpu",
+        per_node=ranks,
+        nodes=count,
+        memory_bytes=seen.devices.memory_bytes // ranks,
+        memory_bytes_per_s=CORE_BYTES_PER_S * cores,
+        peak_flops={},
+        matmul_flops={kind: rate * cores for kind, rate in CORE_FLOPS.items()},
+        tiers=(Tier("node", ranks * count, SOCKET_BYTES_PER_S, SOCKET_HOP_S),),
+        sources={"": "estimated: a core of a server's CPU, within a factor of two"},
+    )
+
+
+def _resized(machine: Machine, run: Run) -> Sited:
+    """As many of its nodes and accelerators as the run asks for."""
+    asked, section = run.cluster.accelerators, run.cluster
+    per_node = machine.per_node if asked == "all" else int(asked)
+    count = section.nodes if "nodes" in section.model_fields_set else machine.nodes
+    warnings = []
+    if machine.curves and per_node != machine.probed["ranks"] and machine.kind == "cpu":
+        warnings.append(
+            f"cluster.accelerators = {per_node}: the probe ran {machine.probed['ranks']:.0f} ranks "
+            "together, and ranks of one CPU share it; the plan is less sure"
+        )
+    total = per_node * count
+    tiers = machine.tiers
+    if total > tiers[-1].size:
+        if not machine.curves:
+            raise PenstockError(
+                f"cluster: {total} accelerators, but the largest [[tier]] of {machine.name} holds "
+                f"{tiers[-1].size}; add a [[tier]] with size = {total}"
+            )
+        warnings.append(
+            f"{total} accelerators: only {tiers[-1].size} were probed together; the network beyond "
+            "them is taken to be the same"
+        )
+        tiers = (*tiers[:-1], replace(tiers[-1], size=total))
+    changed = replace(machine, per_node=per_node, nodes=count, tiers=tiers)
+    return Sited(changed, tuple(warnings))
+
+
+def machine_of(file: ClusterFile) -> Machine:
+    """A cluster file with its blanks filled from the catalog."""
+    known = _from_catalog(file)
+    measured = (
+        f"measured: probe of {file.probe.date}" if file.probe else f"cluster file {file.name}"
+    )
+    chip, given = file.accelerator, _given(file)
+    if known is None:
+        known, per_node = _blank(file), file.node.accelerators or 1
+    else:
+        per_node = known.per_node
+    rates = {kind: rate for kind in PRECISIONS if (rate := getattr(chip.matmul, kind))}
+    tiers = tuple(
+        Tier(t.name, t.size, t.bandwidth / t.oversubscription, t.latency) for t in file.tier
+    )
+    own = set(given) | ({"tiers"} if tiers else set()) | ({"matmul_flops"} if rates else set())
+    total = per_node * file.nodes
+    if tiers and tiers[-1].size < total:
+        raise PenstockError(
+            f"{file.name}: {total} accelerators, but the largest [[tier]] holds {tiers[-1].size}; "
+            f"add a [[tier]] with size = {total}"
+        )
+    machine = replace(
+        known,
+        name=file.name or known.name,
+        matmul_flops={**known.matmul_flops, **rates},
+        tiers=tiers or known.tiers,
+        sources={**known.sources, **dict.fromkeys(own, measured), **_site_sources(file)},
+        **given,
+    )
+    return replace(machine, **_readings(file.probe)) if file.probe else machine
+
+
+def _from_catalog(file: ClusterFile) -> Machine | None:
+    """None where the file describes an accelerator of its own."""
+    chip = file.accelerator
+    name = file.node.name or chip.name or ""
+    if not file.node.name and only(accelerators.TABLE, name) is None:
+        if chip.memory and chip.memory_bandwidth and any(chip.matmul.model_dump().values()):
+            return None
+        try:
+            accelerators.find(name)
+        except PenstockError as error:
+            what = "memory, memory_bandwidth and a rate in [accelerator.matmul]"
+            raise PenstockError(
+                f"{file.name}: accelerator.name: {error} For one of your own, write {what} too."
+            ) from None
+    per_node = file.node.accelerators or _usual_per_node(name)
+    return of_catalog(name, per_node * file.nodes, per_node)
+
+
+def _blank(file: ClusterFile) -> Machine:
+    """An accelerator that the catalog does not know; the file says what matters."""
+    chip, per_node = file.accelerator, file.node.accelerators or 1
+    assert chip.name
+    assert chip.memory
+    assert chip.memory_bandwidth
+    total = per_node * file.nodes
+    if total > 1 and not file.tier:
+        raise PenstockError(
+            f"{file.name}: {total} accelerators and no network; add a [[tier]] with name, "
+            f"size = {total} and bandwidth"
+        )
+    return Machine(
+        name=file.name or chip.name,
+        accelerator=chip.name,
+        kind=chip.kind or "cuda",
+        per_node=per_node,
+        nodes=file.nodes,
+        memory_bytes=chip.memory,
+        memory_bytes_per_s=chip.memory_bandwidth,
+        peak_flops={},
+        matmul_flops={},
+        tiers=(Tier("scale-up", 1, float("inf"), 0.0),),
+    )
+
+
+def _given(file: ClusterFile) -> dict[str, Any]:
+    """Fields of the machine that the file states, or that its site does."""
+    chip = file.accelerator
+    place = sites.find(file.site.name) if file.site.name else None
+    found: dict[str, Any] = {
+        "kind": chip.kind,
+        "memory_bytes": chip.memory,
+        "memory_bytes_per_s": chip.memory_bandwidth,
+        "tdp_w": chip.tdp_w,
+        "idle_w": chip.idle_w,
+        "host_w": file.node.host_w,
+        "read_bytes_per_s": file.storage.read,
+        "write_bytes_per_s": file.storage.write,
+        "pue": _first(file.site.pue, place.pue if place else None),
+        "gco2e_per_kwh": _first(file.site.carbon, place.carbon_gco2_per_kwh if place else None),
+        "usd_per_kwh": _first(
+            file.site.usd_per_kwh, place.electricity_usd_per_kwh if place else None
+        ),
+        "usd_per_hour": file.price.usd_per_hour,
+        "node_mtbf_s": file.failures.node_mtbf,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _site_sources(file: ClusterFile) -> dict[str, str]:
+    """Where the catalog filled in for the site."""
+    if not file.site.name:
+        return {}
+    place = sites.find(file.site.name)
+    columns = {
+        "pue": (file.site.pue, "pue"),
+        "gco2e_per_kwh": (file.site.carbon, "carbon_gco2_per_kwh"),
+        "usd_per_kwh": (file.site.usd_per_kwh, "electricity_usd_per_kwh"),
+    }
+    return {
+        name: f"catalog: {place.source_of(column)}"
+        for name, (own, column) in columns.items()
+        if own is None and getattr(place, column) is not None
+    }
+
+
+def _first(own: float | None, other: float | None) -> float | None:
+    return other if own is None else own
+
+
+def _readings(probe: ProbeSection) -> dict[str, Any]:
+    """A probe as the planner reads it: `matmuls`, `curves` and `probed`."""
+    matmuls = {
+        kind: tuple(
+            Matmul(int(m), int(k), int(n), 2 * m * k * n / seconds) for m, k, n, seconds in rows
+        )
+        for kind in ("fp32", "bf16", "fp8")
+        if (rows := getattr(probe.matmul_s, kind))
+    }
+    curves = {"update_s": probe.update_s, "all_reduce_s": probe.all_reduce_s}
+    for table in BY_PRECISION:
+        for kind in ("fp32", "bf16"):
+            curves[f"{table}.{kind}"] = getattr(getattr(probe, table), kind)
+    for kind in ("fp32", "bf16"):
+        rows = curves[f"attention_s.{kind}"]
+        # Of one head, so that sequence and head width are what is left to interpolate.
+        curves[f"attention_s.{kind}"] = tuple((s, e, t / heads) for s, e, heads, t in rows)
+    probed = {
+        "ranks": float(probe.ranks),
+        "threads": float(probe.threads),
+        "op_s": probe.op_s,
+        "fresh_bytes_per_s": probe.fresh_bytes_per_s,
+        "idle_w": probe.idle_w,
+        "loaded_w": probe.loaded_w,
+    }
+    return {
+        "matmuls": matmuls,
+        "curves": {name: rows for name, rows in curves.items() if rows},
+        "probed": _known(probed),
+    }
+
+
+def _known(values: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if value is not None}

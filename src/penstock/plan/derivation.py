@@ -1,0 +1,73 @@
+"""How every number of a plan came about, by its name in the JSON: what `--explain` prints."""
+
+from penstock.plan import cost, life, power
+from penstock.plan.job import Job
+from penstock.plan.life import Life
+from penstock.plan.outcome import Memory, StepTime
+from penstock.run.file import Run
+
+
+def notes(
+    run: Run,
+    job: Job,
+    step: StepTime,
+    memory: Memory,
+    lived: Life,
+    bill: cost.Bill,
+    draw: power.Draw | None,
+    mfu: tuple[float | None, str],
+) -> dict[str, tuple[str, ...]]:
+    """A derivation for every name of the JSON; a name without one of its own has its parent's."""
+    ranks, machine = lived.accelerators, job.machine
+    speed = step.tokens / step.step_s
+    seconds = " + ".join(f"{name} {s:.4g} s" for name, s in step.parts.items() if s > 0)
+    made = (f"{step.step_s:.5g} s = {seconds}", *step.notes)
+    watts = draw.notes if draw else ("no TDP is known, so there is no energy",)
+    fallen = f"{step.model_flops:.4g} FLOP a step / {step.step_s:.4g} s / {ranks} accelerators"
+    where = tuple(f"{field or 'all else'}: {text}" for field, text in machine.sources.items())
+    found = {
+        "run": ("the name in the run file",),
+        "machine": (f"cluster.use = {run.cluster.use!r}", *where),
+        "accelerators": (f"replicate × shard × tensor × pipeline × context: {job.layout}",),
+        "nodes": (f"{ranks} accelerators / {machine.per_node} in a node",),
+        "layout": ("the run file's, or the search's choice where it says none",),
+        "fits": (f"memory.peak_bytes against memory.capacity_bytes, margin {memory.margin:.1%}",),
+        "memory": (
+            f"the fullest rank, on pipeline stage {memory.stage}",
+            f"peak = {' + '.join(f'{n} {b / 2**30:.3g} GiB' for n, b in memory.parts.items())}",
+        ),
+        "step_s": made,
+        "step": made,
+        "steps": (f"train.tokens, steps or epochs over {step.tokens} tokens a step",),
+        "tokens": (f"{lived.steps} steps × {step.tokens} tokens",),
+        "tokens_per_s": (f"{speed:.5g} = {step.tokens} tokens a step / {step.step_s:.5g} s",),
+        "mfu": (f"{fallen} / {mfu[1]}" if mfu[0] is not None else f"left out: {mfu[1]}",),
+        "mfu_of": ("the bf16 peak, or the fp8 peak of a run in fp8; recomputation not counted",),
+        "ledger": (
+            "steps × the parts of a step by cause, and the life of the run, × accelerators",
+        ),
+        "price": bill.notes["usd"],
+        "energy_it_kwh": watts,
+        "energy_kwh": watts,
+        "bottleneck": (
+            "the largest wait in the step from a fifth of it on, else its largest work",
+        ),
+        "sensitivity": ("per cent more throughput from 10 % more: the models run again",),
+        "next": ("every change one field away and every layout of the search, tried",),
+        "bands": ("80 % of residuals fell between; energy also has the power model's 12 %",),
+        "over_budget": (f"[budget] usd = {run.budget.usd}, hours = {run.budget.hours}",),
+        "options": ("the fastest layouts that fit",),
+        "rejected": ("layouts that do not fit or are not legal, with the reason",),
+        "warnings": ("what the plan could not know or had to assume",),
+    }
+    both_ways = {k: (*found.get(k, ()), *v) for k, v in bill.notes.items()}
+    return (
+        found
+        | life.derivation(run, lived, step)
+        | both_ways
+        | {
+            "ledger.joules": watts,
+            "ledger.usd": bill.notes["usd"],
+            "ledger.gco2e": bill.notes["co2e_kg"],
+        }
+    )

@@ -1,0 +1,187 @@
+"""From a run and a machine to its plan: the job that the run means, and both models on it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from penstock.catalog.shapes import ModelShape
+from penstock.errors import PenstockError
+from penstock.plan import calibration, memory, step, step_notes
+from penstock.plan.advice import Models
+from penstock.plan.assemble import Bands, assemble
+from penstock.plan.constants import band, seen
+from penstock.plan.dataset import Sizes, sizes
+from penstock.plan.frameworks import PENSTOCK
+from penstock.plan.job import RATE_OF, Job
+from penstock.plan.layout import Layout, choose
+from penstock.plan.machine import Machine
+from penstock.plan.outcome import Band, StepTime
+from penstock.plan.plan import Plan
+from penstock.plan.search import Space, must, search
+from penstock.plan.sensitivity import Option
+from penstock.run.file import Run
+
+MODEL_WAYS = ("tensor", "pipeline", "context", "expert")
+# What this version's trainer does of the space; see `run/notyet.py`.
+TRAINED = Space(tensor=(1,), pipeline=(1,), context=(1,), expert=(1,), recompute=("none",))
+MODELS = Models(step.predict, memory.predict)
+# Measured over planned peak, 10th and 90th percentile of 126 published runs of 10 GiB and more
+# (`penstock backtest` on a table of them). The model's constants have seen these runs.
+MEMORY_BAND = Band(0.94, 1.11)
+
+
+def make(
+    run: Run,
+    machine: Machine,
+    warnings: Sequence[str] = (),
+    layout: Layout | None = None,
+    data: Sizes | None = None,
+) -> Plan:
+    """The plan of `run` on `machine`. `warnings` are what finding the machine had to assume; a
+    launch gives the `layout` that it takes and what its dataset holds."""
+    data = data or sizes(run)
+    if run.train.epochs and data is None:
+        raise PenstockError(
+            f"train.epochs = {run.train.epochs:g}: how long that is, only the dataset tells, and "
+            f"{run.data.dataset} is not built here; build it, or plan with train.tokens=1B"
+        )
+    picked = choice(run, machine, data.vocab if data else None, layout)
+    job = picked.job
+    records = calibration.matching(job, calibration.load())
+    by = calibration.factor(records)
+    usual = Band(*band(job.shape.moe))
+
+    def step_of(job: Job) -> StepTime:
+        return calibration.applied(step.predict(job), by, len(records))
+
+    models = Models(step_of, memory.predict)
+    return assemble(
+        run,
+        job,
+        replace(step_of(job), notes=step_notes.lines(job, by, len(records))),
+        memory.predict(job),
+        models,
+        Bands(calibration.band(records, usual), MEMORY_BAND),
+        run.steps(data.samples if data else None),
+        (*warnings, *unseen(job), *untrainable(job)),
+        picked.options,
+        picked.rejected,
+        data.held_out_tokens if data else None,
+    )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A job with its layout, and what else the search looked at."""
+
+    job: Job
+    options: tuple[Option, ...] = ()
+    rejected: tuple[Option, ...] = ()
+
+
+def choice(
+    run: Run, machine: Machine, vocab: int | None = None, layout: Layout | None = None
+) -> Choice:
+    """The layout that a run gets on a machine: the given one, the file's, or the best there is.
+
+    On this machine the best is looked for among what this version trains; on a CPU, whose ranks
+    share one memory, the fewest shards that hold are taken.
+    """
+    shape = run.model.shape(vocab)
+    here = run.cluster.use == "here"
+    if layout is not None or run.layout is not None or (here and machine.kind == "cpu"):
+        asked = layout or layout_of(run, machine, shape)
+        job = _job(run, machine, shape, asked)
+        open_microbatch = layout is None and run.layout is not None and not run.layout.microbatch
+        return _with_microbatch(job) if open_microbatch and machine.kind != "cpu" else Choice(job)
+    ranks = machine.accelerators
+    if here and run.cluster.accelerators == "all":
+        ranks = min(ranks, run.batch_samples)  # more would only add up zeros
+    job = _job(run, machine, shape, Layout(replicate=ranks))
+    found = must(search(job, ranks, TRAINED if here else None), job, ranks)
+    return Choice(job.with_layout(found.best[0].layout), found.best, found.rejected)
+
+
+def _with_microbatch(job: Job) -> Choice:
+    """The file's layout with the best microbatch that fits; as it is when none does."""
+    lay = job.layout
+    fixed = Space(
+        **{name: (getattr(lay, name),) for name in ("replicate", "shard", *MODEL_WAYS)},
+        recompute=(lay.recompute,),
+    )
+    found = search(job, lay.ranks, fixed)
+    if not found.best:
+        return Choice(job, (), found.rejected)
+    return Choice(job.with_layout(found.best[0].layout), found.best, found.rejected)
+
+
+def _job(run: Run, machine: Machine, shape: ModelShape, layout: Layout) -> Job:
+    compressed = run.train.sync.compress == "bf16"
+    return Job(
+        shape=shape,
+        sequence=run.sequence,
+        batch=run.batch_samples,
+        layout=layout,
+        machine=machine,
+        precision=run.train.precision,
+        software=replace(PENSTOCK, reduce_bytes=2.0) if compressed else PENSTOCK,
+    )
+
+
+def untrainable(job: Job) -> list[str]:
+    """What the layout has that this version plans and does not train yet."""
+    lay = job.layout
+    ways = [f"{name} {getattr(lay, name)}" for name in MODEL_WAYS if getattr(lay, name) > 1]
+    if lay.recompute != "none":
+        ways.append(f"{lay.recompute} recompute")
+    return [f"this version plans {', '.join(ways)} and does not train it yet"] if ways else []
+
+
+def layout_of(run: Run, machine: Machine, shape: ModelShape) -> Layout:
+    """The run file's layout; replicas and shards that it leaves open are the fewest that hold."""
+    ranks, asked = machine.accelerators, run.layout
+    if asked is None and run.cluster.accelerators == "all":
+        ranks = min(ranks, run.batch_samples)  # more would only add up zeros
+    ways = asked.tensor * asked.pipeline * asked.context if asked else 1
+    if ranks % ways:
+        raise PenstockError(
+            f"layout: tensor × pipeline × context = {ways} does not divide the {ranks} "
+            f"accelerators of {machine.name}; write a divisor of {ranks}"
+        )
+    kind = "cpu" if machine.kind == "cpu" else "cuda"
+    # What one of `ways` ranks holds is that much less: as if each had more memory. Of a CPU the
+    # choice is told the memory of the whole machine, which its ranks share.
+    memory_bytes = machine.memory_bytes * ways * (ranks // ways if kind == "cpu" else 1)
+    found = choose(run, shape, run.sequence, ranks // ways, kind, memory_bytes)
+    if asked is None:
+        return found
+    return replace(
+        found,
+        tensor=asked.tensor,
+        pipeline=asked.pipeline,
+        context=asked.context,
+        expert=asked.expert,
+        recompute=asked.recompute,
+    )
+
+
+def unseen(job: Job) -> list[str]:
+    """What lies outside of the runs that the planner was checked on."""
+    known, lay = seen(), job.layout
+    chip = f"{job.machine.accelerator} {RATE_OF.get(job.precision, job.precision)}"
+    spans = {
+        "accelerators": (lay.ranks, *known.ranks),
+        "model.hidden": (job.shape.hidden, *known.hidden),
+        "data.sequence": (job.sequence, *known.sequence),
+        "layout.tensor": (lay.tensor, 1, known.tensor),
+        "layout.pipeline": (lay.pipeline, 1, known.pipeline),
+        "layout.context": (lay.context, 1, known.context),
+        "layout.expert": (lay.expert, 1, known.expert),
+    }
+    outside = [
+        f"{name} {value} (seen {low} to {high})"
+        for name, (value, low, high) in spans.items()
+        if not low <= value <= high
+    ]
+    if chip not in known.accelerators and not job.machine.curves:
+        outside.insert(0, chip)
+    return [f"outside of the measured runs: {', '.join(outside)}"] if outside else []

@@ -1,0 +1,151 @@
+"""`Plan`: all that is known of a run before it is paid for, and how each number came about."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.errors import PenstockError, nearest
+from penstock.plan.cost import Bill
+from penstock.plan.job import Job
+from penstock.plan.life import Life
+from penstock.plan.outcome import Band, Memory, StepTime
+from penstock.plan.sensitivity import Option
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run on one machine. `assemble` makes it; `to_json` is what programs and reports read."""
+
+    name: str  # of the run
+    job: Job
+    step: StepTime
+    memory: Memory
+    life: Life
+    bill: Bill
+    mfu: float | None  # None when nobody has published the device's peak
+    mfu_of: str  # the peak it is measured against, or why there is none
+    bands: Mapping[str, Band]  # factors, by the names in the JSON
+    bottleneck: str
+    sensitivity: Mapping[str, float]  # per cent more throughput from 10 % more
+    next: str
+    over_budget: tuple[str, ...]
+    warnings: tuple[str, ...]
+    options: tuple[Option, ...]  # the best layouts that fit, this one among them
+    rejected: tuple[Option, ...]
+    notes: Mapping[str, tuple[str, ...]]  # derivations, by the names in the JSON
+
+    @property
+    def tokens_per_s(self) -> float:
+        """While stepping, over all ranks."""
+        return self.step.tokens / self.step.step_s
+
+    def value(self, name: str) -> float | None:
+        """A number that has a band, by its name in the JSON."""
+        found: dict[str, float | None] = {
+            "step_s": self.step.step_s,
+            "tokens_per_s": self.tokens_per_s,
+            "mfu": self.mfu,
+            "memory.peak_bytes": self.memory.peak_bytes,
+            "days": self.life.days,
+            "usd": self.bill.usd,
+            "energy_kwh": self.bill.energy_kwh,
+            "co2e_kg": self.bill.co2e_kg,
+        }
+        return found[name]
+
+    def span(self, name: str) -> tuple[float, float] | None:
+        """Between which the number falls in four of five cases; None when it is not known."""
+        value, band = self.value(name), self.bands.get(name)
+        return None if value is None or band is None else (value * band.low, value * band.high)
+
+    def to_json(self) -> dict[str, Any]:
+        life, bill, cost = self.life, self.bill, self.life.recovery
+        spans = {name: span for name in self.bands if (span := self.span(name))}
+        return {
+            "run": self.name,
+            "machine": self.job.machine.name,
+            "accelerators": life.accelerators,
+            "nodes": life.nodes,
+            "fits": self.memory.fits,
+            "layout": self.job.layout.to_json(),
+            "memory": {
+                **{part: float(size) for part, size in self.memory.parts.items()},
+                "peak_bytes": self.memory.peak_bytes,
+                "capacity_bytes": self.memory.capacity_bytes,
+                "margin": self.memory.margin,
+                "stage": self.memory.stage,
+            },
+            "step_s": self.step.step_s,
+            "step": dict(self.step.parts),
+            "steps": life.steps,
+            "tokens": life.steps * self.step.tokens,
+            "tokens_per_s": self.tokens_per_s,
+            "mfu": self.mfu,
+            "mfu_of": self.mfu_of,
+            "ledger": bill.ledger.to_json(),
+            "effective": life.effective,
+            "useful": life.useful,
+            "interruptions": life.interruptions,
+            "mtbf_s": cost.mtbf_s,
+            "checkpoint_interval_s": life.interval_s,
+            "checkpoint_bytes": cost.checkpoint_bytes,
+            "save_s": cost.save_s,
+            "saves": life.saves,
+            "startup_s": cost.startup_s,
+            "restart_s": cost.restart_s,
+            "evaluations": life.evaluations,
+            "wall_s": life.wall_s,
+            "days": life.days,
+            "usd": bill.usd,
+            "price": bill.price or None,
+            "energy_it_kwh": bill.energy_it_kwh,
+            "energy_kwh": bill.energy_kwh,
+            "co2e_kg": bill.co2e_kg,
+            "bottleneck": self.bottleneck,
+            "sensitivity": dict(self.sensitivity),
+            "next": self.next,
+            "bands": {name: {"low": low, "high": high} for name, (low, high) in spans.items()},
+            "over_budget": list(self.over_budget),
+            "options": [_option(option) for option in self.options],
+            "rejected": [_option(option) for option in self.rejected],
+            "warnings": list(self.warnings),
+        }
+
+    def explain(self, name: str) -> str:
+        """How a number of the JSON came about, by its dotted name such as `memory.activations`."""
+        values = dict(_names(self.to_json()))
+        if name not in values:
+            hint = nearest(name, values)
+            some = "step_s, memory.peak_bytes, mfu, days, usd, effective"
+            raise PenstockError(f"plan: no number '{name}'. {hint} Some: {some}".replace("  ", " "))
+        head = name if isinstance(values[name], dict | list) else f"{name} = {values[name]}"
+        span = self.span(name) if name in self.bands else None
+        lines = [*self._notes(name)]
+        if span:
+            lines.append(f"in four of five cases between {span[0]:.4g} and {span[1]:.4g}")
+        return "\n  ".join([head, *lines])
+
+    def _notes(self, name: str) -> tuple[str, ...]:
+        """The notes of a name, or of the nearest one above it."""
+        while name not in self.notes:
+            name = name.rpartition(".")[0]
+            assert name, "every top-level name has a note"
+        return self.notes[name]
+
+
+def _option(option: Option) -> dict[str, Any]:
+    return {
+        "layout": option.layout.to_json(),
+        "tokens_per_s": option.tokens_per_s,
+        "peak_bytes": option.memory.peak_bytes,
+        "fits": option.memory.fits,
+        "reason": option.reason,
+    }
+
+
+def _names(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Every dotted name of a JSON object and its value, inner tables too; lists are values."""
+    for key, value in table.items():
+        yield above + key, value
+        if isinstance(value, dict):
+            yield from _names(value, f"{above}{key}.")

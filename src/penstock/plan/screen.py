@@ -1,0 +1,214 @@
+"""The screens of `penstock plan`: ten lines for a person, and the rest with `--detail`."""
+
+from collections.abc import Iterable, Iterator
+from math import floor, log10
+
+from penstock.ledger.causes import Cause
+from penstock.plan.plan import Plan
+from penstock.plan.sensitivity import RESOURCES, Option
+from penstock.run.quantity import show_about
+
+# The unit a time is told in: the largest that makes it at least this many of it.
+TIMES = (
+    ("days", 86400.0, 1.5),
+    ("h", 3600.0, 1.5),
+    ("min", 60.0, 2.0),
+    ("s", 1.0, 1.0),
+    ("ms", 0.001, 0.0),
+)
+MASSES = (("t", 1000.0, 1.0), ("kg", 1.0, 0.1), ("g", 0.001, 0.0))
+MONEY = (("million USD", 1e6, 1.0), ("USD", 1.0, 0.0))
+ENERGIES = (("GWh", 1e6, 1.0), ("MWh", 1e3, 1.0), ("kWh", 1.0, 0.1), ("Wh", 0.001, 0.0))
+Units = tuple[tuple[str, float, float], ...]
+
+
+def lines(plan: Plan) -> list[str]:
+    """The ten lines, then what the plan could not know."""
+    rows = {
+        "fits": _fits(plan),
+        "layout": f"{plan.job.layout}, on {_machine(plan)}",
+        "speed": _speed(plan),
+        "MFU": _mfu(plan),
+        "time": _time(plan),
+        "cost": _cost(plan),
+        "energy": _energy(plan),
+        "effective": _effective(plan),
+        "bottleneck": plan.bottleneck,
+        "next": plan.next,
+    }
+    ten = [f"{name:<12}{text}" for name, text in rows.items()]
+    return [*ten, *(f"{'note':<12}{text}" for text in plan.warnings)]
+
+
+def detail(plan: Plan) -> list[str]:
+    """Memory, step and ledger by part, sensitivities, layouts."""
+    step, ledger = plan.step, plan.bill.ledger
+    return [
+        *_table(f"memory of the fullest accelerator{_stage(plan)}", _sizes(plan)),
+        *_table(
+            f"one step, {told(step.step_s, TIMES)}",
+            ((n, told(s, TIMES), s / step.step_s) for n, s in _sorted(step.parts.items())),
+        ),
+        *_table(
+            f"the whole run, {told(plan.life.wall_s, TIMES)}",
+            (
+                (str(cause), told(share * plan.life.wall_s, TIMES), share)
+                for cause in Cause
+                if (share := ledger.share(cause) or 0.0) > 0
+            ),
+        ),
+        *_section(
+            "10 % more of it gives",
+            (f"{RESOURCES[n]:<28}{g:4.1f} % more tokens/s" for n, g in _sorted(_gains(plan))),
+        ),
+        *_section("layouts that fit, fastest first", map(_option, plan.options)),
+        *_section("layouts rejected", map(_option, plan.rejected)),
+    ]
+
+
+def told(value: float, units: Units) -> str:
+    """A value in base units as a person says it: `2.1 days`, `840 kWh`."""
+    name, size = _unit(value, units)
+    return f"{rounded(value / size)} {name}"
+
+
+def span(value: float, low: float, high: float, units: Units) -> str:
+    """`1.9–2.4 days`: one unit, two figures of the lower end, more only to tell the ends apart."""
+    name, size = _unit(value, units)
+    low, high = low / size, high / size
+    places = 1 - floor(log10(low))
+    if _fixed(low, places) == _fixed(high, places):
+        places += 1
+    return f"{_fixed(low, places)}–{_fixed(high, places)} {name}"
+
+
+def rounded(value: float) -> str:
+    """Two figures, three where the first is a 1: 2.1, 0.86, 154, 1,230."""
+    return _trimmed(_fixed(value, _places(value)))
+
+
+def _places(value: float) -> int:
+    """Decimals that make two figures, or three where the first is a 1; below 0 for thousands."""
+    if value <= 0:
+        return 0
+    first = floor(log10(value))
+    return (2 if value / 10.0**first < 2 else 1) - first
+
+
+def _fixed(value: float, places: int) -> str:
+    return f"{round(value, places):,.{max(0, places)}f}"
+
+
+def _trimmed(figure: str) -> str:
+    return figure.rstrip("0").rstrip(".") if "." in figure else figure
+
+
+def _unit(value: float, units: Units) -> tuple[str, float]:
+    return next((n, size) for n, size, least in units if value >= least * size or least == 0)
+
+
+def _fits(plan: Plan) -> str:
+    memory = plan.memory
+    room = f"{memory.peak_bytes / 2**30:.1f} of {memory.capacity_bytes / 2**30:.1f} GiB"
+    if not memory.fits:
+        return f"no: the fullest accelerator would need {room}"
+    tight = plan.span("memory.peak_bytes")
+    close = tight is not None and tight[1] > memory.capacity_bytes
+    left = f"{100 * memory.margin:.0f} % left"
+    return f"yes, {room} on the fullest accelerator, {left}{', which is close' if close else ''}"
+
+
+def _machine(plan: Plan) -> str:
+    machine = plan.job.machine
+    what = f"{plan.life.accelerators} × {machine.accelerator}"
+    return what if machine.accelerator in machine.name else f"{what} ({machine.name})"
+
+
+def _speed(plan: Plan) -> str:
+    low, high = plan.span("tokens_per_s") or (plan.tokens_per_s, plan.tokens_per_s)
+    return (
+        f"{show_about(plan.tokens_per_s)} tokens/s ({show_about(low)}–{show_about(high)}), "
+        f"{told(plan.step.step_s, TIMES)} a step of {show_about(plan.step.tokens)} tokens"
+    )
+
+
+def _mfu(plan: Plan) -> str:
+    if plan.mfu is None:
+        return f"not known: {plan.mfu_of}"
+    return f"{100 * plan.mfu:.0f} % of the {plan.mfu_of}"
+
+
+def _time(plan: Plan) -> str:
+    seconds, (low, high) = plan.life.wall_s, plan.span("days") or (plan.life.days,) * 2
+    text = span(seconds, low * 86400, high * 86400, TIMES)
+    return f"{text} for {show_about(plan.life.steps * plan.step.tokens)} tokens"
+
+
+def _cost(plan: Plan) -> str:
+    spread = plan.span("usd")
+    if plan.bill.usd is None or spread is None:
+        return "not known: no price is given"
+    return f"{span(plan.bill.usd, *spread, MONEY)}: {plan.bill.price}"
+
+
+def _energy(plan: Plan) -> str:
+    kwh, spread = plan.bill.energy_kwh, plan.span("energy_kwh")
+    if kwh is None or spread is None:
+        return "not known: the power of the accelerator is not given"
+    text = span(kwh, *spread, ENERGIES)
+    if plan.job.machine.pue is None:
+        text += " without cooling"
+    carbon, emitted = plan.bill.co2e_kg, plan.span("co2e_kg")
+    return f"{text}, {span(carbon, *emitted, MASSES)} CO2e" if carbon and emitted else text
+
+
+def _effective(plan: Plan) -> str:
+    life = plan.life
+    times = life.interruptions
+    failures = "no failure is likely" if times < 0.1 else f"about {rounded(times)} failures"
+    often = f"a save every {told(life.interval_s, TIMES)}" if life.saves > 1 else "saved at the end"
+    return f"{100 * life.effective:.0f} % of the time is training; {failures}, {often}"
+
+
+def _stage(plan: Plan) -> str:
+    stages = plan.job.layout.pipeline
+    return f", on stage {plan.memory.stage + 1} of {stages}" if stages > 1 else ""
+
+
+def _sizes(plan: Plan) -> Iterator[tuple[str, str, float]]:
+    for part, size in _sorted(plan.memory.parts.items()):
+        yield part, f"{size / 2**30:.2f} GiB", size / plan.memory.capacity_bytes
+
+
+def _gains(plan: Plan) -> Iterable[tuple[str, float]]:
+    return plan.sensitivity.items()
+
+
+def _sorted(items: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
+    return sorted((item for item in items if item[1] > 0), key=lambda item: -item[1])
+
+
+def _table(title: str, rows: Iterable[tuple[str, str, float]]) -> Iterator[str]:
+    """Rows that are at least a thousandth of the whole."""
+    return _section(
+        title,
+        (
+            f"{name:<16}{text:>12}{100 * share:7.1f} %"
+            for name, text, share in rows
+            if share >= 0.001
+        ),
+    )
+
+
+def _section(title: str, rows: Iterable[str]) -> Iterator[str]:
+    found = list(rows)
+    if found:
+        yield title
+        yield from (f"  {row}" for row in found)
+
+
+def _option(option: Option) -> str:
+    size = f"{option.memory.peak_bytes / 2**30:.1f} GiB"
+    most = "" if option.memory.fits else "at most "
+    speed = f"{most}{show_about(option.tokens_per_s)} tokens/s"
+    return f"{option.layout}: {speed}, {size}{f': {option.reason}' if option.reason else ''}"

@@ -1,0 +1,117 @@
+"""Reads and writes cluster files; every mistake is told at once, with its line."""
+
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from penstock.errors import PenstockError, nearest
+from penstock.files import write_atomic
+from penstock.run import toml
+from penstock.run.cluster_file import ClusterFile
+from penstock.run.fields import Field, _walk
+from penstock.run.load import _syntax
+from penstock.run.locate import Lines
+from penstock.run.words import Mistake, _read, dotted
+
+LARGEST_BYTES = 2**22  # readings of a probe take some ten thousand
+_EXAMPLE = '[accelerator] with name = "H100", and nodes = 4 above it'
+
+
+def load_cluster(path: str | Path) -> ClusterFile:
+    path = Path(path)
+    text = _text(path)
+    try:
+        table = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise PenstockError(f"{path}{_syntax(str(error), text)}") from None
+    if not table:
+        raise PenstockError(f"{path}: the file is empty; write {_EXAMPLE}")
+    try:
+        return ClusterFile.model_validate({"name": path.stem, **table})
+    except ValidationError as error:
+        found = [m for detail in error.errors(include_url=False) for m in _words(detail, table)]
+    lines = Lines(text)
+    placed = sorted((lines.of(mistake.path) or 0, mistake.text) for mistake in found)
+    raise PenstockError(
+        "\n".join(f"{path}{f':{line}' if line else ''}: {what}" for line, what in placed)
+    )
+
+
+def save_cluster(file: ClusterFile, path: Path, head: str = "") -> None:
+    """Writes the file whole or not at all."""
+    lines = [*([f"# {head}"] if head else []), *toml.document(to_table(file))]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, "\n".join(lines) + "\n")
+    except OSError as error:
+        raise PenstockError(
+            f"{path}: cannot be written: {error.strerror}; name another file with --out"
+        ) from error
+
+
+def to_table(file: ClusterFile) -> dict[str, Any]:
+    """What the file says, without what it leaves to defaults."""
+    return _without_blanks(file.model_dump(exclude_none=True, exclude_defaults=True))
+
+
+def _without_blanks(table: dict[str, Any]) -> dict[str, Any]:
+    inner = {
+        name: _without_blanks(part) if isinstance(part, dict) else part
+        for name, part in table.items()
+    }
+    return {name: part for name, part in inner.items() if part not in ({}, ())}
+
+
+def _text(path: Path) -> str:
+    try:
+        if not path.is_file():
+            what = "a folder" if path.is_dir() else "no such file"
+            raise PenstockError(
+                f"{path}: {what}, not a cluster file; `penstock probe --out {path}` writes one, "
+                f"or write {_EXAMPLE}"
+            )
+        if path.stat().st_size > LARGEST_BYTES:
+            raise PenstockError(f"{path}: over 4 MiB, not a cluster file; name a TOML file")
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise PenstockError(f"{path}: not UTF-8 text; save the file as UTF-8") from None
+    except OSError as error:
+        raise PenstockError(
+            f"{path}: cannot be read: {error.strerror}; check the path and its rights"
+        ) from None
+
+
+def _words(detail: Any, table: dict[str, Any]) -> list[Mistake]:
+    """What the schema alone cannot say in words; the rest is told as for a run file."""
+    path = tuple(detail["loc"])
+    plain = tuple(part for part in path if isinstance(part, str))
+    field = fields().get(plain)
+    if detail["type"] == "extra_forbidden":
+        return [Mistake(path, f"{dotted(path)}: no such field. {_suggest(plain)}")]
+    if detail["type"] == "literal_error" and field:
+        guess = nearest(str(detail["input"]), field.choices)
+        what = f"not a choice; write {field.kind['title']}. {guess}".rstrip(" .")
+        return [Mistake(path, f"{dotted(path)} = {toml.value(detail['input'])}: {what}")]
+    if detail["type"] == "tuple_type":
+        return [
+            Mistake(path, f"{dotted(path)}: not a list; write each under its own [[{plain[-1]}]]")
+        ]
+    return _read(detail, table)
+
+
+def _suggest(path: tuple[str, ...]) -> str:
+    section, name = path[:-1], path[-1]
+    if homes := [known[:-1] for known in fields() if known[-1] == name]:
+        places = (f"in [{'.'.join(home)}]" if home else "at the top of the file" for home in homes)
+        return f"'{name}' belongs {' or '.join(dict.fromkeys(places))}"
+    here = [known[-1] for known in fields() if known[:-1] == section]
+    return nearest(name, here) or f"There are {', '.join(here)}"
+
+
+@cache
+def fields() -> dict[tuple[str, ...], Field]:
+    """Every field of the cluster file by its path, sections before their fields."""
+    return {field.path: field for field in _walk(ClusterFile, ())}

@@ -1,0 +1,76 @@
+"""Calibration: folded runs move the plan of their accelerator, a little each and no other."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import made_plans as made
+from penstock.errors import PenstockError
+from penstock.plan import calibration
+from penstock.plan.calibration import Record
+from penstock.plan.make import make
+from penstock.plan.outcome import Band
+
+RATIOS = st.lists(st.floats(0.3, 3.0), min_size=1, max_size=6)
+
+
+def record(ratio: float = 1.2, run: str = "a", accelerator: str = "H100 SXM5") -> Record:
+    return Record(run, accelerator, 8, "bf16", 10**9, 2048, "8 shard", 2.0, 2.0 * ratio)
+
+
+@given(RATIOS)
+def test_the_factor_lies_between_one_and_what_was_measured(ratios: list[float]) -> None:
+    found = calibration.factor([record(ratio) for ratio in ratios])
+    assert min([*ratios, 1.0]) <= found <= max([*ratios, 1.0])
+
+
+def test_one_run_moves_two_thirds_of_the_way_and_no_run_not_at_all() -> None:
+    assert calibration.factor([]) == 1.0
+    assert calibration.factor([record(1.331)]) == pytest.approx(1.331 ** (2 / 3))
+
+
+@given(RATIOS)
+def test_a_band_never_grows_and_keeps_the_days_apart(ratios: list[float]) -> None:
+    usual = Band(0.8, 1.25)
+    found = calibration.band([record(ratio) for ratio in ratios], usual)
+    assert usual.low <= found.low <= 0.96
+    assert 1.05 <= found.high <= usual.high
+
+
+def test_folding_a_run_again_replaces_it(tmp_path: Path) -> None:
+    path = tmp_path / "home" / "calibration.jsonl"
+    calibration.fold(record(1.5), path)
+    calibration.fold(record(1.1, "b", "H200 SXM"), path)
+    own = calibration.fold(record(1.2), path)
+    assert [r.ratio for r in own] == [pytest.approx(1.2)]
+    assert [r.run for r in calibration.load(path)] == ["b", "a"]
+
+
+def test_a_torn_line_and_an_unmeasured_run_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "calibration.jsonl"
+    path.write_text('{"run": "a"')
+    with pytest.raises(PenstockError, match="line 1"):
+        calibration.load(path)
+    with pytest.raises(PenstockError, match="no step was measured"):
+        calibration.fold(record(0.0), tmp_path / "other")
+
+
+def test_a_plan_of_the_same_accelerator_moves_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path))
+    before = make(made.run(), made.machine(8))
+    calibration.fold(record(1.331))
+    after = make(made.run(), made.machine(8))
+    factor = 1.331 ** (2 / 3)
+    assert after.step.step_s == pytest.approx(before.step.step_s * factor)
+    assert sum(after.step.parts.values()) == pytest.approx(after.step.step_s)
+    assert sum(after.step.causes.values()) == pytest.approx(after.step.step_s)
+    assert "1 measured run" in after.explain("step_s")
+    narrow = make(
+        made.run(train={"tokens": "1B", "batch_tokens": 1048576, "precision": "fp8"}),
+        made.machine(8),
+    )
+    assert "measured run(s)" not in narrow.explain("step_s")

@@ -1,0 +1,121 @@
+"""From a run and a machine to a plan, with the real models."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+import made_plans as made
+from penstock.data.home import open_dataset
+from penstock.data.stream import Stream
+from penstock.errors import PenstockError
+from penstock.plan.dataset import Sizes, sizes
+from penstock.plan.make import layout_of, make, unseen
+from penstock.plan.plan import Plan
+
+
+def small(count: int = 8, **sections: object) -> Plan:
+    run = made.run(**{"model": {"preset": "llama-1b"}, "data": {"sequence": 2048}, **sections})
+    return make(run, made.machine(count))
+
+
+def test_a_run_becomes_a_whole_plan() -> None:
+    plan = small()
+    table = json.loads(json.dumps(plan.to_json(), allow_nan=False))
+    assert table["steps"] == made.run().steps()
+    assert sum(table["step"].values()) == pytest.approx(table["step_s"])
+    assert 0.1 < table["mfu"] < 0.7
+    assert plan.explain("step_s")
+
+
+def test_it_takes_milliseconds() -> None:
+    small()
+    began = time.perf_counter()
+    small()
+    assert time.perf_counter() - began < 0.3
+
+
+def test_the_file_s_layout_is_obeyed_and_completed() -> None:
+    run = made.run(layout={"tensor": 2, "recompute": "full", "microbatch": 1})
+    layout = layout_of(run, made.machine(16), made.job().shape)
+    assert (layout.tensor, layout.recompute, layout.microbatch) == (2, "full", 1)
+    assert layout.ranks == 16
+    assert layout.replicate * layout.shard == 8
+
+
+def test_a_catalog_machine_is_searched_and_this_one_is_as_the_trainer_would() -> None:
+    plan = small()
+    assert plan.job.layout == plan.options[0].layout
+    assert len(plan.options) == 5
+    assert all(option.memory.fits for option in plan.options)
+    assert plan.tokens_per_s == pytest.approx(max(o.tokens_per_s for o in plan.options))
+    here = small(cluster={"use": "here"})
+    assert here.options == ()
+    assert here.job.layout == layout_of(
+        made.run(cluster={"use": "here"}, data={"sequence": 2048}, model={"preset": "llama-1b"}),
+        made.machine(),
+        here.job.shape,
+    )
+
+
+def test_a_model_that_fits_nowhere_is_refused() -> None:
+    with pytest.raises(PenstockError, match="in no layout"):
+        small(1, model={"preset": "llama-70b"})
+
+
+def test_ways_that_do_not_divide_the_accelerators_are_refused() -> None:
+    run = made.run(layout={"tensor": 3})
+    with pytest.raises(PenstockError, match=r"tensor × pipeline × context = 3 does not divide"):
+        layout_of(run, made.machine(16), made.job().shape)
+
+
+def test_more_ranks_than_samples_are_left_out_unless_asked_for() -> None:
+    run = made.run(train={"steps": 10, "batch_tokens": 4 * 8192})
+    shape = made.job().shape
+    assert layout_of(run, made.machine(16), shape).ranks == 4
+
+
+def test_a_built_dataset_gives_vocabulary_length_and_held_out_samples(tiny: str) -> None:
+    """As the trainer itself counts them."""
+    shape = {"layers": 2, "hidden": 64, "heads": 4, "ffn": 128}
+    data = {"dataset": tiny, "sequence": 16}
+    run = made.run(model=shape, data=data, train={"epochs": 2, "batch_tokens": 16 * 16})
+    plan = make(run, made.machine(1))
+    stream = Stream(open_dataset(tiny), 16, 0, run.evaluate.holdout)
+    assert plan.life.steps == run.steps(stream.samples)
+    assert plan.job.shape.vocab == stream.dataset.vocab
+    assert sizes(run) == Sizes(stream.dataset.vocab, stream.samples, 16 * stream.held_out)
+
+
+def test_epochs_of_a_dataset_that_is_not_built_are_refused() -> None:
+    run = made.run(data={"dataset": "nowhere"}, train={"epochs": 2})
+    with pytest.raises(PenstockError, match=r"train\.epochs = 2.*nowhere is not built here"):
+        make(run, made.machine())
+
+
+def test_a_model_whose_shape_is_not_known_is_refused() -> None:
+    run = made.run(model={"from": "org/name"}, train={"steps": 10, "learning_rate": 1e-4})
+    with pytest.raises(PenstockError, match="known only once they are loaded"):
+        make(run, made.machine())
+
+
+def test_what_was_never_measured_is_said() -> None:
+    assert unseen(made.job(64)) == []
+    assert "accelerators 1 (seen" in unseen(made.job(1))[0]
+    probed = made.job(
+        64, on=made.machine(64, accelerator="Other", curves={"norm_s": ((1.0, 1.0),)})
+    )
+    assert unseen(probed) == []
+    assert "Other bf16" in unseen(made.job(64, on=made.machine(64, accelerator="Other")))[0]
+    assert any("outside of the measured runs" in line for line in small(1).warnings)
+
+
+def test_neither_torch_nor_numpy_is_loaded() -> None:
+    code = (
+        "import sys, penstock.plan.make, penstock.plan.screen\n"
+        "print([name for name in ('torch', 'numpy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,300 @@
+"""The search against brute force, and the facts that its pruning rests on."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from penstock.catalog.models import preset
+from penstock.catalog.shapes import ModelShape
+from penstock.errors import PenstockError
+from penstock.plan import memory, search, step
+from penstock.plan.constants import Constants, fitted
+from penstock.plan.job import Job, Software
+from penstock.plan.layout import Layout
+from penstock.plan.machine import of_catalog
+from penstock.plan.search import RECOMPUTE, Space
+from planned_jobs import DENSE, GIB, SPARSE, job, jobs, machine, shapes
+
+SMALL = replace(DENSE, hidden=512, heads=8, ffn=1536)
+SPARSE_8 = replace(SPARSE, expert_ffn=512)
+PRIOR = Constants()
+
+
+def dividing(n: int) -> list[int]:
+    return [d for d in range(1, n + 1) if n % d == 0]
+
+
+def legal(of: Job, ranks: int, space: Space) -> list[Layout]:
+    """Every layout of the space but for recompute, by trying all numbers."""
+    shape, found = of.shape, []
+    ways = dividing(ranks)
+    for replicate, shard, tensor, pipeline, context in product(ways, repeat=5):
+        data = replicate * shard
+        if data * tensor * pipeline * context != ranks or data > of.batch:
+            continue
+        if shape.heads % tensor or shape.hidden % tensor or pipeline > shape.layers:
+            continue
+        if context > 1 and of.sequence % (2 * context):
+            continue
+        share = -(-of.batch // data)
+        for expert, microbatch, pieces in product(
+            dividing(shape.experts) if shape.moe else [1],
+            dividing(share),
+            dividing(max(1, shape.layers // pipeline)),
+        ):
+            if (shard * context * tensor) % expert:
+                continue
+            if pieces > 1 and (pipeline == 1 or share // microbatch % pipeline):
+                continue
+            found.append(
+                Layout(replicate, shard, microbatch, tensor, pipeline, context, expert,
+                       interleave=pieces)
+            )  # fmt: skip
+    return [lay for lay in found if allowed(lay, space)]
+
+
+def allowed(lay: Layout, space: Space) -> bool:
+    chosen = {k: v for k, v in vars(space).items() if v is not None and k != "recompute"}
+    return all(getattr(lay, name) in values for name, values in chosen.items())
+
+
+def brute(of: Job, ranks: int, space: Space, c: Constants) -> list[float]:
+    """Seconds of every layout, with the least recompute that fits."""
+    times = []
+    for lay in legal(of, ranks, space):
+        for kind in space.recompute:
+            tried = of.with_layout(replace(lay, recompute=kind))
+            if memory.predict(tried).fits:
+                times.append(step.predict(tried, c).step_s)
+                break
+    return sorted(times)
+
+
+@st.composite
+def asked(draw: st.DrawFn) -> tuple[Job, int, Space]:
+    """A small job on at most 16 accelerators, on which some layouts fit, or none, or all."""
+    shape = draw(st.sampled_from([SMALL, SPARSE_8]))
+    shape = replace(shape, layers=draw(st.sampled_from([3, 4, 6])))
+    ranks = draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16]))
+    gib = draw(st.sampled_from([1.3, 1.6, 2.0, 3.0, 6.0, 80.0]))
+    on = machine(ranks, per_node=4, memory_bytes=int(gib * GIB))
+    of = job(
+        None, shape, draw(st.sampled_from([1, 5, 8, 12, 16])), draw(st.sampled_from([96, 1024])), on,
+        software=draw(st.sampled_from([Software(), Software(fused=True, torch_checkpoints=False)])),
+        precision=draw(st.sampled_from(["bf16", "fp32", "fp8"])),
+    )  # fmt: skip
+    some = {
+        "shard": st.sampled_from([(1,), (2, 4), (1, 2, 3, 4)]),
+        "replicate": st.sampled_from([(1,), (1, 2)]),
+        "tensor": st.sampled_from([(1,), (2,), (1, 2)]),
+        "pipeline": st.sampled_from([(1,), (2, 4)]),
+        "context": st.sampled_from([(1,), (1, 2)]),
+        "expert": st.sampled_from([(1,), (1, 4)]),
+        "microbatch": st.sampled_from([(1,), (1, 2, 4)]),
+        "interleave": st.sampled_from([(1,), (1, 2)]),
+    }
+    fixed = draw(st.sets(st.sampled_from(sorted(some)), max_size=2))
+    kinds = draw(st.sampled_from([RECOMPUTE, ("none",), ("full",), ("none", "full")]))
+    return of, ranks, Space(recompute=kinds, **{name: draw(some[name]) for name in sorted(fixed)})
+
+
+@given(asked(), st.sampled_from([fitted(), PRIOR]))
+@settings(max_examples=60, deadline=None)
+def test_the_best_five_are_those_of_brute_force(
+    what: tuple[Job, int, Space], c: Constants
+) -> None:
+    of, ranks, space = what
+    found = search.search(of, ranks, space, constants=c)
+    seconds = [of.tokens / option.tokens_per_s for option in found.best]
+    assert seconds == pytest.approx(brute(of, ranks, space, c)[:5])
+    assert len({option.layout for option in found.best}) == len(found.best)
+    for option in found.best:
+        assert option.layout.ranks == ranks
+        assert option.memory == memory.predict(of.with_layout(option.layout))
+        assert option.memory.fits
+        assert allowed(option.layout, space)
+        assert option.layout.recompute in space.recompute
+
+
+@given(asked(), st.integers(1, 12))
+@settings(max_examples=15, deadline=None)
+def test_as_many_as_are_asked_for(what: tuple[Job, int, Space], keep: int) -> None:
+    of, ranks, space = what
+    best = search.search(of, ranks, space, keep=keep).best
+    every = brute(of, ranks, space, fitted())
+    assert [of.tokens / o.tokens_per_s for o in best] == pytest.approx(every[:keep])
+
+
+@given(asked())
+@settings(max_examples=25, deadline=None)
+def test_the_rejected_would_be_faster_and_do_not_fit(what: tuple[Job, int, Space]) -> None:
+    of, ranks, space = what
+    found = search.search(of, ranks, space)
+    times = [of.tokens / option.tokens_per_s for option in found.rejected]
+    assert times == sorted(times)
+    for option in found.rejected:
+        assert not option.memory.fits
+        short = (option.memory.peak_bytes - option.memory.capacity_bytes) / GIB
+        assert option.reason == f"out of memory by {short:,.1f} GiB"
+        real = step.predict(of.with_layout(option.layout)).step_s
+        assert of.tokens / option.tokens_per_s <= real * (1 + 1e-9)
+        if len(found.best) == 5:
+            slowest = found.best[-1].tokens_per_s
+            assert option.tokens_per_s >= slowest * (1 - 1e-9)
+
+
+@given(asked())
+@settings(max_examples=40, deadline=None)
+def test_floors_are_below_every_layout(what: tuple[Job, int, Space]) -> None:
+    of, ranks, space = what
+    c = fitted()
+    for split in search.splits(of, ranks, space):
+        low = search.split_floor_s(of, split, c)
+        for family in search.families(of, split, space):
+            floor = search.floor_s(of, family, c)
+            assert low <= floor * (1 + 1e-9)
+            for lay in search.sharded(family, space):
+                for kind in RECOMPUTE:
+                    took = step.predict(of.with_layout(replace(lay, recompute=kind)), c).step_s
+                    assert floor <= took * (1 + 1e-9)
+
+
+def test_floors_are_worth_something() -> None:
+    """A floor of nothing would be below everything too."""
+    of = job(None, DENSE, 64)
+    for lay in (Layout(16), Layout(4, tensor=2, pipeline=2), Layout(2, context=2, tensor=4)):
+        family = replace(lay, microbatch=1)
+        took = step.predict(of.with_layout(family)).step_s
+        assert search.floor_s(of, family, fitted()) > 0.5 * took
+        assert search.split_floor_s(of, lay, fitted()) > 0.2 * took
+
+
+# The two facts of the memory model.
+
+
+@given(jobs())
+@settings(max_examples=300, deadline=None)
+def test_recompute_never_needs_more_memory(of: Job) -> None:
+    peaks = [
+        memory.predict(of.with_layout(replace(of.layout, recompute=kind))).peak_bytes
+        for kind in RECOMPUTE
+    ]
+    assert peaks[1] <= peaks[0] * (1 + 1e-9)
+    assert peaks[2] <= peaks[1] * (1 + 1e-9)
+
+
+@given(jobs(), st.sampled_from([8, 12, 16, 36]), st.data())
+@settings(max_examples=300, deadline=None)
+def test_if_a_sharding_fits_the_first_or_the_widest_does(
+    of: Job, data: int, more: st.DataObject
+) -> None:
+    lay = replace(of.layout, replicate=data, shard=1, zero=3)
+    found = list(search.sharded(lay, Space()))
+    assume(found)
+    peaks = [memory.predict(of.with_layout(one)).peak_bytes for one in found]
+    assert min(peaks) >= min(peaks[0], peaks[-1]) * (1 - 1e-9)
+
+
+def test_shardings_of_a_family() -> None:
+    lay = Layout(replicate=4, tensor=2, expert=4)
+    shards = [one.shard for one in search.sharded(lay, Space())]
+    assert shards == [2, 4]  # with one shard, two tensor ranks cannot hold four experts' parts
+    assert [one.shard for one in search.sharded(replace(lay, expert=1), Space())] == [1, 2, 4]
+    assert [o.shard for o in search.sharded(lay, Space(replicate=(2, 4)))] == [2]
+    assert all(one.ranks == 8 for one in search.sharded(lay, Space()))
+
+
+# Size.
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "most"), [("llama-70b", 4096, 800), ("deepseek-v3", 15360, 2000)]
+)
+def test_sixteen_thousand_accelerators(name: str, batch: int, most: int) -> None:
+    of = job(None, preset(name), batch, 4096, of_catalog("H100", 16384))
+    seen: list[int] = []
+    found = search.search(of, 16384, progress=seen.append)
+    assert len(found.best) == 5
+    assert all(option.layout.ranks == 16384 for option in found.best)
+    assert found.opened < most
+    assert seen == list(range(1, found.opened + 1))
+    rates = [option.tokens_per_s for option in found.best]
+    assert rates == sorted(rates, reverse=True)
+    assert found.best[0].reason == "fastest that fits"
+    slower = (rates[0] / rates[1] - 1) * 100
+    assert found.best[1].reason == f"{slower:.1f} % slower"
+    assert found.looked_at >= 5
+
+
+# What cannot be.
+
+
+def must(of: Job, ranks: int, space: Space | None = None) -> search.Found:
+    return search.must(search.search(of, ranks, space), of, ranks)
+
+
+def test_a_layout_that_is_asked_for_and_legal_is_found() -> None:
+    of = job(None, SMALL, 16)
+    (only,) = must(of, 8, Space(
+        replicate=(1,), shard=(2,), tensor=(2,), pipeline=(2,), context=(1,), microbatch=(1,),
+        interleave=(1,), recompute=("full",),
+    )).best  # fmt: skip
+    assert only.layout == Layout(1, 2, tensor=2, pipeline=2, recompute="full")
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        Space(tensor=(3,)),  # does not divide the ranks
+        Space(tensor=(16,)),  # more than there are heads
+        Space(pipeline=(16,)),  # more than there are layers
+        Space(context=(4,)),  # 1030 tokens do not split in eight
+        Space(microbatch=(5,)),
+        Space(shard=(3,)),
+    ],
+    ids=str,
+)
+def test_a_request_that_no_layout_meets(space: Space) -> None:
+    of = job(None, SMALL, 16, sequence=1030)
+    with pytest.raises(PenstockError) as caught:
+        must(of, 16, space)
+    told = str(caught.value)
+    assert told.startswith("layout: no way to spread 0.1B parameters and 16 sequences a step")
+    assert "over 16 accelerators; change train.batch_tokens" in told
+
+
+def test_more_accelerators_than_can_be_kept_busy() -> None:
+    """17 is prime: it is all replicas, which need 17 sequences, or nothing."""
+    with pytest.raises(PenstockError, match="no way to spread .* 16 sequences a step over 17"):
+        must(job(None, SMALL, 16), 17)
+    assert must(job(None, SMALL, 17), 17).best
+
+
+def test_a_model_that_fits_in_no_layout() -> None:
+    of = job(None, preset("llama-70b"), 8, on=of_catalog("H100", 8))
+    with pytest.raises(PenstockError) as caught:
+        must(of, 8)
+    told = str(caught.value)
+    assert told.startswith("model: 70.6B parameters fit on 8 × H100 SXM5 in no layout; the nearest")
+    assert "full recompute, is out of memory by" in told
+    assert told.endswith("Choose a smaller model, a shorter sequence or more accelerators")
+
+
+@given(shapes(), st.integers(1, 64), st.integers(1, 64))
+@settings(max_examples=50, deadline=None)
+def test_every_split_is_legal(shape: ModelShape, ranks: int, batch: int) -> None:
+    of = job(None, shape, batch)
+    for split in search.splits(of, ranks, Space()):
+        assert split.ranks == ranks
+        assert split.replicate <= batch
+        for family in search.families(of, split, Space()):
+            assert of.with_layout(family).microbatches * family.microbatch * split.replicate >= batch
+
+
+def test_divisors() -> None:
+    assert search.divisors(1) == (1,)
+    assert search.divisors(12) == (1, 2, 3, 4, 6, 12)
+    assert search.divisors(49) == (1, 7, 49)
