@@ -52,12 +52,8 @@ def test_a_catalog_machine_is_searched_and_this_one_is_as_the_trainer_would() ->
     assert all(option.memory.fits for option in plan.options)
     assert plan.tokens_per_s == pytest.approx(max(o.tokens_per_s for o in plan.options))
     here = small(cluster={"use": "here"})
-    assert here.options == ()
-    assert here.job.layout == layout_of(
-        made.run(cluster={"use": "here"}, data={"sequence": 2048}, model={"preset": "llama-1b"}),
-        made.machine(),
-        here.job.shape,
-    )
+    assert all(o.layout.model_ways == o.layout.expert == 1 for o in here.options)
+    assert any(o.layout.model_ways > 1 for o in plan.options)
 
 
 def test_a_model_that_fits_nowhere_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""`penstock check`: is the run file right, and what will it do."""
+"""`penstock check`: is the run file right, does it fit, and what will it do."""
 
 import shlex
 from pathlib import Path
@@ -7,6 +7,9 @@ from typing import Annotated
 import typer
 
 from penstock.cli import show
+from penstock.errors import PenstockError, RunFailed
+from penstock.plan.outcome import Memory
+from penstock.run.file import Run
 from penstock.run.load import load
 from penstock.run.notyet import not_yet, refuse
 from penstock.run.summary import facts, lines
@@ -19,15 +22,37 @@ def check(
     ] = None,
     json: show.Json = False,
 ) -> None:
-    """Is the file right, and what will the run do. Starts nothing."""
+    """Is the file right, does it fit, and what will the run do. Starts nothing."""
     run = load(file, overrides or [])
     refused = not_yet(run)
+    held, where = _memory(run)
     if json:
-        show.print_json({"ok": not refused, "not_yet": refused, **facts(run)})
+        fits = None if held is None else held.fits
+        show.print_json({"ok": not refused, "fits": fits, "not_yet": refused, **facts(run)})
     else:
-        for line in lines(run):
+        for line in [*lines(run), f"{'memory':<10} {where}"]:
             show.out.print(line, markup=False, soft_wrap=True)
     refuse(run)
+    if held is not None and not held.fits:
+        raise RunFailed(f"the run does not fit: {where}; `penstock plan` looks for a layout")
     if not json:
         command = shlex.join(["penstock", "train", str(file), *(overrides or [])])
         show.out.print(f"The file is right. Next: {command}", markup=False, soft_wrap=True)
+
+
+def _memory(run: Run) -> tuple[Memory | None, str]:
+    """What the fullest accelerator would hold, and that in words; None where it cannot be said."""
+    from penstock.plan.cluster import machine_for
+    from penstock.plan.make import choice
+    from penstock.plan.memory import predict
+
+    if run.model.module:
+        return None, "not known for an own module"
+    try:
+        machine = machine_for(run).machine
+    except PenstockError as error:  # no model of this device: the file may still be right
+        return None, f"not known: {error}"
+    held = predict(choice(run, machine).job)
+    used, there = held.peak_bytes / 2**30, held.capacity_bytes / 2**30
+    which = f"the fullest of {machine.accelerators} × {machine.accelerator}"
+    return held, f"{used:,.1f} of {there:,.1f} GiB on {which}"

@@ -1,0 +1,69 @@
+"""What `penstock plan` prints for `--scale`, `--deadline` and `--budget`: many counts, one run."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from penstock.cli import show
+from penstock.errors import PenstockError
+from penstock.files import write_atomic
+from penstock.plan import nodes, picture, sweep_table
+from penstock.plan.cluster import Sited
+from penstock.plan.scale import counts
+from penstock.plan.sweep import sweep
+from penstock.run.file import Run
+from penstock.run.quantity import BadQuantity, duration_s
+
+
+def scale(run: Run, found: Sited, text: str, svg: Path | None, json: bool) -> None:
+    """The run over the counts that `text` means, as a table and, if asked, as a picture."""
+    asked = counts(text)
+    if svg and not svg.parent.is_dir():
+        raise PenstockError(f"{svg}: there is no folder {svg.parent}; make it, or name another")
+    with show.err.status("planning") as status:
+
+        def progress(count: int, done: int) -> None:
+            status.update(f"planning {count:,} accelerators, {done} of {len(asked)} counts done")
+
+        swept = sweep(run, found.machine, asked, progress, found.warnings)
+    if svg:
+        write_atomic(svg, picture.svg(swept))
+    if json:
+        show.print_json(swept.to_json())
+        return
+    _say(sweep_table.lines(swept))
+    if svg:
+        _say([f"picture: {svg}"])
+
+
+def best_nodes(
+    run: Run, found: Sited, deadline: str | None, budget_usd: float | None, json: bool
+) -> None:
+    """The number of nodes for a deadline, or for a budget."""
+    if (deadline is None) == (budget_usd is None):
+        raise PenstockError("plan: give one of --deadline and --budget, not both")
+    with show.err.status("planning") as status:
+
+        def progress(count: int, done: int) -> None:
+            status.update(f"planning {count:,} accelerators, {done} counts done")
+
+        if deadline is not None:
+            answer = nodes.for_deadline(run, found.machine, _seconds(deadline), progress)
+        else:
+            assert budget_usd is not None
+            answer = nodes.for_budget(run, found.machine, budget_usd, progress)
+    if json:
+        show.print_json(answer.to_json() | {"warnings": list(found.warnings)})
+        return
+    _say([*sweep_table.answer_lines(answer), *(f"note: {text}" for text in found.warnings)])
+
+
+def _seconds(deadline: str) -> float:
+    try:
+        return duration_s(deadline)
+    except BadQuantity as error:
+        raise PenstockError(f"--deadline: {error}") from None
+
+
+def _say(lines: Iterable[str]) -> None:
+    for line in lines:
+        show.out.print(line, markup=False, soft_wrap=True)
