@@ -1,6 +1,7 @@
 """Operators one by one against paper, and all of them together against the model's FLOPs."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -26,11 +27,11 @@ RATES = Rates(
 )  # fmt: skip
 
 
-def counted(shape: ModelShape, **changed: object) -> Job:
-    fields: dict[str, object] = {"batch": 2, "sequence": 1024, "on": COUNTER, "imbalance": 1.0}
+def counted(shape: ModelShape, **changed: Any) -> Job:
+    fields: dict[str, Any] = {"batch": 2, "sequence": 1024, "on": COUNTER, "imbalance": 1.0}
     layout = changed.pop("layout", Layout(microbatch=2))
     assert isinstance(layout, Layout)
-    return job(layout, shape, **(fields | changed))  # type: ignore[arg-type]
+    return job(layout, shape, **(fields | changed))
 
 
 def parts(of: Job) -> dict[str, float]:
@@ -188,7 +189,7 @@ def test_a_block_without_a_gate_has_two_matrices() -> None:
     assert two["experts"] == pytest.approx(sparse["experts"] * 2 / 3)
 
 
-def rates(precision: str = "bf16", c: Constants = PRIOR, **changed: object) -> Rates:
+def rates(precision: str = "bf16", c: Constants = PRIOR, **changed: Any) -> Rates:
     return operators.rates(job(on=machine(**changed), precision=precision), c)
 
 
@@ -273,8 +274,8 @@ def test_elementwise_passes_by_hand() -> None:
     assert one.backward == pytest.approx(2 * seconds / 3)
 
 
-def elementwise(layout: Layout | None = None, shape: ModelShape = DENSE, **changed: object) -> float:
-    of = job(layout or Layout(), shape, on=machine(8), **changed)  # type: ignore[arg-type]
+def elementwise(layout: Layout | None = None, shape: ModelShape = DENSE, **changed: Any) -> float:
+    of = job(layout or Layout(), shape, on=machine(8), **changed)
     one = operators.layer(of, PRIOR, operators.rates(of, PRIOR), shape.moe).elementwise
     return one.forward + one.backward
 
@@ -284,7 +285,9 @@ def test_eager_code_passes_over_more() -> None:
     fused, plain = Software(fused=True), replace(DENSE, gated=False)
     ratio = PRIOR.passes_eager / PRIOR.passes_fused
     assert elementwise() > ratio * elementwise(software=fused) * 1.1
-    assert elementwise(shape=plain) == pytest.approx(ratio * elementwise(None, plain, software=fused))
+    assert elementwise(shape=plain) == pytest.approx(
+        ratio * elementwise(None, plain, software=fused)
+    )
 
 
 def test_a_split_stream_is_passed_over_in_parts() -> None:
@@ -329,8 +332,8 @@ def test_the_head_is_wide_in_every_precision() -> None:
             assert found.backward == pytest.approx(wide.backward + loss / 2)
 
 
-def recomputed(kind: str, **software: object) -> tuple[float, operators.LayerCost]:
-    of = job(Layout(recompute=kind), software=Software(**software), on=machine(1))  # type: ignore[arg-type]
+def recomputed(kind: str, **software: Any) -> tuple[float, operators.LayerCost]:
+    of = job(Layout(recompute=kind), software=Software(**software), on=machine(1))
     one = operators.layer(of, PRIOR, operators.rates(of, PRIOR), moe=False)
     return operators.recompute(of, one), one
 

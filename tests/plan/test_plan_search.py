@@ -81,11 +81,17 @@ def asked(draw: st.DrawFn) -> tuple[Job, int, Space]:
     ranks = draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16]))
     gib = draw(st.sampled_from([1.3, 1.6, 2.0, 3.0, 6.0, 80.0]))
     on = machine(ranks, per_node=4, memory_bytes=int(gib * GIB))
+    batch, sequence = draw(st.sampled_from([1, 5, 8, 12, 16])), draw(st.sampled_from([96, 1024]))
+    programs = [Software(), Software(fused=True, torch_checkpoints=False)]
     of = job(
-        None, shape, draw(st.sampled_from([1, 5, 8, 12, 16])), draw(st.sampled_from([96, 1024])), on,
-        software=draw(st.sampled_from([Software(), Software(fused=True, torch_checkpoints=False)])),
+        None,
+        shape,
+        batch,
+        sequence,
+        on,
+        software=draw(st.sampled_from(programs)),
         precision=draw(st.sampled_from(["bf16", "fp32", "fp8"])),
-    )  # fmt: skip
+    )
     some = {
         "shard": st.sampled_from([(1,), (2, 4), (1, 2, 3, 4)]),
         "replicate": st.sampled_from([(1,), (1, 2)]),
@@ -103,9 +109,7 @@ def asked(draw: st.DrawFn) -> tuple[Job, int, Space]:
 
 @given(asked(), st.sampled_from([fitted(), PRIOR]))
 @settings(max_examples=60, deadline=None)
-def test_the_best_five_are_those_of_brute_force(
-    what: tuple[Job, int, Space], c: Constants
-) -> None:
+def test_the_best_five_are_those_of_brute_force(what: tuple[Job, int, Space], c: Constants) -> None:
     of, ranks, space = what
     found = search.search(of, ranks, space, constants=c)
     seconds = [of.tokens / option.tokens_per_s for option in found.best]
@@ -268,7 +272,7 @@ def test_a_request_that_no_layout_meets(space: Space) -> None:
 
 def test_more_accelerators_than_can_be_kept_busy() -> None:
     """17 is prime: it is all replicas, which need 17 sequences, or nothing."""
-    with pytest.raises(PenstockError, match="no way to spread .* 16 sequences a step over 17"):
+    with pytest.raises(PenstockError, match=r"no way to spread .* 16 sequences a step over 17"):
         must(job(None, SMALL, 16), 17)
     assert must(job(None, SMALL, 17), 17).best
 
@@ -291,7 +295,9 @@ def test_every_split_is_legal(shape: ModelShape, ranks: int, batch: int) -> None
         assert split.ranks == ranks
         assert split.replicate <= batch
         for family in search.families(of, split, Space()):
-            assert of.with_layout(family).microbatches * family.microbatch * split.replicate >= batch
+            assert (
+                of.with_layout(family).microbatches * family.microbatch * split.replicate >= batch
+            )
 
 
 def test_divisors() -> None:

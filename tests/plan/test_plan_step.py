@@ -170,7 +170,7 @@ def test_context_parallel_by_hand() -> None:
     of = job(Layout(1, context=4, microbatch=2), batch=2, on=machine(8))
     once = gather(of.machine, 4, 1, 2 * 2048 * (2 * 4 * 64) * 2)
     assert timed(of).parts["context"] == pytest.approx(3 * once * 8)
-    # Two tensor ranks have half of the key heads each, eight have one each; they are the neighbours.
+    # Two tensor ranks have half of the key heads each, eight have one each.
     for tensor, heads in ((2, 2), (8, 1)):
         split = job(Layout(1, context=4, tensor=tensor), batch=1, on=machine(64))
         once = gather(split.machine, 4, tensor, 2048 * (2 * heads * 64) * 2)

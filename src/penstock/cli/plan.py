@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli import show
-from penstock.errors import RunFailed
+from penstock.errors import PenstockError, RunFailed
 from penstock.run.file import Run
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
@@ -25,6 +25,24 @@ def plan(
         str | None,
         typer.Option(metavar="NAME", help="How a number of the JSON came about: step_s, usd."),
     ] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            metavar="8..131072",
+            help="Over many numbers of accelerators: where each limit takes over.",
+        ),
+    ] = None,
+    svg: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --scale: also draw it.")
+    ] = None,
+    deadline: Annotated[
+        str | None,
+        typer.Option(metavar='"14 days"', help="The fewest nodes that finish in time."),
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(metavar="USD", help="The fastest number of nodes for this money."),
+    ] = None,
     calibrate: Annotated[
         bool,
         typer.Option("--calibrate", help="First fold in what the run of this file measured."),
@@ -32,6 +50,7 @@ def plan(
     json: show.Json = False,
 ) -> None:
     """Does it fit, how fast, how long, what does it cost, what limits it. Starts nothing."""
+    from penstock.cli import scale as scaling
     from penstock.plan import screen
     from penstock.plan.cluster import machine_for
     from penstock.plan.make import make
@@ -40,6 +59,14 @@ def plan(
     if calibrate:
         _fold(run)
     found = machine_for(run)
+    if svg is not None and scale is None:
+        raise PenstockError("--svg draws what --scale finds; give both: --scale 8..1024 --svg FILE")
+    if scale is not None:
+        scaling.scale(run, found, scale, svg, json)
+        return
+    if deadline is not None or budget is not None:
+        scaling.best_nodes(run, found, deadline, budget, json)
+        return
     made = make(run, found.machine, found.warnings)
     if explain is not None:
         table, lines = {"explain": made.explain(explain).split("\n  ")}, [made.explain(explain)]

@@ -45,6 +45,7 @@ def measure(folder: Path, size_bytes: int) -> Storage:
             f"{size_bytes >> 20} MiB free, or set PENSTOCK_HOME to a folder that is"
         ) from error
     finally:
-        file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            file.unlink()
     moved = count * CHUNK_BYTES
     return Storage(moved / (written - began), moved / (done - opened))

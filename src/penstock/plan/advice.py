@@ -70,7 +70,7 @@ def bottleneck(job: Job, step: StepTime) -> str:
     """`network between nodes: 31 % of the step is exposed all-gather of sharded weights`."""
     shares: dict[str, dict[str, float]] = {}
     for part, seconds in step.parts.items():
-        resource = WORDS[part][0] or _network(job, part)
+        resource = WORDS[part][0] or network_of(job, part)
         shares.setdefault(resource, {})[part] = seconds / step.step_s
     totals = {resource: sum(parts.values()) for resource, parts in shares.items()}
     lost = max((r for r in totals if r not in WORK), key=totals.__getitem__, default="")
@@ -173,7 +173,7 @@ def _save_time(life: Life) -> str:
     }[worst]
 
 
-def _network(job: Job, part: str) -> str:
+def network_of(job: Job, part: str) -> str:
     """Which network a part of the step goes over: ranks count tensor, context, shard, replicate,
     pipeline from the inside out."""
     lay = job.layout

@@ -43,6 +43,20 @@ class Grid:
             for axis, log in before
         )
 
+    @property
+    def least(self) -> float:
+        """The time of the smallest point."""
+        return math.exp(self.logs[(0,) * len(self.axes)])
+
+    def at_best(self, *sizes: float) -> float:
+        """The time at the pace of the largest point."""
+        last = tuple(len(axis) - 1 for axis in self.axes)
+        grown = sum(
+            growth * math.log(size / axis[-1])
+            for growth, size, axis in zip(self.growth, sizes, self.axes, strict=True)
+        )
+        return math.exp(self.logs[last] + grown)
+
     def seconds(self, *sizes: float) -> float:
         corners = [self._between(axis, size) for axis, size in enumerate(sizes)]
         log = 0.0

@@ -89,7 +89,7 @@ def choice(
     shape = run.model.shape(vocab)
     here = run.cluster.use == "here"
     if layout is not None or run.layout is not None or (here and machine.kind == "cpu"):
-        asked = layout or layout_of(run, machine, shape)
+        asked = _no_more_than_there_is(layout or layout_of(run, machine, shape), run)
         job = _job(run, machine, shape, asked)
         open_microbatch = layout is None and run.layout is not None and not run.layout.microbatch
         return _with_microbatch(job) if open_microbatch and machine.kind != "cpu" else Choice(job)
@@ -99,6 +99,12 @@ def choice(
     job = _job(run, machine, shape, Layout(replicate=ranks))
     found = must(search(job, ranks, TRAINED if here else None), job, ranks)
     return Choice(job.with_layout(found.best[0].layout), found.best, found.rejected)
+
+
+def _no_more_than_there_is(layout: Layout, run: Run) -> Layout:
+    """A microbatch of more sequences than a rank has in a step is all that it has."""
+    share = -(-run.batch_samples // (layout.replicate * layout.shard))
+    return replace(layout, microbatch=min(layout.microbatch, share))
 
 
 def _with_microbatch(job: Job) -> Choice:

@@ -3,15 +3,20 @@
 The parts are those that the probe times alone (`meter/pieces.py`); here they are counted. It is
 exact where a step has the sizes that were probed, and interpolates between them. It holds for the
 trainer as it is: eager torch, FSDP2 around every layer, AdamW.
+
+A GPU works while its host asks for more. There a small piece was timed at the pace of the host, so
+its reading is split in two, and a step takes as long as the slower of device and host.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from penstock.errors import PenstockError
 from penstock.plan.grid import Grid, grid
 from penstock.plan.job import Job
-from penstock.plan.machine import Machine
+from penstock.plan.machine import Machine, Matmul
 
 # Passes over the residual stream in one layer that are additions: two residuals forward; backward,
 # gradients that meet at q, k and v, at gate and up, and at the two residuals.
@@ -25,6 +30,17 @@ LARGEST_KEPT_BYTES = 32 << 20
 SMALL_OPS = 400
 BUCKET_BYTES = 64 << 20  # of the exchange between replicas
 RECOMPUTED = 1 / 3  # the forward share of a piece that was timed forward and backward
+GROWTH = {"attention_s": (2.0, 1.0), "matmul_s": (1.0, 1.0, 1.0)}  # beyond the largest reading
+
+
+@dataclass(frozen=True)
+class Piece:
+    """`count` times what the probe timed under the name `reading`, at `sizes`."""
+
+    part: str
+    reading: str
+    sizes: tuple[float, ...]
+    count: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -36,26 +52,35 @@ class Linear:
     columns: float
     count: float = 1.0
 
+    def pieces(self, times: float) -> Iterator[Piece]:
+        a, b, c = self.rows, self.inner, self.columns
+        for sizes in ((a, b, c), (a, c, b), (c, a, b)):
+            yield Piece("matmul", "matmul_s", sizes, times * self.count)
+
 
 def is_probed(machine: Machine) -> bool:
     return bool(machine.curves)
 
 
 def step_compute_s(job: Job) -> dict[str, float]:
-    """Seconds of one rank in one optimizer step, by part; exchanges are not among them."""
+    """Seconds of one rank in one optimizer step, by part; exchanges are not among them.
+
+    Parts: matmul, attention, elementwise, loss, shard (the copies of FSDP2), optimizer, memory
+    (pages found anew, CPU only) and overhead (asking for operations, where nothing hides it).
+    """
     read = _Readings(job.machine, job.precision)
-    layers = job.shape.layers / job.layout.pipeline
-    once = _pass_s(job, read, layers)
-    again = {"none": 0.0, "selective": 0.0, "full": 1.0}[job.layout.recompute]
-    parts = {
-        name: seconds * job.microbatches * (1 + (again * RECOMPUTED if name in _LAYERS else 0))
-        for name, seconds in once.items()
-    }
-    parts["optimizer"] = read.seconds("update_s", _parameters(job) / job.layout.shard)
-    return parts
-
-
-_LAYERS = ("matmul", "attention", "elementwise")
+    passes, update = job.microbatches, _parameters(job) / job.layout.shard
+    again = RECOMPUTED if job.layout.recompute == "full" else 0.0
+    parts: dict[str, float] = {}
+    host = passes * (job.shape.layers / job.layout.pipeline + 1) * SMALL_OPS * read.call_s
+    for piece in (*_pass(job), Piece("optimizer", "update_s", (update,), 1 / passes)):
+        layer = piece.part in ("matmul", "attention", "elementwise")
+        times = passes * piece.count * (1 + again if layer else 1)
+        parts[piece.part] = parts.get(piece.part, 0.0) + times * read.device_s(piece)
+        host += times * read.host_s(piece)
+    parts["memory"] = passes * _fresh_s(job, read)
+    hidden = sum(parts.values()) if job.machine.kind == "cuda" else 0.0
+    return parts | {"overhead": max(0.0, host - hidden)}
 
 
 def all_reduce_s(machine: Machine, size_bytes: float, ways: int) -> float:
@@ -79,47 +104,38 @@ def exchange_s(job: Job) -> float:
     count = _parameters(job) / job.layout.shard
     read = _Readings(job.machine, "fp32")
     bucket = min(4 * count, BUCKET_BYTES)
-    copied = read.seconds("add_s", count)
+    copied = read.device_s(Piece("", "add_s", (count,)))
     if bucket > LARGEST_KEPT_BYTES:
         copied += read.fresh_s(4 * count, 0.0)
     vote = all_reduce_s(job.machine, 64, ways)
     return copied + 4 * count / bucket * all_reduce_s(job.machine, bucket, ways) + vote
 
 
-def _pass_s(job: Job, read: "_Readings", layers: float) -> dict[str, float]:
-    """One microbatch, forward and backward."""
+def _pass(job: Job) -> Iterator[Piece]:
+    """One microbatch, forward and backward, on one rank."""
     shape, layout = job.shape, job.layout
+    layers, last = shape.layers / layout.pipeline, 1.0 / layout.pipeline  # a stage's share
     rows = job.rank_tokens
-    stream = rows * shape.hidden
+    stream, columns = rows * shape.hidden, shape.vocab / layout.tensor
+    for line in _linears(job):
+        yield from line.pieces(layers)
+    yield from Linear(rows, shape.hidden, columns).pieces(last)
     heads = shape.heads / layout.tensor
-    width = shape.head_width
-    kv = shape.kv_heads / layout.tensor
-    last = 1.0 / layout.pipeline  # the head, spread over the stages
-    logits = rows * shape.vocab / layout.tensor
-    gates = sum(line.rows * line.columns * line.count for line in _gates(job))
-    elementwise = layers * (
-        2 * read.seconds("norm_s", stream)
-        + ADDS * read.seconds("add_s", stream)
-        + read.seconds("rotary_s", rows * heads * width)
-        + read.seconds("rotary_s", rows * kv * width)
-        + read.seconds("gate_s", gates)
-    )
-    embedding = shape.embedding_params() / layout.tensor
-    elementwise += last * (
-        read.seconds("norm_s", stream) + read.seconds("add_s", 2 * stream + embedding)
-    )
-    units = layers * read.seconds("shard_s", _parameters(job, layers_only=True) / layers)
-    units += last * read.seconds("shard_s", max(1.0, _root_parameters(job)))
-    return {
-        "matmul": layers * sum(map(read.linear_s, _linears(job)))
-        + last * read.linear_s(Linear(rows, shape.hidden, shape.vocab / layout.tensor)),
-        "attention": layers * read.attention_s(job.sequence, width, heads * layout.microbatch),
-        "elementwise": elementwise,
-        "loss": last * read.seconds("loss_s", logits),
-        "shard": units,
-        "memory": last * read.fresh_s(LOGIT_BYTES * logits, max(logits, _parameters(job)) * 4),
-        "overhead": (layers + last) * SMALL_OPS * read.op_s,
-    }
+    each = layers * heads * layout.microbatch / layout.context
+    yield Piece("attention", "attention_s", (job.sequence, shape.head_width), each)
+    yield Piece("elementwise", "norm_s", (stream,), 2 * layers + last)
+    yield Piece("elementwise", "add_s", (stream,), ADDS * layers)
+    for count in (heads, shape.kv_heads / layout.tensor):
+        yield Piece("elementwise", "rotary_s", (rows * count * shape.head_width,), layers)
+    inner = sum(line.rows * line.columns * line.count for line in _gates(job))
+    yield Piece("elementwise", "gate_s", (inner,), layers)
+    looked_up = 2 * stream + shape.embedding_params() / layout.tensor
+    yield Piece("elementwise", "add_s", (looked_up,), last)
+    yield Piece("loss", "loss_s", (rows * columns,), last)
+    root = _root_parameters(job)
+    unit = (shape.params() - root) / shape.layers / layout.tensor
+    yield Piece("shard", "shard_s", (unit,), layers)
+    yield Piece("shard", "shard_s", (root / layout.tensor,), last)
 
 
 def _gates(job: Job) -> Iterator[Linear]:
@@ -146,21 +162,21 @@ def _linears(job: Job) -> Iterator[Linear]:
         yield Linear(opening.rows, opening.columns, opening.inner, opening.count)
 
 
-def _parameters(job: Job, layers_only: bool = False) -> float:
+def _parameters(job: Job) -> float:
     """That one rank works with before sharding."""
-    layers = job.shape.params() - _root_whole(job)
-    ways = job.layout.tensor * job.layout.pipeline
-    return (layers if layers_only else job.shape.params()) / ways
+    return job.shape.params() / (job.layout.tensor * job.layout.pipeline)
 
 
 def _root_parameters(job: Job) -> float:
-    return _root_whole(job) / job.layout.tensor
-
-
-def _root_whole(job: Job) -> float:
     """Embedding, head and the last norm."""
     shape = job.shape
     return shape.embedding_params() * (1 if shape.tied else 2) + shape.hidden
+
+
+def _fresh_s(job: Job, read: "_Readings") -> float:
+    """Logits are the large tensors of a pass; the last stage has them."""
+    logits = job.rank_tokens * job.shape.vocab / job.layout.tensor / job.layout.pipeline
+    return read.fresh_s(LOGIT_BYTES * logits, 4 * max(logits, _parameters(job)))
 
 
 class _Readings:
@@ -172,21 +188,27 @@ class _Readings:
         self.machine, self.precision = machine, precision
         # Narrow precisions change products only; what lies between them stays in bf16.
         self.wide = "fp32" if precision in ("fp32", "tf32") else "bf16"
-        self.op_s = machine.probed.get("op_s", 0.0)
+        # Views launch nothing, and launching is most of what the reading says on CUDA.
+        launched = 5.0 if machine.kind == "cuda" else 1.0
+        self.call_s = machine.probed.get("op_s", 0.0) / launched
 
-    def seconds(self, name: str, size: float) -> float:
-        return self._grid(name, (1.0,)).seconds(max(1.0, size))
+    def device_s(self, piece: Piece) -> float:
+        """Of one piece on the device; on a CPU that is all there is."""
+        curve = self._grid(piece.reading)
+        sizes = tuple(max(1.0, size) for size in piece.sizes)
+        seconds = curve.seconds(*sizes)
+        if self.machine.kind != "cuda":
+            return seconds
+        bound = math.sqrt(max(0.0, seconds**2 - curve.least**2))
+        return max(bound, curve.at_best(*sizes))
 
-    def attention_s(self, sequence: float, width: float, heads: float) -> float:
-        return heads * self._grid("attention_s", (2.0, 1.0)).seconds(sequence, width)
-
-    def linear_s(self, line: Linear) -> float:
-        """Forward, and the gradients of the input and of the weight."""
-        a, b, c = (max(1.0, size) for size in (line.rows, line.inner, line.columns))
-        products = self._products()
-        return line.count * sum(
-            products.seconds(*sizes) for sizes in ((a, b, c), (a, c, b), (c, a, b))
-        )
+    def host_s(self, piece: Piece) -> float:
+        """Of asking for one piece; 0 on a CPU, where it is part of the reading."""
+        if self.machine.kind != "cuda":
+            return 0.0
+        if piece.reading == "attention_s":  # read by the head, asked for once a layer: nothing
+            return 0.0
+        return self._grid(piece.reading).least
 
     def fresh_s(self, alive_bytes: float, largest_bytes: float) -> float:
         """Memory that a CPU's allocator gave back after the last pass and has to find again.
@@ -197,26 +219,24 @@ class _Readings:
         kept = 2 * min(LARGEST_KEPT_BYTES, largest_bytes)
         return max(0.0, alive_bytes - kept) / rate if rate else 0.0
 
-    def _products(self) -> Grid:
+    def _grid(self, name: str) -> Grid:
+        points = self._products() if name == "matmul_s" else self._curve(name)
+        if not points:
+            raise PenstockError(
+                f"{self.machine.name}: its probe has no reading `{name}` in {self.wide}; "
+                "run `penstock probe` again"
+            )
+        return grid(points, GROWTH.get(name, (1.0,)))
+
+    def _products(self) -> tuple[tuple[float, ...], ...]:
         matmuls = self.machine.matmuls
-        points = matmuls.get(self.precision) or matmuls.get(self.wide)
-        if not points:
-            raise PenstockError(
-                f"{self.machine.name}: its probe has no {self.precision} products; probe again"
-            )
-        return _product_grid(points)
+        return _as_points(matmuls.get(self.precision) or matmuls.get(self.wide) or ())
 
-    def _grid(self, name: str, growth: tuple[float, ...]) -> Grid:
+    def _curve(self, name: str) -> tuple[tuple[float, ...], ...]:
         curves = self.machine.curves
-        points = curves.get(f"{name}.{self.wide}") or curves.get(name)
-        if not points:
-            raise PenstockError(
-                f"{self.machine.name}: its probe has no reading `{name}`; probe again"
-            )
-        return grid(points, growth)
+        return curves.get(f"{name}.{self.wide}") or curves.get(name) or ()
 
 
-def _product_grid(points: tuple) -> Grid:
-    return grid(
-        tuple((p.m, p.k, p.n, 2.0 * p.m * p.k * p.n / p.flops) for p in points), (1.0, 1.0, 1.0)
-    )
+@lru_cache(maxsize=64)
+def _as_points(matmuls: tuple[Matmul, ...]) -> tuple[tuple[float, ...], ...]:
+    return tuple((p.m, p.k, p.n, 2.0 * p.m * p.k * p.n / p.flops) for p in matmuls)

@@ -252,9 +252,21 @@ def must(found: Found, job: Job, ranks: int) -> Found:
             f"layout: no way to spread {size:,.1f}B parameters and {job.batch} sequences a step "
             f"over {ranks} accelerators; change train.batch_tokens or the number of accelerators"
         )
-    near = min(found.rejected, key=lambda option: option.memory.peak_bytes)
+    near = _leanest(job, ranks)
     raise PenstockError(
         f"model: {size:,.1f}B parameters fit on {ranks} × {job.machine.accelerator} in no layout; "
-        f"the nearest, {near.layout}, is {near.reason}. Choose a smaller model, a shorter "
+        f"the nearest, {near.layout}, is {_short_of(near.memory)}. Choose a smaller model, a shorter "
         "sequence or more accelerators"
     )
+
+
+def _leanest(job: Job, ranks: int) -> Option:
+    """The layout that needs the least memory of all."""
+    space, least = Space(), None
+    for split in splits(job, ranks, space):
+        for layout in (*sharded(replace(split, recompute=RECOMPUTE[-1]), space),):
+            held = memory.predict(job.with_layout(layout))
+            if least is None or held.peak_bytes < least.memory.peak_bytes:
+                least = Option(layout, 0.0, held)
+    assert least, "something was rejected, so something is legal"
+    return least

@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from penstock.run.machine_fields import AtLeastOne, Flops, Latency, Rate, Size, Watts
+from penstock.run.machine_fields import AtLeastOne, Flops, Kind, Latency, Rate, Size, Watts
 from penstock.run.probe_section import ProbeSection
 from penstock.run.section import NotNegative, Seconds, Section, Some, Text, Wrong
 
@@ -31,7 +31,7 @@ class AcceleratorSection(Section):
     """One accelerator. A name that the catalog knows gives everything that is left out."""
 
     name: Text | None = Field(None, description="As in `penstock catalog accelerators`, or yours.")
-    kind: Literal["cuda", "cpu"] | None = Field(None, description="What torch runs on.")
+    kind: Kind | None = Field(None, description="What torch runs on.")
     memory: Size | None = Field(None, description="Usable by one rank.")
     memory_bandwidth: Rate | None = Field(None, description="Of its own memory.")
     tdp_w: Watts | None = Field(None, description="The most it draws, in watts.")

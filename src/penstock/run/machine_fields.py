@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
+from penstock.errors import nearest
 from penstock.run import quantity
 from penstock.run.section import number
 
@@ -44,6 +45,20 @@ def above_nothing(read: Callable[[object], float]) -> Callable[[object], float]:
     return positive
 
 
+def one_of(*words: str) -> Callable[[object], str]:
+    def read(found: object) -> str:
+        if not isinstance(found, str) or found not in words:
+            guess = nearest(found, words) if isinstance(found, str) else ""
+            raise ValueError(f"not a choice; write {_quoted(words)}. {guess}".rstrip(" ."))
+        return found
+
+    return read
+
+
+def _quoted(words: tuple[str, ...]) -> str:
+    return " or ".join(f'"{word}"' for word in words)
+
+
 def points(*sizes: str) -> Callable[[object], Points]:
     """Rows of numbers: what `sizes` names, then seconds."""
     wrong = f"not readings; write rows of [{', '.join(sizes)}, seconds], all above zero"
@@ -73,6 +88,7 @@ def _schema(title: str, *kinds: str) -> WithJsonSchema:
     return WithJsonSchema({"title": title, "type": kinds[0] if len(kinds) == 1 else list(kinds)})
 
 
+Kind = Annotated[str, PlainValidator(one_of("cuda", "cpu")), _schema('"cuda" or "cpu"', "string")]
 Size = Annotated[
     int,
     PlainValidator(above_nothing(quantity.size_bytes)),

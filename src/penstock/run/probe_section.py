@@ -1,6 +1,6 @@
 """`[probe]` of a cluster file: what `penstock probe` measured, when, and with what software.
 
-Readings are medians of several repetitions, means over ranks that all ran at the same time. Times
+Readings are lower quartiles of repetitions, means over ranks that all ran at the same time. Times
 are of one rank, forward and backward together unless a line says otherwise.
 """
 

@@ -1,0 +1,50 @@
+"""`penstock probe`: what it prints, where it writes, and that an interrupted one writes nothing."""
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from made_probe import probed
+from penstock.cli.probe import probe
+from penstock.plan.cluster import here_file
+from penstock.run.cluster_load import load_cluster
+
+app = typer.Typer()
+app.command()(probe)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("penstock.meter.probe.probe", lambda show, quick: probed("x"))
+    return tmp_path
+
+
+def test_it_writes_what_here_reads_and_says_where() -> None:
+    done = CliRunner().invoke(app, [])
+    assert done.exit_code == 0, done.output
+    assert load_cluster(here_file()) == probed("x")
+    assert f"written to {here_file()}" in done.output
+    assert "2 ranks of 1 thread" in done.output
+
+
+def test_json_is_the_file_and_its_place(home: Path) -> None:
+    to = home / "sub" / "mine.toml"
+    done = CliRunner().invoke(app, ["--json", "--out", str(to)])
+    told = json.loads(done.stdout)
+    assert told["file"] == str(to)
+    assert told["probe"]["ranks"] == 2
+    assert to.is_file()
+    assert not here_file().exists()
+
+
+def test_an_interrupted_probe_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(show: object, quick: bool) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("penstock.meter.probe.probe", stopped)
+    assert CliRunner().invoke(app, []).exit_code != 0
+    assert not here_file().exists()
