@@ -1,12 +1,10 @@
 """The memory of the fullest rank at its fullest moment, by part: does the job fit, and how well."""
 
+from penstock.plan.constants import FRAGMENTATION
 from penstock.plan.job import Job
 from penstock.plan.memory_moments import Pieces, moments, pieces
 from penstock.plan.outcome import Memory
 
-# What the caching allocator holds beyond what is in use, of the peak. Fitted: the median
-# of 27 runs that published both (SimuMax v1.2, B200), 3 to 9 %.
-FRAGMENTATION = 0.05
 # Outside the allocator: CUDA's context with its kernels and one communicator. Measured on an H200
 # with torch 2.11 as what the driver counts beyond what torch reserved: 0.82 GiB.
 CONTEXT_BYTES = 0.82 * 2**30

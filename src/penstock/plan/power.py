@@ -13,13 +13,10 @@ from dataclasses import dataclass
 
 from penstock.ledger.causes import Cause
 from penstock.ledger.ledger import Ledger, Provenance
+from penstock.plan.constants import BUSY_SHARE, WAIT_SHARE
 from penstock.plan.machine import Machine
 from penstock.plan.outcome import STEP_CAUSES, Band, StepTime
 
-# Shares of the TDP. Fitted: a node draws 7061 W busy and 3385 W waiting. The meter does not tell
-# host from accelerator; HOST_W splits the two.
-BUSY_SHARE = 0.940
-WAIT_SHARE = 0.283
 # Nothing running: an H100 shows about 70 of 700 W (estimated, recalled).
 IDLE_SHARE = 0.10
 # Host per accelerator while training, without fans: 1.8 kW of an 8 × H100 node for CPUs, memory,

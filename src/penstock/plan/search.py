@@ -255,8 +255,8 @@ def must(found: Found, job: Job, ranks: int) -> Found:
     near = _leanest(job, ranks)
     raise PenstockError(
         f"model: {size:,.1f}B parameters fit on {ranks} × {job.machine.accelerator} in no layout; "
-        f"the nearest, {near.layout}, is {_short_of(near.memory)}. Choose a smaller model, a shorter "
-        "sequence or more accelerators"
+        f"the nearest, {near.layout}, is {_short_of(near.memory)}. Choose a smaller model, a "
+        "shorter sequence or more accelerators"
     )
 
 
