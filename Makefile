@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow lint format wheel clean
+.PHONY: train test test-slow bench-plan fit-plan lint format wheel clean
 
 train: $(VENV)/.core
 	@$(BIN)/penstock train examples/stdlib.toml
@@ -14,6 +14,14 @@ test: $(VENV)/.dev
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "slow and not gpu"
+
+# Probe, plan and the default run, interleaved three times: the planned step over the measured one.
+bench-plan: $(VENV)/.core
+	@$(BIN)/python benchmarks/probe_plan_run.py
+
+# Fits the planner's constants to the measured runs in benchmarks/facts, and without each source.
+fit-plan: $(VENV)/.dev
+	@$(BIN)/python scripts/fit_plan.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

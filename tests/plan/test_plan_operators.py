@@ -304,18 +304,28 @@ def test_narrow_matmuls_cost_casts() -> None:
     assert elementwise(precision="fp4") == pytest.approx(elementwise(precision="fp8"))
 
 
-def test_routed_tokens_are_moved_and_cast() -> None:
-    """8 experts with an eighth of the copies and a tenth more; 8 passes over all that is routed."""
-    for precision, cast in (("bf16", 0.0), ("fp8", PRIOR.cast_passes)):
-        of = job(Layout(), SPARSE, on=machine(1), precision=precision)
-        r = operators.rates(of, PRIOR)
-        copies = 2048 * 2
-        up = operators.matmul(r, copies * 1.1 / 8, 512, 2048, False, 8.0)
-        bare = (up + operators.matmul(r, copies * 1.1 / 8, 1024, 512, False, 8.0)).times(8)
-        moved = copies * (512 * 8 + (512 + 3 * 1024) * cast) * 2 / r.bytes_per_s
-        found = operators.layer(of, PRIOR, r, moe=True).experts
-        assert found.forward - bare.forward == pytest.approx(moved / 2)
-        assert found.backward - bare.backward == pytest.approx(moved / 2)
+@pytest.mark.parametrize("ways", [1, 4])
+@pytest.mark.parametrize(("precision", "cast"), [("bf16", 0.0), ("fp8", PRIOR.cast_passes)])
+def test_routed_tokens_are_moved_and_cast(ways: int, precision: str, cast: float) -> None:
+    """A rank's experts share the copies, the fullest has a tenth more; 8 passes over all routed."""
+    of = job(Layout(1, ways, expert=ways), SPARSE, on=machine(ways), precision=precision)
+    r = operators.rates(of, PRIOR)
+    copies, local = 2048 * 2, 8 // ways
+    up = operators.matmul(r, copies * 1.1 / local, 512, 2048, False, 8.0)
+    bare = (up + operators.matmul(r, copies * 1.1 / local, 1024, 512, False, 8.0)).times(local)
+    moved = copies * (512 * 8 + (512 + 3 * 1024) * cast) * 2 / r.bytes_per_s
+    found = operators.layer(of, PRIOR, r, moe=True).experts
+    assert found.forward - bare.forward == pytest.approx(moved / 2)
+    assert found.backward - bare.backward == pytest.approx(moved / 2)
+
+
+def test_experts_have_activations_too() -> None:
+    """What each of a token's experts makes of it: its gate and what is gated."""
+    fused = Software(fused=True)
+    more = replace(SPARSE, experts_active=4)
+    per_expert = elementwise(None, more, software=fused) - elementwise(None, SPARSE, software=fused)
+    width = (4 - 2) * 1024 * 2
+    assert per_expert == pytest.approx(2048 * width * 2 * PRIOR.passes_fused / (0.85 * 2e12))
 
 
 def test_the_head_is_wide_in_every_precision() -> None:

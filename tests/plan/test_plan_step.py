@@ -304,6 +304,22 @@ def test_routed_experts_are_gathered_where_they_are_copied() -> None:
     assert timed(once).parts["reduce"] == pytest.approx(reduce)
 
 
+def test_split_experts_are_gathered_among_the_ranks_of_the_same_part() -> None:
+    """2 × 2 of 16 ranks hold all experts: four hold the same part, four ranks apart."""
+    of = job(Layout(1, 4, tensor=4, expert=2, expert_tensor=2), SPARSE, batch=4)
+    on, part = of.machine, 8 * EXPERT / 4
+
+    def both(params: float, ways: int, stride: int) -> float:
+        return 2 * gather(on, ways, stride, params * 2) + gather(on, ways, stride, params * 4)
+
+    common = both(DENSE_LAYER / 4, 4, 4) + 7 * both(COMMON / 4, 4, 4)
+    assert timed(of).parts["gather"] == pytest.approx(common + 7 * both(part, 4, 4))
+    once = of.with_layout(replace(of.layout, zero=1))
+    shared = (DENSE_LAYER + 7 * COMMON + 32000 * 512) / 4
+    reduce = sum(gather(on, 4, 4, params * w) for params in (shared, 7 * part) for w in (2, 4))
+    assert timed(once).parts["reduce"] == pytest.approx(reduce)
+
+
 def test_gathers_hide_behind_the_layer_they_are_for() -> None:
     c = replace(BARE, hidden_share=0.5, contention=0.1)
     of = job(Layout(1, 16), batch=16, on=congested())

@@ -25,12 +25,12 @@ def check(
     """Is the file right, does it fit, and what will the run do. Starts nothing."""
     run = load(file, overrides or [])
     refused = not_yet(run)
-    held, where = _memory(run)
+    held, where = (None, "") if refused else _memory(run)
     if json:
         fits = None if held is None else held.fits
         show.print_json({"ok": not refused, "fits": fits, "not_yet": refused, **facts(run)})
     else:
-        for line in [*lines(run), f"{'memory':<10} {where}"]:
+        for line in [*lines(run), *([f"{'memory':<10} {where}"] if where else [])]:
             show.out.print(line, markup=False, soft_wrap=True)
     refuse(run)
     if held is not None and not held.fits:
@@ -43,6 +43,7 @@ def check(
 def _memory(run: Run) -> tuple[Memory | None, str]:
     """What the fullest accelerator would hold, and that in words; None where it cannot be said."""
     from penstock.plan.cluster import machine_for
+    from penstock.plan.dataset import sizes
     from penstock.plan.make import choice
     from penstock.plan.memory import predict
 
@@ -52,7 +53,11 @@ def _memory(run: Run) -> tuple[Memory | None, str]:
         machine = machine_for(run).machine
     except PenstockError as error:  # no model of this device: the file may still be right
         return None, f"not known: {error}"
-    held = predict(choice(run, machine).job)
+    data = sizes(run)
+    shape = run.model.base()
+    if data is None and not (shape and shape.vocab):
+        return None, "not known before the dataset, which gives the vocabulary, is built"
+    held = predict(choice(run, machine, data.vocab if data else None).job)
     used, there = held.peak_bytes / 2**30, held.capacity_bytes / 2**30
     which = f"the fullest of {machine.accelerators} × {machine.accelerator}"
     return held, f"{used:,.1f} of {there:,.1f} GiB on {which}"

@@ -14,6 +14,7 @@ from penstock.cli.check import check
 from penstock.cli.generate import generate
 from penstock.cli.init import init
 from penstock.cli.plan import plan
+from penstock.cli.probe import probe
 from penstock.cli.runs import logs, ls, report, status, stop
 from penstock.cli.schema import schema
 from penstock.cli.train import train
@@ -30,11 +31,11 @@ EVERYDAY: list[Callable[..., None]] = [
 ]  # fmt: skip
 # In the design and not built yet: said plainly, rather than "no such command".
 NOT_YET = (
-    "data", "watch", "export", "compare", "simulate", "rent", "probe",
+    "data", "watch", "export", "compare", "simulate", "rent",
     "doctor", "drill", "checkpoint",
 )  # fmt: skip
 WHAT_IF: list[Callable[..., None]] = [backtest]
-MACHINE: list[Callable[..., None]] = [catalog, schema]
+MACHINE: list[Callable[..., None]] = [probe, catalog, schema]
 for verb in EVERYDAY:
     app.command()(verb)
 for verb in WHAT_IF:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from penstock.catalog import accelerators, nodes, sites
-from penstock.errors import PenstockError, nearest
+from penstock.catalog import accelerators, sites
+from penstock.errors import PenstockError
 from penstock.home import home
 from penstock.meter.glance import Glance, glance
 from penstock.plan.machine import Machine, Matmul, Tier, of_catalog, only
@@ -48,10 +48,9 @@ def machine_for(run: Run) -> Sited:
         per_node = _usual_per_node(use) if asked == "all" else int(asked)
         return Sited(of_catalog(use, per_node * run.cluster.nodes, per_node))
     except PenstockError as error:
-        names = (*accelerators.names(), *nodes.names(), "here")
         raise PenstockError(
-            f'cluster.use = "{use}": {error} Or name a cluster file, whose name ends in .toml. '
-            f"{nearest(use, names)}".rstrip()
+            f'cluster.use = "{use}": {error} Or name a node of `penstock catalog nodes`, a cluster '
+            'file that ends in .toml, or "here".'
         ) from None
 
 

@@ -11,10 +11,10 @@ from penstock.errors import PenstockError, nearest
 from penstock.files import write_atomic
 from penstock.run import toml
 from penstock.run.cluster_file import ClusterFile
-from penstock.run.fields import Field, _walk
-from penstock.run.load import _syntax
+from penstock.run.fields import Field, walk
+from penstock.run.load import syntax
 from penstock.run.locate import Lines
-from penstock.run.words import Mistake, _read, dotted
+from penstock.run.words import Mistake, dotted, read
 
 LARGEST_BYTES = 2**22  # readings of a probe take some ten thousand
 _EXAMPLE = '[accelerator] with name = "H100", and nodes = 4 above it'
@@ -26,7 +26,7 @@ def load_cluster(path: str | Path) -> ClusterFile:
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise PenstockError(f"{path}{_syntax(str(error), text)}") from None
+        raise PenstockError(f"{path}{syntax(str(error), text)}") from None
     if not table:
         raise PenstockError(f"{path}: the file is empty; write {_EXAMPLE}")
     try:
@@ -99,7 +99,7 @@ def _words(detail: Any, table: dict[str, Any]) -> list[Mistake]:
         return [
             Mistake(path, f"{dotted(path)}: not a list; write each under its own [[{plain[-1]}]]")
         ]
-    return _read(detail, table)
+    return read(detail, table)
 
 
 def _suggest(path: tuple[str, ...]) -> str:
@@ -114,4 +114,4 @@ def _suggest(path: tuple[str, ...]) -> str:
 @cache
 def fields() -> dict[tuple[str, ...], Field]:
     """Every field of the cluster file by its path, sections before their fields."""
-    return {field.path: field for field in _walk(ClusterFile, ())}
+    return {field.path: field for field in walk(ClusterFile, ())}

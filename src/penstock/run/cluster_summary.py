@@ -13,7 +13,7 @@ def lines(file: ClusterFile) -> Iterator[str]:
     ranks = _some(probe.ranks, "rank")
     if probe.kind == "cpu":
         ranks += f" of {_some(probe.threads, 'thread')}"
-    yield f"machine   {chip.name}, {ranks} measured together"
+    yield f"machine   {chip.name}, {ranks}{' measured together' if probe.ranks > 1 else ''}"
     yield f"software  {', '.join(_software(file))}"
     for kind, rows in (("bf16", probe.matmul_s.bf16), ("fp32", probe.matmul_s.fp32)):
         yield f"matmul    {kind} {_matmul(rows)}"

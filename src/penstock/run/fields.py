@@ -53,7 +53,7 @@ class Field:
 @cache
 def fields() -> tuple[Field, ...]:
     """Every field, sections before their fields."""
-    return tuple(_walk(Run, ()))
+    return tuple(walk(Run, ()))
 
 
 @cache
@@ -82,13 +82,13 @@ def get(run: Run, path: Path) -> Any:
     return value
 
 
-def _walk(section: type[Section], above: Path) -> Iterator[Field]:
+def walk(section: type[Section], above: Path) -> Iterator[Field]:
     for attribute, info in section.model_fields.items():
         path = (*above, info.alias or attribute)
         below = _section(info.annotation)
         yield Field(path, info, below, repeated=below is not None and _is_tuple(info.annotation))
         if below:
-            yield from _walk(below, path)
+            yield from walk(below, path)
 
 
 def _section(annotation: Any) -> type[Section] | None:

@@ -65,10 +65,10 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
     except RecursionError:
         raise PenstockError(f"{path}: nested too deeply for a run file; flatten it") from None
     except ValueError as error:
-        raise PenstockError(f"{path}{_syntax(str(error), text)}") from None
+        raise PenstockError(f"{path}{syntax(str(error), text)}") from None
 
 
-def _syntax(message: str, text: str) -> str:
+def syntax(message: str, text: str) -> str:
     """`:3:10: not TOML: what`, with the line and, for the usual slip, the fix."""
     place = _PLACE.search(message)
     lines = text.splitlines() or [""]

@@ -34,11 +34,11 @@ class Mistake:
 def mistakes(error: ValidationError, table: dict[str, Any]) -> list[Mistake]:
     """Every mistake pydantic gathered while it read `table`."""
     return [
-        mistake for detail in error.errors(include_url=False) for mistake in _read(detail, table)
+        mistake for detail in error.errors(include_url=False) for mistake in read(detail, table)
     ]
 
 
-def _read(detail: Any, table: dict[str, Any]) -> list[Mistake]:
+def read(detail: Any, table: dict[str, Any]) -> list[Mistake]:
     path: Path = detail["loc"]
     cause = detail.get("ctx", {}).get("error")
     if isinstance(cause, Wrong):
