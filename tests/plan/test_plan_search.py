@@ -123,6 +123,22 @@ def test_the_best_five_are_those_of_brute_force(what: tuple[Job, int, Space], c:
         assert option.layout.recompute in space.recompute
 
 
+@pytest.mark.parametrize("shape", [SMALL, SPARSE_8])
+@pytest.mark.parametrize(("ranks", "batch", "sequence"), [(16, 24, 1024), (12, 40, 36), (8, 5, 36)])
+def test_the_space_is_every_legal_layout_once(
+    shape: ModelShape, ranks: int, batch: int, sequence: int
+) -> None:
+    of, space = job(None, replace(shape, layers=6), batch, sequence), Space()
+    found = [
+        lay
+        for split in search.splits(of, ranks, space)
+        for family in search.families(of, split, space)
+        for lay in search.sharded(family, space)
+    ]
+    assert len(found) == len(set(found))
+    assert set(found) == set(legal(of, ranks, space))
+
+
 @given(asked(), st.integers(1, 12))
 @settings(max_examples=15, deadline=None)
 def test_as_many_as_are_asked_for(what: tuple[Job, int, Space], keep: int) -> None:
