@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from penstock.plan import step
-from penstock.plan.constants import CEILING, Constants, names
+from penstock.plan.constants import CEILING, FLOOR, Constants, names
+from penstock.plan.job import RATE_OF
 from penstock.plan.rows import Row, read
 
 HERE = Path(__file__).resolve().parent.parent
@@ -25,6 +26,7 @@ OUT = HERE / "src/penstock/plan/fitted.json"
 
 PRIOR = np.array([asdict(Constants())[name] for name in names()])
 TOP = np.array([np.log(CEILING.get(n, np.inf) / p) for n, p in zip(names(), PRIOR, strict=True)])
+LOW = np.array([np.log(FLOOR.get(n, 1e-30) / p) for n, p in zip(names(), PRIOR, strict=True)])
 # The pull of a prior: a constant 35 % off weighs as much as a tenth of a row's usual error.
 PULL = 0.1 / 0.35**2
 ROUNDS = 8
@@ -56,7 +58,7 @@ def fit(rows: list[Row]) -> Constants:
         w = weight * 0.1 / np.maximum(np.abs(now), 0.03)
         left = slope.T @ (w[:, None] * slope) + PULL * np.eye(len(x))
         right = -(slope.T @ (w * now) + PULL * x)
-        x = np.minimum(x + np.clip(np.linalg.solve(left, right), -0.4, 0.4), TOP)
+        x = np.clip(x + np.clip(np.linalg.solve(left, right), -0.4, 0.4), LOW, TOP)
     return constants(x)
 
 
@@ -103,7 +105,9 @@ def seen(rows: list[Row]) -> dict[str, object]:
     """What the measured runs cover; a plan outside of it says so."""
     jobs = [row.job for row in rows]
     return {
-        "accelerators": sorted({f"{j.machine.accelerator} {rate_kind(j.precision)}" for j in jobs}),
+        "accelerators": sorted(
+            {f"{j.machine.accelerator} {RATE_OF.get(j.precision, j.precision)}" for j in jobs}
+        ),
         "ranks": [min(j.layout.ranks for j in jobs), max(j.layout.ranks for j in jobs)],
         "hidden": [min(j.shape.hidden for j in jobs), max(j.shape.hidden for j in jobs)],
         "sequence": [min(j.sequence for j in jobs), max(j.sequence for j in jobs)],
@@ -112,10 +116,6 @@ def seen(rows: list[Row]) -> dict[str, object]:
         "context": max(j.layout.context for j in jobs),
         "expert": max(j.layout.expert for j in jobs),
     }
-
-
-def rate_kind(precision: str) -> str:
-    return {"fp16": "bf16", "mxfp8": "fp8", "fp8-rowwise": "fp8"}.get(precision, precision)
 
 
 if __name__ == "__main__":

@@ -132,11 +132,13 @@ def test_a_token_with_two_experts_in_one_far_node_travels_there_once() -> None:
 
 
 def test_one_message() -> None:
-    assert network.send_s(ALL, 4e6, 1) == pytest.approx(4e6 / 400e9 + 2e-6)
-    assert network.send_s(ALL, 4e6, 7) == network.send_s(ALL, 4e6, 1)
-    assert network.send_s(ALL, 4e6, 8) == pytest.approx(4e6 / 50e9 + 10e-6)
-    assert network.send_s(ALL, 4e6, 32) == pytest.approx(4e6 / 20e9 + 20e-6)
-    assert network.send_s(ALL, 4e6, 5000) == pytest.approx(4e6 / 1e9 + 0.03)
+    assert network.send_s(ALL, 4e6, 1, 2) == pytest.approx(4e6 / 400e9 + 2e-6)
+    assert network.send_s(ALL, 4e6, 4, 2) == network.send_s(ALL, 4e6, 1, 2)
+    assert network.send_s(ALL, 4e6, 8, 2) == pytest.approx(4e6 / 50e9 + 10e-6)
+    # The first hop of four stays inside the eight, the second leaves them: it sets the pace.
+    assert network.send_s(ALL, 4e6, 4, 4) == network.send_s(ALL, 4e6, 8, 2)
+    assert network.send_s(ALL, 4e6, 32, 2) == pytest.approx(4e6 / 20e9 + 20e-6)
+    assert network.send_s(ALL, 4e6, 5000, 2) == pytest.approx(4e6 / 1e9 + 0.03)
 
 
 WAYS = st.integers(0, 10).map(lambda n: 2**n)
@@ -152,7 +154,7 @@ def test_more_bytes_never_take_less(
     low, high = sorted((a, b))
     assert network.gather_s(g, low) <= network.gather_s(g, high)
     assert network.all_to_all_s(g, low, 0.5, copies) <= network.all_to_all_s(g, high, 0.5, copies)
-    assert network.send_s(ALL, low, stride) <= network.send_s(ALL, high, stride)
+    assert network.send_s(ALL, low, stride, 2) <= network.send_s(ALL, high, stride, 2)
 
 
 @given(WAYS, WAYS, STRIDES, SIZES, st.integers(1, 8))
@@ -175,7 +177,7 @@ def test_a_better_tier_is_never_slower(
     for took in (
         lambda m: network.gather_s(network.group(m, ways, stride), size),
         lambda m: network.all_to_all_s(network.group(m, ways, stride), size, 0.5, 4),
-        lambda m: network.send_s(m, size, stride),
+        lambda m: network.send_s(m, size, stride, 2),
     ):
         assert took(after) <= took(before) * (1 + 1e-12)
 

@@ -280,8 +280,12 @@ def test_words_for_recompute(tmp_path: Path, written: str, found: str) -> None:
         ("ZeRO-3", (1, 8, 3)),
         ("fsdp", (1, 8, 3)),
         ("megatron-fsdp", (1, 8, 3)),
-        ("none(zero0)", (8, 1, 3)),
-        ("none", (8, 1, 3)),
+        ("none(zero0)", (8, 1, 0)),
+        ("none", (8, 1, 0)),
+        ("ddp", (8, 1, 0)),
+        ("FULL_SHARD", (1, 8, 3)),
+        ("zero 3", (1, 8, 3)),
+        ("dist-opt", (1, 8, 1)),
         ("fsdp-full(zero3) over 4 GPUs, replicate 2 (HSDP)", (2, 4, 3)),
         ("fsdp-full(zero3) over 8 GPUs, replicate 1 (HSDP)", (1, 8, 3)),
         ("fsdp-full(zero3) over 4 GPUs, replicate 3 (HSDP)", (1, 8, 3)),  # 3 does not divide 8
@@ -305,7 +309,7 @@ def test_words_for_sharding(tmp_path: Path, written: str, ways: tuple[int, int, 
         ("Composer/FSDP1", 3),
         ("torchtitan", 3),
         ("lit-gpt FSDP", 3),
-        ("MaxText/JAX", 0),
+        ("MaxText/JAX", 3),
     ],
 )
 def test_a_blank_sharding_is_the_frameworks_own_and_said(
@@ -314,7 +318,7 @@ def test_a_blank_sharding_is_the_frameworks_own_and_said(
     found = row(tmp_path, sharding="", framework=framework)
     assert found.job
     lay, name = found.job.layout, found.job.software.name
-    assert (lay.shard, lay.zero) == ((8, zero) if zero else (1, 3))
+    assert (lay.shard, lay.zero) == ((8, zero) if zero else (1, 0))
     assert f"ZeRO-{zero} (the default of {name})" in found.assumed
     assert SHARDED.get(name, 0) == zero
 
@@ -586,3 +590,49 @@ def test_any_row_is_a_job_or_a_reason(
                 found.job.layout.ranks <= found.job.machine.accelerators
             )
             assert memory.predict(found.job).peak_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("cells", "why"),
+    [
+        ({"sharding": "zero9"}, "stages 0 to 3"),
+        ({"precision": "int8"}, "not one that is planned"),
+        ({"experts": 8, "topk": 2, "ep": 3}, "does not divide 8 experts"),
+        ({"pp": 8, "tp": 1, "num_gpus": 8, "layers": 4}, "more than 4 layers"),
+        ({"microbatch": -1}, "not a number that a run can have"),
+    ],
+)
+def test_what_cannot_be_is_skipped_with_its_reason(
+    tmp_path: Path, cells: dict[str, object], why: str
+) -> None:
+    assert why in row(tmp_path, **cells).skipped
+
+
+@pytest.mark.parametrize(
+    ("words", "read"),
+    [
+        ("float16", "fp16"),
+        ("tf32", "tf32"),
+        ("float32", "fp32"),
+        ("half", "fp16"),
+        ("fp32+fp8", "fp8"),
+    ],
+)
+def test_words_for_precision_of_other_programs(tmp_path: Path, words: str, read: str) -> None:
+    found = row(tmp_path, precision=words)
+    assert found.job
+    assert found.job.precision == read
+
+
+@pytest.mark.parametrize("words", ["0", "²", "many"])
+def test_an_interleave_that_cannot_be_read_is_one_and_said(tmp_path: Path, words: str) -> None:
+    found = row(tmp_path, pp=2, interleave=words)
+    assert found.job
+    assert found.job.layout.interleave == 1
+    assert any(words in line for line in found.assumed)
+
+
+def test_names_as_torch_prints_them_and_a_power_limit_without_brackets(tmp_path: Path) -> None:
+    assert row(tmp_path, gpu="NVIDIA H100 80GB HBM3").job.machine.accelerator == "H100 SXM5"
+    capped = row(tmp_path, gpu="H100 500W").job.machine
+    assert (capped.accelerator, capped.tdp_w) == ("H100 SXM5", 500)

@@ -472,14 +472,7 @@ def test_a_better_network_or_storage_is_never_slower(of: Job, what: str, factor:
     assert after <= before * (1 + 1e-9)
 
 
-def hides_one_collective(of: Job) -> bool:
-    """The same work cannot hide two collectives as well as one, and a step forgets that."""
-    lay = of.layout
-    several = lay.zero >= 2 and lay.shard > 1 and lay.replicate > 1 and of.software.overlap_data
-    return lay.context == 1 and not several
-
-
-@given(jobs().filter(hides_one_collective), st.floats(1.1, 20), st.floats(1.1, 20))
+@given(jobs(), st.floats(1.1, 20), st.floats(1.1, 20))
 @settings(max_examples=200, deadline=None)
 def test_a_faster_device_is_never_slower(of: Job, compute: float, memory: float) -> None:
     on = of.machine
@@ -490,7 +483,7 @@ def test_a_faster_device_is_never_slower(of: Job, compute: float, memory: float)
     assert after <= before * (1 + 1e-9)
 
 
-@given(jobs().filter(hides_one_collective))
+@given(jobs())
 @settings(max_examples=100, deadline=None)
 def test_recompute_is_never_faster(of: Job) -> None:
     times = [

@@ -26,7 +26,7 @@ class Constants:
     watt_8: float = 0.50  # per 8-bit FLOP
     watt_4: float = 0.30  # per 4-bit FLOP
     rowwise_scaling: float = 0.70  # of the rate, with one scale per row, cast apart from the matmul
-    reuse: float = 1.0  # operand and result traffic of a matmul, over reading and writing each once
+    reuse: float = 1.05  # traffic of a matmul, over reading and writing each matrix once
     attention: float = 0.60  # fused attention made for the chip, forward and backward together
     attention_portable: float = 0.45  # fused attention of an older chip run on Hopper and later
     # Memory-bound work, in reads or writes of a layer's activations over forward and backward.
@@ -60,6 +60,10 @@ WAIT_SHARE = 0.283
 CEILING: Mapping[str, float] = dict.fromkeys(
     ("matmul_fp8", "rowwise_scaling", "hidden_share", "all_to_all"), 1.0
 )
+
+
+# And amounts that are at least this.
+FLOOR: Mapping[str, float] = {"reuse": 1.0}
 
 
 @dataclass(frozen=True)

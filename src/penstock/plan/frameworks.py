@@ -119,6 +119,10 @@ SHARDED = {
     "torchtitan": 3,
     "torchtune": 3,
     "litgpt": 3,
+    "xla": 3,
+    "fsdp": 3,
+    "eager torch": 3,
+    "penstock": 3,
 }
 
 
@@ -132,7 +136,7 @@ def software_of(framework: str, notes: str, narrow: bool = False) -> Software:
     if "compile" in notes and "no compile" not in notes:
         changes["fused"] = True
     # TinyLlama's code calls hand-fused kernels; its shape in Penstock does not.
-    if found.name != "penstock" and re.search(r"fused|tinyllama", notes):
+    if found.name != "penstock" and re.search(r"(?<!un)fused|tinyllama", notes):
         changes["fused"] = True
     if re.search(r"async ?-?tp", notes):
         changes["overlap_tensor"] = True

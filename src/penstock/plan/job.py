@@ -5,23 +5,20 @@ only this, so that what is checked against measurements is what plans a run.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from penstock.catalog.shapes import ModelShape
 from penstock.plan.layout import Layout
 from penstock.plan.machine import Machine
 
-Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "fp4"]
-
 # The rate a precision's matmuls run at, as the catalog names rates.
-RATE_OF = {"mxfp8": "fp8", "fp64": "fp32"}
+RATE_OF = {"mxfp8": "fp8", "fp8-rowwise": "fp8", "fp16": "bf16", "fp64": "fp32"}
 
 
 @dataclass(frozen=True)
 class Software:
     """What the training program does that shows in time or memory."""
 
-    name: str = "penstock"
+    name: str = "eager torch"
     fused: bool = False  # compiled or hand-fused element-wise work, against eager torch
     overlap_tensor: bool = False  # tensor-parallel collectives run behind matmuls
     overlap_data: bool = True  # gradients travel while the backward pass goes on
@@ -69,7 +66,7 @@ class Job:
     batch: int  # sequences per optimizer step, over all ranks
     layout: Layout
     machine: Machine
-    precision: str = "bf16"  # of the matmuls; a `Precision`
+    precision: str = "bf16"  # of the matmuls: fp32, tf32, fp16, bf16, fp8, fp8-rowwise, mxfp8, fp4
     software: Software = field(default_factory=Software)
     adapter: Adapter | None = None
     imbalance: float | None = None  # most loaded expert over the mean; None: usual for the routing

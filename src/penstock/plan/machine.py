@@ -25,6 +25,7 @@ SCALE_UP_SHARE = 0.79
 # Scale-out Gbit/s per accelerator of the systems of each generation, for a machine that names an
 # accelerator and no node. Catalog: DGX A100 200, DGX H100 400, DGX B300 800.
 DEFAULT_SCALE_OUT_GBIT = 400.0
+MOST_IN_A_NODE = 16
 # One hop: NCCL's own constants for the Simple protocol, which large messages use (catalog).
 SCALE_UP_HOP_S = 3.4e-6
 SCALE_OUT_HOP_S = 14e-6
@@ -180,7 +181,8 @@ def _tiers(chip: Accelerator, per_node: int, count: int, scale_out_gbit: float) 
     if count == 1:
         return (Tier("scale-up", 1, float("inf"), 0.0),)
     up, hop_s = _scale_up(chip)
-    domain = max(1, chip.domain)
+    # A rack-scale domain spans nodes; any other ends with its node.
+    domain = chip.domain if chip.domain > MOST_IN_A_NODE else max(1, min(chip.domain, per_node))
     tiers = []
     if domain > 1:
         tiers.append(Tier("scale-up", min(domain, count), up, hop_s))

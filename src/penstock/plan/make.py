@@ -97,7 +97,8 @@ def choice(
     if here and run.cluster.accelerators == "all":
         ranks = min(ranks, run.batch_samples)  # more would only add up zeros
     job = _job(run, machine, shape, Layout(replicate=ranks))
-    found = must(search(job, ranks, TRAINED if here else None), job, ranks)
+    space = TRAINED if here else Space()
+    found = must(search(job, ranks, space), job, ranks, space)
     return Choice(job.with_layout(found.best[0].layout), found.best, found.rejected)
 
 

@@ -112,8 +112,6 @@ def completed(job: Job, cells: Mapping[str, str]) -> Job:
     elif soft.name == "megatron" and _before_flash(job, cells):
         soft = replace(soft, flash=False, dropout=True)
         layout = replace(layout, sequence_parallel=_split_stream(cells))
-    if "zero0" in cells.get("sharding", ""):
-        layout = replace(layout, zero=0)
     if not cells.get("global_batch_seqs") and layout.pipeline > 1:
         enough = layout.pipeline * layout.interleave * layout.microbatch * job.data_ways
         job = replace(job, batch=enough)

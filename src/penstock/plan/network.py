@@ -94,7 +94,7 @@ def all_to_all_s(g: Group, size_bytes: float, share: float, copies: int = 1) -> 
     return slowest + latency
 
 
-def send_s(machine: Machine, size_bytes: float, stride: int) -> float:
-    """One message to the rank `stride` away, as between pipeline stages."""
-    tier = next((t for t in machine.tiers if stride < t.size), machine.tiers[-1])
+def send_s(machine: Machine, size_bytes: float, stride: int, ways: int) -> float:
+    """One message to the rank `stride` away, over the farthest of the hops between `ways` ranks."""
+    tier = next((t for t in machine.tiers if stride * ways <= t.size), machine.tiers[-1])
     return size_bytes / tier.bytes_per_s + tier.hop_s

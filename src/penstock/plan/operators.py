@@ -93,6 +93,7 @@ def rates(job: Job, c: Constants) -> Rates:
         flops, operand = sustained(job, machine.matmul_flops["fp4"] * c.matmul_fp8, c.watt_4), 0.56
     elif precision in ("fp32", "tf32"):
         flops, operand = machine.matmul_flops.get(precision, best / 2), 4.0
+        wide = best = flops
     tuned = job.software.attention == "chip" or (
         job.software.attention == "second" and (not machine.fact or machine.fact.year < HOPPER_YEAR)
     )
@@ -157,7 +158,8 @@ def layer(job: Job, c: Constants, r: Rates, moe: bool) -> LayerCost:
         products += ((shape.hidden, up * shape.ffn / t), (shape.ffn / t, shape.hidden))
     elif shape.shared_experts:
         wide = shape.expert_ffn * shape.shared_experts
-        products += ((shape.hidden, 2 * wide / t), (wide / t, shape.hidden))
+        up = 2 if shape.gated else 1
+        products += ((shape.hidden, up * wide / t), (wide / t, shape.hidden))
     dense = Cost()
     for k, n in products:
         dense = dense + matmul(r, tokens, k, n, frozen, accumulate)
@@ -221,8 +223,7 @@ def _elementwise(
         # A rotation in 32 bits, and a gate that is one more kernel: what GPT-like blocks lack.
         width += 2.0 * products[0][1] + (0 if moe else shape.ffn / lay.tensor)
     if moe:
-        routed = shape.experts_active * shape.expert_ffn * 2 / max(1, lay.expert_tensor)
-        width += routed
+        width += shape.experts_active * shape.expert_ffn * 2 / lay.tensor
     passes = c.passes_fused if job.software.fused else c.passes_eager
     seconds = job.rank_tokens * width * 2.0 * passes / r.bytes_per_s
     if r.operand_bytes < 2:

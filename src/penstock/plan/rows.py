@@ -121,7 +121,7 @@ def job_of(cells: Mapping[str, str], assumed: list[str]) -> Job:
         precision=precision,
         software=software,
         adapter=Adapter() if "lora" in cells.get("kind", "").lower() else None,
-        imbalance=1.0 if "balanced" in notes else None,
+        imbalance=1.0 if re.search(r"(?<!im)(?<!un)balanced", notes) else None,
     )
     job = memory_blanks.completed(job, given)
     if not cells.get("recompute") and "step_time_s" in cells and "peak_mem_gib" not in cells:
@@ -168,7 +168,7 @@ def shape_of(cells: Mapping[str, str], assumed: list[str]) -> ModelShape:
         vocab=vocab,
         gated=not _ungated(name),
         experts=experts,
-        experts_active=whole(cells, "topk") or (2 if experts else 0),
+        experts_active=_active(cells, experts, assumed),
         expert_ffn=expert_ffn if experts else 0,
     )
     twin = _twin(name, shape)
@@ -198,8 +198,19 @@ def shape_of(cells: Mapping[str, str], assumed: list[str]) -> ModelShape:
     return shape
 
 
+def _active(cells: Mapping[str, str], experts: int, assumed: list[str]) -> int:
+    active = whole(cells, "topk")
+    if experts and not active:
+        active = min(2, experts)
+        assumed.append(f"topk {active}")
+    return min(active, experts)
+
+
 def _ungated(name: str) -> bool:
-    return re.search(r"gpt|mpt|nemotron|opt-|bloom|falcon|pythia|phi|bert|t5", name) is not None
+    return (
+        re.search(r"gpt|mpt|nemotron|\bopt-|bloom|falcon|pythia|\bphi|\bbert|\bt5", name)
+        is not None
+    )
 
 
 @cache
@@ -254,9 +265,18 @@ def layout_of(cells: Mapping[str, str], framework: str, notes: str, assumed: lis
     per_piece = re.fullmatch(r"layers/vstage=([1-9]\d*)", interleave)
     if per_piece:
         pieces = max(1, layers // pipeline // int(per_piece[1]))
+    elif re.fullmatch(r"[1-9][0-9]*(\.0+)?", interleave):
+        pieces = int(float(interleave))
     else:
-        pieces = int(interleave) if interleave.isdigit() else 1
+        pieces = 1
+        if interleave:
+            assumed.append(f"interleave 1 (not read: '{interleave}')")
+    if pipeline > layers:
+        raise Skip(f"pp {pipeline} is more than {layers} layers")
     expert = whole(cells, "ep") or 1
+    experts = whole(cells, "experts")
+    if experts and experts % expert:
+        raise Skip(f"ep {expert} does not divide {experts} experts")
     return Layout(
         replicate=replicate,
         shard=shard,
@@ -264,48 +284,69 @@ def layout_of(cells: Mapping[str, str], framework: str, notes: str, assumed: lis
         tensor=tensor,
         pipeline=pipeline,
         context=context,
-        expert=expert if whole(cells, "experts") else 1,
-        recompute=_recompute(cells.get("recompute", "")),
+        expert=expert if experts else 1,
+        recompute=_recompute(cells.get("recompute", ""), assumed),
         interleave=pieces if pipeline > 1 else 1,
-        zero=zero or 3,
+        zero=zero,
         sequence_parallel="no sequence parallel" not in notes and framework != "megatron-deepspeed",
         expert_tensor=whole(cells, "etp") or 1,
     )
 
 
 def _zero(sharding: str, framework: str, assumed: list[str]) -> int:
-    stated = re.search(r"zero-?(\d)", sharding)
+    """What the words of a row shard: 1 the optimizer, 2 also gradients, 3 also weights."""
+    stated = re.search(r"(?:zero|stage)[ -]?(\d)", sharding)
     if stated:
+        if int(stated[1]) > 3:
+            raise Skip(f"sharding '{sharding}': ZeRO has stages 0 to 3")
         return int(stated[1])
-    if "fsdp=0" in sharding or "ddp" in sharding or not sharding:
-        assumed.append(f"ZeRO-{SHARDED.get(framework, 0)} (the default of {framework})")
-        return SHARDED.get(framework, 0)
-    return 3 if "fsdp" in sharding else 0
+    if re.fullmatch(r"ddp|dp|none|no", sharding):
+        return 0
+    for zero, words in (
+        (2, "grad[-_ ]?op"),
+        (1, "dist.*opt|optimizer shard(?!ing not stated)"),
+        (3, "fsdp(?!=0)|full[-_ ]?shard|hsdp"),
+    ):
+        if re.search(words, sharding):
+            return zero
+    usual = SHARDED.get(framework, 0)
+    assumed.append(f"ZeRO-{usual} (the default of {framework})")
+    return usual
 
 
-def _recompute(text: str) -> str:
+def _recompute(text: str, assumed: list[str]) -> str:
     text = text.lower()
-    for kind in ("full", "selective", "sel"):
-        if kind in text:
-            return {"sel": "selective"}.get(kind, kind)
+    if re.search(r"full|yes|true|all|block|every", text):
+        return "full"
+    if re.search(r"sel|partial", text):
+        return "selective"
+    if text and not re.search(r"none|no|false|off|^0$", text):
+        assumed.append(f"recompute none (not read: '{text}')")
     return "none"
+
+
+# From the narrowest to the widest, as the words of a row may have several.
+PRECISIONS = (
+    (r"fp4", "fp4"),
+    (r"mx|fine", "mxfp8"),
+    (r"rowwise", "fp8-rowwise"),
+    (r"fp8|float8|e4m3", "fp8"),
+    (r"bf16|bfloat16", "bf16"),
+    (r"fp16|float16|half|16-mixed", "fp16"),
+    (r"tf32", "tf32"),
+    (r"fp32|float32", "fp32"),
+)
 
 
 def precision_of(text: str, assumed: list[str]) -> str:
     text = text.lower()
-    if not text:
-        assumed.append("precision bf16")
-    if "fp4" in text:
-        return "fp4"
-    if re.search(r"mx|fine", text):
-        return "mxfp8"
-    if "rowwise" in text:
-        return "fp8-rowwise"
-    if "fp8" in text:
-        return "fp8"
-    if "fp16" in text:
-        return "fp16"
-    return "fp32" if "fp32" in text and "bf16" not in text else "bf16"
+    for words, precision in PRECISIONS:
+        if re.search(words, text):
+            return precision
+    if text:
+        raise Skip(f"precision '{text}' is not one that is planned")
+    assumed.append("precision bf16")
+    return "bf16"
 
 
 def machine_of(cells: Mapping[str, str], ranks: int) -> Machine:
@@ -337,7 +378,10 @@ def _memory_in(gpu: str) -> float | None:
 @cache
 def accelerator_named(gpu: str) -> str:
     """The catalog's name for what a row calls its GPU; the SXM part where the row does not say."""
-    plain = re.sub(r"\(.*?\)", "", gpu).split("/")[0]
+    printed = accelerators.for_device(gpu)  # as torch prints it
+    if printed:
+        return printed.name
+    plain = re.sub(r"\(.*?\)|\b\d+\s*W\b", "", gpu).split("/")[0]
     words = re.sub(r"[-_]+", " ", plain).strip()
     family = re.sub(r"\b\d+\s*GB\b|\bHBM\w*\b", "", words, flags=re.I).strip()
     for name in (words, family):
@@ -370,7 +414,7 @@ def number(cells: Mapping[str, str], name: str) -> float | None:
         value = float(text.replace(",", ""))
     except ValueError:
         value = math.nan
-    if not math.isfinite(value) or abs(value) > LARGEST:
+    if not 0 <= value <= LARGEST:
         raise Skip(f"{name} is '{text}', not a number that a run can have")
     return value
 

@@ -12,9 +12,12 @@ next floor is above the slowest of the best. The floors:
 - of a split: that of its largest microbatch, without the bubble and with one piece per stage. One
   large microbatch reads the weights, issues the kernels and waits for messages the fewest times.
 
-Two facts of the memory model, which a test holds, save more: recompute never needs more memory and
-is never faster, so it is tried only where less does not fit; and of the shardings of a family
-either none or the narrowest or the widest fits, so that two looks rule out a family.
+Recompute is never faster, so more of it is tried only where less does not fit. Of the shardings of
+a family, by the memory model, either none or the narrowest or the widest fits, so that looking at
+two rules out a family. Tests hold both.
+
+Not in the space, because the trainer has no use for it: ZeRO-1 and 2, zero-bubble schedules, and
+experts whose matrices are split. `step` and `memory` know them.
 """
 
 import heapq
@@ -71,7 +74,7 @@ def splits(job: Job, ranks: int, space: Space) -> Iterator[Layout]:
     """Every legal way to split the model, with the data-parallel ways still all in `replicate`."""
     shape = job.shape
     for tensor in _among(divisors(ranks), space.tensor):
-        if shape.heads % tensor or shape.hidden % tensor:
+        if any(width % tensor for width in (shape.heads, shape.hidden, shape.ffn)):
             continue
         for pipeline in _among(divisors(ranks // tensor), space.pipeline):
             if pipeline > shape.layers:
@@ -208,10 +211,11 @@ def search(
 
 
 def _may_fit(job: Job, layouts: list[Layout], space: Space) -> bool:
-    """Whether any sharding fits with the most recompute: the first or the widest does if any."""
+    """Whether any sharding fits: the first or the widest does, if any, at some recompute."""
     return any(
-        memory.predict(job.with_layout(replace(layout, recompute=space.recompute[-1]))).fits
+        memory.predict(job.with_layout(replace(layout, recompute=recompute))).fits
         for layout in (layouts[-1], layouts[0])
+        for recompute in reversed(space.recompute)
     )
 
 
@@ -242,8 +246,8 @@ def _short_of(held: Memory) -> str:
     return f"out of memory by {short:,.1f} GiB"
 
 
-def must(found: Found, job: Job, ranks: int) -> Found:
-    """`found`, or an error when nothing fits."""
+def must(found: Found, job: Job, ranks: int, space: Space | None = None) -> Found:
+    """What a search of `space` found, or an error when nothing fits."""
     if found.best:
         return found
     size = job.shape.params() / 1e9
@@ -252,7 +256,7 @@ def must(found: Found, job: Job, ranks: int) -> Found:
             f"layout: no way to spread {size:,.1f}B parameters and {job.batch} sequences a step "
             f"over {ranks} accelerators; change train.batch_tokens or the number of accelerators"
         )
-    near = _leanest(job, ranks)
+    near = _leanest(job, ranks, space or Space())
     raise PenstockError(
         f"model: {size:,.1f}B parameters fit on {ranks} × {job.machine.accelerator} in no layout; "
         f"the nearest, {near.layout}, is {_short_of(near.memory)}. Choose a smaller model, a "
@@ -260,11 +264,12 @@ def must(found: Found, job: Job, ranks: int) -> Found:
     )
 
 
-def _leanest(job: Job, ranks: int) -> Option:
-    """The layout that needs the least memory of all."""
-    space, least = Space(), None
+def _leanest(job: Job, ranks: int, space: Space) -> Option:
+    """The layout that needs the least memory of all; the smallest microbatch does."""
+    least = None
     for split in splits(job, ranks, space):
-        for layout in (*sharded(replace(split, recompute=RECOMPUTE[-1]), space),):
+        family = replace(next(families(job, split, space)), recompute=space.recompute[-1])
+        for layout in sharded(family, space):
             held = memory.predict(job.with_layout(layout))
             if least is None or held.peak_bytes < least.memory.peak_bytes:
                 least = Option(layout, 0.0, held)

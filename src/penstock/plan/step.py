@@ -70,14 +70,14 @@ def predict(job: Job, constants: Constants | None = None) -> StepTime:
         _microbatch(job, c, layers, head, stage)
         for stage in stages(job.shape, job.layout.pipeline, job.layout.interleave)
     ]
-    slowest = max(micro, key=lambda parts: sum(parts.values()))
-    usual = micro[0]
+    slowest, free_s = max(micro, key=lambda one: sum(one[0].values()))
+    usual = micro[0][0]
     m, p, v = job.microbatches, job.layout.pipeline, job.layout.interleave
     parts = {name: seconds * m for name, seconds in slowest.items()}
     bubble = (p - 1) * sum(usual.values()) / v
     parts["bubble"] = bubble * (ZERO_BUBBLE_LEFT if job.layout.zero_bubble else 1.0)
     parts["pipeline"] = _pipeline_s(job, c)
-    parts["reduce"] = _reduce_s(job, c, slowest)
+    parts["reduce"] = _reduce_s(job, c, free_s)
     parts["optimizer"] = _optimizer_s(job, rates)
     parts["data"] = _data_s(job, sum(parts.values()))
     nodes = max(1, -(-job.layout.ranks // job.machine.per_node))
@@ -100,8 +100,8 @@ def _of_probe(job: Job, c: Constants) -> dict[str, float]:
     layer_s = sum(parts[name] for name in ("matmul", "attention", "elementwise"))
     layer_s /= job.shape.layers * job.microbatches
     one = LayerCost(operators.Cost(layer_s / 3, 2 * layer_s / 3), *[operators.Cost()] * 3)
-    gather = _gather_s(job, c, one, 0.0, job.shape.moe) * job.shape.layers * job.microbatches
-    parts["gather"] = gather
+    gather, _ = _gather_s(job, c, one, 0.0, job.shape.moe, (0.0, 0.0))
+    parts["gather"] = gather * job.shape.layers * job.microbatches
     parts["data"] = _data_s(job, sum(parts.values()))
     return parts
 
@@ -129,11 +129,11 @@ def _microbatch(
     layers: Mapping[bool, LayerCost],
     head: operators.Cost,
     stage: Stage,
-) -> dict[str, float]:
-    """One forward and backward pass of a stage."""
+) -> tuple[dict[str, float], float]:
+    """One forward and backward pass of a stage, and its compute that nothing hides behind yet."""
     parts = dict.fromkeys(("matmul", "attention", "elementwise", "experts", "recompute"), 0.0)
     parts |= {"tensor": 0.0, "context": 0.0, "all-to-all": 0.0, "gather": 0.0}
-    host_s = 0.0
+    host_s = hidden_s = 0.0
     for moe, count in ((False, stage.dense), (True, stage.moe)):
         if not count:
             continue
@@ -144,17 +144,21 @@ def _microbatch(
             parts[name] += count * (cost.forward + cost.backward)
         parts["recompute"] += count * again
         parts["tensor"] += count * _tensor_s(job, c)
-        parts["context"] += count * _context_s(job, c, one)
+        ring_s, behind = _context_s(job, c, one)
+        parts["context"] += count * ring_s
         if moe:
             parts["all-to-all"] += count * _experts_s(job, c)
-        parts["gather"] += count * _gather_s(job, c, one, again, moe)
+        gather_s, more_s = _gather_s(job, c, one, again, moe, behind)
+        parts["gather"] += count * gather_s
+        hidden_s += count * (more_s + sum(behind))
         host_s += count * _host_s(job, c, moe)
     if stage.head:
         parts["loss"] = head.forward + head.backward
     device_s = sum(parts.values())
     # The device waits for the host when its work is shorter than issuing it.
     parts["launch"] = (device_s**4 + host_s**4) ** 0.25 - device_s
-    return parts
+    work_s = sum(parts.get(name, 0.0) for name in COMPUTE_PARTS)
+    return parts, c.hidden_share * work_s - hidden_s
 
 
 def _host_s(job: Job, c: Constants, moe: bool) -> float:
@@ -181,11 +185,14 @@ def _tensor_s(job: Job, c: Constants) -> float:
     return seconds * (c.tensor_exposed if job.software.overlap_tensor else 1.0)
 
 
-def _context_s(job: Job, c: Constants, one: LayerCost) -> float:
-    """Keys and values go around the ring behind attention; what is longer than it shows."""
+def _context_s(job: Job, c: Constants, one: LayerCost) -> tuple[float, tuple[float, float]]:
+    """Keys and values go around the ring behind attention; what is longer than it shows.
+
+    Also what is hidden forward and backward, where nothing else can hide then.
+    """
     ways = job.layout.context
     if ways == 1:
-        return 0.0
+        return 0.0, (0.0, 0.0)
     shape = job.shape
     width = 2 * shape.kv_heads * shape.head_width / min(job.layout.tensor, shape.kv_heads)
     if shape.kv_rank:
@@ -193,8 +200,9 @@ def _context_s(job: Job, c: Constants, one: LayerCost) -> float:
     g = network.group(job.machine, ways, job.layout.tensor)
     size = job.layout.microbatch * job.sequence * width * 2.0
     once = network.gather_s(g, size)
-    forward = _exposed(once, one.attention.forward, c)
-    return forward + _exposed(2 * once, one.attention.backward, c)
+    forward, before = _exposed(once, c.hidden_share * one.attention.forward, c)
+    backward, after = _exposed(2 * once, c.hidden_share * one.attention.backward, c)
+    return forward + backward, (before, after)
 
 
 def _experts_s(job: Job, c: Constants) -> float:
@@ -211,10 +219,15 @@ def _experts_s(job: Job, c: Constants) -> float:
     return seconds * (c.tensor_exposed if job.software.overlap_experts else 1.0)
 
 
-def _exposed(comm_s: float, compute_s: float, c: Constants) -> float:
-    """What a collective behind `compute_s` adds: the part it cannot hide, and the slowing."""
-    hidden = min(comm_s, c.hidden_share * compute_s)
-    return comm_s - hidden + c.contention * hidden
+def _exposed(comm_s: float, room_s: float, c: Constants) -> tuple[float, float]:
+    """What a collective with `room_s` to hide in adds, and what of it is hidden.
+
+    It adds the part that does not fit, and slows the work that it hides behind. A second of work
+    hides a collective once: rooms are handed on with what was used of them taken off, so that more
+    work never makes a step shorter.
+    """
+    hidden = min(comm_s, max(0.0, room_s))
+    return comm_s - hidden + c.contention * hidden, hidden
 
 
 def layer_params(job: Job, moe: bool) -> tuple[float, float]:
@@ -247,13 +260,26 @@ def expert_ways(job: Job) -> int:
     return max(1, ranks // (lay.expert * lay.expert_tensor))
 
 
-def _gather_s(job: Job, c: Constants, one: LayerCost, again: float, moe: bool) -> float:
-    """Sharded weights gathered before a layer's work, gradients scattered after it."""
+def _gather_s(
+    job: Job,
+    c: Constants,
+    one: LayerCost,
+    again: float,
+    moe: bool,
+    used: tuple[float, float],
+) -> tuple[float, float]:
+    """Sharded weights gathered before a layer's work, gradients scattered after it.
+
+    `used` is what already hides behind its forward and backward work; returned are the seconds that
+    show and those that are hidden.
+    """
     lay = job.layout
     ways = lay.shard * lay.context
-    if lay.zero < 2 or ways == 1 or job.adapter:
-        return 0.0
+    if lay.zero < 2 or ways == 1:
+        return 0.0, 0.0
     common, routed = layer_params(job, moe)
+    weight_bytes = job.adapter.bits / 8 if job.adapter else 2.0
+    grad_bytes = 0.0 if job.adapter else job.software.reduce_bytes
     spread = lay.expert * lay.expert_tensor
     gather = scatter = 0.0
     for params, members, stride in (
@@ -262,15 +288,22 @@ def _gather_s(job: Job, c: Constants, one: LayerCost, again: float, moe: bool) -
     ):
         if params and members > 1:
             g = network.group(job.machine, members, stride)
-            gather += network.gather_s(g, params * 2.0)
-            scatter += network.gather_s(g, params * job.software.reduce_bytes)
+            gather += network.gather_s(g, params * weight_bytes)
+            if grad_bytes:
+                scatter += network.gather_s(g, params * grad_bytes)
     before, after = (gather, gather) if lay.zero == 3 else (gather / job.microbatches, 0.0)
-    forward = _exposed(before, one.forward, c)
-    return forward + _exposed(after + scatter, one.backward + again, c)
+    share = c.hidden_share
+    forward, hidden = _exposed(before, share * one.forward - used[0], c)
+    room = share * (one.backward + again) - used[1]
+    backward, more = _exposed(after + scatter, room, c)
+    return forward + backward, hidden + more
 
 
-def _reduce_s(job: Job, c: Constants, micro: Mapping[str, float]) -> float:
-    """Gradients agreed between replicas once a step, and the weights that follow from them."""
+def _reduce_s(job: Job, c: Constants, free_s: float) -> float:
+    """Gradients agreed between replicas once a step, and the weights that follow from them.
+
+    `free_s` of a microbatch's work can still hide something.
+    """
     lay = job.layout
     if job.adapter:
         return 0.0
@@ -278,9 +311,11 @@ def _reduce_s(job: Job, c: Constants, micro: Mapping[str, float]) -> float:
     out = job.software.reduce_bytes
     spread = lay.expert * lay.expert_tensor
     scatter = gather = 0.0
-    if lay.zero >= 2 and lay.shard > 1:  # inside a replica it was done layer by layer
-        g = network.group(job.machine, lay.replicate, lay.tensor * lay.context * lay.shard)
-        scatter = network.all_reduce_s(g, (common + routed) * out / lay.shard)
+    inside = lay.shard * lay.context
+    if lay.zero >= 2 and inside > 1:  # inside a replica it was done layer by layer
+        g = network.group(job.machine, lay.replicate, lay.tensor * inside)
+        kept = common / inside + routed / max(1, inside * lay.tensor // spread)
+        scatter = network.all_reduce_s(g, kept * out)
     else:
         for params, ways, stride in (
             (common, lay.replicate * lay.shard * lay.context, lay.tensor),
@@ -292,10 +327,9 @@ def _reduce_s(job: Job, c: Constants, micro: Mapping[str, float]) -> float:
                 gather += network.gather_s(g, params * 2.0)
     if not job.software.overlap_data:
         return scatter + gather
-    compute = sum(micro.get(name, 0.0) for name in COMPUTE_PARTS)
     if lay.interleave > 1:  # a piece is done while the stage still has p microbatches of others
-        compute *= min(lay.pipeline, job.microbatches)
-    return _exposed(scatter, compute * 2 / 3, c) + _exposed(gather, compute / 3, c)
+        free_s *= min(lay.pipeline, job.microbatches)
+    return _exposed(scatter, free_s * 2 / 3, c)[0] + _exposed(gather, free_s / 3, c)[0]
 
 
 def _pipeline_s(job: Job, c: Constants) -> float:
@@ -305,9 +339,8 @@ def _pipeline_s(job: Job, c: Constants) -> float:
         return 0.0
     split = lay.tensor if lay.sequence_parallel else 1
     size = job.rank_tokens * job.shape.hidden * 2.0 / split
-    one = 2 * network.send_s(
-        job.machine, size, lay.tensor * lay.context * lay.replicate * lay.shard
-    )
+    stride = lay.tensor * lay.context * lay.replicate * lay.shard
+    one = 2 * network.send_s(job.machine, size, stride, lay.pipeline)
     shown = c.tensor_exposed if job.software.overlap_tensor else 1.0
     return one * lay.interleave * (job.microbatches * shown + lay.pipeline - 1)
 
@@ -317,7 +350,7 @@ def _optimizer_s(job: Job, rates: Rates) -> float:
     if job.adapter or job.software.offload:
         return 0.0
     common, routed = stage_params(job)
-    if job.layout.shard > 1:
+    if job.layout.zero >= 1:
         common /= job.layout.shard * job.layout.context
         routed /= max(1, expert_ways(job) // job.layout.replicate)
     return operators.optimizer_s(common + routed, rates, not job.software.fused)
@@ -328,5 +361,5 @@ def _data_s(job: Job, step_s: float) -> float:
     read = job.machine.read_bytes_per_s
     if not read:
         return 0.0
-    nodes = max(1, job.layout.ranks // job.machine.per_node)
+    nodes = max(1, -(-job.layout.ranks // job.machine.per_node))
     return max(0.0, job.tokens * TOKEN_BYTES / nodes / read - step_s)
