@@ -27,6 +27,7 @@ TIMEOUT_S = 60.0
 SAMPLE_S = {"cpu": 2e-4, "cuda": 3e-3}
 SLICE_S = {False: 0.09, True: 0.02}
 SLOWEST_S = 1.0  # a product that would take longer is left to extrapolation
+OTHERS_BYTES = 32 << 20  # more than the share of a last-level cache that a rank has
 LOAD_S = 2.0  # how long power is read under load
 
 Readings = dict[str, dict[str, list[list[float]]]]
@@ -40,6 +41,8 @@ class Rank:
             device.type, (ranks, 1), mesh_dim_names=("replicate", "shard")
         )["shard"]
         self.rates: dict[str, float] = {}  # of the last product, by precision
+        # In a step every piece comes to caches that hold the ones before it.
+        self.others = torch.zeros(OTHERS_BYTES // 4) if device.type == "cpu" else None
 
     def readings(self, todo: list[Item], limit_s: float) -> dict[Item, float]:
         """Seconds by item; what would not be done in `limit_s` is left out."""
@@ -93,8 +96,10 @@ class Rank:
         once = self._sample(work, 1)
         inner = max(1, math.ceil(SAMPLE_S[self.device.type] / once))
         left = SLICE_S[self.quick]
-        samples = [once] if inner == 1 else []
+        samples: list[float] = []
         while left > 0 or len(samples) < 2:
+            if self.others is not None and inner == 1:
+                self.others.add_(1.0)
             samples.append(self._sample(work, inner))
             left -= samples[-1] * inner
         return typical(samples)
