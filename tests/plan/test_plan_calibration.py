@@ -1,5 +1,6 @@
 """Calibration: folded runs move the plan of their accelerator, a little each and no other."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,25 +17,29 @@ from penstock.plan.outcome import Band
 RATIOS = st.lists(st.floats(0.3, 3.0), min_size=1, max_size=6)
 
 
+JOB = made.job(8)
+
+
 def record(ratio: float = 1.2, run: str = "a", accelerator: str = "H100 SXM5") -> Record:
-    return Record(run, accelerator, 8, "bf16", 10**9, 2048, "8 shard", 2.0, 2.0 * ratio)
+    params = JOB.shape.params()
+    return Record(run, accelerator, 8, "bf16", params, 2048, "8 shard", 2.0, 2.0 * ratio)
 
 
 @given(RATIOS)
 def test_the_factor_lies_between_one_and_what_was_measured(ratios: list[float]) -> None:
-    found = calibration.factor([record(ratio) for ratio in ratios])
+    found = calibration.factor(JOB, [record(ratio) for ratio in ratios])
     assert min([*ratios, 1.0]) <= found <= max([*ratios, 1.0])
 
 
 def test_one_run_moves_two_thirds_of_the_way_and_no_run_not_at_all() -> None:
-    assert calibration.factor([]) == 1.0
-    assert calibration.factor([record(1.331)]) == pytest.approx(1.331 ** (2 / 3))
+    assert calibration.factor(JOB, []) == 1.0
+    assert calibration.factor(JOB, [record(1.331)]) == pytest.approx(1.331 ** (2 / 3))
 
 
 @given(RATIOS)
 def test_a_band_never_grows_and_keeps_the_days_apart(ratios: list[float]) -> None:
     usual = Band(0.8, 1.25)
-    found = calibration.band([record(ratio) for ratio in ratios], usual)
+    found = calibration.band(JOB, [record(ratio) for ratio in ratios], usual)
     assert usual.low <= found.low <= 0.96
     assert 1.05 <= found.high <= usual.high
 
@@ -74,3 +79,17 @@ def test_a_plan_of_the_same_accelerator_moves_and_no_other(
         made.machine(8),
     )
     assert "measured run(s)" not in narrow.explain("step_s")
+
+
+def test_a_tiny_run_says_little_about_a_large_one() -> None:
+    tiny = replace(record(2.5), params=3_000_000, ranks=1)
+    assert calibration.factor(made.job(128), [tiny, tiny]) < 1.02
+    assert calibration.factor(JOB, [record(2.5), tiny]) == pytest.approx(2.5 ** (2 / 3), rel=0.02)
+
+
+def test_a_plan_that_was_moved_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path))
+    assert not any("measured run" in note for note in make(made.run(), made.machine(8)).warnings)
+    calibration.fold(record(1.5))
+    moved = make(made.run(), made.machine(8)).warnings
+    assert any(note.startswith("step times are × 1.3") for note in moved)

@@ -12,6 +12,7 @@ from penstock.data.home import open_dataset
 from penstock.data.stream import Stream
 from penstock.errors import PenstockError
 from penstock.plan.dataset import Sizes, sizes
+from penstock.plan.machine import of_catalog
 from penstock.plan.make import layout_of, make, unseen
 from penstock.plan.plan import Plan
 
@@ -115,3 +116,53 @@ def test_neither_torch_nor_numpy_is_loaded() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("layout", "why"),
+    [
+        ({"tensor": 64}, "does not divide the model's heads"),
+        ({"pipeline": 64}, "more than the model's 32 layers"),
+        ({"expert": 4}, "the model is dense"),
+        ({"context": 32}, "does not divide the sequence"),
+    ],
+)
+def test_a_layout_that_the_model_cannot_have_is_one_clear_message(
+    layout: dict[str, int], why: str
+) -> None:
+    sequence = 8224 if "context" in layout else 8192  # 257 × 32
+    run = made.run(
+        layout=layout,
+        data={"sequence": sequence},
+        train={"tokens": "1B", "batch_tokens": 128 * sequence},
+    )
+    with pytest.raises(PenstockError, match=why):
+        make(run, made.machine(64))
+
+
+def test_what_the_plan_does_not_count_is_said() -> None:
+    run = made.run(guard={"spares": 2}, train={"tokens": "1B", "optimizer": "muon"})
+    (note,) = [w for w in make(run, made.machine(8)).warnings if w.startswith("not counted")]
+    assert "guard.spares = 2" in note
+    assert "muon" in note
+
+
+def test_a_machine_outside_of_the_measured_ones_has_a_wider_band() -> None:
+    known, other = (
+        make(made.run(), of_catalog(name, 8)).bands["step_s"] for name in ("H100", "MI300X")
+    )
+    assert other.low < known.low < 1 < known.high < other.high
+
+
+def test_a_site_that_cannot_feed_the_machines_is_said() -> None:
+    fed, starved = (
+        make(made.run(), made.machine(64, power_limit_w=watts)).warnings for watts in (1e6, 2e4)
+    )
+    assert not any("power_limit" in note for note in fed)
+    assert any("the site has 20 kW" in note for note in starved)
+
+
+def test_racks_fail_by_their_accelerators() -> None:
+    rack, tray = (of_catalog("GB200", 576, per_node) for per_node in (72, 4))
+    found = [make(made.run(), machine).life.recovery.mtbf_s for machine in (rack, tray)]
+    assert found[0] == pytest.approx(found[1])

@@ -319,8 +319,30 @@ def test_a_blank_sharding_is_the_frameworks_own_and_said(
     assert found.job
     lay, name = found.job.layout, found.job.software.name
     assert (lay.shard, lay.zero) == ((8, zero) if zero else (1, 0))
-    assert f"ZeRO-{zero} (the default of {name})" in found.assumed
-    assert SHARDED.get(name, 0) == zero
+    assert f"ZeRO-{zero} (usual for {name})" in found.assumed
+    assert SHARDED[name] == zero
+
+
+@pytest.mark.parametrize("framework", ["in-house", "", "torchtitan", "MaxText"])
+def test_with_a_pipeline_weights_are_not_gathered_unless_the_row_says_so(
+    tmp_path: Path, framework: str
+) -> None:
+    piped = row(tmp_path, sharding="", framework=framework, pp=2)
+    assert piped.job
+    assert piped.job.layout.zero == 1
+    said = row(tmp_path, sharding="zero_stage=3", framework=framework, pp=2)
+    assert said.job
+    assert said.job.layout.zero == 3
+
+
+def test_a_program_nobody_described_is_like_megatron_where_it_splits_the_model(
+    tmp_path: Path,
+) -> None:
+    split, plain = (row(tmp_path, framework="in-house", tp=tp) for tp in (2, 1))
+    assert split.job
+    assert plain.job
+    assert split.job.software.fused
+    assert not plain.job.software.fused
 
 
 # Frameworks.

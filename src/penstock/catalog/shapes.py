@@ -77,7 +77,9 @@ class ModelShape:
     def params(self, active: bool = False) -> int:
         """All parameters, or those one token touches."""
         per_layer = self.attention_params() + 2 * self.hidden
-        layers = sum(per_layer + self.ffn_params(i, active) for i in range(self.layers))
+        first = min(self.dense_layers, self.layers) if self.moe else 0
+        layers = self.layers * per_layer + (self.layers - first) * self.ffn_params(first, active)
+        layers += first * self.ffn_params(0, active) if first else 0
         head = 0 if self.tied else self.embedding_params()
         return self.embedding_params() + layers + self.hidden + head
 

@@ -13,6 +13,7 @@ from penstock.plan import ranking, scores
 from penstock.plan.backtest import run
 from penstock.plan.backtest_report import SMALL_GIB, Item, Report
 from penstock.plan.columns import listing
+from penstock.plan.constants import has_fit
 from penstock.plan.scores import score
 from penstock.watch.words import plural
 
@@ -41,7 +42,14 @@ def backtest(
         f"{what}: {report.predicted:,} of {plural(report.rows, 'row')} predicted; errors in percent"
     )
     if report.leave_one_out:
-        _say("constants fitted without the source being scored, for the planner and its rival")
+        sources = scores.by_source(report.scored)
+        own = sum(has_fit(source) for source in sources)
+        _say(
+            f"for {own} of {len(sources)} sources the constants were fitted without it; "
+            "the others are not among the fitted ones by name, so all constants are used"
+            if own < len(sources)
+            else "constants fitted without the source being scored, for the planner and its rival"
+        )
     _show_groups("source", scores.by_source(report.scored), report, totals=True)
     _show_groups("accelerator", scores.by_accelerator(report.scored), report)
     _show_sweeps(report)

@@ -25,7 +25,7 @@ def check(
     """Is the file right, does it fit, and what will the run do. Starts nothing."""
     run = load(file, overrides or [])
     refused = not_yet(run)
-    held, where = (None, "") if refused else _memory(run)
+    held, where = _memory(run)
     if json:
         fits = None if held is None else held.fits
         show.print_json({"ok": not refused, "fits": fits, "not_yet": refused, **facts(run)})
@@ -49,15 +49,15 @@ def _memory(run: Run) -> tuple[Memory | None, str]:
 
     if run.model.module:
         return None, "not known for an own module"
-    try:
-        machine = machine_for(run).machine
-    except PenstockError as error:  # no model of this device: the file may still be right
-        return None, f"not known: {error}"
     data = sizes(run)
     shape = run.model.base()
     if data is None and not (shape and shape.vocab):
         return None, "not known before the dataset, which gives the vocabulary, is built"
-    held = predict(choice(run, machine, data.vocab if data else None).job)
+    try:
+        machine = machine_for(run).machine
+        held = predict(choice(run, machine, data.vocab if data else None).job)
+    except PenstockError as error:  # no model of this device, or a layout that it cannot have
+        return None, f"not known: {error}"
     used, there = held.peak_bytes / 2**30, held.capacity_bytes / 2**30
     which = f"the fullest of {machine.accelerators} × {machine.accelerator}"
     return held, f"{used:,.1f} of {there:,.1f} GiB on {which}"

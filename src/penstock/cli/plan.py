@@ -85,14 +85,15 @@ def plan(
 
 def _fold(run: Run) -> None:
     """Fold the measured run of the file into the calibration, and say what that did."""
-    from penstock.plan.calibration import factor, file
+    from penstock.plan.calibration import file
     from penstock.watch.calibrate import fold
 
     record, own = fold(RunFolder(run.folder))
     show.err.print(
         f"folded in: a step took {record.measured_s:.4g} s, the model alone says "
-        f"{record.predicted_s:.4g} s. Plans for {record.accelerator} are now × {factor(own):.3f} "
-        f"({len(own)} run{'s' if len(own) > 1 else ''}, in {file()})",
+        f"{record.predicted_s:.4g} s (× {record.ratio:.3f}). {len(own)} "
+        f"run{'s' if len(own) > 1 else ''} of {record.accelerator} now count for its plans, the "
+        f"more the more alike ({file()})",
         markup=False,
         soft_wrap=True,
     )

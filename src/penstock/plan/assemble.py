@@ -49,7 +49,7 @@ def assemble(
 ) -> Plan:
     """The plan of `steps` steps of `job`. `options` and `rejected` are what a search looked at."""
     lived = life.predict(run, job, step, steps, held_out_tokens)
-    draw = power.draw(job.machine, step)
+    draw = power.draw(job.machine, step, job.machine.cooling)
     ledger = power.with_joules(lived.ledger, draw) if draw else lived.ledger
     bill = cost.bill(run, job.machine, ledger)
     sensitivity = sensitivities(
@@ -75,7 +75,13 @@ def assemble(
         sensitivity=sensitivity,
         next=advice.next_change(job, step, memory, lived, sensitivity, models, options),
         over_budget=over,
-        warnings=(*warnings, *bill.warnings, *unchecked, *_assumed(run, lived)),
+        warnings=(
+            *warnings,
+            *bill.warnings,
+            *unchecked,
+            *_assumed(run, lived),
+            *_over_power(job, draw),
+        ),
         options=options,
         rejected=rejected,
         notes=derivation.notes(run, job, step, memory, lived, bill, draw, (mfu, mfu_of)),
@@ -135,6 +141,20 @@ def _over(field: str, limit: float, found: float, unit: str) -> str:
     return (
         f"{field} = {limit:g}: the plan takes {found:,.1f} {unit}, {more:,.1f} {unit}{share} over"
     )
+
+
+def _over_power(job: Job, draw: power.Draw | None) -> list[str]:
+    """A site that cannot feed the machines."""
+    limit, pue = job.machine.power_limit_w, job.machine.pue or 1.0
+    if draw is None or limit is None:
+        return []
+    needed = draw.by_cause[Cause.COMPUTE] * job.layout.ranks * pue
+    if needed <= limit:
+        return []
+    return [
+        f"site.power_limit_w: the machines draw {needed / 1e3:,.0f} kW at work, the site has "
+        f"{limit / 1e3:,.0f} kW"
+    ]
 
 
 def _assumed(run: Run, lived: Life) -> list[str]:

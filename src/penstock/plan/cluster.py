@@ -146,7 +146,14 @@ def machine_of(file: ClusterFile) -> Machine:
         per_node = known.per_node
     rates = {kind: rate for kind in PRECISIONS if (rate := getattr(chip.matmul, kind))}
     tiers = tuple(
-        Tier(t.name, t.size, t.bandwidth / t.oversubscription, t.latency) for t in file.tier
+        Tier(
+            # Inside a node it is one network whatever the file calls it.
+            "scale-up" if t.size <= per_node else t.name,
+            t.size,
+            t.bandwidth / t.oversubscription,
+            t.latency,
+        )
+        for t in file.tier
     )
     own = set(given) | ({"tiers"} if tiers else set()) | ({"matmul_flops"} if rates else set())
     total = per_node * file.nodes
@@ -230,6 +237,8 @@ def _given(file: ClusterFile) -> dict[str, Any]:
         ),
         "usd_per_hour": file.price.usd_per_hour,
         "node_mtbf_s": file.failures.node_mtbf,
+        "power_limit_w": file.site.power_limit_w,
+        "cooling": file.site.cooling,
     }
     return {name: value for name, value in found.items() if value is not None}
 

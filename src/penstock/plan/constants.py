@@ -101,6 +101,11 @@ def without(source: str) -> Constants:
     return Constants(**fits.get(f"without {source}", fits["all"]))
 
 
+def has_fit(source: str) -> bool:
+    """Whether there are constants fitted without this source."""
+    return f"without {source}" in _table()["fits"]
+
+
 def band(moe: bool) -> tuple[float, float]:
     """Measured over predicted step time: the 10th and 90th percentile over left-out sources."""
     low, high = _table()["bands"]["moe" if moe else "dense"]

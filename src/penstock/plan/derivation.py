@@ -1,6 +1,6 @@
 """How every number of a plan came about, by its name in the JSON: what `--explain` prints."""
 
-from penstock.plan import cost, life, power
+from penstock.plan import cost, life, power, step_notes
 from penstock.plan.job import Job
 from penstock.plan.life import Life
 from penstock.plan.outcome import Memory, StepTime
@@ -65,6 +65,7 @@ def notes(
         found
         | life.derivation(run, lived, step)
         | both_ways
+        | step_notes.parts(job)
         | {
             "ledger.joules": watts,
             "ledger.usd": bill.notes["usd"],

@@ -59,7 +59,7 @@ KNOWN: tuple[tuple[str, Software], ...] = (
             optimizer_bytes=12.0,
         ),
     ),
-    (r"megatron", _MEGATRON),
+    (r"megatron|neox|nanotron|colossal", _MEGATRON),
     (
         r"maxtext|jax|xla",
         Software(name="xla", torch_layers=False, fused=True, attention="chip", overlap_tensor=True),
@@ -110,6 +110,15 @@ KNOWN: tuple[tuple[str, Software], ...] = (
     ),
     (r"penstock", PENSTOCK),
 )
+
+
+def usual_zero(framework: str, pipeline: int) -> int:
+    """What a program shards when a row does not say. With a pipeline, weights stay: gathering them
+    for every microbatch of every stage is what nobody does."""
+    usual = SHARDED.get(framework, 1)
+    return min(usual, 1) if pipeline > 1 else usual
+
+
 # What a blank sharding means: NeMo and Megatron-Bridge train with the distributed optimizer.
 SHARDED = {
     "nemo": 1,
@@ -126,10 +135,17 @@ SHARDED = {
 }
 
 
-def software_of(framework: str, notes: str, narrow: bool = False) -> Software:
-    """The program's traits; what the notes say of a run wins over its defaults."""
+def software_of(
+    framework: str, notes: str, narrow: bool = False, model_parallel: bool = False
+) -> Software:
+    """The program's traits; what the notes say of a run wins over its defaults.
+
+    A program that nobody described is taken to be like Megatron where it splits the model or
+    trains in 8 bits, and like FSDP where it does not: others build on these two.
+    """
     name = framework.lower()
-    found = next((s for pattern, s in KNOWN if re.search(pattern, name)), _FSDP)
+    like = _MEGATRON if model_parallel or narrow else _FSDP
+    found = next((s for pattern, s in KNOWN if re.search(pattern, name)), like)
     changes: dict[str, bool] = {}
     if found.name == "megatron" and narrow:  # 8-bit comes with Transformer Engine's overlap
         changes["overlap_tensor"] = True

@@ -79,6 +79,8 @@ class Machine:
     usd_per_kwh: float | None = None
     usd_per_hour: float | None = None  # of one accelerator
     node_mtbf_s: float | None = None
+    power_limit_w: float | None = None  # of the site
+    cooling: str = "air"
     sources: Mapping[str, str] = field(default_factory=dict)  # by field; "" holds for the rest
 
     @property

@@ -16,13 +16,15 @@ from penstock.plan.layout import Layout, choose
 from penstock.plan.machine import Machine
 from penstock.plan.outcome import Band, StepTime
 from penstock.plan.plan import Plan
-from penstock.plan.search import Space, must, search
+from penstock.plan.search import Space, illegal, must, search
 from penstock.plan.sensitivity import Option
 from penstock.run.file import Run
 
 MODEL_WAYS = ("tensor", "pipeline", "context", "expert")
 # What this version's trainer does of the space; see `run/notyet.py`.
 TRAINED = Space(tensor=(1,), pipeline=(1,), context=(1,), expert=(1,), recompute=("none",))
+# Bands of jobs outside of the measured runs: half as wide again.
+UNSEEN_POWER = 1.5
 MODELS = Models(step.predict, memory.predict)
 # Measured over planned peak, 10th and 90th percentile of 126 published runs of 10 GiB and more
 # (`penstock backtest` on a table of them). The model's constants have seen these runs.
@@ -47,8 +49,9 @@ def make(
     picked = choice(run, machine, data.vocab if data else None, layout)
     job = picked.job
     records = calibration.matching(job, calibration.load())
-    by = calibration.factor(records)
-    usual = Band(*band(job.shape.moe))
+    by = calibration.factor(job, records)
+    outside = unseen(job)
+    usual = _wider(Band(*band(job.shape.moe)), job, outside)
 
     def step_of(job: Job) -> StepTime:
         return calibration.applied(step.predict(job), by, len(records))
@@ -60,13 +63,54 @@ def make(
         replace(step_of(job), notes=step_notes.lines(job, by, len(records))),
         memory.predict(job),
         models,
-        Bands(calibration.band(records, usual), MEMORY_BAND),
+        Bands(calibration.band(job, records, usual), MEMORY_BAND),
         run.steps(data.samples if data else None),
-        (*warnings, *unseen(job), *untrainable(job)),
+        (
+            *warnings,
+            *outside,
+            *_calibrated(by, len(records)),
+            *ignored(run, job),
+            *untrainable(job),
+        ),
         picked.options,
         picked.rejected,
         data.held_out_tokens if data else None,
     )
+
+
+def _calibrated(by: float, runs: int) -> list[str]:
+    """A calibration that moves a plan by more than its usual noise is worth a line."""
+    if abs(by - 1) < calibration.FLOOR:
+        return []
+    return [f"step times are × {by:.2f} by {runs} measured run{'s' if runs > 1 else ''} here"]
+
+
+def _wider(usual: Band, job: Job, outside: Sequence[str]) -> Band:
+    """The band of what was not measured: a guessed machine may be off by its own factor."""
+    if job.machine.sources.get("", "").startswith("estimated"):
+        return Band(0.5, 2.0)
+    power = UNSEEN_POWER if outside and not job.machine.curves else 1.0
+    return Band(usual.low**power, usual.high**power)
+
+
+def ignored(run: Run, job: Job) -> list[str]:
+    """What the file says and the plan does not count."""
+    sync, found = run.train.sync, []
+    if sync.local_steps > 1:
+        found.append(f"train.sync.local_steps = {sync.local_steps}")
+    if sync.compress not in ("none", "bf16"):
+        found.append(f'train.sync.compress = "{sync.compress}"')
+    if run.train.optimizer != "adamw":
+        found.append(f'train.optimizer = "{run.train.optimizer}" (as adamw)')
+    if run.guard.spares:
+        found.append(f"guard.spares = {run.guard.spares}")
+    notes = [f"not counted yet: {', '.join(found)}"] if found else []
+    rate = RATE_OF.get(job.precision, job.precision)
+    if rate not in job.machine.matmul_flops and not job.machine.curves:
+        notes.append(
+            f"{job.machine.accelerator} has no {rate} rate; its 16-bit rate was used, or 32-bit"
+        )
+    return notes
 
 
 @dataclass(frozen=True)
@@ -91,6 +135,8 @@ def choice(
     if layout is not None or run.layout is not None or (here and machine.kind == "cpu"):
         asked = _no_more_than_there_is(layout or layout_of(run, machine, shape), run)
         job = _job(run, machine, shape, asked)
+        if why := illegal(job):
+            raise PenstockError(f"layout: {why}")
         open_microbatch = layout is None and run.layout is not None and not run.layout.microbatch
         return _with_microbatch(job) if open_microbatch and machine.kind != "cpu" else Choice(job)
     ranks = machine.accelerators

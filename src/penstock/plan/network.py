@@ -68,7 +68,12 @@ def _ring_s(size_bytes: float, leg: Leg) -> float:
     tier = leg.tier
     sent = size_bytes * (leg.ways - 1) / leg.ways
     half = HALF_BYTES.get(tier.name, HALF_BYTES_OUTSIDE)
-    return (sent + half) / tier.bytes_per_s + HOPS_SHOWN * (leg.ways - 1) * tier.hop_s
+    return (sent + half) / tier.bytes_per_s + _hops(leg.ways) * tier.hop_s
+
+
+def _hops(ways: int) -> float:
+    """Hops of a ring that are waited for; one at the least."""
+    return max(1.0, HOPS_SHOWN * (ways - 1))
 
 
 def all_reduce_s(g: Group, size_bytes: float) -> float:
@@ -90,7 +95,7 @@ def all_to_all_s(g: Group, size_bytes: float, share: float, copies: int = 1) -> 
             domains = g.ways // leg.below
             sent = size_bytes * (domains - 1) * (1 - (1 - 1 / domains) ** copies) / copies
         slowest = max(slowest, sent / leg.tier.bytes_per_s)
-        latency += leg.tier.hop_s
+        latency += _hops(leg.ways) * leg.tier.hop_s
     return slowest + latency
 
 

@@ -24,6 +24,7 @@ RANK_SAVE_BYTES_PER_S = 0.46e9
 # Launch, imports, rendezvous, warm-up on one node, measured: 8 to 10 s on a CPU machine, 20 s and
 # more with CUDA (docs/log.md).
 STARTUP_S = {"cpu": 9.0, "cuda": 20.0}
+ACCELERATORS_OF_A_PUBLISHED_NODE = 8
 # How start-up grows with nodes: from 20 s on one to the 10 minutes that a restart took on 100,000
 # GPUs (FT-HSDP): 30 times over 12,500 nodes is nodes ** 0.36.
 STARTUP_GROWTH = 0.36
@@ -102,7 +103,13 @@ def node_mtbf_s(machine: Machine) -> tuple[float, str]:
     """Time between failures of one node, and where it came from."""
     if machine.node_mtbf_s:
         return machine.node_mtbf_s, machine.sources.get("node_mtbf_s", "given")
-    return policy.node_mtbf_s(), "median of the published rates, `penstock catalog failures`"
+    where = "median of the published rates, `penstock catalog failures`"
+    if machine.kind == "cpu":
+        return policy.node_mtbf_s(), where
+    # Published nodes have eight accelerators, which are most of what breaks: a rack of 72 fails
+    # nine times as often, and half a node half as often.
+    each = policy.node_mtbf_s() * ACCELERATORS_OF_A_PUBLISHED_NODE
+    return each / machine.per_node, f"{where}, by accelerators"
 
 
 def storage_rates(machine: Machine) -> tuple[float, float]:

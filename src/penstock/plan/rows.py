@@ -18,7 +18,7 @@ from penstock.catalog import accelerators, models
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
 from penstock.plan import memory, memory_blanks
-from penstock.plan.frameworks import SHARDED, software_of
+from penstock.plan.frameworks import software_of, usual_zero
 from penstock.plan.job import Adapter, Job
 from penstock.plan.layout import Layout
 from penstock.plan.machine import Machine, of_catalog
@@ -106,7 +106,8 @@ def job_of(cells: Mapping[str, str], assumed: list[str]) -> Job:
     notes = " ".join((cells.get("notes", ""), cells.get("model_name", ""))).lower()
     precision = precision_of(cells.get("precision", ""), assumed)
     narrow = precision not in ("bf16", "fp16", "fp32")
-    software = software_of(cells.get("framework", ""), notes, narrow)
+    split = any(whole(cells, name) > 1 for name in ("tp", "pp", "ep"))
+    software = software_of(cells.get("framework", ""), notes, narrow, split)
     shape = shape_of(cells, assumed)
     layout = layout_of(cells, software.name, notes, assumed)
     batch = whole(cells, "global_batch_seqs") or layout.microbatch * layout.replicate * layout.shard
@@ -124,7 +125,7 @@ def job_of(cells: Mapping[str, str], assumed: list[str]) -> Job:
         imbalance=1.0 if re.search(r"(?<!im)(?<!un)balanced", notes) else None,
     )
     job = memory_blanks.completed(job, given)
-    if not cells.get("recompute") and "step_time_s" in cells and "peak_mem_gib" not in cells:
+    if not cells.get("recompute") and "peak_mem_gib" not in cells:
         job = _recomputing(job, assumed)
     return job
 
@@ -250,7 +251,7 @@ def layout_of(cells: Mapping[str, str], framework: str, notes: str, assumed: lis
             assumed.append(f"dp {ranks // model_ways} (the row says {data})")
         data = ranks // model_ways
     sharding = cells.get("sharding", "").lower()
-    zero = _zero(sharding, framework, assumed)
+    zero = _zero(sharding, framework, pipeline, assumed)
     replicate, shard = (1, data) if zero else (data, 1)
     hybrid = re.search(r"over (\d+) .*replicate ([1-9]\d*)", sharding)
     if hybrid and data % int(hybrid[2]) == 0:
@@ -293,9 +294,9 @@ def layout_of(cells: Mapping[str, str], framework: str, notes: str, assumed: lis
     )
 
 
-def _zero(sharding: str, framework: str, assumed: list[str]) -> int:
+def _zero(sharding: str, framework: str, pipeline: int, assumed: list[str]) -> int:
     """What the words of a row shard: 1 the optimizer, 2 also gradients, 3 also weights."""
-    stated = re.search(r"(?:zero|stage)[ -]?(\d)", sharding)
+    stated = re.search(r"(?:zero|stage)\D{0,3}(\d)", sharding)
     if stated:
         if int(stated[1]) > 3:
             raise Skip(f"sharding '{sharding}': ZeRO has stages 0 to 3")
@@ -305,22 +306,25 @@ def _zero(sharding: str, framework: str, assumed: list[str]) -> int:
     for zero, words in (
         (2, "grad[-_ ]?op"),
         (1, "dist.*opt|optimizer shard(?!ing not stated)"),
-        (3, "fsdp(?!=0)|full[-_ ]?shard|hsdp"),
+        (3, "fsdp(?!=0)|full[-_ ]?shard|hsdp|hybrid[-_ ]?shard"),
     ):
         if re.search(words, sharding):
             return zero
-    usual = SHARDED.get(framework, 0)
-    assumed.append(f"ZeRO-{usual} (the default of {framework})")
+    usual = usual_zero(framework, pipeline)
+    read = f"; not read: '{sharding}'" if sharding and "ddp" not in sharding else ""
+    assumed.append(f"ZeRO-{usual} (usual for {framework}{read})")
     return usual
 
 
 def _recompute(text: str, assumed: list[str]) -> str:
     text = text.lower()
-    if re.search(r"full|yes|true|all|block|every", text):
-        return "full"
-    if re.search(r"sel|partial", text):
+    if re.search(r"\b(none|no|not|false|off|0)\b", text):
+        return "none"
+    if re.search(r"sel|partial|norm|act\b|attn|attention", text):
         return "selective"
-    if text and not re.search(r"none|no|false|off|^0$", text):
+    if re.search(r"full|yes|true|\ball\b|block|every|\bon\b|^1$", text):
+        return "full"
+    if text:
         assumed.append(f"recompute none (not read: '{text}')")
     return "none"
 

@@ -16,8 +16,8 @@ Recompute is never faster, so more of it is tried only where less does not fit. 
 a family, by the memory model, either none or the narrowest or the widest fits, so that looking at
 two rules out a family. Tests hold both.
 
-Not in the space, because the trainer has no use for it: ZeRO-1 and 2, zero-bubble schedules, and
-experts whose matrices are split. `step` and `memory` know them.
+Schedules are 1F1B and interleaved; zero-bubble ones, ZeRO-1 and ZeRO-2 are looked at when a `Space`
+asks for them, since the trainer has none of them.
 """
 
 import heapq
@@ -52,6 +52,8 @@ class Space:
     microbatch: tuple[int, ...] | None = None
     recompute: tuple[str, ...] = RECOMPUTE
     interleave: tuple[int, ...] | None = None
+    zero_bubble: tuple[bool, ...] = (False,)  # the trainer has no such schedule; may be asked for
+    zero: tuple[int, ...] = (3,)  # nor ZeRO-1 and 2
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,29 @@ class Found:
 def divisors(n: int) -> tuple[int, ...]:
     small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
     return tuple(sorted({*small, *(n // d for d in small)}))
+
+
+def illegal(job: Job) -> str:
+    """Why the model cannot be split as the job's layout says; empty when it can."""
+    shape, lay = job.shape, job.layout
+    for name, width in (("heads", shape.heads), ("width", shape.hidden), ("ffn", shape.ffn)):
+        if width % lay.tensor:
+            return f"tensor {lay.tensor} does not divide the model's {name} of {width}"
+    if lay.pipeline > shape.layers:
+        return f"pipeline {lay.pipeline} is more than the model's {shape.layers} layers"
+    if lay.context > 1 and job.sequence % (2 * lay.context):
+        return (
+            f"context {lay.context}: twice that does not divide the sequence of {job.sequence}, "
+            "and causal work is balanced by giving each rank two pieces"
+        )
+    if lay.expert > 1 and not shape.moe:
+        return f"expert {lay.expert}: the model is dense and has no experts"
+    if lay.expert > 1 and shape.experts % lay.expert:
+        return f"expert {lay.expert} does not divide the model's {shape.experts} experts"
+    if (lay.shard * lay.context * lay.tensor) % lay.expert:
+        ranks = lay.shard * lay.context * lay.tensor
+        return f"expert {lay.expert} does not divide the {ranks} ranks of shard × context × tensor"
+    return ""
 
 
 def splits(job: Job, ranks: int, space: Space) -> Iterator[Layout]:
@@ -100,7 +125,8 @@ def families(job: Job, split: Layout, space: Space) -> Iterator[Layout]:
     share = -(-job.batch // split.replicate)
     for microbatch in _among(divisors(share), space.microbatch):
         for pieces in _pieces(job.shape.layers, split.pipeline, share // microbatch, space):
-            yield replace(split, microbatch=microbatch, interleave=pieces)
+            for filled in space.zero_bubble if split.pipeline > 1 else (False,):
+                yield replace(split, microbatch=microbatch, interleave=pieces, zero_bubble=filled)
 
 
 def _among(values: tuple[int, ...], allowed: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -145,7 +171,8 @@ def sharded(layout: Layout, space: Space) -> Iterator[Layout]:
         if (space.shard is None or shard in space.shard) and (
             space.replicate is None or replicate in space.replicate
         ):
-            yield replace(layout, replicate=replicate, shard=shard)
+            for zero in space.zero:
+                yield replace(layout, replicate=replicate, shard=shard, zero=zero)
 
 
 def search(
@@ -214,7 +241,8 @@ def _may_fit(job: Job, layouts: list[Layout], space: Space) -> bool:
     """Whether any sharding fits: the first or the widest does, if any, at some recompute."""
     return any(
         memory.predict(job.with_layout(replace(layout, recompute=recompute))).fits
-        for layout in (layouts[-1], layouts[0])
+        for layout in layouts
+        if layout.shard in (layouts[0].shard, layouts[-1].shard)
         for recompute in reversed(space.recompute)
     )
 

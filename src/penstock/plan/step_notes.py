@@ -60,3 +60,38 @@ def _network(job: Job) -> list[str]:
             )
             found.append(f"{name}: {ways} ranks, {legs}")
     return found
+
+
+def parts(job: Job) -> dict[str, tuple[str, ...]]:
+    """How each part of the step is made, by its name in the JSON."""
+    c, lay = fitted(), job.layout
+    m, layers = job.microbatches, job.shape.layers
+    common, routed = step.stage_params(job)
+    nodes = max(1, -(-lay.ranks // job.machine.per_node))
+    passes = f"{m} passes over {layers / lay.pipeline:g} layers"
+    size = job.rank_tokens * job.shape.hidden * 2
+    behind = f"hidden behind {c.hidden_share:.0%} of the work, which it slows by {c.contention:.0%}"
+    shown = f"{c.tensor_exposed:.0%} of it shows" if job.software.overlap_tensor else "all shows"
+    gradients = (common + routed) * job.software.reduce_bytes / 2**30
+    found = {
+        "matmul": f"{passes}: work of each product at its rate plus its traffic, three times",
+        "attention": f"{passes}: half of a square of {job.sequence} tokens, 3.5 times",
+        "elementwise": f"{passes}: reads and writes of the activations of {job.rank_tokens:,.0f} "
+        "tokens at the memory's bandwidth",
+        "experts": f"{passes}: each expert's product, and tokens moved to its order and back",
+        "loss": "the output matmul in 16 bits and the passes over its logits",
+        "recompute": f"{passes}: {lay.recompute}",
+        "optimizer": f"{operators.OPTIMIZER_BYTES:g} B of traffic for each parameter kept",
+        "launch": f"{c.host_layer_s * 1e3:.2g} ms of the host for a layer, where that is longer",
+        "tensor": f"{passes}: 8 collectives of {size / 2**20:,.0f} MiB over {lay.tensor} ranks "
+        f"(12 with full recompute); {shown}",
+        "context": f"{passes}: keys and values around {lay.context} ranks, {behind}",
+        "all-to-all": f"{passes}: routed copies to {lay.expert} ranks and back, twice",
+        "gather": f"{passes}: weights twice, gradients once over {lay.shard} shards, {behind}",
+        "reduce": f"{gradients:.3g} GiB of gradients before sharding, between replicas, once",
+        "pipeline": f"{size / 2**20:,.0f} MiB to the next of {lay.pipeline} stages and back",
+        "bubble": f"({lay.pipeline} stages - 1) / {lay.interleave} of a microbatch's time",
+        "jitter": f"{c.jitter:.2%} of the rest for each doubling of {nodes} nodes",
+        "data": "what reading takes longer than the step",
+    }
+    return {f"step.{name}": (text,) for name, text in found.items()}

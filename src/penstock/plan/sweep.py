@@ -140,7 +140,7 @@ class Planner:
         job = self._job(1)
         records = calibration.matching(job, calibration.load())
         fastest = min(map(step.predict, limits.alone(job)), key=lambda found: found.step_s)
-        return calibration.applied(fastest, calibration.factor(records), len(records))
+        return calibration.applied(fastest, calibration.factor(job, records), len(records))
 
     @property
     def perfect_s(self) -> float:

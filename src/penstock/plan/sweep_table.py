@@ -4,7 +4,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from penstock.plan.layout import Layout
+from penstock.plan.life import DAY_S
 from penstock.plan.nodes import Answer
+from penstock.plan.plan import Plan
 from penstock.plan.screen import TIMES, told
 from penstock.plan.sweep import Point, Sweep
 from penstock.run.quantity import show_about
@@ -49,11 +51,18 @@ def answer_lines(answer: Answer) -> list[str]:
     nodes = "1 node" if point.nodes == 1 else f"{point.nodes:,} nodes"
     return [
         f"{answer.goal}: {nodes}, {point.accelerators:,} accelerators: "
-        f"{told(plan.life.wall_s, TIMES)}{price}",
+        f"{told(plan.life.wall_s, TIMES)}{_between(plan)}{price}",
         f"layout: {plan.job.layout}",
         "",
         *table(answer.neighbours()),
     ]
+
+
+def _between(plan: Plan) -> str:
+    """The band of the time; an answer to a deadline that hides it would promise too much."""
+    span = plan.span("days")
+    low, high = (told(days * DAY_S, TIMES) for days in span) if span else ("", "")
+    return f" ({low} to {high} in four of five cases)" if span else ""
 
 
 def table(points: Sequence[Point]) -> list[str]:
