@@ -7,8 +7,9 @@ and pieces), then its layouts (replicas or shards, recompute). Each branch has a
 its layouts is below, branches are opened from the lowest floor up, and the search ends when the
 next floor is above the slowest of the best. The floors:
 
-- of a family: its time without sharded weights, reduction, optimizer, sending between stages,
-  jitter and recompute. Each of these only adds.
+- of a family: its time with the fewest shards whose state fits, without reduction, optimizer,
+  sending between stages, jitter and recompute. Each of these only adds, and more shards never
+  gather faster.
 - of a split: that of its largest microbatch, without the bubble and with one piece per stage. One
   large microbatch reads the weights, issues the kernels and waits for messages the fewest times.
 
@@ -27,7 +28,7 @@ from functools import lru_cache
 from itertools import count
 
 from penstock.errors import PenstockError
-from penstock.plan import memory, step
+from penstock.plan import memory, memory_state, step
 from penstock.plan.constants import Constants, fitted
 from penstock.plan.job import Job
 from penstock.plan.layout import Layout
@@ -36,7 +37,7 @@ from penstock.plan.sensitivity import Option
 
 RECOMPUTE = ("none", "selective", "full")
 # Parts of a step that a family's floor leaves out, because sharding or jitter decides them.
-ABOVE_FLOOR = ("gather", "reduce", "optimizer", "jitter", "pipeline", "data", "recompute")
+ABOVE_FLOOR = ("reduce", "optimizer", "jitter", "pipeline", "data", "recompute")
 
 
 @dataclass(frozen=True)
@@ -148,17 +149,34 @@ def _pieces(layers: int, pipeline: int, microbatches: int, space: Space) -> tupl
     return _among(usual, space.interleave)
 
 
+def narrowest(job: Job, split: Layout, space: Space) -> Layout | None:
+    """The split with the fewest shards whose weights, gradients and optimizer alone would fit.
+
+    They are in memory together at the end of every backward pass, so that fewer never fit.
+    """
+    room = job.machine.memory_bytes * memory.USABLE_SHARE
+    for layout in sharded(split, space):
+        state = memory_state.state(job.with_layout(layout), 0)
+        if state.weights + state.gradients + state.optimizer <= room:
+            return layout
+    return None
+
+
 def floor_s(job: Job, family: Layout, c: Constants) -> float:
-    """No layout of the family is faster than this."""
+    """No layout of the family with as many shards or more is faster than this.
+
+    More shards never gather faster, and only a layout that gathers (ZeRO-3) has to.
+    """
     parts = step.predict(job.with_layout(family), c).parts
-    return sum(seconds for name, seconds in parts.items() if name not in ABOVE_FLOOR)
+    above = ABOVE_FLOOR if family.zero == 3 else (*ABOVE_FLOOR, "gather")
+    return sum(seconds for name, seconds in parts.items() if name not in above)
 
 
 def split_floor_s(job: Job, split: Layout, c: Constants) -> float:
     """No family of the split is faster than this."""
     largest = replace(split, microbatch=-(-job.batch // split.replicate))
     parts = step.predict(job.with_layout(largest), c).parts
-    above = (*ABOVE_FLOOR, "bubble")
+    above = (*ABOVE_FLOOR, "gather", "bubble")
     return sum(seconds for name, seconds in parts.items() if name not in above)
 
 
@@ -200,13 +218,21 @@ def search(
         if len(best) == keep and floor >= -best[0][0]:
             break
         if whole:
+            first = narrowest(job, branch, space)
+            if first is None:
+                if lean := _leanest_of(job, branch, space):
+                    _keep(rejected, keep, floor, next(order), _option(job, lean, floor))
+                continue
+            zero = min(space.zero)  # the one that gathers least
             for family in families(job, branch, space):
-                heapq.heappush(queue, (floor_s(job, family, c), next(order), family, False))
+                begun = replace(family, replicate=first.replicate, shard=first.shard, zero=zero)
+                heapq.heappush(queue, (floor_s(job, begun, c), next(order), begun, False))
             continue
         opened += 1
         if progress:
             progress(opened)
-        layouts = list(sharded(branch, space))
+        ways = replace(branch, replicate=branch.replicate * branch.shard, shard=1)
+        layouts = [lay for lay in sharded(ways, space) if lay.shard >= branch.shard]
         if layouts and not _may_fit(job, layouts, space):
             widest = replace(layouts[-1], recompute=space.recompute[-1])
             _keep(rejected, keep, floor, next(order), _option(job, widest, floor))
@@ -245,6 +271,13 @@ def _may_fit(job: Job, layouts: list[Layout], space: Space) -> bool:
         if layout.shard in (layouts[0].shard, layouts[-1].shard)
         for recompute in reversed(space.recompute)
     )
+
+
+def _leanest_of(job: Job, split: Layout, space: Space) -> Layout | None:
+    """The widest sharding of a split with the smallest microbatch and the most recompute."""
+    family = next(families(job, split, space), None)
+    layouts = list(sharded(family, space)) if family else []
+    return replace(layouts[-1], recompute=space.recompute[-1]) if layouts else None
 
 
 def _option(job: Job, layout: Layout, seconds: float) -> Option:
@@ -293,13 +326,7 @@ def must(found: Found, job: Job, ranks: int, space: Space | None = None) -> Foun
 
 
 def _leanest(job: Job, ranks: int, space: Space) -> Option:
-    """The layout that needs the least memory of all; the smallest microbatch does."""
-    least = None
-    for split in splits(job, ranks, space):
-        family = replace(next(families(job, split, space)), recompute=space.recompute[-1])
-        for layout in sharded(family, space):
-            held = memory.predict(job.with_layout(layout))
-            if least is None or held.peak_bytes < least.memory.peak_bytes:
-                least = Option(layout, 0.0, held)
-    assert least, "something was rejected, so something is legal"
-    return least
+    """The layout that needs the least memory of all."""
+    lean = (_leanest_of(job, split, space) for split in splits(job, ranks, space))
+    options = [_option(job, layout, 1.0) for layout in lean if layout]
+    return min(options, key=lambda option: option.memory.peak_bytes)
