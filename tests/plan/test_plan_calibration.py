@@ -22,7 +22,8 @@ JOB = made.job(8)
 
 def record(ratio: float = 1.2, run: str = "a", accelerator: str = "H100 SXM5") -> Record:
     params = JOB.shape.params()
-    return Record(run, accelerator, 8, "bf16", params, 2048, "8 shard", 2.0, 2.0 * ratio)
+    basis = calibration.basis(JOB.machine)
+    return Record(run, accelerator, 8, "bf16", params, 2048, "8 shard", basis, 2.0, 2.0 * ratio)
 
 
 @given(RATIOS)
@@ -37,11 +38,19 @@ def test_one_run_moves_two_thirds_of_the_way_and_no_run_not_at_all() -> None:
 
 
 @given(RATIOS)
-def test_a_band_never_grows_and_keeps_the_days_apart(ratios: list[float]) -> None:
+def test_a_band_is_the_usual_one_until_there_are_runs_enough_to_scatter(
+    ratios: list[float],
+) -> None:
     usual = Band(0.8, 1.25)
-    found = calibration.band(JOB, [record(ratio) for ratio in ratios], usual)
-    assert usual.low <= found.low <= 0.96
-    assert 1.05 <= found.high <= usual.high
+    runs = [record(ratio) for ratio in ratios]
+    found = calibration.band(JOB, runs, usual)
+    if len(runs) < calibration.ENOUGH:
+        assert found == usual
+    else:
+        by = calibration.factor(JOB, runs)
+        assert all(found.low * 0.999 <= r / by <= found.high * 1.001 for r in ratios)
+        assert found.low <= 0.96
+        assert found.high >= 1.05
 
 
 def test_folding_a_run_again_replaces_it(tmp_path: Path) -> None:
@@ -93,3 +102,8 @@ def test_a_plan_that_was_moved_says_so(tmp_path: Path, monkeypatch: pytest.Monke
     calibration.fold(record(1.5))
     moved = make(made.run(), made.machine(8)).warnings
     assert any(note.startswith("step times are × 1.3") for note in moved)
+
+
+def test_runs_against_an_older_probe_no_longer_count() -> None:
+    assert calibration.matching(JOB, [record()]) == [record()]
+    assert calibration.matching(JOB, [replace(record(), basis="measured: an older probe")]) == []

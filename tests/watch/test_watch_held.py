@@ -23,7 +23,7 @@ def planned(step_s: float, **causes: float) -> dict[str, Any]:
         "step_s": step_s,
         "ledger": ledger.to_json(),
         "bands": {"step_s": {"low": 0.9 * step_s, "high": 1.1 * step_s}},
-        "uncalibrated": {"accelerator": "a CPU", "step_s": step_s},
+        "uncalibrated": {"accelerator": "a CPU", "basis": "catalog", "step_s": step_s},
     }
 
 

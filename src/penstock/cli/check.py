@@ -8,7 +8,7 @@ import typer
 
 from penstock.cli import show
 from penstock.errors import PenstockError, RunFailed
-from penstock.plan.outcome import Memory
+from penstock.plan.plan import Plan
 from penstock.run.file import Run
 from penstock.run.load import load
 from penstock.run.notyet import not_yet, refuse
@@ -25,7 +25,8 @@ def check(
     """Is the file right, does it fit, and what will the run do. Starts nothing."""
     run = load(file, overrides or [])
     refused = not_yet(run)
-    held, where = _memory(run)
+    planned, where = _planned(run)
+    held = planned.memory if planned else None
     if json:
         fits = None if held is None else held.fits
         show.print_json({"ok": not refused, "fits": fits, "not_yet": refused, **facts(run)})
@@ -35,29 +36,33 @@ def check(
     refuse(run)
     if held is not None and not held.fits:
         raise RunFailed(f"the run does not fit: {where}; `penstock plan` looks for a layout")
+    if planned and planned.over_budget:
+        raise RunFailed("; ".join(planned.over_budget))
     if not json:
         command = shlex.join(["penstock", "train", str(file), *(overrides or [])])
         show.out.print(f"The file is right. Next: {command}", markup=False, soft_wrap=True)
 
 
-def _memory(run: Run) -> tuple[Memory | None, str]:
-    """What the fullest accelerator would hold, and that in words; None where it cannot be said."""
+def _planned(run: Run) -> tuple[Plan | None, str]:
+    """The plan and what it says of memory in words; None where it cannot be said."""
     from penstock.plan.cluster import machine_for
     from penstock.plan.dataset import sizes
-    from penstock.plan.make import choice
-    from penstock.plan.memory import predict
+    from penstock.plan.make import make
 
     if run.model.module:
         return None, "not known for an own module"
-    data = sizes(run)
-    shape = run.model.base()
-    if data is None and not (shape and shape.vocab):
-        return None, "not known before the dataset, which gives the vocabulary, is built"
+    data, shape = sizes(run), run.model.base()
+    if data is None and (run.train.epochs or not (shape and shape.vocab)):
+        return None, "not known before the dataset is built"
     try:
-        machine = machine_for(run).machine
-        held = predict(choice(run, machine, data.vocab if data else None).job)
-    except PenstockError as error:  # no model of this device, or a layout that it cannot have
+        found = machine_for(run)
+        plan = make(run, found.machine, found.warnings, data=data)
+    except PenstockError as error:
+        if not not_yet(run) and str(error).startswith("budget"):
+            raise
+        # No model of this device, or a layout that it cannot have: the file may still be right.
         return None, f"not known: {error}"
+    held, machine = plan.memory, found.machine
     used, there = held.peak_bytes / 2**30, held.capacity_bytes / 2**30
     which = f"the fullest of {machine.accelerators} × {machine.accelerator}"
-    return held, f"{used:,.1f} of {there:,.1f} GiB on {which}"
+    return plan, f"{used:,.1f} of {there:,.1f} GiB on {which}"

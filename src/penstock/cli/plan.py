@@ -61,6 +61,12 @@ def plan(
     found = machine_for(run)
     if svg is not None and scale is None:
         raise PenstockError("--svg draws what --scale finds; give both: --scale 8..1024 --svg FILE")
+    answers = {"--deadline": deadline, "--budget": budget, "--explain": explain}
+    clash = [name for name, given in answers.items() if given is not None]
+    if detail:
+        clash.append("--detail")
+    if scale is not None and clash:
+        raise PenstockError(f"--scale and {' and '.join(clash)}: two questions; ask one at a time")
     if scale is not None:
         scaling.scale(run, found, scale, svg, json)
         return
@@ -79,6 +85,9 @@ def plan(
         lines += ["", *screen.detail(made)]
     for line in lines:
         show.out.print(line, markup=False, soft_wrap=True)
+    if not made.memory.fits:
+        short = (made.memory.peak_bytes - made.memory.capacity_bytes) / 2**30
+        raise RunFailed(f"it does not fit: out of memory by {short:,.1f} GiB")
     if made.over_budget:
         raise RunFailed("over the budget: " + "; ".join(made.over_budget))
 

@@ -41,6 +41,8 @@ def train(
         folder = start(run, fork=fork, fresh=fresh, listener=display, began=BEGAN)
     except RunFailed as error:  # told last, below where its time went
         failed, folder = error, RunFolder(run.folder.with_name(fork or run.name))
+        if not folder.run_file.exists():  # nothing was started, so nothing can be told of it
+            raise
     finally:
         display.close()
     if json:

@@ -9,9 +9,9 @@ from typing import Any
 from penstock.errors import PenstockError, RunFailed
 from penstock.launch.local import Limit
 from penstock.ledger.merge import merge
-from penstock.plan import step
+from penstock.plan import calibration, step
 from penstock.plan.cluster import machine_for
-from penstock.plan.cost import price_of
+from penstock.plan.cost import no_price, price_of
 from penstock.plan.dataset import Sizes
 from penstock.plan.layout import Layout
 from penstock.plan.make import choice, make
@@ -36,16 +36,20 @@ def predicted(run: Run, layout: Layout, data: Sizes) -> dict[str, Any]:
         return {"none": "the model is the user's own module"}
     try:
         found = machine_for(run)
-        plan = make(run, found.machine, found.warnings, layout, data)
-    except PenstockError as error:
+    except PenstockError as error:  # a device that nobody has measured
         return {"none": str(error)}
+    plan = make(run, found.machine, found.warnings, layout, data)
     if plan.over_budget:
         raise RunFailed(
             "\n".join(plan.over_budget)
             + "\nNothing was started. Raise [budget], or train on fewer tokens"
         )
     # By the model alone: what a calibration compares the measured step with.
-    alone = {"accelerator": found.machine.accelerator, "step_s": step.predict(plan.job).step_s}
+    alone = {
+        "accelerator": found.machine.accelerator,
+        "basis": calibration.basis(found.machine),
+        "step_s": step.predict(plan.job).step_s,
+    }
     return {**plan.to_json(), "uncalibrated": alone}
 
 
@@ -57,11 +61,7 @@ def limit(run: Run, folder: RunFolder, ranks: int, began: float) -> Limit | None
     if run.budget.usd is not None:
         price = price_of(run, machine_for(run).machine)
         if price is None:
-            raise PenstockError(
-                f"budget.usd = {run.budget.usd:g}: no price is known for this machine, so the "
-                "limit could not be kept; give [price] usd_per_hour in a cluster file, or write "
-                "budget.hours"
-            )
+            raise PenstockError(no_price(run.budget.usd))
         hours = run.budget.usd / (price.usd * ranks)
         limits.append((hours * 3600, f"budget.usd = {run.budget.usd:g}"))
     if not limits:

@@ -1,6 +1,8 @@
 """From a run to its outcome: find the machine and the data, decide how to go on, launch."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from penstock.data.home import open_dataset
@@ -45,7 +47,7 @@ def start(
     if fresh:
         _prepare(run, {}, machine, listener)  # refuse before the old run is put aside
         archive(folder)
-    with folder.lock():
+    with folder.lock(), _nothing_left(folder):
         if fork is not None:
             fork_from(source, folder, run)
         how = how_to_go_on(folder, run)
@@ -54,6 +56,18 @@ def start(
             return folder
         _launch(closed(how.run), folder, machine, listener, began)
     return folder
+
+
+@contextmanager
+def _nothing_left(folder: RunFolder) -> Iterator[None]:
+    """A launch that is refused before the run exists leaves no folder behind."""
+    try:
+        yield
+    except PenstockError:
+        if [path.name for path in folder.path.iterdir()] == ["lock"]:
+            (folder.path / "lock").unlink()
+            folder.path.rmdir()
+        raise
 
 
 def _launch(

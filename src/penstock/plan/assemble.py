@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, hypot, log
 
+from penstock.errors import PenstockError
 from penstock.ledger.causes import Cause
 from penstock.plan import advice, cost, derivation, life, power
 from penstock.plan.advice import Models
@@ -60,7 +61,7 @@ def assemble(
         (*options, *rejected),
     )
     mfu, mfu_of = _mfu(job, step)
-    over, unchecked = _budget(run, lived, bill.usd)
+    over = _budget(run, lived, bill.usd)
     return Plan(
         name=run.name,
         job=job,
@@ -78,7 +79,6 @@ def assemble(
         warnings=(
             *warnings,
             *bill.warnings,
-            *unchecked,
             *_assumed(run, lived),
             *_over_power(job, draw),
         ),
@@ -122,25 +122,25 @@ def both(one: Band, other: Band) -> Band:
     )
 
 
-def _budget(run: Run, lived: Life, usd: float | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What is over [budget], and what could not be checked."""
-    limit, over, unchecked = run.budget, [], []
-    hours = lived.wall_s / 3600
-    if limit.hours is not None and hours > limit.hours:
-        over.append(_over("budget.hours", limit.hours, hours, "h"))
+def _budget(run: Run, lived: Life, usd: float | None) -> tuple[str, ...]:
+    """What is over [budget]."""
+    limit, over = run.budget, []
+    if limit.hours is not None and lived.wall_s > limit.hours * 3600:
+        takes, more = (_long(s) for s in (lived.wall_s, lived.wall_s - limit.hours * 3600))
+        over.append(f"budget.hours = {limit.hours:g}: the plan takes {takes}, {more} over")
     if limit.usd is not None and usd is not None and usd > limit.usd:
-        over.append(_over("budget.usd", limit.usd, usd, "USD"))
+        more = f"{usd - limit.usd:,.2f}"
+        over.append(f"budget.usd = {limit.usd:g}: the plan takes {usd:,.2f} USD, {more} over")
     if limit.usd is not None and usd is None:
-        unchecked.append(f"budget.usd = {limit.usd:g} was not checked: no price is known")
-    return tuple(over), tuple(unchecked)
+        raise PenstockError(cost.no_price(limit.usd))
+    return tuple(over)
 
 
-def _over(field: str, limit: float, found: float, unit: str) -> str:
-    more = found - limit
-    share = f" ({100 * more / limit:.0f} %)" if more < 10 * limit else ""
-    return (
-        f"{field} = {limit:g}: the plan takes {found:,.1f} {unit}, {more:,.1f} {unit}{share} over"
-    )
+def _long(seconds: float) -> str:
+    """In the unit of its size: `53 s`, `12.5 h`."""
+    if seconds < 600:
+        return f"{seconds:,.0f} s"
+    return f"{seconds / 60:,.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
 
 
 def _over_power(job: Job, draw: power.Draw | None) -> list[str]:

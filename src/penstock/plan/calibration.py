@@ -17,6 +17,7 @@ from penstock.errors import PenstockError
 from penstock.files import write_atomic
 from penstock.home import home
 from penstock.plan.job import Job
+from penstock.plan.machine import Machine
 from penstock.plan.outcome import Band, StepTime
 
 # The weight of "the model is right", in runs.
@@ -24,6 +25,7 @@ PRIOR_RUNS = 0.5
 # Runs of one machine vary by about this much between days and releases (facts: about 5 %).
 FLOOR = 0.05
 ALIKE = 0.3
+ENOUGH = 5  # runs, before their scatter says more than the usual band
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Record:
     params: int
     sequence: int
     layout: str
+    basis: str  # what the model stood on then: the catalog, a cluster file, or the probe of a date
     predicted_s: float  # step, by the model alone
     measured_s: float
 
@@ -77,9 +80,14 @@ def fold(record: Record, path: Path | None = None) -> list[Record]:
 
 
 def matching(job: Job, records: Sequence[Record]) -> list[Record]:
-    """Runs on the same accelerator at the same precision."""
-    own = (job.machine.accelerator, job.precision)
-    return [r for r in records if (r.accelerator, r.precision) == own]
+    """Runs on the same accelerator at the same precision, predicted from the same readings."""
+    own = (job.machine.accelerator, job.precision, basis(job.machine))
+    return [r for r in records if (r.accelerator, r.precision, r.basis) == own]
+
+
+def basis(machine: Machine) -> str:
+    """A new probe is a new model: what was measured against the old one says nothing of it."""
+    return machine.sources.get("matmul_flops" if machine.curves else "", "given")
 
 
 def likeness(job: Job, record: Record) -> float:
@@ -97,13 +105,13 @@ def factor(job: Job, records: Sequence[Record]) -> float:
 
 
 def band(job: Job, records: Sequence[Record], usual: Band) -> Band:
-    """The band once two runs like this one were folded in: their spread, never a wider one."""
+    """The band once enough runs like this one were folded in: as wide as they scatter."""
     alike = [record for record in records if likeness(job, record) > ALIKE]
-    if len(alike) < 2:
+    if len(alike) < ENOUGH:
         return usual
     middle = math.log(factor(job, alike))
     off = max(FLOOR, max(abs(math.log(r.ratio) - middle) for r in alike))
-    return Band(max(usual.low, math.exp(-off)), min(usual.high, math.exp(off)))
+    return Band(math.exp(-off), math.exp(off))
 
 
 def applied(step: StepTime, by: float, runs: int) -> StepTime:

@@ -10,6 +10,7 @@ from penstock.errors import PenstockError
 from penstock.home import home
 from penstock.meter.glance import Glance, glance
 from penstock.plan.machine import Machine, Matmul, Tier, of_catalog, only
+from penstock.plan.scale import grows, scaled
 from penstock.run.cluster_file import PRECISIONS, ClusterFile
 from penstock.run.cluster_load import load_cluster
 from penstock.run.file import Run
@@ -45,7 +46,13 @@ def machine_for(run: Run) -> Sited:
         return _resized(machine_of(load_cluster(Path(use).expanduser())), run)
     asked = run.cluster.accelerators
     try:
-        per_node = _usual_per_node(use) if asked == "all" else int(asked)
+        usual = _usual_per_node(use)
+        per_node = usual if asked == "all" else int(asked)
+        if per_node > usual:
+            raise PenstockError(
+                f"cluster.accelerators = {per_node}: a node has {usual} of them; write "
+                f"cluster.nodes = {-(-per_node // usual)}."
+            )
         return Sited(of_catalog(use, per_node * run.cluster.nodes, per_node))
     except PenstockError as error:
         raise PenstockError(
@@ -119,6 +126,12 @@ def _resized(machine: Machine, run: Run) -> Sited:
     total = per_node * count
     tiers = machine.tiers
     if total > tiers[-1].size:
+        if not machine.curves and "tiers" not in machine.sources and grows(machine):
+            warnings.append(
+                f"{machine.name} has {machine.accelerators} accelerators; the network to "
+                f"{total} is taken from the catalog"
+            )
+            return Sited(replace(scaled(machine, total), name=machine.name), tuple(warnings))
         if not machine.curves:
             raise PenstockError(
                 f"cluster: {total} accelerators, but the largest [[tier]] of {machine.name} holds "

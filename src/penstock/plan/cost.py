@@ -36,6 +36,14 @@ class HourlyPrice:
     source: str
 
 
+def no_price(usd: float) -> str:
+    """Why a limit on money is refused."""
+    return (
+        f"budget.usd = {usd:g}: no price is known for this machine, so the limit could not be "
+        "kept; give [price] usd_per_hour in a cluster file, or write budget.hours"
+    )
+
+
 def named_in_catalog(run: Run) -> bool:
     """Whether `cluster.use` is a catalog name: such a machine is rented at a market price. This
     machine, or one that a cluster file describes, may be owned: no price is put on it."""

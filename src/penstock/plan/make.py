@@ -19,6 +19,7 @@ from penstock.plan.plan import Plan
 from penstock.plan.search import Space, illegal, must, search
 from penstock.plan.sensitivity import Option
 from penstock.run.file import Run
+from penstock.run.notyet import not_yet
 
 MODEL_WAYS = ("tensor", "pipeline", "context", "expert")
 # What this version's trainer does of the space; see `run/notyet.py`.
@@ -70,7 +71,8 @@ def make(
             *outside,
             *_calibrated(by, len(records)),
             *ignored(run, job),
-            *untrainable(job),
+            *untrainable(run, job),
+            *_better(run, machine, job),
         ),
         picked.options,
         picked.rejected,
@@ -180,13 +182,23 @@ def _job(run: Run, machine: Machine, shape: ModelShape, layout: Layout) -> Job:
     )
 
 
-def untrainable(job: Job) -> list[str]:
-    """What the layout has that this version plans and does not train yet."""
+def untrainable(run: Run, job: Job) -> list[str]:
+    """What this version plans and does not train yet."""
     lay = job.layout
     ways = [f"{name} {getattr(lay, name)}" for name in MODEL_WAYS if getattr(lay, name) > 1]
     if lay.recompute != "none":
         ways.append(f"{lay.recompute} recompute")
-    return [f"this version plans {', '.join(ways)} and does not train it yet"] if ways else []
+    asked = [line.partition(":")[0] for line in not_yet(run) if not line.startswith("layout.")]
+    found = ", ".join(asked + ways)
+    return [f"planned, not trained by this version yet: {found}"] if found else []
+
+
+def _better(run: Run, machine: Machine, job: Job) -> list[str]:
+    """What fits where the file's layout does not."""
+    if run.layout is None or memory.predict(job).fits:
+        return []
+    found = search(job, job.layout.ranks, TRAINED if run.cluster.use == "here" else Space())
+    return [f"without [layout], {found.best[0].layout} fits"] if found.best else []
 
 
 def layout_of(run: Run, machine: Machine, shape: ModelShape) -> Layout:

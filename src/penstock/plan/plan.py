@@ -11,6 +11,16 @@ from penstock.plan.life import Life
 from penstock.plan.outcome import Band, Memory, StepTime
 from penstock.plan.sensitivity import Option
 
+# What the screen calls a number, and its name in the JSON.
+SCREEN = {
+    "time": "days",
+    "speed": "tokens_per_s",
+    "cost": "usd",
+    "energy": "energy_kwh",
+    "MFU": "mfu",
+    "step": "step_s",
+}
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -113,6 +123,7 @@ class Plan:
 
     def explain(self, name: str) -> str:
         """How a number of the JSON came about, by its dotted name such as `memory.activations`."""
+        name = SCREEN.get(name, name)
         values = dict(_names(self.to_json()))
         if name not in values:
             hint = nearest(name, values)

@@ -12,6 +12,8 @@ FEWEST_STEPS = 10
 
 def fold(folder: RunFolder) -> tuple[Record, list[Record]]:
     """The run's record, and all those of the same accelerator with it."""
+    if not folder.run_file.exists():
+        raise PenstockError(f"no run '{folder.name}' in {folder.path.parent}; train it first")
     view = View(folder)
     plan = view.plan.get("predicted") or {}
     if "uncalibrated" not in plan:
@@ -30,6 +32,7 @@ def fold(folder: RunFolder) -> tuple[Record, list[Record]]:
         params=view.plan["params"],
         sequence=view.plan["sequence"],
         layout=str(view.plan["layout"]),
+        basis=plan["uncalibrated"]["basis"],
         predicted_s=plan["uncalibrated"]["step_s"],
         measured_s=view.step_s,
     )

@@ -150,6 +150,8 @@ def _kept(view: View) -> list[Text]:
         lines.append(Text(f"saved    {view.checkpoint}"))
     if view.weights_hash:
         lines.append(Text(f"weights  {view.weights_hash[:16]}…", style="dim"))
+    for told in view.supervised("budget_reached"):
+        lines.append(Text(f"stopped  {told.payload['budget']} was reached", style="yellow"))
     for invocation in view.account.invocations:
         for fault in invocation.faults:
             lines.append(Text(f"fault    rank {fault.rank}: {fault.reason}", style="red"))

@@ -42,6 +42,11 @@ class View:
         files = journal_files(self.folder.journal, "events")
         return sorted((e for f in files for e in read_events(f.path)), key=lambda e: e.t)
 
+    def supervised(self, kind: str) -> list[Event]:
+        """What the supervisor wrote of one kind, by time."""
+        file = self.folder.journal / "supervisor.events"
+        return [e for e in read_events(file) if e.kind == kind] if file.exists() else []
+
     @cached_property
     def account(self) -> Account:
         return merge(self.folder.journal, now() if self.running else None)

@@ -1,0 +1,17 @@
+"""Packages of the `data` extra, imported when first needed."""
+
+import importlib
+from types import ModuleType
+
+from penstock.errors import PenstockError
+
+
+def extra(module: str, purpose: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise PenstockError(
+            f"{purpose} needs {package}, which cannot be imported ({error}). "
+            "Install it with: pip install 'penstock[data]'"
+        ) from error

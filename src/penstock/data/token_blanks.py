@@ -1,0 +1,47 @@
+r"""Rewrites a tokenizer's patterns so that PCRE2 takes \s as `tokenizers` does.
+
+PCRE2 counts U+180E, the Mongolian vowel separator, among the blanks; Unicode has not since 2013,
+nor does the regex engine of `tokenizers`. Spelled out, the blanks are the same for both.
+"""
+
+import copy
+import re
+
+BLANKS = "\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+_IN_LINE = BLANKS.replace("\n", "").replace("\r", "")
+# An escaped character, the one class with \S that is common, or any single character.
+_PARTS = re.compile(r"\[\^\\S\\r\\n\]|\\.|.", re.DOTALL)
+
+
+def with_blanks_spelled_out(config: dict[str, object]) -> dict[str, object]:
+    """A copy of a tokenizer.json whose split patterns name each blank."""
+    config = copy.deepcopy(config)
+    stage = config.get("pre_tokenizer")
+    stages = [stage]
+    if isinstance(stage, dict) and isinstance(stage.get("pretokenizers"), list):
+        stages = stage["pretokenizers"]
+    for one in stages:
+        pattern = one.get("pattern") if isinstance(one, dict) else None
+        if isinstance(pattern, dict) and isinstance(pattern.get("Regex"), str):
+            pattern["Regex"] = spelled_out(pattern["Regex"])
+    return config
+
+
+def spelled_out(pattern: str) -> str:
+    r"""`pattern` without \s and \S, or as it is where \S stands in a class with others."""
+    out = []
+    depth = 0  # of brackets
+    for part in _PARTS.findall(pattern):
+        if part == r"[^\S\r\n]":
+            out.append(f"[{_IN_LINE}]")
+            continue
+        if part == r"\S" and depth:
+            return pattern
+        if part == r"\s":
+            out.append(BLANKS if depth else f"[{BLANKS}]")
+        elif part == r"\S":
+            out.append(f"[^{BLANKS}]")
+        else:
+            depth = max(0, depth + (part == "[") - (part == "]"))
+            out.append(part)
+    return "".join(out)
