@@ -35,9 +35,17 @@ class LeastExchange:
     number: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     seconds: np.ndarray = field(default_factory=lambda: np.empty(0))
 
-    def at(self, number: np.ndarray) -> np.ndarray:
-        """The least for each of these steps, all of which have been taken in."""
-        return self.seconds[np.searchsorted(self.number, number)]
+    def at(self, number: np.ndarray, own: np.ndarray) -> np.ndarray:
+        """The least for each of these steps; one's `own` for a step that was not taken in.
+
+        A running rank writes on between the reading that took the steps in and this one.
+        """
+        place = np.searchsorted(self.number, number)
+        known = place < len(self.number)
+        known[known] = self.number[place[known]] == number[known]
+        least = own.copy()
+        least[known] = np.minimum(own[known], self.seconds[place[known]])
+        return least
 
     def taking(self, steps: Steps) -> "LeastExchange":
         """With the steps of one more file. A step that is redone has no peers to wait for here."""

@@ -121,7 +121,7 @@ def _book_steps(written: Written, kept_s: np.ndarray, booked: Booked) -> None:
     # Parts beyond the total, and the parts of a clipped step, shrink in proportion.
     whole = np.maximum(steps.total[fresh], explained)
     share = np.divide(kept_s[fresh], whole, out=np.zeros_like(whole), where=whole > 0)
-    least = written.least.at(steps.number[fresh])
+    least = written.least.at(steps.number[fresh], inside["exchange"])
 
     booked[Cause.DATA_WAIT] += float(share @ inside["fetch"])
     booked[Cause.COMPUTE] += float(share @ inside["compute"])
