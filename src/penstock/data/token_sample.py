@@ -52,6 +52,9 @@ _ATOMS += [".", "...", "/", "\\", '"', "\u0301", "😀", "\U000e0041", "\ue000",
 # Long runs of letters all alike; the rest of the first two planes is taken whole.
 _ALIKE = [(0x3400, 0xA000), (0xAC00, 0xD7A4), (0xE000, 0xF900), (0x17000, 0x18B00)]
 _STRIDE = 16
+# Blocks of 16 at the ends of those runs and of the later planes', where each Unicode adds a few.
+_ENDS = [0x4DB0, 0x4DC0, 0x9FF0, 0x187F0, 0x18AF0, 0x2A6D0, 0x2B730, 0x2B810, 0x2CEA0, 0x2EBE0]
+_ENDS += [0x2EE50, 0x2FA10, 0x31340, 0x323A0, 0x33470, 0xE0000, 0xE0070, 0xE01E0, 0x10FFF0]
 
 
 def sample(special: list[str]) -> list[str]:
@@ -92,20 +95,25 @@ def _blanks() -> list[str]:
 
 
 def _code_points() -> list[str]:
-    """Each code point after a letter, after two blanks, after two line breaks."""
+    """Each code point where its class decides what its neighbours are merged with.
+
+    Before `'s`, letters and digits differ from the rest; after two blanks, blanks do; among digits,
+    digits do.
+    """
     points = [
         point
         for point in range(0x110000)
         if not 0xD800 <= point < 0xE000
         and (
             point % _STRIDE == 0
+            or point - point % _STRIDE in _ENDS
             or (point < 0x20000 and not any(low < point < high - 1 for low, high in _ALIKE))
         )
     ]
     size = 512
     return [
         "".join(
-            f"re{chr(point)}  {chr(point)}\n\n{chr(point)}1" for point in points[at : at + size]
+            f"re{chr(point)}'s  {chr(point)}\n\n1{chr(point)}23" for point in points[at : at + size]
         )
         for at in range(0, len(points), size)
     ]

@@ -1,0 +1,17 @@
+"""The end of a streamed file: its identity, and what was wrong with the file as a whole."""
+
+from collections.abc import Iterator
+
+from penstock.data.source_blocks import Blocks
+from penstock.data.source_pieces import Rejected, Tally
+
+
+def finish(name: str, blocks: Blocks, tally: Tally) -> Iterator[Rejected]:
+    tally.size = blocks.size
+    tally.blake3 = blocks.digest
+    if damage := blocks.damage:
+        tally.damage = damage.reason
+        detail = f"{damage.detail}; stored bytes from about {damage.offset} on are lost"
+        yield Rejected(name, damage.reason, detail)
+    elif not blocks.size:
+        yield Rejected(name, "empty file")

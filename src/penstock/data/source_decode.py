@@ -1,0 +1,24 @@
+"""Bytes to text, strictly: what does not decode is kept aside, never patched up."""
+
+from penstock.data.source_cut import Cut
+from penstock.data.source_pieces import HEAD_BYTES, Rejected
+
+
+def decode(content: bytes, encodings: tuple[str, ...]) -> tuple[str, str] | None:
+    """The text and the first encoding that gives it, or None."""
+    for encoding in encodings:
+        try:
+            text = content.decode(encoding)
+            text.encode()  # some codecs let lone surrogates through
+        except (UnicodeError, ValueError):
+            continue
+        return text, encoding
+    return None
+
+
+def not_decodable(encodings: tuple[str, ...]) -> str:
+    return "not " + " or ".join(encoding.upper() for encoding in encodings)
+
+
+def aside(file: str, cut: Cut, reason: str, detail: str = "") -> Rejected:
+    return Rejected(file, reason, detail, cut.number, cut.offset, cut.content[:HEAD_BYTES])

@@ -1,0 +1,32 @@
+"""How a source is read: which field is the text, what is carried along, and the limits."""
+
+from dataclasses import dataclass
+
+from penstock.errors import PenstockError
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    kind: str = ""  # text, jsonl or parquet; empty: by the file's name
+    text: str = "text"  # the field or column that holds the text
+    columns: tuple[str, ...] | None = None  # carried along; None: all the others
+    separator: str | None = None  # of documents in a text file; None: the file is one document
+    encodings: tuple[str, ...] = ("utf-8",)  # tried in this order; a byte-order mark goes first
+    most_bytes: int = 64 << 20  # of a document or a line; longer ones are kept aside
+
+    def __post_init__(self) -> None:
+        if self.separator == "":
+            raise PenstockError("The separator of documents is empty. Leave it out, or give one.")
+        if self.most_bytes < 1:
+            raise PenstockError(f"most_bytes must be at least 1, found {self.most_bytes}.")
+        if not self.encodings:
+            raise PenstockError("No encoding is named. The usual one is 'utf-8'.")
+        for encoding in self.encodings:
+            try:
+                "".encode(encoding)
+                b"".decode(encoding)
+            except (LookupError, ValueError):
+                raise PenstockError(
+                    f"{encoding!r} is not a text encoding that Python knows, such as 'utf-8', "
+                    "'cp1252' or 'shift_jis'."
+                ) from None

@@ -1,0 +1,79 @@
+"""What comes out of a source: documents, what was kept aside and why, and the identity of a file.
+
+Nothing in a file can stop a build and nothing is dropped without a word: each piece of input
+becomes a `Document` or a `Rejected`, and each file ends with one `Seen`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from blake3 import blake3
+
+HEAD_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    id: str  # file name and position: unique in a source, the same on every machine
+    text: str  # valid Unicode, never empty
+    columns: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    file: str
+    reason: str  # one of a few short phrases, to count by
+    detail: str = ""
+    line: int | None = None  # of the unpacked text, from 1; for Parquet the row, from 1
+    offset: int | None = None  # of the first byte, in the unpacked text
+    head: bytes = b""  # the first bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The end of a file. `damage` is set where its tail could not be read: what came before it
+    was delivered, but a checksum that stands at the end of the file has not vouched for it."""
+
+    file: str
+    bytes: int  # as stored
+    blake3: str  # of the bytes as stored; empty when they could not all be read
+    documents: int
+    rejected: dict[str, int]  # reason → pieces
+    encodings: dict[str, int]  # encoding → documents that were decoded by it
+    damage: str = ""
+
+
+Piece: TypeAlias = Document | Rejected | Seen
+
+
+def identity(files: Iterable[Seen]) -> str:
+    """The content identity of a source: BLAKE3 of its files' names and identities, by name."""
+    digest = blake3()
+    for name, content in sorted((seen.file.encode(), seen.blake3.encode()) for seen in files):
+        digest.update(len(name).to_bytes(8, "little") + name + content + b"\n")
+    return digest.hexdigest()
+
+
+@dataclass
+class Tally:
+    """What is known of a file while it is read."""
+
+    size: int = 0
+    blake3: str = ""
+    damage: str = ""
+    documents: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+    encodings: Counter[str] = field(default_factory=Counter)
+
+    def seen(self, file: str) -> Seen:
+        return Seen(
+            file=file,
+            bytes=self.size,
+            blake3=self.blake3,
+            documents=self.documents,
+            rejected=dict(sorted(self.rejected.items())),
+            encodings=dict(sorted(self.encodings.items())),
+            damage=self.damage,
+        )

@@ -1,0 +1,60 @@
+"""Reads a source: documents in a fixed order, what was kept aside, and each file's identity.
+
+A file is read alone, so files can go to any number of workers: the pieces, put together in the
+order of `find`, are the same.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, TypeAlias
+
+from penstock.data import source_jsonl as jsonl
+from penstock.data import source_parquet as parquet
+from penstock.data import source_text as text
+from penstock.data.source_find import File, find, open_local
+from penstock.data.source_options import Options
+from penstock.data.source_pieces import Document, Piece, Rejected, Tally
+
+# Opens the stored bytes of a file; Parquet also seeks in them. An OSError is kept aside.
+Open: TypeAlias = Callable[[File], BinaryIO]
+
+_READERS = {"text": text.read, "jsonl": jsonl.read, "parquet": parquet.read}
+
+
+def read(
+    given: Iterable[str | Path], options: Options | None = None, open_file: Open = open_local
+) -> Iterator[Piece]:
+    """Everything in the paths, folders and globs that are given."""
+    options = options or Options()
+    for file in find(given, options.kind):
+        if isinstance(file, Rejected):
+            yield file
+        else:
+            yield from read_file(file, options, open_file)
+
+
+def read_file(
+    file: File, options: Options | None = None, open_file: Open = open_local
+) -> Iterator[Piece]:
+    """The pieces of one file; the last is its `Seen`."""
+    tally = Tally()
+    for piece in _pieces(file, options or Options(), open_file, tally):
+        if isinstance(piece, Rejected):
+            tally.rejected[piece.reason] += 1
+        else:
+            tally.documents += 1
+        yield piece
+    yield tally.seen(file.name)
+
+
+def _pieces(
+    file: File, options: Options, open_file: Open, tally: Tally
+) -> Iterator[Document | Rejected]:
+    try:
+        stored = open_file(file)
+    except OSError as error:
+        tally.damage = "cannot be read"
+        yield Rejected(file.name, tally.damage, error.strerror or str(error))
+        return
+    with stored:
+        yield from _READERS[file.kind](file, stored, options, tally)
