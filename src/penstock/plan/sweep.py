@@ -157,12 +157,15 @@ class Planner:
         nodes = -(-count // job.machine.per_node)
         # This machine trains with what this version can; any other is planned for.
         space = TRAINED if self.run.cluster.use == "here" else Space()
-        found = search(job, count, space, keep=1)
-        if not found.best:
-            limit, reason = _nothing(job, count, space)
-            return Point(count, nodes, limit, reason=reason)
-        try:
-            plan = make(self.run, job.machine, layout=found.best[0].layout, data=self.data)
+        layout = None
+        if self.run.cluster.use != "here" or job.machine.kind != "cpu":
+            found = search(job, count, space, keep=1)
+            if not found.best:
+                limit, reason = _nothing(job, count, space)
+                return Point(count, nodes, limit, reason=reason)
+            layout = found.best[0].layout
+        try:  # a CPU here gets the trainer's own layout, as any plan of it does
+            plan = make(self.run, job.machine, layout=layout, data=self.data)
         except PenstockError as error:  # so many failures that it never ends
             return Point(count, nodes, limits.FAILURES, reason=str(error))
         lost = limits.losses(plan.job, plan.step, self.perfect, plan.life)
