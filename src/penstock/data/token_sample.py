@@ -23,7 +23,7 @@ _LANGUAGES = [
     "မြန်မာ ខ្មែរ ລາວ བོད་ཡིག ქართული Հայերեն አማርኛ ᓀᐦᐃᔭᐍᐏᐣ ᏣᎳᎩ 𐍈 𝔘𝔫𝔦𝔠𝔬𝔡𝔢 𝟙𝟚𝟛 Ⅷ ⅷ ½ ² ₂ ① 〇",
     "e\u0301 n\u0303 a\u0300\u0301\u0302\u0303 \u0301x",
     "\u200bzero\u200dwidth\u200c \ufeffmark \u00adsoft \u2060",
-    "if x_1 == 0x1F and not y[-3:]:\n\treturn {'a': 1e-9, **kw}  # TODO\n\n\n    pass\r\n\r\n",
+    "if x_1 == 0x1F and not y[-3:]:\n\treturn {'a': 1e-9, **kw}  # later\n\n\n    pass\r\n\r\n",
     "https://user:pw@example.org:8080/a/b?q=1&r=%20#frag",
     "<tag attr='v'>&amp;</tag> $1,000.00 50% C++ C#",
 ]

@@ -4,7 +4,6 @@ All ranks run the same list at the same time, as they do in training: cores shar
 and clock. Rank 0 tells how far it is and, last, what was found: a JSON object on each line.
 """
 
-import ctypes
 import json
 import math
 import os
@@ -20,6 +19,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from penstock.meter import pieces, power
+from penstock.meter.orphan import die_with
 from penstock.meter.probe_list import Item, items
 
 TIMEOUT_S = 60.0
@@ -211,17 +211,8 @@ def main(quick: bool, limit_s: float) -> None:
     worker._anyone(False)  # nobody leaves while another still talks to it
 
 
-def die_with_parent() -> None:
-    """A killed probe must not leave ranks behind (Linux: the kernel sends the signal)."""
-    if sys.platform == "linux":
-        PR_SET_PDEATHSIG = 1
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != int(os.environ["PENSTOCK_PARENT"]):
-            os._exit(1)  # it died before the line above
-
-
 if __name__ == "__main__":
-    die_with_parent()
+    die_with(int(os.environ["PENSTOCK_PARENT"]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     main(quick=sys.argv[1] == "quick", limit_s=float(sys.argv[2]))

@@ -1,6 +1,7 @@
 """What the common training programs do by default: traits, not constants fitted to them."""
 
 import re
+from dataclasses import replace
 
 from penstock.plan.job import Software
 
@@ -20,20 +21,7 @@ _MEGATRON = Software(
     optimizer_bytes=12.0,
     logit_bytes=6.0,
 )
-_NEMO = Software(
-    name="nemo",
-    reduce_bytes=2.0,
-    fused=True,
-    attention="chip",
-    torch_checkpoints=False,
-    torch_layers=False,
-    grad_buffers=True,
-    overlap_tensor=True,
-    weight_bytes=2.0,
-    grad_bytes=2.0,
-    optimizer_bytes=12.0,
-    logit_bytes=6.0,
-)
+_NEMO = replace(_MEGATRON, name="nemo", overlap_tensor=True, grad_bytes=2.0)
 # FSDP keeps fp32 shards of weights, gradients and moments, and gathers bf16.
 _FSDP = Software(
     name="fsdp", torch_layers=False, weight_bytes=4.0, grad_bytes=4.0, optimizer_bytes=8.0

@@ -8,7 +8,6 @@ from penstock.meter.clock import now
 
 BEGAN = now()  # before the heavy imports: they are part of start-up
 
-import ctypes  # noqa: E402
 import os  # noqa: E402
 import signal  # noqa: E402
 import sys  # noqa: E402
@@ -20,6 +19,7 @@ import torch  # noqa: E402
 from penstock.errors import PenstockError  # noqa: E402
 from penstock.guard.checkpoint import weights_hash  # noqa: E402
 from penstock.ledger.journal import Journal  # noqa: E402
+from penstock.meter.orphan import die_with  # noqa: E402
 from penstock.plan.layout import Layout  # noqa: E402
 from penstock.run.folder import RunFolder  # noqa: E402
 from penstock.run.load import load  # noqa: E402
@@ -67,17 +67,8 @@ def work(folder: RunFolder, journal: Journal) -> tuple[str, str]:
     return result, weights
 
 
-def die_with_supervisor() -> None:
-    """A killed supervisor must not leave ranks behind (Linux: the kernel sends the signal)."""
-    if sys.platform == "linux":
-        PR_SET_PDEATHSIG = 1
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != int(os.environ["PENSTOCK_SUPERVISOR"]):
-            os._exit(1)  # it died before the line above
-
-
 if __name__ == "__main__":
-    die_with_supervisor()
+    die_with(int(os.environ["PENSTOCK_SUPERVISOR"]))
     # Stops are the supervisor's to handle; a scheduler signals the whole group.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
