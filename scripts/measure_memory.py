@@ -18,6 +18,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from penstock.catalog import models
 from penstock.model.decoder import Decoder
+from penstock.plan.memory_blanks import widths
 
 # Preset, sequences of a microbatch, tokens of a sequence, microbatches of a step.
 CASES = [
@@ -104,12 +105,7 @@ def row(case: tuple[str, int, int, int]) -> dict[str, object]:
     return {
         "source": "Penstock decoder",
         "model_name": models.find(preset).title,
-        "layers": shape.layers,
-        "hidden": shape.hidden,
-        "ffn_hidden": shape.ffn,
-        "heads": shape.heads,
-        "kv_heads": shape.kv_heads,
-        "vocab": shape.vocab,
+        **widths(shape),
         "seq_len": sequence,
         "gpu": torch.cuda.get_device_name().removeprefix("NVIDIA "),
         "gpu_mem_gib": round(total / 2**30, 1),

@@ -17,7 +17,7 @@ from penstock.data.dedup_columns import Columns
 from penstock.data.dedup_groups import SLICE_ITEMS, Parts, best, grouped, spilled
 from penstock.data.dedup_removed import removed_of_part
 from penstock.data.dedup_words import U64, composed
-from penstock.data.dedup_work import Read, Task, read_part, run_stage, work_folder
+from penstock.data.dedup_work import Read, Task, each_part, read_part, run_stage, work_folder
 from penstock.data.manifest import Json
 from penstock.data.shards import Progress
 
@@ -53,13 +53,8 @@ def exact(
     `inputs` is the identity of what `read` gives; a folder goes on only with the same.
     """
     with work_folder(folder, {"inputs": inputs, "parts": parts, **config.identity()}):
-        paths = [folder / "keys" / f"{part:06d}" for part in range(parts)]
-        run_stage(
-            "hash",
-            [Task(paths[part], _hashed, (part, read, config)) for part in range(parts)],
-            workers,
-            progress,
-        )
+        to = folder / "keys"
+        paths = each_part("hash", to, _hashed, parts, (read, config), workers, progress)
         spill = Parts.of(paths)
         slices = spill.slices(slice_items)
         pairs = tuple(folder / "pairs" / f"{piece}-of-{slices}" for piece in range(slices))

@@ -17,7 +17,7 @@ from penstock.data.dedup_groups import SLICE_ITEMS, Parts, best, grouped, spille
 from penstock.data.dedup_removed import removed_of_part
 from penstock.data.dedup_signatures import U32, MinHash, band_keys, has_words, signatures
 from penstock.data.dedup_words import Int64
-from penstock.data.dedup_work import Read, Task, read_part, run_stage, work_folder
+from penstock.data.dedup_work import Read, Task, each_part, read_part, run_stage, work_folder
 from penstock.data.shards import Progress
 
 _EDGES = 1 << 21  # joined at once
@@ -40,13 +40,8 @@ def near(
     `inputs` is the identity of what `read` gives; a folder goes on only with the same.
     """
     with work_folder(folder, {"inputs": inputs, "parts": parts, **config.identity()}):
-        paths = [folder / "bands" / f"{part:06d}" for part in range(parts)]
-        run_stage(
-            "sign",
-            [Task(paths[part], _signed, (part, read, config)) for part in range(parts)],
-            workers,
-            progress,
-        )
+        to = folder / "bands"
+        paths = each_part("sign", to, _signed, parts, (read, config), workers, progress)
         return join(folder, Parts.of(paths), config, workers, slice_items, progress)
 
 

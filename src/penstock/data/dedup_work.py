@@ -78,6 +78,22 @@ def work_folder(folder: Path, identity: dict[str, Json]) -> Iterator[None]:
         yield
 
 
+def each_part(
+    name: str,
+    folder: Path,
+    compute: Callable[..., Columns],
+    parts: int,
+    args: tuple[object, ...],
+    workers: int,
+    progress: Progress | None,
+) -> list[Path]:
+    """A stage of one file for each part: `compute(part, *args)`."""
+    paths = [folder / f"{part:06d}" for part in range(parts)]
+    tasks = [Task(path, compute, (part, *args)) for part, path in enumerate(paths)]
+    run_stage(name, tasks, workers, progress)
+    return paths
+
+
 def run_stage(
     name: str, tasks: Sequence[Task], workers: int, progress: Progress | None = None
 ) -> None:

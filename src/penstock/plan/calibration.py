@@ -114,7 +114,7 @@ def band(job: Job, records: Sequence[Record], usual: Band) -> Band:
     return Band(math.exp(-off), math.exp(off))
 
 
-def applied(step: StepTime, by: float, runs: int) -> StepTime:
+def applied(step: StepTime, by: float) -> StepTime:
     """The step with every part scaled; one factor cannot say which part was off."""
     if by == 1.0:
         return step
@@ -123,5 +123,4 @@ def applied(step: StepTime, by: float, runs: int) -> StepTime:
         parts={name: seconds * by for name, seconds in step.parts.items()},
         causes={name: seconds * by for name, seconds in step.causes.items()},
         step_s=step.step_s * by,
-        notes=(*step.notes, f"× {by:.3f}: calibrated by {runs} measured run(s) here"),
     )

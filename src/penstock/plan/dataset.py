@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from penstock.data.manifest import read_manifest
+from penstock.errors import PenstockError
 from penstock.home import home
 from penstock.run.file import Run
 
@@ -26,3 +27,14 @@ def sizes(run: Run) -> Sizes | None:
     total = max(manifest.tokens - 1, 0) // run.sequence
     held_out = max(1, int(total * run.evaluate.holdout)) if run.evaluate.holdout else 0
     return Sizes(manifest.vocab, max(0, total - held_out), held_out * run.sequence)
+
+
+def needed(run: Run) -> Sizes | None:
+    """The same; an error for a run whose length only the dataset tells."""
+    found = sizes(run)
+    if run.train.epochs and found is None:
+        raise PenstockError(
+            f"train.epochs = {run.train.epochs:g}: how long that is, only the dataset tells, and "
+            f"{run.data.dataset} is not built here; build it, or plan with train.tokens=1B"
+        )
+    return found

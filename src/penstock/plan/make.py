@@ -9,7 +9,7 @@ from penstock.plan import calibration, memory, step, step_notes
 from penstock.plan.advice import Models
 from penstock.plan.assemble import Bands, assemble
 from penstock.plan.constants import band, seen
-from penstock.plan.dataset import Sizes, sizes
+from penstock.plan.dataset import Sizes, needed
 from penstock.plan.frameworks import PENSTOCK
 from penstock.plan.job import RATE_OF, Job
 from penstock.plan.layout import Layout, choose
@@ -26,7 +26,6 @@ MODEL_WAYS = ("tensor", "pipeline", "context", "expert")
 TRAINED = Space(tensor=(1,), pipeline=(1,), context=(1,), expert=(1,), recompute=("none",))
 # Bands of jobs outside of the measured runs: half as wide again.
 UNSEEN_POWER = 1.5
-MODELS = Models(step.predict, memory.predict)
 # Measured over planned peak, 10th and 90th percentile of 126 published runs of 10 GiB and more
 # (`penstock backtest` on a table of them). The model's constants have seen these runs.
 MEMORY_BAND = Band(0.94, 1.11)
@@ -41,12 +40,7 @@ def make(
 ) -> Plan:
     """The plan of `run` on `machine`. `warnings` are what finding the machine had to assume; a
     launch gives the `layout` that it takes and what its dataset holds."""
-    data = data or sizes(run)
-    if run.train.epochs and data is None:
-        raise PenstockError(
-            f"train.epochs = {run.train.epochs:g}: how long that is, only the dataset tells, and "
-            f"{run.data.dataset} is not built here; build it, or plan with train.tokens=1B"
-        )
+    data = data or needed(run)
     picked = choice(run, machine, data.vocab if data else None, layout)
     job = picked.job
     records = calibration.matching(job, calibration.load())
@@ -55,7 +49,7 @@ def make(
     usual = _wider(Band(*band(job.shape.moe)), job, outside)
 
     def step_of(job: Job) -> StepTime:
-        return calibration.applied(step.predict(job), by, len(records))
+        return calibration.applied(step.predict(job), by)
 
     models = Models(step_of, memory.predict)
     return assemble(
@@ -72,7 +66,7 @@ def make(
             *_calibrated(by, len(records)),
             *ignored(run, job),
             *untrainable(run, job),
-            *_better(run, machine, job),
+            *_better(run, job),
         ),
         picked.options,
         picked.rejected,
@@ -193,7 +187,7 @@ def untrainable(run: Run, job: Job) -> list[str]:
     return [f"planned, not trained by this version yet: {found}"] if found else []
 
 
-def _better(run: Run, machine: Machine, job: Job) -> list[str]:
+def _better(run: Run, job: Job) -> list[str]:
     """What fits where the file's layout does not."""
     if run.layout is None or memory.predict(job).fits:
         return []

@@ -48,7 +48,7 @@ def filled(cells: Mapping[str, str], assumed: list[str]) -> Mapping[str, str]:
 
     shape = named(cells.get("model_name", ""))
     if shape and not cells.get("hidden"):
-        for column, value in _widths(shape).items():
+        for column, value in widths(shape).items():
             fill(column, value, "the model of that name")
     for sign, vocab in TOKENIZERS.items():
         if sign in notes:
@@ -72,7 +72,8 @@ def filled(cells: Mapping[str, str], assumed: list[str]) -> Mapping[str, str]:
     return full
 
 
-def _widths(shape: ModelShape) -> dict[str, int]:
+def widths(shape: ModelShape) -> dict[str, int]:
+    """The columns of a table that a shape fills."""
     return {
         "layers": shape.layers,
         "hidden": shape.hidden,

@@ -317,7 +317,8 @@ def must(found: Found, job: Job, ranks: int, space: Space | None = None) -> Foun
             f"layout: no way to spread {size:,.1f}B parameters and {job.batch} sequences a step "
             f"over {ranks} accelerators; change train.batch_tokens or the number of accelerators"
         )
-    near = _leanest(job, ranks, space or Space())
+    near = leanest(job, ranks, space or Space())
+    assert near, "something was rejected, so something is legal"
     raise PenstockError(
         f"model: {size:,.1f}B parameters fit on {ranks} × {job.machine.accelerator} in no layout; "
         f"the nearest, {near.layout}, is {_short_of(near.memory)}. Choose a smaller model, a "
@@ -325,8 +326,8 @@ def must(found: Found, job: Job, ranks: int, space: Space | None = None) -> Foun
     )
 
 
-def _leanest(job: Job, ranks: int, space: Space) -> Option:
-    """The layout that needs the least memory of all."""
+def leanest(job: Job, ranks: int, space: Space) -> Option | None:
+    """The layout that needs the least memory of all; None where none is legal."""
     lean = (_leanest_of(job, split, space) for split in splits(job, ranks, space))
     options = [_option(job, layout, 1.0) for layout in lean if layout]
-    return min(options, key=lambda option: option.memory.peak_bytes)
+    return min(options, key=lambda option: option.memory.peak_bytes, default=None)

@@ -5,16 +5,16 @@ each is a whole plan with its failures and its price. A count that no layout fit
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.ledger.causes import Cause
-from penstock.plan import calibration, limits, memory, step
+from penstock.plan import calibration, limits, step
 from penstock.plan.cost import named_in_catalog
-from penstock.plan.dataset import Sizes, sizes
+from penstock.plan.dataset import Sizes, needed
 from penstock.plan.job import Job
 from penstock.plan.layout import Layout
 from penstock.plan.machine import Machine
@@ -22,7 +22,7 @@ from penstock.plan.make import TRAINED, choice, make
 from penstock.plan.outcome import StepTime
 from penstock.plan.plan import Plan
 from penstock.plan.scale import scaled
-from penstock.plan.search import Space, search, sharded, splits
+from penstock.plan.search import Space, leanest, search
 from penstock.run.file import Run
 
 Progress = Callable[[int, int], None]  # accelerators under way, counts done
@@ -126,12 +126,7 @@ class Planner:
 
     @classmethod
     def of(cls, run: Run, machine: Machine) -> "Planner":
-        data = sizes(run)
-        if run.train.epochs and data is None:
-            raise PenstockError(
-                f"train.epochs = {run.train.epochs:g}: {run.data.dataset} is not built here, so "
-                "the length of the run is not known; build it, or write train.tokens=1B"
-            )
+        data = needed(run)
         return cls(run, machine, data)
 
     @cached_property
@@ -140,7 +135,7 @@ class Planner:
         job = self._job(1)
         records = calibration.matching(job, calibration.load())
         fastest = min(map(step.predict, limits.alone(job)), key=lambda found: found.step_s)
-        return calibration.applied(fastest, calibration.factor(job, records), len(records))
+        return calibration.applied(fastest, calibration.factor(job, records))
 
     @property
     def perfect_s(self) -> float:
@@ -206,19 +201,13 @@ def sweep(
 
 def _nothing(job: Job, count: int, space: Space) -> tuple[str, str]:
     """Limit and reason where the search found no layout."""
-    leanest = [
-        job.with_layout(replace(layout, microbatch=1, recompute=space.recompute[-1]))
-        for split in splits(job, count, space)
-        for layout in list(sharded(split, space))[-1:]
-    ]
-    if not leanest:
+    near = leanest(job, count, space)
+    if near is None:
         reason = (
             f"{job.batch:,} sequences a step cannot be spread over {count:,} accelerators; raise "
             "train.batch_tokens or use another number of accelerators"
         )
         return limits.TOO_FEW_SEQUENCES, reason
-    held = {tried.layout: memory.predict(tried) for tried in leanest}
-    layout, least = min(held.items(), key=lambda item: item[1].peak_bytes)
-    short = (least.peak_bytes - least.capacity_bytes) / 2**30
-    reason = f"out of memory in every layout; the nearest, {layout}, by {short:,.1f} GiB"
+    short = (near.memory.peak_bytes - near.memory.capacity_bytes) / 2**30
+    reason = f"out of memory in every layout; the nearest, {near.layout}, by {short:,.1f} GiB"
     return limits.NOTHING_FITS, reason
