@@ -2,9 +2,10 @@
 # else pulls another build; see scripts/setup.sh.
 PYTHON ?= python3
 VENV := .venv
+PEERS := .peers
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow bench-plan fit-plan lint format wheel clean
+.PHONY: train test test-slow test-s3 bench-data bench-plan fit-plan lint format wheel clean
 
 train: $(VENV)/.core
 	@$(BIN)/penstock train examples/stdlib.toml
@@ -14,6 +15,10 @@ test: $(VENV)/.dev
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "slow and not gpu"
+
+# Against a real S3 server (Ceph RGW, in memory): needs Debian's ceph-mon, ceph-osd and radosgw.
+test-s3: $(VENV)/.dev
+	$(BIN)/python -m pytest -m s3
 
 # Probe, plan and the default run, interleaved three times: the planned step over the measured one.
 bench-plan: $(VENV)/.core
