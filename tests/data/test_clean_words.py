@@ -33,6 +33,7 @@ def one(text: str) -> list[str]:
         ("(and/or) band/or and/order", "( | and/or | ) | band | / | or | and | / | order"),
         ("f(x): __init__ a_b ''", "f(x | ): | _ | _ | init | _ | _ | a_b | ''"),
         ("10km 5MB, 3x 10kmx 2m.", "10 | km | 5 | MB | , | 3x | 10kmx | 2 | m | ."),
+        ("Cannot (cannot) cannots gonna", "Can | not | ( | can | not | ) | cannots | gon | na"),
         ("★star mid★dle", "★ | star | mid | ★ | dle"),
     ],
 )  # fmt: skip

@@ -9,7 +9,8 @@ such as "words per document" mean nothing without it; most of its lists of excep
   last three, and a full stop after a small letter, a digit or a mark; two or more dots are one word
 - in the middle: hyphens between letters, `:<>=/` before a letter, a comma between letters, a full
   stop between a small and a capital letter, `+-*^` between digits, icons, dots; never in a URL
-- contractions (n't, 's, 're, 've, 'll, 'd, 'm) and units on a number (10km) are words
+- contractions (n't, 's, 're, 've, 'll, 'd, 'm) and units on a number (10km) are words; `cannot`,
+  `gonna` and `gotta` are two
 - a full stop stays on one letter (`a.`), on abbreviations with dots inside (`e.g.`) and on titles
 - `and/or` is one word, and so are two marks that make a face, `):` too: the thresholds were tuned
   with them
@@ -43,6 +44,8 @@ _UNITS = _codes(
     "km m dm cm mm ha nm yd in ft kg g mg t lb oz kmh mph hPa Pa mbar "
     "mb MB kb KB gb GB tb TB T G M K"
 )
+# Two words written as one: the second begins at the fourth letter.
+_JOINED = ("cannot", "gonna", "gotta")
 # Two marks that are one word.
 _FACES = ":) :( :] :} (: [: ): ;) (; =) (= =] ]= =( =[ :* :> :/ :| =/ =| 8) ''"
 _SMILEYS = np.array([ord(face[0]) << 32 | ord(face[1]) for face in _FACES.split()], np.uint64)
@@ -54,6 +57,7 @@ def begins(text: npt.NDArray[np.uint32], bits: npt.NDArray[np.uint16], first: Bo
     at = np.flatnonzero(bits & (ch.PEEL | ch.FRONT | ch.QUOTE | ch.ICON | ch.HYPHEN | ch.OTHER))
     if not at.size:
         out[_units(text, bits, first, first[1:])] = True
+        out[_joined(text, out)] = True
         return out
     marks = _Marks(text, bits, first, at)
     front, back = marks.front(), marks.back()
@@ -68,6 +72,7 @@ def begins(text: npt.NDArray[np.uint32], bits: npt.NDArray[np.uint16], first: Bo
     out[marks.contractions(end)] = True
     out[_units(text, bits, first, end)] = True
     out[_second_of_smiley(text, out, first, at)] = False
+    out[_joined(text, out)] = True
     return out
 
 
@@ -84,6 +89,23 @@ def _units(
         code = np.where(going, (code << np.uint64(8)) | np.minimum(text[where], 0xFF), code)
         going = going & ~end[where]
     return at[~going & np.isin(code, _UNITS)]
+
+
+def _joined(text: npt.NDArray[np.uint32], begins: Bools) -> Ints:
+    """Where the second word of `cannot` and its like begins."""
+    ends = np.append(begins, True)
+    found = [np.empty(0, np.int64)]
+    for word in _JOINED:
+        size = len(word)
+        room = text[: max(0, len(text) - size + 1)]
+        at = np.flatnonzero((room == ord(word[0])) | (room == ord(word[0].upper())))
+        for place, letter in enumerate(word[1:], 1):
+            at = at[text[at + place] == ord(letter)]
+        at = at[begins[at] & ends[at + size]]
+        # A blank may stand between the letters: each but the first goes on in the same word.
+        inside = np.array([ends[at + place] for place in range(1, size)]).any(axis=0)
+        found.append(at[~inside] + 3)
+    return np.concatenate(found)
 
 
 def _second_of_smiley(text: npt.NDArray[np.uint32], begins: Bools, first: Bools, at: Ints) -> Ints:
