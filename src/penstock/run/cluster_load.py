@@ -1,7 +1,6 @@
 """Reads and writes cluster files; every mistake is told at once, with its line."""
 
 import tomllib
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,22 @@ from penstock.errors import PenstockError, nearest
 from penstock.files import write_atomic
 from penstock.run import toml
 from penstock.run.cluster_file import ClusterFile
-from penstock.run.fields import Field, walk
+from penstock.run.fields import Schema
 from penstock.run.load import syntax
 from penstock.run.locate import Lines
 from penstock.run.words import Mistake, dotted, read
 
 LARGEST_BYTES = 2**22  # readings of a probe take some ten thousand
 _EXAMPLE = '[accelerator] with name = "H100", and nodes = 4 above it'
+CLUSTER = Schema(
+    ClusterFile,
+    noun="cluster file",
+    start=f"write {_EXAMPLE}",
+    absent=f"`penstock probe --out {{path}}` writes one, or write {_EXAMPLE}",
+    override="nodes=4",
+    reference="python -m penstock.run.cluster_reference",
+    missing={},
+)
 
 
 def load_cluster(path: str | Path) -> ClusterFile:
@@ -28,7 +36,7 @@ def load_cluster(path: str | Path) -> ClusterFile:
     except (ValueError, RecursionError) as error:
         raise PenstockError(f"{path}{syntax(str(error), text)}") from None
     if not table:
-        raise PenstockError(f"{path}: the file is empty; write {_EXAMPLE}")
+        raise PenstockError(f"{path}: the file is empty; {CLUSTER.start}")
     try:
         return ClusterFile.model_validate({"name": path.stem, **table})
     except ValidationError as error:
@@ -70,8 +78,7 @@ def _text(path: Path) -> str:
         if not path.is_file():
             what = "a folder" if path.is_dir() else "no such file"
             raise PenstockError(
-                f"{path}: {what}, not a cluster file; `penstock probe --out {path}` writes one, "
-                f"or write {_EXAMPLE}"
+                f"{path}: {what}, not a cluster file; {CLUSTER.absent.format(path=path)}"
             )
         if path.stat().st_size > LARGEST_BYTES:
             raise PenstockError(f"{path}: over 4 MiB, not a cluster file; name a TOML file")
@@ -88,7 +95,7 @@ def _words(detail: Any, table: dict[str, Any]) -> list[Mistake]:
     """What the schema alone cannot say in words; the rest is told as for a run file."""
     path = tuple(detail["loc"])
     plain = tuple(part for part in path if isinstance(part, str))
-    field = fields().get(plain)
+    field = CLUSTER.by_path.get(plain)
     if detail["type"] == "extra_forbidden":
         return [Mistake(path, f"{dotted(path)}: no such field. {_suggest(plain)}")]
     if detail["type"] == "literal_error" and field:
@@ -99,19 +106,13 @@ def _words(detail: Any, table: dict[str, Any]) -> list[Mistake]:
         return [
             Mistake(path, f"{dotted(path)}: not a list; write each under its own [[{plain[-1]}]]")
         ]
-    return read(detail, table)
+    return read(detail, table, CLUSTER)
 
 
 def _suggest(path: tuple[str, ...]) -> str:
     section, name = path[:-1], path[-1]
-    if homes := [known[:-1] for known in fields() if known[-1] == name]:
+    if homes := [known[:-1] for known in CLUSTER.by_path if known[-1] == name]:
         places = (f"in [{'.'.join(home)}]" if home else "at the top of the file" for home in homes)
         return f"'{name}' belongs {' or '.join(dict.fromkeys(places))}"
-    here = [known[-1] for known in fields() if known[:-1] == section]
+    here = [known[-1] for known in CLUSTER.by_path if known[:-1] == section]
     return nearest(name, here) or f"There are {', '.join(here)}"
-
-
-@cache
-def fields() -> dict[tuple[str, ...], Field]:
-    """Every field of the cluster file by its path, sections before their fields."""
-    return {field.path: field for field in walk(ClusterFile, ())}

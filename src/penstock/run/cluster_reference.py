@@ -4,13 +4,9 @@
 """
 
 import sys
-from inspect import cleandoc
 
-from penstock.run import toml
-from penstock.run.cluster_file import ClusterFile
-from penstock.run.cluster_load import fields
-from penstock.run.fields import Field
-from penstock.run.section import Section
+from penstock.run import describe
+from penstock.run.cluster_load import CLUSTER
 
 _HEAD = """\
 # The cluster file
@@ -72,28 +68,7 @@ out. Plans say for each number whether it came from the file, a probe or the cat
 
 
 def markdown() -> str:
-    parts = [_HEAD, _table("The top of the file", ClusterFile, ())]
-    for field in fields().values():
-        if field.section:
-            brackets = f"[[{field.name}]]" if field.repeated else f"[{field.name}]"
-            parts.append(_table(f"`{brackets}`", field.section, field.path))
-    return "\n".join(parts) + "\n"
-
-
-def _table(title: str, section: type[Section], path: tuple[str, ...]) -> str:
-    doc = f"{cleandoc(section.__doc__ or '')}\n\n" if path else ""
-    rows = ["| field | takes | default | |", "|---|---|---|---|"]
-    own = (f for f in fields().values() if f.path[:-1] == path and not f.section)
-    rows += [_row(field) for field in own]
-    return f"\n## {title}\n\n{doc}" + ("\n".join(rows) if rows[2:] else "")
-
-
-def _row(field: Field) -> str:
-    default = field.info.default
-    shown = "" if default in (None, ()) else f"`{toml.value(default)}`"
-    shown = "required" if field.info.is_required() else shown
-    cells = [f"`{field.path[-1]}`", field.kind["title"], shown, field.info.description or ""]
-    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+    return describe.markdown(CLUSTER, _HEAD) + "\n"
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ _SAFE = (
     "evaluate.every",
     "evaluate.tokens",
     "data.on_bad_shard",
+    "data.cache",
+    "data.cache_bytes",
 )
 
 

@@ -1,21 +1,26 @@
-"""The schema as a list: every field of the run file with its dotted path, in the file's order.
+"""The schema as a list: every field of a kind of file with its dotted path, in the file's order.
 
 Messages, overrides, the reference and the differences between runs all need to know which fields
 exist; they ask here, so that the sections stay the only description.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Literal, get_args, get_origin
+from dataclasses import field as default
+from functools import cached_property
+from types import NoneType
+from typing import Any, Generic, Literal, TypeVar, get_args, get_origin
 
 from pydantic import WithJsonSchema
 from pydantic.fields import FieldInfo
 
 from penstock.run.file import Run
+from penstock.run.model import SOURCES
 from penstock.run.section import Section
+from penstock.run.train import LENGTHS
 
 Path = tuple[str, ...]
+S = TypeVar("S", bound=Section)
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class Field:
     @property
     def choices(self) -> tuple[str, ...]:
         """The words a field takes, when it takes nothing else."""
-        annotation = self.info.annotation
+        annotation = _given(self.info.annotation)
         return get_args(annotation) if get_origin(annotation) is Literal else ()
 
     @property
@@ -45,25 +50,70 @@ class Field:
             title = f"{', '.join(quoted[:-1])} or {quoted[-1]}"
             return {"title": title, "type": "string", "enum": list(self.choices)}
         schema = _schema(self.info)
-        if _is_tuple(self.info.annotation):
+        if _is_tuple(_given(self.info.annotation)):
             return {"title": f"list of {schema['title']}", "type": "array", "items": schema}
         return schema
 
 
-@cache
+@dataclass(frozen=True)
+class Schema(Generic[S]):
+    """A kind of file: its top section, and the words that messages about such a file need."""
+
+    root: type[S]
+    noun: str  # "run file"
+    start: str  # what to do about an empty one
+    absent: str  # what to do about one that is not there; {path} is where it was looked for
+    override: str  # an example for the command line
+    reference: str  # the command that says what each field takes
+    missing: Mapping[Path, str]  # what to write for a section that must be there
+    elsewhere: Mapping[str, str] = default(default_factory=dict)  # others' names → ours
+    one_of: tuple[tuple[Path, ...], ...] = ()  # naming one takes the place of the others
+
+    @cached_property
+    def fields(self) -> tuple[Field, ...]:
+        """Every field, sections before their fields."""
+        return tuple(walk(self.root, ()))
+
+    @cached_property
+    def by_path(self) -> dict[Path, Field]:
+        return {field.path: field for field in self.fields}
+
+    def names_in(self, section: Path) -> list[str]:
+        """The names that may stand in a section; () is the top of the file."""
+        return [field.path[-1] for field in self.fields if field.path[:-1] == section]
+
+
+RUN = Schema(
+    Run,
+    noun="run file",
+    start="`penstock init` writes one that works",
+    absent="`penstock init --out {path}` writes one",
+    override="train.tokens=2B",
+    reference="penstock schema --markdown",
+    missing={("model",): '[model] with preset = "llama-3m"'},
+    elsewhere={
+        "lr": "train.learning_rate",
+        "batch_size": "train.batch_tokens (tokens, not samples)",
+        "seq_len": "data.sequence",
+        "max_steps": "train.steps",
+        "dtype": "train.precision",
+        "gpus": "cluster.accelerators",
+    },
+    one_of=(
+        tuple(("train", name) for name in LENGTHS),
+        tuple(("model", name) for name in SOURCES.values()),
+        (("data", "dataset"), ("data", "mix")),
+    ),
+)
+
+
 def fields() -> tuple[Field, ...]:
-    """Every field, sections before their fields."""
-    return tuple(walk(Run, ()))
+    """Every field of the run file."""
+    return RUN.fields
 
 
-@cache
 def by_path() -> dict[Path, Field]:
-    return {field.path: field for field in fields()}
-
-
-def names_in(section: Path) -> list[str]:
-    """The names that may stand in a section; () is the top of the file."""
-    return [field.path[-1] for field in fields() if field.path[:-1] == section]
+    return RUN.by_path
 
 
 def python_name(section: type[Section], name: str) -> str:
@@ -95,6 +145,12 @@ def _section(annotation: Any) -> type[Section] | None:
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
     return next(filter(None, map(_section, get_args(annotation))), None)
+
+
+def _given(annotation: Any) -> Any:
+    """X of `X | None`: what a field takes when it is there."""
+    parts = [part for part in get_args(annotation) if part is not NoneType]
+    return parts[0] if NoneType in get_args(annotation) and len(parts) == 1 else annotation
 
 
 def _is_tuple(annotation: Any) -> bool:

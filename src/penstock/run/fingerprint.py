@@ -32,7 +32,7 @@ def _numbers(run: Run) -> dict[str, Any]:
     model = run.model.model_dump(include={"from_", "module", "adapter"}, by_alias=True)
     return {
         "model": model | {"shape": _parts(shape) if shape else None},
-        "data": run.data.model_dump(exclude={"sequence", "on_bad_shard"})
+        "data": run.data.model_dump(exclude={"sequence", "on_bad_shard", "cache", "cache_bytes"})
         | {"sequence": run.sequence},
         "train": run.train.model_dump(exclude={"batch_tokens", "learning_rate"})
         | {"batch_tokens": run.batch_tokens, "learning_rate": run.learning_rate},

@@ -1,4 +1,4 @@
-"""Reads a run file, with overrides from the command line, and reports every mistake at once."""
+"""Reads a file of TOML, with overrides from the command line, and tells every mistake at once."""
 
 import re
 import tomllib
@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from penstock.errors import PenstockError
+from penstock.run.fields import RUN, S, Schema
 from penstock.run.file import Run
 from penstock.run.locate import Lines
 from penstock.run.override import Override, apply, read
@@ -21,31 +22,36 @@ _UNQUOTED = re.compile(r"""\s*([\w.-]+)\s*=\s*([^\s"'\[{#][^"'#]*?)\s*(?:#.*)?""
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Run:
     """The run that the file describes. `overrides` are "train.tokens=2B"; they beat the file."""
-    path = Path(path)
-    text = _read_text(path)
-    table = _parse(text, path)
+    return load_as(RUN, Path(path), overrides)
+
+
+def load_as(schema: Schema[S], path: Path, overrides: Sequence[str] = ()) -> S:
+    """The file as `schema` has it; a file that gives no name has its own."""
+    text = _read_text(path, schema)
+    table = _parse(text, path, schema)
     if not table and not overrides:
-        raise PenstockError(f"{path}: the file is empty; `penstock init` writes one that works")
-    changes, problems = read(overrides)
-    problems += apply(changes, table)
+        raise PenstockError(f"{path}: the file is empty; {schema.start}")
+    changes, problems = read(overrides, schema)
+    problems += apply(changes, table, schema)
     table.setdefault("name", _name_from(path))
     try:
-        run = Run.model_validate(table)
+        loaded = schema.root.model_validate(table)
     except ValidationError as error:
-        problems = _placed(mistakes(error, table), path, Lines(text), changes) + problems
+        problems = _placed(mistakes(error, table, schema), path, Lines(text), changes) + problems
     if problems:
         raise PenstockError("\n".join(problems))
-    return run
+    return loaded
 
 
-def _read_text(path: Path) -> str:
+def _read_text(path: Path, schema: Schema[S]) -> str:
     try:
         if path.is_dir():
-            raise PenstockError(f"{path}: a folder, not a run file; name the file in it")
+            raise PenstockError(f"{path}: a folder, not a {schema.noun}; name the file in it")
         if not path.exists():
-            raise PenstockError(f"{path}: no such file; `penstock init --out {path}` writes one")
+            raise PenstockError(f"{path}: no such file; {schema.absent.format(path=path)}")
         if not path.is_file() or path.stat().st_size > _LARGEST_BYTES:
-            raise PenstockError(f"{path}: not a run file: special or over 1 MiB; name a TOML file")
+            what = f"not a {schema.noun}: special or over 1 MiB"
+            raise PenstockError(f"{path}: {what}; name a TOML file")
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
@@ -59,11 +65,12 @@ def _read_text(path: Path) -> str:
         ) from None
 
 
-def _parse(text: str, path: Path) -> dict[str, Any]:
+def _parse(text: str, path: Path, schema: Schema[S]) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise PenstockError(f"{path}: nested too deeply for a run file; flatten it") from None
+        what = f"nested too deeply for a {schema.noun}"
+        raise PenstockError(f"{path}: {what}; flatten it") from None
     except ValueError as error:
         raise PenstockError(f"{path}{syntax(str(error), text)}") from None
 

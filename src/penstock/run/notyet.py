@@ -3,7 +3,6 @@
 The two lists are the only place that knows; when a room gets built, its line goes.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -37,14 +36,6 @@ GAPS = [
     Gap("model.from", _never, "starting from open weights", "write preset"),
     Gap("model.adapter", _never, "adapter training", "remove [model.adapter]"),
     Gap("model.experts", _only(0), "mixture of experts", "write 0"),
-    Gap(
-        "data.dataset",
-        lambda value: re.fullmatch(r"[A-Za-z0-9._-]+(@[0-9a-f]+)?", value) is not None,
-        "reading a folder, a URL or a hub",
-        'write "stdlib" or a built dataset as name@version',
-    ),
-    Gap("data.mix", _only(()), "mixing datasets", 'write dataset = "stdlib"'),
-    Gap("data.on_bad_shard", _only("stop"), "skipping bad shards", 'write "stop"'),
     Gap("train.optimizer", _only("adamw"), "muon", 'write "adamw"'),
     Gap("train.precision", _only("fp32", "bf16", "fp64"), "fp8", 'write "bf16"'),
     Gap("train.sync.local_steps", _only(1), "DiLoCo", "write 1"),

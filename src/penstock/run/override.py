@@ -6,16 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.run import fields
-from penstock.run.model import SOURCES
-from penstock.run.train import LENGTHS
-
-# Naming one of these takes the place of whichever one the file names.
-_ONE_OF = [
-    [("train", name) for name in LENGTHS],
-    [("model", name) for name in SOURCES.values()],
-    [("data", "dataset"), ("data", "mix")],
-]
+from penstock.run.fields import Field, Path, Schema
 
 
 @dataclass(frozen=True)
@@ -24,21 +15,21 @@ class Override:
     value: Any
 
 
-def read(texts: Sequence[str]) -> tuple[list[Override], list[str]]:
+def read(texts: Sequence[str], schema: Schema[Any]) -> tuple[list[Override], list[str]]:
     """The overrides, and a line for each that is none."""
     overrides, problems = [], []
     for text in texts:
         name, equals, raw = text.partition("=")
         path = tuple(part.strip() for part in name.split("."))
         if not equals or not all(path) or not raw.strip():
-            what = "not an override; write FIELD=VALUE, such as train.tokens=2B"
+            what = f"not an override; write FIELD=VALUE, such as {schema.override}"
             problems.append(f"command line: {text!r}: {what}")
         else:
-            overrides.append(Override(path, _value(path, raw.strip())))
+            overrides.append(Override(path, _value(schema.by_path.get(path), raw.strip())))
     return overrides, problems
 
 
-def apply(overrides: list[Override], table: dict[str, Any]) -> list[str]:
+def apply(overrides: list[Override], table: dict[str, Any], schema: Schema[Any]) -> list[str]:
     """Writes the overrides into a file's table; gives a line for each that has no place there."""
     problems = []
     for override in overrides:
@@ -54,19 +45,17 @@ def apply(overrides: list[Override], table: dict[str, Any]) -> list[str]:
             inner = below
         else:
             inner[override.path[-1]] = override.value
-            _displace(override.path, inner, {o.path for o in overrides})
+            others = [group for group in schema.one_of if override.path in group]
+            _displace(inner, {path for group in others for path in group}, overrides)
     return problems
 
 
-def _displace(path: tuple[str, ...], section: dict[str, Any], named: set[tuple[str, ...]]) -> None:
-    for group in _ONE_OF:
-        if path in group:
-            for other in group:
-                if other not in named:
-                    section.pop(other[-1], None)
+def _displace(section: dict[str, Any], group: set[Path], overrides: list[Override]) -> None:
+    for other in group - {override.path for override in overrides}:
+        section.pop(other[-1], None)
 
 
-def _value(path: tuple[str, ...], raw: str) -> Any:
+def _value(field: Field | None, raw: str) -> Any:
     """TOML where it parses, else the text itself; a field of text takes `7` as text too."""
     try:
         table = tomllib.loads(f"v = {raw}")
@@ -75,6 +64,5 @@ def _value(path: tuple[str, ...], raw: str) -> Any:
     value = table["v"]
     if len(table) > 1 or isinstance(value, datetime.date | datetime.time):
         return raw
-    field = fields.by_path().get(path)
     is_text = field and not field.section and field.kind["title"] in ("text", "name")
     return raw if is_text and not isinstance(value, str) else value

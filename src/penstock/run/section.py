@@ -9,7 +9,15 @@ import math
 from collections.abc import Callable
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    WithJsonSchema,
+    model_validator,
+)
 
 from penstock.run import quantity
 
@@ -185,3 +193,16 @@ Seconds = Annotated[
     PlainSerializer(quantity.show_duration),
     _schema("duration", "string", pattern=rf"{_figure} *(ms|s|min|h|days?)"),
 ]
+
+
+class Switch(Section):
+    """A table that `true` and `false` can stand for: `near = false` is `near = { on = false }`."""
+
+    on: Flag = Field(
+        True, description="Whether it is done at all; `false` may stand for the table."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, found: object) -> object:
+        return {"on": found} if isinstance(found, bool) else found

@@ -8,21 +8,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from penstock.errors import nearest
-from penstock.run import fields, toml
+from penstock.run import toml
+from penstock.run.fields import Schema
 from penstock.run.quantity import BadQuantity
-from penstock.run.section import Wrong
+from penstock.run.section import Switch, Wrong
 
 Path = tuple[str | int, ...]
 _NOT_THERE = object()
-# Names from other systems that resemble none of ours.
-_ELSEWHERE = {
-    "lr": "train.learning_rate",
-    "batch_size": "train.batch_tokens (tokens, not samples)",
-    "seq_len": "data.sequence",
-    "max_steps": "train.steps",
-    "dtype": "train.precision",
-    "gpus": "cluster.accelerators",
-}
 
 
 @dataclass(frozen=True)
@@ -31,14 +23,13 @@ class Mistake:
     text: str  # "train.tokens = 3: what is wrong; how to fix it"
 
 
-def mistakes(error: ValidationError, table: dict[str, Any]) -> list[Mistake]:
+def mistakes(error: ValidationError, table: dict[str, Any], schema: Schema[Any]) -> list[Mistake]:
     """Every mistake pydantic gathered while it read `table`."""
-    return [
-        mistake for detail in error.errors(include_url=False) for mistake in read(detail, table)
-    ]
+    details = error.errors(include_url=False)
+    return [mistake for detail in details for mistake in read(detail, table, schema)]
 
 
-def read(detail: Any, table: dict[str, Any]) -> list[Mistake]:
+def read(detail: Any, table: dict[str, Any], schema: Schema[Any]) -> list[Mistake]:
     path: Path = detail["loc"]
     cause = detail.get("ctx", {}).get("error")
     if isinstance(cause, Wrong):
@@ -48,7 +39,7 @@ def read(detail: Any, table: dict[str, Any]) -> list[Mistake]:
     if isinstance(cause, ValueError):
         return [_mistake(path, table, str(cause))]
     say = _SAY.get(detail["type"], _unexpected)
-    return [say(path, table)]
+    return [say(path, table, schema)]
 
 
 def _wrong(section: Path, field: str, what: str, table: dict[str, Any]) -> Mistake:
@@ -62,43 +53,46 @@ def _mistake(path: Path, table: dict[str, Any], what: str) -> Mistake:
     return Mistake(path, f"{dotted(path)}{shown}: {what}")
 
 
-def _unknown(path: Path, table: dict[str, Any]) -> Mistake:
-    return Mistake(path, f"{dotted(path)}: no such field. {_suggest(path)}")
+def _unknown(path: Path, table: dict[str, Any], schema: Schema[Any]) -> Mistake:
+    return Mistake(path, f"{dotted(path)}: no such field. {_suggest(path, schema)}")
 
 
-def _missing(path: Path, table: dict[str, Any]) -> Mistake:
+def _missing(path: Path, table: dict[str, Any], schema: Schema[Any]) -> Mistake:
     name = path[-1]
-    fix = '[model] with preset = "llama-3m"' if path == ("model",) else f"{name} = ..."
+    fix = schema.missing.get(_plain(path), f"{name} = ...")
     return Mistake(path, f"{dotted(path)}: missing; write {fix}")
 
 
-def _not_a_table(path: Path, table: dict[str, Any]) -> Mistake:
+def _not_a_table(path: Path, table: dict[str, Any], schema: Schema[Any]) -> Mistake:
     header = ".".join(_plain(path))
     if any(isinstance(part, int) for part in path):
         return _mistake(path, table, f"not a table; write each part under its own [[{header}]]")
+    below = schema.by_path[_plain(path)].section if _plain(path) in schema.by_path else None
+    if below and issubclass(below, Switch):
+        return _mistake(path, table, "neither true nor false nor a table; write one of them")
     what = f"a section, not a value; write [{header}] on a line of its own and its fields below it"
     return _mistake(path, table, what)
 
 
-def _not_a_list(path: Path, table: dict[str, Any]) -> Mistake:
-    field = fields.by_path()[_plain(path)]
+def _not_a_list(path: Path, table: dict[str, Any], schema: Schema[Any]) -> Mistake:
+    field = schema.by_path[_plain(path)]
     fix = f"each part under its own [[{field.name}]]" if field.repeated else 'it as ["...", "..."]'
     return Mistake(path, f"{dotted(path)}: not a list; write {fix}")
 
 
-def _not_a_choice(path: Path, table: dict[str, Any]) -> Mistake:
-    field, found = fields.by_path()[_plain(path)], _found(path, table)
+def _not_a_choice(path: Path, table: dict[str, Any], schema: Schema[Any]) -> Mistake:
+    field, found = schema.by_path[_plain(path)], _found(path, table)
     guess = nearest(found, field.choices) if isinstance(found, str) else ""
     what = f"not a choice; write {field.kind['title']}"
     return _mistake(path, table, f"{what}. {guess}" if guess else what)
 
 
-def _unexpected(path: Path, table: dict[str, Any]) -> Mistake:
-    what = "cannot be used here; `penstock schema --markdown` says what each field takes"
+def _unexpected(path: Path, table: dict[str, Any], schema: Schema[Any]) -> Mistake:
+    what = f"cannot be used here; `{schema.reference}` says what each field takes"
     return _mistake(path, table, what)
 
 
-_SAY: dict[str, Callable[[Path, dict[str, Any]], Mistake]] = {
+_SAY: dict[str, Callable[[Path, dict[str, Any], Schema[Any]], Mistake]] = {
     "extra_forbidden": _unknown,
     "missing": _missing,
     "model_type": _not_a_table,
@@ -108,15 +102,15 @@ _SAY: dict[str, Callable[[Path, dict[str, Any]], Mistake]] = {
 }
 
 
-def _suggest(path: Path) -> str:
+def _suggest(path: Path, schema: Schema[Any]) -> str:
     """Where the name belongs, the nearest name, or the names there are."""
     section, name = _plain(path)[:-1], str(path[-1])
-    known = [field.path for field in fields.fields() if not field.section]
-    if name in _ELSEWHERE:
-        return f"Write {_ELSEWHERE[name]} instead"
+    known = [field.path for field in schema.fields if not field.section]
+    if name in schema.elsewhere:
+        return f"Write {schema.elsewhere[name]} instead"
     if homes := [path[:-1] for path in known if path[-1] == name]:
         return f"'{name}' belongs {' or '.join(map(_place, homes))}"
-    here = fields.names_in(section)
+    here = schema.names_in(section)
     if guess := nearest(name, here):
         return guess
     # Further off, only a near miss is worth a guess.

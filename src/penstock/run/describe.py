@@ -1,0 +1,94 @@
+"""A schema written out: Markdown tables for people, and JSON schema for editors."""
+
+from collections.abc import Callable
+from inspect import cleandoc
+from typing import Any
+
+from penstock.run import toml
+from penstock.run.fields import Field, Path, Schema
+from penstock.run.section import Section, Switch
+
+Remark = Callable[[str], str]  # what else to say of the field or section of this name
+
+
+def _nothing(name: str) -> str:
+    return ""
+
+
+def markdown(schema: Schema[Any], head: str, remark: Remark = _nothing) -> str:
+    """A table of fields for the top of the file and for each section, below `head`."""
+    parts = [head, _table("The top of the file", schema, schema.root, (), remark)]
+    for field in schema.fields:
+        if field.section:
+            brackets = f"[[{field.name}]]" if field.repeated else f"[{field.name}]"
+            parts.append(_table(f"`{brackets}`", schema, field.section, field.path, remark))
+    return "\n".join(parts)
+
+
+def json_schema(schema: Schema[Any], remark: Remark = _nothing) -> dict[str, Any]:
+    """A JSON schema (draft 7) with the names of the file."""
+    top = _object(schema, schema.root, (), remark)
+    return {"$schema": "http://json-schema.org/draft-07/schema#", **top}
+
+
+def _table(
+    title: str, schema: Schema[Any], section: type[Section], path: Path, remark: Remark
+) -> str:
+    doc = f"{cleandoc(section.__doc__ or '')}{remark('.'.join(path))}\n\n" if path else ""
+    defaults = _defaults(section)
+    rows = [_row(field, defaults, remark) for field in _own(schema, path) if not field.section]
+    head = ["| field | takes | default | |", "|---|---|---|---|"] if rows else []
+    return f"\n## {title}\n\n{doc}" + "\n".join(head + rows)
+
+
+def _row(field: Field, defaults: dict[str, Any], remark: Remark) -> str:
+    found = defaults.get(field.path[-1])
+    default = "" if found in (None, (), []) else f"`{toml.value(found)}`"
+    if _must_stand(field):
+        default = "required"
+    what = f"{field.info.description}{remark(field.name)}"
+    cells = [f"`{field.path[-1]}`", field.kind["title"], default, what]
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+
+def _object(
+    schema: Schema[Any], section: type[Section], path: Path, remark: Remark
+) -> dict[str, Any]:
+    own = _own(schema, path)
+    required = [field.path[-1] for field in own if _must_stand(field)]
+    defaults = _defaults(section)
+    table: dict[str, Any] = {
+        "type": "object",
+        "description": cleandoc(section.__doc__ or ""),
+        "additionalProperties": False,
+        "properties": {f.path[-1]: _property(schema, f, defaults, remark) for f in own},
+    }
+    return table | ({"required": required} if required else {})
+
+
+def _property(
+    schema: Schema[Any], field: Field, defaults: dict[str, Any], remark: Remark
+) -> dict[str, Any]:
+    about: dict[str, Any] = {"description": f"{field.info.description}{remark(field.name)}"}
+    if field.section:
+        table = _object(schema, field.section, field.path, remark)
+        if issubclass(field.section, Switch):
+            return {"anyOf": [{"type": "boolean"}, table]} | about
+        return ({"type": "array", "items": table} if field.repeated else table) | about
+    default = defaults.get(field.path[-1])
+    return field.kind | about | ({} if default is None else {"default": default})
+
+
+def _must_stand(field: Field) -> bool:
+    """A name at the top need not: the file's own takes its place."""
+    return field.info.is_required() and field.name != "name"
+
+
+def _own(schema: Schema[Any], path: Path) -> list[Field]:
+    return [field for field in schema.fields if field.path[:-1] == path]
+
+
+def _defaults(section: type[Section]) -> dict[str, Any]:
+    """Defaults as they would stand in the file; fields that have none are absent."""
+    empty = section.model_construct()
+    return empty.model_dump(by_alias=True, exclude_none=True, warnings=False)
