@@ -19,17 +19,20 @@ def stream(dataset) -> Stream:
 
 
 def numbers(batch) -> list[int]:
+    batch = batch.tokens
     assert np.array_equal(batch, batch[:, :1] + np.arange(S + 1))
     return (batch[:, 0] // S).tolist()
 
 
 def test_samples_are_crops_with_one_token_more(stream):
     batch = stream.read(0, 7)
-    assert batch.shape == (7, S + 1)
-    assert batch.dtype == np.int64
+    assert batch.tokens.shape == (7, S + 1)
+    assert batch.tokens.dtype == np.int64
+    assert (batch.loss, batch.starts, batch.skipped) == (None, None, ())
+    assert batch.counted == 7 * S
     assert len(set(numbers(batch))) == 7
     assert numbers(batch) != sorted(numbers(batch))
-    assert stream.read(3, 3).shape == (0, S + 1)
+    assert stream.read(3, 3).tokens.shape == (0, S + 1)
 
 
 def test_the_tail_is_held_out_and_the_rest_comes_once_an_epoch(stream):
@@ -119,9 +122,9 @@ def test_too_small_or_senseless_is_told_with_sizes(dataset):
 def test_a_selection_of_the_held_out_is_spread_over_all_of_it(dataset):
     stream = Stream(dataset([np.arange(1001)]), sequence=10, seed=0, holdout=0.4)
     assert stream.held_out == 40
-    some = stream.read_held_out(0, 4, of=4)
+    some = stream.read_held_out(0, 4, of=4).tokens
     assert some[:, 0].tolist() == [600, 700, 800, 900]
-    halves = np.concatenate([stream.read_held_out(0, 3, of=7), stream.read_held_out(3, 7, of=7)])
-    assert (halves == stream.read_held_out(0, 7, of=7)).all()
+    halves = [stream.read_held_out(*part, of=7).tokens for part in ((0, 3), (3, 7))]
+    assert (np.concatenate(halves) == stream.read_held_out(0, 7, of=7).tokens).all()
     with pytest.raises(ValueError, match="held-out"):
         stream.read_held_out(0, 41, of=41)

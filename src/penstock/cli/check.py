@@ -46,11 +46,12 @@ def check(
 def _planned(run: Run) -> tuple[Plan | None, str]:
     """The plan and what it says of memory in words; None where it cannot be said."""
     from penstock.plan.cluster import machine_for
-    from penstock.plan.dataset import sizes
+    from penstock.plan.dataset import as_built, sizes
     from penstock.plan.make import make
 
     if run.model.module:
         return None, "not known for an own module"
+    run = as_built(run)
     data, shape = sizes(run), run.model.base()
     if data is None and (run.train.epochs or not (shape and shape.vocab)):
         return None, "not known before the dataset is built"

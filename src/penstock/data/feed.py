@@ -1,36 +1,53 @@
 """Reads ahead of the training loop on a thread, so that the next batch is a queue pop.
 
 Only the reading runs ahead: `consumed` moves when a batch is handed out, and the batches come in
-the order of their ranges whatever the thread's timing.
+the order of their ranges whatever the thread's timing. A reader may do more than read: on this
+thread a batch also starts on its way to an accelerator, while the one before it is trained on.
 """
 
+import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Sized
 from queue import SimpleQueue
+from typing import Generic, Protocol, TypeVar
 
-from penstock.data.stream import Batch, Stream
+from penstock.data.stream import Locked, Ranges
+
+Read = TypeVar("Read", bound=Sized, covariant=True)
+Given = TypeVar("Given", bound=Sized)
 
 
-class Feed:
+class Reader(Protocol[Read]):
+    """A `Stream`, or what stands before one."""
+
+    def read(self, start: int, stop: int) -> Read: ...
+
+    def plan_ahead(self, ranges: Ranges) -> None: ...
+
+
+class Feed(Generic[Given]):
     """At most `depth` batches wait in memory.
 
     An error while reading is raised by the `next` that would have returned its batch. After the
     last range `next` raises StopIteration.
     """
 
-    def __init__(self, stream: Stream, ranges: Iterator[tuple[int, int]], depth: int = 2) -> None:
+    def __init__(self, stream: Reader[Given], ranges: Ranges, depth: int = 2) -> None:
         if depth < 1:
             raise ValueError(f"depth must be at least 1, found {depth}")
         self.consumed = 0  # samples handed out
         self._stream = stream
-        self._ranges = ranges
+        shared = threading.Lock()
+        mine, theirs = (Locked(copy, shared) for copy in itertools.tee(ranges))
+        self._ranges = mine
         self._room = threading.Semaphore(depth)
-        self._ready: SimpleQueue[Batch | BaseException] = SimpleQueue()
+        self._ready: SimpleQueue[Given | BaseException] = SimpleQueue()
         self._closing = False
+        stream.plan_ahead(theirs)
         self._thread = threading.Thread(target=self._read_ahead, name="penstock-feed", daemon=True)
         self._thread.start()
 
-    def next(self) -> Batch:
+    def next(self) -> Given:
         """The batch of the next range."""
         if self._closing:
             raise RuntimeError("the feed is closed")

@@ -2,52 +2,97 @@
 
 The batch of a step is a range of positions; ranks take slices of that range. The state of a stream
 is one counter and what identifies the order, so that a run resumes at once, exactly, and on any
-number of ranks.
+number of ranks. Of a mixture, a cycle (`mix.py`) says which part each position reads.
 """
 
-import numpy as np
-import numpy.typing as npt
+import itertools
+import threading
+from collections.abc import Iterator, Sequence
 
-from penstock.data.order import ORDER, index
+import numpy as np
+
+from penstock.data.mix import MIX, cycle_of
+from penstock.data.order import Indices
+from penstock.data.order_choice import Kind
 from penstock.data.shards import Dataset
+from penstock.data.stream_batch import Batch
+from penstock.data.stream_part import Part
+from penstock.data.stream_sizes import Split, held_out_of
 from penstock.errors import PenstockError
 
-Batch = npt.NDArray[np.int64]
 State = dict[str, str | int]
+Ranges = Iterator[tuple[int, int]]
 
 
 class Stream:
     """Sample i is tokens[i*S : i*S + S + 1]: inputs are its first S tokens, targets its last S.
 
-    `holdout` is the share of the samples, at the end of the dataset, that training never sees.
+    `data` is a dataset, or several with weights. `holdout` is the share of the samples, at the end
+    of each dataset, that training never sees. `marks`: batches say where documents begin. `skip`: a
+    damaged sample keeps its position and counts nothing, instead of an error.
     """
 
-    def __init__(self, dataset: Dataset, sequence: int, seed: int, holdout: float) -> None:
+    def __init__(
+        self,
+        data: Dataset | Sequence[tuple[Dataset, float]],
+        sequence: int,
+        seed: int,
+        holdout: float,
+        order: Kind = "auto",
+        marks: bool = False,
+        skip: bool = False,
+    ) -> None:
         if sequence < 1:
             raise PenstockError(f"sequence is {sequence} tokens; it must be at least 1.")
         if not 0.0 <= holdout < 1.0:
             raise PenstockError(
                 f"holdout is {holdout}; it is a share of the samples, from 0 to under 1."
             )
-        total = max(dataset.tokens - 1, 0) // sequence
-        held_out = max(1, int(total * holdout)) if holdout > 0 else 0
-        if total - held_out < 1:
-            raise PenstockError(_too_small(dataset, sequence, total, held_out))
-        self.dataset = dataset
+        pairs = [(data, 1.0)] if isinstance(data, Dataset) else list(data)
+        _refuse_mismatch([dataset for dataset, _ in pairs])
+        self.parts = [Part(dataset, sequence, seed, holdout, order) for dataset, _ in pairs]
+        self.weights = [weight for _, weight in pairs]
+        self.cycle = cycle_of(self.weights)
         self.sequence = sequence  # tokens
         self.seed = seed
-        self.samples = total - held_out  # in each epoch of the training order
-        self.held_out = held_out  # samples
+        self.marks, self.skip = marks, skip
+        # Of a mixture: all there is. Its parts go through epochs of their own.
+        self.samples = sum(part.samples for part in self.parts)
+        splits = [Split(part.samples, part.held_out) for part in self.parts]
+        self.held_out = held_out_of(splits, self.weights)  # samples
+
+    @property
+    def dataset(self) -> Dataset:
+        """The dataset, or the first of a mixture: all of them have its tokenizer."""
+        return self.parts[0].dataset
+
+    @property
+    def vocab(self) -> int:
+        return self.dataset.vocab
+
+    @property
+    def id(self) -> str:
+        return " + ".join(part.dataset.id for part in self.parts)
+
+    @property
+    def masked(self) -> bool:
+        """Whether a batch may hold tokens that do not count."""
+        return self.skip or any(part.dataset.masked for part in self.parts)
 
     def read(self, start: int, stop: int) -> Batch:
-        """Positions [start, stop) of the training order, [stop - start, S + 1]."""
+        """Positions [start, stop) of the training order."""
         if not 0 <= start <= stop:
             raise ValueError(f"positions [{start}, {stop}) are not a range")
-        positions = np.arange(start, stop, dtype=np.uint64)
-        return self._crops(index(positions, self.samples, self.seed))
+        if len(self.parts) == 1:
+            return self._take([self.parts[0].training(start, stop)])
+        which, numbers = self.cycle.at(np.arange(start, stop))
+        starts = [
+            part.training(*_range_of(numbers[which == i])) for i, part in enumerate(self.parts)
+        ]
+        return self._take(starts, which)
 
     def read_held_out(self, start: int, stop: int, of: int | None = None) -> Batch:
-        """Held-out samples [start, stop) in storage order, [stop - start, S + 1].
+        """Held-out samples [start, stop) in storage order; of a mixture, by its weights.
 
         With `of`, [start, stop) of a selection of that many, spread evenly over all of them: the
         documents at the end of a set are few, and a part of them would be fewer still.
@@ -57,27 +102,45 @@ class Stream:
             raise ValueError(
                 f"[{start}, {stop}) of {of} is not within the {self.held_out} held-out samples"
             )
-        chosen = np.arange(start, stop, dtype=np.int64) * self.held_out // max(of, 1)
-        return self._crops(self.samples + chosen)
+        which, numbers = self.cycle.at(np.arange(start, stop))
+        counts = self.cycle.counts(of)
+        starts = [
+            part.evaluation(numbers[which == i] * part.held_out // max(int(counts[i]), 1))
+            for i, part in enumerate(self.parts)
+        ]
+        return self._take(starts, which)
+
+    def plan_ahead(self, ranges: Ranges) -> None:
+        """Tells remote datasets which positions will be read. Not more of `ranges` is used than
+        they ask for; each of them does that on a thread of its own."""
+        shared = threading.Lock()
+        for i, copy in enumerate(itertools.tee(ranges, len(self.parts))):
+            self.parts[i].plan_ahead(self._turns(i, Locked(copy, shared)))
 
     def state(self, consumed: int) -> State:
         """All it takes to go on; `consumed` counts the samples that optimizer steps have used."""
-        return {
-            "dataset": self.dataset.id,
-            "order": ORDER,
+        state: State = {
+            "dataset": self.id,
+            "order": " + ".join(dict.fromkeys(part.order.name for part in self.parts)),
             "seed": self.seed,
             "sequence": self.sequence,
             "held_out": self.held_out,
             "consumed": consumed,
         }
+        if len(self.parts) > 1:
+            quotas = ":".join(str(quota) for quota in self.cycle.quotas)
+            # What one epoch of a part is decides its order, and the sum above does not tell it.
+            held = " + ".join(str(part.held_out) for part in self.parts)
+            state |= {"mix": f"{MIX} {quotas}", "held_out": held}
+        return state
 
     def check(self, state: State) -> None:
         """Refuses a state that was saved with another order of samples."""
         here = self.state(consumed=0)
         differs = [
-            f"  {name}: saved {state.get(name)!r}, here {here[name]!r}"
-            for name in here
-            if name != "consumed" and state.get(name) != here[name]
+            f"  {name}: saved {state.get(name)!r}, here {here.get(name)!r}"
+            for name in {**here, **state}
+            if name != "consumed" and state.get(name) != here.get(name)
         ]
         if differs:
             raise PenstockError(
@@ -92,18 +155,64 @@ class Stream:
                 "The state is damaged: resume from another checkpoint."
             )
 
-    def _crops(self, samples: Batch) -> Batch:
-        crops = self.dataset.crops(samples * self.sequence, self.sequence + 1)
-        return crops.astype(np.int64)
+    def _turns(self, part: int, ranges: Ranges) -> Ranges:
+        """The ranges of a part's own samples that ranges of positions read."""
+        for start, stop in ranges:
+            which, numbers = self.cycle.at(np.arange(start, stop))
+            yield _range_of(numbers[which == part])
+
+    def _take(self, starts: list[Indices], which: Indices | None = None) -> Batch:
+        """`starts` of each part; `which` says whose turn it is, row after row."""
+        taken = [
+            part.take(own, self.marks, self.skip)
+            for part, own in zip(self.parts, starts, strict=True)
+        ]
+        if which is None or len(taken) == 1:
+            return taken[0]
+        tokens = np.empty((len(which), self.sequence + 1), dtype=np.int64)
+        loss = np.ones(tokens.shape, dtype=bool) if any(b.loss is not None for b in taken) else None
+        marks = np.empty(tokens.shape, dtype=bool) if self.marks else None
+        for i, batch in enumerate(taken):
+            rows = which == i
+            tokens[rows] = batch.tokens
+            if loss is not None and batch.loss is not None:
+                loss[rows] = batch.loss
+            if marks is not None:
+                marks[rows] = batch.starts
+        return Batch(tokens, loss, marks, tuple(s for batch in taken for s in batch.skipped))
 
 
-def _too_small(dataset: Dataset, sequence: int, total: int, held_out: int) -> str:
-    kept = f", of which {held_out} would be held out" if held_out else ""
-    return (
-        f"Dataset {dataset.id} is too small: {dataset.tokens} tokens make {total} samples of "
-        f"{sequence} tokens{kept}, and training needs at least one. "
-        "Use a shorter sequence, a smaller holdout or a larger dataset."
-    )
+class Locked(Iterator[tuple[int, int]]):
+    """An iterator that shares its source with others, on other threads."""
+
+    def __init__(self, source: Ranges, lock: threading.Lock) -> None:
+        self._source, self._lock = source, lock
+
+    def __next__(self) -> tuple[int, int]:
+        with self._lock:
+            return next(self._source)
+
+
+def _range_of(numbers: Indices) -> tuple[int, int]:
+    """A part's samples in a range of positions: without gaps, since none of them is elsewhere."""
+    return (int(numbers[0]), int(numbers[-1]) + 1) if len(numbers) else (0, 0)
+
+
+def _refuse_mismatch(datasets: list[Dataset]) -> None:
+    """Parts of a mixture that cannot be read as one."""
+    first = datasets[0]
+    for i, dataset in enumerate(datasets[1:], start=2):
+        if dataset.manifest.tokenizer != first.manifest.tokenizer:
+            raise PenstockError(
+                f"data.mix: {dataset.id} and {first.id} have different tokenizers "
+                f"({dataset.vocab} and {first.vocab} tokens), so that the same number means "
+                f"another text in each. Build one with the other's: [tokens] tokenizer = "
+                f'"{first.id}" in its recipe.'
+            )
+        if dataset.id in [other.id for other in datasets[: i - 1]]:
+            raise PenstockError(
+                f"data.mix: {dataset.id} stands there twice; list it once, with both weights added"
+            )
 
 
 def rank_slice(start: int, stop: int, rank: int, ranks: int) -> tuple[int, int]:

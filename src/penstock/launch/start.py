@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from penstock.data.home import open_dataset
-from penstock.data.shards import Dataset
 from penstock.data.stream import Stream
+from penstock.data.stream_open import kept, open_again, stream_of
 from penstock.errors import PenstockError, RunFailed
 from penstock.files import write_atomic
 from penstock.launch import foresee
@@ -17,7 +16,7 @@ from penstock.launch.resume import archive, fork_from, how_to_go_on, renamed
 from penstock.ledger.journal import SupervisorJournal
 from penstock.meter import devices
 from penstock.meter.clock import now
-from penstock.plan.dataset import Sizes
+from penstock.plan.dataset import Sizes, fitted, refuse_epochs_of_a_mixture
 from penstock.plan.layout import Layout, choose
 from penstock.run.diff import closed
 from penstock.run.file import Run
@@ -54,7 +53,7 @@ def start(
         listener.going_on(how, folder)
         if how.finished:
             return folder
-        _launch(closed(how.run), folder, machine, listener, began)
+        _launch(how.run, folder, machine, listener, began)
     return folder
 
 
@@ -74,7 +73,7 @@ def _launch(
     run: Run, folder: RunFolder, machine: devices.Devices, listener: Listener, began: float
 ) -> None:
     before = folder.read_plan()
-    layout, plan = _prepare(run, before, machine, listener)
+    run, layout, plan = _prepare(run, before, machine, listener)
     limit = foresee.limit(run, folder, layout.ranks, began)
     if "forked_from" in before:
         plan["forked_from"] = before["forked_from"]
@@ -127,48 +126,58 @@ def _supervise(
 
 def _prepare(
     run: Run, before: dict[str, Any], machine: devices.Devices, listener: Listener
-) -> tuple[Layout, dict[str, Any]]:
-    """The layout and the plan. What can be refused is, before the folder says there is a run."""
-    dataset = open_dataset(before.get("dataset", run.data.dataset), listener.progress)
-    stream = Stream(dataset, run.sequence, run.train.seed, run.evaluate.holdout)
+) -> tuple[Run, Layout, dict[str, Any]]:
+    """The run with every choice made, its layout and its plan.
+
+    What can be refused is, before the folder says there is a run.
+    """
+    refuse_epochs_of_a_mixture(run)
+    datasets = open_again(run, before, listener.progress)
+    run = closed(fitted(run, [dataset.manifest for dataset in datasets]))
+    stream = stream_of(run, datasets)
     if run.batch_samples > stream.samples:
         raise PenstockError(
-            f"train.batch_tokens = {run.batch_tokens}: more than {dataset.id} has, which is "
+            f"train.batch_tokens = {run.batch_tokens}: more than {stream.id} has, which is "
             f"{stream.samples * run.sequence} tokens; write less"
+        )
+    if run.model.module and not run.data.across_documents:
+        raise PenstockError(
+            "data.across_documents = false: only the models of Penstock keep documents apart, and "
+            "model.module is your own; write true, or mark the borders inside your module"
         )
     ranks = machine.ranks(run.cluster.accelerators)
     if run.cluster.accelerators == "all" and run.layout is None:
         ranks = min(ranks, run.batch_samples)  # more would only add up zeros
-    layout = _layout(run, dataset, machine, ranks)
+    layout = _layout(run, stream, machine, ranks)
     plan = _plan(run, stream, layout, machine)
     held_out_tokens = stream.held_out * run.sequence
-    sizes = Sizes(dataset.vocab, stream.samples, held_out_tokens)
+    sizes = Sizes(stream.vocab, stream.samples, held_out_tokens)
     plan["predicted"] = foresee.predicted(run, layout, sizes)
-    return layout, plan
+    return run, layout, plan
 
 
-def _layout(run: Run, dataset: Dataset, machine: devices.Devices, ranks: int) -> Layout:
-    shape = None if run.model.module else run.model.shape(dataset.vocab)
-    if shape is not None and shape.vocab < dataset.vocab:
+def _layout(run: Run, stream: Stream, machine: devices.Devices, ranks: int) -> Layout:
+    shape = None if run.model.module else run.model.shape(stream.vocab)
+    if shape is not None and shape.vocab < stream.vocab:
         raise PenstockError(
-            f"model.vocab = {shape.vocab}: the tokenizer of {dataset.id} has {dataset.vocab} "
-            f"tokens; set model.vocab = {dataset.vocab} or more"
+            f"model.vocab = {shape.vocab}: the tokenizer of {stream.id} has {stream.vocab} "
+            f"tokens; set model.vocab = {stream.vocab} or more"
         )
-    planned = foresee.layout_of(run, dataset.vocab) if shape is not None else None
+    planned = foresee.layout_of(run, stream.vocab) if shape is not None else None
     return planned or choose(run, shape, run.sequence, ranks, machine.kind, machine.memory_bytes)
 
 
 def _plan(run: Run, stream: Stream, layout: Layout, machine: devices.Devices) -> dict[str, Any]:
     """What was decided before the launch, kept with the run."""
-    shape = None if run.model.module else run.model.shape(stream.dataset.vocab)
+    shape = None if run.model.module else run.model.shape(stream.vocab)
     return {
         "device": machine.kind,
         "device_name": machine.name,
         "machine": str(machine),
         "layout": layout.to_json(),
         "ranks": layout.ranks,
-        "dataset": stream.dataset.id,
-        "vocab": stream.dataset.vocab,
+        "dataset": kept([part.dataset for part in stream.parts]),
+        "vocab": stream.vocab,
         "samples": stream.samples,
         "held_out": stream.held_out,
         "params": shape.params() if shape else None,

@@ -21,11 +21,16 @@ class Decoder(nn.Module):
         self.norm = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
         self.head = None if shape.tied else nn.Linear(shape.hidden, shape.vocab, bias=False)
 
-    def forward(self, tokens_bs: Tensor) -> Tensor:
+    def forward(self, tokens_bs: Tensor, starts_bs: Tensor | None = None) -> Tensor:
+        """`starts_bs` marks where documents begin: then each of them is read as if alone."""
         x_bsd = self.embed(tokens_bs)
         turn_se = rotation(tokens_bs.shape[1], self.shape, tokens_bs.device)
+        sees_bss = None
+        if starts_bs is not None:
+            turn_se = turn_se[:, places(starts_bs)]  # [2, b, s, e/2]
+            sees_bss = same_document(starts_bs)
         for layer in self.layers:
-            x_bsd = layer(x_bsd, turn_se)
+            x_bsd = layer(x_bsd, turn_se, sees_bss)
         x_bsd = self.norm(x_bsd)
         return F.linear(x_bsd, self.embed.weight) if self.head is None else self.head(x_bsd)
 
@@ -40,8 +45,8 @@ class Layer(nn.Module):
         self.ffn_norm = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
         self.ffn = SwiGLU(shape.hidden, shape.ffn)
 
-    def forward(self, x_bsd: Tensor, turn_se: Tensor) -> Tensor:
-        x_bsd = x_bsd + self.attention(self.attention_norm(x_bsd), turn_se)
+    def forward(self, x_bsd: Tensor, turn_se: Tensor, sees_bss: Tensor | None = None) -> Tensor:
+        x_bsd = x_bsd + self.attention(self.attention_norm(x_bsd), turn_se, sees_bss)
         return x_bsd + self.ffn(self.ffn_norm(x_bsd))
 
 
@@ -59,7 +64,7 @@ class Attention(nn.Module):
         self.q_norm = nn.RMSNorm(self.width, eps=shape.norm_eps) if shape.qk_norm else None
         self.k_norm = nn.RMSNorm(self.width, eps=shape.norm_eps) if shape.qk_norm else None
 
-    def forward(self, x_bsd: Tensor, turn_se: Tensor) -> Tensor:
+    def forward(self, x_bsd: Tensor, turn_se: Tensor, sees_bss: Tensor | None = None) -> Tensor:
         q_bshe = self.q(x_bsd).unflatten(-1, (self.heads, self.width))
         k_bske = self.k(x_bsd).unflatten(-1, (self.kv_heads, self.width))
         v_bske = self.v(x_bsd).unflatten(-1, (self.kv_heads, self.width))
@@ -69,7 +74,8 @@ class Attention(nn.Module):
             rotate(q_bshe, turn_se).transpose(1, 2),
             rotate(k_bske, turn_se).transpose(1, 2),
             v_bske.transpose(1, 2),
-            is_causal=True,
+            attn_mask=None if sees_bss is None else sees_bss.unsqueeze(1),
+            is_causal=sees_bss is None,
             enable_gqa=self.kv_heads != self.heads,
         )
         return self.out(out_bhse.transpose(1, 2).flatten(2))
@@ -98,9 +104,26 @@ def rotation(sequence: int, shape: ModelShape, device: torch.device) -> Tensor:
     return torch.stack((angle_se.cos(), angle_se.sin()))
 
 
+def places(starts_bs: Tensor) -> Tensor:
+    """The place of each token in its document, counted from 0; the first token begins one too."""
+    at_s = torch.arange(starts_bs.shape[1], device=starts_bs.device)
+    begin_bs = torch.where(starts_bs, at_s, 0).cummax(1).values
+    return at_s - begin_bs
+
+
+def same_document(starts_bs: Tensor) -> Tensor:
+    """Whether the token of a row may see that of a column: not a later one, not another document's.
+
+    A square of booleans for each sample: what a kernel that knows documents would not need.
+    """
+    document_bs = starts_bs.cumsum(1)
+    same_bss = document_bs.unsqueeze(2) == document_bs.unsqueeze(1)
+    return same_bss.tril()
+
+
 def rotate(x_bshe: Tensor, turn_se: Tensor) -> Tensor:
     """Rotate the two halves of each head (the Hugging Face order of channels, not interleaved)."""
-    cos, sin = turn_se.to(x_bshe.dtype).unsqueeze(2)
+    cos, sin = turn_se.to(x_bshe.dtype).unsqueeze(-2)
     a, b = x_bshe.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 

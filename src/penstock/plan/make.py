@@ -9,7 +9,7 @@ from penstock.plan import calibration, memory, step, step_notes
 from penstock.plan.advice import Models
 from penstock.plan.assemble import Bands, assemble
 from penstock.plan.constants import band, seen
-from penstock.plan.dataset import Sizes, needed
+from penstock.plan.dataset import Sizes, as_built, needed
 from penstock.plan.frameworks import PENSTOCK
 from penstock.plan.job import RATE_OF, Job
 from penstock.plan.layout import Layout, choose
@@ -40,7 +40,9 @@ def make(
 ) -> Plan:
     """The plan of `run` on `machine`. `warnings` are what finding the machine had to assume; a
     launch gives the `layout` that it takes and what its dataset holds."""
-    data = data or needed(run)
+    if data is None:
+        run = as_built(run)
+        data = needed(run)
     picked = choice(run, machine, data.vocab if data else None, layout)
     job = picked.job
     records = calibration.matching(job, calibration.load())

@@ -10,6 +10,8 @@ from functools import lru_cache
 from math import log2
 
 from penstock.catalog.shapes import ModelShape
+from penstock.data.manifest import BLOCK_BYTES, dtype_for
+from penstock.data.order_choice import BLOCK_BYTES as PIECE_BYTES
 from penstock.plan import network, operators, probed
 from penstock.plan.constants import Constants, fitted
 from penstock.plan.job import Job
@@ -18,8 +20,6 @@ from penstock.plan.outcome import COMMUNICATE_PARTS, COMPUTE_PARTS, StepTime
 
 # A zero-bubble schedule fills all but about this share of the bubble (arXiv 2401.10241, ZB-H1).
 ZERO_BUBBLE_LEFT = 1 / 3
-# A token on disk.
-TOKEN_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -362,4 +362,20 @@ def _data_s(job: Job, step_s: float) -> float:
     if not read:
         return 0.0
     nodes = max(1, -(-job.layout.ranks // job.machine.per_node))
-    return max(0.0, job.tokens * TOKEN_BYTES / nodes / read - step_s)
+    ceiling = data_tokens_per_s(read, job.shape.vocab, job.sequence, nodes)
+    return max(0.0, job.tokens / ceiling - step_s)
+
+
+def data_tokens_per_s(read: float, vocab: int, sequence: int, nodes: int = 1) -> float:
+    """Tokens of all nodes together, when each can read so many bytes a second.
+
+    From a disk or a remote store, a node reads whole blocks, and the order deals the samples of a
+    block out to all nodes. So with few nodes each reads nearly all blocks; they share the reading
+    only when they are more than a block has samples. The order jumps after `PIECE_BYTES`, and the
+    last target of each piece lies in the block behind it.
+    """
+    token_bytes = int(dtype_for(vocab)[-1])
+    samples = max(1.0, BLOCK_BYTES / (sequence * token_bytes))
+    needed = 1.0 - (1.0 - 1.0 / nodes) ** samples  # share of the blocks that a node reads
+    needed *= 1.0 + BLOCK_BYTES / PIECE_BYTES
+    return read / (token_bytes * needed)

@@ -14,7 +14,7 @@ from penstock.errors import PenstockError
 from penstock.ledger.causes import Cause
 from penstock.plan import calibration, limits, step
 from penstock.plan.cost import named_in_catalog
-from penstock.plan.dataset import Sizes, needed
+from penstock.plan.dataset import Sizes, as_built, needed
 from penstock.plan.job import Job
 from penstock.plan.layout import Layout
 from penstock.plan.machine import Machine
@@ -126,8 +126,8 @@ class Planner:
 
     @classmethod
     def of(cls, run: Run, machine: Machine) -> "Planner":
-        data = needed(run)
-        return cls(run, machine, data)
+        run = as_built(run)
+        return cls(run, machine, needed(run))
 
     @cached_property
     def perfect(self) -> StepTime:

@@ -1,30 +1,30 @@
 """Everything one rank needs to train, built once from the run folder."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from xxhash import xxh3_64_intdigest
 
 from penstock.data.feed import Feed
-from penstock.data.home import open_dataset
 from penstock.data.stream import Stream
+from penstock.data.stream_batch import Skipped
+from penstock.data.stream_open import open_again, stream_of
 from penstock.data.tokenizer import Tokenizer
 from penstock.ledger.journal import Journal
 from penstock.meter.clock import now
-from penstock.model.build import summed_loss, takes_targets
+from penstock.model.build import takes_targets
 from penstock.plan.layout import Layout
 from penstock.run.file import Run
 from penstock.run.folder import RunFolder
-from penstock.train.batch import Micro, Share, micros
+from penstock.train.batch import Loaded, Loader, Micro, Share
 from penstock.train.generate import continuation
 from penstock.train.keeper import Keeper
 from penstock.train.materialize import materialize
 from penstock.train.optimizer import adamw
 from penstock.train.replicas import Replicas, Vote
-from penstock.train.step import Stepper, summed_over
+from penstock.train.step import LossSum, Stepper, counting_loss, summed_over
 from penstock.train.world import World
 
 SAMPLE_TOKENS = 64  # written at the end of a run, so that a person can look at what the model says
@@ -38,18 +38,20 @@ class Job:
     layout: Layout
     journal: Journal
     stream: Stream
+    loader: Loader
     model: nn.Module
-    loss_sum: Callable[[Tensor, Tensor], Tensor]
+    loss_sum: LossSum
     stepper: Stepper
     keeper: Keeper
     steps: int
     peak_rate: float
     evaluated_s: float = field(default_factory=now)  # when the last validation ended
+    known_bad: set[tuple[str, str, int]] = field(default_factory=set)  # dataset, file, block
 
     def share(self, start: int, stop: int) -> Share:
         return Share.of(start, stop, self.world.rank, self.world.ranks, self.layout.microbatch)
 
-    def feed(self, after_step: int) -> Feed:
+    def feed(self, after_step: int) -> Feed[Loaded]:
         """This rank's slices of every global batch that is still to come."""
 
         def ranges() -> Iterator[tuple[int, int]]:
@@ -58,12 +60,36 @@ class Job:
                 share = self.share(start, start + self.run.batch_samples)
                 yield share.start, share.stop
 
-        return Feed(self.stream, ranges())
+        return Feed(self.loader, ranges())
 
-    def micros(self, samples: np.ndarray, of: int | None = None) -> list[Micro]:
-        """A rank's samples on the device; `of` is the size of the global range they come from."""
+    def micros(self, samples: Loaded, of: int | None = None) -> list[Micro]:
+        """A rank's samples in microbatches; `of` is the size of the global range they are from."""
+        self.tell(samples.skipped)
         count = self.share(0, of or self.run.batch_samples).micros
-        return micros(samples, count, self.layout.microbatch, self.world.device)
+        return samples.micros(count, self.layout.microbatch)
+
+    def counted(self, samples: Loaded) -> int:
+        """Tokens of the global batch that count in the loss: what its sum is divided by.
+
+        Only where some may not count do the ranks have to agree on it.
+        """
+        if not self.stream.masked:
+            return self.run.batch_tokens
+        return max(1, int(self.world.sum_(torch.tensor(samples.counted)).item()))
+
+    def tell(self, skipped: tuple[Skipped, ...]) -> None:
+        """Put damaged data on record, once for each block."""
+        for bad in skipped:
+            key = (bad.dataset, bad.file, bad.block)
+            if key not in self.known_bad:
+                self.known_bad.add(key)
+                self.journal.event(
+                    "data_skipped",
+                    dataset=bad.dataset,
+                    shard=bad.file,
+                    block=bad.block,
+                    samples=list(bad.samples),
+                )
 
     def reseed(self, step: int) -> None:
         """Whatever a module draws in a step (dropout) follows from (seed, step, rank) alone."""
@@ -74,7 +100,7 @@ class Job:
         start = now()
         share = self.share(0, self.run.batch_samples)
         before = [b.clone() for b in self.model.buffers()]
-        self.stepper.warm_up(self.micros(self.stream.read(share.start, share.stop))[:1])
+        self.stepper.warm_up(self.micros(self.loader.read(share.start, share.stop))[:1])
         for buffer, value in zip(self.model.buffers(), before, strict=True):
             buffer.copy_(value)  # running statistics must not see the warm-up
         self.journal.span("warmup", start, now())
@@ -102,9 +128,11 @@ class Job:
         start = now()
         count = min(self.stream.held_out, max(1, self.run.evaluate.tokens // self.stream.sequence))
         share = self.share(0, count)
-        samples = self.stream.read_held_out(share.start, share.stop, of=count)
+        held_out = self.stream.read_held_out(share.start, share.stop, of=count)
+        samples = self.loader.load(held_out)
+        tokens = self.counted(samples) if self.stream.masked else count * self.stream.sequence
         total = summed_over(self.model, self.loss_sum, self.micros(samples, count))
-        loss = self.world.sum_(total).item() / (count * self.stream.sequence)
+        loss = self.world.sum_(total).item() / tokens
         self.evaluated_s = now()
         self.journal.span("evaluate", start, now(), step=step, val_loss=loss, samples=count)
 
@@ -114,7 +142,7 @@ class Job:
             return  # it gives a loss, not what comes next
         start = now()
         read = self.stream.read_held_out if self.stream.held_out else self.stream.read
-        prompt = read(0, 1)[0, :PROMPT_TOKENS].tolist()
+        prompt = read(0, 1).tokens[0, :PROMPT_TOKENS].tolist()
         try:
             tokens = continuation(
                 self.model, prompt, SAMPLE_TOKENS, self.stream.sequence, self.run.train.seed
@@ -127,20 +155,19 @@ class Job:
 
 
 def build(folder: RunFolder, run: Run, layout: Layout, world: World, journal: Journal) -> Job:
-    plan = folder.read_plan()
-    dataset = open_dataset(plan["dataset"])
-    stream = Stream(dataset, run.sequence, run.train.seed, run.evaluate.holdout)
-    model = materialize(run, dataset.vocab, world)
+    stream = stream_of(run, open_again(run, folder.read_plan()))
+    model = materialize(run, stream.vocab, world)
     optimizer = adamw(model, run.train)
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     replicas = Replicas(world, list(trained.values()), run.train.sync.compress, list(trained))
-    loss_sum = summed_loss(model)
+    loss_sum = counting_loss(model)
     return Job(
         run=run,
         world=world,
         layout=layout,
         journal=journal,
         stream=stream,
+        loader=Loader(stream, world.device),
         model=model,
         loss_sum=loss_sum,
         stepper=Stepper(loss_sum, optimizer, replicas, run.train.clip),

@@ -19,9 +19,12 @@ def fit(job: Job) -> str:
         clock.begin()
         job.reseed(step)
         with clock.part("fetch"):
-            batch = job.micros(feed.next())
+            samples = feed.next()
+            batch = job.micros(samples)
+        with clock.part("exchange"):
+            tokens = job.counted(samples)
         rate = learning_rate(step - 1, job.steps, job.peak_rate, job.run.train)
-        vote = job.stepper.step(batch, job.run.batch_tokens, rate, job.wishes(step), clock)
+        vote = job.stepper.step(batch, tokens, rate, job.wishes(step), clock)
         job.keeper.refuse_bad(step, vote)
         job.record(step, vote, rate, clock.settle())
         if vote.wishes["evaluate"]:

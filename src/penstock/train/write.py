@@ -2,7 +2,7 @@
 
 import torch
 
-from penstock.data.home import open_dataset
+from penstock.data.stream_open import open_again
 from penstock.data.tokenizer import Tokenizer
 from penstock.errors import PenstockError, RunFailed
 from penstock.guard import checkpoint
@@ -20,7 +20,8 @@ def write(folder: RunFolder, text: str, count: int, temperature: float, seed: in
     damage = saved[0].damage()
     if damage:
         raise RunFailed(f"{saved[0].path} is damaged: {'; '.join(damage)}")
-    run, dataset = load(folder.run_file), open_dataset(folder.read_plan()["dataset"])
+    run = load(folder.run_file)
+    dataset = open_again(run, folder.read_plan())[0]  # the parts of a mixture share a tokenizer
     tokenizer = Tokenizer.from_json(dataset.tokenizer_json())
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = for_reading(run, dataset.vocab, device)
