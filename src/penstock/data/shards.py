@@ -1,56 +1,86 @@
-"""Reading a dataset: memory-mapped shards, each block checked against its sum before first use.
+"""Reading a dataset: crops of tokens, loss masks and document marks, from a folder or a URL.
 
-A training run reads a dataset for months from disks that flip bits now and then. An xxh3 over each
-1 MiB block costs a fraction of the read and is paid once per block and process; a mismatch stops
-with the file and the byte range.
+A training run reads a dataset for months from disks and links that flip bits now and then. An xxh3
+over each 1 MiB block costs a fraction of the read and is paid once per block and process; a
+mismatch stops with the file and the byte range.
 """
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 from blake3 import blake3
 
-from penstock.data.manifest import BLOCK_BYTES, SHARDS, TOKENIZER, Manifest, Shard, read_manifest
+from penstock.data.cache_entries import Cache
+from penstock.data.extra import extra
+from penstock.data.manifest import TOKENIZER, Manifest, read_manifest
+from penstock.data.remote_dataset import RemoteFolder
+from penstock.data.remote_store import is_url
+from penstock.data.shard_files import (
+    BadBlock,
+    LocalShard,
+    Positions,
+    ShardFiles,
+    Tokens,
+    how_to_fix,
+    size_problem,
+)
 from penstock.errors import PenstockError
 
-Tokens: TypeAlias = npt.NDArray[np.unsignedinteger]
+__all__ = ["BadBlock", "Dataset", "Progress", "Tokens"]
+
 Progress: TypeAlias = Callable[[str, int, int], None]
+_Kind = TypeVar("_Kind", bound=np.generic)
 
 
 class Dataset:
     """An immutable sequence of token ids. `open` checks manifest and sizes, not the content."""
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
-        self.folder = folder
+    def __init__(
+        self, folder: Path, manifest: Manifest, remote: RemoteFolder | None = None
+    ) -> None:
+        self.folder = folder  # of a remote dataset: its small files alone
+        self.where = remote.url if remote else str(folder)
         self.manifest = manifest
         self.tokens = manifest.tokens
         self.documents = manifest.documents
         self.vocab = manifest.vocab
         self.dtype = np.dtype(manifest.dtype)
-        self._shards = [_ShardReader(folder, shard, self.dtype) for shard in manifest.shards]
         # Shard k holds tokens [_starts[k], _starts[k + 1]).
         self._starts = np.cumsum([0, *(shard.tokens for shard in manifest.shards)], dtype=np.int64)
+        self._bounds: list[int] = self._starts.tolist()
+        self._remote = remote
+        self._shards: list[ShardFiles] = [
+            remote.shard(shard, self.dtype, int(first))
+            if remote
+            else LocalShard(folder, shard, self.dtype, int(first))
+            for shard, first in zip(manifest.shards, self._starts, strict=False)
+        ]
+        self._local = [shard for shard in self._shards if isinstance(shard, LocalShard)]
 
     @staticmethod
-    def open(folder: Path | str) -> "Dataset":
-        folder = Path(folder)
+    def open(where: Path | str, cache: Cache | None = None) -> "Dataset":
+        """The dataset in a folder, or at a URL (s3, gs, az, http or https), through a cache."""
+        if is_url(where):
+            remote = RemoteFolder.open(str(where), cache or Cache.default())
+            return Dataset(remote.folder, remote.manifest, remote)
+        folder = Path(where)
         manifest = read_manifest(folder)
         wrong = [
             problem
             for shard in manifest.shards
             for file, (_, size) in shard.files().items()
-            if (problem := _size_problem(folder / file, size))
+            if (problem := size_problem(folder / file, size))
         ]
         if not (folder / TOKENIZER).is_file():
             wrong.append(f"{folder / TOKENIZER} is missing")
         if wrong:
             more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-            raise PenstockError(f"{wrong[0]}{more}. {_how_to_fix(folder)}")
+            raise PenstockError(f"{wrong[0]}{more}. {how_to_fix(folder)}")
         return Dataset(folder, manifest)
 
     @property
@@ -61,10 +91,23 @@ class Dataset:
     def version(self) -> str:
         return self.manifest.version
 
+    @cached_property
+    def masked(self) -> bool:
+        """Whether some of the tokens are no targets of the loss."""
+        return any(shard.mask for shard in self.manifest.shards)
+
     def tokenizer_json(self) -> bytes:
         """The tokenizer that made these tokens, checked against the manifest."""
         path = self.folder / TOKENIZER
-        return _read_checked(path, self.manifest.tokenizer, self.folder)
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            raise PenstockError(f"{path} is missing. {how_to_fix(self.folder)}") from None
+        if blake3(content).hexdigest() != self.manifest.tokenizer:
+            raise PenstockError(
+                f"{path} is damaged: it does not match its hash. {how_to_fix(self.folder)}"
+            )
+        return content
 
     def read(self, start: int, stop: int) -> Tokens:
         """Tokens [start, stop), across shard borders, as stored."""
@@ -72,40 +115,77 @@ class Dataset:
             raise ValueError(
                 f"tokens [{start}, {stop}) are not within the {self.tokens} of {self.id}"
             )
-        out = np.empty(stop - start, dtype=self.dtype)
-        at = start
-        while at < stop:
-            k = int(np.searchsorted(self._starts, at, side="right")) - 1
-            first, last = int(self._starts[k]), int(self._starts[k + 1])
-            end = min(stop, last)
-            out[at - start : end - start] = self._shards[k].read(at - first, end - first)
-            at = end
-        return out
+        return self.crops(np.array([start]), stop - start)[0]
 
-    def crops(self, starts: npt.NDArray[np.int64], length: int) -> Tokens:
-        """Row i is tokens [starts[i], starts[i] + length), [len(starts), length] as stored."""
+    def crops(
+        self, starts: Positions, length: int, dtype: npt.DTypeLike | None = None
+    ) -> npt.NDArray[Any]:
+        """Row i is tokens [starts[i], starts[i] + length), [len(starts), length] as stored, or as
+        `dtype`."""
         starts = np.asarray(starts, dtype=np.int64)
-        out = np.empty((len(starts), length), dtype=self.dtype)
-        if not out.size:
-            return out
-        if starts.min() < 0 or starts.max() + length > self.tokens:
-            raise ValueError(
-                f"crops of {length} tokens from {starts.min()} to {starts.max()} "
-                f"are not within the {self.tokens} of {self.id}"
-            )
-        inside = np.searchsorted(self._starts, starts, side="right") - 1
-        across = starts + length > self._starts[inside + 1]
-        for row in np.flatnonzero(across):
-            out[row] = self.read(int(starts[row]), int(starts[row]) + length)
-        for k in np.unique(inside[~across]):
-            rows = np.flatnonzero((inside == k) & ~across)
-            out[rows] = self._shards[k].crops(starts[rows] - self._starts[k], length)
+        if not self._remote:
+            return self._copied(starts, length, dtype or self.dtype)
+        crops = self._gather(
+            starts,
+            length,
+            self.dtype,
+            lambda k, inside, some: self._shards[k].crops(inside, some),
+        )
+        self._remote.took(starts, length)
+        return crops if dtype is None else crops.astype(dtype)
+
+    def _copied(self, starts: Positions, length: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """Row by row from the mapped files: for a batch, faster than any index."""
+        out = np.empty((len(starts), length), dtype=dtype)
+        bounds = self._bounds
+        try:
+            for row, start in zip(out, starts.tolist(), strict=True):
+                if not 0 <= start <= self.tokens - length:
+                    raise ValueError(
+                        f"the crop of {length} tokens at {start} is not within the {self.tokens} "
+                        f"of {self.id}"
+                    )
+                k, at = bisect_right(bounds, start) - 1, 0
+                while at < length:
+                    some = min(length - at, bounds[k + 1] - start - at)
+                    self._local[k].copy(start + at - bounds[k], row[at : at + some])
+                    at, k = at + some, k + 1
+        except BadBlock as bad:
+            raise bad.hits(starts, length) from None
         return out
 
-    def document_starts(self, shard: int) -> npt.NDArray[np.int64]:
+    def loss_mask(self, starts: Positions, length: int) -> npt.NDArray[np.bool_] | None:
+        """Which tokens of the crops are targets of the loss; None: all of them."""
+        return self._gather(starts, length, np.dtype(bool), self._mask) if self.masked else None
+
+    def document_marks(self, starts: Positions, length: int) -> npt.NDArray[np.bool_]:
+        """Where in the crops a document begins."""
+        return self._gather(starts, length, np.dtype(bool), self._marks)
+
+    def document_starts(self, shard: int) -> Positions:
         """Where documents start in one shard, as positions in the dataset, ascending."""
-        offsets = self._shards[shard].sidecar("docs")
-        return offsets.astype(np.int64) + self._starts[shard]
+        return self._documents(shard) + self._starts[shard]
+
+    def rows(self, shard: int) -> list[dict[str, Any]]:
+        """What is known of each document that starts in a shard; empty where nothing was kept."""
+        if not self.manifest.shards[shard].rows:
+            return []
+        packed = self._shards[shard].sidecar("rows").tobytes()
+        zstandard = extra("zstandard", "Reading what a dataset tells of its documents")
+        lines = zstandard.ZstdDecompressor().decompressobj().decompress(packed)
+        loads = extra("orjson", "Reading what a dataset tells of its documents").loads
+        return [loads(line) for line in lines.splitlines() if line]
+
+    def plan_ahead(self, starts: Iterator[Positions], length: int) -> None:
+        """Tells which crops will be asked for, batch after batch; a remote dataset fetches them
+        before they are needed. A new plan replaces the old one."""
+        if self._remote:
+            self._remote.plan_ahead(starts, length, self._starts)
+
+    def close(self) -> None:
+        """Ends what works in the background."""
+        if self._remote:
+            self._remote.close()
 
     def verify(self, progress: Progress | None = None) -> list[str]:
         """Hashes every file in full; each problem is one line. No problem, empty list."""
@@ -116,96 +196,79 @@ class Dataset:
         for done, (file, digest) in enumerate(expected.items()):
             if progress:
                 progress("verify", done, len(expected))
-            path = self.folder / file
-            try:
-                found = blake3().update_mmap(path).hexdigest()
-            except OSError as error:
-                problems.append(f"{path} cannot be read: {error.strerror}")
-                continue
-            if found != digest:
-                problems.append(f"{path} has changed: BLAKE3 {found[:12]}, expected {digest[:12]}")
+            if problem := self._verify(file, digest):
+                problems.append(problem)
         if progress:
             progress("verify", len(expected), len(expected))
         return problems
 
+    def _verify(self, file: str, digest: str) -> str:
+        where = f"{self.where}/{file}"
+        try:
+            if self._remote:
+                found = self._remote.digest(file)
+            else:
+                found = blake3().update_mmap(where).hexdigest()
+        except OSError as error:
+            return f"{where} cannot be read: {error.strerror or error}"
+        if found == digest:
+            return ""
+        return f"{where} has changed: BLAKE3 {found[:12]}, expected {digest[:12]}"
 
-class _ShardReader:
-    """One shard, mapped at first use. Safe from several threads: work is at worst done twice."""
-
-    def __init__(self, folder: Path, shard: Shard, dtype: np.dtype) -> None:
-        self._folder = folder
-        self._shard = shard
-        self._dtype = dtype
-        self._path = folder / SHARDS / f"{shard.blake3}.bin"
-        self._checked = np.zeros(shard.blocks, dtype=bool)
-
-    @cached_property
-    def _tokens(self) -> Tokens:
-        # A map over a file that has shrunk kills the process with SIGBUS: look before mapping.
-        if problem := _size_problem(self._path, self._shard.bytes):
-            raise PenstockError(f"{problem}. {_how_to_fix(self._folder)}")
-        return np.asarray(np.memmap(self._path, dtype=self._dtype, mode="r"))
-
-    @cached_property
-    def _sums(self) -> npt.NDArray[np.uint64]:
-        return self.sidecar("sums")
-
-    def sidecar(self, kind: str) -> npt.NDArray[np.uint64]:
-        digest = self._shard.sums if kind == "sums" else self._shard.docs
-        path = self._folder / SHARDS / f"{digest}.{kind}"
-        return np.frombuffer(_read_checked(path, digest, self._folder), dtype="<u8")
-
-    def read(self, start: int, stop: int) -> Tokens:
-        self._check(np.array([start]), stop - start)
-        return self._tokens[start:stop]
-
-    def crops(self, starts: npt.NDArray[np.int64], length: int) -> Tokens:
-        self._check(starts, length)
-        # Rows of an overlapping view are copied whole, with no index per token.
-        return np.lib.stride_tricks.sliding_window_view(self._tokens, length)[starts]
-
-    def _check(self, starts: npt.NDArray[np.int64], length: int) -> None:
-        """Checks the blocks under the crops that this process has not checked before."""
-        if self._checked.all():
-            return
-        first = starts * self._dtype.itemsize // BLOCK_BYTES
-        last = ((starts + length) * self._dtype.itemsize - 1) // BLOCK_BYTES
-        change = np.zeros(len(self._checked) + 1, dtype=np.int64)
-        np.add.at(change, first, 1)
-        np.add.at(change, last + 1, -1)
-        for block in np.flatnonzero((np.cumsum(change[:-1]) > 0) & ~self._checked):
-            self._check_block(int(block))
-
-    def _check_block(self, block: int) -> None:
-        start = block * BLOCK_BYTES
-        stop = min(start + BLOCK_BYTES, self._shard.bytes)
-        content = self._tokens.view(np.uint8)[start:stop]
-        if xxhash.xxh3_64_intdigest(content.data) != int(self._sums[block]):
-            raise PenstockError(
-                f"{self._path} is damaged: block {block} (bytes {start} to {stop}) does not "
-                "match its checksum, so its tokens are not those that were written. "
-                f"{_how_to_fix(self._folder)}"
+    def _gather(
+        self,
+        starts: Positions,
+        length: int,
+        dtype: "np.dtype[_Kind]",
+        part: Callable[[int, Positions, int], npt.NDArray[_Kind]],
+    ) -> npt.NDArray[_Kind]:
+        """Crops put together from `part(shard, starts in it, length)`, which stay in one shard."""
+        starts = np.asarray(starts, dtype=np.int64)
+        out = np.empty((len(starts), length), dtype=dtype)
+        if not out.size:
+            return out
+        if starts.min() < 0 or starts.max() + length > self.tokens:
+            raise ValueError(
+                f"crops of {length} tokens from {starts.min()} to {starts.max()} "
+                f"are not within the {self.tokens} of {self.id}"
             )
-        self._checked[block] = True
+        shard = np.searchsorted(self._starts, starts, side="right") - 1
+        across = starts + length > self._starts[shard + 1]
+        try:
+            for row in np.flatnonzero(across):
+                start, at, k = starts[row], 0, int(shard[row])
+                while at < length:
+                    some = int(min(length - at, self._starts[k + 1] - start - at))
+                    inside = np.array([start + at - self._starts[k]])
+                    out[row, at : at + some] = part(k, inside, some)[0] if some else ()
+                    at, k = at + some, k + 1
+            for k in np.unique(shard[~across]):
+                rows = np.flatnonzero((shard == k) & ~across)
+                out[rows] = part(int(k), starts[rows] - self._starts[k], length)
+        except BadBlock as bad:
+            raise bad.hits(starts, length) from None
+        return out
 
+    def _documents(self, shard: int) -> Positions:
+        return self._shards[shard].sidecar("docs").view("<u8").astype(np.int64)
 
-def _size_problem(path: Path, size: int) -> str:
-    try:
-        found = path.stat().st_size
-    except FileNotFoundError:
-        return f"{path} is missing"
-    return "" if found == size else f"{path} has {found} bytes, expected {size}"
+    def _marks(self, shard: int, starts: Positions, length: int) -> npt.NDArray[np.bool_]:
+        documents = self._shards[shard].sidecar("docs").view("<i8")
+        marks = np.zeros((len(starts), length), dtype=bool)
+        first = np.searchsorted(documents, starts)
+        count = np.searchsorted(documents, starts + length) - first
+        row = np.repeat(np.arange(len(starts)), count)
+        # The n-th mark of a row is document first + n.
+        nth = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+        marks[row, documents[first[row] + nth] - starts[row]] = True
+        return marks
 
-
-def _read_checked(path: Path, digest: str, folder: Path) -> bytes:
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise PenstockError(f"{path} is missing. {_how_to_fix(folder)}") from None
-    if blake3(content).hexdigest() != digest:
-        raise PenstockError(f"{path} is damaged: it does not match its hash. {_how_to_fix(folder)}")
-    return content
-
-
-def _how_to_fix(folder: Path) -> str:
-    return f"Delete {folder} and build or copy the dataset again."
+    def _mask(self, shard: int, starts: Positions, length: int) -> npt.NDArray[np.bool_]:
+        if not self.manifest.shards[shard].mask:
+            return np.ones((len(starts), length), dtype=bool)
+        packed = self._shards[shard].sidecar("mask")
+        mask = np.empty((len(starts), length), dtype=bool)
+        for row, start in enumerate(starts):
+            bits = np.unpackbits(packed[start // 8 : (start + length + 7) // 8])
+            mask[row] = bits[start % 8 : start % 8 + length]
+        return mask

@@ -1,4 +1,4 @@
-"""From what the user names (files, folders, globs) to files in a fixed order.
+"""From what the user names (files, folders, globs, URLs, hub names) to files in a fixed order.
 
 Names are relative to what was given, with '/', and sorted by their bytes, so that a source has the
 same documents in the same order wherever it lies. A folder is a fence: a link that leads out of it
@@ -10,88 +10,94 @@ import glob
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from penstock.data import source_hub, source_remote
+from penstock.data.remote_store import is_url
+from penstock.data.source_files import KINDS, PACKINGS, Choice, File, Found
 from penstock.data.source_pieces import Rejected
+from penstock.data.source_saved import without_descriptions
 from penstock.errors import PenstockError
 
-KINDS = {
-    ".txt": "text",
-    ".text": "text",
-    ".md": "text",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-}
-PACKINGS = {".gz": "gzip", ".zst": "zstd"}
 
+def find(
+    given: Iterable[str | Path], kind: str = "", choice: Choice | None = None
+) -> Iterator[File | Rejected]:
+    """The files of each path, folder, glob, URL or hub name, in the order given.
 
-@dataclass(frozen=True, slots=True)
-class File:
-    name: str  # in ids and records
-    path: str  # what `open` takes
-    kind: str  # text, jsonl or parquet
-    packing: str = ""  # gzip, zstd or nothing, as the name says
-
-
-def find(given: Iterable[str | Path], kind: str = "") -> Iterator[File | Rejected]:
-    """The files of each path, folder or glob, in the order given. `kind` overrides the names'."""
+    `kind` overrides the names'; `choice` picks from a Hugging Face dataset.
+    """
     if kind not in {"", *KINDS.values()}:
         raise PenstockError(
-            f"Files of kind {kind!r} cannot be read. Use text, jsonl or parquet, or leave it out."
+            f"Files of kind {kind!r} cannot be read. Use text, jsonl, parquet or arrow, or leave "
+            "it out."
         )
+    choice = choice or Choice()
     for one in given:
-        found = sorted(_expand(Path(one)), key=lambda pair: pair[0])
+        found = sorted(_expand(one, choice), key=lambda entry: entry.name)
         if not found:
             raise PenstockError(
                 f"{one} names no file: it does not exist, is empty or matches nothing. "
                 "Give a file, a folder or a glob such as 'corpus/*.jsonl.gz'."
             )
-        for name, path, problem in found:
-            yield _typed(_readable(name), path, problem, kind)
+        for entry in found:
+            yield _typed(entry, kind)
+
+
+def open_file(file: File) -> BinaryIO:
+    """The stored bytes of a file, to read and to seek in; an OSError where that cannot be."""
+    if file.path.startswith(source_hub.SCHEME):
+        return _open_path(source_hub.download(file.path))
+    return source_remote.open_remote(file) if is_url(file.path) else open_local(file)
 
 
 def open_local(file: File) -> BinaryIO:
     """Never blocks on a pipe and never reads a device, also when one took the file's place."""
-    descriptor = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    return _open_path(file.path)
+
+
+def _open_path(path: str) -> BinaryIO:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError("not a regular file")
     return os.fdopen(descriptor, "rb", buffering=0)
 
 
-_Found = tuple[bytes, str, str]  # relative name, path, what speaks against reading it
+def _expand(given: str | Path, choice: Choice) -> Iterator[Found]:
+    if isinstance(given, str) and given.startswith("hf:"):
+        yield from source_hub.listed(given, choice)
+        return
+    if isinstance(given, str) and is_url(given):
+        yield from source_remote.listed(given)
+        return
+    path = Path(given)
+    if path.is_dir():
+        walked = _walk(os.path.realpath(path), str(path), b"")
+        yield from without_descriptions(list(walked), choice.split)
+    elif path.exists():
+        yield Found(os.fsencode(path.name), str(path))
+    elif glob.has_magic(str(path)):
+        yield from _glob(path)
 
 
-def _expand(given: Path) -> Iterator[_Found]:
-    if given.is_dir():
-        yield from _walk(os.path.realpath(given), str(given), b"")
-    elif given.exists():
-        yield os.fsencode(given.name), str(given), ""
-    elif glob.has_magic(str(given)):
-        yield from _glob(given)
-
-
-def _walk(fence: str, folder: str, prefix: bytes) -> Iterator[_Found]:
+def _walk(fence: str, folder: str, prefix: bytes) -> Iterator[Found]:
     try:
         with os.scandir(folder) as entries:
             listed = list(entries)
     except OSError as error:
-        yield prefix.rstrip(b"/"), folder, f"cannot be listed: {error.strerror}"
+        yield Found(prefix.rstrip(b"/"), folder, f"cannot be listed: {error.strerror}")
         return
     for entry in listed:
         name = prefix + os.fsencode(entry.name)
         if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
             yield from _walk(fence, entry.path, name + b"/")
         else:
-            yield name, entry.path, _against(fence, entry.path)
+            yield Found(name, entry.path, _against(fence, entry.path))
 
 
-def _glob(pattern: Path) -> Iterator[_Found]:
+def _glob(pattern: Path) -> Iterator[Found]:
     plain = []
     for part in pattern.parts:
         if glob.has_magic(part):
@@ -101,7 +107,7 @@ def _glob(pattern: Path) -> Iterator[_Found]:
     fence = os.path.realpath(start)
     for path in glob.iglob(str(pattern), recursive=True):
         if not os.path.isdir(path) or os.path.islink(path):
-            yield os.fsencode(os.path.relpath(path, start)), path, _against(fence, path)
+            yield Found(os.fsencode(os.path.relpath(path, start)), path, _against(fence, path))
 
 
 def _against(fence: str, path: str) -> str:
@@ -120,9 +126,10 @@ def _against(fence: str, path: str) -> str:
     return "" if stat.S_ISREG(mode) else "not a regular file"
 
 
-def _typed(name: str, path: str, problem: str, kind: str) -> File | Rejected:
-    if problem:
-        reason, _, detail = problem.partition(": ")
+def _typed(entry: Found, kind: str) -> File | Rejected:
+    name = _readable(entry.name)
+    if entry.problem:
+        reason, _, detail = entry.problem.partition(": ")
         return Rejected(name, reason, detail)
     stem, suffix = os.path.splitext(name.lower())
     packing = PACKINGS.get(suffix, "")
@@ -131,7 +138,7 @@ def _typed(name: str, path: str, problem: str, kind: str) -> File | Rejected:
     kind = kind or KINDS.get(suffix, "")
     if not kind:
         return Rejected(name, "unknown kind of file", f"{suffix or 'no suffix'}; name a kind")
-    return File(name, path, kind, packing)
+    return File(name, entry.path, kind, packing, entry.bytes, entry.stamp)
 
 
 def _readable(name: bytes) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import BinaryIO
 
+from penstock.data.chat_messages import NotChat, carried, take_conversation
 from penstock.data.extra import extra
 from penstock.data.source_blocks import Blocks
 from penstock.data.source_cut import Cut, cut
@@ -47,18 +48,26 @@ class _Parser:
             return aside(self._name, line, *refused.args)
         if not isinstance(record, dict):
             return aside(self._name, line, "not an object", type(record).__name__)
-        field = self._options.text
-        if field not in record:
-            return aside(self._name, line, "no text", f"no field {field!r}")
-        text = record.pop(field)
-        if not isinstance(text, str):
-            return aside(self._name, line, "text is not a string", type(text).__name__)
+        try:
+            text = self._text(record)
+        except (_Refused, NotChat) as refused:
+            return aside(self._name, line, *refused.args)
         if not text.strip():
             return aside(self._name, line, "empty")
         self._tally.encodings[encoding if plain else stored_as] += 1
-        if self._options.columns is not None:
-            record = {column: record.get(column) for column in self._options.columns}
-        return Document(f"{self._name}:{line.number}", text, record)
+        return Document(f"{self._name}:{line.number}", text, carried(record, self._options))
+
+    def _text(self, record: dict[str, object]) -> str:
+        """Taken out of the record."""
+        if self._options.chat:
+            return take_conversation(record, self._options)
+        field = self._options.text
+        if field not in record:
+            raise _Refused("no text", f"no field {field!r}")
+        text = record.pop(field)
+        if not isinstance(text, str):
+            raise _Refused("text is not a string", type(text).__name__)
+        return text
 
     def _record(self, content: bytes, encodings: tuple[str, ...]) -> tuple[object, str]:
         """The value of a line, and the encoding that it is in."""

@@ -9,12 +9,26 @@ from penstock.errors import PenstockError
 class Options:
     kind: str = ""  # text, jsonl or parquet; empty: by the file's name
     text: str = "text"  # the field or column that holds the text
+    messages: str = ""  # instead: the field with a conversation
+    prompt: str = ""  # instead: the field with a prompt, and
+    response: str = ""  # the one with what answers it
     columns: tuple[str, ...] | None = None  # carried along; None: all the others
     separator: str | None = None  # of documents in a text file; None: the file is one document
     encodings: tuple[str, ...] = ("utf-8",)  # tried in this order; a byte-order mark goes first
     most_bytes: int = 64 << 20  # of a document or a line; longer ones are kept aside
 
+    @property
+    def chat(self) -> tuple[str, ...]:
+        """The fields of a conversation; none for plain text."""
+        return tuple(field for field in (self.messages, self.prompt, self.response) if field)
+
     def __post_init__(self) -> None:
+        if bool(self.prompt) != bool(self.response) or (self.prompt and self.messages):
+            raise PenstockError(
+                "A conversation is in `messages`, or in `prompt` and `response` together; found "
+                f"messages = {self.messages!r}, prompt = {self.prompt!r}, "
+                f"response = {self.response!r}."
+            )
         if self.separator == "":
             raise PenstockError("The separator of documents is empty. Leave it out, or give one.")
         if self.most_bytes < 1:

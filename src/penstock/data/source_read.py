@@ -8,25 +8,31 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
+from penstock.data import source_arrow as arrow
 from penstock.data import source_jsonl as jsonl
 from penstock.data import source_parquet as parquet
 from penstock.data import source_text as text
-from penstock.data.source_find import File, find, open_local
+from penstock.data.source_files import Choice, File
+from penstock.data.source_find import find
+from penstock.data.source_find import open_file as open_any
 from penstock.data.source_options import Options
 from penstock.data.source_pieces import Document, Piece, Rejected, Tally
 
-# Opens the stored bytes of a file; Parquet also seeks in them. An OSError is kept aside.
+# Opens the stored bytes of a file; Parquet and Arrow also seek in them. An OSError is kept aside.
 Open: TypeAlias = Callable[[File], BinaryIO]
 
-_READERS = {"text": text.read, "jsonl": jsonl.read, "parquet": parquet.read}
+_READERS = {"text": text.read, "jsonl": jsonl.read, "parquet": parquet.read, "arrow": arrow.read}
 
 
 def read(
-    given: Iterable[str | Path], options: Options | None = None, open_file: Open = open_local
+    given: Iterable[str | Path],
+    options: Options | None = None,
+    open_file: Open = open_any,
+    choice: Choice | None = None,
 ) -> Iterator[Piece]:
-    """Everything in the paths, folders and globs that are given."""
+    """Everything in the paths, folders, globs, URLs and hub names that are given."""
     options = options or Options()
-    for file in find(given, options.kind):
+    for file in find(given, options.kind, choice):
         if isinstance(file, Rejected):
             yield file
         else:
@@ -34,7 +40,7 @@ def read(
 
 
 def read_file(
-    file: File, options: Options | None = None, open_file: Open = open_local
+    file: File, options: Options | None = None, open_file: Open = open_any
 ) -> Iterator[Piece]:
     """The pieces of one file; the last is its `Seen`."""
     tally = Tally()

@@ -1,0 +1,47 @@
+"""A file of a source, wherever it lies."""
+
+from dataclasses import dataclass
+
+KINDS = {
+    ".txt": "text",
+    ".text": "text",
+    ".md": "text",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+}
+PACKINGS = {".gz": "gzip", ".zst": "zstd"}
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    name: str  # in ids and records
+    path: str  # what `open_file` takes: a path, a URL, or hf://datasets/org/name@commit/path
+    kind: str  # text, jsonl, parquet or arrow
+    packing: str = ""  # gzip, zstd or nothing, as the name says
+    bytes: int = -1  # as stored, where a listing told it
+    stamp: str = ""  # changes with the content, where a listing told it: ETag or hash
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An entry of a listing."""
+
+    name: bytes  # relative to what was given
+    path: str
+    problem: str = ""  # what speaks against reading it: a reason, or `reason: detail`
+    bytes: int = -1
+    stamp: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which part of a Hugging Face dataset is meant; empty: all of it, at the main branch."""
+
+    revision: str = ""
+    subset: str = ""
+    split: str = ""

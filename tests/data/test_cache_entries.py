@@ -1,0 +1,211 @@
+"""The shared cache: fetched once, never over its bound, unharmed by killed processes."""
+
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.data.cache_entries import Cache, Damaged
+from penstock.data.cache_plan import SLOTS, Plan, living, planned
+from penstock.errors import PenstockError
+
+SIZE = 1000
+spawn = multiprocessing.get_context("spawn")
+
+
+def content_of(name: str) -> bytes:
+    return (name.encode() * SIZE)[:SIZE]
+
+
+def get(cache: Cache, name: str, fetched: list[str] | None = None) -> bytes:
+    def fetch() -> bytes:
+        if fetched is not None:
+            fetched.append(name)
+        return content_of(name)
+
+    return bytes(cache.entry(name, lambda found: bytes(found) == content_of(name), fetch))
+
+
+def stored(cache: Cache) -> set[str]:
+    return {path.name for path in (cache.folder / "blocks").rglob("*") if path.is_file()}
+
+
+def stored_bytes(cache: Cache) -> int:
+    total = 0
+    for folder in ("blocks", "writing"):
+        for path in (cache.folder / folder).rglob("*"):
+            try:
+                total += path.stat().st_size if path.is_file() else 0
+            except FileNotFoundError:
+                continue
+    return total
+
+
+def test_used_longest_ago_goes_first_and_planned_content_stays(tmp_path):
+    cache = Cache(tmp_path, 10 * SIZE)
+    plan = cache.plan()
+    plan.add(["aa1"])
+    for n in range(8):
+        get(cache, f"aa{n}")
+        os.utime(cache._path(f"aa{n}"), ns=(n, n))
+    os.utime(cache._path("aa0"))  # used just now
+    get(cache, "bb1")
+    get(cache, "bb2")
+    get(cache, "bb3")
+    assert stored(cache) >= {"aa0", "aa1", "bb1", "bb2", "bb3"}
+    assert not stored(cache) & {"aa2", "aa3"}
+    plan.drop(["aa1"])
+    get(cache, "bb4")
+    get(cache, "bb5")
+    assert "aa1" not in stored(cache)
+
+
+def test_a_cache_full_of_planned_content_is_passed_by(tmp_path):
+    cache = Cache(tmp_path, 3 * SIZE)
+    plan = cache.plan()
+    names = ["aa1", "aa2", "aa3"]
+    plan.add(names)
+    for name in [*names, "bb1"]:
+        assert get(cache, name) == content_of(name)
+    assert stored(cache) == set(names)
+    plan.close()  # nobody needs them any more
+    get(cache, "bb1")
+    assert "bb1" in stored(cache)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    uses=st.lists(st.integers(0, 12), max_size=40),
+    bound=st.integers(1, 8),
+)
+def test_the_bound_holds_and_content_is_always_right(tmp_path_factory, uses, bound):
+    cache = Cache(tmp_path_factory.mktemp("cache"), bound * SIZE + 10)
+    for use in uses:
+        name = f"aa{use}"
+        assert get(cache, name) == content_of(name)
+        assert stored_bytes(cache) <= cache.room.most_bytes
+        assert cache.room.used() >= stored_bytes(cache)
+
+
+def test_a_wrong_fetch_is_tried_twice(tmp_path):
+    cache = Cache(tmp_path, 10 * SIZE)
+    answers = [b"bad", b"good"]
+    assert cache.entry("aa", lambda found: found == b"good", lambda: answers.pop(0)) == b"good"
+    calls: list[int] = []
+    with pytest.raises(Damaged):
+        cache.entry("bb", lambda found: False, lambda: calls.append(1) or b"")
+    assert len(calls) == 2
+    assert stored(cache) == {"aa"}
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PenstockError, match=r"PENSTOCK_CACHE"):
+        Cache(tmp_path / "file" / "cache")
+
+
+def test_where_and_how_large(tmp_path, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "named"))
+    monkeypatch.setenv("PENSTOCK_CACHE_BYTES", "3 MiB")
+    cache = Cache.default()
+    assert (cache.folder, cache.room.most_bytes) == (tmp_path / "named", 3 << 20)
+    assert Cache.default(tmp_path / "own", 7).room.most_bytes == 7
+    monkeypatch.setenv("PENSTOCK_CACHE_BYTES", "4096")
+    assert Cache.default().room.most_bytes == 4096
+    monkeypatch.setenv("PENSTOCK_CACHE_BYTES", "much")
+    with pytest.raises(PenstockError, match="PENSTOCK_CACHE_BYTES = 'much': not a size"):
+        Cache.default()
+    monkeypatch.delenv("PENSTOCK_CACHE_BYTES")
+    assert 0 < Cache.default().room.most_bytes <= 64 << 30
+
+
+def worker(folder: str, seed: int, log: str, bound: int) -> None:
+    """Reads 300 of 40 entries; each fetch is a line in the log."""
+    cache = Cache(Path(folder), bound)
+    rng = np.random.default_rng(seed)
+    with open(log, "a") as file:
+        for number in rng.integers(0, 40, 300):
+            name, fetched = f"aa{number}", []
+            assert get(cache, name, fetched) == content_of(name)
+            with cache.room.locked():  # a sum over files that come and go is no sum
+                assert stored_bytes(cache) <= bound
+            if fetched:
+                file.write(f"{name}\n")
+                file.flush()
+
+
+def together(folder: Path, log: Path, bound: int) -> list[str]:
+    """What three processes fetched, working at once."""
+    workers = [
+        spawn.Process(target=worker, args=(str(folder), n, str(log), bound)) for n in range(3)
+    ]
+    for one in workers:
+        one.start()
+    for one in workers:
+        one.join(60)
+    assert [one.exitcode for one in workers] == [0, 0, 0]
+    return log.read_text().split()
+
+
+def test_several_processes_fetch_each_entry_once(tmp_path):
+    fetched = together(tmp_path / "cache", tmp_path / "log", 1 << 20)
+    assert len(fetched) == len(set(fetched)) == 40
+
+
+def test_several_processes_keep_the_bound(tmp_path):
+    fetched = together(tmp_path / "cache", tmp_path / "log", 12 * SIZE)
+    assert len(fetched) > 40  # room for 12 of 40: there was something to remove
+    cache = Cache(tmp_path / "cache", 12 * SIZE)
+    assert not list((cache.folder / "writing").iterdir())
+
+
+def die_writing(folder: str) -> None:
+    """Killed while it holds room, a lock on an entry, and a plan."""
+    cache = Cache(Path(folder), 4 * SIZE)
+    cache.plan().add(["aa1", "aa2"])
+
+    def fetch() -> bytes:
+        with cache.room.take(2 * SIZE) as taken:
+            assert taken is not None
+            os.kill(os.getpid(), signal.SIGKILL)
+        return b""
+
+    cache.entry("aa1", lambda found: True, fetch)
+
+
+def test_what_a_killed_process_leaves_does_no_harm(tmp_path):
+    killed = spawn.Process(target=die_writing, args=(str(tmp_path),))
+    killed.start()
+    killed.join(60)
+    assert killed.exitcode == -signal.SIGKILL
+    cache = Cache(tmp_path, 4 * SIZE)
+    assert len(list((tmp_path / "writing").iterdir())) == 1
+    for name in ("aa1", "aa2", "aa3", "aa4", "aa5"):
+        assert get(cache, name) == content_of(name)
+    assert stored_bytes(cache) <= 4 * SIZE
+    assert not list((tmp_path / "writing").iterdir())
+    assert len(stored(cache)) >= 3
+    assert living(tmp_path / "plans") == []
+
+
+def test_the_slots_of_a_plan_are_used_again(tmp_path):
+    plan = Plan(tmp_path)
+    for n in range(3):
+        names = [f"{n}-{k}" for k in range(SLOTS // 2)]
+        plan.add(names)
+        assert plan.room == SLOTS // 2
+        assert "0-0" in planned(tmp_path) or n
+        if n < 2:
+            plan.drop(names)
+    known = planned(tmp_path)
+    assert "2-0" in known
+    assert names[-1] in known
+    assert "1-5" not in known
+    assert living(tmp_path) != []
+    plan.close()
+    assert "2-0" not in planned(tmp_path)

@@ -1,0 +1,228 @@
+"""A dataset behind a URL reads as the local one, whatever the link, the store or the disk do."""
+
+import itertools
+import threading
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+from made_masks import with_masks
+from penstock.data import remote_store
+from penstock.data.cache_entries import Cache
+from penstock.data.cache_plan import planned
+from penstock.data.manifest import BLOCK_BYTES
+from penstock.data.shards import BadBlock, Dataset
+from penstock.errors import PenstockError, RunFailed
+from range_server import serve
+
+HALF = BLOCK_BYTES // 2  # tokens in a block
+
+
+@pytest.fixture
+def pair(dataset, tmp_path):
+    """(local, url, faults, cache): six blocks of tokens in two shards."""
+    rng = np.random.default_rng(0)
+    documents = [rng.integers(0, 1000, 3 * HALF - 77), rng.integers(0, 1000, 3 * HALF + 33)]
+    local = dataset(documents, shard_bytes=4 * BLOCK_BYTES)
+    local = with_masks(local.folder, rng.integers(0, 2, local.tokens).astype(bool))
+    with serve(local.folder) as (url, faults):
+        yield local, url, faults, Cache(tmp_path / "cache", 64 << 20)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(remote_store, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(remote_store.Store.__init__, "__defaults__", (0.5,))
+
+
+def opened(pair):
+    return Dataset.open(pair[1], pair[3])
+
+
+STARTS = np.array([0, HALF - 5, 2 * HALF, 4 * HALF - 7, 5 * HALF])
+
+
+def test_it_equals_the_local_one(pair):
+    local, url, faults, _ = pair
+    far = opened(pair)
+    assert far.id == local.id
+    assert far.where == url
+    assert far.tokenizer_json() == local.tokenizer_json()
+    for length in (1, 10, HALF + 3):
+        starts = STARTS[STARTS + length <= local.tokens]
+        assert np.array_equal(far.crops(starts, length), local.crops(starts, length))
+        assert np.array_equal(far.loss_mask(starts, length), local.loss_mask(starts, length))
+        assert np.array_equal(
+            far.document_marks(starts, length), local.document_marks(starts, length)
+        )
+    assert np.array_equal(far.read(0, local.tokens), local.read(0, local.tokens))
+    assert [far.rows(k) for k in (0, 1)] == [local.rows(k) for k in (0, 1)]
+    assert far.verify() == []
+    assert len(set(faults.blocks())) >= 6
+
+
+def test_a_block_is_fetched_once_and_then_read_from_the_cache(pair):
+    local, _, faults, _ = pair
+    opened(pair).crops(STARTS, 10)
+    asked = len(faults.blocks())
+    assert asked == len(set(faults.blocks())) == 6
+    again = opened(pair)  # another process would see the same
+    assert np.array_equal(again.crops(STARTS, 10), local.crops(STARTS, 10))
+    assert len(faults.blocks()) == asked
+
+
+def test_a_bad_block_in_the_cache_is_fetched_again(pair):
+    local, _, faults, cache = pair
+    opened(pair).crops(STARTS, 10)
+    name = f"{local.manifest.shards[0].blake3}-1"
+    path = cache.folder / "blocks" / name[:2] / name
+    content = bytearray(path.read_bytes())
+    content[9] ^= 1
+    path.write_bytes(content)
+    assert np.array_equal(opened(pair).crops(STARTS, 10), local.crops(STARTS, 10))
+    assert len(faults.blocks()) == 7
+    content[9] ^= 1
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("fault", ["busy", "cut", "flip"])
+def test_a_fault_that_passes_is_not_seen(pair, fault):
+    local, _, faults, _ = pair
+    far = opened(pair)
+    far.crops(np.array([0]), 1)  # the sums of the first shard are there
+    setattr(faults, fault, 1)
+    assert np.array_equal(far.crops(np.array([HALF]), 10), local.crops(np.array([HALF]), 10))
+    assert getattr(faults, fault) == 0
+
+
+def test_a_block_that_is_bad_in_the_store_is_named_after_a_second_fetch(pair):
+    local, url, faults, _ = pair
+    shard = local.manifest.shards[0]
+    path = local.folder / "shards" / f"{shard.blake3}.bin"
+    content = bytearray(path.read_bytes())
+    content[BLOCK_BYTES + 4] ^= 16
+    path.write_bytes(content)
+    far = opened(pair)
+    for _ in range(2):
+        with pytest.raises(BadBlock) as caught:
+            far.crops(STARTS, 10)
+        bad = caught.value
+        assert bad.file == f"{url}/shards/{shard.blake3}.bin"
+        assert (bad.block, bad.tokens) == (1, (HALF, 2 * HALF))
+        assert bad.starts.tolist() == [HALF - 5]
+    wanted = f"bytes={BLOCK_BYTES}-{2 * BLOCK_BYTES - 1}"
+    assert sum(wanted in one for one in faults.asked) == 2
+    assert far.crops(STARTS[[0, 2]], 10).shape == (2, 10)
+    (problem,) = far.verify()
+    assert f"{url}/shards/{shard.blake3}.bin has changed" in problem
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_link_that_stays_down_is_one_clear_error(pair):
+    far = opened(pair)
+    pair[2].busy = 10_000
+    with pytest.raises(RunFailed, match=r"was tried for 0\.5 s.*start again"):
+        far.crops(STARTS, 10)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_is_missing_is_named(pair, tmp_path):
+    local, url, _, cache = pair
+    with pytest.raises(PenstockError, match=r"nowhere is not a dataset.*manifest\.json"):
+        Dataset.open(f"{url}/nowhere", cache)
+    far = opened(pair)
+    path = next((local.folder / "shards").glob("*.bin"))
+    path.unlink()
+    with pytest.raises(RunFailed, match=f"{path.name}: it is not there"):
+        far.read(0, far.tokens)
+    (problem,) = far.verify()
+    assert path.name in problem
+    (local.folder / "manifest.json").write_text("{")
+    with pytest.raises(PenstockError, match=f"{url} cannot be used"):
+        opened(pair)
+
+
+def test_read_ahead_brings_what_will_be_needed(pair):
+    local, _, faults, _ = pair
+    far = opened(pair)
+    order = [STARTS[:1], STARTS[2:3], STARTS[3:]]
+    far.plan_ahead(iter(order), 10)
+    assert faults.wait_for(5)
+    far.close()
+    # Blocks 0, 2, 3 and 4 (the crop over the border), 5; in the order of their need.
+    assert len(faults.blocks()) == 5
+    assert far._remote.reach.misses == 0
+    far = opened(pair)
+    for starts in order:
+        assert np.array_equal(far.crops(starts, 10), local.crops(starts, 10))
+    assert len(faults.blocks()) == 5
+
+
+def test_read_ahead_keeps_within_its_share_and_follows_the_reader(dataset, tmp_path):
+    tokens = np.arange(40 * HALF) % 1000
+    local = dataset([tokens])
+    cache = Cache(tmp_path / "cache", 16 * BLOCK_BYTES)
+    with serve(local.folder) as (url, faults):
+        far = Dataset.open(url, cache)
+        batches = [np.array([block * HALF]) for block in range(40)]
+        far.plan_ahead(iter(batches), 10)
+        for starts in itertools.chain(batches):
+            ahead = far._remote._ahead
+            assert ahead._bytes <= 8 * BLOCK_BYTES  # half the cache
+            assert np.array_equal(far.crops(starts, 10), local.crops(starts, 10))
+            assert cache_bytes(cache) <= 16 * BLOCK_BYTES
+        far.close()
+        assert sorted(faults.blocks()) == sorted(set(faults.blocks()))
+        assert len(faults.blocks()) == 40
+
+
+def cache_bytes(cache):
+    total = 0
+    for folder in ("blocks", "writing"):
+        for path in (cache.folder / folder).rglob("*"):
+            with suppress(FileNotFoundError):
+                total += path.stat().st_size if path.is_file() else 0
+    return total
+
+
+def test_a_block_that_several_batches_need_is_counted_once_and_kept_until_the_last(
+    dataset, tmp_path
+):
+    local = dataset([np.arange(4 * HALF) % 1000])
+    cache = Cache(tmp_path / "cache", 64 * BLOCK_BYTES)
+    with serve(local.folder) as (url, faults):
+        far = Dataset.open(url, cache)
+        batches = [np.array([k % 2 * HALF, 100 + k]) for k in range(6)]
+        far.plan_ahead(iter(batches), 10)
+        assert faults.wait_for(2)
+        far._remote._ahead._threads[0].join(10)  # all is planned
+        assert far._remote._ahead._bytes == 2 * BLOCK_BYTES
+        for k, starts in enumerate(batches):
+            names = planned(cache.folder / "plans")
+            known = [f"{local.manifest.shards[0].blake3}-{block}" in names for block in (0, 1)]
+            assert known == [True, True]
+            far.crops(starts, 10)
+            assert far._remote._ahead._bytes == (0 if k == 5 else 2 * BLOCK_BYTES)
+        far.close()
+        assert len(faults.blocks()) == 2
+
+
+def test_a_reader_that_is_ahead_of_the_plan_is_caught_up_with(dataset, tmp_path):
+    local = dataset([np.arange(40 * HALF) % 1000])
+    batches = [np.array([block * HALF]) for block in range(40)]
+    begin = threading.Event()
+
+    def late():
+        begin.wait(10)
+        yield from batches
+
+    with serve(local.folder) as (url, faults):
+        far = Dataset.open(url, Cache(tmp_path / "cache", 64 * BLOCK_BYTES))
+        far.plan_ahead(late(), 10)
+        for starts in [*batches[:25], np.array([7])]:  # the last one is in no plan
+            far.crops(starts, 10)
+        begin.set()
+        assert faults.wait_for(40)  # the rest comes without being asked for
+        far.close()
+        assert len(faults.blocks()) == 40

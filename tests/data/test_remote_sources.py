@@ -1,0 +1,154 @@
+"""Sources behind URLs: listed in a fixed order, read as the local ones, never fatal in mid-file."""
+
+import gzip
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.data import remote_store, source_remote
+from penstock.data.source_files import File
+from penstock.data.source_find import find
+from penstock.data.source_options import Options
+from penstock.data.source_pieces import Document, Rejected, Seen
+from penstock.data.source_read import read
+from penstock.errors import PenstockError
+from range_server import serve
+
+
+def lines(*texts: str) -> bytes:
+    return b"".join(json.dumps({"text": text}).encode() + b"\n" for text in texts)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A bucket, so to speak."""
+    root = tmp_path / "bucket" / "raw"
+    (root / "b").mkdir(parents=True)
+    (root / "b" / "2.jsonl").write_bytes(lines("b2"))
+    (root / "b" / "10.jsonl.gz").write_bytes(gzip.compress(lines("b10")))
+    (root / "a.txt").write_text("plain")
+    (root / ".hidden").write_text("no")
+    (root / "z.bin").write_bytes(b"no")
+    rows = {"text": [f"row {n}" for n in range(1000)], "n": list(range(1000))}
+    pq.write_table(pa.table(rows), root / "c.parquet", row_group_size=100)
+    return root
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(remote_store.Store.__init__, "__defaults__", (0.5,))
+
+
+def texts(pieces) -> list[str]:
+    return [piece.text for piece in pieces if isinstance(piece, Document)]
+
+
+def test_a_prefix_reads_as_the_folder_does(folder):
+    near, far = list(read([folder])), list(read([f"file://{folder}"]))
+    assert far == near
+    assert texts(far)[:3] == ["plain", "b10", "b2"]
+    assert len(texts(far)) == 1003
+    assert {p.reason for p in far if isinstance(p, Rejected)} == {"hidden", "unknown kind of file"}
+    assert list(read([f"file://{folder}/"])) == near
+
+
+def test_the_listing_tells_what_a_content_is_known_by(folder):
+    def stamps():
+        return {
+            f.name: (f.bytes, f.stamp) for f in find([f"file://{folder}"]) if isinstance(f, File)
+        }
+
+    before = stamps()
+    assert before["a.txt"][0] == 5
+    assert all(stamp for _, stamp in before.values())
+    (folder / "a.txt").write_text("other")
+    after = stamps()
+    assert {name for name in before if before[name] != after[name]} == {"a.txt"}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("*.txt", ["a.txt"]),
+        ("b/*.jsonl*", ["b/10.jsonl.gz", "b/2.jsonl"]),
+        ("**/*.jsonl", ["b/2.jsonl"]),
+        ("**", ["a.txt", "b/10.jsonl.gz", "b/2.jsonl", "c.parquet"]),
+        ("[ab].*", ["a.txt"]),
+        ("[!b].txt", ["a.txt"]),
+        ("?.parquet", ["c.parquet"]),
+    ],
+)
+def test_globs(folder, pattern, names):
+    found = [f for f in find([f"file://{folder}/{pattern}"]) if isinstance(f, File)]
+    assert [f.path.removeprefix(f"file://{folder}/") for f in found] == names
+
+
+def test_single_files_over_http(folder):
+    with serve(folder) as (url, faults):
+        given = [f"{url}/b/2.jsonl", f"{url}/c.parquet"]
+        pieces = list(read(given))
+        assert texts(pieces) == texts(read([folder / "b" / "2.jsonl", folder / "c.parquet"]))
+        seen = [p for p in pieces if isinstance(p, Seen)]
+        assert [one.file for one in seen] == ["2.jsonl", "c.parquet"]
+        faults.ranges, faults.cut = False, 1  # the server of many a lab
+        assert list(read(given)) == pieces
+
+
+def test_a_large_file_is_read_in_chunks_and_survives_a_cut(tmp_path, monkeypatch):
+    monkeypatch.setattr(source_remote, "CHUNK_BYTES", 1000)
+    (tmp_path / "a.jsonl").write_bytes(lines(*[f"text {n}" for n in range(500)]))
+    with serve(tmp_path) as (url, faults):
+        faults.cut, faults.busy = 1, 1
+        assert texts(read([f"{url}/a.jsonl"])) == [f"text {n}" for n in range(500)]
+        assert len(faults.asked) > 10
+
+
+def test_a_file_that_breaks_in_the_middle_is_kept_aside(tmp_path, monkeypatch):
+    monkeypatch.setattr(source_remote, "CHUNK_BYTES", 1 << 20)
+    (tmp_path / "a.jsonl").write_bytes(lines(*["x" * 1000] * 3000))
+    (tmp_path / "b.jsonl").write_bytes(lines("fine"))
+    with serve(tmp_path) as (url, faults):
+        pieces = []
+        for piece in read([f"{url}/a.jsonl", f"{url}/b.jsonl"]):
+            pieces.append(piece)
+            if len(pieces) == 1:
+                faults.busy = 10_000
+            if isinstance(piece, Seen):
+                faults.busy = 0
+    assert pieces[-1].documents == 1
+    first = next(p for p in pieces if isinstance(p, Seen))
+    assert first.damage == "cannot be read"
+    assert first.blake3 == ""
+    assert 900 < first.documents < 3000
+
+
+def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.setattr(source_remote, "CHUNK_BYTES", 1 << 20)
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(lines(*["x" * 1000] * 3000))
+    pieces = read([f"file://{path}"])
+    next(pieces)
+    path.write_bytes(lines(*["y" * 1000] * 3000))
+    seen = list(pieces)[-1]
+    assert seen.damage == "cannot be read"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("file:///nowhere/at/all", "names no file"),
+        ("http://127.0.0.1:1/a.jsonl", "cannot be listed.*was tried for"),
+        ("http://127.0.0.1:1/*.jsonl", "cannot be listed.*no listing"),
+        ("http://127.0.0.1:1/a.jsonl?download=true", "cannot be listed.*queries"),
+    ],
+)
+def test_what_cannot_be_listed_is_one_clear_error(given, said):
+    with pytest.raises(PenstockError, match=said):
+        list(read([given], Options()))
+
+
+def test_a_missing_page_is_named(tmp_path):
+    with serve(tmp_path) as (url, _), pytest.raises(PenstockError, match="it is not there"):
+        list(find([f"{url}/a.jsonl"]))

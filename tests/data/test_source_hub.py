@@ -1,0 +1,114 @@
+"""`hf:org/name`, against a server that speaks the hub's endpoints to the real client."""
+
+import json
+
+import pytest
+
+from hub_server import COMMIT, hub
+from penstock.data import source_hub
+from penstock.data.source_files import Choice, File
+from penstock.data.source_find import find
+from penstock.data.source_pieces import Document, Rejected
+from penstock.data.source_read import read, read_file
+from penstock.errors import PenstockError
+
+
+def lines(*texts: str) -> bytes:
+    return b"".join(json.dumps({"text": text}).encode() + b"\n" for text in texts)
+
+
+BY_NAME = {
+    "README.md": b"# about",
+    ".gitattributes": b"",
+    "dataset_infos.json": b"{}",
+    "en/train-00000-of-00002.jsonl": lines("one"),
+    "en/train-00001-of-00002.jsonl": lines("two"),
+    "en/test-00000-of-00001.jsonl": lines("held"),
+    "de/train-00000-of-00001.jsonl": lines("eins"),
+    "notes.txt": b"not the data",
+}
+BY_CARD = {"x/a.jsonl": lines("a"), "x/b.jsonl": lines("b"), "c.jsonl": lines("c")}
+CARD = {
+    "configs": [
+        {
+            "config_name": "first",
+            "data_files": [
+                {"split": "train", "path": "x/a*"},
+                {"split": "test", "path": ["x/b.jsonl"]},
+            ],
+        },
+        {"config_name": "second", "data_files": "c.jsonl"},
+    ]
+}
+
+
+@pytest.fixture
+def endpoint(tmp_path, monkeypatch):
+    repos = {"org/names": BY_NAME, "org/card": dict(BY_CARD), "org/none": {"a.csv": b"x"}}
+    with hub(repos, {"org/card": CARD}) as url:
+        monkeypatch.setenv("HF_ENDPOINT", url)
+        monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
+        yield repos
+
+
+@pytest.mark.parametrize(
+    ("name", "choice", "texts"),
+    [
+        ("names", Choice(), ["eins", "held", "one", "two"]),
+        ("names", Choice(split="train"), ["eins", "one", "two"]),
+        ("names", Choice(subset="en"), ["held", "one", "two"]),
+        ("names", Choice(subset="en", split="test"), ["held"]),
+        ("card", Choice(), ["c", "a", "b"]),
+        ("card", Choice(subset="first"), ["a", "b"]),
+        ("card", Choice(subset="first", split="test"), ["b"]),
+        ("card", Choice(split="train"), ["c", "a"]),
+        ("card", Choice(revision=COMMIT, subset="second"), ["c"]),
+    ],
+)
+@pytest.mark.usefixtures("endpoint")
+def test_subsets_and_splits(name, choice, texts):
+    pieces = list(read([f"hf:org/{name}"], choice=choice))
+    assert [piece.text for piece in pieces if isinstance(piece, Document)] == texts
+    assert not [piece for piece in pieces if isinstance(piece, Rejected)]
+
+
+@pytest.mark.usefixtures("endpoint")
+def test_files_are_pinned_and_downloaded_once(tmp_path):
+    found = [f for f in find(["hf:org/names"], choice=Choice(split="test")) if isinstance(f, File)]
+    (file,) = found
+    assert file.path == f"hf://datasets/org/names@{COMMIT}/en/test-00000-of-00001.jsonl"
+    assert source_hub.commit(file.path) == COMMIT
+    assert file.bytes == len(BY_NAME[file.name])
+    assert file.stamp
+    assert len(list(read_file(file))) == 2
+    assert any((tmp_path / "cache" / "hub").rglob("*.jsonl"))
+
+
+def test_a_file_that_cannot_be_downloaded_is_kept_aside(endpoint):
+    (file,) = find(["hf:org/card"], choice=Choice(subset="second"))
+    del endpoint["org/card"]["c.jsonl"]
+    rejected, seen = read_file(file)
+    assert rejected.reason == seen.damage == "cannot be read"
+    assert "cannot be downloaded" in rejected.detail
+
+
+@pytest.mark.parametrize(
+    ("given", "choice", "said"),
+    [
+        ("hf:org/nothing", Choice(), "no such dataset, or it is private"),
+        ("hf:org/names", Choice(revision="v9"), "no revision 'v9'"),
+        ("hf:org/none", Choice(), r"no Parquet, JSONL.*There: a\.csv"),
+        ("hf:org/names", Choice(split="dev"), "of split 'dev'"),
+        ("hf:a b", Choice(), "Write hf:org/name"),
+    ],
+)
+@pytest.mark.usefixtures("endpoint")
+def test_what_cannot_be_listed_is_one_clear_error(given, choice, said):
+    with pytest.raises(PenstockError, match=said):
+        list(find([given], choice=choice))
+
+
+def test_no_hub_is_one_clear_error(monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    with pytest.raises(PenstockError, match="hub cannot be reached"):
+        list(find(["hf:org/names"]))

@@ -1,0 +1,123 @@
+"""Datasets in a real object store, through outages, cuts and damage."""
+
+import itertools
+import threading
+
+import numpy as np
+import pytest
+
+from cutting_proxy import cutting
+from penstock.data import remote_copy, remote_store
+from penstock.data.cache_entries import Cache
+from penstock.data.feed import Feed
+from penstock.data.manifest import BLOCK_BYTES
+from penstock.data.remote_store import Store
+from penstock.data.shards import BadBlock, Dataset
+from penstock.data.stream import Stream
+from penstock.data.writer import Writer
+from penstock.errors import PenstockError, RunFailed
+
+pytestmark = pytest.mark.s3
+HALF = BLOCK_BYTES // 2  # tokens in a block
+BLOCKS = 24
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    with Writer(tmp_path_factory.mktemp("home"), "far", 1 << 16, b"{}", 8 << 20) as writer:
+        for _ in range(BLOCKS):
+            writer.add(rng.integers(0, 1 << 16, HALF))
+        return Dataset.open(writer.finish({}, {}, {}))
+
+
+@pytest.fixture
+def url(s3, local):
+    return remote_copy.copy(local, "s3://data/sets")
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return Cache(tmp_path / "cache", 64 << 20)
+
+
+def all_batches(dataset: Dataset, steps: int) -> list[np.ndarray]:
+    """What a run reads, through the real stream and feed."""
+    stream = Stream(dataset, 2048, seed=3, holdout=0.01)
+    feed = Feed(stream, ((8 * k, 8 * k + 8) for k in range(steps)))
+    batches = [feed.next().tokens for _ in range(steps)]
+    feed.close()
+    dataset.close()
+    return batches
+
+
+def test_a_run_reads_what_it_would_read_from_disk(url, local, cache):
+    far = all_batches(Dataset.open(url, cache), 200)
+    assert all(itertools.starmap(np.array_equal, zip(far, all_batches(local, 200), strict=True)))
+    assert Dataset.open(url, cache).verify() == []
+
+
+def test_a_shard_damaged_in_the_bucket(s3, url, local, cache):
+    shard = local.manifest.shards[1]
+    name = f"shards/{shard.blake3}.bin"
+    content = bytearray((local.folder / name).read_bytes())
+    content[5] ^= 1
+    Store(url).put(name, bytes(content))
+    try:
+        far = Dataset.open(url, cache)
+        first = local.manifest.shards[0].tokens
+        with pytest.raises(BadBlock) as caught:
+            far.crops(np.array([0, first - 5, first + HALF]), 10)
+        assert caught.value.file == f"{url}/{name}"
+        assert caught.value.starts.tolist() == [first - 5]
+        assert len(far.verify()) == 1
+    finally:
+        Store(url).put(name, local.folder / name)
+
+
+def test_connections_cut_in_mid_read(s3, url, local, cache, monkeypatch):
+    with cutting("127.0.0.1", s3.port) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        far = Dataset.open(url, cache)
+        proxy.after_bytes, proxy.cuts = 300_000, 6
+        assert np.array_equal(far.read(0, far.tokens), local.read(0, local.tokens))
+        assert proxy.cut == 6
+
+
+def test_a_server_that_dies_and_comes_back(s3, url, local, cache):
+    far = Dataset.open(url, cache)
+    stream = Stream(far, 2048, seed=3, holdout=0.01)
+    feed = Feed(stream, ((8 * k, 8 * k + 8) for k in range(400)))
+    first = feed.next().tokens
+    s3.do("kill")
+    back = threading.Timer(2.0, s3.do, ("again",))
+    back.start()
+    rest = [feed.next().tokens for _ in range(399)]
+    back.join()
+    feed.close()
+    far.close()
+    near = all_batches(local, 400)
+    assert all(itertools.starmap(np.array_equal, zip([first, *rest], near, strict=True)))
+
+
+def test_a_server_that_stays_away(s3, url, cache, monkeypatch):
+    monkeypatch.setattr(remote_store.Store.__init__, "__defaults__", (2.0,))
+    far = Dataset.open(url, cache)
+    s3.do("kill")
+    try:
+        with pytest.raises(RunFailed, match=r"was tried for 2 s.*goes on where it was"):
+            far.read(0, 10)
+        with pytest.raises(PenstockError, match="cannot be opened"):
+            Dataset.open(url, cache)
+    finally:
+        s3.do("again")
+
+
+def test_wrong_credentials_and_missing_buckets(s3, url, cache, monkeypatch):
+    with pytest.raises(PenstockError, match="no such object or bucket"):
+        Dataset.open("s3://nowhere/sets/a@1", cache)
+    with pytest.raises(PenstockError, match="no such object or bucket"):
+        Dataset.open("s3://data/nowhere", cache)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with pytest.raises(PenstockError, match=r"access was refused.*AWS_SECRET_ACCESS_KEY"):
+        Dataset.open(url, cache)
