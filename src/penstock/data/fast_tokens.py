@@ -26,6 +26,7 @@ from penstock.data.manifest import dtype_for
 from penstock.data.shards import Tokens
 from penstock.data.token_blanks import with_blanks_spelled_out
 from penstock.data.token_sample import sample
+from penstock.data.token_special import Config, added_tokens, parse
 from penstock.errors import PenstockError
 
 REFERENCE = "tokenizers"
@@ -46,7 +47,6 @@ class Flat:
 
 
 _Encode: TypeAlias = Callable[[list[str]], Flat]
-_Json: TypeAlias = dict[str, object]
 
 
 class FastTokenizer:
@@ -54,7 +54,7 @@ class FastTokenizer:
 
     def __init__(self, content: bytes, engines: Sequence[str] | None = None) -> None:
         """`engines` are tried in order, by default the fast ones; the reference comes last."""
-        config = _plain(content)
+        config = parse(content)
         reference, self.vocab = _reference(config)
         self.dtype = np.dtype(dtype_for(self.vocab))
         self.engine, self._encode = REFERENCE, reference
@@ -87,31 +87,10 @@ class FastTokenizer:
         return Flat(flat.ids.astype(self.dtype, copy=False), flat.starts)
 
 
-def _plain(content: bytes) -> _Json:
-    try:
-        config = json.loads(content)
-        model = config["model"]
-        if "type" not in model and "vocab" not in model:
-            raise KeyError("vocab")
-    except (ValueError, KeyError, TypeError) as error:
-        raise PenstockError(
-            f"This is not a tokenizer.json: {type(error).__name__} {error}. "
-            "Give the file that `tokenizers` or a Hugging Face model saves under that name."
-        ) from None
-    config["truncation"] = config["padding"] = None
-    if model.get("dropout"):
-        model["dropout"] = None
-    return config
+def _reference(config: Config) -> tuple[_Encode, int]:
+    from penstock.data.tokenizer import load_engine, vocabulary  # slow to import
 
-
-def _reference(config: _Json) -> tuple[_Encode, int]:
-    from tokenizers import Tokenizer
-
-    try:
-        engine = Tokenizer.from_str(json.dumps(config))
-    except Exception as error:  # the library raises nothing more precise
-        raise PenstockError(f"tokenizers cannot load this tokenizer.json: {error}") from error
-    engine.encode_special_tokens = True
+    engine = load_engine(config)
 
     def encode(texts: list[str]) -> Flat:
         batch = engine.encode_batch_fast(texts, add_special_tokens=False)
@@ -119,11 +98,10 @@ def _reference(config: _Json) -> tuple[_Encode, int]:
         starts = np.fromiter(accumulate(map(len, parts), initial=0), np.int64, len(parts) + 1)
         return Flat(np.concatenate([np.empty(0, np.uint32), *parts]), starts)
 
-    vocab = max(engine.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-    return encode, vocab
+    return encode, vocabulary(engine)
 
 
-def _gigatoken(config: _Json) -> _Encode:
+def _gigatoken(config: Config) -> _Encode:
     gigatoken = importlib.import_module("gigatoken")
     # It always gives special tokens their ids, so it must not know them.
     engine = gigatoken.Tokenizer.from_json(
@@ -141,7 +119,7 @@ def _gigatoken(config: _Json) -> _Encode:
     return encode
 
 
-def _fastokens(config: _Json) -> _Encode:
+def _fastokens(config: Config) -> _Encode:
     # Set before its first use in the process; a user's own setting stands.
     os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
     os.environ.setdefault("FASTOKENS_SPIN_US", "0")  # its idle threads would burn a core
@@ -156,38 +134,34 @@ def _fastokens(config: _Json) -> _Encode:
     return encode
 
 
-def _fastokens_spelled(config: _Json) -> _Encode:
+def _fastokens_spelled(config: Config) -> _Encode:
     """For patterns that fastokens has no code of its own for and gives to PCRE2."""
     return _fastokens(with_blanks_spelled_out(config))
 
 
-# The faster one first.
+# The faster one first; gigatoken is slow until it has seen much text.
 FAST = {
-    "gigatoken": _gigatoken,
     "fastokens": _fastokens,
+    "gigatoken": _gigatoken,
     "fastokens-spelled": _fastokens_spelled,
 }
 
 
-def _plain_added(config: _Json) -> list[_Json]:
-    added = config.get("added_tokens") or []
-    assert isinstance(added, list)
-    return [token for token in added if not token.get("special")]
+def _plain_added(config: Config) -> list[Config]:
+    return [token for token in added_tokens(config) if not token.get("special")]
 
 
 class _Judge:
     """Accepts an engine that loads the tokenizer and gives the right ids; else writes a note."""
 
-    def __init__(self, config: _Json, reference: _Encode) -> None:
+    def __init__(self, config: Config, reference: _Encode) -> None:
         self._config = config
         self._reference = reference
         self.notes: list[str] = []
 
     @cached_property
     def _texts(self) -> list[str]:
-        added = self._config.get("added_tokens") or []
-        assert isinstance(added, list)
-        return sample([str(token.get("content", "")) for token in added])
+        return sample([str(token["content"]) for token in added_tokens(self._config)])
 
     @cached_property
     def _expected(self) -> Flat:

@@ -1,0 +1,110 @@
+"""What a tokenizer.json must say beyond its vocabulary: which token ends a document, and how its
+chat template reads.
+
+Hugging Face keeps these in files beside tokenizer.json, and readers guess between them. Here they
+are stored once, in the entry of the end token: `tokenizers` passes over fields of an added token
+that it does not know, so the file stays a plain tokenizer.json, and one hash covers everything.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from penstock.errors import PenstockError
+
+END = "<|end|>"  # closes each document, in tokenizers that are trained here
+_KEY = "penstock"
+
+Config: TypeAlias = dict[str, Any]  # a tokenizer.json
+
+
+@dataclass(frozen=True)
+class Special:
+    end: str  # the token that closes each document
+    end_id: int
+    names: Mapping[str, str] = field(default_factory=dict)  # as templates know them: bos_token, …
+    template: str = ""  # Jinja source of the chat template; empty: none
+    origin: str = ""  # org/name@commit of a tokenizer from the hub; not stored
+
+
+def parse(content: bytes) -> Config:
+    """A tokenizer.json without truncation, padding and dropout: they lose or change text."""
+    try:
+        config = json.loads(content)
+        model = config["model"]
+        if "type" not in model and "vocab" not in model:
+            raise KeyError("vocab")
+    except (ValueError, KeyError, TypeError) as error:
+        raise PenstockError(
+            f"This is not a tokenizer.json: {type(error).__name__} {error}. "
+            "Give the file that `tokenizers` or a Hugging Face model saves under that name."
+        ) from None
+    config["truncation"] = config["padding"] = None
+    if model.get("dropout"):
+        model["dropout"] = None
+    return config
+
+
+def added_tokens(config: Config) -> list[Config]:
+    added = config.get("added_tokens") or []
+    assert isinstance(added, list)
+    return added
+
+
+def special_tokens(config: Config) -> list[str]:
+    """The tokens that text can never become, by id."""
+    special = [token for token in added_tokens(config) if token.get("special")]
+    return [str(token["content"]) for token in sorted(special, key=lambda token: token["id"])]
+
+
+def token_id(config: Config, token: str) -> int | None:
+    for one in added_tokens(config):
+        if one.get("content") == token:
+            return int(one["id"])
+    vocab = config["model"].get("vocab", {})
+    if isinstance(vocab, dict):
+        return vocab.get(token)
+    return next((at for at, (piece, _) in enumerate(vocab) if piece == token), None)  # Unigram
+
+
+def stored(config: Config) -> Special | None:
+    """What was stored in the file, or our END where it is there; else None."""
+    for token in added_tokens(config):
+        kept = token.get(_KEY)
+        if isinstance(kept, dict):
+            return Special(
+                token["content"], token["id"], kept.get("names", {}), kept.get("template", "")
+            )
+    end = token_id(config, END)
+    return None if end is None else Special(END, end)
+
+
+def read_special(content: bytes) -> Special:
+    """Of a dataset's tokenizer.json, where it must be."""
+    special = stored(parse(content))
+    if special is None:
+        raise PenstockError(
+            f"The tokenizer has no {END} token, which must close each document, and names no "
+            "other. Build the dataset again, with tokens.end set to the token that should."
+        )
+    return special
+
+
+def with_special(content: bytes, special: Special) -> bytes:
+    """The tokenizer.json with `special` in it; as it is where nothing needs to be added."""
+    config = json.loads(content)
+    if stored(config) == Special(special.end, special.end_id, special.names, special.template):
+        return content
+    added = config["added_tokens"] = added_tokens(config)
+    for token in added:
+        token.pop(_KEY, None)
+    entry = next((token for token in added if token["content"] == special.end), None)
+    if entry is None:
+        entry = {"id": special.end_id, "content": special.end, "single_word": False}
+        entry |= {"lstrip": False, "rstrip": False, "normalized": False}
+        added.append(entry)
+        added.sort(key=lambda token: token["id"])
+    entry["special"] = True  # a text that spells it out does not end there
+    entry[_KEY] = {"names": dict(sorted(special.names.items())), "template": special.template}
+    return json.dumps(config, ensure_ascii=False, separators=(",", ":")).encode()

@@ -1,0 +1,124 @@
+"""Rendered text is, character for character, what the models' own code makes of a conversation."""
+
+import pytest
+from chat_models import MODELS
+
+from penstock.data.chat_messages import NotChat
+from penstock.data.chat_template import DEFAULT, Template
+from penstock.data.token_special import Special
+from penstock.errors import PenstockError
+
+TALK = [
+    {"role": "user", "content": "Hi"},
+    {"role": "assistant", "content": "Hello!"},
+    {"role": "user", "content": " More? "},
+]
+SYSTEM = [{"role": "system", "content": "Be brief."}, *TALK]
+
+
+def template(name: str) -> Template:
+    source, _, end, names = MODELS[name]
+    return Template(source or DEFAULT, Special(end, 0, names))
+
+
+@pytest.mark.parametrize(
+    ("name", "messages", "expected"),
+    [
+        (
+            "llama3",
+            SYSTEM,
+            "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
+            "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\nHello!<|eot_id|>"
+            "<|start_header_id|>user<|end_header_id|>\n\nMore?<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\n",
+        ),
+        (
+            "qwen25",
+            TALK,
+            "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+            "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello!<|im_end|>\n"
+            "<|im_start|>user\n More? <|im_end|>\n<|im_start|>assistant\n",
+        ),
+        ("mistral", TALK, "<s>[INST] Hi [/INST] Hello!</s>[INST]  More?  [/INST]"),
+        (
+            "mistral-system",
+            SYSTEM,
+            "<s>[INST] Hi[/INST] Hello!</s>[INST] Be brief.\n\n More? [/INST]",
+        ),
+        ("zephyr", TALK, "<|user|>\nHi</s>\n<|assistant|>\nHello!</s>\n<|user|>\n More? </s>\n"
+         "<|assistant|>\n"),
+        (
+            "default",
+            SYSTEM,
+            "<|system|>\nBe brief.<|end|>\n<|user|>\nHi<|end|>\n<|assistant|>\nHello!<|end|>\n"
+            "<|user|>\n More? <|end|>\n<|assistant|>\n",
+        ),
+    ],
+)  # fmt: skip
+def test_known_templates(name: str, messages: list[dict[str, str]], expected: str) -> None:
+    assert template(name).render(messages, add_generation_prompt=True) == expected
+
+
+def test_tools_and_their_calls() -> None:
+    call = {"function": {"name": "add", "arguments": {"a": 1, "ü": "<b>"}}}
+    messages = [
+        {"role": "user", "content": "1+1?"},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "content": "2"},
+    ]
+    text = template("qwen25").render(messages, tools=[{"name": "add"}])
+    assert text == (
+        "<|im_start|>system\nYou are a helpful assistant.\n\n# Tools\n\n<tools>\n"
+        '{"name": "add"}\n</tools><|im_end|>\n<|im_start|>user\n1+1?<|im_end|>\n'
+        '<|im_start|>assistant\n<tool_call>\n{"name": "add", "arguments": {"a": 1, "ü": "<b>"}}\n'
+        "</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\n2\n</tool_response><|im_end|>\n"
+    )
+    assert template("default").render(messages[:2], tools=[{"name": "add"}]) == (
+        '<|system|>\n[{"name": "add"}]<|end|>\n<|user|>\n1+1?<|end|>\n'
+        '<|assistant|>\n[{"function": {"name": "add", "arguments": {"a": 1, "ü": "<b>"}}}]'
+        "<|end|>\n"
+    )
+
+
+def rendered(source: str) -> str:
+    return Template(source, Special("</s>", 0, {"bos_token": "<s>"})).render(TALK)
+
+
+def test_what_transformers_gives_to_templates() -> None:
+    assert rendered("  {% if true %}\nx\n  {% endif %}\ny") == "x\ny"  # blanks around blocks go
+    assert rendered("{% for m in messages %}{% break %}{% endfor %}{{ bos_token }}") == "<s>"
+    assert rendered("{{ {'b': '<é>', 'a': 1} | tojson }}") == '{"b": "<é>", "a": 1}'
+    assert rendered("{{ [1] | tojson(indent=2) }}") == "[\n  1\n]"
+    assert rendered("{{ tools is none }}{{ eos_token is defined }}") == "TrueFalse"
+    assert rendered("{% generation %}a{% endgeneration %}b") == "ab"
+
+
+def test_today_is_always_the_same_day() -> None:
+    assert rendered("{{ strftime_now('%d %b %Y') }}") == "26 Jul 2024"
+    with_default = (
+        "{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% else %}mine{% endif %}"
+    )
+    assert rendered(with_default) == "mine"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ raise_exception('only one turn') }}",
+        "{{ messages[7].content.x }}",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",  # the way out of a sandbox
+        "{{ messages.append(1) }}",
+        "{{ 1 / 0 }}",
+        "{% for i in range(10000000) %}{% endfor %}",
+    ],
+)
+def test_a_template_that_fails_refuses_the_conversation(source: str) -> None:
+    with pytest.raises(NotChat) as refused:
+        rendered(source)
+    assert refused.value.reason == "refused by the template"
+
+
+def test_a_broken_template_is_told() -> None:
+    with pytest.raises(PenstockError, match=r"not valid Jinja: line 2"):
+        Template("\n{% for %}", Special("</s>", 0))

@@ -1,0 +1,225 @@
+"""Tokenizers from everywhere: the end of a document, the template, the same ids."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer as Engine
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from penstock.data.fast_tokens import FastTokenizer
+from penstock.data.home import datasets_home
+from penstock.data.token_load import load_tokenizer
+from penstock.data.token_special import END, Special, read_special, with_special
+from penstock.data.token_train import train_tokenizer
+from penstock.data.tokenizer import Tokenizer
+from penstock.data.writer import Writer
+from penstock.errors import PenstockError
+
+TEXTS = ["one two three four", "five six seven"] * 10
+TEMPLATE = "{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"
+
+
+def foreign() -> bytes:
+    """A tokenizer as a model brings it: its own special tokens, and settings that lose text."""
+    engine = Engine(models.BPE())
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    special = ["<s>", "</s>", "<|turn|>"]
+    engine.train_from_iterator(
+        TEXTS,
+        trainers.BpeTrainer(
+            vocab_size=300, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+        ),
+    )
+    engine.decoder = decoders.ByteLevel()
+    engine.enable_truncation(2)
+    return engine.to_str().encode()
+
+
+def folder(path: Path, **files: Any) -> Path:
+    """A model's folder; keyword `tokenizer_config` is tokenizer_config.json."""
+    path.mkdir()
+    (path / "tokenizer.json").write_bytes(foreign())
+    for name, content in files.items():
+        (path / f"{name}.json").write_text(json.dumps(content))
+    return path
+
+
+def test_a_models_folder(tmp_path: Path) -> None:
+    config = {"eos_token": {"content": "</s>"}, "bos_token": "<s>", "chat_template": TEMPLATE}
+    content, special = load_tokenizer(folder(tmp_path / "m", tokenizer_config=config))
+    assert special == Special("</s>", 1, {"bos_token": "<s>", "eos_token": "</s>"}, TEMPLATE)
+    # All of it is in the one file, which still is a plain tokenizer.json.
+    tokenizer = Tokenizer.from_json(content)
+    assert (tokenizer.special, tokenizer.end) == (special, 1)
+    assert Engine.from_str(content.decode()).token_to_id("</s>") == 1
+    ids = tokenizer.encode("one two three</s>")
+    assert tokenizer.decode(ids) == "one two three</s>"
+    assert tokenizer.end not in ids
+    fast = FastTokenizer(content, ["tokenizers"])
+    assert fast.encode_batch(["one two three</s>"]).ids.tolist() == ids.tolist()
+    # and loading that file, or the dataset that keeps it, gives the same
+    (tmp_path / "tokenizer.json").write_bytes(content)
+    assert load_tokenizer(tmp_path / "tokenizer.json") == (content, special)
+
+
+@pytest.mark.parametrize(
+    ("files", "end"),
+    [
+        ({"special_tokens_map": {"eos_token": "<|turn|>"}}, "<|turn|>"),
+        ({"generation_config": {"eos_token_id": 1}}, "</s>"),
+        ({"generation_config": {"eos_token_id": [2, 1]}}, "<|turn|>"),
+        (
+            {"tokenizer_config": {"eos_token": None}, "generation_config": {"eos_token_id": 1}},
+            "</s>",
+        ),
+    ],
+)
+def test_where_the_end_is_found(tmp_path: Path, files: dict[str, Any], end: str) -> None:
+    assert load_tokenizer(folder(tmp_path / "m", **files))[1].end == end
+
+
+def test_an_end_of_the_users_choice(tmp_path: Path) -> None:
+    path = folder(tmp_path / "m", tokenizer_config={"eos_token": "</s>"})
+    content, special = load_tokenizer(path, end="<|turn|>", template="{{ 1 }}")
+    assert (special.end, special.end_id, special.template) == ("<|turn|>", 2, "{{ 1 }}")
+    assert read_special(content).end_id == 2
+    with pytest.raises(PenstockError, match=r"tokens.end = '<x>'.*<s>, </s>, <\|turn\|>"):
+        load_tokenizer(path, end="<x>")
+    with pytest.raises(PenstockError, match=r"'one' cannot end a document.*<s>, </s>"):
+        load_tokenizer(path, end="one")  # an everyday token
+
+
+def test_an_end_that_nobody_names_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_bytes(foreign())
+    with pytest.raises(PenstockError, match=r"Set tokens.end to one of .*<s>, </s>, <\|turn\|>"):
+        load_tokenizer(tmp_path / "t.json")
+    content, special = load_tokenizer(tmp_path / "t.json", end="</s>")
+    assert read_special(content) == special
+
+
+def test_an_end_that_is_ours(tmp_path: Path) -> None:
+    content = train_tokenizer(TEXTS, 300)
+    (tmp_path / "t.json").write_bytes(content)
+    assert load_tokenizer(tmp_path / "t.json") == (content, Special(END, 0))  # byte for byte
+    # A model that has <|end|> for another purpose says what its end is.
+    model = tmp_path / "m"
+    model.mkdir()
+    (model / "tokenizer.json").write_bytes(content)
+    (model / "tokenizer_config.json").write_text('{"eos_token": "<|user|>"}')
+    assert load_tokenizer(model)[1].end == "<|user|>"
+
+
+def test_templates(tmp_path: Path) -> None:
+    config = {"eos_token": "</s>", "chat_template": [{"name": "default", "template": "a"}]}
+    path = folder(tmp_path / "m", tokenizer_config=config)
+    assert load_tokenizer(path)[1].template == "a"
+    (path / "chat_template.json").write_text('{"chat_template": "b"}')
+    assert load_tokenizer(path)[1].template == "b"
+    (path / "chat_template.jinja").write_text("c")
+    assert load_tokenizer(path)[1].template == "c"
+    other = {"eos_token": "</s>", "chat_template": [{"name": "rag", "template": "a"}]}
+    with pytest.raises(PenstockError, match="none is called 'default'"):
+        load_tokenizer(folder(tmp_path / "n", tokenizer_config=other))
+
+
+def test_a_dataset_by_name_and_by_folder() -> None:
+    content = with_special(foreign(), Special("</s>", 1, {}, TEMPLATE))
+    with Writer(datasets_home(), "chatty", 300, content) as writer:
+        writer.add(np.array([5, 1]))
+        built = writer.finish({"kind": "test"}, {}, {})
+    for where in ("chatty", built.name, built, str(built)):
+        assert load_tokenizer(where) == (content, read_special(content))
+
+
+def test_what_is_no_tokenizer_is_told(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.model").touch()
+    with pytest.raises(PenstockError, match=r"no tokenizer\.json, only tokenizer\.model"):
+        load_tokenizer(tmp_path)
+    for where in ("no-such-set", "no-such-set@123", tmp_path / "none"):
+        with pytest.raises(PenstockError, match="neither a file or folder"):
+            load_tokenizer(where)
+    path = folder(tmp_path / "m")
+    (path / "tokenizer_config.json").write_text("{")
+    with pytest.raises(PenstockError, match=r"tokenizer_config\.json cannot be read"):
+        load_tokenizer(path)
+    (path / "tokenizer.json").write_text("{}")
+    (path / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(PenstockError, match=r"not a tokenizer\.json"):
+        load_tokenizer(path)
+
+
+COMMIT = "c0ffee" * 6 + "c0de"
+
+
+class _Hub(BaseHTTPRequestHandler):
+    """The few endpoints that the hub's client asks for a model's files."""
+
+    protocol_version = "HTTP/1.1"
+    asked: list[str] = []  # noqa: RUF012
+    files = {  # noqa: RUF012
+        "tokenizer.json": foreign(),
+        "tokenizer_config.json": b'{"eos_token": "</s>"}',
+        "model.safetensors": b"large",
+    }
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        self.asked.append(path)
+        name = path.rpartition("/")[2]
+        headers, body = {}, None
+        if path.startswith("/api/models/org/tok/revision/"):
+            listed = [{"rfilename": file} for file in self.files]
+            body = json.dumps({"id": "org/tok", "sha": COMMIT, "siblings": listed}).encode()
+        elif path.startswith("/api/models/org/tok/tree/"):
+            rows = [
+                {"type": "file", "path": file, "size": len(content), "oid": "0" * 40}
+                for file, content in self.files.items()
+            ]
+            body = json.dumps(rows).encode()
+        elif path.startswith(f"/org/tok/resolve/{COMMIT}/") and name in self.files:
+            body, headers = self.files[name], {"ETag": f'"{name}"', "X-Repo-Commit": COMMIT}
+        else:
+            headers = {"X-Error-Code": "RepoNotFound"}
+        self.send_response(404 if body is None else 200)
+        for key, value in headers.items():
+            self.send_header(key, value)
+        self.send_header("Content-Length", str(len(body or b"")))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body or b"")
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A hub on this machine; gives the paths that it was asked for."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+    _Hub.asked.clear()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    yield _Hub.asked
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_tokenizer_of_the_hub(hub: list[str]) -> None:
+    content, special = load_tokenizer("hf:org/tok")
+    assert (special.end, special.origin) == ("</s>", f"org/tok@{COMMIT}")
+    assert read_special(content).origin == ""  # where it came from is no part of what it is
+    assert not any("safetensors" in path for path in hub)  # only the few files that it needs
+    with pytest.raises(PenstockError, match=r"hf:org/none cannot be fetched: .*404"):
+        load_tokenizer("hf:org/none")
