@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from penstock.data.build_work import IDENTITY, Task, run_stage, work_folder
 from penstock.data.dedup_columns import aside, read_columns, write_columns
 from penstock.data.dedup_exact import Documents, Lines, exact
 from penstock.data.dedup_near import near
 from penstock.data.dedup_signatures import MinHash
-from penstock.data.dedup_work import IDENTITY, Task, run_stage, work_folder
 from penstock.errors import PenstockError, RunFailed
 
 TEXTS = [["one two three", "four five"], ["three, two one", "FOUR five"], ["six", "one two three"]]
@@ -134,7 +134,7 @@ def die() -> dict[str, object]:
 
 def test_a_dead_worker_is_reported(tmp_path: Path) -> None:
     tasks = [Task(tmp_path / str(n), die, ()) for n in range(2)]  # type: ignore[arg-type]
-    with pytest.raises(RunFailed, match="a worker process died"):
+    with pytest.raises(RunFailed, match="A worker process died"):
         run_stage("stage", tasks, workers=2)
     with pytest.raises(PenstockError, match="workers is 0"):
         run_stage("stage", tasks, workers=0)

@@ -11,6 +11,7 @@ from penstock.cli import show
 from penstock.cli.backtest import backtest
 from penstock.cli.catalog import catalog
 from penstock.cli.check import check
+from penstock.cli.data import data
 from penstock.cli.generate import generate
 from penstock.cli.init import init
 from penstock.cli.plan import plan
@@ -31,13 +32,14 @@ EVERYDAY: list[Callable[..., None]] = [
 ]  # fmt: skip
 # In the design and not built yet: said plainly, rather than "no such command".
 NOT_YET = (
-    "data", "watch", "export", "compare", "simulate", "rent",
+    "watch", "export", "compare", "simulate", "rent",
     "doctor", "drill", "checkpoint",
 )  # fmt: skip
 WHAT_IF: list[Callable[..., None]] = [backtest]
 MACHINE: list[Callable[..., None]] = [probe, catalog, schema]
 for verb in EVERYDAY:
     app.command()(verb)
+app.add_typer(data, name="data")
 for verb in WHAT_IF:
     app.command(rich_help_panel="What if")(verb)
 for verb in MACHINE:

@@ -1,4 +1,4 @@
-"""`penstock schema`: the reference of the run file, for editors and for people."""
+"""`penstock schema`: the reference of the run file and of recipes, for editors and for people."""
 
 import sys
 from typing import Annotated
@@ -11,9 +11,18 @@ from penstock.run import reference
 
 def schema(
     markdown: Annotated[bool, typer.Option("--markdown", help="The reference for people.")] = False,
+    recipe: Annotated[
+        bool, typer.Option("--recipe", help="Of recipes for datasets, not of the run file.")
+    ] = False,
 ) -> None:
     """Print the schema of the run file: JSON for editors, or Markdown."""
-    if markdown:
-        sys.stdout.write(reference.markdown())
+    if recipe:
+        from penstock.data import recipe_reference  # numpy and more, which the run file spares
+
+        made, text = recipe_reference.json_schema, recipe_reference.markdown
     else:
-        show.print_json(reference.json_schema())
+        made, text = reference.json_schema, reference.markdown
+    if markdown:
+        sys.stdout.write(text())
+    else:
+        show.print_json(made())

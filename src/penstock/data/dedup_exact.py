@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from penstock.data.build_work import Crew, Task, run_stage, work_folder
 from penstock.data.dedup_columns import Columns
 from penstock.data.dedup_groups import SLICE_ITEMS, Parts, best, grouped, spilled
 from penstock.data.dedup_removed import removed_of_part
 from penstock.data.dedup_words import U64, composed
-from penstock.data.dedup_work import Read, Task, each_part, read_part, run_stage, work_folder
+from penstock.data.dedup_work import Read, each_part, read_part
 from penstock.data.manifest import Json
 from penstock.data.shards import Progress
 
@@ -44,7 +45,7 @@ def exact(
     parts: int,
     read: Read,
     config: Documents | Lines,
-    workers: int = 1,
+    workers: int | Crew = 1,
     slice_items: int = SLICE_ITEMS,
     progress: Progress | None = None,
 ) -> list[Path]:

@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from penstock.data.build_work import Crew, Task, run_stage, work_folder
 from penstock.data.dedup_columns import Columns, read_columns
 from penstock.data.dedup_groups import SLICE_ITEMS, Parts, best, grouped, spilled
 from penstock.data.dedup_removed import removed_of_part
 from penstock.data.dedup_signatures import U32, MinHash, band_keys, has_words, signatures
 from penstock.data.dedup_words import Int64
-from penstock.data.dedup_work import Read, Task, each_part, read_part, run_stage, work_folder
+from penstock.data.dedup_work import Read, each_part, read_part
 from penstock.data.shards import Progress
 
 _EDGES = 1 << 21  # joined at once
@@ -31,7 +32,7 @@ def near(
     parts: int,
     read: Read,
     config: MinHash,
-    workers: int = 1,
+    workers: int | Crew = 1,
     slice_items: int = SLICE_ITEMS,
     progress: Progress | None = None,
 ) -> list[Path]:
@@ -49,7 +50,7 @@ def join(
     folder: Path,
     spill: Parts,
     config: MinHash,
-    workers: int = 1,
+    workers: int | Crew = 1,
     slice_items: int = SLICE_ITEMS,
     progress: Progress | None = None,
 ) -> list[Path]:

@@ -13,16 +13,18 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from glob import has_magic
 from pathlib import Path
 from typing import TextIO
 
 from blake3 import blake3
 
 from penstock.data import stdlib
-from penstock.data.manifest import FORMAT
+from penstock.data.manifest import FORMAT, MANIFEST
+from penstock.data.remote_store import Store, is_url
 from penstock.data.shards import Dataset, Progress
 from penstock.data.writer import unfinished
-from penstock.errors import NotYet, PenstockError, nearest
+from penstock.errors import PenstockError, nearest
 from penstock.files import write_atomic
 from penstock.home import home as penstock_home
 
@@ -33,16 +35,37 @@ def datasets_home() -> Path:
     return penstock_home() / "datasets"
 
 
-def open_dataset(spec: str, progress: Progress | None = None) -> Dataset:
-    """Opens `name@version`, or a `name` with one version; `stdlib` is built at first use."""
+def open_dataset(
+    spec: str,
+    progress: Progress | None = None,
+    tokenizer: str | None = None,
+    vocab: int | None = None,
+) -> Dataset:
+    """Opens what `[data] dataset` may be, and builds it first where that is needed.
+
+    A name (`stdlib` is built at first use), name@version, a recipe, the folder or URL of a built
+    dataset, or raw files: a file, folder, glob, URL or `hf:org/name`. What lies at a path goes
+    before a dataset of that name. `tokenizer` and `vocab` are for raw files.
+    """
     home = datasets_home()
-    name, _, version = spec.partition("@")
-    if not _NAME.fullmatch(name):
-        raise NotYet(
-            f"Dataset {spec!r} is not a name or name@version, and other sources cannot be read yet."
-        )
     if spec == stdlib.NAME:
         return _open_stdlib(home, progress)
+    if is_url(spec):
+        return Dataset.open(spec) if _is_dataset(spec) else _raw(spec, progress, tokenizer, vocab)
+    path = Path(spec).expanduser()
+    if path.suffix == ".toml" and path.is_file():
+        return _recipe(path, progress)
+    if (path / MANIFEST).is_file():
+        return Dataset.open(path)
+    if spec.startswith("hf:") or (spec and path.exists()) or has_magic(spec):
+        return _raw(spec, progress, tokenizer, vocab)
+    name, _, version = spec.partition("@")
+    if not _NAME.fullmatch(name):
+        raise PenstockError(
+            f"Dataset {spec!r}: there is no such file, and it is not a name. Give the name of a "
+            "dataset, name@version, a recipe (.toml), a file, a folder, a glob, a URL or "
+            "hf:org/name."
+        )
     there = versions(home, name)
     if "@" not in spec and len(there) == 1:
         version = there[0]
@@ -68,6 +91,8 @@ def building(home: Path, name: str, progress: Progress | None = None) -> Iterato
             for left in home.glob(f"{unfinished(name)}*"):
                 shutil.rmtree(left)
             yield
+    except BrokenPipeError:  # of who reads our output, not of the home
+        raise
     except OSError as error:
         raise PenstockError(
             f"Dataset {name!r} cannot be built in {home}: {error}. "
@@ -95,25 +120,79 @@ def _open(home: Path, name: str) -> Dataset:
     return dataset
 
 
-def _open_stdlib(home: Path, progress: Progress | None) -> Dataset:
-    pointer = home / f".{stdlib.NAME}-{_stdlib_key()}"
-    if dataset := _follow(home, pointer):
-        return dataset
-    with building(home, stdlib.NAME, progress):
-        # Another process may have built it while this one waited.
-        if dataset := _follow(home, pointer):
-            return dataset
-        dataset = Dataset.open(stdlib.build(home, progress))
-        write_atomic(pointer, dataset.version)
-        return dataset
-
-
-def _follow(home: Path, pointer: Path) -> Dataset | None:
+def follow(home: Path, name: str, key: str) -> Dataset | None:
+    """The dataset that `name` gave when its sources had this key, if it is still there."""
     try:
-        name = f"{stdlib.NAME}@{pointer.read_text()}"
+        found = f"{name}@{_pointer(home, name, key).read_text()}"
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return _open(home, name) if (home / name).is_dir() else None
+    return _open(home, found) if (home / found).is_dir() else None
+
+
+def point(home: Path, name: str, key: str, version: str) -> None:
+    """Remembers for `follow`."""
+    write_atomic(_pointer(home, name, key), version)
+
+
+def _pointer(home: Path, name: str, key: str) -> Path:
+    return home / f".{name}-{key}"
+
+
+def _recipe(path: Path, progress: Progress | None) -> Dataset:
+    from penstock.data.build import build  # all of the pipeline: a built dataset does without
+    from penstock.data.recipe_load import load_recipe
+
+    return build(load_recipe(path), watcher=_Told(progress) if progress else None)
+
+
+def _raw(spec: str, progress: Progress | None, tokenizer: str | None, vocab: int | None) -> Dataset:
+    from penstock.data.build import build
+    from penstock.data.recipe import Recipe
+
+    recipe = Recipe.default(spec, tokenizer, vocab)
+    return build(recipe, watcher=_Told(progress) if progress else None)
+
+
+class _Told:
+    """What a build tells, for who listens to stages with done and total."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._name = progress, "build"
+        self._done, self._total = 0, 1
+
+    def stage(self, name: str, total_bytes: int, total_documents: int | None) -> None:
+        self._name, self._done, self._total = name, 0, max(total_bytes, 1)
+        self._progress(name, 0, self._total)
+
+    def did(self, documents: int, bytes: int) -> None:
+        self._done = min(self._done + bytes, self._total)
+        self._progress(self._name, self._done, self._total)
+
+    def note(self, text: str) -> None:
+        self._progress(text, 0, 1)
+
+
+def _is_dataset(url: str) -> bool:
+    """Whether a manifest lies there. A web page for everything that is missing is none."""
+    try:
+        return Store(url.rstrip("/")).get(MANIFEST).lstrip()[:1] == b"{"
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise PenstockError(f"{url} cannot be reached: {error.strerror or error}.") from None
+
+
+def _open_stdlib(home: Path, progress: Progress | None) -> Dataset:
+    name, key = stdlib.NAME, _stdlib_key()
+    if dataset := follow(home, name, key):
+        return dataset
+    with building(home, name, progress):
+        # Another process may have built it while this one waited.
+        if dataset := follow(home, name, key):
+            return dataset
+        dataset = Dataset.open(stdlib.build(home, progress))
+        point(home, name, key, dataset.version)
+        return dataset
 
 
 def _stdlib_key() -> str:

@@ -2,11 +2,13 @@
 
 The hash covers the canonical JSON of every field, so nothing in it may depend on where or when the
 dataset was made. What grows with the tokens (block sums, document starts) lives in sidecars that
-the manifest names by hash: about 350 bytes a shard, some 5 MB for a trillion tokens.
+the manifest names by hash: about 350 bytes a shard, some 5 MB for a trillion tokens. What a dataset
+does not have (masks, rows, packing) is left out of the JSON, so that a new optional field changes
+no version that is there.
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import TypeAlias
 
@@ -30,7 +32,7 @@ def dtype_for(vocab: int) -> str:
 
 @dataclass(frozen=True)
 class Shard:
-    """One token file and its two sidecars. Each is stored under the BLAKE3 of its own content."""
+    """One token file and its sidecars. Each is stored under the BLAKE3 of its own content."""
 
     blake3: str  # of the tokens: SHARDS/<blake3>.bin
     tokens: int
@@ -38,18 +40,32 @@ class Shard:
     sums: str  # BLAKE3 of the sidecar with an xxh3_64 for each block
     docs: str  # BLAKE3 of the sidecar with the offset (tokens) of each document that starts here
     documents: int
+    # BLAKE3 of the sidecar with a bit a token (np.packbits): 1, it is a target of the loss.
+    mask: str = ""
+    # BLAKE3 of the sidecar with a JSON line a document that starts here, zstd.
+    rows: str = ""
+    rows_bytes: int = 0
 
     @property
     def blocks(self) -> int:
         return -(-self.bytes // BLOCK_BYTES)
 
+    @property
+    def mask_bytes(self) -> int:
+        return -(-self.tokens // 8)
+
     def files(self) -> dict[str, tuple[str, int]]:
         """Path inside the dataset → (BLAKE3, bytes)."""
-        return {
+        files = {
             f"{SHARDS}/{self.blake3}.bin": (self.blake3, self.bytes),
             f"{SHARDS}/{self.sums}.sums": (self.sums, 8 * self.blocks),
             f"{SHARDS}/{self.docs}.docs": (self.docs, 8 * self.documents),
         }
+        if self.mask:
+            files[f"{SHARDS}/{self.mask}.mask"] = (self.mask, self.mask_bytes)
+        if self.rows:
+            files[f"{SHARDS}/{self.rows}.rows"] = (self.rows, self.rows_bytes)
+        return files
 
 
 @dataclass(frozen=True)
@@ -65,15 +81,32 @@ class Manifest:
     lineage: dict[str, Json]  # what it was made from
     counts: dict[str, dict[str, int]]  # stage → reason → documents
     shards: tuple[Shard, ...]
+    packed: int = 0  # tokens of the sequence that documents were packed for; 0: they were not
+    parents: tuple[str, ...] = ()  # name@version of datasets that this one was made from
 
     @property
     def version(self) -> str:
-        canonical = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        canonical = json.dumps(self._fields(), sort_keys=True, separators=(",", ":"))
         return blake3(canonical.encode()).hexdigest()[:12]
 
     def to_json(self) -> str:
         """As stored: with its own version, so that a changed manifest gives itself away."""
-        return json.dumps({"version": self.version, **asdict(self)}, indent=1) + "\n"
+        return json.dumps({"version": self.version, **self._fields()}, indent=1) + "\n"
+
+    def _fields(self) -> dict[str, object]:
+        stored = _without_empty(self, asdict(self))
+        stored["shards"] = [_without_empty(shard, asdict(shard)) for shard in self.shards]
+        return stored
+
+
+def _without_empty(owner: "Manifest | Shard", stored: dict[str, object]) -> dict[str, object]:
+    """Leaves out the optional fields that hold their defaults."""
+    optional = {one.name: one.default for one in fields(owner) if one.default is not MISSING}
+    return {
+        name: value
+        for name, value in stored.items()
+        if name not in optional or getattr(owner, name) != optional[name]
+    }
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -94,7 +127,8 @@ def read_manifest(folder: Path) -> Manifest:
     version = stored.pop("version", None)
     try:
         shards = tuple(Shard(**shard) for shard in stored.pop("shards"))
-        manifest = Manifest(**stored, shards=shards)
+        parents = tuple(stored.pop("parents", ()))
+        manifest = Manifest(**stored, shards=shards, parents=parents)
     except (KeyError, TypeError) as error:
         raise PenstockError(f"{path} is damaged: {error}. {again}") from None
     if manifest.version != version:

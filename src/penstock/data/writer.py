@@ -8,6 +8,7 @@ so a dataset that has a name is whole. A killed writer leaves only the hidden fo
 import os
 import shutil
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -27,10 +28,12 @@ from penstock.data.manifest import (
     Shard,
     dtype_for,
 )
+from penstock.data.shards import Tokens
 from penstock.errors import PenstockError
 from penstock.files import sync, write_synced
 
 SHARD_BYTES = 128 << 20
+UNNAMED = ".writing-"  # begins the name of a file whose content is not yet all there
 
 
 def unfinished(name: str) -> str:
@@ -135,12 +138,31 @@ class Writer:
         self._open = None
 
 
+def write_shard(
+    folder: Path,
+    tokens: Tokens,
+    starts: npt.NDArray[np.int64],
+    mask: npt.NDArray[np.bool_] | None = None,
+    rows: bytes = b"",
+) -> Shard:
+    """One whole shard: `starts` are its documents' first tokens, `rows` the sidecar as stored."""
+    writer = _ShardWriter(folder, tokens.itemsize)
+    writer.write(np.ascontiguousarray(tokens).data.cast("B"), starts_document=False)
+    shard = writer.close(starts)
+    if mask is not None:
+        shard = replace(shard, mask=_sidecar(folder, "mask", np.packbits(mask).tobytes()))
+    if rows:
+        shard = replace(shard, rows=_sidecar(folder, "rows", rows), rows_bytes=len(rows))
+    return shard
+
+
 class _ShardWriter:
     """Hashes as it writes; the file gets its name when its content is known."""
 
     def __init__(self, folder: Path, itemsize: int) -> None:
         self.bytes = 0
-        self.file = (folder / "unnamed").open("wb")
+        self._unnamed = folder / f"{UNNAMED}{os.getpid()}"
+        self.file = self._unnamed.open("wb")
         self._folder = folder
         self._itemsize = itemsize
         self._hash = blake3()
@@ -161,29 +183,31 @@ class _ShardWriter:
                 self._close_block()
             content = content[room:]
 
-    def close(self) -> Shard:
+    def close(self, starts: npt.ArrayLike | None = None) -> Shard:
+        """`starts`: of the documents, where `write` was not told them one by one."""
+        docs = np.asarray(self._docs if starts is None else starts, dtype="<u8")
         if self.bytes % BLOCK_BYTES:
             self._close_block()
         self.file.flush()
         os.fsync(self.file.fileno())
         self.file.close()
         digest = self._hash.hexdigest()
-        (self._folder / "unnamed").rename(self._folder / f"{digest}.bin")
+        self._unnamed.rename(self._folder / f"{digest}.bin")
         return Shard(
             blake3=digest,
             tokens=self.bytes // self._itemsize,
             bytes=self.bytes,
-            sums=self._sidecar("sums", self._sums),
-            docs=self._sidecar("docs", self._docs),
-            documents=len(self._docs),
+            sums=_sidecar(self._folder, "sums", np.array(self._sums, dtype="<u8").tobytes()),
+            docs=_sidecar(self._folder, "docs", docs.tobytes()),
+            documents=len(docs),
         )
 
     def _close_block(self) -> None:
         self._sums.append(self._block.intdigest())
         self._block.reset()
 
-    def _sidecar(self, kind: str, values: list[int]) -> str:
-        content = np.array(values, dtype="<u8").tobytes()
-        digest = blake3(content).hexdigest()
-        write_synced(self._folder / f"{digest}.{kind}", content)
-        return digest
+
+def _sidecar(folder: Path, kind: str, content: bytes) -> str:
+    digest = blake3(content).hexdigest()
+    write_synced(folder / f"{digest}.{kind}", content)
+    return digest

@@ -1,0 +1,216 @@
+"""From what the stages counted to the manifest, which is the version, and the record beside it."""
+
+import os
+import platform
+import resource
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from blake3 import blake3
+
+from penstock.data.build_dedup import COPY, LINES_ONLY, NEAR
+from penstock.data.build_list import REVISION, Source
+from penstock.data.build_parts import read_result
+from penstock.data.build_read import Reading
+from penstock.data.build_record import Machine, Record, Sample, SourceRecord, StageRecord
+from penstock.data.build_stage import Clocked, Stages
+from penstock.data.build_tally import KEPT, Tally
+from penstock.data.build_tokens import NOT_DRAWN
+from penstock.data.dedup_columns import read_columns
+from penstock.data.manifest import FORMAT, Json, Manifest, Shard, dtype_for
+from penstock.data.recipe import Recipe
+
+DEDUPLICATE, DECONTAMINATE, SAMPLE, TOKENIZE = "deduplicate", "decontaminate", "sample", "tokenize"
+
+
+def stage_of(reason: str) -> str:
+    """Which stage a reason that is only known when tokens are made belongs to."""
+    if reason in (COPY, NEAR, LINES_ONLY):
+        return DEDUPLICATE
+    if reason == NOT_DRAWN:
+        return SAMPLE
+    return TOKENIZE if reason.startswith("chat.") else DECONTAMINATE
+
+
+@dataclass(frozen=True)
+class Story:
+    recipe: Recipe
+    sources: tuple[Source, ...]
+    reading: Reading
+    clean: Tally
+    tokens: Tally
+    shards: tuple[Shard, ...]
+    tokenizer: bytes
+    work: Path
+
+    def manifest(self) -> Manifest:
+        vocab = read_result(self.work / "tokenizer")["vocab"]
+        return Manifest(
+            name=self.recipe.name,
+            format=FORMAT,
+            dtype=dtype_for(vocab),
+            vocab=vocab,
+            tokens=sum(shard.tokens for shard in self.shards),
+            documents=sum(shard.documents for shard in self.shards),
+            tokenizer=blake3(self.tokenizer).hexdigest(),
+            recipe={"kind": "recipe", "revision": REVISION, **self.recipe.identity()},
+            lineage=self.lineage(),
+            counts=self.counts(),
+            shards=self.shards,
+            packed=self.recipe.tokens.pack,
+        )
+
+    def lineage(self) -> dict[str, Json]:
+        """What it was made from, told by content."""
+        sources: list[Json] = [
+            {
+                "name": source.key,
+                "files": read.files,
+                "bytes": read.bytes,
+                "documents": read.documents,
+                "identity": read.identity,
+                **({"commit": source.commit} if source.commit else {}),
+            }
+            for source, read in zip(self.sources, self.reading.sources, strict=True)
+        ]
+        found: dict[str, Json] = {"sources": sources}
+        if self.recipe.label.good:
+            found["classifier"] = read_result(self.work / "classifier")
+        if self.recipe.decontaminate.against:
+            identity = read_columns(self.work / "evaluations", "identity")["identity"]
+            found["evaluations"] = identity.tobytes().decode()
+        if origin := read_result(self.work / "tokenizer")["origin"]:
+            found["tokenizer"] = origin
+        return found
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Stage → kept, and reason → documents."""
+        return {name: {"kept": kept, **reasons} for name, _, kept, reasons in self._flow()}
+
+    def record(self, manifest: Manifest, stages: Stages, seconds: float) -> Record:
+        dropped = {f"clean: {reason}": some for reason, some in _samples(self.clean).items()}
+        for reason, some in _samples(self.tokens).items():
+            if reason != KEPT:
+                dropped[f"{stage_of(reason)}: {reason}"] = some
+        return Record(
+            dataset=f"{manifest.name}@{manifest.version}",
+            ended=datetime.now(UTC).isoformat(timespec="seconds"),
+            seconds=round(seconds, 3),
+            machine=_machine(stages.crew.workers),
+            sources=self._sources(),
+            stages=self._stages(stages.clocks),
+            changes=self.clean.of("changes"),
+            characters=self.tokens.histogram("characters"),
+            tokens=self.tokens.histogram("tokens"),
+            scores=self.clean.scores(),
+            languages=self.clean.of("languages"),
+            kept=_samples(self.tokens).get(KEPT, []),
+            dropped=dict(sorted(dropped.items())),
+            recipe=self.recipe.model_dump(mode="json"),
+        )
+
+    def _flow(self) -> list[tuple[str, int, int, dict[str, int]]]:
+        """(stage, documents in, kept, reasons), in order."""
+        rejected: dict[str, int] = {}
+        for source in self.reading.sources:
+            for reason, count in source.rejected.items():
+                rejected[reason] = rejected.get(reason, 0) + count
+        rows = [
+            ("read", self.clean.documents, rejected),
+            ("clean", self.clean.kept, self.clean.of("reasons")),
+        ]
+        kept = self.clean.kept
+        for stage in (DEDUPLICATE, DECONTAMINATE, SAMPLE, TOKENIZE):
+            reasons = {
+                reason: count
+                for reason, count in self.tokens.of("reasons").items()
+                if stage_of(reason) == stage
+            }
+            kept -= sum(reasons.values())
+            if reasons or stage == TOKENIZE or stage in self._asked():
+                rows.append((stage, kept, reasons))
+        return [(name, kept + sum(why.values()), kept, why) for name, kept, why in rows]
+
+    def _asked(self) -> set[str]:
+        dedup = self.recipe.dedup
+        asked = {DEDUPLICATE} if dedup.documents or dedup.lines.on or dedup.near.on else set()
+        return asked | ({DECONTAMINATE} if self.recipe.decontaminate.against else set())
+
+    def _stages(self, clocks: Mapping[str, Clocked]) -> list[StageRecord]:
+        """Those that count documents, then the others that took time."""
+        text_bytes = {"read": sum(read.bytes for read in self.reading.sources)}
+        found = []
+        for name, documents, kept, reasons in self._flow():
+            clock = clocks.get(name, Clocked())
+            size = text_bytes.get(name, sum(raw.bytes for raw in self.reading.parts))
+            found.append(_stage(name, clock, size, documents, kept, reasons))
+        there = {stage.name for stage in found}
+        total = self.tokens.of("stored").get("bytes", 0)
+        for name, clock in clocks.items():
+            if name not in there:
+                found.append(_stage(name, clock, total, self.tokens.kept, self.tokens.kept, {}))
+        return found
+
+    def _sources(self) -> list[SourceRecord]:
+        return [
+            SourceRecord(
+                name=source.label,
+                where=source.where,
+                files=read.files,
+                bytes=read.bytes,
+                documents=read.documents,
+                rejected=read.rejected,
+                encodings=read.encodings,
+                damaged=read.damaged,
+            )
+            for source, read in zip(self.sources, self.reading.sources, strict=True)
+        ]
+
+
+def nothing_left(recipe: Recipe, found: Reading, tally: Tally) -> str:
+    rejected: Counter[str] = Counter()
+    for source in found.sources:
+        rejected.update(source.rejected)
+    return (
+        f"Recipe {recipe.name!r}: no document is left. Of {tally.documents} that were read, all "
+        f"were dropped: {_listed(Counter(tally.of('reasons')))}. Kept aside unread: "
+        f"{_listed(rejected)}. Check `text` and `kind` in [[source]], or loosen [clean], [label]."
+    )
+
+
+def _listed(reasons: Counter[str]) -> str:
+    return ", ".join(f"{reason} ({count})" for reason, count in reasons.most_common(5)) or "none"
+
+
+def _stage(
+    name: str, clock: Clocked, size: int, documents: int, kept: int, reasons: dict[str, int]
+) -> StageRecord:
+    return StageRecord(
+        name=name,
+        seconds=round(clock.seconds, 3),
+        tasks=clock.tasks,
+        tasks_before=clock.tasks_before,
+        bytes=size,
+        documents=documents,
+        kept=kept,
+        reasons=reasons,
+    )
+
+
+def _samples(tally: Tally) -> dict[str, list[Sample]]:
+    return {reason: [sample for _, sample in some] for reason, some in tally.samples.items()}
+
+
+def _machine(workers: int) -> Machine:
+    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return Machine(
+        host=platform.node(),
+        system=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+        cores=len(os.sched_getaffinity(0)),
+        workers=workers,
+        memory_bytes=max(resource.getrusage(kind).ru_maxrss for kind in kinds) * 1024,
+    )

@@ -1,0 +1,84 @@
+"""Stage 6, tokenizer: trained on the documents that are left, or loaded from where a recipe says.
+
+It is a file of the work folder like any other result; each process that needs it loads it once.
+"""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from penstock.data import token_load
+from penstock.data.build_dedup import Kept
+from penstock.data.build_parts import result
+from penstock.data.chat_encode import ChatEncoder, Loss
+from penstock.data.dedup_columns import Columns, read_columns
+from penstock.data.fast_tokens import REFERENCE, FastTokenizer
+from penstock.data.recipe import Recipe
+from penstock.data.token_special import parse, read_special, with_special
+from penstock.data.token_train import train_tokenizer
+from penstock.data.tokenizer import load_engine, vocabulary
+from penstock.errors import PenstockError
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    fast: FastTokenizer
+    end: int
+
+
+@lru_cache(maxsize=1)
+def load_tokenizer(path: Path, plain: bool) -> Tokenizer:
+    content = tokenizer_json(path)
+    fast = FastTokenizer(content, (REFERENCE,) if plain else None)
+    return Tokenizer(fast, read_special(content).end_id)
+
+
+@lru_cache(maxsize=1)
+def load_chat(path: Path, loss: Loss, plain: bool) -> ChatEncoder:
+    return ChatEncoder(tokenizer_json(path), loss, (REFERENCE,) if plain else None)
+
+
+def trained(recipe: Recipe, kept: Kept, parts: int) -> Columns:
+    """A tokenizer from the documents that are left."""
+    texts = (text for part in range(parts) for text in kept(part)[0] if text)
+    content = train_tokenizer(texts, recipe.tokens.vocab)
+    template = read_template(recipe)
+    if template is not None:
+        content = with_special(content, replace(read_special(content), template=template))
+    return _stored(content, "")
+
+
+def loaded(recipe: Recipe) -> Columns:
+    """The tokenizer that the recipe names."""
+    config = recipe.tokens
+    content, special = token_load.load_tokenizer(
+        config.tokenizer, config.end, read_template(recipe)
+    )
+    return _stored(content, special.origin)
+
+
+def read_template(recipe: Recipe) -> str | None:
+    path = recipe.tokens.chat_template
+    if path is None:
+        return None
+    try:
+        return Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PenstockError(
+            f"tokens.chat_template = {path!r} cannot be read: {error}. Give a file with a template "
+            "in Jinja, or leave it out for the tokenizer's own."
+        ) from None
+
+
+def _stored(content: bytes, origin: str) -> Columns:
+    vocab = vocabulary(load_engine(parse(content)))
+    return {
+        "tokenizer": np.frombuffer(content, np.uint8),
+        **result({"origin": origin, "vocab": vocab}),
+    }
+
+
+def tokenizer_json(path: Path) -> bytes:
+    return bytes(read_columns(path, "tokenizer")["tokenizer"].tobytes())

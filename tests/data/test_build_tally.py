@@ -1,0 +1,159 @@
+"""Tallies add up whatever the tasks were; results and optional fields come back as they were."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.data.build_parts import Extras, Part, plain_json, read_part, read_texts, result
+from penstock.data.build_record import Sample
+from penstock.data.build_stage import Stages
+from penstock.data.build_tally import KEPT, Tally
+from penstock.data.build_watch import Quiet
+from penstock.data.build_work import Crew, Task
+from penstock.data.dedup_columns import write_columns
+from penstock.data.manifest import MANIFEST, Manifest, Shard, read_manifest
+from penstock.errors import PenstockError
+
+
+def sample(id: str) -> Sample:
+    return Sample(id, "source", "text", 4, 0, "", {})
+
+
+documents = st.lists(
+    st.tuples(st.text(max_size=5), st.sampled_from([KEPT, "a", "b"]), st.integers(0, 1 << 40)),
+    unique_by=lambda document: document[0],
+    max_size=60,
+)
+
+
+def tallied(some: list[tuple[str, str, int]]) -> Tally:
+    tally = Tally()
+    for id, reason, length in some:
+        tally.documents += 1
+        tally.count("reasons", reason)
+        tally.length("characters", length)
+        tally.score(length % 1400 - 200)
+        tally.sample(reason, id, lambda: sample(id))  # noqa: B023
+    return tally
+
+
+@settings(max_examples=40)
+@given(documents, st.lists(st.integers(0, 60), max_size=4), st.randoms())
+def test_tasks_do_not_show(some: list[tuple[str, str, int]], cuts: list[int], random) -> None:
+    whole = tallied(some)
+    shuffled = random.sample(some, len(some))
+    bounds = [0, *sorted(cuts), len(some)]
+    parts = [tallied(shuffled[a:b]) for a, b in pairwise(bounds)]
+    total = Tally()
+    for part in parts:
+        total.add(Tally.from_json(json.loads(json.dumps(part.to_json()))))
+    assert total.to_json() == whole.to_json()
+    assert sum(total.histogram("characters")) == sum(total.scores()) == len(some)
+
+
+def test_histograms_are_powers_of_two() -> None:
+    tally = Tally()
+    for length in (0, 1, 2, 3, 4, 1023, 1024):
+        tally.length("tokens", length)
+    assert tally.histogram("tokens") == [2, 2, 1, 0, 0, 0, 0, 0, 0, 1, 1]
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(
+        st.tuples(st.text(st.characters(codec="utf-8")), st.text(st.characters(codec="utf-8")))
+    )
+)
+def test_parts_come_back(tmp_path_factory, rows: list[tuple[str, str]]) -> None:
+    path = tmp_path_factory.mktemp("part") / "part"
+    part = Part(
+        [text for text, _ in rows],
+        [id for _, id in rows],
+        [Extras({"n": n}, "en", {"q": n}).to_json() for n in range(len(rows))],
+        np.arange(len(rows)),
+    )
+    write_columns(path, {**part.columns(), **result({})})
+    back = read_part(path)
+    assert (back.texts, back.ids, back.extras) == (part.texts, part.ids, part.extras)
+    assert read_texts(path)[0] == part.texts
+    assert [Extras.from_json(one).columns["n"] for one in back.extras] == list(range(len(rows)))
+
+
+def test_any_column_becomes_json() -> None:
+    odd = {
+        "nan": float("nan"),
+        "bytes": b"\xff",
+        3: {1.5: {4}},
+        "path": Path("x"),
+        "list": (1, None),
+    }
+    assert json.loads(plain_json(odd)) == {
+        "nan": None,
+        "bytes": "\\xff",
+        "3": {"1.5": [4]},
+        "path": "x",
+        "list": [1, None],
+    }
+
+
+SHARD = Shard("00", 9, 18, "01", "02", 1)
+PLAIN = Manifest("m", 1, "<u2", 9, 9, 1, "03", {}, {}, {}, (SHARD,))
+
+
+def test_what_a_manifest_does_not_have_is_left_out(tmp_path: Path) -> None:
+    stored = json.loads(PLAIN.to_json())
+    assert not {"packed", "parents"} & stored.keys()
+    assert not {"mask", "rows", "rows_bytes"} & stored["shards"][0].keys()
+    full = replace(
+        PLAIN,
+        packed=4,
+        parents=("a@1",),
+        shards=(replace(SHARD, mask="04", rows="05", rows_bytes=7),),
+    )
+    assert full.shards[0].files()["shards/04.mask"] == ("04", 2)
+    assert full.shards[0].files()["shards/05.rows"] == ("05", 7)
+    versions = set()
+    for manifest in (PLAIN, full, replace(PLAIN, packed=4), replace(PLAIN, parents=("a@1",))):
+        (tmp_path / MANIFEST).write_text(manifest.to_json())
+        assert read_manifest(tmp_path) == manifest
+        versions.add(manifest.version)
+    assert len(versions) == 4
+
+
+def three(path: Path) -> dict[str, np.ndarray]:
+    if path.exists():
+        raise OSError(28, "No space left on device")
+    return result(3)
+
+
+def test_a_crew_serves_many_stages_and_passes_errors_on(tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+
+    class Counts(Quiet):
+        def did(self, documents: int, bytes: int) -> None:
+            told.append((documents, bytes))
+
+    with Crew(2) as crew:
+        stages = Stages(crew, Counts())
+        for name in ("one", "two"):
+            tasks = [
+                Task(tmp_path / name / str(n), three, (tmp_path / "no",), n) for n in range(20)
+            ]
+            stages.run(name, tasks, None, lambda path: 3)
+            assert sorted(told) == [(3, n) for n in range(20)]
+            told.clear()
+            stages.run(name, tasks, None, lambda path: 3)
+            assert told == []
+            assert stages.clocks[name].tasks_before == 20
+        (tmp_path / "full").touch()
+        bad = [Task(tmp_path / "bad" / str(n), three, (tmp_path / "full",)) for n in range(5)]
+        with pytest.raises(OSError, match="No space left"):
+            stages.run("bad", bad, None, lambda path: 3)
+    with pytest.raises(PenstockError, match="workers is 0"):
+        Crew(0)

@@ -1,0 +1,65 @@
+"""Two datasets side by side."""
+
+from dataclasses import replace
+
+from rich.console import Console
+
+import made_story
+from penstock.watch.data_diff import Difference, compare, flat
+from penstock.watch.data_screen import comparison
+
+
+def test_equal_datasets_have_no_difference_and_share_everything():
+    told = made_story.story()
+    found = compare(told, told)
+    assert found.differences == ()
+    assert (found.shared_shards, found.shared_tokens) == (1, 5000)
+
+
+def test_every_part_that_differs_is_named():
+    before = made_story.story()
+    made = before.manifest
+    other = replace(made.shards[0], blake3="f" * 64)
+    after = made_story.story(
+        replace(
+            made,
+            tokens=6000,
+            tokenizer="0" * 64,
+            recipe={"clean": {"c4": {"min_sentences": 3}}, "tokens": {"vocab": 4096}},
+            shards=(other, made.shards[0]),
+        ),
+        made_story.record(
+            stages=[
+                replace(made_story.record().stages[1], kept=840, reasons={"language.other": 160})
+            ]
+        ),
+    )
+    found = compare(before, after)
+    told = {(one.part, one.what): (one.before, one.after) for one in found.differences}
+    assert told["size", "tokens"] == (5000, 6000)
+    assert told["recipe", "clean.c4.min_sentences"] == (5, 3)
+    assert ("recipe", "tokens.vocab") not in told
+    assert told["stages", "clean: kept"] == (800, 840)
+    assert told["stages", "clean: c4.few_sentences"] == (40, None)
+    assert ("stages", "clean: language.other") not in told
+    assert told["tokenizer", "BLAKE3"] == ("d" * 12, "0" * 12)
+    assert found.shared_shards == 1
+    console = Console(width=100, record=True)
+    console.print(comparison(before, after, found))
+    lines = [line.split() for line in console.export_text().splitlines()]
+    assert ["clean.c4.min_sentences", "5", "3"] in lines
+    assert ["clean:", "c4.few_sentences", "40", "–"] in lines
+
+
+def test_what_one_side_lacks_is_told_whole():
+    one, two = made_story.story(), made_story.story(made_story.manifest(lineage={}))
+    files = [{"name": "part-0.jsonl", "blake3": "e" * 64}]
+    assert compare(one, two).differences == (Difference("lineage", "files", files, None),)
+    other = [{"name": "part-1.jsonl", "blake3": "e" * 64}]
+    two = made_story.story(made_story.manifest(lineage={"files": other}))
+    (found,) = compare(one, two).differences
+    assert found == Difference("lineage", "files[0].name", "part-0.jsonl", "part-1.jsonl")
+
+
+def test_tables_are_told_by_the_place_of_their_values():
+    assert flat({"a": {"b": [1, 2]}, "s": [{"x": 1}]}) == {"a.b": [1, 2], "s[0].x": 1}

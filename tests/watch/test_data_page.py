@@ -1,0 +1,105 @@
+"""The page of a dataset: whole, self-contained, and safe whatever documents hold."""
+
+import re
+from html.parser import HTMLParser
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import made_story
+from penstock.watch.data_charts import histogram
+from penstock.watch.data_markup import Markup, tag
+from penstock.watch.data_page import page
+
+VOID = {"meta", "br"}
+
+
+class Reader(HTMLParser):
+    """Reads a page as a browser does: which tags there are, and the text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, name, attributes):
+        self.tags.append((name, dict(attributes)))
+        if name not in VOID:
+            self.open.append(name)
+
+    def handle_startendtag(self, name, attributes):
+        self.tags.append((name, dict(attributes)))
+
+    def handle_endtag(self, name):
+        assert self.open.pop() == name, f"</{name}> closes another tag"
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_everything_is_on_the_page():
+    read = Reader(page(made_story.story()))
+    assert read.open == []
+    for told in (
+        "web", "1,003", "language.other", "near", "A plain page.", "Die Donau.", "de, 99 % sure",
+        "pages/*.jsonl", "not JSON: 3", "personal.email", "near = true",
+        "host-a", "one file was cut off", "part-0.jsonl", "1 min 13 s",
+    ):  # fmt: skip
+        assert told in read.text, told
+    assert [name for name, _ in read.tags].count("figure") == 3
+
+
+def test_documents_are_shown_as_text():
+    html = page(made_story.story())
+    read = Reader(html)
+    assert "<script>alert('x')</script> & \"quotes\" \ufffd[31m\ufffd \ufffd end" in read.text
+    assert "script" not in {name for name, _ in read.tags}
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", html)
+
+
+def test_nothing_is_loaded_from_elsewhere():
+    read = Reader(page(made_story.story()))
+    attributes = [(name, value) for _, found in read.tags for name, value in found.items()]
+    assert not [name for name, _ in attributes if name in ("src", "href", "srcset", "onload")]
+    assert ("http-equiv", "Content-Security-Policy") in attributes
+    assert not re.search(r"url\(|@import", read.text)
+
+
+def test_a_dataset_without_a_record_has_a_page_too():
+    told = made_story.story()
+    bare = type(told)(told.id, told.where, told.manifest, told.stages, None)
+    read = Reader(page(bare))
+    assert "Where documents went" in read.text
+    assert "[clean.c4]\nmin_sentences = 5" in read.text
+    assert "Some that were kept" not in read.text
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=st.text(), name=st.text(min_size=1), value=st.text())
+def test_no_text_breaks_out_of_its_place(text, name, value):
+    dirty = made_story.sample(name, text, columns={name: value}, detail=value, source=name)
+    built = made_story.record(
+        kept=[dirty], dropped={name: [dirty]}, languages={name: 1}, changes={value: 1}, notes=[text]
+    )
+    clean = Reader(page(made_story.story()))
+    read = Reader(page(made_story.story(built=built)))
+    assert read.open == []
+    allowed = {name for name, _ in clean.tags}
+    assert {name for name, _ in read.tags} <= allowed
+
+
+def test_columns_are_as_tall_as_their_counts():
+    drawn = histogram([1, 0, 4], ["0", "1", "2", "3"], "things")
+    heights = [float(h) for h in re.findall(r'height="([\d.]+)" class="kept"', drawn)]
+    assert heights[1] == 0
+    assert abs(heights[2] / heights[0] - 4) < 0.01
+    assert "2 to 3: 4" in drawn
+
+
+def test_only_what_is_made_here_is_markup():
+    assert tag("p", "a < b", Markup("<b>c</b>"), class_='"x"') == (
+        '<p class="&quot;x&quot;">a &lt; b<b>c</b></p>'
+    )

@@ -1,0 +1,87 @@
+"""A dataset on the terminal."""
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import made_story
+from penstock.data.build_record import StageRecord
+from penstock.data.shards import Dataset
+from penstock.data.tokenizer import train
+from penstock.data.writer import Writer
+from penstock.watch import data_screen
+from penstock.watch.data_screen import bar, share, show_size, spark
+from penstock.watch.data_story import printable, story
+
+
+def drawn(shown) -> str:
+    console = Console(width=80, record=True)
+    console.print(shown)
+    return console.export_text()
+
+
+def test_a_document_cannot_steer_the_terminal():
+    text = drawn(data_screen.sample(made_story.sample()))
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "<script>alert('x')</script>" in text
+    assert printable("a\tb\nc\x07\x9b\ud800") == "a\tb\nc\ufffd\ufffd\ufffd"
+
+
+def test_markup_in_names_is_text():
+    built = made_story.record(
+        stages=[StageRecord("read", 1.0, 1, 0, 0, 3, 2, {"[bold]odd[/]": 1})], languages={"[x]": 1}
+    )
+    text = drawn(data_screen.screen(made_story.story(built=built)))
+    assert "[bold]odd[/]" in text
+    assert "[x] 100 %" in text
+
+
+def test_stages_that_drop_nothing_take_no_room():
+    stages = [*made_story.record().stages, StageRecord("shard", 1.0, 1, 0, 0, 700, 700, {})]
+    text = drawn(data_screen.screen(made_story.story(built=made_story.record(stages=stages))))
+    assert "deduplicate" in text
+    assert "shard  " not in text
+
+
+def test_many_reasons_are_summed_up():
+    reasons = {f"reason {i}": 10 - i for i in range(10)}
+    stage = StageRecord("clean", 1.0, 1, 0, 0, 155, 100, reasons)
+    text = drawn(data_screen.funnel(made_story.story(built=made_story.record(stages=[stage]))))
+    assert "reason 7" in text
+    assert "reason 8" not in text
+    assert "2 more reasons" in text
+    assert text.split("more reasons")[1].split()[0] == "3"
+
+
+def test_a_dataset_that_has_no_record_is_told_by_its_manifest(tmp_path):
+    tokenizer = train(["ab"], 300)
+    with Writer(tmp_path, "bare", tokenizer.vocab, tokenizer.to_json()) as writer:
+        writer.add(np.array([1, 2, tokenizer.end], dtype=np.uint32))
+        counts = {"filter": {"kept": 7, "b": 1, "a": 2, "none": 0}}
+        folder = writer.finish({"kind": "test"}, {}, counts)
+    told = story(Dataset.open(folder))
+    (stage,) = told.stages
+    assert (stage.documents, stage.kept, stage.reasons) == (10, 7, {"a": 2, "b": 1})
+    assert list(stage.reasons) == ["a", "b"]
+    assert "− a" in drawn(data_screen.screen(told))
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "told"),
+    [
+        (0, 0, "0 %"), (0, 9, "0 %"), (9, 9, "100 %"), (200, 201, "99.5 %"),
+        (99_999, 100_000, "> 99.9 %"), (1, 3, "33 %"), (1, 30, "3.3 %"), (1, 3000, "0.033 %"),
+    ],
+)  # fmt: skip
+def test_shares_never_round_to_all_or_nothing(part, whole, told):
+    assert share(part, whole) == told
+
+
+def test_bars_and_lines_of_blocks():
+    assert bar(1, 1, width=4) == "████"
+    assert bar(1, 10**9, width=4) == "▏"
+    assert bar(0, 5) == ""
+    assert spark([0, 1, 8, 8]) == " ▁██"
+    assert show_size(1536) == "1.5 KiB"
+    assert show_size(100) == "100 B"
