@@ -16,7 +16,7 @@ CHANGES = {
     "separator": "--", "encodings": ["utf-8", "cp1252"], "most_bytes": "1 MiB",
     "keep": ["de"], "stop_words": ["und"], "top": [[2, 0.5]], "duplicate": [[5, 0.5]],
     "key": "[key]", "email": "[mail]", "ip": "[ip]", "phone": "[phone]",
-    "use": "stars", "least": 0.5, "copies": [[0.5, 2]], "agree": 0.5, "end": "<end>",
+    "use": "stars", "least": 0.5, "copies": [[0.5, 2]], "agree": 0.5,
     "tokenizer": "given", "loss": "all", "size": "1 MiB", "preset": "code",
 }  # fmt: skip
 DECIDES_NOTHING = {"path", "revision", "split", "subset", "good", "bad", "against", "chat_template"}
@@ -58,6 +58,10 @@ def test_every_field_that_decides_content_changes_the_identity(field):
     if field.name in ("source.prompt", "source.response"):
         other = {"prompt": "response", "response": "prompt"}[field.path[-1]]
         assert _with(field.path, "a", {other: "b"}) != plain
+        return
+    if field.name == "tokens.end":  # of a tokenizer that is given
+        given = {"tokenizer": "a.json"}
+        assert _with(field.path, "<end>", given) != _with(("tokens", "tokenizer"), "a.json")
         return
     value = _changed(field, default)
     if field.name == "decontaminate.text":

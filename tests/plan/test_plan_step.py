@@ -420,7 +420,7 @@ def test_the_host_shows_only_where_it_is_the_slower() -> None:
 
 
 def test_samples_that_are_read_too_slowly() -> None:
-    """Two nodes read all blocks, of 2 bytes a token, and a sixteenth more; steps are not shorter."""
+    """Two nodes read all blocks, of 2 bytes a token, and a 16th more; steps are not shorter."""
     tokens = 64 * 2048
     slow = job(Layout(1, 16), on=machine(16, read_bytes_per_s=1e4))
     assert slow.shape.vocab <= 1 << 16
@@ -432,8 +432,12 @@ def test_samples_that_are_read_too_slowly() -> None:
 
 def test_what_a_link_can_feed() -> None:
     # 2 or 4 bytes a token; of 17 blocks that are read, one is read for its first token.
-    assert step.data_tokens_per_s(125e6, vocab=32_000, sequence=2048) == pytest.approx(62.5e6 * 16 / 17)
-    assert step.data_tokens_per_s(125e6, vocab=128_256, sequence=2048) == pytest.approx(31.25e6 * 16 / 17)
+    assert step.data_tokens_per_s(125e6, vocab=32_000, sequence=2048) == pytest.approx(
+        62.5e6 * 16 / 17
+    )
+    assert step.data_tokens_per_s(125e6, vocab=128_256, sequence=2048) == pytest.approx(
+        31.25e6 * 16 / 17
+    )
     # 256 samples of 2048 tokens in a block: two nodes need all blocks, 10,000 nodes 1 in 40 each.
     assert step.data_tokens_per_s(125e6, 32_000, 2048, nodes=2) == pytest.approx(62.5e6 * 16 / 17)
     many = step.data_tokens_per_s(125e6, 32_000, 2048, nodes=10_000)
