@@ -24,6 +24,14 @@ test-s3: $(VENV)/.dev
 bench-plan: $(VENV)/.core
 	@$(BIN)/python benchmarks/probe_plan_run.py
 
+# The data pipeline beside its peers on one corpus: end to end, tokenization, near duplicates, the
+# loader, memory as a set grows, and a run that reads from S3 over 1 Gbit/s (root and Ceph for that).
+bench-data: $(VENV)/.dev $(PEERS)/.made
+	@for one in "pipeline --peers $(PEERS)/bin/python" "tokens --peers $(PEERS)/bin/python" "dedup --peers $(PEERS)/bin/python" \
+		"loader --peers $(PEERS)/bin/python" "build_memory" "remote"; do \
+		set -- $$one; echo; echo "== benchmarks/$$1.py"; shift; \
+		$(BIN)/python benchmarks/$${one%% *}.py "$$@" || exit 1; done
+
 # Fits the planner's constants to the measured runs in benchmarks/facts, and without each source.
 fit-plan: $(VENV)/.dev
 	@$(BIN)/python scripts/fit_plan.py
@@ -49,5 +57,9 @@ $(VENV)/.dev: pyproject.toml constraints.txt scripts/setup.sh
 	@PYTHON="$(PYTHON)" scripts/setup.sh $(VENV) "[dev]"
 	@touch $@ $(VENV)/.core
 
+$(PEERS)/.made: constraints.txt scripts/peers.sh
+	@PYTHON="$(PYTHON)" scripts/peers.sh $(PEERS)
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info
+	rm -rf $(VENV) $(PEERS) build dist src/*.egg-info

@@ -4,9 +4,9 @@
 
 Documents of 3 kB are put together from sentences of the standard library, a tenth of them near
 copies of earlier ones, in files of 50,000; all stages run (web filters, exact and near duplicates,
-a trained tokenizer). Memory is the proportional share of all processes, looked at five times a
-second: a page that two of them share counts once. `own` is what only they can free; the rest is
-mapped files, which the kernel drops when it needs the room.
+a trained tokenizer), and most documents stay. Memory is the proportional share of all processes,
+looked at five times a second: a page that two of them share counts once. `own` is what only they
+can free; the rest is mapped files, which the kernel drops when it needs the room.
 """
 
 import argparse
@@ -27,6 +27,7 @@ name = "growth"
 path = "corpus"
 [clean]
 preset = "web"
+gopher_quality = { min_alphabetic_words = 0.6 }
 [dedup]
 near = true
 [tokens]
@@ -118,7 +119,7 @@ def main() -> None:
             command += ["--workers", str(options.workers)]
             environment = os.environ | {"PENSTOCK_HOME": str(folder / "home")}
             start, own, every = time.monotonic(), 0, 0
-            build = subprocess.Popen(command, env=environment)
+            build = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
             while build.poll() is None:
                 held = held_bytes(build.pid)
                 own, every = max(own, held[0]), max(every, held[1])

@@ -1,6 +1,6 @@
 """Conversations: the same text, ids and learned tokens as transformers, and MB per CPU-second.
 
-    python benchmarks/chat.py --peer-python PYTHON_WITH_TRANSFORMERS
+    python benchmarks/chat.py --peers PYTHON_WITH_TRANSFORMERS
 
 The templates are those of the tests, the conversations seeded nonsense with blanks, code, many
 scripts and tools. Ids are compared where no text spells a special token: there transformers gives
@@ -127,7 +127,7 @@ def compare(name: str, peer: list, asked: list) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--peer-python", required=True)
+    parser.add_argument("--peers", required=True)
     parser.add_argument("--talks", type=int, default=400)
     options = parser.parse_args()
     asked = talks(options.talks)
@@ -135,7 +135,7 @@ def main() -> None:
     given = {
         name: (model(name).decode(), MODELS[name][0], MODELS[name][3], asked) for name in names
     }
-    call = [options.peer_python, "-c", PEER]
+    call = [options.peers, "-c", PEER]
     done = subprocess.run(call, input=json.dumps(given), capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stderr)

@@ -1,6 +1,6 @@
 """Tokenization: MB per CPU-second of each engine, on one thread, and bytes a token.
 
-    python benchmarks/tokens.py [--mb 20] [--repeats 3] [--folder TEXTS] [--peer-python PYTHON]
+    python benchmarks/tokens.py [--mb 20] [--repeats 3] [--folder TEXTS] [--peers PYTHON]
 
 Texts are the standard library's source, or the text files of a folder, in documents of about 3 kB.
 Fast engines remember pieces. `cold` is every second document in a fresh process, `new` the others
@@ -166,7 +166,7 @@ def show(title: str, content: bytes, options: argparse.Namespace) -> None:
         path = Path(folder) / "tokenizer.json"
         path.write_bytes(content)
         for name in ["tokenizers", *FAST, "tiktoken"]:
-            python = options.peer_python if name == "tiktoken" else sys.executable
+            python = options.peers if name == "tiktoken" else sys.executable
             call = [python, __file__, "--mb", str(options.mb), "--one", name, str(path)]
             runs = [
                 subprocess.run(
@@ -199,7 +199,7 @@ def main() -> None:
     parser.add_argument("--mb", type=float, default=20)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--folder", default="")
-    parser.add_argument("--peer-python", default=sys.executable)
+    parser.add_argument("--peers", default=sys.executable)
     parser.add_argument("--patterns", action="store_true", help="bytes a token, no rates")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
