@@ -4,10 +4,12 @@
 
 Sequences of 2048 tokens in batches of 8, shuffled over the whole set, int64 tensors out, one
 process without workers. Each loader runs in a fresh process in every round, the loaders taking
-turns; figures are medians. `dataloader` is torch's DataLoader over a memory map, which checks
-nothing; `litdata` runs where `--peer-python` names an interpreter that has it, on tokens that its
-own `optimize` wrote. Timing starts after 600 batches, when every file has been touched. Speed is
-per CPU-second of all threads: what others do on the machine meanwhile does not count.
+turns; figures are medians. `ours` is the call with which the trainer's thread gets each batch;
+`ours, fed` is what its loop does, which takes them over from that thread. `dataloader` is torch's
+DataLoader over a memory map, which checks nothing; `litdata` runs where `--peer-python` names an
+interpreter that has it, on tokens that its own `optimize` wrote. Timing starts after 600 batches,
+when every file has been touched. Speed is per CPU-second of all threads: what others do on the
+machine meanwhile does not count.
 """
 
 import argparse
@@ -21,22 +23,44 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from penstock.train.batch import Loader
 
 SEQUENCE, BATCH, WARM, TIMED = 2048, 8, 600, 1500
 SAMPLES = 10**12  # of the order that a resume is timed with
 
 
-def ours(folder: Path) -> Iterator[object]:
+def trainer(folder: Path) -> "Loader":
     import torch
 
     from penstock.data.shards import Dataset
     from penstock.data.stream import Stream
+    from penstock.train.batch import Loader
 
     stream = Stream(Dataset.open(next(folder.glob("bench@*"))), SEQUENCE, seed=0, holdout=0.005)
-    for start in itertools.count(0, BATCH):
-        yield torch.from_numpy(stream.read(start, start + BATCH).tokens)
+    return Loader(stream, torch.device("cpu"))
+
+
+def ranges() -> Iterator[tuple[int, int]]:
+    return ((start, start + BATCH) for start in itertools.count(0, BATCH))
+
+
+def ours(folder: Path) -> Iterator[object]:
+    loader = trainer(folder)
+    for start, stop in ranges():
+        yield loader.read(start, stop).tokens_ns
+
+
+def fed(folder: Path) -> Iterator[object]:
+    from penstock.data.feed import Feed
+
+    feed = Feed(trainer(folder), ranges())
+    while True:
+        yield feed.next().tokens_ns
 
 
 def dataloader(folder: Path) -> Iterator[object]:
@@ -70,7 +94,7 @@ def litdata(folder: Path) -> Iterator[object]:
             yield batch.long()
 
 
-LOADERS = {"ours": ours, "dataloader": dataloader, "litdata": litdata}
+LOADERS = {"ours": ours, "ours, fed": fed, "dataloader": dataloader, "litdata": litdata}
 
 
 def measure(name: str, folder: Path) -> None:
@@ -78,8 +102,8 @@ def measure(name: str, folder: Path) -> None:
     import torch
 
     torch.set_num_threads(1)
-    if name == "ours":
-        import penstock.data.stream  # noqa: F401
+    if name.startswith("ours"):
+        import penstock.train.batch  # noqa: F401
     batches = LOADERS[name](folder)
     began = time.perf_counter()
     batch = next(batches)
@@ -134,7 +158,8 @@ def write_litdata(folder: Path, python: str) -> None:
 
 
 def resume() -> dict[str, float]:
-    """Milliseconds to know the next samples at a random place among 10**12."""
+    """Milliseconds to know the next samples at a random place among 10**12, the first time in a
+    process included. On a busy machine the worst is a wait for the processor; its CPU is not."""
     from penstock.data.order import Shuffle
     from penstock.data.order_lookup import Lookup
     from penstock.data.order_window import Window
@@ -142,13 +167,15 @@ def resume() -> dict[str, float]:
     draw = np.random.default_rng(0)
     found = {}
     for order in (Shuffle(SAMPLES, 0), Window(SAMPLES, 0, block=1024)):
-        times = []
+        times, cpu = [], []
         for position in draw.integers(0, 10 * SAMPLES, 200).tolist():
-            began = time.perf_counter()
+            began, began_cpu = time.perf_counter(), time.process_time()
             Lookup(order).index(position, position + BATCH)
             times.append(1e3 * (time.perf_counter() - began))
+            cpu.append(1e3 * (time.process_time() - began_cpu))
         found[f"{order.name}, median ms"] = statistics.median(times)
         found[f"{order.name}, worst ms"] = max(times)
+        found[f"{order.name}, worst ms of CPU"] = max(cpu)
     return found
 
 
@@ -162,7 +189,7 @@ def main() -> None:
     if args.measure:
         measure(args.measure[0], Path(args.measure[1]))
         return
-    pythons = {"ours": sys.executable, "dataloader": sys.executable}
+    pythons = dict.fromkeys(("ours", "ours, fed", "dataloader"), sys.executable)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write(folder, int(args.tokens * 1e6))

@@ -3,6 +3,7 @@
 #   scripts/ceph.sh start FOLDER [ADDRESS [PORT]]   prints the variables that clients read
 #   scripts/ceph.sh bucket FOLDER NAME              makes a bucket
 #   scripts/ceph.sh kill FOLDER | again FOLDER      the gateway alone: an outage and its end
+#   scripts/ceph.sh refuse FOLDER | accept FOLDER   credentials that run out, and their renewal
 #   scripts/ceph.sh stop FOLDER                     ends what was started here, and removes FOLDER
 # Needs curl and ceph-mon ceph-osd radosgw ceph-common.
 set -euo pipefail
@@ -97,6 +98,8 @@ bucket)
     ;;
 kill) end rgw ;;
 again) gateway ;;
+refuse) radosgw-admin user suspend --uid test >/dev/null ;;
+accept) radosgw-admin user enable --uid test >/dev/null ;;
 stop)
     for name in rgw osd mon; do end $name; done
     rm -rf "$folder"

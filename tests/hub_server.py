@@ -12,8 +12,15 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @contextmanager
-def hub(repos: dict[str, dict[str, bytes]], cards: dict[str, dict] | None = None) -> Iterator[str]:
-    """Datasets by name, each with its files; gives the endpoint."""
+def hub(
+    repos: dict[str, dict[str, bytes]],
+    cards: dict[str, dict] | None = None,
+    kind: str = "datasets",
+    asked: list[str] | None = None,
+) -> Iterator[str]:
+    """Datasets (or models) by name, each with its files; gives the endpoint. Paths that it is
+    asked for are put into `asked`."""
+    inside = "/" if kind == "models" else f"/{kind}/"  # where their files are
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -29,11 +36,14 @@ def hub(repos: dict[str, dict[str, bytes]], cards: dict[str, dict] | None = None
 
         def _answer(self, body: bool) -> None:
             path = unquote(urlsplit(self.path).path)
-            if path.startswith("/api/datasets/"):
-                name, _, revision = path.removeprefix("/api/datasets/").partition("/revision/")
-                self._info(name, revision or "main")
+            if asked is not None:
+                asked.append(path)
+            if path.startswith(f"/api/{kind}/"):
+                name, _, revision = path.removeprefix(f"/api/{kind}/").partition("/revision/")
+                name, _, tree = name.partition("/tree/")
+                self._info(name, revision or tree or "main", bool(tree))
                 return
-            name, _, rest = path.removeprefix("/datasets/").partition("/resolve/")
+            name, _, rest = path.removeprefix(inside).partition("/resolve/")
             content = repos.get(name, {}).get(rest.partition("/")[2])
             if content is None:
                 self._error("EntryNotFound")
@@ -41,7 +51,7 @@ def hub(repos: dict[str, dict[str, bytes]], cards: dict[str, dict] | None = None
             headers = {"ETag": f'"{hashlib.sha1(content).hexdigest()}"', "X-Repo-Commit": COMMIT}
             self._send(200, content, headers, body)
 
-        def _info(self, name: str, revision: str) -> None:
+        def _info(self, name: str, revision: str, tree: bool) -> None:
             if name not in repos:
                 self._error("RepoNotFound")
             elif revision not in ("main", COMMIT):
@@ -53,7 +63,11 @@ def hub(repos: dict[str, dict[str, bytes]], cards: dict[str, dict] | None = None
                 ]
                 told = {"id": name, "sha": COMMIT, "siblings": files}
                 told["cardData"] = (cards or {}).get(name, {})
-                self._send(200, json.dumps(told).encode(), {}, True)
+                rows = [
+                    {"type": "file", "path": one["rfilename"], "oid": one["blobId"]} | one
+                    for one in files
+                ]
+                self._send(200, json.dumps(rows if tree else told).encode(), {}, True)
 
         def _error(self, code: str) -> None:
             self._send(404, b"{}", {"X-Error-Code": code}, True)

@@ -69,6 +69,9 @@ def serve(folder: Path) -> Iterator[tuple[str, Faults]]:
             total = len(content)
             if match := re.fullmatch(r"bytes=(\d+)-(\d+)", asked):
                 first, last = int(match[1]), min(int(match[2]), total - 1)
+                if first >= total:
+                    self.send_error(416)
+                    return
                 content = content[first : last + 1]
                 self.send_response(206)
                 self.send_header("Content-Range", f"bytes {first}-{last}/{total}")

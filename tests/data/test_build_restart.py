@@ -104,7 +104,8 @@ def check_whole(tmp_path: Path, expected: Dataset) -> None:
     assert sorted(path.name for path in built.folder.rglob("*") if path.is_file()) == sorted(
         path.name for path in expected.folder.rglob("*") if path.is_file()
     )
-    assert not list((home / WORK).iterdir())
+    hidden = {path.name for path in home.iterdir() if path.name.startswith(".")}
+    assert {name.partition("-")[0] for name in hidden} <= {".lock", ".small"}
     visible = [path.name for path in home.iterdir() if not path.name.startswith(".")]
     assert visible == [expected.id]
 
@@ -117,9 +118,9 @@ def test_killed_again_and_again(
     expected = undisturbed(tmp_path, corpus, monkeypatch)
     log = tmp_path / "log"
     deaths = 0
-    while (code := killed_at(corpus, log, 4, moment)) == -signal.SIGKILL:
+    while (code := killed_at(corpus, log, 9, moment)) == -signal.SIGKILL:
         deaths += 1
-        assert not [path for path in datasets(tmp_path).glob("*@*") if path.is_dir()] or deaths > 5
+        assert not list(datasets(tmp_path).glob("small@*")) or deaths > 5
     assert code == 0
     assert deaths > 5
     done = log.read_text().splitlines()
@@ -150,14 +151,18 @@ def start(tmp_path: Path, corpus: Path) -> subprocess.Popen[str]:
         SCRIPT.format(tests=tests, part_bytes=PART_BYTES, corpus=str(corpus), changes=CHANGES)
     )
     return subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
 
 
 def ended(tmp_path: Path) -> dict[Path, tuple[int, int]]:
     """The files of tasks that have ended, with what tells that they were not written again."""
     found = {}
-    for path in (datasets(tmp_path) / WORK).rglob("[0-9]*"):
+    for path in datasets(tmp_path).glob(f"{WORK}*/**/[0-9]*"):
         if path.is_file():
             stat = path.stat()
             found[path] = stat.st_ino, stat.st_mtime_ns
@@ -206,6 +211,20 @@ def test_workers_die_with_the_build(
     check_whole(tmp_path, expected)
 
 
+def test_ctrl_c_ends_it_at_once(
+    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = undisturbed(tmp_path, corpus, monkeypatch)
+    process = start(tmp_path, corpus)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "did\n"
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: workers too
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT
+    assert said.count("Traceback") == 1  # of the build; its workers say nothing
+    check_whole(tmp_path, expected)
+
+
 def test_two_builds_at_once_are_one(tmp_path: Path, corpus: Path) -> None:
     processes = [start(tmp_path, corpus) for _ in range(2)]
     told = [process.communicate(timeout=120)[0].split() for process in processes]
@@ -244,7 +263,7 @@ def test_a_deleted_dataset_is_built_again(tmp_path: Path, corpus: Path) -> None:
 def test_a_work_folder_that_was_not_quite_removed(tmp_path: Path, corpus: Path) -> None:
     first = build(recipe(corpus, **CHANGES), workers=1)
     (pointer,) = datasets(tmp_path).glob(".small-*")
-    left = datasets(tmp_path) / WORK / pointer.name.replace(".small-", "small@")
+    left = datasets(tmp_path) / pointer.name.replace(".small-", f"{WORK}small@")
     (left / "shard").mkdir(parents=True)
     assert build(recipe(corpus, **CHANGES), workers=1).id == first.id
     assert not left.exists()

@@ -1,7 +1,11 @@
 """The shared cache: fetched once, never over its bound, unharmed by killed processes."""
 
+import errno
+import fcntl
+import io
 import multiprocessing
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -10,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.data import cache_entries, cache_plan, cache_room
 from penstock.data.cache_entries import Cache, Damaged
 from penstock.data.cache_plan import SLOTS, Plan, living, planned
 from penstock.errors import PenstockError
@@ -101,6 +106,113 @@ def test_a_wrong_fetch_is_tried_twice(tmp_path):
         cache.entry("bb", lambda found: False, lambda: calls.append(1) or b"")
     assert len(calls) == 2
     assert stored(cache) == {"aa"}
+
+
+@pytest.mark.parametrize("kind", ["cut", "flipped", "empty", "longer", "folder", "full", "link"])
+def test_an_entry_that_is_spoilt_is_fetched_again_and_kept(tmp_path, kind):
+    cache = Cache(tmp_path, 10 * SIZE)
+    get(cache, "aa1")
+    path = cache._path("aa1")
+    content = path.read_bytes()
+    path.unlink()
+    if kind == "link":
+        path.symlink_to(tmp_path / "nowhere")
+    elif kind in ("folder", "full"):
+        path.mkdir()
+        if kind == "full":
+            (path / "file").write_text("not ours")
+    else:
+        spoilt = {"cut": content[:-1], "flipped": b"?" + content[1:], "empty": b""}
+        path.write_bytes(spoilt.get(kind, content + b"?"))
+    fetched: list[str] = []
+    for _ in range(2):
+        assert get(cache, "aa1", fetched) == content_of("aa1")
+    assert fetched == ["aa1"]
+    assert path.read_bytes() == content
+
+
+def test_things_that_do_not_belong_there_do_not_stop_a_sweep(tmp_path):
+    cache = Cache(tmp_path, 4 * SIZE)
+    (tmp_path / "blocks" / "zz").write_text("a file among the folders")
+    (tmp_path / "blocks" / "aa" / "aa0").mkdir(parents=True)
+    os.utime(tmp_path / "blocks" / "aa" / "aa0", ns=(0, 0))
+    for n in range(1, 9):
+        get(cache, f"aa{n}")
+        assert f"aa{n}" in stored(cache)
+
+
+def test_a_lost_count_is_counted_anew(tmp_path):
+    cache = Cache(tmp_path, 4 * SIZE)
+    for n in range(4):
+        get(cache, f"aa{n}")
+    for lost in (b"", b"\0\0"):
+        (tmp_path / "bytes").write_bytes(lost)
+        get(cache, "bb" + lost.hex())
+        assert stored_bytes(cache) <= 4 * SIZE
+
+
+def test_a_folder_that_is_removed_under_a_reader_costs_only_the_keeping(tmp_path):
+    cache = Cache(tmp_path / "cache", 4 * SIZE)
+    plan = cache.plan()
+    plan.add(["aa1"])
+    shutil.rmtree(tmp_path / "cache")
+    assert get(cache, "aa1") == content_of("aa1")
+    assert cache.planned_share(plan, SIZE) > 0
+    plan.close()
+
+
+def test_a_disk_that_fills_takes_no_half_entries(tmp_path, monkeypatch):
+    """A write that is cut short, as the last one before a disk is full is."""
+    cache = Cache(tmp_path, 10 * SIZE)
+
+    class Half(io.FileIO):
+        def write(self, content):
+            return super().write(memoryview(content)[: len(content) // 2])
+
+    monkeypatch.setattr(
+        cache_entries,
+        "open",
+        lambda file, *_, **more: Half(file, "wb", more["closefd"]),
+        raising=False,
+    )
+    assert get(cache, "aa1") == content_of("aa1")
+    assert stored(cache) == set()
+    assert cache.room.used() == 0
+    assert not list((tmp_path / "writing").iterdir())
+
+
+def test_a_full_disk_leaves_no_open_files(tmp_path, monkeypatch):
+    cache = Cache(tmp_path, 10 * SIZE)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(cache_room.os, "ftruncate", full)
+    before = len(os.listdir("/proc/self/fd"))
+    for n in range(20):
+        assert get(cache, f"aa{n}") == content_of(f"aa{n}")
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert not list((tmp_path / "writing").iterdir())
+    monkeypatch.setattr(cache_plan.os, "posix_fallocate", full)
+    plan = cache.plan()  # kept to itself
+    plan.add(["aa1"])
+    plan.drop(["aa1"])
+    plan.close()
+
+
+def test_a_plan_that_is_taken_for_dead_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+    real, looked = fcntl.flock, []
+
+    def late(handle, how):
+        if not looked and how == fcntl.LOCK_EX:
+            looked.append(living(tmp_path))  # another process comes by at the wrong moment
+        real(handle, how)
+
+    monkeypatch.setattr(cache_plan.fcntl, "flock", late)
+    plan = Plan(tmp_path)
+    plan.add(["aa1"])
+    assert looked == [[]]
+    assert "aa1" in planned(tmp_path)
 
 
 def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path):

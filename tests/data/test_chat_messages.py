@@ -42,7 +42,7 @@ def test_tools_go_along() -> None:
     conversation = of([USER, called], tools='[{"name": "f"}]')
     assert conversation.tools == ({"name": "f"},)
     assert conversation.messages[1] == {"role": "assistant", "tool_calls": [{"name": "f"}]}
-    assert conversation.text() == "Hi"
+    assert conversation.text() == 'Hi\n\n[{"name": "f"}]'
 
 
 @pytest.mark.parametrize(
@@ -90,11 +90,10 @@ def test_texts_can_be_replaced() -> None:
     conversation = of([USER, called, ANSWER])
     again = conversation.with_texts([text.upper() for text in conversation.texts()])
     assert [one.get("content") for one in again.messages] == ["HI", None, "HELLO"]
-    assert again.text() == "HI\n\nHELLO"
+    assert again.text() == 'HI\n\n[{"name": "f"}]\n\nHELLO'
     assert conversation.texts() == ["Hi", "Hello"]
     column = json.loads(json.dumps(again.to_column()))
-    assert Conversation.from_columns({COLUMN: column}) == again
-    assert Conversation.from_columns({"url": "x"}) is None
+    assert Conversation.from_column(column) == again
 
 
 JSON = st.recursive(
@@ -146,7 +145,7 @@ def test_rows_of_files(tmp_path: Path, kind: str) -> None:
     assert [one.id for one in documents] == [f"chat.{kind}:1", f"chat.{kind}:4"]
     assert [one.text for one in documents] == ["Hi\n\nHello", "Hi\n\nGrüße"]
     assert [set(one.columns) for one in documents] == [{"url", COLUMN}] * 2
-    assert Conversation.from_columns(documents[0].columns) == Conversation((USER, ANSWER))
+    assert Conversation.from_column(documents[0].columns[COLUMN]) == Conversation((USER, ANSWER))
     rejected = [one for one in pieces if isinstance(one, Rejected)]
     assert {one.reason for one in rejected} == {"no messages"}
     assert [one.line for one in rejected] == ([2, 3, 5] if kind == "jsonl" else [2, 3])

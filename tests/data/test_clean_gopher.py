@@ -139,3 +139,12 @@ def test_stop_words_are_the_users() -> None:
 
 def test_a_batch_has_one_split() -> None:
     assert Batch(["a b", "c"]).word_counts.tolist() == [2, 1]
+
+
+def test_a_huge_document_leaves_no_table_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = {inverse: grams._powers(inverse, 1000).tolist() for inverse in (False, True)}
+    grams._table.cache_clear()
+    monkeypatch.setattr(grams, "_KEPT", 999)
+    for inverse, powers in expected.items():
+        assert grams._powers(inverse, 1000).tolist() == powers
+    assert grams._table.cache_info().currsize == 0

@@ -127,6 +127,30 @@ def test_a_block_is_checked_once(dataset, monkeypatch):
     assert len(hashed) == 1
 
 
+def test_each_block_of_each_shard_is_checked_when_first_touched(dataset, monkeypatch):
+    half = BLOCK_BYTES // 2  # tokens in a block
+    tokens = np.arange(8 * half) % 1000  # two shards of four blocks
+    found = dataset([tokens[: 4 * half], tokens[4 * half :]], shard_bytes=4 * BLOCK_BYTES)
+    assert [shard.blocks for shard in found.manifest.shards] == [4, 4]
+    hashed = []
+    real = xxhash.xxh3_64_intdigest
+    monkeypatch.setattr(xxhash, "xxh3_64_intdigest", lambda b: hashed.append(1) or real(b))
+    for starts, length, checked in [
+        ([5, 9], 10, 1),  # one block
+        ([5, 3 * half], 10, 2),  # and one that is not its neighbour
+        ([half - 1], 1, 2),  # its last token
+        ([half], 1, 3),
+        ([4 * half - 5], 10, 4),  # the first of the next shard
+        ([6 * half - 5], 2 * half + 5, 7),  # across three
+        ([0], 8 * half, 8),  # everything: the one that is left
+        ([0, 3, 7 * half], half, 8),
+    ]:
+        crops = found.crops(np.array(starts), length, np.int64)
+        assert crops.dtype == np.int64
+        assert np.array_equal(crops, np.stack([tokens[at : at + length] for at in starts]))
+        assert len(hashed) == checked
+
+
 def test_a_truncated_shard_is_refused_at_open_and_at_first_use(dataset):
     found = dataset([np.arange(100)])
     path = next((found.folder / "shards").glob("*.bin"))

@@ -154,3 +154,9 @@ def test_wrong_tables_are_refused() -> None:
         Label(copies=((0.5, 1), (0.2, 2)))
     with pytest.raises(PenstockError, match="below 0"):
         Label(copies=((0.5, -1),))
+
+
+def test_of_a_long_text_the_begin_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heuristic, "CHARACTERS", len(PROSE))
+    long, short = heuristic.scores([PROSE + "\n" + MENU * 50, PROSE], {}).tolist()
+    assert long == short

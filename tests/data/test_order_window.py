@@ -1,5 +1,7 @@
 """`window-1`: every sample once an epoch, from few blocks at a time, by a formula."""
 
+import subprocess
+import sys
 import tracemalloc
 
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.order import Shuffle
+from penstock.data.order import Shuffle, distinct
 from penstock.data.order_choice import order_of
 from penstock.data.order_lookup import Lookup
 from penstock.data.order_window import NAME, Window
@@ -129,6 +131,56 @@ def test_looking_many_up_at_once_changes_nothing(asked):
     for start, count in asked:
         expected = lookup.order.index(np.arange(start, start + count))
         assert np.array_equal(lookup.index(start, start + count), expected)
+
+
+class Counting:
+    """Notes how many positions it was asked for."""
+
+    name, samples = "counting", 10**9
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def index(self, positions):
+        self.asked.append(len(positions))
+        return Shuffle(self.samples, 0).index(positions)
+
+
+def test_a_resume_looks_few_up_and_a_run_many_at_once():
+    order = Counting()
+    lookup = Lookup(order, stride=3)
+    # One rank of four: what the others read lies between.
+    for start in range(5000, 5000 + 32 * 1000, 32):
+        expected = 3 * Shuffle(10**9, 0).index(np.arange(start, start + 8))
+        assert np.array_equal(lookup.index(start, start + 8), expected)
+    assert order.asked[:3] == [64, 512, 4096]
+    assert set(order.asked[3:]) == {4096}
+    assert len(order.asked) == 10
+    assert len(lookup.index(0, 9000)) == order.asked[-1] == 9000
+    with pytest.raises(ValueError, match="read-only"):
+        lookup.index(0, 8)[0] = 1  # it is kept for the next who asks
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(0, 6), max_size=30))
+def test_distinct_values_are_those_of_numpy(values):
+    assert distinct(np.array(values, dtype=np.uint64)).tolist() == sorted(set(values))
+
+
+def test_the_first_lookup_of_a_process_imports_nothing():
+    """Masked arrays, which `np.unique` brings in, cost more than all of a resume."""
+    code = """
+import sys, numpy
+from penstock.data.order import Shuffle
+from penstock.data.order_lookup import Lookup
+from penstock.data.order_window import Window
+before = set(sys.modules)
+for order in (Shuffle(10**12, 0), Window(10**12, 0, 1024)):
+    Lookup(order).index(10**12 - 5, 10**12 + 5)
+sys.exit(f"imported {sorted(set(sys.modules) - before)}" if set(sys.modules) - before else 0)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_shapes_are_kept_and_nonsense_is_refused():

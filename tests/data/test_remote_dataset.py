@@ -13,6 +13,7 @@ from penstock.data.cache_entries import Cache
 from penstock.data.cache_plan import planned
 from penstock.data.manifest import BLOCK_BYTES
 from penstock.data.shards import BadBlock, Dataset
+from penstock.data.stream import Stream
 from penstock.errors import PenstockError, RunFailed
 from range_server import serve
 
@@ -126,6 +127,104 @@ def test_a_link_that_stays_down_is_one_clear_error(pair):
         far.crops(STARTS, 10)
 
 
+@pytest.mark.parametrize("damage", ["deleted", "cut short", "emptied", "replaced"])
+@pytest.mark.parametrize("by_file", [False, True], ids=["http", "file"])
+def test_lost_content_is_skipped_like_damaged_content(pair, damage, by_file):
+    local, url, faults, cache = pair
+    path = local.folder / "shards" / f"{local.manifest.shards[1].blake3}.bin"
+    whole = path.read_bytes()
+    keep = {"cut short": BLOCK_BYTES + 10, "emptied": 0, "replaced": None}
+    if damage == "deleted":
+        path.unlink()
+    else:
+        path.write_bytes(bytes(len(whole)) if damage == "replaced" else whole[: keep[damage]])
+    far = Dataset.open(local.folder.as_uri() if by_file else url, cache)
+    whole_stream = Stream(far, 1 << 16, seed=4, holdout=0.0, skip=True)
+    batch = whole_stream.read(0, whole_stream.samples)
+    assert {one.block for one in batch.skipped} == ({1} if damage == "cut short" else {0, 1})
+    assert {one.file for one in batch.skipped} == {f"{far.where}/shards/{path.name}"}
+    good = batch.loss.any(axis=1)
+    path.write_bytes(whole)
+    near = Stream(Dataset.open(local.folder), 1 << 16, seed=4, holdout=0.0)
+    assert np.array_equal(batch.tokens[good], near.read(0, near.samples).tokens[good])
+    assert 0 < good.sum() < near.samples
+    if not by_file:
+        asked = [one for one in faults.blocks() if path.name in one]
+        assert len(asked) == (3 if damage == "cut short" else 4)  # what is bad, twice
+
+
+def test_what_is_told_of_a_bad_block_belongs_to_who_asked(pair):
+    """Two threads (the feed, an evaluation) meet the same block with other crops."""
+    local, _, _, _ = pair
+    (local.folder / "shards" / f"{local.manifest.shards[0].blake3}.bin").unlink()
+    far = opened(pair)
+    told = []
+    for start in (5, 9):
+        with pytest.raises(BadBlock) as caught:
+            far.crops(np.array([start]), 10)
+        told.append(caught.value)
+    assert [bad.starts.tolist() for bad in told] == [[5], [9]]
+
+
+def test_the_link_changes_a_small_file(pair):
+    local, _, faults, _ = pair
+    faults.flip = 1  # the manifest
+    assert opened(pair).id == local.id
+    (pair[3].folder / "sets").rename(pair[3].folder / "old")
+    faults.asked.clear()
+    (local.folder / "tokenizer.json").write_text("[]")
+    with pytest.raises(PenstockError, match=r"tokenizer\.json is damaged.*fetched twice"):
+        opened(pair)
+    assert sum("tokenizer.json" in one for one in faults.asked) == 2
+
+
+def test_a_cache_without_room_costs_no_second_fetch(pair, tmp_path):
+    local, url, faults, _ = pair
+    far = Dataset.open(url, Cache(tmp_path / "small", 100_000))
+    order = [STARTS[:1], STARTS[2:3], STARTS[4:]]
+    far.plan_ahead(iter(order), 10)
+    for starts in order:
+        assert np.array_equal(far.crops(starts, 10), local.crops(starts, 10))
+    far.close()
+    assert sorted(faults.blocks()) == sorted(set(faults.blocks()))
+
+
+def test_a_part_that_repeats_itself_is_not_planned_to_the_end_of_the_run(dataset, tmp_path):
+    """Few samples, many epochs: the same batch comes again and again."""
+    local = dataset([np.arange(2 * HALF) % 1000])
+    walked = []
+
+    def batches():
+        for step in range(100_000):
+            walked.append(step)
+            yield np.array([step % 3 * 16])
+
+    with serve(local.folder) as (url, faults):
+        far = Dataset.open(url, Cache(tmp_path / "cache", 64 * BLOCK_BYTES))
+        far.plan_ahead(batches(), 17)
+        ahead = far._remote._ahead
+        with ahead._change:
+            assert ahead._change.wait_for(ahead._far_enough, 10)
+        for step in range(200):
+            far.crops(np.array([step % 3 * 16]), 17)
+        far.close()
+        assert len(walked) < 5000
+        assert len(faults.blocks()) == 1
+
+
+def test_ranks_that_plan_the_same_share_the_room_of_the_plan(tmp_path):
+    cache = Cache(tmp_path, 64 * BLOCK_BYTES)
+    half, plans = 32 * BLOCK_BYTES, [cache.plan() for _ in range(4)]
+    own = plans[0]
+    assert cache.planned_share(own, 0) == half // 4
+    for plan in plans:
+        plan.add([f"block-{n}" for n in range(8)])
+    assert cache.planned_share(own, 8 * BLOCK_BYTES) == 8 * BLOCK_BYTES + (24 * BLOCK_BYTES) // 4
+    for number, plan in enumerate(plans[1:]):
+        plan.add([f"other-{number}-{n}" for n in range(8)])
+    assert cache.planned_share(own, 8 * BLOCK_BYTES) == half // 4
+
+
 @pytest.mark.usefixtures("impatient")
 def test_what_is_missing_is_named(pair, tmp_path):
     local, url, _, cache = pair
@@ -134,7 +233,7 @@ def test_what_is_missing_is_named(pair, tmp_path):
     far = opened(pair)
     path = next((local.folder / "shards").glob("*.bin"))
     path.unlink()
-    with pytest.raises(RunFailed, match=f"{path.name}: it is not there"):
+    with pytest.raises(BadBlock, match=f"{path.name}: it is not there.*fetched twice"):
         far.read(0, far.tokens)
     (problem,) = far.verify()
     assert path.name in problem

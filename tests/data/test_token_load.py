@@ -1,9 +1,7 @@
 """Tokenizers from everywhere: the end of a document, the template, the same ids."""
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import pytest
 from tokenizers import Tokenizer as Engine
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+import hub_server
 from penstock.data.fast_tokens import FastTokenizer
 from penstock.data.home import datasets_home
 from penstock.data.token_load import load_tokenizer
@@ -155,71 +154,36 @@ def test_what_is_no_tokenizer_is_told(tmp_path: Path) -> None:
         load_tokenizer(path)
 
 
-COMMIT = "c0ffee" * 6 + "c0de"
-
-
-class _Hub(BaseHTTPRequestHandler):
-    """The few endpoints that the hub's client asks for a model's files."""
-
-    protocol_version = "HTTP/1.1"
-    asked: list[str] = []  # noqa: RUF012
-    files = {  # noqa: RUF012
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A hub on this machine with one model; gives the paths that it was asked for."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+    files = {
         "tokenizer.json": foreign(),
         "tokenizer_config.json": b'{"eos_token": "</s>"}',
         "model.safetensors": b"large",
     }
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        self.asked.append(path)
-        name = path.rpartition("/")[2]
-        headers, body = {}, None
-        if path.startswith("/api/models/org/tok/revision/"):
-            listed = [{"rfilename": file} for file in self.files]
-            body = json.dumps({"id": "org/tok", "sha": COMMIT, "siblings": listed}).encode()
-        elif path.startswith("/api/models/org/tok/tree/"):
-            rows = [
-                {"type": "file", "path": file, "size": len(content), "oid": "0" * 40}
-                for file, content in self.files.items()
-            ]
-            body = json.dumps(rows).encode()
-        elif path.startswith(f"/org/tok/resolve/{COMMIT}/") and name in self.files:
-            body, headers = self.files[name], {"ETag": f'"{name}"', "X-Repo-Commit": COMMIT}
-        else:
-            headers = {"X-Error-Code": "RepoNotFound"}
-        self.send_response(404 if body is None else 200)
-        for key, value in headers.items():
-            self.send_header(key, value)
-        self.send_header("Content-Length", str(len(body or b"")))
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body or b"")
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A hub on this machine; gives the paths that it was asked for."""
-    constants = pytest.importorskip("huggingface_hub.constants")
-    _Hub.asked.clear()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    yield _Hub.asked
-    server.shutdown()
-    server.server_close()
+    asked: list[str] = []
+    with hub_server.hub({"org/tok": files}, kind="models", asked=asked) as url:
+        monkeypatch.setenv("HF_ENDPOINT", url)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        yield asked
 
 
 def test_a_tokenizer_of_the_hub(hub: list[str]) -> None:
     content, special = load_tokenizer("hf:org/tok")
-    assert (special.end, special.origin) == ("</s>", f"org/tok@{COMMIT}")
+    assert (special.end, special.origin) == ("</s>", f"org/tok@{hub_server.COMMIT}")
     assert read_special(content).origin == ""  # where it came from is no part of what it is
     assert not any("safetensors" in path for path in hub)  # only the few files that it needs
     with pytest.raises(PenstockError, match=r"hf:org/none cannot be fetched: .*404"):
         load_tokenizer("hf:org/none")
+
+
+def test_what_is_wrong_with_a_file_names_it(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text('{"model": 3}')
+    with pytest.raises(PenstockError, match=rf"Tokenizer {tmp_path}: This is not a tokenizer"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_bytes(foreign())
+    (tmp_path / "tokenizer_config.json").write_text("[1]")
+    with pytest.raises(PenstockError, match="cannot be read: it holds a list"):
+        load_tokenizer(tmp_path)

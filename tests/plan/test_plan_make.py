@@ -11,7 +11,7 @@ import made_plans as made
 from penstock.data.home import open_dataset
 from penstock.data.stream import Stream
 from penstock.errors import PenstockError
-from penstock.plan.dataset import Sizes, sizes
+from penstock.plan.dataset import Sizes, look
 from penstock.plan.machine import of_catalog
 from penstock.plan.make import layout_of, make, unseen
 from penstock.plan.plan import Plan
@@ -83,7 +83,7 @@ def test_a_built_dataset_gives_vocabulary_length_and_held_out_samples(tiny: str)
     stream = Stream(open_dataset(tiny), 16, 0, run.evaluate.holdout)
     assert plan.life.steps == run.steps(stream.samples)
     assert plan.job.shape.vocab == stream.dataset.vocab
-    assert sizes(run) == Sizes(stream.dataset.vocab, stream.samples, 16 * stream.held_out)
+    assert look(run).sizes == Sizes(stream.dataset.vocab, stream.samples, 16 * stream.held_out)
 
 
 def test_epochs_of_a_dataset_that_is_not_built_are_refused() -> None:

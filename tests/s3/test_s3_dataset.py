@@ -4,6 +4,7 @@ import itertools
 import threading
 
 import numpy as np
+import obstore
 import pytest
 
 from cutting_proxy import cutting
@@ -75,6 +76,20 @@ def test_a_shard_damaged_in_the_bucket(s3, url, local, cache):
         Store(url).put(name, local.folder / name)
 
 
+# Before the gateway is killed: Ceph waits long for a dead one to hear of such a change.
+def test_credentials_that_run_out_in_mid_run(s3, url, local, cache):
+    far = Dataset.open(url, cache)
+    far.read(0, 10)
+    s3.do("refuse")
+    try:
+        refused = r"access was refused \(UserSuspended\).*have expired.*goes on where it was"
+        with pytest.raises(RunFailed, match=refused):
+            far.read(0, far.tokens)
+    finally:
+        s3.do("accept")
+    assert np.array_equal(far.read(0, far.tokens), local.read(0, local.tokens))
+
+
 def test_connections_cut_in_mid_read(s3, url, local, cache, monkeypatch):
     with cutting("127.0.0.1", s3.port) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
@@ -111,6 +126,33 @@ def test_a_server_that_stays_away(s3, url, cache, monkeypatch):
             Dataset.open(url, cache)
     finally:
         s3.do("again")
+
+
+@pytest.mark.parametrize("what", ["deleted", "cut short", "replaced"])
+def test_an_object_that_is_lost_in_mid_run(s3, url, local, cache, what):
+    """The samples that need it are skipped, all others are what they were; or the run stops."""
+    shard = local.manifest.shards[2]
+    name, store = f"shards/{shard.blake3}.bin", Store(url)
+    far = Dataset.open(url, cache)
+    far.read(0, 10)
+    if what == "deleted":
+        obstore.delete(store._inner, f"{store._prefix}/{name}")
+    else:
+        store.put(name, b"" if what == "cut short" else bytes(shard.bytes))
+    try:
+        skipping, stopping = (Stream(far, 2048, 3, 0.01, skip=skip) for skip in (True, False))
+        batch = skipping.read(0, skipping.samples)
+        with pytest.raises(BadBlock, match="fetched twice") as caught:
+            stopping.read(0, stopping.samples)
+    finally:
+        store.put(name, local.folder / name)
+    assert caught.value.file == f"{url}/{name}"
+    assert {one.file for one in batch.skipped} == {f"{url}/{name}"}
+    assert len(batch.skipped) == shard.blocks
+    good = batch.loss.any(axis=1)
+    assert 0.6 < good.mean() < 0.7  # one of three shards, and the samples across its borders
+    near = Stream(local, 2048, seed=3, holdout=0.01).read(0, skipping.samples)
+    assert np.array_equal(batch.tokens[good], near.tokens[good])
 
 
 def test_wrong_credentials_and_missing_buckets(s3, url, cache, monkeypatch):

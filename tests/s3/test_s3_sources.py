@@ -8,11 +8,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.data.build import build
+from penstock.data.build_watch import Quiet
 from penstock.data.recipe import Recipe
 from penstock.data.remote_store import Store
 from penstock.data.source_find import find
 from penstock.data.source_read import read
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, RunFailed
 
 pytestmark = pytest.mark.s3
 
@@ -65,3 +66,25 @@ def test_a_build_from_the_bucket_is_the_build_from_disk(folder, tmp_path, monkey
     far = build(recipe("s3://data/raw"), workers=2)
     assert far.id == near.id
     assert far.documents > 1000
+
+
+def test_a_build_whose_credentials_run_out_stops_and_goes_on(s3, folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
+    parts = {"clean": {"preset": "none"}, "tokens": {"vocab": 400}}
+
+    def recipe(name: str, path: str) -> Recipe:
+        return Recipe.model_validate({"name": name, "source": [{"path": path}], **parts})
+
+    class Refusing(Quiet):
+        def stage(self, name: str, total_bytes: int, total_documents: int | None) -> None:
+            if name == "read":
+                s3.do("refuse")
+
+    try:
+        with pytest.raises(RunFailed, match=r"access was refused.*give the same command again"):
+            build(recipe("prose", "s3://data/raw"), workers=1, watcher=Refusing())
+    finally:
+        s3.do("accept")
+    far = build(recipe("prose", "s3://data/raw"), workers=1)
+    near = build(recipe("prose", str(folder)), workers=1)
+    assert far.id == near.id

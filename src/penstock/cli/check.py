@@ -2,17 +2,19 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli import show
 from penstock.errors import PenstockError, RunFailed
 from penstock.plan.plan import Plan
-from penstock.run.file import Run
 from penstock.run.load import load
 from penstock.run.notyet import not_yet, refuse
 from penstock.run.summary import facts, lines
+
+if TYPE_CHECKING:
+    from penstock.plan.dataset import Known
 
 
 def check(
@@ -23,15 +25,19 @@ def check(
     json: show.Json = False,
 ) -> None:
     """Is the file right, does it fit, and what will the run do. Starts nothing."""
-    run = load(file, overrides or [])
-    refused = not_yet(run)
-    planned, where = _planned(run)
+    from penstock.plan.dataset import look
+
+    known = look(load(file, overrides or []))
+    run, refused = known.run, not_yet(known.run)
+    planned, where = _planned(known)
     held = planned.memory if planned else None
     if json:
         fits = None if held is None else held.fits
-        show.print_json({"ok": not refused, "fits": fits, "not_yet": refused, **facts(run)})
+        told = {"ok": not refused, "fits": fits, "not_yet": refused, "not_built": known.missing}
+        show.print_json({**told, **facts(run)})
     else:
-        for line in [*lines(run), *([f"{'memory':<10} {where}"] if where else [])]:
+        memory = [f"{'memory':<10} {where}"] if where else []
+        for line in [*lines(run), *memory, *(f"{'note':<10} {why}" for why in known.missing)]:
             show.out.print(line, markup=False, soft_wrap=True)
     refuse(run)
     if held is not None and not held.fits:
@@ -43,16 +49,14 @@ def check(
         show.out.print(f"The file is right. Next: {command}", markup=False, soft_wrap=True)
 
 
-def _planned(run: Run) -> tuple[Plan | None, str]:
+def _planned(known: "Known") -> tuple[Plan | None, str]:
     """The plan and what it says of memory in words; None where it cannot be said."""
     from penstock.plan.cluster import machine_for
-    from penstock.plan.dataset import as_built, sizes
     from penstock.plan.make import make
 
+    run, data, shape = known.run, known.sizes, known.run.model.base()
     if run.model.module:
         return None, "not known for an own module"
-    run = as_built(run)
-    data, shape = sizes(run), run.model.base()
     if data is None and (run.train.epochs or not (shape and shape.vocab)):
         return None, "not known before the dataset is built"
     try:

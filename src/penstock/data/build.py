@@ -29,7 +29,7 @@ from penstock.data.build_shards import shard_count, shard_of_range
 from penstock.data.build_stage import Stages, tally_of
 from penstock.data.build_story import Story, nothing_left
 from penstock.data.build_tally import Tally
-from penstock.data.build_tokenizer import loaded, read_template, tokenizer_json, trained
+from penstock.data.build_tokenizer import TRAIN, check_template, loaded, tokenizer_json, trained
 from penstock.data.build_tokens import Encoder, tokenize_part
 from penstock.data.build_watch import Quiet, Watcher
 from penstock.data.build_work import Crew, Task
@@ -41,8 +41,7 @@ from penstock.data.shards import Dataset
 from penstock.data.token_special import read_special
 from penstock.errors import PenstockError
 
-WORK = ".building"
-TRAIN = "train"  # what `tokens.tokenizer` says for a tokenizer of the dataset's own
+WORK = ".building-"  # begins the names of work folders
 PART_BYTES = 16 << 20  # of text in a part, which holds one document at least
 _FAST_FROM_BYTES = 16 << 20  # below, trying out a fast engine takes longer than it saves
 _WORKER_BYTES = 400 << 20  # that a worker may come to hold
@@ -60,7 +59,7 @@ def build(recipe: Recipe, *, workers: int | None = None, watcher: Watcher | None
     home = datasets_home()
     sources = list_sources(recipe)
     key = build_key(recipe, sources)
-    work = home / WORK / f"{recipe.name}@{key}"
+    work = home / f"{WORK}{recipe.name}@{key}"
     if (dataset := follow(home, recipe.name, key)) and not work.exists():
         return dataset
 
@@ -79,7 +78,7 @@ def build(recipe: Recipe, *, workers: int | None = None, watcher: Watcher | None
                 there = ", ".join(f"{recipe.name}@{one}" for one in before[:3])
                 watcher.note(f"{dataset.id} is new: sources or recipe are not those of {there}")
             point(home, recipe.name, key, dataset.version)
-        for left in (home / WORK).glob(f"{recipe.name}@*"):
+        for left in home.glob(f"{WORK}{recipe.name}@*"):
             shutil.rmtree(left)
         return dataset
 
@@ -133,9 +132,16 @@ class _Build:
         if recipe.decontaminate.against:
             runs = Task(self.work / "evaluations", evaluation_texts, (recipe,))
             self._once("read evaluations", runs)
-        read_template(recipe)
+            _, shortest, _, skipped = read_result(runs.path)
+            for name, texts in skipped.items():
+                if texts:
+                    self.stages.watcher.note(
+                        f"evaluation {name}: {texts} texts of fewer than {shortest} words are not "
+                        "searched for"
+                    )
         if recipe.tokens.tokenizer != TRAIN:
             self._once("load tokenizer", Task(self.work / "tokenizer", loaded, (recipe,)))
+        check_template(recipe, self.work / "tokenizer")
 
     def read(self) -> Reading:
         summary = self.work / "stages" / "read"

@@ -6,7 +6,7 @@ the next. Steps that remove lines do not change conversations, which are trained
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -17,7 +17,6 @@ from penstock.data import clean_filters, clean_language
 from penstock.data.build_parts import Extras, Ints, Part, read_part, result
 from penstock.data.build_record import Sample
 from penstock.data.build_tally import TEXT_CHARACTERS, Tally
-from penstock.data.chat_messages import COLUMN, Conversation
 from penstock.data.clean_boilerplate import strip
 from penstock.data.clean_personal import scrub
 from penstock.data.clean_repair import repair
@@ -103,7 +102,7 @@ class _Work:
     def _mend_texts(self) -> None:
         """Of conversations each message: what is trained on is them, not the plain text."""
         batch, cleaning = self.batch, self.cleaner.cleaning
-        chats = [Conversation.from_columns(extra.columns) for extra in batch.extras]
+        chats = [extra.conversation for extra in batch.extras]
         turns = [
             chat.texts() if chat else [text] for chat, text in zip(chats, batch.texts, strict=True)
         ]
@@ -122,7 +121,7 @@ class _Work:
             mended = list(islice(left, len(turns[place])))
             if chat:
                 chat = chat.with_texts(mended)
-                batch.extras[place].columns[COLUMN] = chat.to_column()
+                batch.extras[place] = replace(batch.extras[place], conversation=chat)
             batch.texts[place] = chat.text() if chat else mended[0]
 
     def tell_language(self) -> None:
@@ -160,17 +159,16 @@ class _Work:
         classifier = load_classifier(cleaner.classifier) if cleaner.classifier else None
         columns = [extra.columns for extra in batch.extras]
         found = label(batch.texts, batch.measures, columns, cleaner.label, classifier)
-        for code in batch.languages:
-            if code:
-                self.tally.count("languages", code)
-        for score in found.scores.tolist():
-            self.tally.score(score)
         kept = np.flatnonzero(found.broken < 0)
+        for at in kept.tolist():
+            if batch.languages[at]:
+                self.tally.count("languages", batch.languages[at])
+            self.tally.score(int(found.scores[at]))
         extras = [
-            Extras(
-                batch.extras[at].columns,
-                batch.languages[at],
-                {name: int(values[at]) for name, values in found.labels.items()},
+            replace(
+                batch.extras[at],
+                language=batch.languages[at],
+                labels={name: int(values[at]) for name, values in found.labels.items()},
             ).to_json()
             for at in kept.tolist()
         ]

@@ -13,6 +13,7 @@ from blake3 import blake3
 
 from penstock.data import source_hub
 from penstock.data.build_parts import plain_json
+from penstock.data.home import datasets_home, versions
 from penstock.data.manifest import FORMAT
 from penstock.data.recipe import Recipe
 from penstock.data.recipe_source import SourceSection, is_remote
@@ -90,13 +91,15 @@ def build_key(recipe: Recipe, sources: tuple[Source, ...]) -> str:
 
 
 def stamps(path: str) -> list[list[str | int]]:
-    """The files at a path, a folder or a glob with size and change time; a URL or name as it is."""
+    """The files at a path, folder or glob with size and change time; a URL as it is; the name of a
+    dataset with the versions that are there."""
     if is_remote(path):
         return [[path]]
     try:
         found = [one for one in find([path], "text") if isinstance(one, File)]
     except PenstockError:
-        return [[path]]
+        named = "" if "/" in path else path.partition("@")[0]
+        return [[path, *(versions(datasets_home(), named) if named else ())]]
     return [[one.name, *_stat(one)] for one in found]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.data.chat_messages import COLUMN
+from penstock.data.chat_messages import Conversation
 from penstock.data.dedup_columns import Columns, read_columns
 from penstock.data.manifest import Json
 
@@ -30,23 +30,20 @@ class Extras:
     columns: dict[str, object]  # of the user
     language: str = ""
     labels: dict[str, int] | None = None  # thousandths
+    conversation: Conversation | None = None  # None: the document is plain text
 
     def to_json(self) -> bytes:
-        return plain_json([self.columns, self.language, self.labels])
+        chat = self.conversation.to_column() if self.conversation else None
+        return plain_json([self.columns, self.language, self.labels, chat])
 
     @staticmethod
     def from_json(content: bytes) -> "Extras":
-        return Extras(*json.loads(content))
-
-    def beside(self) -> dict[str, object]:
-        """What the user had beside the text; a conversation is the text."""
-        return {name: value for name, value in self.columns.items() if name != COLUMN}
+        columns, language, labels, chat = json.loads(content)
+        return Extras(columns, language, labels, Conversation.from_column(chat) if chat else None)
 
     def shown(self) -> dict[str, Json]:
         """For people: columns and labels, what is long cut short."""
-        return {
-            name: _short(value) for name, value in {**self.beside(), **(self.labels or {})}.items()
-        }
+        return {name: _short(one) for name, one in {**self.columns, **(self.labels or {})}.items()}
 
 
 @dataclass(frozen=True)
@@ -122,6 +119,22 @@ def _plain(value: object) -> object:
     if isinstance(value, bytes | bytearray):
         return value.decode("utf-8", "backslashreplace")
     return value if value is None or isinstance(value, str | int) else str(value)
+
+
+def nests(value: object, most: int) -> bool:
+    """Whether lists and objects stand in one another more than `most` times."""
+    level = [value]
+    for _ in range(most + 1):
+        level = [inner for one in level for inner in _inside(one)]
+        if not level:
+            return False
+    return True
+
+
+def _inside(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list | tuple | set) else ()
 
 
 def _short(value: object) -> Json:

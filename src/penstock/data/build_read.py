@@ -6,14 +6,15 @@ are kept aside to look at.
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from penstock.data.build_list import Listed, Source
-from penstock.data.build_parts import Extras, Part, read_result, result
+from penstock.data.build_parts import Extras, Part, nests, read_result, result
 from penstock.data.build_work import Task
+from penstock.data.chat_messages import COLUMN, Conversation
 from penstock.data.dedup_columns import Columns, write_columns
 from penstock.data.manifest import Json
 from penstock.data.source_options import Options
@@ -21,6 +22,9 @@ from penstock.data.source_pieces import Document, Rejected, Seen, identity
 from penstock.data.source_read import read_file
 
 _ASIDE = 20  # records kept of each reason and group
+_DOCUMENT_BYTES = 256  # that a document takes in memory besides its text and columns
+_DEEPEST = 100  # lists and objects in one another; what walks them later must not run out of stack
+_TOO_DEEP = "columns nested too deep"
 
 
 @dataclass(frozen=True)
@@ -68,30 +72,80 @@ def read_group(
     group: tuple[Listed, ...], options: Options, key: str, parts_at: str, part_bytes: int
 ) -> Columns:
     """Writes the raw parts, then says what they are."""
-    parts: list[tuple[int, int]] = []
+    parts = _Parts(parts_at, part_bytes, f"{key}/" if key else "")
     seen: list[Seen] = []
     aside: list[dict[str, Json]] = []
     kept_aside: Counter[str] = Counter()
-    waiting: list[Document] = []
-    size = 0
     for one in group:
+        refused = 0  # documents of this file
         for piece in read_file(one.file, options):
+            if isinstance(piece, Seen):
+                seen.append(_without(piece, refused))
+                continue
             if isinstance(piece, Document):
-                length = len(piece.text.encode())
-                if waiting and size + length > part_bytes:
-                    parts.append(_write(f"{parts_at}-{len(parts):04d}", waiting, key))
-                    waiting, size = [], 0
-                waiting.append(piece)
-                size += length
-            elif isinstance(piece, Seen):
-                seen.append(piece)
-            else:
-                kept_aside[piece.reason] += 1
-                if kept_aside[piece.reason] <= _ASIDE:
-                    aside.append(_readable(piece))
-    if waiting:
-        parts.append(_write(f"{parts_at}-{len(parts):04d}", waiting, key))
-    return result({"parts": parts, "seen": [asdict(one) for one in seen], "aside": aside})
+                if (extras := _extras(piece, options)) is not None:
+                    parts.add(piece, extras)
+                    continue
+                refused += 1
+                piece = Rejected(one.file.name, _TOO_DEEP, f"{piece.id}: over {_DEEPEST} times")
+            kept_aside[piece.reason] += 1
+            if kept_aside[piece.reason] <= _ASIDE:
+                aside.append(_readable(piece))
+    parts.write()
+    return result({"parts": parts.done, "seen": [asdict(one) for one in seen], "aside": aside})
+
+
+class _Parts:
+    """Documents on their way to files, each of a bounded size in memory too."""
+
+    def __init__(self, path: str, most_bytes: int, prefix: str) -> None:
+        self.done: list[tuple[int, int]] = []  # documents and bytes of text
+        self._path, self._most_bytes, self._prefix = path, most_bytes, prefix
+        self._waiting: list[tuple[Document, bytes]] = []
+        self._bytes = 0
+
+    def add(self, document: Document, extras: bytes) -> None:
+        size = len(document.text.encode()) + len(extras) + _DOCUMENT_BYTES
+        if self._bytes + size > self._most_bytes:
+            self.write()
+        # The columns are in `extras`: as objects they would take many times the room.
+        self._waiting.append((replace(document, columns={}), extras))
+        self._bytes += size
+
+    def write(self) -> None:
+        if not self._waiting:
+            return
+        columns = Part(
+            texts=[document.text for document, _ in self._waiting],
+            ids=[f"{self._prefix}{document.id}" for document, _ in self._waiting],
+            extras=[extras for _, extras in self._waiting],
+            scores=np.zeros(len(self._waiting), np.int64),
+        ).columns()
+        write_columns(Path(f"{self._path}-{len(self.done):04d}"), columns)
+        self.done.append((len(self._waiting), len(columns["texts"])))
+        self._waiting, self._bytes = [], 0
+
+
+def _extras(document: Document, options: Options) -> bytes | None:
+    """What goes along with a document; None where it is nested too deep to be stored."""
+    columns = dict(document.columns)
+    chat = columns.pop(COLUMN) if options.chat else None
+    assert chat is None or isinstance(chat, dict)
+    try:
+        found = Extras(columns, conversation=Conversation.from_column(chat) if chat else None)
+        stored = found.to_json()
+    except RecursionError:
+        return None
+    # Every level opens a bracket: most documents are told by a count.
+    deep = stored.count(b"[") + stored.count(b"{") > _DEEPEST
+    return None if deep and nests(document.columns, _DEEPEST) else stored
+
+
+def _without(seen: Seen, refused: int) -> Seen:
+    if not refused:
+        return seen
+    rejected = dict(sorted({**seen.rejected, _TOO_DEEP: refused}.items()))
+    return replace(seen, documents=seen.documents - refused, rejected=rejected)
 
 
 def reading(tasks: list[tuple[int, Task]], sources: tuple[Source, ...]) -> Reading:
@@ -122,19 +176,6 @@ def records_aside(
             shown[number, record["reason"]] += 1
             if shown[number, record["reason"]] <= 50 * _ASIDE:
                 yield {"source": sources[number].label, **record}
-
-
-def _write(path: str, documents: list[Document], key: str) -> tuple[int, int]:
-    prefix = f"{key}/" if key else ""
-    part = Part(
-        texts=[document.text for document in documents],
-        ids=[f"{prefix}{document.id}" for document in documents],
-        extras=[Extras(document.columns).to_json() for document in documents],
-        scores=np.zeros(len(documents), np.int64),
-    )
-    columns = part.columns()
-    write_columns(Path(path), columns)
-    return len(documents), len(columns["texts"])
 
 
 def _readable(piece: Rejected) -> dict[str, Json]:

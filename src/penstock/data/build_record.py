@@ -89,7 +89,8 @@ class Record:
     format: int = FORMAT
 
     def to_json(self) -> bytes:
-        return (json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n").encode()
+        told = json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
+        return told.encode("utf-8", "backslashreplace")  # a path may hold bytes that are no text
 
 
 def read_record(folder: Path) -> Record | None:

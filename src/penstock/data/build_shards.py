@@ -36,9 +36,8 @@ def shard_of_range(
     found = _gathered(number, shards, parts)
     if found is None:
         return result(None)
-    tokens, starts, mask, rows = found
+    (tokens, starts, mask, rows), last = found
     if packed:
-        last = number == shards - 1
         tokens, starts, mask, rows = _packed(tokens, starts, mask, rows, packed, end, last)
     folder.mkdir(parents=True, exist_ok=True)
     squeeze = extra("zstandard", "Storing the rows of documents")
@@ -49,18 +48,21 @@ def shard_of_range(
 _Documents = tuple[Tokens, Ints, Mask | None, list[bytes]]  # tokens, starts and the end, mask, rows
 
 
-def _gathered(number: int, shards: int, parts: tuple[Path, ...]) -> _Documents | None:
-    """The documents of all parts whose keys are in this range, in the order of their keys."""
+def _gathered(number: int, shards: int, parts: tuple[Path, ...]) -> tuple[_Documents, bool] | None:
+    """The documents of all parts whose keys are in this range, in the order of their keys, and
+    whether they are the last: the ranges that follow may hold none."""
     first, last = (number << 64) // shards, ((number + 1) << 64) // shards
     keys, lows = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
     documents: list[Tokens] = []
     masks: list[Mask] = []
     rows: list[bytes] = []
+    is_last = True
     for path in parts:
         columns = read_columns(path)
         here = columns["keys"]
         begin = int(np.searchsorted(here, np.uint64(first)))
         end = len(here) if last >> 64 else int(np.searchsorted(here, np.uint64(last)))
+        is_last &= end == len(here)
         if begin == end:
             continue
         keys.append(np.asarray(here[begin:end]))
@@ -80,7 +82,7 @@ def _gathered(number: int, shards: int, parts: tuple[Path, ...]) -> _Documents |
     starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     mask = np.concatenate([masks[at] for at in order]).astype(bool) if masks else None
     tokens = np.concatenate([documents[at] for at in order])
-    return tokens, starts, mask, [rows[at] for at in order]
+    return (tokens, starts, mask, [rows[at] for at in order]), is_last
 
 
 def _rows(columns: Columns, begin: int, end: int) -> Iterator[bytes]:

@@ -13,13 +13,16 @@ from penstock.data import token_load
 from penstock.data.build_dedup import Kept
 from penstock.data.build_parts import result
 from penstock.data.chat_encode import ChatEncoder, Loss
+from penstock.data.chat_template import DEFAULT, Template
 from penstock.data.dedup_columns import Columns, read_columns
 from penstock.data.fast_tokens import REFERENCE, FastTokenizer
 from penstock.data.recipe import Recipe
-from penstock.data.token_special import parse, read_special, with_special
+from penstock.data.token_special import END, Special, parse, read_special, with_special
 from penstock.data.token_train import train_tokenizer
 from penstock.data.tokenizer import load_engine, vocabulary
 from penstock.errors import PenstockError
+
+TRAIN = "train"  # what `tokens.tokenizer` says for a tokenizer of the dataset's own
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,16 @@ def read_template(recipe: Recipe) -> str | None:
             f"tokens.chat_template = {path!r} cannot be read: {error}. Give a file with a template "
             "in Jinja, or leave it out for the tokenizer's own."
         ) from None
+
+
+def check_template(recipe: Recipe, tokenizer: Path) -> None:
+    """Whether the template of conversations is one, before hours of work for it."""
+    if recipe.tokens.tokenizer == TRAIN:
+        special = Special(END, 0, template=read_template(recipe) or DEFAULT)
+    else:
+        special = read_special(tokenizer_json(tokenizer))
+    if any(source.is_chat for source in recipe.source):
+        Template(special.template or DEFAULT, special)
 
 
 def _stored(content: bytes, origin: str) -> Columns:

@@ -101,8 +101,7 @@ def _encoded(
     tokens_of: dict[int, tuple[Tokens, Mask]] = {}
     chats: dict[int, Conversation] = {}
     for place in places:
-        columns = Extras.from_json(part.extras[place]).columns
-        if chat := Conversation.from_columns(columns):
+        if chat := Extras.from_json(part.extras[place]).conversation:
             chats[place] = chat
     plain = [place for place in places if place not in chats]
     texts = encode_texts([left[place] for place in plain], tokenizer)
@@ -178,7 +177,7 @@ def _row(part: Part, place: int, key: str) -> bytes:
     extras = Extras.from_json(part.extras[place])
     row: dict[str, object] = {"id": part.ids[place], "source": key}
     row |= {"score": int(part.scores[place]), "language": extras.language}
-    return plain_json(row | {"labels": extras.labels or {}, "columns": extras.beside()})
+    return plain_json(row | {"labels": extras.labels or {}, "columns": extras.columns})
 
 
 def _sample(part: Part, place: int, text: str, source: str, detail: str) -> Sample:

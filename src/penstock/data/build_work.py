@@ -11,6 +11,7 @@ import fcntl
 import json
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -52,7 +53,10 @@ class Crew:
     def __enter__(self) -> "Crew":
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind and self._pool:  # what they do now is lost: no reason to wait for them
+            for process in list(self._pool._processes.values()):
+                process.kill()
         self.close()
 
     def close(self) -> None:
@@ -74,7 +78,9 @@ class Crew:
         try:
             while True:
                 for task in left:
-                    busy[pool.submit(task.run)] = task
+                    with _unheard():
+                        future = pool.submit(task.run)
+                    busy[future] = task
                     if len(busy) >= _WAITING * self.workers:
                         break
                 if not busy:
@@ -102,6 +108,17 @@ class Crew:
                 initargs=(os.getpid(),),
             )
         return self._pool
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Processes that are started here never hear a Ctrl-C, which is the parent's to handle; the
+    parent hears it afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def run_stage(

@@ -5,6 +5,7 @@ the plan of a killed process ends with the process.
 """
 
 import fcntl
+import mmap
 import os
 import uuid
 from collections.abc import Iterable
@@ -19,14 +20,19 @@ _FREE = 0
 
 
 class Plan:
-    """One process's future. Only its owner writes it."""
+    """One process's future. Only its owner writes it.
+
+    On a full disk it is the owner's alone: the run goes on, and others may remove what it needs.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / uuid.uuid4().hex
-        self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        fcntl.flock(self._handle, fcntl.LOCK_EX)
-        os.ftruncate(self._handle, 8 * SLOTS)
-        self._table = np.memmap(self._path, "<u8", "r+")
+        self._path: Path | None = None
+        self._table = np.zeros(SLOTS, "<u8")
+        with suppress(OSError):
+            self._path, self._handle = _locked_file(folder)
+            # Room for all of it at once: a page that finds none when written to ends the process.
+            os.posix_fallocate(self._handle, 0, 8 * SLOTS)
+            self._table = np.frombuffer(mmap.mmap(self._handle, 8 * SLOTS), "<u8")
         self._slots: dict[str, int] = {}
         self._free = list(range(SLOTS - 1, -1, -1))
 
@@ -34,6 +40,9 @@ class Plan:
     def room(self) -> int:
         """Names that can still be added."""
         return len(self._free)
+
+    def __len__(self) -> int:
+        return len(self._slots)
 
     def add(self, names: Iterable[str]) -> None:
         for name in names:
@@ -49,9 +58,22 @@ class Plan:
             self._free.append(slot)
 
     def close(self) -> None:
-        with suppress(FileNotFoundError):
-            self._path.unlink()
-        os.close(self._handle)
+        if self._path:
+            self._path.unlink(missing_ok=True)
+            os.close(self._handle)
+            self._path = None
+
+
+def _locked_file(folder: Path) -> tuple[Path, int]:
+    """A new file that we hold. Who looks for the living may find it before it is locked, and
+    remove it: then another one."""
+    while True:
+        path = folder / uuid.uuid4().hex
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if path.exists():
+            return path, handle
+        os.close(handle)
 
 
 class Names:
@@ -63,6 +85,9 @@ class Names:
     def __contains__(self, name: str) -> bool:
         return hashed(name) in self._hashes
 
+    def __len__(self) -> int:
+        return len(self._hashes)
+
 
 def hashed(name: str) -> int:
     return xxhash.xxh3_64_intdigest(name.encode())
@@ -70,8 +95,12 @@ def hashed(name: str) -> int:
 
 def planned(folder: Path) -> Names:
     """Every name in the plan of a living process."""
+    return names_in(living(folder))
+
+
+def names_in(plans: Iterable[Path]) -> Names:
     hashes: set[int] = set()
-    for path in living(folder):
+    for path in plans:
         with suppress(FileNotFoundError):
             table = np.fromfile(path, "<u8")
             hashes.update(table[table != _FREE].tolist())
@@ -81,7 +110,7 @@ def planned(folder: Path) -> Names:
 def living(folder: Path) -> list[Path]:
     """The plans of processes that are alive; those of dead ones are removed."""
     found = []
-    for path in folder.iterdir():
+    for path in folder.iterdir() if folder.is_dir() else ():
         try:
             handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:

@@ -41,7 +41,7 @@ class Room:
 
     def used(self) -> int:
         with self.locked() as handle:
-            return _read(handle)
+            return _read(handle) or 0
 
     @contextmanager
     def take(self, size: int) -> Iterator[tuple[int, Path] | None]:
@@ -49,16 +49,21 @@ class Room:
         path = self._writing / uuid.uuid4().hex
         with self.locked() as handle:
             used = _read(handle)
-            if used + size > self.most_bytes:
+            if used is None or used + size > self.most_bytes:
                 used = self._sweep(size)
             if used + size > self.most_bytes:
                 _write(handle, used)
                 yield None
                 return
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            fcntl.flock(file, fcntl.LOCK_EX)
-            os.ftruncate(file, size)
-            _write(handle, used + size)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                os.ftruncate(file, size)
+                _write(handle, used + size)
+            except OSError:  # a full disk
+                path.unlink()
+                os.close(file)
+                raise
         try:
             yield file, path
         finally:
@@ -69,17 +74,21 @@ class Room:
 
     def give_back(self, size: int) -> None:
         with self.locked() as handle:
-            _write(handle, max(0, _read(handle) - size))
+            used = _read(handle)
+            if used is not None:
+                _write(handle, max(0, used - size))
 
     def _sweep(self, size: int) -> int:
         """Counts what is really there, and removes what was used longest ago and is not planned."""
         total = sum(_living(path) for path in self._writing.iterdir())
         found = []
         for folder in self._blocks.iterdir():
-            with os.scandir(folder) as entries:
+            with suppress(NotADirectoryError), os.scandir(folder) as entries:
                 for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        continue  # nothing of ours
                     with suppress(FileNotFoundError):
-                        stat = entry.stat()
+                        stat = entry.stat(follow_symlinks=False)
                         total += stat.st_size
                         found.append((stat.st_mtime_ns, stat.st_size, entry.path, entry.name))
         keep = planned(self._plans)
@@ -111,8 +120,10 @@ def _living(path: Path) -> int:
         os.close(handle)
 
 
-def _read(handle: int) -> int:
-    return int.from_bytes(os.pread(handle, 8, 0), "little")
+def _read(handle: int) -> int | None:
+    """None where nobody has counted: a new cache, or one whose count was lost."""
+    found = os.pread(handle, 8, 0)
+    return int.from_bytes(found, "little") if len(found) == 8 else None
 
 
 def _write(handle: int, used: int) -> None:

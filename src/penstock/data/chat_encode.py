@@ -99,6 +99,8 @@ class ChatEncoder:
 def _completion(conversation: Conversation, guard: Guard) -> Rendered:
     """A prompt and what follows it, on a line of its own where no blank parts the two."""
     prompt, response = (guard.text(text) for text in conversation.texts())
+    if not prompt.strip() or not response.strip():
+        raise NotChat("empty message", "nothing was left of the prompt or the response")
     if not prompt[-1].isspace() and not response[0].isspace():
         prompt += "\n"
     return Rendered(prompt + response, [(len(prompt), len(prompt) + len(response))])

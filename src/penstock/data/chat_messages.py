@@ -2,8 +2,8 @@
 
 A row is a list of messages (`role` and `content`, or ShareGPT's `from` and `value`), or a prompt
 and its response. What is wrong with a row is a reason to keep it aside, never the end of a build.
-A document of a conversation carries its messages in the column `conversation`; its text is the
-plain text of all turns, for everything that judges text.
+A document of a conversation carries its messages in a column of ours; its text is the plain text
+of all turns, for everything that judges text.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from penstock.data.source_options import Options
 
-COLUMN = "conversation"
+COLUMN = "\0conversation"  # no name that a user would give a column
 ASSISTANT = "assistant"
 _ROLES = {"system", "developer", "user", ASSISTANT, "tool", "function", "ipython"}
 _OTHER_NAMES = {"human": "user", "gpt": ASSISTANT, "bot": ASSISTANT, "model": ASSISTANT}
@@ -51,7 +51,14 @@ class Conversation:
         return Conversation(tuple(messages), self.tools, self.completion)
 
     def text(self) -> str:
-        return "\n\n".join(text for text in self.texts() if text.strip())
+        """What is said, and the calls of tools: two that call otherwise are no copies."""
+        said = [
+            text
+            for message in self.messages
+            for text in (message.get("content", ""), _calls(message))
+            if text.strip()
+        ]
+        return "\n\n".join(said)
 
     def to_column(self) -> dict[str, object]:
         return {
@@ -61,12 +68,13 @@ class Conversation:
         }
 
     @staticmethod
-    def from_columns(columns: Mapping[str, Any]) -> "Conversation | None":
-        """Of a document's columns; None where it is plain text."""
-        kept = columns.get(COLUMN)
-        if kept is None:
-            return None
+    def from_column(kept: Mapping[str, Any]) -> "Conversation":
         return Conversation(tuple(kept["messages"]), tuple(kept["tools"]), kept["completion"])
+
+
+def _calls(message: Message) -> str:
+    calls = message.get("tool_calls")
+    return json.dumps(calls, ensure_ascii=False, default=str) if calls else ""
 
 
 def take_conversation(record: dict[str, Any], options: Options) -> str:
@@ -131,7 +139,9 @@ def _parsed(value: object) -> object:
     """Tables often hold lists as JSON in a string."""
     if isinstance(value, str) and value.lstrip()[:1] == "[":
         try:
-            return json.loads(value)
+            parsed = json.loads(value)
+            json.dumps(parsed, ensure_ascii=False).encode()  # escapes can spell half a character
+            return parsed
         except (ValueError, RecursionError):  # not JSON, or JSON that is nested without end
             return value
     return value

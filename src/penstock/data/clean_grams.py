@@ -18,6 +18,7 @@ Hashes = npt.NDArray[np.uint64]
 
 MOST_DOCUMENTS = 256  # in a batch: the document takes the top 8 bits of a key
 _ROOT = 0x9E3779B97F4A7C15 | 5  # odd, so it has an inverse modulo 2⁶⁴
+_KEPT = 1 << 22  # entries of a table that is kept, 32 MB
 _INVERSE = pow(_ROOT, -1, 1 << 64)
 
 
@@ -30,6 +31,8 @@ def _table(inverse: bool, size: int) -> Hashes:
 
 def _powers(inverse: bool, size: int) -> Hashes:
     """rⁱ or r⁻ⁱ for i < size, from a table that grows by doubling."""
+    if size > _KEPT:  # for one huge document: a table of gigabytes should not stay
+        return _table.__wrapped__(inverse, size)
     return _table(inverse, 1 << max(18, (size - 1).bit_length()))[:size]
 
 

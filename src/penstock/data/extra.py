@@ -13,5 +13,6 @@ def extra(module: str, purpose: str) -> ModuleType:
         package = module.partition(".")[0]
         raise PenstockError(
             f"{purpose} needs {package}, which cannot be imported ({error}). "
-            "Install it with: pip install 'penstock[data]'"
+            "Install it where Penstock is: pip install 'penstock[data]' (in a clone, pip install "
+            "-c constraints.txt '.[data]')"
         ) from error

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from penstock.data.order import Indices, Positions, keys_of, mix, split, walk
+from penstock.data.order import Indices, Positions, distinct, keys_of, mix, split, walk
 
 NAME = "window-1"
 SPAN = 16  # blocks in a window
@@ -35,7 +35,7 @@ class Window:
     def index(self, positions: npt.ArrayLike) -> Indices:
         epochs, offsets, shape = split(positions, self.samples)
         out = np.empty(len(offsets), dtype=np.int64)
-        for epoch in np.unique(epochs):
+        for epoch in distinct(epochs):
             rows = np.flatnonzero(epochs == epoch)
             out[rows] = self._of_epoch(epoch, offsets[rows])
         return out.reshape(shape)
@@ -79,11 +79,14 @@ class Window:
         holds_short = window == np.uint64(short // self.span)
         sizes[holds_short] -= lacking
         # Each window's keys follow from the epoch's: no hash to compute for each of them.
-        own = mix(keys ^ mix(window + np.uint64(1))[:, None])
+        named = distinct(window)
+        own = mix(keys ^ mix(named + np.uint64(1))[:, None])
+        if several := len(named) > 1:
+            own = own[np.searchsorted(named, window)]
         out = np.empty_like(place)
-        for size in np.unique(sizes):
+        for size in distinct(sizes):
             rows = np.flatnonzero(sizes == size)
-            out[rows] = walk(place[rows], int(size), own[rows])
+            out[rows] = walk(place[rows], int(size), own[rows] if several else own)
         # In the window with the short block, skip what that block does not have.
         end = np.uint64((short % self.span + 1) * self.block - lacking)
         out[holds_short & (out >= end)] += np.uint64(lacking)

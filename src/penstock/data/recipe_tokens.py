@@ -68,4 +68,6 @@ class TokensSection(Section):
 class ShardsSection(Section):
     """How it lies on disk."""
 
-    size: Size = Field(128 << 20, description="Most bytes of a file of tokens.")
+    size: Size = Field(
+        128 << 20, description="Of a file of tokens, about: a document is never cut."
+    )

@@ -20,7 +20,6 @@ import xxhash
 from penstock.data.cache_entries import Cache
 from penstock.data.manifest import BLOCK_BYTES
 from penstock.data.shard_files import Positions
-from penstock.errors import PenstockError
 
 LEAST_S = 10.0
 MOST_S = 600.0
@@ -63,12 +62,14 @@ class Ahead:
         self._plan = cache.plan()
         self._misses = misses
         self._missed = misses()
-        self._share, self._shared = cache.planned_share(), time.monotonic()
+        self._bytes = 0  # that the coming batches need, each block counted once
+        self._share, self._shared = cache.planned_share(self._plan, 0), time.monotonic()
         self._coming: deque[_Batch] = deque()
-        self._places: dict[int, int] = {}  # key of a coming batch → how many came before it
+        # Key of a coming batch → how many came before it: the small part of a mixture has the same
+        # batch again and again.
+        self._places: dict[int, deque[int]] = {}
         self._passed = 0  # batches
         self._surprises: deque[int] = deque(maxlen=_REMEMBERED)
-        self._bytes = 0  # that the coming batches need, each block counted once
         self._needed: Counter[str] = Counter()  # by how many of them
         self._took: deque[float] = deque(maxlen=64)  # when the last batches were taken
         self._closing = False
@@ -87,7 +88,7 @@ class Ahead:
         key = _key(starts)
         with self._change:
             if key in self._places:
-                self._pass(self._places[key] + 1 - self._passed)
+                self._pass(self._places[key][0] + 1 - self._passed)
             else:
                 self._surprises.append(key)
 
@@ -97,14 +98,17 @@ class Ahead:
             self._change.notify_all()
         for _ in self._threads:
             self._queue.put(None)
-        for thread in self._threads:
-            thread.join(_CLOSE_S)  # one may be waiting for a store that is away
+        until = time.monotonic() + _CLOSE_S
+        for thread in self._threads:  # some may be waiting for a store that is away
+            thread.join(max(0.0, until - time.monotonic()))
         self._plan.close()
 
     def _pass(self, count: int) -> None:
         for _ in range(count):
             batch = self._coming.popleft()
-            del self._places[batch.key]
+            self._places[batch.key].popleft()
+            if not self._places[batch.key]:
+                del self._places[batch.key]
             self._needed.subtract(want.name for want in batch.wants)
             done = [want for want in batch.wants if not self._needed[want.name]]
             for want in done:
@@ -125,13 +129,18 @@ class Ahead:
             wants, key = self._wants(starts), _key(starts)
             with self._change:
                 self._change.wait_for(lambda: self._closing or not self._far_enough())
-                if not wants or key in self._surprises or key in self._places:
-                    continue  # nothing to do, or the reader was faster
+                if self._closing:
+                    return
+                if not wants:
+                    continue
+                if key in self._surprises:  # the reader was faster
+                    self._surprises.remove(key)
+                    continue
                 for want in wants:
                     self._add(want)
                 if self._closing:
                     return
-                self._places[key] = self._passed + len(self._coming)
+                self._places.setdefault(key, deque()).append(self._passed + len(self._coming))
                 self._coming.append(_Batch(key, wants))
                 self._change.notify_all()
 
@@ -148,7 +157,7 @@ class Ahead:
             for want in batch.wants:
                 try:
                     want.warm()
-                except PenstockError:  # the reader will meet it
+                except Exception:  # the reader will meet it
                     continue
 
     def _next_cold(self) -> _Batch | None:
@@ -171,7 +180,10 @@ class Ahead:
             if self._closing:
                 return
             # Under the lock of the cache: what is there now is not removed from here on.
-            with self._cache.room.locked():
+            try:
+                with self._cache.room.locked():
+                    self._plan.add([want.name])
+            except OSError:  # the folder is gone, and with it all that could be removed
                 self._plan.add([want.name])
             self._bytes += want.bytes
             self._queue.put(want)
@@ -181,7 +193,8 @@ class Ahead:
         if not self._plan.room:
             return False
         if time.monotonic() - self._shared > _SHARE_S:
-            self._share, self._shared = self._cache.planned_share(), time.monotonic()
+            share = self._cache.planned_share(self._plan, self._bytes)
+            self._share, self._shared = share, time.monotonic()
         # Without a batch to come, the reader is at this one: it is needed, whatever it weighs.
         return self._bytes + want.bytes <= self._share or not self._coming
 
@@ -191,8 +204,9 @@ class Ahead:
                 return
             try:
                 want.bring()
-            except PenstockError:
-                # The reader will meet it, at the batch that needs it, and say so.
+            except Exception:
+                # The reader will meet it, at the batch that needs it, and say so. Whatever it is:
+                # a fetcher that ends is missed by nobody, and the run gets slower and slower.
                 continue
 
 

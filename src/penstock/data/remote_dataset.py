@@ -42,10 +42,8 @@ class RemoteFolder:
         folder = cache.folder / "sets" / blake3(store.url.encode()).hexdigest()[:16]
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            _copy(store, MANIFEST, folder)
-            manifest = read_manifest(folder)
-            if _digest(folder / TOKENIZER) != manifest.tokenizer:
-                _copy(store, TOKENIZER, folder)
+            manifest = _manifest(store, folder)
+            _tokenizer(store, folder, manifest)
             with suppress(FileNotFoundError):  # belongs to no version, and may be missing
                 (folder / RECORD).unlink(missing_ok=True)
                 _copy(store, RECORD, folder)
@@ -118,6 +116,28 @@ class RemoteFolder:
             bring, warm = partial(reader.bring, name, block), partial(reader.warm, name, block)
             self._known[k, block] = Want(name, size, bring, warm)
         return self._known[k, block]
+
+
+def _manifest(store: Store, folder: Path) -> Manifest:
+    _copy(store, MANIFEST, folder)
+    try:
+        return read_manifest(folder)
+    except PenstockError:
+        _copy(store, MANIFEST, folder)  # the link may have changed it
+        return read_manifest(folder)
+
+
+def _tokenizer(store: Store, folder: Path, manifest: Manifest) -> None:
+    path = folder / TOKENIZER
+    for _ in range(2):
+        if _digest(path) == manifest.tokenizer:
+            return
+        _copy(store, TOKENIZER, folder)
+    if _digest(path) != manifest.tokenizer:
+        raise PenstockError(
+            f"{store.where(TOKENIZER)} is damaged: it does not match its hash. It was fetched "
+            "twice. Copy the dataset there again from a good one."
+        )
 
 
 def stored_digest(store: Store, file: str) -> str:

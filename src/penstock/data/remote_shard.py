@@ -26,6 +26,7 @@ from penstock.errors import RunFailed
 
 # Two windows of the local order: a block is read from disk and checked once, not once a sample.
 HELD_BYTES = 768 << 20
+_FIX = "It was fetched twice. Copy the dataset there again from a good one."
 _USED_S = 5.0  # how often the use of held content is told to the cache
 FETCHERS = 16
 
@@ -79,6 +80,8 @@ class Reach:
     def fetch(self, file: str, start: int, stop: int) -> Buffer:
         try:
             content = self.store.get_range(file, start, stop)
+        except FileNotFoundError:  # deleted, or cut short: as lost as what is damaged
+            raise
         except OSError as error:
             raise RunFailed(
                 f"The dataset cannot be read: {error.strerror or error}. Mend the link or the "
@@ -96,7 +99,8 @@ class RemoteShard:
         self._first_token = first_token  # its place in the dataset
         self._file = f"{SHARDS}/{shard.blake3}.bin"
         self._sizes = {name: size for name, (_, size) in shard.files().items()}
-        self._bad: dict[str, BadBlock] = {}  # fetched twice already: not a third time
+        # Fetched twice already: not a third time. With what the store said, if it said anything.
+        self._bad: dict[str, str] = {}
 
     def crops(self, starts: Positions, length: int) -> Tokens:
         itemsize = self._dtype.itemsize
@@ -120,7 +124,7 @@ class RemoteShard:
 
     def bring(self, name: str, block: int) -> None:
         """Puts a block, or (block -1) the sidecar that `name` ends with, into the cache."""
-        if not self._reach.cache.has(name):
+        if not self._reach.cache.has(name) and not self._reach.held.has(name):
             self._stored(name, block)
 
     def warm(self, name: str, block: int) -> None:
@@ -202,10 +206,26 @@ class RemoteShard:
         fetch: Callable[[], Buffer],
         bad: Callable[[str], BadBlock],
     ) -> Buffer:
+        reach, held, told = self._reach, self._reach.held, ""
+
+        def asked() -> Buffer:
+            nonlocal told
+            unkept = held.get(name, reach.cache.used)
+            try:
+                return fetch() if unkept is None else unkept.data
+            except FileNotFoundError as error:
+                told = str(error.strerror)
+                return b""
+
         if name not in self._bad:
             try:
-                return self._reach.cache.entry(name, good, fetch)
+                return reach.cache.entry(
+                    name, good, asked, lambda content: held.put(name, np.frombuffer(content, "u1"))
+                )
             except Damaged:
-                fix = "It was fetched twice. Copy the dataset there again from a good one."
-                self._bad[name] = bad(fix)
-        raise self._bad[name]
+                self._bad[name] = told
+        # A new one each time: threads tell theirs which crops need it.
+        found = bad(_FIX)
+        if self._bad[name]:
+            found = BadBlock(f"{self._bad[name]}. {_FIX}", found.file, found.block, found.tokens)
+        raise found

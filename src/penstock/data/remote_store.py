@@ -22,10 +22,13 @@ from urllib.parse import unquote, urlsplit
 from penstock.data.extra import extra
 
 PATIENCE_S = 120.0  # how long a request is tried again
+FIRST_PATIENCE_S = 20.0  # with one that has never answered
 _LONGEST_PAUSE_S = 5.0
 _URL = re.compile(r"(s3|gs|az|https?|file)://")
 _CLOUDS = ("AWS_", "GOOGLE_", "AZURE_")
 _ENDPOINTS = ("ENDPOINT", "ENDPOINT_URL", "ENDPOINT_URL_S3")
+# What S3 answers with status 400, as if the request were wrong, when credentials have run out.
+_STALE = ("ExpiredToken", "InvalidToken", "TokenRefreshRequired")
 _Answer = TypeVar("_Answer")
 
 
@@ -60,6 +63,7 @@ class Store:
         self.url = url.rstrip("/")
         self._base, self._prefix = split_url(self.url)
         self._patience_s = patience_s
+        self._met = False  # it has answered: what follows is an outage, not a wrong address
         self._inner = _opened(self._base, _cloud_settings())
         self._obstore = extra("obstore", f"Reading {self._base}")
 
@@ -115,19 +119,24 @@ class Store:
 
     def _try(self, name: str, once: Callable[[str], _Answer]) -> _Answer:
         path = f"{self._prefix}/{name}".strip("/")
-        until = time.monotonic() + self._patience_s
+        patience_s = self._patience_s if self._met else min(self._patience_s, FIRST_PATIENCE_S)
+        until = time.monotonic() + patience_s
         pause_s = 0.1
         while True:
             try:
-                return once(path)
+                answer = once(path)
+                self._met = True
+                return answer
             except (OSError, self._obstore.exceptions.BaseError) as error:
                 final = _final(error, self.where(name))
                 if final:
+                    self._met = True
                     raise final from None
                 if time.monotonic() + pause_s > until:
                     raise ConnectionError(
                         errno.ETIMEDOUT,
-                        f"{self.where(name)} was tried for {self._patience_s:g} s: {_short(error)}",
+                        f"{self.where(name)} was tried for {patience_s:g} s: {_short(error)} "
+                        "Check the address and the network",
                     ) from None
             # Spread out: a thousand readers of a server that comes back must not fell it again.
             time.sleep(pause_s * random.uniform(0.5, 1.0))
@@ -171,7 +180,7 @@ def _final(error: Exception, where: str) -> OSError | None:
     if isinstance(error, FileNotFoundError) or status == "404":
         why = getattr(error, "strerror", "") or "it is not there (no such object or bucket)"
         return FileNotFoundError(errno.ENOENT, f"{where}: {why}")
-    if status == "416":
+    if status == "416" or "range was invalid" in str(error):  # of HTTP; of a folder
         return FileNotFoundError(errno.ENOENT, f"{where}: it is shorter than expected")
     if "169.254.169.254" in str(error):  # the cloud's own machines learn their rights there
         return PermissionError(
@@ -179,12 +188,14 @@ def _final(error: Exception, where: str) -> OSError | None:
             f"{where}: no credentials were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
             "(for a public bucket: AWS_SKIP_SIGNATURE=true)",
         )
+    code = (re.findall(r"<Code>(\w+)</Code>", str(error)) or [""])[0]
     refused = kind in ("PermissionDeniedError", "UnauthenticatedError") or status in ("401", "403")
-    if refused or isinstance(error, PermissionError):
+    if refused or isinstance(error, PermissionError) or code in _STALE:
         return PermissionError(
             errno.EACCES,
-            f"{where}: access was refused; check the credentials and rights "
-            "(for S3: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)",
+            f"{where}: access was refused{f' ({code})' if code else ''}; check the credentials and "
+            "rights, and whether they have expired (for S3: AWS_ACCESS_KEY_ID, "
+            "AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN)",
         )
     if status == "501" or kind in (
         "InvalidPathError",

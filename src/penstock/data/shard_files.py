@@ -1,6 +1,7 @@
 """One shard of a dataset on a local disk: mapped, each part checked before its first use.
 
-`ShardFiles` is the seam: `remote_shard.py` reads the same from an object store.
+`remote_shard.py` reads the same from an object store; how tokens come from there is another matter.
+`ShardFiles` is what both have.
 """
 
 from functools import cached_property
@@ -13,14 +14,14 @@ import xxhash
 from blake3 import blake3
 
 from penstock.data.manifest import BLOCK_BYTES, SHARDS, Shard
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, RunFailed
 
 Tokens: TypeAlias = npt.NDArray[np.unsignedinteger]
 Positions: TypeAlias = npt.NDArray[np.int64]
 Content: TypeAlias = npt.NDArray[np.uint8]
 
 
-class BadBlock(PenstockError):
+class BadBlock(RunFailed):
     """Stored content that is not what was written. The rest of the dataset can still be read."""
 
     def __init__(self, message: str, file: str, block: int, tokens: tuple[int, int]) -> None:
@@ -38,9 +39,6 @@ class BadBlock(PenstockError):
 
 
 class ShardFiles(Protocol):
-    def crops(self, starts: Positions, length: int) -> Tokens:
-        """Row i is tokens [starts[i], starts[i] + length) of the shard."""
-
     def sidecar(self, kind: str) -> Content:
         """The whole of a sidecar (`docs`, `mask` or `rows`), checked."""
 
@@ -54,7 +52,7 @@ class LocalShard:
         self._dtype = dtype
         self._first_token = first_token  # its place in the dataset
         self._path = folder / SHARDS / f"{shard.blake3}.bin"
-        self._checked = np.zeros(shard.blocks, dtype=bool)
+        self._checked = bytearray(shard.blocks)  # 1: is what was written
         self._all_checked = False
         self._sidecars: dict[str, Content] = {}
 
@@ -85,24 +83,14 @@ class LocalShard:
             self._sidecars[kind] = np.asarray(content)
         return self._sidecars[kind]
 
-    def crops(self, starts: Positions, length: int) -> Tokens:
-        if not self._checked.all():
-            for block in blocks_under(starts, length, self._dtype.itemsize, len(self._checked)):
-                if not self._checked[block]:
-                    self._check(int(block))
-        # Rows of an overlapping view are copied whole, with no index per token.
-        return np.lib.stride_tricks.sliding_window_view(self._tokens, length)[starts]
-
-    def copy(self, start: int, out: Tokens) -> None:
-        """Tokens from `start` on into `out`, in its own type. For few rows it is the fastest."""
-        stop = start + len(out)
+    def piece(self, start: int, stop: int) -> Tokens:
+        """Tokens [start, stop) where they are mapped, not copied; for at least one."""
         if not self._all_checked:
             size = self._dtype.itemsize
-            for block in range(start * size // BLOCK_BYTES, (stop * size - 1) // BLOCK_BYTES + 1):
-                if not self._checked[block]:
-                    self._check(block)
-            self._all_checked = bool(self._checked.all())
-        out[:] = self._tokens[start:stop]
+            first, last = start * size // BLOCK_BYTES, (stop * size - 1) // BLOCK_BYTES
+            while (block := self._checked.find(0, first, last + 1)) >= 0:
+                self._check(block)
+        return self._tokens[start:stop]
 
     def _check(self, block: int) -> None:
         start = block * BLOCK_BYTES
@@ -111,7 +99,9 @@ class LocalShard:
             raise bad_block(
                 str(self._path), block, self._shard, self._first_token, how_to_fix(self._folder)
             )
-        self._checked[block] = True
+        self._checked[block] = 1
+        # Seen from the marks each time: a count would be wrong once two threads check one block.
+        self._all_checked = 0 not in self._checked
 
 
 def blocks_under(

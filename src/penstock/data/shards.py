@@ -6,7 +6,7 @@ mismatch stops with the file and the byte range.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -54,13 +54,10 @@ class Dataset:
         self._starts = np.cumsum([0, *(shard.tokens for shard in manifest.shards)], dtype=np.int64)
         self._bounds: list[int] = self._starts.tolist()
         self._remote = remote
-        self._shards: list[ShardFiles] = [
-            remote.shard(shard, self.dtype, int(first))
-            if remote
-            else LocalShard(folder, shard, self.dtype, int(first))
-            for shard, first in zip(manifest.shards, self._starts, strict=False)
-        ]
-        self._local = [shard for shard in self._shards if isinstance(shard, LocalShard)]
+        each = list(zip(manifest.shards, self._bounds, strict=False))
+        self._near = [LocalShard(folder, s, self.dtype, at) for s, at in each if not remote]
+        self._far = [remote.shard(s, self.dtype, at) for s, at in each if remote]
+        self._shards: Sequence[ShardFiles] = self._far if remote else self._near
 
     @staticmethod
     def open(where: Path | str, cache: Cache | None = None) -> "Dataset":
@@ -129,29 +126,32 @@ class Dataset:
             starts,
             length,
             self.dtype,
-            lambda k, inside, some: self._shards[k].crops(inside, some),
+            lambda k, inside, some: self._far[k].crops(inside, some),
         )
         self._remote.took(starts, length)
         return crops if dtype is None else crops.astype(dtype)
 
     def _copied(self, starts: Positions, length: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """Row by row from the mapped files: for a batch, faster than any index."""
+        """All rows in one copy, in which the type changes too: no work per row that it can do."""
         out = np.empty((len(starts), length), dtype=dtype)
-        bounds = self._bounds
+        asked: list[int] = starts.tolist()
+        if not asked:
+            return out
+        if min(asked) < 0 or max(asked) > self.tokens - length:
+            raise ValueError(self._outside(min(asked), max(asked), length))
+        bounds, near = self._bounds, self._near
+        pieces = []
         try:
-            for row, start in zip(out, starts.tolist(), strict=True):
-                if not 0 <= start <= self.tokens - length:
-                    raise ValueError(
-                        f"the crop of {length} tokens at {start} is not within the {self.tokens} "
-                        f"of {self.id}"
-                    )
-                k, at = bisect_right(bounds, start) - 1, 0
-                while at < length:
-                    some = min(length - at, bounds[k + 1] - start - at)
-                    self._local[k].copy(start + at - bounds[k], row[at : at + some])
-                    at, k = at + some, k + 1
+            for start in asked:
+                k, stop = bisect_right(bounds, start) - 1, start + length
+                while start < stop:
+                    first, end = bounds[k], min(stop, bounds[k + 1])
+                    pieces.append(near[k].piece(start - first, end - first))
+                    start, k = end, k + 1
         except BadBlock as bad:
             raise bad.hits(starts, length) from None
+        if pieces:
+            np.concatenate(pieces, out=out.reshape(-1))
         return out
 
     def loss_mask(self, starts: Positions, length: int) -> npt.NDArray[np.bool_] | None:
@@ -228,10 +228,7 @@ class Dataset:
         if not out.size:
             return out
         if starts.min() < 0 or starts.max() + length > self.tokens:
-            raise ValueError(
-                f"crops of {length} tokens from {starts.min()} to {starts.max()} "
-                f"are not within the {self.tokens} of {self.id}"
-            )
+            raise ValueError(self._outside(starts.min(), starts.max(), length))
         shard = np.searchsorted(self._starts, starts, side="right") - 1
         across = starts + length > self._starts[shard + 1]
         try:
@@ -248,6 +245,12 @@ class Dataset:
         except BadBlock as bad:
             raise bad.hits(starts, length) from None
         return out
+
+    def _outside(self, first: int, last: int, length: int) -> str:
+        return (
+            f"crops of {length} tokens from {first} to {last} are not within the {self.tokens} of "
+            f"{self.id}"
+        )
 
     def _documents(self, shard: int) -> Positions:
         return self._shards[shard].sidecar("docs").view("<u8").astype(np.int64)

@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.data.extra import extra
 from penstock.data.source_files import KINDS, PACKINGS, Choice, Found
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, RunFailed
 from penstock.home import home
 
 SCHEME = "hf://datasets/"
@@ -42,7 +42,7 @@ def listed(given: str, choice: Choice) -> Iterator[Found]:
 
 
 def download(path: str) -> str:
-    """A file of a pinned repository, here; an OSError where that fails."""
+    """A file of a pinned repository, here; an OSError where there is none."""
     name, _, rest = path.removeprefix(SCHEME).partition("@")
     commit, _, file = rest.partition("/")
     hub = extra("huggingface_hub", "Reading from the Hugging Face hub")
@@ -55,8 +55,14 @@ def download(path: str) -> str:
             cache_dir=str(_cache()),
             endpoint=_endpoint(),
         )
+    except hub.errors.RemoteEntryNotFoundError as error:
+        raise OSError(errno.ENOENT, f"cannot be downloaded: {_short(error)}") from None
     except (hub.errors.HfHubHTTPError, hub.errors.LocalEntryNotFoundError, OSError) as error:
-        raise OSError(errno.EIO, f"cannot be downloaded: {_short(error)}") from None
+        # Not kept aside as a damaged file is: a build must not depend on today's network.
+        raise RunFailed(
+            f"{path} cannot be downloaded: {_short(error)}. Mend that, then give the same command "
+            "again: it goes on with what is missing."
+        ) from None
 
 
 def commit(path: str) -> str:

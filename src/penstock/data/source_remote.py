@@ -7,11 +7,12 @@ import re
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import BinaryIO, cast
 
 from penstock.data.remote_store import Listed, Store
 from penstock.data.source_files import File, Found
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, RunFailed
 
 CHUNK_BYTES = 4 << 20  # one is read, the next is on its way
 
@@ -36,7 +37,8 @@ def open_remote(file: File) -> BinaryIO:
     store = Store(folder)
     size, tag = file.bytes, file.stamp
     if size < 0:
-        head = store.head(name)
+        with _no_outage():
+            head = store.head(name)
         size, tag = head.size, head.tag
     try:
         opened = RemoteFile(store, Listed(name, size, tag))
@@ -117,14 +119,29 @@ class RemoteFile(io.RawIOBase):
 
     def _fetch(self, start: int, length: int) -> memoryview:
         stop = min(start + length, self._about.size)
-        return self._store.get_range(self._about.name, start, stop)
+        with _no_outage():
+            return self._store.get_range(self._about.name, start, stop)
 
     def _check(self) -> None:
         """At the first end: what was read in parts is one version."""
-        now = self._store.head(self._about.name)
+        with _no_outage():
+            now = self._store.head(self._about.name)
         if (now.size, now.tag) != (self._about.size, self._about.tag):
             raise OSError(errno.ESTALE, "it was changed while it was read")
         self._sound = True
+
+
+@contextmanager
+def _no_outage() -> Iterator[None]:
+    """A file that is damaged is kept aside; one that cannot be reached today is not: what a build
+    gives must not depend on the weather of the network."""
+    try:
+        yield
+    except (ConnectionError, PermissionError) as error:
+        raise RunFailed(
+            f"The source cannot be read: {error.strerror or error}. Mend that, then give the same "
+            "command again: it goes on with what is missing."
+        ) from None
 
 
 def _objects(url: str) -> tuple[str, list[Listed]]:
@@ -164,6 +181,7 @@ def _pattern(globbed: str) -> str:
 
 def _whole(store: Store, name: str) -> BinaryIO:
     copy = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes it)
-    store.download(name, copy)
+    with _no_outage():
+        store.download(name, copy)
     copy.seek(0)
     return cast(BinaryIO, copy)

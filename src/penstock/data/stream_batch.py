@@ -33,8 +33,10 @@ class Batch:
     @property
     def counted(self) -> int:
         """Targets that count in the loss."""
-        targets = self.tokens[:, 1:] if self.loss is None else self.loss[:, 1:]
-        return targets.size if self.loss is None else int(np.count_nonzero(targets))
+        if self.loss is not None:
+            return int(np.count_nonzero(self.loss[:, 1:]))
+        rows, length = self.tokens.shape
+        return rows * (length - 1)
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -5,9 +5,15 @@ look like by then.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from penstock.data import stdlib
 from penstock.data.home import datasets_home, open_dataset
+from penstock.data.manifest import MANIFEST
+from penstock.data.remote_store import is_url
 from penstock.data.shards import Dataset, Progress
 from penstock.data.stream import Stream
 from penstock.errors import PenstockError
@@ -16,14 +22,14 @@ from penstock.run.file import Run
 
 def open_first(run: Run, progress: Progress | None = None) -> list[Dataset]:
     """The datasets of a new run, in the order of the file."""
-    _set_cache(run)
     shape = run.model.base()
     vocab = shape.vocab if shape else None
-    return [
-        # A raw source is tokenized for the model that will read it.
-        open_dataset(spec, progress, run.model.from_, vocab or None)
-        for spec, _ in run.data.parts
-    ]
+    with _cache_of(run):
+        return [
+            # A raw source is tokenized for the model that will read it.
+            open_dataset(spec, progress, run.model.from_, vocab or None)
+            for spec, _ in run.data.parts
+        ]
 
 
 def kept(datasets: list[Dataset]) -> str | dict[str, str] | list[str | dict[str, str]]:
@@ -37,10 +43,12 @@ def open_again(run: Run, plan: dict[str, Any], progress: Progress | None = None)
     """The datasets that the plan of a run names; those of the file where it names none."""
     if "dataset" not in plan:
         return open_first(run, progress)
-    _set_cache(run)
     named = plan["dataset"]
     parts = named if isinstance(named, list) else [named]
-    return [_open_part(part, progress) for part in parts]
+    with _cache_of(run):
+        return [
+            _open_part(part, spec) for part, (spec, _) in zip(parts, run.data.parts, strict=True)
+        ]
 
 
 def stream_of(run: Run, datasets: list[Dataset]) -> Stream:
@@ -59,24 +67,50 @@ def stream_of(run: Run, datasets: list[Dataset]) -> Stream:
 def _kept(dataset: Dataset) -> str | dict[str, str]:
     if dataset.where == str(dataset.folder) and dataset.folder.parent == datasets_home():
         return dataset.id
-    return {"id": dataset.id, "at": dataset.where}
+    if is_url(dataset.where):
+        return {"id": dataset.id, "at": dataset.where}
+    # Wherever the run is gone on with from.
+    return {"id": dataset.id, "at": str(dataset.folder.absolute())}
 
 
-def _open_part(part: str | dict[str, str], progress: Progress | None) -> Dataset:
-    if isinstance(part, str):
-        return open_dataset(part, progress)
-    dataset = open_dataset(part["at"], progress)
-    if dataset.id != part["id"]:
+def _open_part(part: str | dict[str, str], spec: str) -> Dataset:
+    """What the run has read so far, and nothing else. Not `open_dataset`: it would build."""
+    id_ = part if isinstance(part, str) else part["id"]
+    where: str | Path = datasets_home() / part if isinstance(part, str) else part["at"]
+    if not is_url(where) and not (Path(where) / MANIFEST).is_file():
+        raise PenstockError(_gone(id_, where, spec))
+    dataset = Dataset.open(where)
+    if dataset.id != id_:
         raise PenstockError(
-            f"The run reads {part['id']}, and at {part['at']} there is {dataset.id} now. Put "
-            f"{part['id']} back, or start a new run."
+            f"The run reads {id_}, and at {where} there is {dataset.id} now. Put {id_} back, or "
+            "start a new run."
         )
     return dataset
 
 
-def _set_cache(run: Run) -> None:
-    """By the environment, so that processes started from here use the same one."""
-    if run.data.cache:
-        os.environ["PENSTOCK_CACHE"] = run.data.cache
-    if run.data.cache_bytes:
-        os.environ["PENSTOCK_CACHE_BYTES"] = str(run.data.cache_bytes)
+def _gone(id_: str, where: str | Path, spec: str) -> str:
+    again = f"copy {id_} there again"
+    if spec == stdlib.NAME:
+        again += " (it belongs to the Python install that it was built with)"
+    elif spec != id_ and not spec.startswith(str(where)):
+        again += f", or build it again from {spec} as that was then"
+    return (
+        f"The run reads {id_}, which is not at {where} any more. To go on, {again}; or start a new "
+        "run with `--fresh` or another name."
+    )
+
+
+@contextmanager
+def _cache_of(run: Run) -> Iterator[None]:
+    """By the environment, so that processes that help to build use the same cache; for as long as
+    the datasets are opened, since the next run of this process may name another one, or none."""
+    given = {"PENSTOCK_CACHE": run.data.cache, "PENSTOCK_CACHE_BYTES": run.data.cache_bytes}
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update({name: str(value) for name, value in given.items() if value})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value

@@ -30,11 +30,11 @@ class Part:
         self.samples, self.held_out = split.samples, split.held_out
         size = dataset.dtype.itemsize
         self.order = order_of(order, dataset.tokens * size, sequence * size, self.samples, seed)
-        self._lookup = Lookup(self.order)
+        self._lookup = Lookup(self.order, sequence)
 
     def training(self, start: int, stop: int) -> Indices:
         """Where samples [start, stop) of this part's order begin, tokens."""
-        return self._lookup.index(start, stop) * self.sequence
+        return self._lookup.index(start, stop)
 
     def evaluation(self, chosen: Indices) -> Indices:
         """Where held-out samples begin, tokens; 0 is the first that is held out."""
@@ -42,8 +42,8 @@ class Part:
 
     def plan_ahead(self, ranges: Iterator[tuple[int, int]]) -> None:
         """Tells a remote dataset what will be read; a local one does not look."""
-        lookup = Lookup(self.order)  # far ahead of the reader's own
-        starts = (lookup.index(start, stop) * self.sequence for start, stop in ranges)
+        lookup = Lookup(self.order, self.sequence)  # far ahead of the reader's own
+        starts = (lookup.index(start, stop) for start, stop in ranges)
         self.dataset.plan_ahead(starts, self.sequence + 1)
 
     def take(self, starts: Indices, marks: bool, skip: bool) -> Batch:

@@ -43,7 +43,10 @@ def load_tokenizer(
     the name of a built dataset. `end` and `template` (Jinja source) go before the tokenizer's own.
     """
     content, beside, origin = _find(where)
-    config = parse(content)
+    try:
+        config = parse(content)
+    except PenstockError as error:
+        raise PenstockError(f"Tokenizer {where}: {error}") from None
     own = stored(config)
     names = _names(beside) or dict(own.names if own else {})
     special = Special(
@@ -97,9 +100,14 @@ def _folder(folder: Path, given: str) -> tuple[bytes, _Beside]:
 def _read(path: Path) -> Any:
     try:
         text = path.read_text("utf-8")
-        return text if path.name == _TEMPLATE else json.loads(text)
+        found = text if path.name == _TEMPLATE else json.loads(text)
+        if not isinstance(found, str | dict):
+            raise ValueError(f"it holds a {type(found).__name__}, not an object")
+        return found
     except ValueError as error:
-        raise PenstockError(f"{path} cannot be read: {error}.") from None
+        raise PenstockError(
+            f"{path} cannot be read: {error}. Save it again with the model, or remove it."
+        ) from None
 
 
 def _from_hub(spec: str) -> tuple[Path, str]:

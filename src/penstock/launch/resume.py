@@ -96,10 +96,15 @@ def fork_from(source: RunFolder, folder: RunFolder, run: Run) -> None:
     shutil.copytree(good.path, aside)
     aside.rename(folder.checkpoints / good.path.name)
     origin: dict[str, object] = {"forked_from": {"run": source.name, "step": good.step}}
-    if old.data == run.data:
+    if _read_by(old) == _read_by(run):
         origin["dataset"] = source.read_plan()["dataset"]  # the same version, not today's
     write_atomic(folder.plan_file, json.dumps(origin))
     save(run, folder.run_file)
+
+
+def _read_by(run: Run) -> list[str]:
+    """Not the whole of [data]: the old run has every choice made that the file leaves open."""
+    return [spec for spec, _ in run.data.parts]
 
 
 def archive(folder: RunFolder) -> None:

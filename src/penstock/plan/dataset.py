@@ -1,19 +1,16 @@
 """What built datasets tell a plan, read from their manifests alone: no tokens are opened."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from penstock.data.manifest import Manifest, read_manifest
+from penstock.data.manifest import Manifest
 from penstock.data.stream_sizes import Split, held_out_of
 from penstock.errors import PenstockError
-from penstock.home import home
+from penstock.plan.built import built
 from penstock.run.file import Run
 from penstock.run.save import to_table
-
-_NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:@([0-9a-f]+))?")
 
 
 @dataclass(frozen=True)
@@ -25,33 +22,50 @@ class Sizes:
     held_out_tokens: int
 
 
-def sizes(run: Run) -> Sizes | None:
-    """Of the data of `run` if all of it is built here and its names mean one version; else None."""
-    found = [manifest for spec, _ in run.data.parts if (manifest := _manifest(spec))]
-    if len(found) < len(run.data.parts):
-        return None
-    run = fitted(run, found)
-    splits = [Split.of(m.tokens, run.sequence, run.evaluate.holdout) for m in found]
+@dataclass(frozen=True)
+class Known:
+    """What is known of a run's data before it is opened."""
+
+    run: Run  # with what its datasets decide
+    sizes: Sizes | None  # None: part of it is not built, or its name means several versions
+    missing: tuple[str, ...] = ()  # why, a sentence for each part without its full stop
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """For who plans with what is missing."""
+        assumed = "planned with the model's own vocabulary, and as if there were data enough"
+        return tuple(f"data: {why}; {assumed}" for why in self.missing)
+
+
+def look(run: Run) -> Known:
+    found = [built(run, spec) for spec, _ in run.data.parts]
+    there = [one for one in found if isinstance(one, Manifest)]
+    run = fitted(run, there)
+    missing = tuple(one for one in found if isinstance(one, str))
+    if missing:
+        return Known(run, None, missing)
+    splits = [Split.of(one.tokens, run.sequence, run.evaluate.holdout) for one in there]
     held_out = held_out_of(splits, [weight for _, weight in run.data.parts])
     samples = sum(split.samples for split in splits)
-    return Sizes(max(m.vocab for m in found), samples, held_out * run.sequence)
+    return Known(run, Sizes(max(one.vocab for one in there), samples, held_out * run.sequence))
 
 
-def as_built(run: Run) -> Run:
-    """The run with what its datasets decide, as far as they are built here."""
-    return fitted(run, [manifest for spec, _ in run.data.parts if (manifest := _manifest(spec))])
-
-
-def needed(run: Run) -> Sizes | None:
-    """The same; an error for a run whose length only the dataset tells."""
+def needed(run: Run) -> Known:
+    """The same; an error for a run whose length or vocabulary only the dataset tells."""
     refuse_epochs_of_a_mixture(run)
-    found = sizes(run)
-    if run.train.epochs and found is None:
+    known = look(run)
+    shape = run.model.base()
+    if known.sizes is None and shape and not shape.vocab:
         raise PenstockError(
-            f"train.epochs = {run.train.epochs:g}: how long that is, only the dataset tells, and "
-            f"{run.data.dataset} is not built here; build it, or plan with train.tokens=1B"
+            "model.vocab: not given, so that only the dataset tells it. "
+            f"{known.missing[0]}. Or plan with model.vocab=32000"
         )
-    return found
+    if run.train.epochs and known.sizes is None:
+        raise PenstockError(
+            f"train.epochs = {run.train.epochs:g}: how long that is, only the dataset tells. "
+            f"{known.missing[0]}. Or plan with train.tokens=1B"
+        )
+    return known
 
 
 def refuse_epochs_of_a_mixture(run: Run) -> None:
@@ -67,8 +81,14 @@ def fitted(run: Run, data: Sequence[Manifest]) -> Run:
 
     A length that the file gives stays; the stream refuses one that does not fit.
     """
-    packed = {manifest.packed for manifest in data if manifest.packed}
-    if run.data.sequence or len(packed) != 1:
+    packed = {manifest.packed: manifest for manifest in data if manifest.packed}
+    if len(packed) > 1:
+        each = " and ".join(f"{one.name} for {length}" for length, one in packed.items())
+        raise PenstockError(
+            f"data.mix: documents are packed for sequences of different lengths, {each} tokens, "
+            "and a run has one. Build them with the same `pack` in their recipes."
+        )
+    if run.data.sequence or not packed:
         return run
     (sequence,) = packed
     table = to_table(run)
@@ -82,12 +102,3 @@ def fitted(run: Run, data: Sequence[Manifest]) -> Run:
             f"{what}. The documents of {names} are packed for sequences of {sequence} tokens, "
             "which decides data.sequence"
         ) from error
-
-
-def _manifest(spec: str) -> Manifest | None:
-    name = _NAME.fullmatch(spec)
-    if not name:
-        return None  # a recipe, a path or a URL: what it will give is known when it is built
-    folders = (home() / "datasets").glob(f"{name[1]}@{name[2] or '*'}")
-    found = [folder for folder in folders if folder.is_dir()]
-    return read_manifest(found[0]) if len(found) == 1 else None

@@ -9,7 +9,7 @@ from penstock.plan import calibration, memory, step, step_notes
 from penstock.plan.advice import Models
 from penstock.plan.assemble import Bands, assemble
 from penstock.plan.constants import band, seen
-from penstock.plan.dataset import Sizes, as_built, needed
+from penstock.plan.dataset import Sizes, needed
 from penstock.plan.frameworks import PENSTOCK
 from penstock.plan.job import RATE_OF, Job
 from penstock.plan.layout import Layout, choose
@@ -41,8 +41,8 @@ def make(
     """The plan of `run` on `machine`. `warnings` are what finding the machine had to assume; a
     launch gives the `layout` that it takes and what its dataset holds."""
     if data is None:
-        run = as_built(run)
-        data = needed(run)
+        known = needed(run)
+        run, data, warnings = known.run, known.sizes, (*warnings, *known.notes)
     picked = choice(run, machine, data.vocab if data else None, layout)
     job = picked.job
     records = calibration.matching(job, calibration.load())

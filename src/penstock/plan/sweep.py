@@ -14,7 +14,7 @@ from penstock.errors import PenstockError
 from penstock.ledger.causes import Cause
 from penstock.plan import calibration, limits, step
 from penstock.plan.cost import named_in_catalog
-from penstock.plan.dataset import Sizes, as_built, needed
+from penstock.plan.dataset import Sizes, needed
 from penstock.plan.job import Job
 from penstock.plan.layout import Layout
 from penstock.plan.machine import Machine
@@ -123,11 +123,12 @@ class Planner:
     run: Run
     machine: Machine
     data: Sizes | None
+    notes: tuple[str, ...] = ()  # what of the data is not known
 
     @classmethod
     def of(cls, run: Run, machine: Machine) -> "Planner":
-        run = as_built(run)
-        return cls(run, machine, needed(run))
+        known = needed(run)
+        return cls(known.run, machine, known.sizes, known.notes)
 
     @cached_property
     def perfect(self) -> StepTime:
@@ -195,7 +196,7 @@ def sweep(
         accelerator=machine.accelerator,
         points=tuple(points),
         perfect_each=perfect.tokens / perfect.step_s,
-        warnings=(*warnings, *([aside] if run.layout else [])),
+        warnings=(*warnings, *planner.notes, *([aside] if run.layout else [])),
     )
 
 

@@ -1,5 +1,6 @@
 """From a step to this rank's microbatches (principle 2: the global batch is what the file says)."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -117,7 +118,7 @@ def on_device(
         return tensor if beside is None else tensor.pin_memory().to(device, non_blocking=True)
 
     # This also sets the thread's device: pinning must not open a context on another one.
-    with torch.cuda.stream(beside):
+    with torch.cuda.stream(beside) if beside else nullcontext():
         return Loaded(
             tokens_ns=send(batch.tokens),
             loss_ns=None if batch.loss is None else send(batch.loss),

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import nan
+from typing import cast
 
 import torch
 from torch import nn
@@ -12,6 +14,7 @@ from penstock.data.stream import Stream
 from penstock.data.stream_batch import Skipped
 from penstock.data.stream_open import open_again, stream_of
 from penstock.data.tokenizer import Tokenizer
+from penstock.errors import PenstockError, RunFailed
 from penstock.ledger.journal import Journal
 from penstock.meter.clock import now
 from penstock.model.build import takes_targets
@@ -75,7 +78,20 @@ class Job:
         """
         if not self.stream.masked:
             return self.run.batch_tokens
-        return max(1, int(self.world.sum_(torch.tensor(samples.counted)).item()))
+        counted, skipped = self.counting(samples)
+        if skipped and not counted:
+            raise RunFailed(
+                'data.on_bad_shard = "skip": the data of a whole batch is damaged, so nothing is '
+                f"left of it to train on. Look at `penstock data verify {self.stream.id}`, delete "
+                "the dataset and build or copy it again, then give the same command."
+            )
+        return max(1, counted)
+
+    def counting(self, samples: Loaded) -> tuple[int, int]:
+        """Tokens of all ranks together that count, and how often damaged data was met."""
+        both = self.world.sum_(torch.tensor([samples.counted, len(samples.skipped)]))
+        counted, skipped = both.tolist()
+        return int(counted), int(skipped)
 
     def tell(self, skipped: tuple[Skipped, ...]) -> None:
         """Put damaged data on record, once for each block."""
@@ -96,9 +112,11 @@ class Job:
         drawn = f"{self.run.train.seed}:{step}:{self.world.rank}".encode()
         torch.manual_seed(xxh3_64_intdigest(drawn) >> 1)
 
-    def warm_up(self) -> None:
+    def warm_up(self, after_step: int) -> None:
+        """On the batch that comes next: no other has to be fetched, or be whole, for it."""
         start = now()
-        share = self.share(0, self.run.batch_samples)
+        first = self.keeper.position(after_step)
+        share = self.share(first, first + self.run.batch_samples)
         before = [b.clone() for b in self.model.buffers()]
         self.stepper.warm_up(self.micros(self.loader.read(share.start, share.stop))[:1])
         for buffer, value in zip(self.model.buffers(), before, strict=True):
@@ -130,9 +148,11 @@ class Job:
         share = self.share(0, count)
         held_out = self.stream.read_held_out(share.start, share.stop, of=count)
         samples = self.loader.load(held_out)
-        tokens = self.counted(samples) if self.stream.masked else count * self.stream.sequence
+        tokens = count * self.stream.sequence
+        if self.stream.masked:
+            tokens, _ = self.counting(samples)
         total = summed_over(self.model, self.loss_sum, self.micros(samples, count))
-        loss = self.world.sum_(total).item() / tokens
+        loss = self.world.sum_(total).item() / tokens if tokens else nan  # all of it is damaged
         self.evaluated_s = now()
         self.journal.span("evaluate", start, now(), step=step, val_loss=loss, samples=count)
 
@@ -141,17 +161,30 @@ class Job:
         if takes_targets(self.model):
             return  # it gives a loss, not what comes next
         start = now()
-        read = self.stream.read_held_out if self.stream.held_out else self.stream.read
-        prompt = read(0, 1).tokens[0, :PROMPT_TOKENS].tolist()
+        # Of rank 0, whose disk may be another than ours: ranks go on together or not at all.
+        prompt, problem = cast(tuple[list[int], str], self.world.broadcast(self._prompt()))
         try:
+            if problem:
+                raise PenstockError(problem)
             tokens = continuation(
                 self.model, prompt, SAMPLE_TOKENS, self.stream.sequence, self.run.train.seed
             )
+            decode = Tokenizer.from_json(self.stream.dataset.tokenizer_json()).decode
+            said = {"prompt": decode(prompt), "sample": decode(tokens)}
         except Exception as error:  # a look at the model must not fail a run that is done
             self.journal.event("sample_failed", error=f"{type(error).__name__}: {error}")
             return
-        decode = Tokenizer.from_json(self.stream.dataset.tokenizer_json()).decode
-        self.journal.span("evaluate", start, now(), prompt=decode(prompt), sample=decode(tokens))
+        self.journal.span("evaluate", start, now(), **said)
+
+    def _prompt(self) -> tuple[list[int], str]:
+        """The beginning of the first sample, or why there is none."""
+        read = self.stream.read_held_out if self.stream.held_out else self.stream.read
+        try:
+            first = read(0, 1)
+        except PenstockError as error:
+            return [], str(error)
+        prompt = first.tokens[0, :PROMPT_TOKENS].tolist()
+        return prompt, f"{first.skipped[0].file} is damaged" if first.skipped else ""
 
 
 def build(folder: RunFolder, run: Run, layout: Layout, world: World, journal: Journal) -> Job:

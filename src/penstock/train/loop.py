@@ -9,7 +9,7 @@ def fit(job: Job) -> str:
     """Train from the newest good checkpoint to the end: "done", or "stopped" when asked to."""
     done = job.keeper.resume()
     feed = job.feed(after_step=done)
-    job.warm_up()
+    job.warm_up(after_step=done)
     job.journal.event("ready", step=done)
     if done == 0 and job.stream.held_out and job.run.evaluate.every != "never":
         job.evaluate(step=0)

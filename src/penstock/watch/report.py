@@ -44,6 +44,7 @@ def summary(folder: RunFolder) -> dict[str, Any]:
         "ranks": account.ranks,
         "rank_s": account.ledger.total,  # the sum of the ledger: wall-clock × ranks
         "clipped_s": account.clipped_s,  # of records that contradicted others; 0 in a whole journal
+        "data_skipped": view.skipped,
         "faults": sum(len(i.faults) for i in account.invocations),
         "resumed_from": view.resumed_from,
         "checkpoint": view.checkpoint,
@@ -150,9 +151,25 @@ def _kept(view: View) -> list[Text]:
         lines.append(Text(f"saved    {view.checkpoint}"))
     if view.weights_hash:
         lines.append(Text(f"weights  {view.weights_hash[:16]}…", style="dim"))
+    lines += _skipped(view)
     for told in view.supervised("budget_reached"):
         lines.append(Text(f"stopped  {told.payload['budget']} was reached", style="yellow"))
     for invocation in view.account.invocations:
         for fault in invocation.faults:
             lines.append(Text(f"fault    rank {fault.rank}: {fault.reason}", style="red"))
     return lines
+
+
+def _skipped(view: View, most: int = 5) -> list[Text]:
+    """What is damaged or missing and not trained on, by name."""
+    files: dict[tuple[str, str], list[int]] = {}
+    for one in view.skipped:
+        files.setdefault((one["dataset"], one["shard"]), []).append(one["block"])
+    lines = []
+    for (dataset, file), blocks in list(files.items())[:most]:
+        which = f"block{'s' if len(blocks) > 1 else ''} {', '.join(map(str, sorted(blocks)))}"
+        lines.append(f"skipped  {dataset}: samples that need {which} of {file} count nothing")
+    if len(files) > most:
+        more = plural(len(files) - most, "more file")
+        lines.append(f"skipped  {more}; `penstock report {view.folder.name} --json` names them")
+    return [Text(line, style="yellow") for line in lines]

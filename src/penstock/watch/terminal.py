@@ -18,7 +18,7 @@ from penstock.run.diff import describe
 from penstock.run.folder import RunFolder
 from penstock.run.quantity import show_about
 from penstock.watch.view import View
-from penstock.watch.words import loss, plural, spoken
+from penstock.watch.words import dataset, loss, plural, spoken
 
 if TYPE_CHECKING:
     from penstock.launch.resume import How
@@ -81,7 +81,7 @@ class Terminal(Listener):
         layout, params = plan["layout"], plan["params"]
         model = f"{show_about(params)} parameters" if params else "own module"
         self.console.print(
-            f"{folder.name}: {model}, {plan['dataset']}, {plan['steps']} steps of "
+            f"{folder.name}: {model}, {dataset(plan['dataset'])}, {plan['steps']} steps of "
             f"{plan['batch_tokens']:,} tokens on {plural(plan['ranks'], 'rank')} "
             f"({layout['replicate']} replicate × {layout['shard']} shard) → {folder.path}",
             markup=False,
@@ -135,7 +135,12 @@ def line(view: View) -> str:
         parts.append(f"{view.tokens_per_s:,.0f} tok/s")
     if view.left_s is not None:
         parts.append(f"{spoken(view.left_s)} left")
-    return "  ".join([*parts, causes(view)])
+    return "  ".join([*parts, *skipped(view), causes(view)])
+
+
+def skipped(view: View) -> list[str]:
+    many = len(view.skipped)
+    return [f"{plural(many, 'damaged block')} skipped"] if many else []
 
 
 def causes(view: View, most: int = 4) -> str:
@@ -164,7 +169,8 @@ def screen(view: View) -> RenderableType:
         f"{view.tokens_per_s or 0:,.0f} tokens/s",
         f"{view.mfu:.0%} MFU" if view.mfu is not None else "",
     )
-    return Group(top, numbers, Text(causes(view, most=6), style="dim"))
+    damage = [Text(words, style="yellow") for words in skipped(view)]
+    return Group(top, numbers, *damage, Text(causes(view, most=6), style="dim"))
 
 
 def sparkline(view: View, width: int = 24) -> str:

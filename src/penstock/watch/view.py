@@ -127,6 +127,12 @@ class View:
             return None
         return self.step_s * (self.steps - self.step)
 
+    @cached_property
+    def skipped(self) -> list[dict[str, Any]]:
+        """Damaged blocks that the run goes on without: each once, whoever met it and how often."""
+        found = [e.payload for e in self.events if e.kind == "data_skipped"]
+        return list({(one["dataset"], one["shard"], one["block"]): one for one in found}.values())
+
     def last_of(self, key: str) -> object | None:
         """The newest value of a payload key that any rank wrote."""
         values = [e.payload[key] for e in self.events if key in e.payload]

@@ -22,6 +22,13 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def dataset(named: object) -> str:
+    """What a plan says a run reads: a name, also with its place, or several of them."""
+    if isinstance(named, list):
+        return " + ".join(dataset(one) for one in named)
+    return f"{named['id']} at {named['at']}" if isinstance(named, dict) else str(named)
+
+
 def finite(number: float) -> float | None:
     """None for what is no number: JSON has no NaN."""
     return float(number) if math.isfinite(number) else None

@@ -1,0 +1,101 @@
+"""A run goes on with the data that it began with, whatever became of its sources."""
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import made_plans as made
+from made_sets import made_set
+from penstock.data.remote_copy import copy
+from penstock.data.stream_open import kept, open_again, open_first
+from penstock.errors import PenstockError
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "a.txt").write_text("".join(f"Sentence {n}. " for n in range(300)))
+    return tmp_path / "home" / "datasets"
+
+
+def run(dataset: str, **more: object):
+    return made.run(data={"dataset": dataset, "sequence": 16, **more})
+
+
+def test_raw_files_that_changed_are_not_read_again(home, tmp_path):
+    first = open_first(run("raw"))
+    plan = {"dataset": kept(first)}
+    (tmp_path / "raw" / "b.txt").write_text("More of it, and other words.")
+    (again,) = open_again(run("raw"), plan)
+    assert again.id == first[0].id
+    (new,) = open_first(run("raw"))
+    assert new.id != again.id
+    shutil.rmtree(tmp_path / "raw")
+    assert open_again(run("raw"), plan)[0].id == again.id
+
+
+def test_a_dataset_that_was_deleted_is_named_with_what_to_do(home):
+    first = open_first(run("raw"))
+    plan = {"dataset": kept(first)}
+    shutil.rmtree(first[0].folder)
+    with pytest.raises(PenstockError) as caught:
+        open_again(run("raw"), plan)
+    message = str(caught.value)
+    assert f"reads {first[0].id}, which is not at {home / first[0].id} any more" in message
+    assert f"copy {first[0].id} there again, or build it again from raw as that was" in message
+    assert "--fresh" in message
+    # Building it again from the same files is going on.
+    open_first(run("raw"))
+    assert open_again(run("raw"), plan)[0].id == first[0].id
+
+
+def test_a_folder_is_found_from_anywhere_and_no_other_is_taken(home, tmp_path, monkeypatch):
+    sets = [made_set(tmp_path, np.arange(n) % 300, [0], name="own") for n in (500, 600)]
+    named = sets[0].folder.name
+    plan = {"dataset": kept(open_first(run(named)))}
+    monkeypatch.chdir("/")
+    assert open_again(run(named), plan)[0].id == sets[0].id
+    shutil.rmtree(sets[0].folder)
+    with pytest.raises(PenstockError, match=f"{named}, which is not at {tmp_path}/{named} any"):
+        open_again(run(named), plan)
+    sets[1].folder.rename(sets[0].folder)
+    with pytest.raises(PenstockError, match=f"at .* there is {sets[1].id} now. Put {named} back"):
+        open_again(run(named), plan)
+
+
+def test_a_url_with_another_version_is_refused(home, tmp_path):
+    first = made_set(tmp_path / "sets", np.arange(500) % 300, [0], name="far")
+    url = copy(first, (tmp_path / "bucket").as_uri())
+    plan = {"dataset": kept(open_first(run(url)))}
+    assert open_again(run(url), plan)[0].id == first.id
+    other = made_set(tmp_path / "sets", np.arange(700) % 300, [0], name="far")
+    there = tmp_path / "bucket" / first.id
+    shutil.rmtree(there)
+    shutil.copytree(other.folder, there)
+    with pytest.raises(PenstockError, match=f"reads {first.id}, and at {url} there is {other.id}"):
+        open_again(run(url), plan)
+
+
+def test_the_cache_of_one_run_is_not_that_of_the_next(home, tmp_path, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "usual"))
+    monkeypatch.delenv("PENSTOCK_CACHE_BYTES", raising=False)
+    url = copy(
+        made_set(tmp_path / "sets", np.arange(500) % 300, [0], name="far"),
+        (tmp_path / "bucket").as_uri(),
+    )
+    own = run(url, cache=str(tmp_path / "own"), cache_bytes="3 MiB")
+    (first,) = open_first(own)
+    (second,) = open_first(run(url))
+    assert first._remote.reach.cache.folder == tmp_path / "own"
+    assert first._remote.reach.cache.room.most_bytes == 3 << 20
+    assert second._remote.reach.cache.folder == tmp_path / "usual"
+    assert second._remote.reach.cache.room.most_bytes != 3 << 20
+    assert os.environ["PENSTOCK_CACHE"] == str(tmp_path / "usual")
+    assert "PENSTOCK_CACHE_BYTES" not in os.environ
+    (again,) = open_again(own, {"dataset": kept([first])})
+    assert again._remote.reach.cache.folder == tmp_path / "own"
