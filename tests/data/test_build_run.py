@@ -1,5 +1,6 @@
 """What a build makes of documents: every one is in the dataset or counted with its reason."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -227,9 +228,39 @@ def test_nothing_left_says_why(tmp_path: Path) -> None:
         PenstockError, match=r"Of 69 that were read, all were dropped: label.low_score \(69\)"
     ):
         build(recipe(corpus, label={"least": 1.1}), workers=1)
+    wrong = [{"path": str(corpus / "0.jsonl"), "text": "txt"}]
+    with pytest.raises(
+        PenstockError, match=r"no text .*0\.jsonl, line 1: no text \(no field 'txt'; found text"
+    ):
+        build(recipe(corpus, source=wrong), workers=1)
     source = [{"path": str(corpus), "name": "a"}, {"path": str(corpus), "name": "a"}]
     with pytest.raises(PenstockError, match="two sources have the name 'a'"):
         build(recipe(corpus, source=source), workers=1)
+
+
+class _Notes(Quiet):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_files_and_sources_that_give_nothing_are_told(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus")
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"body": "a"}\n' * 5)
+    torn = tmp_path / "torn.jsonl.gz"
+    row = json.dumps({"text": text(7)}) + "\n"
+    torn.write_bytes(gzip.compress(row.encode() * 40)[:-9])
+    source = [{"path": str(path)} for path in (corpus, other, torn)]
+    watcher = _Notes()
+    build(recipe(corpus, source=source), workers=1, watcher=watcher)
+    told = [note for note in watcher.notes if note.startswith("warning")]
+    assert "warning: other.jsonl: other.jsonl gave no document: no text (5)" in told
+    assert "warning: other.jsonl: the source gave no document" in told
+    assert any("torn.jsonl.gz: truncated gzip; " in note for note in told)
+    assert not any("corpus" in note for note in told)
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_sweeping_spares_the_builds_of_other_names(home):
 def test_a_home_that_cannot_be_written_is_told_so(tmp_path, monkeypatch, library):
     (tmp_path / "file").touch()
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "file"))
-    with pytest.raises(PenstockError, match=r"'stdlib' cannot be built in .* Set PENSTOCK_HOME"):
+    with pytest.raises(PenstockError, match=r"'stdlib' cannot be built in .* set PENSTOCK_HOME"):
         open_dataset("stdlib")
 
 
@@ -166,6 +166,8 @@ def test_names_and_versions(home, dataset):
         open_dataset("mine")
     assert one in str(error.value)
     assert two in str(error.value)
+    assert "built 20" in str(error.value)
+    assert open_dataset(two[: len("mine@") + 6]).id == two  # its first digits are enough
     with pytest.raises(PenstockError, match=r"'mine@123' is not in .* There: mine@"):
         open_dataset("mine@123")
     with pytest.raises(

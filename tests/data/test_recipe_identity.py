@@ -16,7 +16,7 @@ CHANGES = {
     "separator": "--", "encodings": ["utf-8", "cp1252"], "most_bytes": "1 MiB",
     "keep": ["de"], "stop_words": ["und"], "top": [[2, 0.5]], "duplicate": [[5, 0.5]],
     "key": "[key]", "email": "[mail]", "ip": "[ip]", "phone": "[phone]",
-    "use": "stars", "least": 0.5, "copies": [[0.5, 2]], "agree": 0.5,
+    "use": "stars", "least": 0.5, "pack": 64, "copies": [[0.5, 2]], "agree": 0.5,
     "tokenizer": "given", "loss": "all", "size": "1 MiB", "preset": "code",
 }  # fmt: skip
 DECIDES_NOTHING = {"path", "revision", "split", "subset", "good", "bad", "against", "chat_template"}

@@ -34,8 +34,9 @@ from penstock.data.build_tokens import Encoder, tokenize_part
 from penstock.data.build_watch import Quiet, Watcher
 from penstock.data.build_work import Crew, Task
 from penstock.data.dedup_columns import write_columns
+from penstock.data.extra import extra
 from penstock.data.home import building, datasets_home, follow, point, versions
-from penstock.data.manifest import SHARDS, Shard
+from penstock.data.manifest import SHARDS, Json, Shard
 from penstock.data.recipe import Recipe
 from penstock.data.shards import Dataset
 from penstock.data.token_special import read_special
@@ -43,6 +44,7 @@ from penstock.errors import PenstockError
 
 WORK = ".building-"  # begins the names of work folders
 PART_BYTES = 16 << 20  # of text in a part, which holds one document at least
+WARNINGS = 3  # of a source that are told
 _FAST_FROM_BYTES = 16 << 20  # below, trying out a fast engine takes longer than it saves
 _WORKER_BYTES = 400 << 20  # that a worker may come to hold
 _MEMORY_BYTES = 4 << 30  # of a build
@@ -57,6 +59,8 @@ def build(recipe: Recipe, *, workers: int | None = None, watcher: Watcher | None
     """The dataset of a recipe: found, when its sources are as they were, or built."""
     watcher = watcher or Quiet()
     home = datasets_home()
+    for package in ("zstandard", "orjson"):  # needed at the end: said before anything is read
+        extra(package, "Building a dataset")
     sources = list_sources(recipe)
     key = build_key(recipe, sources)
     work = home / f"{WORK}{recipe.name}@{key}"
@@ -155,10 +159,25 @@ class _Build:
             totals = [asdict(source) for source in found.sources]
             write_columns(summary, result({"parts": parts, "sources": totals}))
         stored = read_result(summary)
-        return Reading(
+        found = Reading(
             tuple(RawPart(self.work / "raw" / part[0], *part[1:]) for part in stored["parts"]),
             tuple(ReadSource(**source) for source in stored["sources"]),
         )
+        self._warn(found)
+        return found
+
+    def _warn(self, found: Reading) -> None:
+        """Nothing fatal is in a file, but what gave nothing is told aloud."""
+        for source, read in zip(self.sources, found.sources, strict=True):
+            for what in read.warnings[:WARNINGS]:
+                self.stages.watcher.note(f"warning: {source.label}: {what}")
+            if (more := len(read.warnings) - WARNINGS) > 0:
+                self.stages.watcher.note(f"warning: {source.label}: {more} more such files")
+            if not read.documents:
+                self.stages.watcher.note(f"warning: {source.label}: the source gave no document")
+
+    def _first_aside(self) -> dict[str, Json] | None:
+        return next(records_aside(self.read_tasks, self.sources), None)
 
     def clean(self, found: Reading) -> Tally:
         recipe, summary = self.recipe, self.work / "stages" / "clean"
@@ -182,7 +201,7 @@ class _Build:
         recipe, summary = self.recipe, self.work / "stages" / "tokens"
         if not summary.exists():
             if not clean.kept:
-                raise PenstockError(nothing_left(recipe, found, clean))
+                raise PenstockError(nothing_left(recipe, found, clean, self._first_aside()))
             kept = self._removals(found, clean)
             if recipe.tokens.tokenizer == TRAIN:
                 texts = (recipe, kept, len(found.parts))
@@ -207,7 +226,7 @@ class _Build:
         recipe, summary = self.recipe, self.work / "stages" / "shards"
         if not summary.exists():
             if not tokens.kept:
-                raise PenstockError(nothing_left(recipe, found, tokens))
+                raise PenstockError(nothing_left(recipe, found, tokens, None))
             parts = self._parts("tokens", len(found.parts))
             tokenizer = tokenizer_json(self.work / "tokenizer")
             size = tokens.of("stored")["bytes"]

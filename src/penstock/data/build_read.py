@@ -35,6 +35,9 @@ class RawPart:
     bytes: int  # of text
 
 
+_CLOSED = ("cannot be read", "cannot be listed")  # files and folders that did not open
+
+
 @dataclass(frozen=True)
 class ReadSource:
     """What reading found in one source."""
@@ -46,6 +49,7 @@ class ReadSource:
     encodings: dict[str, int]
     damaged: list[str]
     identity: str  # BLAKE3 of the names and contents of its files
+    warnings: list[str]  # files that gave nothing, or that broke off
 
 
 @dataclass(frozen=True)
@@ -196,4 +200,17 @@ def _total(source: Source, seen: list[Seen]) -> ReadSource:
         encodings=dict(sorted(encodings.items())),
         damaged=[f"{one.file}: {one.damage}" for one in seen if one.damage][:20],
         identity=identity(seen),
+        warnings=[
+            *(f"{one.file}: {one.reason}" for one in source.aside if one.reason in _CLOSED),
+            *(warning for one in seen if (warning := _warning(one))),
+        ],
     )
+
+
+def _warning(seen: Seen) -> str:
+    if seen.damage:
+        return f"{seen.file}: {seen.damage}; {seen.documents} documents before that are kept"
+    if seen.documents or not seen.rejected:
+        return ""
+    reasons = ", ".join(f"{reason} ({count})" for reason, count in seen.rejected.items())
+    return f"{seen.file} gave no document: {reasons}"

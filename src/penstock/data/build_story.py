@@ -170,15 +170,33 @@ class Story:
         ]
 
 
-def nothing_left(recipe: Recipe, found: Reading, tally: Tally) -> str:
+def nothing_left(
+    recipe: Recipe, found: Reading, tally: Tally, aside: Mapping[str, Json] | None
+) -> str:
+    """`aside` is the first piece that reading kept aside, if there is one."""
+    begin = f"Recipe {recipe.name!r}: no document is left."
+    if tally.documents:
+        return (
+            f"{begin} Of {tally.documents} that were read, all were dropped: "
+            f"{_listed(Counter(tally.of('reasons')))}. Loosen [clean] or [label]."
+        )
     rejected: Counter[str] = Counter()
     for source in found.sources:
         rejected.update(source.rejected)
+    if aside is None:
+        return f"{begin} The files of its sources are empty."
     return (
-        f"Recipe {recipe.name!r}: no document is left. Of {tally.documents} that were read, all "
-        f"were dropped: {_listed(Counter(tally.of('reasons')))}. Kept aside unread: "
-        f"{_listed(rejected)}. Check `text` and `kind` in [[source]], or loosen [clean], [label]."
+        f"{begin} Nothing in its sources could be read as a document: {_listed(rejected)}. "
+        f"The first is {told_aside(aside)}. Check `kind` and `text` (or `messages`, `prompt` and "
+        "`response`) of [[source]]; without a recipe the field `text` is read."
     )
+
+
+def told_aside(record: Mapping[str, Json]) -> str:
+    """A piece that was kept aside, in words."""
+    line = f", line {record['line']}" if record.get("line") else ""
+    detail = f" ({record['detail']})" if record.get("detail") else ""
+    return f"{record['file']}{line}: {record['reason']}{detail}"
 
 
 def _listed(reasons: Counter[str]) -> str:

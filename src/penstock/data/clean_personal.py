@@ -35,11 +35,13 @@ _EMAIL = re.compile(
 )
 _IP4 = re.compile(r"(?<![\w.])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![\w]|\.[0-9])")
 _IP6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f:]{2,39}(?![\w:])")
-# International with +, or ten digits as North America writes them: a separator after each group.
+# International with +, or ten digits as North America writes them: brackets, hyphens or dots,
+# since blanks alone stand in tables of numbers too.
 _PHONE = re.compile(
     r"(?<![\w+.-])(?:"
     r"\+[1-9][0-9]{0,2}(?:[ .-]?(?:\([0-9]{1,4}\)|[0-9]{1,4})){2,5}"
-    r"|(?:1[ .-])?(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[ .-])[2-9][0-9]{2}[ .-][0-9]{4}"
+    r"|(?:1[ .-])?"
+    r"(?:\([2-9][0-9]{2}\) ?[2-9][0-9]{2}[ .-]|[2-9][0-9]{2}[.-][2-9][0-9]{2}[.-])[0-9]{4}"
     r")(?![\w-]|\.[0-9])"
 )
 _BLOCK = re.compile(
@@ -117,5 +119,7 @@ def _public(text: str) -> bool:
     except ValueError:
         return False
     if address.version == 4:
+        if len(text) == 7:  # 1.6.0.5 is a version; public addresses of four digits are few
+            return False
         return not any(address in block for block in _OWN_4)
     return address in _PUBLIC_6 and address not in _EXAMPLES_6

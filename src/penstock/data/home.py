@@ -13,6 +13,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from glob import has_magic
 from pathlib import Path
 from typing import TextIO
@@ -24,7 +25,7 @@ from penstock.data.manifest import FORMAT, MANIFEST
 from penstock.data.remote_store import Store, is_url
 from penstock.data.shards import Dataset, Progress
 from penstock.data.writer import unfinished
-from penstock.errors import PenstockError, nearest
+from penstock.errors import PenstockError, RunFailed, nearest
 from penstock.files import write_atomic
 from penstock.home import home as penstock_home
 
@@ -67,8 +68,9 @@ def open_dataset(
             "hf:org/name."
         )
     there = versions(home, name)
-    if "@" not in spec and len(there) == 1:
-        version = there[0]
+    begun = [one for one in there if one.startswith(version) and spec[-1] != "@"]
+    if len(begun) == 1:
+        (version,) = begun
     if version not in there:
         raise PenstockError(_not_there(home, spec, name, there))
     return _open(home, f"{name}@{version}")
@@ -94,9 +96,10 @@ def building(home: Path, name: str, progress: Progress | None = None) -> Iterato
     except BrokenPipeError:  # of who reads our output, not of the home
         raise
     except OSError as error:
-        raise PenstockError(
-            f"Dataset {name!r} cannot be built in {home}: {error}. "
-            "Set PENSTOCK_HOME to a folder that you may write to and that has room."
+        raise RunFailed(
+            f"Dataset {name!r} cannot be built in {home}: {error}. Make room there and give the "
+            "same command, which goes on; or set PENSTOCK_HOME to a folder that you may write to "
+            "and that has room."
         ) from error
 
 
@@ -209,10 +212,20 @@ def _stdlib_key() -> str:
     return digest.hexdigest()[:12]
 
 
+def _built(home: Path, name: str, version: str) -> datetime:
+    """A folder that is published changes no more."""
+    return datetime.fromtimestamp((home / f"{name}@{version}").stat().st_mtime)
+
+
 def _not_there(home: Path, spec: str, name: str, there: list[str]) -> str:
     listed = ", ".join(f"{name}@{version}" for version in there)
     if there and "@" not in spec:
-        return f"Dataset {name!r} has several versions in {home}. Name one of them: {listed}."
+        built = sorted(((_built(home, name, one), one) for one in there), reverse=True)
+        lines = "".join(f"\n  {name}@{one}  built {when:%Y-%m-%d %H:%M}" for when, one in built)
+        return (
+            f"Dataset {name!r} has several versions in {home}. Name one of them, its first digits "
+            f"are enough:{lines}"
+        )
     if name == stdlib.NAME:
         return (
             f"Dataset {spec!r} is not in {home}. There: {listed or 'none'}. A version of {name} "

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
+from penstock.data import stdlib
 from penstock.data.dedup_contamination import Overlap
 from penstock.data.dedup_exact import Documents, Lines
 from penstock.data.dedup_signatures import MinHash
@@ -108,6 +109,12 @@ class Recipe(Section):
             "shards": {"bytes": self.shards.size},
         }
         return {name: _canonical(part) for name, part in stored.items()}
+
+    @model_validator(mode="after")
+    def _name_is_free(self) -> Self:
+        if self.name == stdlib.NAME:
+            raise Wrong(("name", f"{stdlib.NAME} is built in; write another name"))
+        return self
 
     @model_validator(mode="after")
     def _has_a_source(self) -> Self:

@@ -11,6 +11,8 @@ from penstock.data.tokenizer import END
 from penstock.run.machine_fields import Size
 from penstock.run.section import Section, Text, Wrong, whole
 
+LEAST_PACK = 16  # tokens
+
 Vocab = Annotated[
     int,
     PlainValidator(whole(300, "tokens", '32768 or "32Ki"', most=1 << 20)),
@@ -47,7 +49,9 @@ class TokensSection(Section):
     )
 
     @model_validator(mode="after")
-    def _end_of_a_given_one(self) -> Self:
+    def _fits(self) -> Self:
+        if 0 < self.pack < LEAST_PACK:
+            raise Wrong(("pack", f"too short to learn from; write {LEAST_PACK} or more, or 0"))
         if self.end and self.tokenizer == "train":
             raise Wrong(("end", f"a trained tokenizer ends documents with {END}; leave it out"))
         return self

@@ -63,7 +63,8 @@ class _Parser:
             return take_conversation(record, self._options)
         field = self._options.text
         if field not in record:
-            raise _Refused("no text", f"no field {field!r}")
+            found = ", ".join(map(str, record))[:200] or "none"
+            raise _Refused("no text", f"no field {field!r}; found {found}")
         text = record.pop(field)
         if not isinstance(text, str):
             raise _Refused("text is not a string", type(text).__name__)

@@ -15,7 +15,7 @@ class Options:
     columns: tuple[str, ...] | None = None  # carried along; None: all the others
     separator: str | None = None  # of documents in a text file; None: the file is one document
     encodings: tuple[str, ...] = ("utf-8",)  # tried in this order; a byte-order mark goes first
-    most_bytes: int = 64 << 20  # of a document or a line; longer ones are kept aside
+    most_bytes: int = 16 << 20  # of a document or a line; longer ones are kept aside
 
     @property
     def chat(self) -> tuple[str, ...]:
