@@ -271,7 +271,7 @@ def test_a_work_folder_that_was_not_quite_removed(tmp_path: Path, corpus: Path) 
 
 def test_a_home_that_cannot_be_written_to(tmp_path: Path, corpus: Path) -> None:
     (tmp_path / "home").write_text("a file")
-    with pytest.raises(PenstockError, match=r"cannot be built in .* Set PENSTOCK_HOME"):
+    with pytest.raises(PenstockError, match=r"cannot be built in .* set PENSTOCK_HOME"):
         build(recipe(corpus, **CHANGES), workers=1)
 
 

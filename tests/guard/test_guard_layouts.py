@@ -55,19 +55,16 @@ class Training:
     def losses(self, *steps: int) -> list[float]:
         import numpy as np
 
+        from penstock.data.stream_batch import Batch
         from penstock.meter.clock import StepClock
-        from penstock.train.batch import Share, micros
+        from penstock.train.batch import Share, on_device
 
         out = []
         for step in steps:
             whole = np.random.default_rng(step).integers(VOCAB, size=(SAMPLES, SEQUENCE + 1))
             share = Share.of(0, SAMPLES, self.world.rank, self.world.ranks, self.layout.microbatch)
-            own = micros(
-                whole[share.start : share.stop],
-                share.micros,
-                self.layout.microbatch,
-                self.world.device,
-            )
+            mine = on_device(Batch(whole[share.start : share.stop]), self.world.device)
+            own = mine.micros(share.micros, self.layout.microbatch)
             clock = StepClock(cuda=False)
             out.append(self.stepper.step(own, SAMPLES * SEQUENCE, 1e-2, {}, clock).loss)
         return out

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.train.batch import Micro, Share, micros
+from penstock.data.stream_batch import Batch
+from penstock.train.batch import Micro, Share, on_device
 
 CPU = torch.device("cpu")
 SEQUENCE = 5
@@ -18,7 +19,8 @@ def batch_of(start: int, stop: int) -> np.ndarray:
 
 def cut(start: int, stop: int, rank: int, ranks: int, microbatch: int) -> list[Micro]:
     share = Share.of(start, stop, rank, ranks, microbatch)
-    return micros(batch_of(share.start, share.stop), share.micros, microbatch, CPU)
+    mine = on_device(Batch(batch_of(share.start, share.stop)), CPU)
+    return mine.micros(share.micros, microbatch)
 
 
 BATCHES = (st.integers(0, 10**9), st.integers(1, 40), st.integers(1, 12), st.integers(1, 9))

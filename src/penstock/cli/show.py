@@ -16,7 +16,12 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for pr
 
 
 def print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    """As people read it where the terminal can show it, else in plain ASCII."""
+    said = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    try:
+        sys.stdout.write(f"{said}\n")
+    except UnicodeEncodeError:
+        sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def print_error(error: PenstockError) -> None:

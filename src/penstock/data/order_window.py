@@ -40,12 +40,6 @@ class Window:
             out[rows] = self._of_epoch(epoch, offsets[rows])
         return out.reshape(shape)
 
-    def blocks(self, start: int, stop: int) -> Indices:
-        """The blocks under positions [start, stop), in the order of first need."""
-        found = self.index(np.arange(start, stop, dtype=np.uint64)) // self.block
-        distinct, first = np.unique(found, return_index=True)
-        return distinct[np.argsort(first)]
-
     def _of_epoch(self, epoch: np.uint64, offsets: Positions) -> Indices:
         keys = keys_of(NAME, self.seed, np.array([epoch], dtype=np.uint64))
         blocks = -(-self.samples // self.block)

@@ -127,10 +127,3 @@ def on_device(
             skipped=batch.skipped,
             arrived=beside.record_event() if beside else None,
         )
-
-
-def micros(
-    samples_ns: np.ndarray, count: int, microbatch: int, device: torch.device
-) -> list[Micro]:
-    """Of samples of which every token counts and that were not read ahead."""
-    return on_device(Batch(samples_ns), device).micros(count, microbatch)
