@@ -138,7 +138,7 @@ def test_sample_gives_documents_back_as_text(web):
         place = int(one["columns"]["url"].rpartition("/")[2])
         assert one["text"].split("\n")[0] in texts[place]
         assert one["source"] == "crawl"
-        assert 0 < one["score"] <= 1000
+        assert 0 < one["score"] <= 1
     assert found == json.loads(say("sample", web, "-n", "5", "--json"))
     other = json.loads(say("sample", web, "-n", "5", "--seed", "1", "--json"))
     assert [one["id"] for one in other] != [one["id"] for one in found]
@@ -152,9 +152,95 @@ def test_sample_where_and_dropped(web):
     gone = json.loads(say("sample", web, "--dropped", "language.other", "--json"))
     assert {one["text"][:4] for one in gone} == {"Die ", "Buy!"}
     assert len(json.loads(say("sample", web, "--dropped", "language", "-n", "1", "--json"))) == 1
-    assert "There are: clean: " in told(PenstockError, "sample", web, "--dropped", "zzzzzz")
-    assert "Columns there are:" in told(PenstockError, "sample", web, "--where", "url=x")
+    unknown = told(PenstockError, "sample", web, "--dropped", "zzzzzz")
+    assert re.search(r"There are: .*clean: language.other \(2\)", unknown)
+    assert "read: broken JSON (1)" in unknown
+    assert "Some values of url: https://" in told(PenstockError, "sample", web, "--where", "url=x")
+    assert "Columns there are:" in told(PenstockError, "sample", web, "--where", "urls=x")
     assert "write COLUMN=VALUE" in told(PenstockError, "sample", web, "--where", "url")
+
+
+def test_what_reading_kept_aside_is_found_too(web, home):
+    (one,) = json.loads(say("sample", web, "--dropped", "broken JSON", "--json"))
+    assert one["id"] == f"a.jsonl:{len(pages()) + 1}"
+    assert (one["source"], one["text"], one["score"]) == ("crawl", '{"text": "cut', None)
+    assert one["detail"].startswith("broken JSON: ")
+    file = home / "datasets" / web / "aside.jsonl"
+    assert file.name in say("show", web)
+    assert json.loads(say("show", web, "--json"))["aside"] == str(file)
+    content = file.read_bytes()
+    try:
+        file.write_text("{")
+        assert "cannot be read" in told(PenstockError, "sample", web, "--dropped", "broken JSON")
+        file.unlink()
+        assert "is missing" in told(PenstockError, "sample", web, "--dropped", "broken JSON")
+        assert "aside.jsonl" not in say("show", web)
+    finally:
+        file.write_bytes(content)
+
+
+def test_fewer_than_asked_for_are_told_with_how_many_there_were(home, tmp_path):
+    rows = [json.dumps({"text": text}) for text in ("", "", *("ab cd " * n for n in range(9, 19)))]
+    (tmp_path / "notes.jsonl").write_text("\n".join(rows * 15) + "\n")
+    recipe = tmp_path / "notes.toml"
+    recipe.write_text(
+        '[[source]]\npath = "notes.jsonl"\n[clean]\npreset = "code"\n[tokens]\nvocab = 300\n'
+    )
+    name = json.loads(say("build", str(recipe), "--workers", "1", "-q", "--json"))["dataset"]
+    try:
+        for why, asked, shown in (("empty", "25", "20 of 30"), ("copy", "9", "4 of 140")):
+            done = CliRunner().invoke(app, ["data", "sample", name, "--dropped", why, "-n", asked])
+            assert f"{shown}: " in done.stderr, done.output
+        done = CliRunner().invoke(app, ["data", "sample", name, "--dropped", "copy", "-n", "4"])
+        assert done.stderr == ""
+    finally:
+        shutil.rmtree(home / "datasets" / name)
+
+
+def test_a_source_is_found_by_the_name_that_show_prints(home, tmp_path):
+    for name in ("one", "two"):
+        rows = (json.dumps({"text": f"{name} {place} of these"}) for place in range(9))
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
+    recipe = tmp_path / "both.toml"
+    sources = "".join(f'[[source]]\npath = "{name}.jsonl"\n' for name in ("one", "two"))
+    recipe.write_text(
+        f'{sources}[clean]\npreset = "code"\n[dedup]\nnear = false\n[tokens]\nvocab = 300\n'
+    )
+    name = json.loads(say("build", str(recipe), "--workers", "1", "-q", "--json"))["dataset"]
+    try:
+        assert "two.jsonl" in say("show", name)
+        found = json.loads(say("sample", name, "--where", "source=two.jsonl", "-n", "9", "--json"))
+        assert len(found) == 9
+        assert all(one["text"].startswith("two") for one in found)
+        assert {one["source"] for one in found} == {"two.jsonl"}
+        unknown = told(PenstockError, "sample", name, "--where", "source=three")
+        assert "Values of source: " in unknown
+        assert "one.jsonl" in unknown
+    finally:
+        shutil.rmtree(home / "datasets" / name)
+
+
+def test_raw_files_are_never_built_by_a_verb_that_looks(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("notes.jsonl").write_text('{"text": "a"}\n')
+    assert "is no built dataset" in told(PenstockError, "show", "notes.jsonl")
+
+
+def test_conversations_have_their_roles_on_the_page(home, tmp_path):
+    turns = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "You."}]
+    row = json.dumps({"messages": turns})
+    (tmp_path / "chats.jsonl").write_text(f"{row}\n")
+    recipe = tmp_path / "chats.toml"
+    recipe.write_text(
+        '[[source]]\npath = "chats.jsonl"\nmessages = "messages"\n[tokens]\nvocab = 300\n'
+    )
+    name = json.loads(say("build", str(recipe), "--workers", "1", "-q", "--json"))["dataset"]
+    try:
+        say("show", name, "--html", str(tmp_path / "chats.html"))
+        html = (tmp_path / "chats.html").read_text(encoding="utf-8")
+        assert "&lt;|assistant|&gt;\nYou." in html
+    finally:
+        shutil.rmtree(home / "datasets" / name)
 
 
 def test_a_dataset_without_rows_or_record_can_be_sampled(tiny):
@@ -173,10 +259,18 @@ def test_verify_names_every_file_that_changed(tiny, copied):
     lines = told(RunFailed, "verify", str(copied)).splitlines()
     assert [str(tokens) in lines[0], str(docs) in lines[1]] == [True, True]
     assert "2 of its files" in lines[2]
+    assert f"Delete {copied}, then build it or copy it there again." in lines[2]
     done = CliRunner().invoke(app, ["data", "verify", str(copied), "--json"])
     assert len(json.loads(done.stdout)["problems"]) == 2
     tokens.unlink()
     assert "cannot be read" in told(RunFailed, "verify", str(copied))
+
+
+def test_the_first_digits_of_a_version_are_enough(tiny):
+    name, _, version = tiny.partition("@")
+    for spec in (name, f"{name}@{version[:3]}", tiny):
+        assert f"{tiny}: every file" in say("verify", spec)
+    told(PenstockError, "verify", f"{name}@zzz")
 
 
 def test_verify_of_a_changed_manifest_or_of_nothing(copied, tmp_path):
@@ -202,9 +296,15 @@ def test_ls_lists_what_is_there_also_what_is_damaged(web, tiny, home):
     try:
         rows = {row["dataset"]: row for row in json.loads(say("ls", "--json"))}
         assert rows[web]["vocab"] <= 512
+        assert rows[web]["where"] == json.loads(say("show", web, "--json"))["where"]
+        assert rows[web]["shards"] == 1
+        assert rows[web]["bytes"] > rows[web]["tokens"]
         assert "problem" in rows[bad.name]
         assert tiny in rows
-        assert re.search(rf"{bad.name}\s+damaged", say("ls"))
+        assert re.search(rf"{bad.name}\s+\d{{4}}-\d\d-\d\d\s+damaged", say("ls"))
+        built = [row["built"] for row in json.loads(say("ls", "--json"))]
+        assert built == sorted(built, reverse=True)
+        assert rows[web]["built"] == json.loads(say("show", web, "--json"))["build"]["ended"]
     finally:
         shutil.rmtree(bad)
 

@@ -263,6 +263,27 @@ def test_files_and_sources_that_give_nothing_are_told(tmp_path: Path) -> None:
     assert not any("corpus" in note for note in told)
 
 
+def test_steps_that_come_again_are_told_anew(tmp_path: Path) -> None:
+    told: list[list[object]] = []
+
+    class Told(Quiet):
+        def stage(self, name: str, total_bytes: int, total_documents: int | None) -> None:
+            told.append([name, total_documents, 0])
+
+        def did(self, documents: int, bytes: int) -> None:
+            assert documents >= 0
+            assert bytes >= 0
+            told[-1][2] += documents  # type: ignore[operator]
+
+    build(recipe(write_corpus(tmp_path / "corpus")), workers=1, watcher=Told())
+    names = [name for name, _, _ in told]
+    assert names.count("deduplicate: find copies") == 2  # of equal documents, then of near ones
+    assert names.count("deduplicate: list copies") == 2
+    for name, total, done in told:
+        if str(name).startswith("deduplicate"):
+            assert done == total, name
+
+
 @pytest.mark.parametrize(
     ("changes", "what"),
     [

@@ -6,7 +6,8 @@ from rich.console import Console
 
 import made_story
 from penstock.watch.data_diff import Difference, compare, flat
-from penstock.watch.data_screen import comparison
+from penstock.watch.data_diff_screen import comparison
+from penstock.watch.data_story import Story
 
 
 def test_equal_datasets_have_no_difference_and_share_everything():
@@ -63,3 +64,34 @@ def test_what_one_side_lacks_is_told_whole():
 
 def test_tables_are_told_by_the_place_of_their_values():
     assert flat({"a": {"b": [1, 2]}, "s": [{"x": 1}]}) == {"a.b": [1, 2], "s[0].x": 1}
+
+
+def text_of(width: int, before: Story, after: Story) -> str:
+    console = Console(width=width, record=True)
+    console.print(comparison(before, after, compare(before, after)))
+    return console.export_text()
+
+
+def test_unlike_sets_are_told_without_brackets_at_any_width():
+    bare = made_story.story(
+        made_story.manifest(recipe={"kind": "other", "list": ["a", "b"]}, lineage={"n": 3})
+    )
+    for width in (60, 80, 120):
+        text = text_of(width, made_story.story(), bare)
+        assert not set("[]{}'") & set(text)
+        assert "a, b" in text
+        assert "1 entry" in text
+        assert max(map(len, text.splitlines())) <= width
+
+
+def test_long_names_stay_whole_on_a_narrow_terminal():
+    why = "gopher_repetition.duplicate_paragraph_characters"
+    stages = [replace(made_story.record().stages[1], kept=840, reasons={why: 160})]
+    after = made_story.story(built=made_story.record(stages=stages))
+    assert f"  clean: {why}:\n    – → 160\n" in text_of(60, made_story.story(), after)
+
+
+def test_pieces_are_not_compared_with_documents():
+    packed = made_story.story(made_story.manifest(documents=2905, packed=16))
+    told = {one.what: one.after for one in compare(made_story.story(), packed).differences}
+    assert told == {"packed for": 16, "pieces": 2905}

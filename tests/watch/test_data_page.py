@@ -2,6 +2,7 @@
 
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,9 +10,10 @@ from hypothesis import strategies as st
 import made_story
 from penstock.watch.data_charts import histogram
 from penstock.watch.data_markup import Markup, tag
-from penstock.watch.data_page import page
+from penstock.watch.data_page import opening, page
+from penstock.watch.data_style import STYLE
 
-VOID = {"meta", "br"}
+VOID = {"meta", "br", "wbr"}
 
 
 class Reader(HTMLParser):
@@ -97,6 +99,55 @@ def test_columns_are_as_tall_as_their_counts():
     assert heights[1] == 0
     assert abs(heights[2] / heights[0] - 4) < 0.01
     assert "2 to 3: 4" in drawn
+
+
+def test_no_label_of_an_axis_is_near_the_last():
+    for bins in range(1, 40):
+        drawn = histogram([1] * bins, [str(i) for i in range(bins + 1)], "things")
+        places = [float(left) for left in re.findall(r"left:([\d.]+)%", drawn)]
+        assert places[0] == 0
+        assert max(places) <= 75
+        assert all(b - a >= 14 for a, b in pairwise(places))
+
+
+@given(text=st.text(alphabet="ab \n", max_size=300))
+def test_a_title_ends_with_a_word_or_says_that_it_goes_on(text):
+    line = " ".join(text.split())
+    shown = opening(text, 20)
+    assert len(shown) <= 20
+    if len(line) <= 20:
+        assert shown == line
+    else:
+        begun = shown.removesuffix("…").rstrip()
+        assert shown.endswith("…")
+        assert line.startswith(begun)
+        assert line[len(begun)] == " " or " " not in begun
+
+
+def test_pieces_and_copies_are_told_apart():
+    packed = Reader(page(made_story.story(made_story.manifest(documents=2905, packed=16)))).text
+    assert "2,905 pieces of at most 16 tokens" in packed
+    assert "tokens a piece2" in packed
+    assert "documents700" in packed
+    assert "copies" not in packed
+    copied = Reader(page(made_story.story(made_story.manifest(documents=900)))).text
+    assert "With copies, the dataset holds 900." in copied
+    assert "tokens a document6" in copied
+    assert "piece" not in copied.replace(STYLE, "")
+
+
+def test_conversations_are_shown_with_their_roles():
+    chat = made_story.sample("chat/1", "<|user|>\nHello?<|end|>\n<|assistant|>\nYes.<|end|>")
+    read = Reader(page(made_story.story(), [chat])).text
+    assert "<|assistant|>\nYes." in read
+    assert "A plain page." not in read
+
+
+def test_names_break_where_they_may_and_stay_whole_as_text():
+    html = page(made_story.story())
+    assert "language.<wbr>other" in html
+    assert "@media (max-width" in html
+    assert 'data-title="documents"' in html
 
 
 def test_only_what_is_made_here_is_markup():

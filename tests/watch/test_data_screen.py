@@ -1,5 +1,8 @@
 """A dataset on the terminal."""
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from rich.console import Console
@@ -14,8 +17,8 @@ from penstock.watch.data_screen import bar, share, show_size, spark
 from penstock.watch.data_story import printable, story
 
 
-def drawn(shown) -> str:
-    console = Console(width=80, record=True)
+def drawn(shown, width: int = 80) -> str:
+    console = Console(width=width, record=True)
     console.print(shown)
     return console.export_text()
 
@@ -47,7 +50,7 @@ def test_stages_that_drop_nothing_take_no_room():
 def test_many_reasons_are_summed_up():
     reasons = {f"reason {i}": 10 - i for i in range(10)}
     stage = StageRecord("clean", 1.0, 1, 0, 0, 155, 100, reasons)
-    text = drawn(data_screen.funnel(made_story.story(built=made_story.record(stages=[stage]))))
+    text = drawn(data_screen.Funnel(made_story.story(built=made_story.record(stages=[stage]))))
     assert "reason 7" in text
     assert "reason 8" not in text
     assert "2 more reasons" in text
@@ -65,6 +68,46 @@ def test_a_dataset_that_has_no_record_is_told_by_its_manifest(tmp_path):
     assert (stage.documents, stage.kept, stage.reasons) == (10, 7, {"a": 2, "b": 1})
     assert list(stage.reasons) == ["a", "b"]
     assert "− a" in drawn(data_screen.screen(told))
+
+
+def test_a_narrow_terminal_keeps_the_words_whole():
+    why = "gopher_repetition.duplicate_line_characters"
+    stage = StageRecord("clean", 1.0, 1, 0, 0, 155, 100, {why: 55})
+    told = made_story.story(built=made_story.record(stages=[stage]))
+    wide, narrow = drawn(data_screen.Funnel(told), 100), drawn(data_screen.Funnel(told), 66)
+    assert "█" in wide
+    assert "█" not in narrow
+    for text in (wide, narrow):
+        assert re.search(rf"− {why}\s.*55\s.*35 %", text)
+
+
+def test_pieces_are_told_as_pieces_and_copies_as_copies():
+    packed = made_story.story(made_story.manifest(documents=2905, packed=16))
+    assert (packed.documents, packed.pieces, packed.with_copies) == (700, 2905, 0)
+    text = " ".join(drawn(data_screen.screen(packed)).split())
+    assert "5K tokens in 700 documents," in text
+    # 440 + 240 + 8 of the record's documents are in the bins from 16 tokens on.
+    assert "2,905 pieces of at most 16 tokens; 688 documents have 16 tokens or more" in text
+    assert "copies" not in text
+    copied = made_story.story(made_story.manifest(documents=900))
+    text = drawn(data_screen.screen(copied))
+    assert "700 documents (900 with copies)" in text
+    assert re.search(r"with copies +900 *\n", text)
+    assert "piece" not in text
+    assert (copied.to_json()["documents"], copied.to_json()["with_copies"]) == (700, 900)
+
+
+def test_a_length_between_powers_of_two_counts_only_what_is_surely_longer():
+    told = made_story.story(made_story.manifest(documents=2905, packed=20))
+    assert told.long == (32, 248)
+    assert made_story.story().long is None
+
+
+def test_what_was_kept_aside_is_named_after_a_build_and_later():
+    told = replace(made_story.story(), aside="/sets/web/aside.jsonl")
+    for shown in (data_screen.screen(told), data_screen.built(told)):
+        assert "/sets/web/aside.jsonl" in drawn(shown)
+    assert "aside.jsonl" not in drawn(data_screen.screen(made_story.story()))
 
 
 @pytest.mark.parametrize(

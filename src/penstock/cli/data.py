@@ -1,22 +1,25 @@
 """`penstock data`: from raw files to versioned tokens, and what there is to see of them."""
 
+import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from penstock.cli.show import Json, err, out, print_json
 from penstock.errors import PenstockError, RunFailed
 
+_CHATS = 12  # that a page shows
 data = typer.Typer(no_args_is_help=True, help="Build, check and look at datasets.")
 Name = Annotated[
     str, typer.Argument(metavar="DATASET", help="A dataset's name, name@version, folder or URL.")
 ]
 
+List = Annotated[
+    bool, typer.Option("--json", help="Print one JSON list for programs, an object for each.")
+]
 Quietly = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
@@ -38,16 +41,20 @@ def build(
 
     made_of = load_recipe(recipe, overrides or [])
     from penstock.data import build as engine  # numpy and more: after the recipe has been checked
-    from penstock.data.build_watch import Quiet
+    from penstock.data.build_watch import WarningsOnly
     from penstock.watch.data_progress import BuildProgress
     from penstock.watch.data_screen import built
     from penstock.watch.data_story import story
 
-    progress = BuildProgress(Console(stderr=json, highlight=False))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        dataset = engine.build(made_of, workers=workers, watcher=Quiet() if quiet else progress)
-    finally:
-        progress.close()
+        with BuildProgress(Console(stderr=json, highlight=False)) as progress:
+            watcher = WarningsOnly() if quiet else progress
+            dataset = engine.build(made_of, workers=workers, watcher=watcher)
+    except KeyboardInterrupt:
+        raise RunFailed(
+            f"{made_of.name}: interrupted. What was done is kept; the same command goes on."
+        ) from None
     told = story(dataset)
     if json:
         print_json(told.to_json())
@@ -60,17 +67,18 @@ def verify(dataset: Name, json: Json = False) -> None:
     """Hash every file of a dataset; exits with 1 where one has changed."""
     from penstock.watch.data_find import check
 
-    name, problems = check(dataset)
+    found = check(dataset)
     if json:
-        print_json({"dataset": name, "problems": problems})
-    elif not problems:
-        out.print(f"{name}: every file is as it was built", markup=False, soft_wrap=True)
-    if problems:
+        print_json({"dataset": found.name, "where": found.where, "problems": found.problems})
+    elif not found.problems:
+        out.print(f"{found.name}: every file is as it was built", markup=False, soft_wrap=True)
+    if found.problems:
         if not json:
-            sys.stderr.write("".join(f"{problem}\n" for problem in problems))
+            sys.stderr.write("".join(f"{problem}\n" for problem in found.problems))
+        # A build would find the folder and take it as it is.
         raise RunFailed(
-            f"{name}: {len(problems)} of its files are not as they were built; "
-            "build or copy it again"
+            f"{found.name}: {len(found.problems)} of its files are not as they were built. Delete "
+            f"{found.where}, then build it or copy it there again."
         )
 
 
@@ -85,12 +93,16 @@ def show(
     """What a dataset is, where its documents went, what they are like."""
     from penstock.watch.data_find import open_there
     from penstock.watch.data_page import page
+    from penstock.watch.data_sample import kept
     from penstock.watch.data_screen import screen
     from penstock.watch.data_story import story
 
-    told = story(open_there(dataset))
+    there = open_there(dataset)
+    told = story(there)
     if html:
-        _write(html, page(told))
+        # The record has what is said in a conversation; tokens have who says it.
+        chats = kept(there, _CHATS, seed=0, where={}) if told.chats else None
+        _write(html, page(told, chats))
         err.print(f"wrote {html}", markup=False, soft_wrap=True)
     if json:
         print_json(told.to_json())
@@ -102,8 +114,8 @@ def show(
 def diff(before: Name, after: Name, json: Json = False) -> None:
     """What is different between two datasets, and what they share."""
     from penstock.watch.data_diff import compare
+    from penstock.watch.data_diff_screen import comparison
     from penstock.watch.data_find import open_there
-    from penstock.watch.data_screen import comparison
     from penstock.watch.data_story import story
 
     told = [story(open_there(name)) for name in (before, after)]
@@ -125,26 +137,30 @@ def sample(
         list[str] | None, typer.Option(metavar="COLUMN=VALUE", help="Only such documents.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Another seed shows others.")] = 0,
-    json: Json = False,
+    json: List = False,
 ) -> None:
     """Some documents as text, with what is known of them."""
-    from dataclasses import asdict
-
-    from penstock.data.build_record import read_record
     from penstock.watch import data_sample
+    from penstock.watch.data_dropped import dropped as gone
     from penstock.watch.data_find import open_there
+    from penstock.watch.data_screen import few
     from penstock.watch.data_screen import sample as drawn
+    from penstock.watch.data_story import sample_json
 
     there = open_there(dataset)
+    note = ""
     if dropped is not None:
-        found = data_sample.dropped(read_record(there.folder), there.id, dropped, count)
+        held = gone(there, dropped, count)
+        found, note = held.samples, few(held, count)
     else:
         found = data_sample.kept(there, count, seed, _conditions(where or []))
     if json:
-        print_json([asdict(one) for one in found])
-        return
-    for one in found:
-        out.print(drawn(one), soft_wrap=True)
+        print_json([sample_json(one) for one in found])
+    else:
+        for one in found:
+            out.print(drawn(one), soft_wrap=True)
+    if note:
+        err.print(note, markup=False, soft_wrap=True)
 
 
 @data.command()
@@ -161,11 +177,8 @@ def copy(
     from penstock.watch.data_progress import BuildProgress
 
     there = open_there(dataset)
-    progress = BuildProgress(Console(stderr=json, highlight=False))
-    try:
+    with BuildProgress(Console(stderr=json, highlight=False)) as progress:
         where = send(there, url, Quiet() if quiet else progress)
-    finally:
-        progress.close()
     if json:
         print_json({"dataset": there.id, "url": where})
     else:
@@ -173,41 +186,23 @@ def copy(
 
 
 @data.command()
-def ls(json: Json = False) -> None:
-    """List the datasets that are built."""
+def ls(json: List = False) -> None:
+    """List the datasets that are built, the newest first."""
     from penstock.data.home import datasets_home
-    from penstock.run.quantity import show_about
     from penstock.watch.data_find import listed
+    from penstock.watch.data_screen import listing
 
     found = listed()
     if json:
-        print_json([_row(one.folder, one.manifest, one.problem) for one in found])
-        return
-    if not found:
+        print_json([one.to_json() for one in found])
+    elif found:
+        out.print(listing(found))
+    else:
         out.print(
             f"no datasets in {datasets_home()}; `penstock data build RECIPE` makes one",
             markup=False,
             soft_wrap=True,
         )
-        return
-    table = Table("dataset", box=None, pad_edge=False)
-    for title in ("tokens", "documents", "vocabulary", "shards"):
-        table.add_column(title, justify="right")
-    for one in found:
-        made = one.manifest
-        if made is None:
-            table.add_row(Text(one.folder.name), Text("damaged", style="red"))
-            continue
-        numbers = (f"{made.documents:,}", f"{made.vocab:,}", f"{len(made.shards):,}")
-        table.add_row(Text(one.folder.name), show_about(made.tokens), *numbers)
-    out.print(table)
-
-
-def _row(folder: Path, made: Any, problem: str) -> dict[str, Any]:
-    row: dict[str, Any] = {"dataset": folder.name, "folder": str(folder)}
-    if made is None:
-        return row | {"problem": problem}
-    return row | {"tokens": made.tokens, "documents": made.documents, "vocab": made.vocab}
 
 
 def _conditions(texts: list[str]) -> dict[str, str]:

@@ -31,7 +31,7 @@ from penstock.data.build_story import Story, nothing_left
 from penstock.data.build_tally import Tally
 from penstock.data.build_tokenizer import TRAIN, check_template, loaded, tokenizer_json, trained
 from penstock.data.build_tokens import Encoder, tokenize_part
-from penstock.data.build_watch import Quiet, Watcher
+from penstock.data.build_watch import WARNING, Quiet, Watcher
 from penstock.data.build_work import Crew, Task
 from penstock.data.dedup_columns import write_columns
 from penstock.data.extra import extra
@@ -170,11 +170,11 @@ class _Build:
         """Nothing fatal is in a file, but what gave nothing is told aloud."""
         for source, read in zip(self.sources, found.sources, strict=True):
             for what in read.warnings[:WARNINGS]:
-                self.stages.watcher.note(f"warning: {source.label}: {what}")
+                self.stages.watcher.note(f"{WARNING}{source.label}: {what}")
             if (more := len(read.warnings) - WARNINGS) > 0:
-                self.stages.watcher.note(f"warning: {source.label}: {more} more such files")
+                self.stages.watcher.note(f"{WARNING}{source.label}: {more} more such files")
             if not read.documents:
-                self.stages.watcher.note(f"warning: {source.label}: the source gave no document")
+                self.stages.watcher.note(f"{WARNING}{source.label}: the source gave no document")
 
     def _first_aside(self) -> dict[str, Json] | None:
         return next(records_aside(self.read_tasks, self.sources), None)

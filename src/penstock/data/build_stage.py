@@ -57,19 +57,22 @@ class Stages:
 
     def progress(self, name: str, total_bytes: int, documents: int) -> Progress:
         """For work that tells done and total: each of its steps is a pass over all documents."""
-        seen: dict[str, int] = {}
+        told, seen = "", 0  # the step that is under way, and how far it was
 
         def tell(step: str, done: int, total: int) -> None:
-            if step not in seen:
+            nonlocal told, seen
+            if step != told or done < seen:  # a step can come again, for another kind of copies
+                told, seen = step, done
                 part = (total - done) / total if total else 0
                 self.watcher.stage(
                     f"{name}: {step}", int(total_bytes * part), int(documents * part)
                 )
-                seen[step] = done
-            more = done - seen[step]
-            if more and total:
-                seen[step] = done
-                self.watcher.did(documents * more // total, total_bytes * more // total)
+            if done > seen:
+                before, seen = seen, done
+                self.watcher.did(
+                    documents * done // total - documents * before // total,
+                    total_bytes * done // total - total_bytes * before // total,
+                )
 
         return tell
 

@@ -1,6 +1,9 @@
 """What a build tells while it works, so that a terminal, a log or a test can show it."""
 
+import sys
 from typing import Protocol
+
+WARNING = "warning: "  # begins such a note
 
 
 class Watcher(Protocol):
@@ -25,3 +28,11 @@ class Quiet:
 
     def note(self, text: str) -> None:
         pass
+
+
+class WarningsOnly(Quiet):
+    """Says what must not be missed, on the error stream."""
+
+    def note(self, text: str) -> None:
+        if text.startswith(WARNING):
+            sys.stderr.write(f"{text}\n")

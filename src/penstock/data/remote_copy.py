@@ -50,7 +50,7 @@ def _send(dataset: Dataset, store: Store, watcher: Watcher) -> None:
             if stored_digest(store, name) != digest:
                 raise OSError(f"{store.where(name)} was sent twice and is not what was sent")
         watcher.did(1, size)
-    for path in sorted(dataset.folder.glob("*.json")):  # what belongs to no version: the build's
+    for path in sorted(dataset.folder.glob("*.json*")):  # what belongs to no version: the build's
         if path.name not in (MANIFEST, TOKENIZER):
             _put(store, path.name, path)
     _put(store, MANIFEST, dataset.folder / MANIFEST)

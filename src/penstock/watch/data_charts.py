@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from penstock.watch.data_markup import Markup, join, tag
 
 _HEIGHT, _BASE, _TOP = 120, 98, 12
+_LAST_TICK = 0.75  # of the width
 
 
 def bar(part: float, whole: float, kind: str, before: float = 0) -> Markup:
@@ -41,7 +42,8 @@ def histogram(counts: Sequence[int], labels: Sequence[str], about: str) -> Marku
                 ),
             )
         )
-        if place % every == 0:
+        # None near the end, where the last border's label ends.
+        if place % every == 0 and place <= _LAST_TICK * len(counts):
             words.append(tag("span", labels[place], style=f"left:{place / len(counts):.2%}"))
     axis = tag("line", x1=0, y1=_BASE, x2=1000, y2=_BASE, class_="axis")
     box = {"viewBox": f"0 {_TOP - 4} 1000 {_HEIGHT - 18}", "preserveAspectRatio": "none"}

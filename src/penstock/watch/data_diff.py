@@ -40,8 +40,7 @@ def compare(before: Story, after: Story) -> Comparison:
 
 def _differences(before: Story, after: Story) -> Iterator[Difference]:
     old, new = before.manifest, after.manifest
-    sizes = ("tokens", "documents", "vocab", "packed")
-    yield from _changed("size", _fields(old, sizes), _fields(new, sizes))
+    yield from _changed("size", _sizes(before), _sizes(after))
     if old.tokenizer != new.tokenizer:
         yield Difference("tokenizer", "BLAKE3", old.tokenizer[:12], new.tokenizer[:12])
     yield from _inside("recipe", old.recipe, new.recipe)
@@ -61,8 +60,12 @@ def flat(value: Json, name: str = "") -> dict[str, Json]:
     return {key: leaf for inner, part in parts for key, leaf in flat(part, inner).items()}
 
 
-def _fields(owner: object, names: tuple[str, ...]) -> dict[str, Json]:
-    return {name: getattr(owner, name) for name in names}
+def _sizes(told: Story) -> dict[str, Json]:
+    """What a dataset does not have is left out."""
+    made = told.manifest
+    sizes: dict[str, Json] = {"tokens": made.tokens, "documents": told.documents}
+    more = {"with copies": told.with_copies, "packed for": made.packed, "pieces": told.pieces}
+    return sizes | {name: size for name, size in more.items() if size} | {"vocab": made.vocab}
 
 
 def _counts(told: Story) -> dict[str, Json]:

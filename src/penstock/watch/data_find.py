@@ -1,13 +1,18 @@
 """From what a user types to a dataset that is there: a name, a folder or a URL. Builds nothing."""
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from glob import has_magic
 from pathlib import Path
+from typing import Any
 
+from penstock.data.build_record import read_record
 from penstock.data.home import datasets_home, open_dataset, versions
 from penstock.data.manifest import MANIFEST, Manifest, read_manifest
 from penstock.data.remote_store import is_url
 from penstock.data.shards import Dataset
 from penstock.errors import PenstockError
+from penstock.watch.data_story import documents_of, stored_bytes
 
 
 @dataclass(frozen=True)
@@ -15,6 +20,28 @@ class Listed:
     folder: Path
     manifest: Manifest | None  # None: it cannot be read
     problem: str
+    built: datetime  # UTC
+
+    def to_json(self) -> dict[str, Any]:
+        row = {"dataset": self.folder.name, "where": str(self.folder)}
+        row["built"] = self.built.isoformat(timespec="seconds")
+        if (made := self.manifest) is None:
+            return row | {"problem": self.problem}
+        return row | {
+            "tokens": made.tokens,
+            "documents": documents_of(made),
+            "vocab": made.vocab,
+            "bytes": stored_bytes(made),
+            "shards": len(made.shards),
+            "packed": made.packed,
+        }
+
+
+@dataclass(frozen=True)
+class Checked:
+    name: str
+    where: str
+    problems: list[str]  # a line for each file that is not as it was built
 
 
 def open_there(spec: str) -> Dataset:
@@ -27,17 +54,20 @@ def locate(spec: str) -> Path | str:
         return spec
     if (Path(spec) / MANIFEST).is_file() or "/" in spec:
         return Path(spec)
-    home, name = datasets_home(), spec.partition("@")[0]
-    there = versions(home, name)
-    if "@" in spec and spec.partition("@")[2] in there:
-        return home / spec
-    if "@" not in spec and len(there) == 1:
-        return home / f"{name}@{there[0]}"
+    home = datasets_home()
+    name, _, version = spec.partition("@")
+    begun = [one for one in versions(home, name) if one.startswith(version)]
+    if len(begun) == 1 and not spec.endswith("@"):
+        return home / f"{name}@{begun[0]}"
+    if Path(spec).exists() or has_magic(spec) or spec.startswith("hf:"):
+        raise PenstockError(
+            f"{spec} is no built dataset. `penstock data build RECIPE` makes one of it, and "
+            "`penstock data ls` lists those that are there."
+        )
     return open_dataset(spec).folder  # a pointer may say which; else it tells what there is
 
 
-def check(spec: str) -> tuple[str, list[str]]:
-    """Its name, and a line for each file that is not as it was built."""
+def check(spec: str) -> Checked:
     where = locate(spec)
     if isinstance(where, str):
         dataset = Dataset.open(where)
@@ -47,19 +77,33 @@ def check(spec: str) -> tuple[str, list[str]]:
         except PenstockError as error:
             if not (where / MANIFEST).exists():
                 raise
-            return str(where), [str(error)]
+            return Checked(str(where), str(where), [str(error)])
         # Not `Dataset.open`: it stops at the first file that has another size.
         dataset = Dataset(where, manifest)
-    return dataset.id, dataset.verify()
+    return Checked(dataset.id, dataset.where, dataset.verify())
 
 
 def listed() -> list[Listed]:
-    """Every dataset in the home, by name and version."""
-    return [_listed(folder) for folder in sorted(datasets_home().glob("[!.]*@*"))]
+    """Every dataset in the home, the newest first."""
+    found = [_listed(folder) for folder in sorted(datasets_home().glob("[!.]*@*"))]
+    return sorted(found, key=lambda one: one.built, reverse=True)
 
 
 def _listed(folder: Path) -> Listed:
     try:
-        return Listed(folder, read_manifest(folder), "")
+        return Listed(folder, read_manifest(folder), "", _built(folder))
     except PenstockError as error:
-        return Listed(folder, None, str(error))
+        return Listed(folder, None, str(error), _changed(folder))
+
+
+def _built(folder: Path) -> datetime:
+    """As its record says, or when its manifest was written here."""
+    try:
+        record = read_record(folder)
+        return datetime.fromisoformat(record.ended) if record else _changed(folder / MANIFEST)
+    except (PenstockError, ValueError):
+        return _changed(folder / MANIFEST)
+
+
+def _changed(path: Path) -> datetime:
+    return datetime.fromtimestamp(path.stat().st_mtime, UTC)

@@ -1,10 +1,11 @@
 """HTML that cannot be broken by what it shows: text is escaped unless it was made here."""
 
+import re
 from html import escape
 
 from penstock.watch.data_story import printable
 
-_EMPTY = {"meta", "br", "rect", "line"}
+_EMPTY = {"meta", "br", "wbr", "rect", "line"}
 
 
 class Markup(str):
@@ -20,7 +21,7 @@ def tag(name: str, /, *children: object, **attributes: object) -> Markup:
         for key, value in attributes.items()
     )
     if name in _EMPTY:
-        return Markup(f"<{name}{told}>" if name in ("meta", "br") else f"<{name}{told}/>")
+        return Markup(f"<{name}{told}>" if name in ("meta", "br", "wbr") else f"<{name}{told}/>")
     return Markup(f"<{name}{told}>{join(*children)}</{name}>")
 
 
@@ -30,3 +31,9 @@ def join(*children: object) -> Markup:
 
 def text(raw: str) -> Markup:
     return Markup(escape(printable(raw)))
+
+
+def breakable(name: str) -> Markup:
+    """A long name that may go on in the next line after a dot, a stroke or a blank of its own."""
+    parts = re.split(r"(?<=[._/:\\-])(?=\w)", name)
+    return join(*(piece for part in parts for piece in (part, tag("wbr"))))

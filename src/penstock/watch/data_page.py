@@ -11,8 +11,8 @@ from penstock.run import toml
 from penstock.run.quantity import show_about
 from penstock.watch.data_charts import bar, histogram
 from penstock.watch.data_diff import flat
-from penstock.watch.data_markup import Markup, join, tag
-from penstock.watch.data_screen import brief, share, show_size
+from penstock.watch.data_markup import Markup, breakable, join, tag
+from penstock.watch.data_screen import brief, packing, share, show_size
 from penstock.watch.data_story import Story
 from penstock.watch.data_style import STYLE
 from penstock.watch.words import plural, spoken
@@ -21,7 +21,8 @@ _MOST_LANGUAGES = 20
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def page(told: Story) -> str:
+def page(told: Story, chats: Sequence[Sample] | None = None) -> str:
+    """`chats`: conversations with their roles, in place of what the record has kept to show."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -33,7 +34,8 @@ def page(told: Story) -> str:
     parts = [_title(told), _cards(told), _funnel(told)]
     if told.record:
         parts += [_charts(told.record), _languages(told.record), _sources(told)]
-        parts += [_kept(told.record.kept), _dropped(told.record), _changes(told.record)]
+        parts += [_chats(chats) if chats else _kept(told.record.kept)]
+        parts += [_dropped(told.record), _changes(told.record)]
     parts += [_recipe(told), _lineage(told)]
     body = tag("html", head, tag("body", tag("main", *parts)), lang="en")
     return f"<!doctype html>\n{body}\n"
@@ -45,21 +47,21 @@ def _title(told: Story) -> Markup:
 
 
 def _cards(told: Story) -> Markup:
-    made = told.manifest
-    first, kept = told.documents_in, told.stages[-1].kept if told.stages else 0
-    facts = {
-        "tokens": show_about(made.tokens),
-        "documents": f"{made.documents:,}",
-        "of those read": share(kept, first),
-        "tokens a document": f"{made.tokens / made.documents:,.0f}" if made.documents else "–",
+    made, held = told.manifest, told.manifest.documents
+    each = f"{made.tokens / held:,.0f}" if held else "–"
+    facts = {"tokens": show_about(made.tokens), "documents": f"{told.documents:,}"}
+    if told.documents_in:
+        facts["of what came in"] = share(told.documents, told.documents_in)
+    if told.with_copies:
+        facts["with copies"] = f"{told.with_copies:,}"
+    if made.packed:
+        facts |= {"packed for": f"{made.packed:,}", "pieces": f"{told.pieces:,}"}
+    facts[f"tokens a {'piece' if made.packed else 'document'}"] = each
+    facts |= {
         "vocabulary": f"{made.vocab:,}",
         "on disk": show_size(told.bytes),
         "shards": f"{len(made.shards):,}",
     }
-    if not first:
-        del facts["of those read"]
-    if made.packed:
-        facts["packed for"] = f"{made.packed:,}"
     if told.record:
         facts["built in"] = spoken(told.record.seconds)
     cards = [tag("div", tag("dt", name), tag("dd", value)) for name, value in facts.items()]
@@ -75,17 +77,19 @@ def _funnel(told: Story) -> Markup:
         for why, count in stage.reasons.items():
             rows.append(_bar_row(why, count, first, "why", "gone", before))
             before += count
-    if told.copies:
-        whole = max(first, made := told.manifest.documents)
-        rows.append(_bar_row("with copies", made, whole, "stage", "kept"))
     about = "Documents that each stage kept, and below it those that it dropped and why."
-    return _section("Where documents went", tag("p", about), _table((), rows))
+    parts = [tag("p", about), _table((), rows, "bars")]
+    if told.pieces:
+        parts.append(tag("p", sentence(packing(told))))
+    if told.with_copies:
+        parts.append(tag("p", f"With copies, the dataset holds {told.with_copies:,}."))
+    return _section("Where documents went", *parts)
 
 
 def _bar_row(name: str, count: int, whole: int, row: str, kind: str, before: float = 0) -> Markup:
     return tag(
         "tr",
-        tag("td", name),
+        tag("td", breakable(name)),
         tag("td", f"{count:,}", class_="n"),
         tag("td", share(count, whole), class_="n"),
         tag("td", bar(count, whole, kind, before), class_="bar"),
@@ -127,20 +131,32 @@ def _languages(record: Record) -> Markup:
     if rest:
         shown.append((f"{len(rest)} others", sum(count for _, count in rest)))
     rows = [_bar_row(code, count, total, "plain", "kept") for code, count in shown]
-    return _section("Languages", _table((), rows))
+    return _section("Languages", _table((), rows, "bars"))
 
 
 def _sources(told: Story) -> Markup:
+    titles = ("source", "files", "size", "documents", "kept aside")
     rows = []
     for one in told.sources:
         aside = ", ".join(f"{why}: {count:,}" for why, count in one.rejected.items()) or "–"
         damaged = tag("div", "; ".join(one.damaged), class_="dim") if one.damaged else join()
         numbers = (f"{one.files:,}", show_size(one.bytes), f"{one.documents:,}")
-        cells = [tag("td", number, class_="n") for number in numbers]
-        name = tag("td", one.name, tag("div", one.where, class_="dim"))
-        rows.append(tag("tr", name, *cells, tag("td", aside, damaged)))
-    titles = ("source", "files", "size", "documents", "kept aside")
-    return _section("Sources", _table(titles, rows))
+        cells = [
+            tag("td", number, class_="n", data_title=title)
+            for title, number in zip(titles[1:], numbers, strict=False)
+        ]
+        name = tag("td", one.name, tag("div", breakable(one.where), class_="dim"))
+        rows.append(tag("tr", name, *cells, tag("td", aside, damaged, data_title=titles[-1])))
+    parts = [_table(titles, rows, "facts")]
+    if told.aside:
+        about = "What was kept aside, with file, line and reason (the first of each): "
+        parts.append(tag("p", about, breakable(told.aside)))
+    return _section("Sources", *parts)
+
+
+def _chats(samples: Sequence[Sample]) -> Markup:
+    about = "As tokens give them back, with the marks of the chat template."
+    return _section("Some conversations", tag("p", about), *map(_sample, samples))
 
 
 def _kept(samples: Sequence[Sample]) -> Markup:
@@ -161,23 +177,36 @@ def _sample(one: Sample) -> Markup:
     facts += [f"{name} = {brief(value)}" for name, value in one.columns.items()]
     more = " …" if one.characters > len(one.text) else ""
     about = " · ".join(fact for fact in facts if fact)
-    opening = " ".join(one.text[:300].split())[:90]
     return tag(
         "details",
-        tag("summary", opening or one.id),
+        tag("summary", opening(one.text) or one.id),
         tag("div", one.id, tag("br"), about, class_="dim"),
         tag("pre", one.text + more),
     )
+
+
+def opening(text: str, most: int = 90) -> str:
+    """The first words on one line; what is left out is told by a mark, never in mid-word."""
+    line = " ".join(text[: 4 * most].split())
+    if len(line) <= most:
+        return line
+    cut = line[: most - 2]
+    whole = cut.rpartition(" ")[0] if line[most - 2] != " " else cut
+    return f"{whole} …" if whole else f"{cut}…"
+
+
+def sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _changes(record: Record) -> Markup:
     if not record.changes:
         return join()
     rows = [
-        tag("tr", tag("td", what), tag("td", f"{count:,}", class_="n"))
+        tag("tr", tag("td", breakable(what)), tag("td", f"{count:,}", class_="n"))
         for what, count in record.changes.items()
     ]
-    return _section("Documents that were changed", _table(("by", "documents"), rows))
+    return _section("Documents that were changed", _table(("by", "documents"), rows, "bars"))
 
 
 def _recipe(told: Story) -> Markup:
@@ -218,10 +247,11 @@ def _section(title: str, *parts: Markup) -> Markup:
     return tag("section", tag("h2", title), *parts)
 
 
-def _table(titles: Sequence[str], rows: Iterable[Markup]) -> Markup:
+def _table(titles: Sequence[str], rows: Iterable[Markup], kind: str) -> Markup:
+    """`kind` says how it is laid out where there is no room for columns."""
     heads = [
         tag("th", title, class_="n" if title in ("files", "size", "documents") else "")
         for title in titles
     ]
     top = tag("thead", tag("tr", *heads)) if heads else join()
-    return tag("div", tag("table", top, tag("tbody", *rows)), class_="scroll")
+    return tag("table", top, tag("tbody", *rows), class_=kind)

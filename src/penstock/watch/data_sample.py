@@ -1,48 +1,36 @@
-"""Documents to look at: some of a dataset, read back from its tokens, or some that were dropped."""
+"""Documents of a dataset to look at, read back from its tokens."""
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from penstock.data.build_record import Record, Sample
+from penstock.data.build_record import Sample
 from penstock.data.shards import Dataset
 from penstock.data.tokenizer import Tokenizer
-from penstock.errors import PenstockError, nearest
+from penstock.errors import PenstockError
+from penstock.watch.data_story import source_names
 
 _INNER = ("labels", "columns")  # tables inside a row
 _MOST_TOKENS = 4096  # of a document, read to show its beginning
+_MOST_VALUES = 10  # of a column, named in an error
 
 
 def kept(dataset: Dataset, count: int, seed: int, where: dict[str, str]) -> list[Sample]:
     """Documents of the dataset, drawn by `seed`; `where` says what their columns must be."""
     tokenizer = Tokenizer.from_json(dataset.tokenizer_json())
-    places = _matching(dataset, seed, where) if where else _any(dataset, seed)
+    names = source_names(dataset.manifest, dataset.folder)
+    places = _matching(dataset, seed, where, names) if where else _any(dataset, seed)
     found = []
     for shard, number in places:
-        found.append(_document(dataset, tokenizer, shard, number))
+        found.append(_document(dataset, tokenizer, shard, number, names))
         if len(found) == count:
             break
     if where and not found:
-        wanted = ", ".join(f"{name}={value}" for name, value in where.items())
-        raise PenstockError(
-            f"No document of {dataset.id} has {wanted}. Columns there are: {_columns(dataset)}."
-        )
+        raise PenstockError(_no_such(dataset, where, names))
     return found
-
-
-def dropped(record: Record | None, dataset: str, reason: str, count: int) -> list[Sample]:
-    """Those that the build kept to show; a part of the reason's name is enough."""
-    if record is None:
-        raise PenstockError(f"{dataset} has no build.json, so what was dropped is not known.")
-    fitting = [why for why in record.dropped if reason in (why, why.partition(": ")[2])]
-    fitting = fitting or [why for why in record.dropped if reason in why]
-    if not fitting:
-        known = sorted(record.dropped)
-        told = nearest(reason, known) or f"There are: {', '.join(known) or 'none'}."
-        raise PenstockError(f"No document of {dataset} was dropped for {reason!r}. {told}")
-    return [sample for why in fitting for sample in record.dropped[why]][:count]
 
 
 def columns_of(row: dict[str, Any]) -> dict[str, Any]:
@@ -66,29 +54,57 @@ def _any(dataset: Dataset, seed: int) -> Iterator[tuple[int, int]]:
         yield shard, place - int(ends[shard - 1] if shard else 0)
 
 
-def _matching(dataset: Dataset, seed: int, where: dict[str, str]) -> Iterator[tuple[int, int]]:
+def _matching(
+    dataset: Dataset, seed: int, where: dict[str, str], names: dict[str, str]
+) -> Iterator[tuple[int, int]]:
     """Shards, and the documents in them, in an order drawn by `seed`."""
     order = random.Random(seed)
     shards = list(range(len(dataset.manifest.shards)))
     order.shuffle(shards)
     for shard in shards:
         rows = dataset.rows(shard)
-        fitting = [number for number, row in enumerate(rows) if _fits(row, where)]
+        fitting = [number for number, row in enumerate(rows) if _fits(row, where, names)]
         order.shuffle(fitting)
         yield from ((shard, number) for number in fitting)
 
 
-def _fits(row: dict[str, Any], where: dict[str, str]) -> bool:
-    columns = {"id": row.get("id")} | columns_of(row)
-    return all(name in columns and str(columns[name]) == value for name, value in where.items())
+def _fits(row: dict[str, Any], where: dict[str, str], names: dict[str, str]) -> bool:
+    columns = _told(row, names)
+    return all(name in columns and _value(columns[name]) == value for name, value in where.items())
 
 
-def _columns(dataset: Dataset) -> str:
-    rows = dataset.rows(0) if dataset.manifest.shards else []
-    return ", ".join(sorted({name for row in rows[:1000] for name in ("id", *columns_of(row))}))
+def _told(row: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """A row as people see it: its source by the name that reports give it."""
+    source = row.get("source", "")
+    return {"id": row.get("id")} | columns_of(row) | {"source": names.get(source, source)}
 
 
-def _document(dataset: Dataset, tokenizer: Tokenizer, shard: int, number: int) -> Sample:
+def _value(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _no_such(dataset: Dataset, where: dict[str, str], names: dict[str, str]) -> str:
+    """With the values that there are, as the first shard has them."""
+    rows = [_told(row, names) for row in dataset.rows(0)] if dataset.manifest.shards else []
+    wanted = ", ".join(f"{name}={value}" for name, value in where.items())
+    known = sorted({name for row in rows for name in row})
+    told = [f"No document of {dataset.id} has {wanted}."]
+    for name in where:
+        values = Counter(_value(row[name]) for row in rows if name in row)
+        if name == "source":
+            values.update(names.values())
+        if not values:
+            told.append(f"Columns there are: {', '.join(known) or 'none'}.")
+            continue
+        some = [value for value, _ in values.most_common(_MOST_VALUES)]
+        kind = "Values" if len(values) <= _MOST_VALUES else "Some values"
+        told.append(f"{kind} of {name}: {', '.join(some)}.")
+    return " ".join(told)
+
+
+def _document(
+    dataset: Dataset, tokenizer: Tokenizer, shard: int, number: int, names: dict[str, str]
+) -> Sample:
     start, stop = _extent(dataset, shard, number)
     tokens = dataset.read(start, min(stop, start + _MOST_TOKENS))
     # Conversations may close every turn with it, so only the last ones, and padding, are cut off.
@@ -100,7 +116,7 @@ def _document(dataset: Dataset, tokenizer: Tokenizer, shard: int, number: int) -
     columns = {name: value for name, value in columns_of(row).items() if name not in named}
     return Sample(
         id=str(row.get("id", f"shard {shard}, document {number}")),
-        source=str(row.get("source", "")),
+        source=names.get(row.get("source", ""), ""),
         text=text,
         characters=len(text),
         score=int(row.get("score", -1)),

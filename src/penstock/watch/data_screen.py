@@ -1,33 +1,33 @@
 """A dataset on the terminal: what it is, where its documents went, what they are like."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from penstock.data.build_record import SCORE_BIN, Sample
-from penstock.data.manifest import Json
 from penstock.run.quantity import show_about, show_bytes
-from penstock.watch.data_diff import Comparison
-from penstock.watch.data_story import Story, printable
+from penstock.watch.data_dropped import Dropped
+from penstock.watch.data_find import Listed
+from penstock.watch.data_story import Story, documents_of, printable, stored_bytes
 from penstock.watch.words import plural, spoken
 
-_BAR = 16
+_BAR, _LEAST_BAR = 16, 6  # characters; a bar that has less room is left out
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _MOST_REASONS = 8
 _SAMPLE_CHARACTERS = 1000
 _COLUMN_CHARACTERS = 120
-_VALUE_CHARACTERS = 20  # of one side of a comparison
 
 
 def screen(told: Story) -> RenderableType:
-    parts: list[RenderableType] = [*head(told), Text(), funnel(told)]
+    parts: list[RenderableType] = [*head(told), Text(), Funnel(told)]
     if told.record:
         parts += [Text(), *_shape(told)]
     if told.sources:
         parts += [Text(), _sources(told)]
-    parts += [Text(), *_origin(told)]
+    parts += [*_aside(told), Text(), *_origin(told)]
     return Group(*parts)
 
 
@@ -40,75 +40,79 @@ def built(told: Story) -> RenderableType:
         f"  penstock train run.toml data.dataset={name} model.vocab={told.manifest.vocab}",
     ]
     hint = Text("next (`penstock init` writes a run.toml):")
-    return Group(*head(told), Text(), funnel(told), Text(), hint, *map(Text, steps))
-
-
-def comparison(before: Story, after: Story, found: Comparison) -> RenderableType:
-    if not found.differences:
-        return Text(f"{before.id} and {after.id} are the same", style="bold")
-    table = Table(box=None, pad_edge=False)
-    for title in ("", "before", "after"):
-        table.add_column(title, no_wrap=True)
-    part = ""
-    for one in found.differences:
-        if one.part != part:
-            part = one.part
-            table.add_row(Text(part, style="bold"))
-        table.add_row(Text(f"  {printable(one.what)}"), _value(one.before), _value(one.after))
-    shards = plural(found.shared_shards, "shard")
-    shared = f"in common: {shards}, {show_about(found.shared_tokens)} tokens"
-    ids = [Text(f"before: {before.id}"), Text(f"after:  {after.id}")]
-    return Group(*ids, Text(), table, Text(), Text(shared))
-
-
-def _value(value: Json) -> Text:
-    if value is None:
-        return Text("–", style="dim")
-    if isinstance(value, dict):
-        return Text("on")
-    shown = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-    return Text(printable(brief(shown, _VALUE_CHARACTERS)))
+    return Group(*head(told), Text(), Funnel(told), *_aside(told), Text(), hint, *map(Text, steps))
 
 
 def head(told: Story) -> list[Text]:
     made = told.manifest
+    copies = f" ({told.with_copies:,} with copies)" if told.with_copies else ""
     size = (
-        f"{show_about(made.tokens)} tokens in {plural(made.documents, 'document')}, vocabulary of "
-        f"{made.vocab:,}, {plural(len(made.shards), 'shard')}, {show_size(told.bytes)}"
+        f"{show_about(made.tokens)} tokens in {plural(told.documents, 'document')}{copies}, "
+        f"vocabulary of {made.vocab:,}, {plural(len(made.shards), 'shard')}, "
+        f"{show_size(told.bytes)}"
     )
-    packed = f", packed for sequences of {made.packed:,}" if made.packed else ""
-    return [Text(told.id, style="bold"), Text(size + packed)]
+    lines = [Text(told.id, style="bold"), Text(size)]
+    return [*lines, Text(packing(told))] if made.packed else lines
 
 
-def funnel(told: Story, most: int = _MOST_REASONS) -> RenderableType:
-    """Documents by stage, each with why others went; bars are shares of what first came in."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("stage")
-    table.add_column("documents", justify="right")
-    table.add_column("")
-    table.add_column("share", justify="right")
-    first = told.documents_in
-    table.add_row("came in", f"{first:,}")
-    for stage in told.funnel:
-        table.add_row(
-            stage.name, f"{stage.kept:,}", Text(bar(stage.kept, first)), share(stage.kept, first)
-        )
-        shown = list(stage.reasons.items())
-        for why, count in shown[:most]:
-            gone = Text(bar(count, first), style="red")
-            table.add_row(
-                Text(f"  − {why}", style="dim"),
-                Text(f"{count:,}", style="dim"),
-                gone,
-                Text(share(count, first), style="dim"),
-            )
-        if rest := shown[most:]:
-            left = f"  − {plural(len(rest), 'more reason')}"
-            count = sum(count for _, count in rest)
-            table.add_row(Text(left, style="dim"), Text(f"{count:,}", style="dim"))
-    if told.copies:
-        table.add_row("with copies", f"{told.manifest.documents:,}")
-    return table
+def packing(told: Story) -> str:
+    """What became of documents in a packed dataset."""
+    most = told.manifest.packed
+    text = f"packed: {plural(told.pieces, 'piece')} of at most {most:,} tokens"
+    if told.long is None:
+        return f"{text}; longer documents are cut"
+    tokens, documents = told.long
+    have = "has" if documents == 1 else "have"
+    return (
+        f"{text}; {plural(documents, 'document')} {have} {tokens:,} tokens or more, and what is "
+        f"longer than {most:,} is cut"
+    )
+
+
+@dataclass(frozen=True)
+class Funnel:
+    """Documents by stage, each with why others went; bars are shares of what first came in.
+
+    The words come first: a narrow terminal gets shorter bars, or none.
+    """
+
+    told: Story
+    most: int = _MOST_REASONS
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        rows = list(self._rows())
+        words = max(len(row[0]) for row in rows) + len("documents") + len("> 99.9 %") + 3 * 2
+        width = min(options.max_width - words, _BAR)
+        table = Table(box=None, pad_edge=False)
+        table.add_column("stage")
+        table.add_column("documents", justify="right", no_wrap=True)
+        if width >= _LEAST_BAR:
+            table.add_column("", no_wrap=True)
+        table.add_column("share", justify="right", no_wrap=True)
+        first = self.told.documents_in
+        for name, count, style, is_part in rows:
+            cells = [Text(name, style=style), Text(f"{count:,}", style=style)]
+            if is_part and width >= _LEAST_BAR:
+                cells.append(Text(bar(count, first, width), style="red" if style else ""))
+            if is_part:
+                cells.append(Text(share(count, first), style=style))
+            table.add_row(*cells)
+        yield table
+
+    def _rows(self) -> Iterator[tuple[str, int, str, bool]]:
+        """Name, documents, style, and whether they are drawn as a part of those that came in."""
+        told = self.told
+        yield "came in", told.documents_in, "", False
+        for stage in told.funnel:
+            yield stage.name, stage.kept, "", True
+            shown = list(stage.reasons.items())
+            for why, count in shown[: self.most]:
+                yield f"  − {printable(why)}", count, "dim", True
+            if rest := shown[self.most :]:
+                left = f"  − {plural(len(rest), 'more reason')}"
+                yield left, sum(count for _, count in rest), "dim", False
+        if told.with_copies:
+            yield "with copies", told.with_copies, "", False
 
 
 def _shape(told: Story) -> list[RenderableType]:
@@ -136,7 +140,8 @@ def _shape(told: Story) -> list[RenderableType]:
 
 
 def _sources(told: Story) -> RenderableType:
-    table = Table("source", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("source", overflow="fold")
     for title in ("files", "size", "documents", "kept aside"):
         table.add_column(title, justify="right")
     for one in told.sources:
@@ -161,19 +166,53 @@ def _origin(told: Story) -> list[RenderableType]:
     return [Text(line, style="dim") for line in lines]
 
 
+def _aside(told: Story) -> list[RenderableType]:
+    """Where to look at what reading kept aside."""
+    if not told.aside:
+        return []
+    lines = ("kept aside, with file, line and reason (the first of each reason):", told.aside)
+    return [Text(), *(Text(line, overflow="fold", style="dim") for line in lines)]
+
+
 def sample(one: Sample) -> RenderableType:
     """A document as text, below a line on what is known of it."""
     title = Text(printable(one.id), style="bold")
     facts = [f"score {one.score / 1000:g}"] if one.score > 0 else []  # 0: dropped before
     facts += [one.language] if one.language else []
     facts += [one.source] if one.source else []
-    facts += [f"{one.characters:,} characters"]
+    facts += [f"{one.characters:,} characters"] if one.characters else []
     facts += [f"{name} = {brief(value)}" for name, value in one.columns.items()]
     facts += [one.detail] if one.detail else []
     text = one.text[:_SAMPLE_CHARACTERS]
     more = "…" if one.characters > len(text) else ""
     about = Text(printable("  ".join(facts)).replace("\n", " "), style="dim")
     return Group(title, about, Text(printable(text) + more), Text())
+
+
+def few(held: Dropped, asked: int) -> str:
+    """Where fewer are there to look at than were asked for: how many of how many; else nothing."""
+    shown = len(held.samples)
+    if shown == min(asked, held.total):
+        return ""
+    reasons = ", ".join(held.reasons)
+    return f"{shown} of {held.total:,}: a build keeps no more of those it drops for {reasons}"
+
+
+def listing(found: Sequence[Listed]) -> RenderableType:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("dataset", overflow="fold")
+    table.add_column("built", no_wrap=True)
+    for title in ("tokens", "documents", "vocab", "shards", "size"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for one in found:
+        name, day = Text(one.folder.name), f"{one.built:%Y-%m-%d}"
+        if (made := one.manifest) is None:
+            table.add_row(name, day, Text("damaged", style="red"))
+            continue
+        counts = (documents_of(made), made.vocab, len(made.shards))
+        numbers = (show_about(made.tokens), *(f"{count:,}" for count in counts))
+        table.add_row(name, day, *numbers, show_size(stored_bytes(made)))
+    return table
 
 
 def brief(value: object, most: int = _COLUMN_CHARACTERS) -> str:

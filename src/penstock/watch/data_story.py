@@ -4,10 +4,12 @@ The terminal, the page and `--json` all show this one story.
 """
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from penstock.data.build_record import Record, SourceRecord, read_record
-from penstock.data.manifest import Manifest
+from penstock.data.build_publish import ASIDE
+from penstock.data.build_record import Record, Sample, SourceRecord, read_record
+from penstock.data.manifest import Json, Manifest
 from penstock.data.shards import Dataset
 
 KEPT = "kept"  # in the counts of a manifest
@@ -34,12 +36,11 @@ class Story:
     manifest: Manifest
     stages: tuple[Stage, ...]
     record: Record | None
+    aside: str = ""  # the file with what could not be read, where there is one
 
     @property
     def bytes(self) -> int:
-        """Of all files of all shards."""
-        shards = self.manifest.shards
-        return sum(size for shard in shards for _, size in shard.files().values())
+        return stored_bytes(self.manifest)
 
     @property
     def documents_in(self) -> int:
@@ -53,9 +54,34 @@ class Story:
         return (*first, *(stage for stage in self.stages[1:] if stage.reasons))
 
     @property
-    def copies(self) -> bool:
-        """Whether documents stand in the dataset more often than once, or were sampled."""
-        return bool(self.stages) and self.manifest.documents != self.stages[-1].kept
+    def documents(self) -> int:
+        return documents_of(self.manifest)
+
+    @property
+    def pieces(self) -> int:
+        """Of a packed dataset, which cuts long documents; else none."""
+        return self.manifest.documents if self.manifest.packed else 0
+
+    @property
+    def with_copies(self) -> int:
+        """Documents as often as they stand in the dataset, where that is more than once."""
+        made = self.manifest
+        return made.documents if not made.packed and made.documents != self.documents else 0
+
+    @property
+    def long(self) -> tuple[int, int] | None:
+        """(tokens, documents that have as many or more): as near to the length that was packed for
+        as the record's powers of two come."""
+        if not self.manifest.packed or not self.record:
+            return None
+        power = (self.manifest.packed - 1).bit_length()
+        return 1 << power, sum(self.record.tokens[power:])
+
+    @property
+    def chats(self) -> bool:
+        """Whether a source holds conversations."""
+        sources = _tables(self.manifest.recipe.get("source"))
+        return any(one.get("messages") or one.get("prompt") for one in sources)
 
     @property
     def sources(self) -> list[SourceRecord]:
@@ -67,7 +93,9 @@ class Story:
             "dataset": self.id,
             "where": self.where,
             "tokens": made.tokens,
-            "documents": made.documents,
+            "documents": self.documents,
+            "with_copies": self.with_copies or None,
+            "pieces": self.pieces or None,
             "vocab": made.vocab,
             "bytes": self.bytes,
             "shards": len(made.shards),
@@ -77,14 +105,51 @@ class Story:
             "recipe": made.recipe,
             "lineage": made.lineage,
             "tokenizer": made.tokenizer,
-            "build": asdict(self.record) if self.record else None,
+            "aside": self.aside or None,
+            "build": _record_json(self.record) if self.record else None,
         }
 
 
 def story(dataset: Dataset) -> Story:
     record = read_record(dataset.folder)
     told = _recorded(record) if record else _counted(dataset.manifest)
-    return Story(dataset.id, dataset.where, dataset.manifest, told, record)
+    aside = dataset.folder / ASIDE
+    there = str(aside) if aside.is_file() else ""
+    return Story(dataset.id, dataset.where, dataset.manifest, told, record, there)
+
+
+def source_names(made: Manifest, folder: Path) -> dict[str, str]:
+    """What documents say of their source → what reports call it."""
+    record = read_record(folder)
+    keys = [str(one.get("name", "")) for one in _tables(made.lineage.get("sources"))]
+    labels = [one.name for one in record.sources] if record else []
+    return dict(zip(keys, labels, strict=False))
+
+
+def _tables(value: Json) -> list[dict[str, Json]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def stored_bytes(made: Manifest) -> int:
+    """Of all files of all shards."""
+    return sum(size for shard in made.shards for _, size in shard.files().values())
+
+
+def documents_of(made: Manifest) -> int:
+    """Each once: a manifest counts copies too, and the pieces of what was cut."""
+    stages = _counted(made)
+    return stages[-1].kept if stages else made.documents
+
+
+def sample_json(one: Sample) -> dict[str, Any]:
+    """With the score as a screen tells it: from 0 to 1, none where none was given."""
+    return asdict(one) | {"score": one.score / 1000 if one.score > 0 else None}
+
+
+def _record_json(record: Record) -> dict[str, Any]:
+    dropped = {why: [sample_json(one) for one in some] for why, some in record.dropped.items()}
+    kept = [sample_json(one) for one in record.kept]
+    return asdict(record) | {"kept": kept, "dropped": dropped}
 
 
 def printable(text: str) -> str:

@@ -19,15 +19,15 @@ p, figcaption, .dim { color: var(--dim); }
   padding: .6rem .8rem; }
 .cards dt { color: var(--dim); font-size: .85rem; }
 .cards dd { margin: 0; font-size: 1.25rem; font-variant-numeric: tabular-nums; }
-.scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th { text-align: left; color: var(--dim); font-weight: 500; font-size: .85rem; }
-td, th { padding: .25rem .75rem .25rem 0; vertical-align: middle; }
+td, th { padding: .25rem .75rem .25rem 0; vertical-align: middle; overflow-wrap: break-word; }
 td.n, th.n { text-align: right; white-space: nowrap; }
 td.bar { width: 45%; min-width: 7rem; }
 tr.stage td { border-top: 1px solid var(--edge); font-weight: 600; padding-top: .45rem; }
 tr.why td { color: var(--dim); font-size: .9rem; }
-tr.why td:first-child { padding-left: 1rem; overflow-wrap: anywhere; }
+tr.why td:first-child { padding-left: 1rem; }
+table.facts td { vertical-align: top; } .dim, section > p { overflow-wrap: anywhere; }
 svg.bar { display: block; width: 100%; height: .8rem; background: var(--soft); border-radius: 2px; }
 rect.kept { fill: var(--kept); } rect.gone { fill: var(--gone); }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(17rem, 1fr)); gap: 1.5rem; }
@@ -43,5 +43,18 @@ summary { cursor: pointer; overflow-wrap: anywhere; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; font: .85rem/1.45 ui-monospace, monospace;
   background: var(--soft); border-radius: 6px; padding: .7rem; margin: .6rem 0 .2rem;
   max-height: 24rem; overflow-y: auto; }
+@media (max-width: 40rem) {
+  thead { display: none; } table, tbody { display: block; } td { padding: 0; }
+  tr { display: grid; grid-template-columns: minmax(0, 1fr) auto 4.5rem; gap: .1rem .5rem;
+    align-items: baseline; padding: .3rem 0; }
+  tr.stage { border-top: 1px solid var(--edge); }
+  tr.stage td { border: 0; padding-top: 0; } tr.why { padding-left: 1rem; }
+  tr.why td:first-child { padding-left: 0; }
+  td.bar { grid-column: 1 / -1; width: auto; min-width: 0; } svg.bar { height: .5rem; }
+  table.facts tr { display: block; }
+  table.facts td[data-title] { display: flex; justify-content: space-between; gap: 1rem;
+    flex-wrap: wrap; text-align: left; }
+  table.facts td[data-title]::before { content: attr(data-title); color: var(--dim); }
+}
 @media print { details { break-inside: avoid; } }
 """
