@@ -125,8 +125,7 @@ def state(job: Job, stage: int) -> State:
     sharded = have.common / common_ways + have.routed / routed_ways
     whole = have.common + have.routed
     if job.adapter:
-        share = sharded / whole if lay.zero == 3 and whole else 1.0
-        return _frozen(job, have, share, common_ways, stage)
+        return _frozen(job, have, common_ways, routed_ways, stage)
     stored = soft.weight_bytes
     return State(
         weights=stored * (sharded if lay.zero == 3 else whole),
@@ -136,17 +135,20 @@ def state(job: Job, stage: int) -> State:
     )
 
 
-def _frozen(job: Job, have: Held, share: float, ways: int, stage: int) -> State:
+def _frozen(job: Job, have: Held, common_ways: int, routed_ways: int, stage: int) -> State:
     """Frozen weights as narrow as the adapter says, tables in 16 bits; and the adapter's state."""
     soft = job.software
     assert job.adapter
     bits = job.adapter.bits
     narrow = NF4_BYTES if bits == 4 else bits / 8
-    layers = have.common + have.routed - have.tables
-    whole = layers * narrow + have.tables * 2 if soft.weight_bytes else 0.0  # else on the host
-    trained = adapter_params(job, stage) / ways
+    here = 1.0 if soft.weight_bytes else 0.0  # else on the host
+    common = here * ((have.common - have.tables) * narrow + have.tables * 2)
+    routed = here * have.routed * narrow
+    whole = common + routed
+    kept = common / common_ways + routed / routed_ways if job.layout.zero == 3 else whole
+    trained = adapter_params(job, stage) / common_ways
     return State(
-        weights=whole * share + trained * soft.weight_bytes,
+        weights=kept + trained * soft.weight_bytes,
         gradients=trained * soft.grad_bytes,
         optimizer=trained * soft.optimizer_bytes,
         whole_weights=whole,
