@@ -157,6 +157,16 @@ def test_a_home_that_cannot_be_written_is_told_so(tmp_path, monkeypatch, library
         open_dataset("stdlib")
 
 
+def test_what_a_kill_left_is_swept_away_and_nothing_of_others(home):
+    home.mkdir(parents=True, exist_ok=True)
+    mine, other = home / "..a-0123abcd.77", home / "..a-b-0123abcd.77"
+    mine.touch()
+    other.touch()
+    with building(home, "a"):
+        assert not mine.exists()
+        assert other.exists()
+
+
 def test_names_and_versions(home, dataset):
     one = dataset([np.arange(10)], home, "mine").id
     assert open_dataset("mine").id == one

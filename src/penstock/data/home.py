@@ -92,6 +92,10 @@ def building(home: Path, name: str, progress: Progress | None = None) -> Iterato
             _lock(lock, progress)
             for left in home.glob(f"{unfinished(name)}*"):
                 shutil.rmtree(left)
+            half_pointer = re.compile(rf"\.\.{re.escape(name)}-[0-9a-f]+\.[0-9]+")
+            for left in home.glob(f"..{name}-*"):
+                if half_pointer.fullmatch(left.name):
+                    left.unlink()
             yield
     except BrokenPipeError:  # of who reads our output, not of the home
         raise
