@@ -1,12 +1,12 @@
 """The loader: speed beside others, time to the first batch, and the cost of a resume.
 
-    python benchmarks/loader.py [--tokens 64] [--rounds 7] [--peer-python PYTHON]
+    python benchmarks/loader.py [--tokens 64] [--rounds 7] [--peers PYTHON]
 
 Sequences of 2048 tokens in batches of 8, shuffled over the whole set, int64 tensors out, one
 process without workers. Each loader runs in a fresh process in every round, the loaders taking
 turns; figures are medians. `ours` is the call with which the trainer's thread gets each batch;
 `ours, fed` is what its loop does, which takes them over from that thread. `dataloader` is torch's
-DataLoader over a memory map, which checks nothing; `litdata` runs where `--peer-python` names an
+DataLoader over a memory map, which checks nothing; `litdata` runs where `--peers` names an
 interpreter that has it, on tokens that its own `optimize` wrote. Timing starts after 600 batches,
 when every file has been touched. Speed is per CPU-second of all threads: what others do on the
 machine meanwhile does not count.
@@ -183,7 +183,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=float, default=64, help="size of the set, millions")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--peer-python", help="an interpreter that has litdata and torch")
+    parser.add_argument("--peers", help="an interpreter that has litdata and torch")
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:
@@ -193,9 +193,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write(folder, int(args.tokens * 1e6))
-        if args.peer_python:
-            write_litdata(folder, args.peer_python)
-            pythons["litdata"] = args.peer_python
+        if args.peers:
+            write_litdata(folder, args.peers)
+            pythons["litdata"] = args.peers
         rounds: dict[str, list[dict[str, float]]] = {name: [] for name in pythons}
         for _ in range(args.rounds):
             for name, python in pythons.items():
