@@ -5,7 +5,7 @@ judges a document sees it as it will be trained on. A document that one step dro
 the next. Steps that remove lines do not change conversations, which are trained on whole.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -24,6 +24,7 @@ from penstock.data.dedup_columns import Columns, read_columns
 from penstock.data.label_classifier import Classifier
 from penstock.data.label_scores import Label, label
 from penstock.data.recipe_clean import Cleaning
+from penstock.data.text_cuts import cuts
 
 _BATCH_CHARACTERS = 1 << 22  # cleaned at once; a part is cut so that steps need little memory
 EMPTY = "empty"
@@ -61,7 +62,7 @@ def clean_part(raw: Path, source: int, cleaner: Cleaner) -> Columns:
     part = read_part(raw)
     tally = Tally(documents=len(part.ids), bytes=sum(len(text) for text in part.texts))
     kept: list[tuple[_Batch, Ints, list[bytes]]] = []
-    for first, last in _cuts(part.texts):
+    for first, last in cuts(part.texts, _BATCH_CHARACTERS):
         batch = _Batch(
             part.texts[first:last],
             part.ids[first:last],
@@ -219,14 +220,3 @@ class _Work:
 @lru_cache(maxsize=1)
 def load_classifier(path: Path) -> Classifier:
     return Classifier.from_bytes(read_columns(path, "classifier")["classifier"].tobytes())
-
-
-def _cuts(texts: list[str]) -> Iterator[tuple[int, int]]:
-    first = size = 0
-    for place, text in enumerate(texts):
-        size += len(text)
-        if size >= _BATCH_CHARACTERS:
-            yield first, place + 1
-            first, size = place + 1, 0
-    if first < len(texts):
-        yield first, len(texts)

@@ -78,10 +78,6 @@ def read_texts(path: Path) -> tuple[list[str], Ints]:
     return _texts(columns, "texts"), np.asarray(columns["scores"])
 
 
-def read_ids(path: Path) -> list[str]:
-    return _texts(read_columns(path, "ids", "ids.ends"), "ids")
-
-
 def strings(name: str, rows: Sequence[bytes]) -> Columns:
     """Rows of bytes as two columns: all bytes, and where each row ends."""
     ends = np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), dtype=np.int64)

@@ -31,6 +31,7 @@ from penstock.data.dedup_columns import Columns
 from penstock.data.label_scores import Steps, copies
 from penstock.data.pack import Mask
 from penstock.data.shards import Tokens
+from penstock.data.text_cuts import cuts
 
 NOT_DRAWN = "label.copies"  # why a document goes that a share of its kind is drawn from
 _BATCH_CHARACTERS = 1 << 20
@@ -127,7 +128,8 @@ def _encoded(
 def encode_texts(texts: list[str], tokenizer: Tokenizer) -> list[Tokens]:
     """The ids of each text, and the end after it."""
     out: list[Tokens] = []
-    for some in _batches(texts):
+    for first, last in cuts(texts, _BATCH_CHARACTERS):
+        some = texts[first:last]
         flat = tokenizer.fast.encode_batch(some)
         ended = np.insert(flat.ids, flat.starts[1:], tokenizer.end).astype(tokenizer.fast.dtype)
         out += np.split(ended, (flat.starts[1:-1] + np.arange(1, len(some))))
@@ -192,16 +194,3 @@ def _sample(part: Part, place: int, text: str, source: str, detail: str) -> Samp
         columns=extras.shown(),
         detail=detail,
     )
-
-
-def _batches(texts: list[str]) -> Iterator[list[str]]:
-    some: list[str] = []
-    size = 0
-    for text in texts:
-        some.append(text)
-        size += len(text)
-        if size >= _BATCH_CHARACTERS:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some

@@ -10,7 +10,7 @@ least of all runs under its own hash. So the cost is that of the runs, not runs 
 of `identity`: keys of two engines never meet.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from penstock.data.dedup_words import U64, Int64, mixed, ngrams, words
 from penstock.data.extra import extra
 from penstock.data.manifest import Json
+from penstock.data.text_cuts import cuts
 from penstock.errors import PenstockError
 
 U32 = npt.NDArray[np.uint32]
@@ -77,7 +78,7 @@ class MinHash:
 def signatures(texts: Sequence[str], config: MinHash) -> U32:
     """One row a text. A row depends on its text alone, not on its neighbours."""
     rows = np.full((len(texts), config.places), EMPTY, np.uint32)
-    for first, last in _batches(texts):
+    for first, last in cuts(texts, _BATCH_CHARACTERS):
         runs, offsets = ngrams(words(texts[first:last]), config.words)
         filled = np.flatnonzero(np.diff(offsets))
         if len(filled):
@@ -99,17 +100,6 @@ def band_keys(rows: U32, config: MinHash) -> U64:
 def has_words(rows: U32) -> npt.NDArray[np.bool_]:
     """False for texts without words: they are copies of nothing."""
     return np.asarray((rows != EMPTY).any(axis=1))
-
-
-def _batches(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
-    first = characters = 0
-    for place, text in enumerate(texts):
-        characters += len(text)
-        if characters >= _BATCH_CHARACTERS:
-            yield first, place + 1
-            first, characters = place + 1, 0
-    if first < len(texts):
-        yield first, len(texts)
 
 
 def _sketch(runs: U64, bounds: Int64, config: MinHash) -> U32:
