@@ -21,8 +21,9 @@ from penstock.data.shards import Dataset
 from penstock.model.build import decoder_on_meta, fill
 from penstock.model.decoder import Decoder
 from penstock.run.train import TrainSection, choose_learning_rate
-from penstock.train.optimizer import adamw, learning_rate
+from penstock.train.optimizer import learning_rate, optimizer
 
+DEFAULTS = TrainSection()
 EVALUATED = 32  # samples at once
 Starts = npt.NDArray[np.int64]  # of samples, tokens
 Case = TypeVar("Case")
@@ -54,26 +55,27 @@ def train(
     starts: Starts,
     looks: int,
     look: Callable[[Decoder, torch.device], float],
+    config: TrainSection = DEFAULTS,
 ) -> list[float]:
     """Trains once over the samples at `starts` and looks `looks` times, last at the end."""
     torch.set_num_threads(1)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = decoder_on_meta(scale.shape(dataset.vocab))
     fill(model, device, seed)
-    config = TrainSection()
-    optimizer = adamw(model, config)
+    params = dict(model.named_parameters())
+    update = optimizer(params, {}, config)
     peak = scale.rate or choose_learning_rate(scale.hidden)
     steps = len(starts) // scale.batch
     readings: list[float] = []
     for step in range(steps):
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, steps, peak, config)
         batch = starts[step * scale.batch : (step + 1) * scale.batch]
         samples = crops(dataset, batch, scale.sequence, device)
         (summed_loss(model, samples) / (scale.batch * scale.sequence)).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip)
-        optimizer.step()
-        optimizer.zero_grad()
+        norm = float(torch.nn.utils.get_total_norm([p.grad for p in params.values()]))
+        clipped = min(1.0, config.clip / norm)
+        rate = learning_rate(step, steps, peak, config)
+        update.step({name: p.grad for name, p in params.items()}, rate, clipped)
+        model.zero_grad()
         if (step + 1) * looks // steps > len(readings):
             readings.append(look(model, device))
     return readings

@@ -38,19 +38,12 @@ class Training:
     """A model on the ranks of a world, with data of its own; `step` is as in the loop."""
 
     def __init__(self, path: str, world: Any, layout: Layout, seed: int) -> None:
-        from penstock.model.build import summed_loss
         from penstock.run.load import load
-        from penstock.train.materialize import materialize
-        from penstock.train.optimizer import adamw
-        from penstock.train.replicas import Replicas
-        from penstock.train.step import Stepper
+        from penstock.train.engine import build
 
         run = load(path, [f"train.seed={seed}"])
-        self.world, self.layout, self.run = world, layout, run
-        self.model = materialize(run, VOCAB, world)
-        self.optimizer = adamw(self.model, run.train)
-        replicas = Replicas(world, list(self.model.parameters()))
-        self.stepper = Stepper(summed_loss(self.model), self.optimizer, replicas, run.train.clip)
+        self.world, self.layout = world, layout
+        self.engine = build(run, layout, VOCAB, world)
 
     def losses(self, *steps: int) -> list[float]:
         import numpy as np
@@ -62,16 +55,33 @@ class Training:
         out = []
         for step in steps:
             whole = np.random.default_rng(step).integers(VOCAB, size=(SAMPLES, SEQUENCE + 1))
-            share = Share.of(0, SAMPLES, self.world.rank, self.world.ranks, self.layout.microbatch)
+            place, of = self.world.data_rank, self.world.data_ranks
+            share = Share.of(0, SAMPLES, place, of, self.layout.microbatch)
             mine = on_device(Batch(whole[share.start : share.stop]), self.world.device)
             own = mine.micros(share.micros, self.layout.microbatch)
             clock = StepClock(cuda=False)
-            out.append(self.stepper.step(own, SAMPLES * SEQUENCE, 1e-2, {}, clock).loss)
+            out.append(self.engine.stepper.step(own, SAMPLES * SEQUENCE, 1e-2, {}, clock).loss)
         return out
 
     def save(self, folder: Path) -> None:
-        scalars = {"layout": self.layout.to_json()}
-        checkpoint.save(folder, 2, self.model, self.optimizer, {}, scalars, self.world)
+        from penstock.train.state import state
+
+        held = state(self.engine.parts, self.engine.optimizer)
+        checkpoint.save(folder, 2, held, {}, {"layout": self.layout.to_json()}, self.world)
+
+    def load(self, saved: Checkpoint) -> None:
+        from penstock.train.state import state
+
+        held = state(self.engine.parts, self.engine.optimizer, copies=True)
+        checkpoint.load(saved, held, self.world)
+        self.engine.optimizer.updates = 2
+        self.engine.optimizer.lower()
+
+    def hash(self) -> str:
+        from penstock.train.state import weights
+
+        held = weights(self.engine.parts, self.engine.optimizer)
+        return weights_hash(held, self.world)
 
 
 def work(path: str, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -91,12 +101,12 @@ def work(path: str, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
             own = Training(path, world, layout, seed=0)
             own.losses(1, 2)
             own.save(Path(task["save"]))
-            answer["saved"] = (weights_hash(own.model), own.losses(3, 4))
+            answer["saved"] = (own.hash(), own.losses(3, 4))
         for folder in task["load"]:
             other = Training(path, world, layout, seed=1)
             saved = Checkpoint(Path(folder) / "step-00000002")
-            checkpoint.load(saved, other.model, other.optimizer, world)
-            answer[folder] = (weights_hash(other.model), other.losses(3, 4))
+            other.load(saved)
+            answer[folder] = (other.hash(), other.losses(3, 4))
         dist.destroy_process_group()
         answers.append(answer)
     return answers

@@ -12,7 +12,8 @@ from torch import Tensor
 from penstock.catalog import models
 from penstock.catalog.shapes import ModelShape
 from penstock.model.build import decoder_on_meta, fill
-from penstock.model.decoder import Decoder, rotate, rotation
+from penstock.model.decoder import Decoder
+from penstock.model.rotary import rotate, rotation
 
 CPU = torch.device("cpu")
 SMALL = ModelShape(layers=2, hidden=16, heads=4, kv_heads=2, ffn=24, vocab=50)
@@ -61,7 +62,7 @@ def test_a_preset_has_the_parameters_its_shape_counts(name: str) -> None:
     few = replace(shape, layers=min(shape.layers, 2))
     model = decoder_on_meta(few)
     assert sum(p.numel() for p in model.parameters()) == few.params()
-    layer = sum(p.numel() for p in model.layers[0].parameters())
+    layer = sum(p.numel() for p in model.layers["0"].parameters())
     assert shape.params() == few.params() + (shape.layers - few.layers) * layer
 
 
@@ -138,7 +139,7 @@ def test_the_logits_are_those_of_the_formula_written_out() -> None:
         return full.unflatten(-1, (count, shape.head_width))
 
     x = w["embed.weight"][tokens_bs]
-    turn = rotation(7, shape, CPU)
+    turn = rotation(torch.arange(7), shape)
     blocked = torch.ones(7, 7).triu(1).bool()
     for i in range(shape.layers):
         at = f"layers.{i}"
@@ -163,7 +164,7 @@ def test_the_logits_are_those_of_the_formula_written_out() -> None:
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 40))
 @settings(max_examples=30, deadline=None)
 def test_rotary_scores_depend_on_the_distance_alone(at: int, other: int, shift: int) -> None:
-    turn = rotation(81, SMALL, CPU).double()
+    turn = rotation(torch.arange(81), SMALL).double()
     draw = torch.Generator().manual_seed(0)
     q, k = torch.randn(2, 1, 1, 1, SMALL.head_width, dtype=torch.float64, generator=draw)
 
@@ -178,13 +179,13 @@ def test_rotary_scores_depend_on_the_distance_alone(at: int, other: int, shift: 
 
 def test_rotary_positions_are_told_apart_and_theta_sets_their_pace() -> None:
     shape = replace(SMALL, head_dim=8)
-    cos, sin = rotation(5, shape, CPU)
+    cos, sin = rotation(torch.arange(5), shape)
     assert cos.shape == (5, 4)
     for pair in range(4):
         angle = torch.arange(5) * shape.rope_theta ** (-2 * pair / 8)
         torch.testing.assert_close(cos[:, pair], angle.cos())
         torch.testing.assert_close(sin[:, pair], angle.sin())
-    slower = rotation(5, replace(shape, rope_theta=1e6), CPU)
+    slower = rotation(torch.arange(5), replace(shape, rope_theta=1e6))
     assert (slower[1, 1, 1:] < sin[1, 1:]).all()
 
 
@@ -224,7 +225,7 @@ def test_qk_norm_makes_the_scale_of_queries_and_keys_irrelevant() -> None:
         model = decoder(replace(SMALL, qk_norm=qk_norm, norm_eps=1e-12))
         with torch.no_grad():
             before = model(tokens(1, 6))
-            for layer in model.layers:
+            for layer in model.layers.values():
                 layer.attention.q.weight *= 30.0
                 layer.attention.k.weight *= 0.1
             after = model(tokens(1, 6))

@@ -10,8 +10,11 @@ from torch import Tensor, nn
 
 from penstock.catalog.shapes import ModelShape
 from penstock.model.build import decoder_on_meta, fill
-from penstock.model.decoder import Decoder, places, same_document
-from penstock.train.step import counting_loss
+from penstock.model.attention import same_document
+from penstock.model.decoder import Decoder
+from penstock.model.rotary import places
+from penstock.train.batch import Micro
+from penstock.train.runner import loss_of
 
 CPU = torch.device("cpu")
 SMALL = ModelShape(layers=2, hidden=16, heads=4, kv_heads=2, ffn=24, vocab=50)
@@ -58,9 +61,9 @@ def test_gradients_are_those_of_each_document_alone(sizes: list[int]) -> None:
     apart, together = decoder(), decoder()
     for document in documents:
         if len(document) > 1:
-            counting_loss(apart)(document[None, :-1], document[None, 1:]).backward()
+            loss_of(apart)(Micro(document[None, :-1], document[None, 1:], 1.0)).backward()
     counted = ~starts[:, 1:]
-    loss = counting_loss(together)(row[:, :-1], row[:, 1:], counted, starts[:, :-1])
+    loss = loss_of(together)(Micro(row[:, :-1], row[:, 1:], 1.0, counted, starts[:, :-1]))
     loss.backward()
     for mine, theirs in zip(together.parameters(), apart.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-9, atol=1e-11)
@@ -95,7 +98,7 @@ def test_a_masked_loss_is_the_sum_over_what_counts(seed: int) -> None:
     tokens = torch.randint(SMALL.vocab, (3, 8), generator=draw)
     counted = torch.rand(3, 7, generator=draw) < 0.5
     model = decoder()
-    found = counting_loss(model)(tokens[:, :-1], tokens[:, 1:], counted)
+    found = loss_of(model)(Micro(tokens[:, :-1], tokens[:, 1:], 1.0, counted))
     log = model(tokens[:, :-1]).log_softmax(-1).gather(-1, tokens[:, 1:, None])[..., 0]
     torch.testing.assert_close(found, -(log * counted).sum())
 
@@ -117,8 +120,8 @@ def test_a_module_with_a_loss_of_its_own_counts_the_same(share: float) -> None:
     draw = torch.Generator().manual_seed(1)
     tokens = torch.randint(SMALL.vocab, (2, 9), generator=draw)
     counted = torch.rand(2, 8, generator=draw) < share
-    own = counting_loss(OwnLoss())(tokens[:, :-1], tokens[:, 1:], counted)
-    ours = counting_loss(decoder())(tokens[:, :-1], tokens[:, 1:], counted)
+    own = loss_of(OwnLoss())(Micro(tokens[:, :-1], tokens[:, 1:], 1.0, counted))
+    ours = loss_of(decoder())(Micro(tokens[:, :-1], tokens[:, 1:], 1.0, counted))
     assert own.isfinite()
     torch.testing.assert_close(own, ours)
     assert bool(own != 0) == (share > 0)

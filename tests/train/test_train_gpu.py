@@ -11,7 +11,8 @@ from penstock.data.feed import Feed
 from penstock.data.stream_batch import Batch
 from penstock.model.build import decoder_on_meta, fill
 from penstock.train.batch import Loader
-from penstock.train.step import counting_loss
+from penstock.train.batch import Micro
+from penstock.train.runner import loss_of
 
 pytestmark = pytest.mark.gpu
 SHAPE = (64, 4097)
@@ -80,7 +81,7 @@ def test_documents_are_apart_on_the_gpu_too(deterministic: bool) -> None:
         starts[:, [0, 13, 29]] = True
         alone = [model(tokens[:, a:b]) for a, b in ((0, 13), (13, 29), (29, 40))]
         torch.testing.assert_close(model(tokens, starts), torch.cat(alone, 1), rtol=1e-4, atol=1e-4)
-        counting_loss(model)(tokens, tokens, ~starts, starts).backward()
+        loss_of(model)(Micro(tokens, tokens, 1.0, ~starts, starts)).backward()
         assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     finally:
         torch.use_deterministic_algorithms(False)

@@ -9,9 +9,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
 from penstock.train import replicas as module
+from penstock.train.gradients import Grads
 from penstock.train.replicas import Vote, buckets
 
 RANKS = 4
@@ -19,28 +20,15 @@ SHAPES = [(5, 3), (7,), (1,), (4, 2, 2)]
 STEPS = 64
 
 
-def gradients(rank: int) -> list[Tensor]:
+def gradients(rank: int) -> Grads:
     """A rank's own, from tiny to large: what a common exponent would lose."""
     draw = torch.Generator().manual_seed(rank)
     made = [torch.randn(shape, generator=draw, dtype=torch.float64) for shape in SHAPES]
-    return [(g * 10.0 ** (-rank)).float() for g in made]
+    return {str(i): (g * 10.0 ** (-rank)).float() for i, g in enumerate(made)}
 
 
-def params() -> list[nn.Parameter]:
-    return [nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
-
-
-def give(to: list[nn.Parameter], grads: list[Tensor]) -> None:
-    for param, grad in zip(to, grads, strict=True):
-        param.grad = grad.clone()
-
-
-def grads_of(of: list[nn.Parameter]) -> list[Tensor]:
-    return [p.grad for p in of if p.grad is not None]
-
-
-def flat(tensors: list[Tensor]) -> Tensor:
-    return torch.cat([t.detach().flatten().double() for t in tensors])
+def flat(tensors: Grads) -> Tensor:
+    return torch.cat([t.detach().flatten().double() for t in tensors.values()])
 
 
 def packed(value: Any) -> Any:
@@ -66,67 +54,62 @@ def four_replicas() -> dict[str, Any]:
 
     world = join(Layout(RANKS, 1, 1), "cpu", 60.0)
     answer: dict[str, Any] = {}
-    own, weights = gradients(world.rank), params()
+    own = gradients(world.rank)
+    equal = dict.fromkeys(own, 1 / RANKS)  # replicas hold equal sums: each brings its share
 
-    plain = Replicas(world, weights)
-    give(weights, own)
-    summed = plain.reduce()
+    plain = Replicas(world)
+    summed = plain.reduce(own)
     answer["sum"] = flat(summed)
-    answer["after reduce"] = flat(grads_of(weights))
-    answer["shapes"] = [tuple(t.shape) for t in summed]
+    answer["after reduce"] = flat(own)
+    answer["shapes"] = [tuple(t.shape) for t in summed.values()]
     asked = [{"save": True}, {}, {"stop": True, "evaluate": False}, {}][world.rank]
-    answer["vote"] = plain.vote(torch.tensor(float(world.rank)), squared_norm(summed), asked)
-    answer["nobody asked"] = plain.vote(torch.tensor(0.0), squared_norm(summed), {}).wishes
-    plain.commit(summed, 0.5)
-    answer["after commit"] = flat(grads_of(weights))
+    squares = squared_norm(summed, equal)
+    answer["vote"] = plain.vote(torch.tensor(float(world.rank)), squares, asked)
+    answer["nobody asked"] = plain.vote(torch.tensor(0.0), squares, {}).wishes
+    plain.commit()
     answer["plain local state"] = plain.local_state()
 
     bad = {}
     for name, rank, value in [("nan", 2, float("nan")), ("inf", 3, float("inf"))]:
-        give(weights, own)
+        grads = gradients(world.rank)
         if world.rank == rank:
-            weights[0].grad[1, 1] = value
+            grads["0"][1, 1] = value
         bad[f"{name} gradient"] = plain.vote(
-            torch.tensor(1.0), squared_norm(plain.reduce()), {"save": True}
+            torch.tensor(1.0), squared_norm(plain.reduce(grads), equal), {"save": True}
         )
         loss = torch.tensor(value if world.rank == rank else 1.0)
-        give(weights, own)
-        bad[f"{name} loss"] = plain.vote(loss, squared_norm(plain.reduce()), {"save": True})
+        bad[f"{name} loss"] = plain.vote(loss, squares, {"save": True})
     answer["bad"] = bad
 
     module.BUCKET_BYTES = 64  # every tensor here becomes a bucket or two
-    give(weights, own)
-    answer["sum in small buckets"] = flat(plain.reduce())
-    answer["after reduce in small buckets"] = flat(grads_of(weights))
-    answer["bf16 in small buckets"] = _mean_of_bf16(Replicas(world, weights, "bf16"), own)
+    answer["sum in small buckets"] = flat(plain.reduce(own))
+    answer["after reduce in small buckets"] = flat(own)
+    answer["bf16 in small buckets"] = _mean_of_bf16(Replicas(world, "bf16"), own)
     module.BUCKET_BYTES = 64 << 20
 
-    answer["bf16"] = _mean_of_bf16(Replicas(world, weights, "bf16"), own)
-    once = Replicas(world, weights, "bf16")
-    give(weights, own)
-    answer["bf16 once"] = flat(once.reduce())
-    answer["bf16 after reduce"] = flat(grads_of(weights))
-    answer["bf16 refused, again"] = flat(once.reduce())
-    once.commit(once.reduce(), 1.0)
+    answer["bf16"] = _mean_of_bf16(Replicas(world, "bf16"), own)
+    once = Replicas(world, "bf16")
+    answer["bf16 once"] = flat(once.reduce(own))
+    answer["bf16 after reduce"] = flat(own)
+    answer["bf16 refused, again"] = flat(once.reduce(own))
+    once.commit()
     saved = {name: value.clone() for name, value in once.local_state().items()}
-    give(weights, own)
-    answer["bf16 next"] = flat(once.reduce())
-    resumed, fresh = Replicas(world, weights, "bf16"), Replicas(world, weights, "bf16")
+    answer["bf16 next"] = flat(once.reduce(own))
+    resumed, fresh = Replicas(world, "bf16"), Replicas(world, "bf16")
     resumed.load_local_state(saved)
-    answer["bf16 resumed"] = flat(resumed.reduce())
-    answer["bf16 fresh"] = flat(fresh.reduce())
+    answer["bf16 resumed"] = flat(resumed.reduce(own))
+    answer["bf16 fresh"] = flat(fresh.reduce(own))
     answer["saved"] = saved
     dist.destroy_process_group()
     return packed(answer)
 
 
-def _mean_of_bf16(replicas: Any, own: list[Tensor]) -> Tensor:
+def _mean_of_bf16(replicas: Any, own: Grads) -> Tensor:
     """What the updates saw on the average of many steps with the same gradients."""
-    total = torch.zeros(sum(g.numel() for g in own), dtype=torch.float64)
+    total = torch.zeros(sum(g.numel() for g in own.values()), dtype=torch.float64)
     for _ in range(STEPS):
-        give(replicas.params, own)
-        replicas.commit(replicas.reduce(), 1.0)
-        total += flat(grads_of(replicas.params))
+        total += flat(replicas.reduce(own))
+        replicas.commit()
     return total / STEPS
 
 
@@ -144,18 +127,12 @@ def two_by_two() -> dict[int, Any]:
     for replicate, shard in [(2, 2), (1, 4)]:
         os.environ["PENSTOCK_ATTEMPT"] = f"mesh {replicate}"
         world = join(Layout(replicate, shard, 1), "cpu", 60.0)
-        weights = params()
-        give(weights, gradients(world.rank))
-        replicas = Replicas(world, weights, "bf16" if replicate == 1 else "none")
-        summed = replicas.reduce()
-        vote = replicas.vote(torch.tensor(0.25), squared_norm(summed), {})
-        replicas.commit(summed, 0.5)
-        answers[replicate] = {
-            "shard": world.mesh.get_local_rank("shard"),
-            "sum": flat(summed) * (2.0 if replicate == 1 else 1.0),  # alone: commit scales in place
-            "vote": vote,
-            "committed": flat(grads_of(weights)),
-        }
+        own = gradients(world.rank)
+        replicas = Replicas(world, "bf16" if replicate == 1 else "none")
+        summed = replicas.reduce(own)
+        squares = squared_norm(summed, dict.fromkeys(own, 1 / replicate))
+        vote = replicas.vote(torch.tensor(0.25), squares, {})
+        answers[replicate] = {"shard": world.place("shard"), "sum": flat(summed), "vote": vote}
         dist.destroy_process_group()
     return packed(answers)
 
@@ -188,11 +165,6 @@ def test_a_replicas_gradients_are_its_own_until_it_commits(
 ) -> None:
     for rank, answer in enumerate(four):
         assert torch.equal(answer[when], flat(gradients(rank)))
-
-
-def test_commit_makes_the_scaled_sums_the_gradients(four: list[dict[str, Any]]) -> None:
-    for answer in four:
-        assert torch.equal(answer["after commit"], answer["sum"] * 0.5)
 
 
 def test_the_vote_carries_the_loss_the_norm_and_any_ranks_wishes(
@@ -254,7 +226,7 @@ def test_what_is_owed_survives_in_the_local_state(four: list[dict[str, Any]]) ->
         assert torch.equal(answer["bf16 resumed"], answer["bf16 next"])
         assert torch.equal(answer["bf16 fresh"], answer["bf16 once"])
     assert not torch.equal(four[0]["bf16 next"], four[0]["bf16 once"])
-    first, second = (flat(list(answer["saved"].values())) for answer in four[:2])
+    first, second = (flat(answer["saved"]) for answer in four[:2])
     assert not torch.equal(first, second)  # every replica has its own
 
 
@@ -271,25 +243,30 @@ def test_shards_are_summed_with_their_own_replicas_only(meshes: list[dict[int, A
         torch.testing.assert_close(answer["sum"], shards[answer["shard"]], rtol=1e-6, atol=1e-6)
         assert answer["vote"].grad_norm == pytest.approx(whole_norm, rel=1e-6)
         assert answer["vote"].loss == 1.0
-        assert torch.equal(answer["committed"], answer["sum"] * 0.5)
 
 
 def test_a_replica_alone_exchanges_and_compresses_nothing(meshes: list[dict[int, Any]]) -> None:
     norm = float(torch.cat([flat(gradients(rank)) for rank in range(RANKS)]).norm())
     for rank, answers in enumerate(meshes):
         answer = answers[1]
-        assert torch.equal(answer["committed"], flat(gradients(rank)) * 0.5)
+        assert torch.equal(answer["sum"], flat(gradients(rank)))
         assert answer["vote"].grad_norm == pytest.approx(norm, rel=1e-6)
 
 
 @given(st.lists(st.integers(0, 40), max_size=20), st.integers(1, 100))
 def test_buckets_keep_order_and_size(sizes: list[int], limit: int) -> None:
-    tensors = [torch.empty(size) for size in sizes]
+    grads = {str(i): torch.empty(size) for i, size in enumerate(sizes)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "BUCKET_BYTES", limit)
-        made = buckets(tensors)
-    assert [id(t) for bucket in made for t in bucket] == [id(t) for t in tensors]
+        made = buckets(grads)
+    assert [name for bucket in made for name in bucket] == list(grads)
+    size = {name: grad.numel() * 4 for name, grad in grads.items()}
     for bucket in made:
-        assert len(bucket) == 1 or sum(t.numel() * 4 for t in bucket) <= limit
+        assert len(bucket) == 1 or sum(size[name] for name in bucket) <= limit
     for one, other in pairwise(made):  # no bucket is cut short
-        assert sum(t.numel() * 4 for t in one) + other[0].numel() * 4 > limit
+        assert sum(size[name] for name in one) + size[other[0]] > limit
+
+
+def test_gradients_of_two_types_never_share_a_bucket() -> None:
+    narrow, wide = torch.empty(2, dtype=torch.bfloat16), torch.empty(2)
+    assert buckets({"a": narrow, "b": wide, "c": wide, "d": narrow}) == [["a"], ["b", "c"], ["d"]]

@@ -1,7 +1,7 @@
 """Checkpoints: written aside, hashed, published by one rename; checked before they are believed.
 
 A checkpoint is a folder `step-00000250/`:
-  state/          reshardable: weights and optimizer under canonical names (torch DCP, sharded)
+  state/          reshardable: `model/NAME`, `optimizer/NAME/KEY` (torch DCP, sharded)
   local-r*.pt     replica-local: error feedback and the like; used only by the same layout
   scalars.json    position, seed, schedule, fingerprint, layout
   manifest.json   BLAKE3 and size of every file above, and its own; written last
@@ -19,13 +19,7 @@ import torch
 import torch.distributed
 import torch.distributed.checkpoint as dcp
 from blake3 import blake3
-from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_state_dict,
-    set_state_dict,
-)
+from torch import Tensor
 
 from penstock.errors import RunFailed
 from penstock.files import sync, write_synced
@@ -94,9 +88,8 @@ def every(folder: Path) -> list[Checkpoint]:
 def save(
     folder: Path,
     step: int,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    local_state: dict[str, torch.Tensor],
+    state: dict[str, Tensor],
+    local_state: dict[str, Tensor],
     scalars: dict[str, Any],
     world: Ranks,
 ) -> Checkpoint:
@@ -109,8 +102,7 @@ def save(
         _remove(folder, "writing")  # left by a save that was killed, of this or another step
         (aside / "state").mkdir(parents=True)
     world.gather(None)  # nobody writes before the folder is clean
-    weights, moments = get_state_dict(model, optimizer)
-    _dcp(dcp.save, {"model": weights, "optimizer": moments}, aside / "state", world)
+    _dcp(dcp.save, state, aside / "state", world)
     if local_state:
         torch.save(local_state, aside / f"local-r{world.rank:05d}.pt")
     if world.rank == 0:
@@ -128,27 +120,9 @@ def save(
     return Checkpoint(final)
 
 
-def load(
-    checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer, world: Ranks
-) -> None:
-    """Weights and optimizer of any layout into this one."""
-    weights, moments = get_state_dict(model, optimizer)
-    state = {"model": weights, "optimizer": moments}
+def load(checkpoint: Checkpoint, state: dict[str, Tensor], world: Ranks | None) -> None:
+    """Into the tensors of `state`: of any layout into this one."""
     _dcp(dcp.load, state, checkpoint.path / "state", world)
-    # Weight decay, betas and the like are the run file's to say: a fork may change them.
-    own = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
-    set_state_dict(
-        model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
-    )
-    for group, options in zip(optimizer.param_groups, own, strict=True):
-        group.update(options)
-
-
-def load_weights(checkpoint: Checkpoint, model: nn.Module) -> None:
-    """The weights alone, into a model of one process."""
-    state = {"model": get_model_state_dict(model, options=StateDictOptions())}
-    _dcp(dcp.load, state, checkpoint.path / "state", None)
-    model.load_state_dict(state["model"])
 
 
 def load_local(checkpoint: Checkpoint, rank: int) -> dict[str, torch.Tensor]:
@@ -188,23 +162,25 @@ def hash_file(path: Path) -> str:
     return blake3(max_threads=blake3.AUTO).update_mmap(path).hexdigest()
 
 
-def weights_hash(model: nn.Module, hashing: bool = True) -> str:
+def weights_hash(weights: dict[str, Tensor], world: Ranks | None, hashing: bool = True) -> str:
     """One hash of the full weights: equal for equal weights, whatever the layout they lie in.
 
-    All ranks must call it; those that are not `hashing` only lend their shards. The embedding of
-    a tied head is one tensor with one name, as in memory.
+    All ranks must call it, each with the weights that it holds; those that are not `hashing` only
+    lend their shards.
     """
-    digest = blake3()
-    for name, param in sorted(get_model_state_dict(model).items()):
+    own = {}
+    for name, param in sorted(weights.items()):
         whole = param.full_tensor() if hasattr(param, "full_tensor") else param
         if not hashing:
             continue
-        digest.update(f"{name} {whole.dtype} {tuple(whole.shape)}\n".encode())
+        digest = blake3(f"{whole.dtype} {tuple(whole.shape)}\n".encode())
         digest.update(whole.detach().cpu().flatten().view(torch.uint8).numpy())
-    return digest.hexdigest()
+        own[name] = digest.hexdigest()
+    every_own = world.gather(own) if world else [own]
+    return _hash_of({name: found for part in every_own for name, found in part.items()})
 
 
-def _dcp(action: Any, state: dict[str, Any], path: Path, world: Ranks | None) -> None:
+def _dcp(action: Any, state: dict[str, Tensor], path: Path, world: Ranks | None) -> None:
     with warnings.catch_warnings():
         # torch warns about its own internals here (TypedStorage, a planner without a group).
         warnings.simplefilter("ignore")

@@ -1,14 +1,14 @@
 """Let the model write: the plain way, one forward per token."""
 
-import torch
-from torch import nn
+from collections.abc import Callable
 
-from penstock.model.build import logits_in, tensors_in
+import torch
+from torch import Tensor
 
 
 @torch.no_grad()
 def continuation(
-    model: nn.Module,
+    logits: Callable[[Tensor], Tensor],
     prompt: list[int],
     count: int,
     window: int,
@@ -16,23 +16,23 @@ def continuation(
     temperature: float = 0.8,
     top: int = 40,
     stop_at: int | None = None,
+    device: torch.device | None = None,
 ) -> list[int]:
-    """`count` tokens after the prompt. All ranks of a sharded model must call it and get the same.
+    """`count` tokens after the prompt; `logits` gives [b, s, v] for tokens [b, s].
+
+    All ranks of a model that is laid out over several must call it, and get the same.
 
     Draws on the CPU from one seeded generator, so that ranks agree without talking.
     """
-    device = next(model.parameters()).device
     draw = torch.Generator().manual_seed(seed)
     tokens = list(prompt)
-    model.eval()
     # One width for all forwards: on a GPU every new shape loads kernels anew. What stands to the
     # right of a position does not reach it, so the filling does not matter.
     width = min(window, len(tokens) + count)
     for _ in range(count):
         seen = tokens[-width:]
         inputs_bs = torch.tensor([seen + [0] * (width - len(seen))], device=device)
-        logits_bsv = logits_in(tensors_in(model(inputs_bs)), inputs_bs)
-        logits_v = logits_bsv[0, len(seen) - 1].float().cpu()
+        logits_v = logits(inputs_bs)[0, len(seen) - 1].float().cpu()
         best, ids = logits_v.topk(min(top, len(logits_v)))
         if temperature == 0:
             choice = 0
@@ -42,5 +42,4 @@ def continuation(
         if token == stop_at:
             break
         tokens.append(token)
-    model.train()
     return tokens[len(prompt) :]

@@ -6,7 +6,6 @@ from math import nan
 from typing import cast
 
 import torch
-from torch import nn
 from xxhash import xxh3_64_intdigest
 
 from penstock.data.feed import Feed
@@ -22,12 +21,13 @@ from penstock.plan.layout import Layout
 from penstock.run.file import Run
 from penstock.run.folder import RunFolder
 from penstock.train.batch import Loaded, Loader, Micro, Share
+from penstock.train.engine import build as build_engine
 from penstock.train.generate import continuation
 from penstock.train.keeper import Keeper
-from penstock.train.materialize import materialize
-from penstock.train.optimizer import adamw
-from penstock.train.replicas import Replicas, Vote
-from penstock.train.step import LossSum, Stepper, counting_loss, summed_over
+from penstock.train.parts import Parts
+from penstock.train.replicas import Vote
+from penstock.train.runner import Runner
+from penstock.train.step import Stepper
 from penstock.train.world import World
 
 SAMPLE_TOKENS = 64  # written at the end of a run, so that a person can look at what the model says
@@ -42,8 +42,8 @@ class Job:
     journal: Journal
     stream: Stream
     loader: Loader
-    model: nn.Module
-    loss_sum: LossSum
+    parts: Parts
+    runner: Runner
     stepper: Stepper
     keeper: Keeper
     steps: int
@@ -52,7 +52,9 @@ class Job:
     known_bad: set[tuple[str, str, int]] = field(default_factory=set)  # dataset, file, block
 
     def share(self, start: int, stop: int) -> Share:
-        return Share.of(start, stop, self.world.rank, self.world.ranks, self.layout.microbatch)
+        return Share.of(
+            start, stop, self.world.data_rank, self.world.data_ranks, self.layout.microbatch
+        )
 
     def feed(self, after_step: int) -> Feed[Loaded]:
         """This rank's slices of every global batch that is still to come."""
@@ -90,7 +92,8 @@ class Job:
     def counting(self, samples: Loaded) -> tuple[int, int]:
         """Tokens of all ranks together that count, and how often damaged data was met."""
         both = self.world.sum_(torch.tensor([samples.counted, len(samples.skipped)]))
-        counted, skipped = both.tolist()
+        ways = self.world.ranks // self.world.data_ranks  # ranks that read the same samples
+        counted, skipped = (both // ways).tolist()
         return int(counted), int(skipped)
 
     def tell(self, skipped: tuple[Skipped, ...]) -> None:
@@ -108,8 +111,8 @@ class Job:
                 )
 
     def reseed(self, step: int) -> None:
-        """Whatever a module draws in a step (dropout) follows from (seed, step, rank) alone."""
-        drawn = f"{self.run.train.seed}:{step}:{self.world.rank}".encode()
+        """What a module draws in a step (dropout) follows from (seed, step, data rank) alone."""
+        drawn = f"{self.run.train.seed}:{step}:{self.world.data_rank}".encode()
         torch.manual_seed(xxh3_64_intdigest(drawn) >> 1)
 
     def warm_up(self, after_step: int) -> None:
@@ -117,9 +120,9 @@ class Job:
         start = now()
         first = self.keeper.position(after_step)
         share = self.share(first, first + self.run.batch_samples)
-        before = [b.clone() for b in self.model.buffers()]
+        before = [b.clone() for b in self.parts.buffers()]
         self.stepper.warm_up(self.micros(self.loader.read(share.start, share.stop))[:1])
-        for buffer, value in zip(self.model.buffers(), before, strict=True):
+        for buffer, value in zip(self.parts.buffers(), before, strict=True):
             buffer.copy_(value)  # running statistics must not see the warm-up
         self.journal.span("warmup", start, now())
 
@@ -151,14 +154,14 @@ class Job:
         tokens = count * self.stream.sequence
         if self.stream.masked:
             tokens, _ = self.counting(samples)
-        total = summed_over(self.model, self.loss_sum, self.micros(samples, count))
+        total = self.runner.evaluate(self.micros(samples, count))
         loss = self.world.sum_(total).item() / tokens if tokens else nan  # all of it is damaged
         self.evaluated_s = now()
         self.journal.span("evaluate", start, now(), step=step, val_loss=loss, samples=count)
 
     def write_sample(self) -> None:
         """A few lines that the model writes, from the beginning of a held-out (or first) sample."""
-        if takes_targets(self.model):
+        if takes_targets(self.parts.modules[0]):
             return  # it gives a loss, not what comes next
         start = now()
         # Of rank 0, whose disk may be another than ours: ranks go on together or not at all.
@@ -166,9 +169,16 @@ class Job:
         try:
             if problem:
                 raise PenstockError(problem)
+            self.parts.train(False)
             tokens = continuation(
-                self.model, prompt, SAMPLE_TOKENS, self.stream.sequence, self.run.train.seed
+                self.runner.logits,
+                prompt,
+                SAMPLE_TOKENS,
+                self.stream.sequence,
+                self.run.train.seed,
+                device=self.world.device,
             )
+            self.parts.train()
             decode = Tokenizer.from_json(self.stream.dataset.tokenizer_json()).decode
             said = {"prompt": decode(prompt), "sample": decode(tokens)}
         except Exception as error:  # a look at the model must not fail a run that is done
@@ -189,11 +199,7 @@ class Job:
 
 def build(folder: RunFolder, run: Run, layout: Layout, world: World, journal: Journal) -> Job:
     stream = stream_of(run, open_again(run, folder.read_plan()))
-    model = materialize(run, stream.vocab, world)
-    optimizer = adamw(model, run.train)
-    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    replicas = Replicas(world, list(trained.values()), run.train.sync.compress, list(trained))
-    loss_sum = counting_loss(model)
+    engine = build_engine(run, layout, stream.vocab, world)
     return Job(
         run=run,
         world=world,
@@ -201,10 +207,10 @@ def build(folder: RunFolder, run: Run, layout: Layout, world: World, journal: Jo
         journal=journal,
         stream=stream,
         loader=Loader(stream, world.device),
-        model=model,
-        loss_sum=loss_sum,
-        stepper=Stepper(loss_sum, optimizer, replicas, run.train.clip),
-        keeper=Keeper(folder, run, layout, world, journal, stream, model, optimizer, replicas),
+        parts=engine.parts,
+        runner=engine.runner,
+        stepper=engine.stepper,
+        keeper=Keeper(folder, run, layout, world, journal, stream, engine),
         steps=run.steps(stream.samples),
         peak_rate=run.learning_rate,
     )

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 
 import torch
-from torch import nn
 
 from penstock import __version__
 from penstock.data.stream import Stream
@@ -17,8 +16,10 @@ from penstock.run.file import Run
 from penstock.run.fingerprint import fingerprint
 from penstock.run.folder import RunFolder
 from penstock.run.save import to_table
-from penstock.train.replicas import Replicas, Vote
-from penstock.train.world import World
+from penstock.train.engine import Engine
+from penstock.train.replicas import Vote
+from penstock.train.state import state, weights
+from penstock.train.world import DIMENSIONS, World
 
 # Before the first save its time is a guess; after it, a measurement.
 FIRST_SAVE_S = 1.0
@@ -32,9 +33,7 @@ class Keeper:
     world: World
     journal: Journal
     stream: Stream
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    replicas: Replicas
+    engine: Engine
     resumed_step: int = 0
     consumed: int = 0  # position in the stream at `resumed_step`, samples
     tokens: int = 0  # trained on up to `resumed_step`, in this run and the one it was forked from
@@ -52,7 +51,9 @@ class Keeper:
             return 0
         scalars = found.scalars
         self.consumed, self.tokens = self._position(scalars["stream"]), scalars["tokens"]
-        checkpoint.load(found, self.model, self.optimizer, self.world)
+        checkpoint.load(found, self._state(copies=True), self.world)
+        self.engine.optimizer.updates = scalars["updates"]
+        self.engine.optimizer.lower()
         self._resume_local(found, scalars["layout"])
         self.resumed_step = self.saved_step = found.step
         self.saved_s = now()
@@ -78,7 +79,7 @@ class Keeper:
     def _resume_local(self, found: checkpoint.Checkpoint, layout: dict[str, int]) -> None:
         state = checkpoint.load_local(found, self.world.rank)
         if state and layout == self.layout.to_json():
-            self.replicas.load_local_state(state)
+            self.engine.replicas.load_local_state(state)
         elif state:
             self.journal.event(
                 "local_state_dropped", names=sorted(state), saved=layout, now=self.layout.to_json()
@@ -109,18 +110,19 @@ class Keeper:
             "penstock": __version__,
             "torch": torch.__version__,
             "step": step,
+            "updates": self.engine.optimizer.updates,
             "tokens": self.tokens_at(step),
             "stream": self.stream.state(self.position(step)),
             "layout": self.layout.to_json(),
             "fingerprint": fingerprint(self.run),
             "run": to_table(self.run),
+            "weights": self._shapes(),
         }
         made = checkpoint.save(
             self.folder.checkpoints,
             step,
-            self.model,
-            self.optimizer,
-            self.replicas.local_state(),
+            self._state(),
+            self.engine.replicas.local_state(),
             scalars,
             self.world,
         )
@@ -132,3 +134,19 @@ class Keeper:
         self.world.gather(None)  # deleting can be slow, and the next step's wait is bounded
         self.saved_step, self.saved_s, self.save_s = step, now(), now() - start
         self.journal.span("checkpoint", start, now(), step=step, path=made.path.name, bytes=size)
+
+    def _state(self, copies: bool = False) -> dict[str, torch.Tensor]:
+        return state(self.engine.parts, self.engine.optimizer, copies)
+
+    def _shapes(self) -> dict[str, list[int]]:
+        """Of all weights, whichever rank holds them."""
+        own = {
+            n: list(w.shape) for n, w in weights(self.engine.parts, self.engine.optimizer).items()
+        }
+        return {name: shape for part in self.world.gather(own) for name, shape in part.items()}
+
+    def weights_hash(self) -> str:
+        """All ranks must ask. Of ranks with equal weights the first one hashes."""
+        first = all(self.world.place(d) == 0 for d in DIMENSIONS if d != "pipeline")
+        held = weights(self.engine.parts, self.engine.optimizer)
+        return checkpoint.weights_hash(held, self.world, hashing=first)

@@ -1,28 +1,67 @@
-"""A model with weights in memory, sharded over the ranks of a replica."""
+"""A model with weights in memory, laid out over the ranks of a replica."""
+
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
+from penstock.catalog.open_folder import folder_of
 from penstock.model.build import decoder_on_meta, fill, user_module
+from penstock.model.open_fill import fill_open
+from penstock.model.open_weights import OpenWeights
+from penstock.plan.layout import Layout
+from penstock.plan.pieces import of_stage
 from penstock.run.file import Run
-from penstock.train.shard import MASTER, shard
+from penstock.train.parallel import lay_out
+from penstock.train.parts import Parts
+from penstock.train.precision import COMPUTE, MASTER, lowered
+from penstock.train.shard import shard
+from penstock.train.stages import copies_on, keep_gathered
 from penstock.train.world import World
 
 
-def materialize(run: Run, vocab: int, world: World) -> nn.Module:
-    dtype = MASTER[run.train.precision]
-    if run.model.module is None:
-        decoder = decoder_on_meta(run.model.shape(vocab)).to(dtype)
-        shard(decoder, world, run.train.precision)
-        fill(decoder, world.device, run.train.seed)
-        return decoder
-    model = user_module(run.model.module, run.train.seed).to(world.device, dtype)
+@dataclass(frozen=True)
+class Materialized:
+    parts: Parts
+    masters: dict[str, Tensor]  # full-precision weights by name, where parameters are narrower
+
+
+def materialize(run: Run, layout: Layout, vocab: int, world: World) -> Materialized:
+    parts = _decoder(run, layout, vocab, world) if run.model.module is None else _own(run, world)
+    masters = {} if world.sharded else lowered(parts, COMPUTE[run.train.precision])
+    return Materialized(parts, masters)
+
+
+def _decoder(run: Run, layout: Layout, vocab: int, world: World) -> Parts:
+    """All layers, or the pieces of this rank's stage of a pipeline."""
+    shape, stage = run.model.shape(vocab), world.place("pipeline")
+    weights = OpenWeights(folder_of(run.model.from_)) if run.model.from_ else None
+    modules: list[nn.Module] = []
+    for layers in of_stage(shape.layers, layout.pipeline, layout.interleave, stage):
+        decoder = decoder_on_meta(shape, layers).to(MASTER[run.train.precision])
+        lay_out(decoder, run, layout, world)
+        if layout.pipeline > 1:
+            keep_gathered(decoder)
+        if weights is None:
+            fill(decoder, world.device, run.train.seed)
+        else:
+            fill_open(decoder, weights, world.device)
+        modules.append(decoder)
+    return Parts(modules, copies_on(stage, layout, shape))
+
+
+def _own(run: Run, world: World) -> Parts:
+    """The user's module. Only replicas and shards know how to lay it out."""
+    assert run.model.module is not None
+    model = user_module(run.model.module, run.train.seed)
+    model = model.to(world.device, MASTER[run.train.precision])
     if world.ranks > 1:  # the user's code may draw from anywhere: rank 0's weights are the run's
         for tensor in [*model.parameters(), *model.buffers()]:
             dist.broadcast(tensor.data, src=0)
-    shard(model, world, run.train.precision)
-    return model
+    if world.sharded:
+        shard(model, world, run.train.precision)
+    return Parts([model])
 
 
 def for_reading(run: Run, vocab: int, device: torch.device) -> nn.Module:

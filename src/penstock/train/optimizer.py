@@ -1,24 +1,38 @@
-"""AdamW and the schedules of the learning rate."""
+"""Optimizers of one interface, and the schedules of the learning rate."""
 
 import math
+from collections.abc import Mapping
+from typing import Protocol
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 
 from penstock.run.train import TrainSection
+from penstock.train.adamw import AdamW
+from penstock.train.gradients import Grads
+from penstock.train.muon import Muon
 
 
-def adamw(model: nn.Module, train: TrainSection) -> torch.optim.AdamW:
-    """Weight decay on matrices only: norms and biases are left alone."""
-    params = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in params if p.dim() >= 2], "weight_decay": train.weight_decay},
-        {"params": [p for p in params if p.dim() < 2], "weight_decay": 0.0},
-    ]
-    # The learning rate is set before every step; fused because it is the fastest on CPU and CUDA.
-    return torch.optim.AdamW(
-        [g for g in groups if g["params"]], lr=0.0, betas=train.betas, eps=train.eps, fused=True
-    )
+class Optimizer(Protocol):
+    """`moments` is its state by parameter; "master" in it are the weights in full precision.
+
+    Both are laid out over the ranks as the parameters are.
+    """
+
+    moments: dict[str, dict[str, Tensor]]
+    updates: int
+
+    def step(self, grads: Grads, rate: float, scale: float) -> None:
+        """One update by `scale` × gradient (clipping)."""
+
+    def lower(self) -> None:
+        """Writes the masters into the parameters, after they have been loaded."""
+
+
+def optimizer(
+    params: Mapping[str, nn.Parameter], masters: Mapping[str, Tensor], train: TrainSection
+) -> Optimizer:
+    kind = Muon if train.optimizer == "muon" else AdamW
+    return kind(params, masters, train)
 
 
 def learning_rate(step: int, steps: int, peak: float, train: TrainSection) -> float:

@@ -17,7 +17,6 @@ from pathlib import Path  # noqa: E402
 import torch  # noqa: E402
 
 from penstock.errors import PenstockError  # noqa: E402
-from penstock.guard.checkpoint import weights_hash  # noqa: E402
 from penstock.ledger.journal import Journal  # noqa: E402
 from penstock.meter.orphan import die_with  # noqa: E402
 from penstock.plan.layout import Layout  # noqa: E402
@@ -40,14 +39,19 @@ def main(where: str, attempt: int) -> str:
     except PenstockError as error:
         traceback.print_exc()
         journal.event("end", result="refused", exit_code=error.exit_code, error=str(error))
-    except torch.OutOfMemoryError as error:
-        traceback.print_exc()
-        words = f"{error} Set a smaller layout.microbatch or a larger layout.shard."
-        journal.event("end", result="refused", exit_code=1, error=f"out of memory: {words}")
     except Exception as error:
         traceback.print_exc()
-        journal.event("end", result="failed", error=f"{type(error).__name__}: {error}")
+        if out_of_memory(error):
+            journal.event("end", result="oom", exit_code=1, error=f"out of memory: {error}")
+        else:
+            journal.event("end", result="failed", error=f"{type(error).__name__}: {error}")
     return "failed"
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether an accelerator or, by torch's own words, the host had no room."""
+    full = (torch.OutOfMemoryError, MemoryError)
+    return isinstance(error, full) or "DefaultCPUAllocator: can't allocate" in str(error)
 
 
 def work(folder: RunFolder, journal: Journal) -> tuple[str, str]:
@@ -61,7 +65,7 @@ def work(folder: RunFolder, journal: Journal) -> tuple[str, str]:
     job = build(folder, run, layout, world, journal)
     result = fit(job)
     start = now()
-    weights = str(world.broadcast(weights_hash(job.model, hashing=world.rank == 0)))
+    weights = job.keeper.weights_hash()
     journal.span("checkpoint", start, now())
     world.gather(None)  # nobody reports success before everybody has it
     return result, weights

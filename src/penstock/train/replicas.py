@@ -5,16 +5,15 @@ step can be refused after the exchange and the gradients of this replica are sti
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch import Tensor
 
-from penstock.errors import PenstockError
+from penstock.train.gradients import Grads
 from penstock.train.world import World
 
 # Gradients travel in buckets of about this size: large enough for full bandwidth, small enough that
@@ -43,34 +42,26 @@ class Replicas:
     """The plain policy (one sum a step), and its bf16 compression with error feedback."""
 
     world: World
-    params: Sequence[nn.Parameter]
     compress: str = "none"  # or "bf16"
-    names: Sequence[str] = ()  # of the parameters, for messages
     _residuals: list[Tensor] = field(default_factory=list)  # replica-local: what bf16 left out
     _next_residuals: list[Tensor] = field(default_factory=list)
 
     @property
     def alone(self) -> bool:
-        return self.world.mesh.size(0) == 1
+        return self.world.size("replicate") == 1
 
-    def reduce(self) -> list[Tensor]:
-        """Local gradients summed over replicas, in the order of `params`; the originals stay."""
-        grads = [local(p.grad) for p in self.params if p.grad is not None]
-        if len(grads) < len(self.params):
-            without = [i for i, p in enumerate(self.params) if p.grad is None]
-            names = ", ".join(self.names[i] if self.names else f"parameter {i}" for i in without)
-            raise PenstockError(
-                f"model: no gradient reached {names}; use it in forward, or set requires_grad=False"
-            )
+    def reduce(self, grads: Grads) -> Grads:
+        """Gradients summed over replicas; the originals stay."""
         if self.alone:
             return grads
-        summed: list[Tensor] = []
+        summed: Grads = {}
         self._next_residuals = []
-        for bucket in buckets(grads):
-            flat = torch.cat([g.flatten() for g in bucket])
-            flat = self._exchange(flat)
+        for names in buckets(grads):
+            bucket = [grads[name] for name in names]
+            flat = self._exchange(torch.cat([g.flatten() for g in bucket]))
             parts = flat.split([g.numel() for g in bucket])
-            summed += [part.view_as(g) for part, g in zip(parts, bucket, strict=True)]
+            for name, part, grad in zip(names, parts, bucket, strict=True):
+                summed[name] = part.view_as(grad)
         return summed
 
     def _exchange(self, flat: Tensor) -> Tensor:
@@ -85,7 +76,7 @@ class Replicas:
         Each replica gets one part of the bucket from all, sums it in full precision and sends the
         sum to all. An all-reduce in bf16 would round its sums where nobody could keep the rest.
         """
-        group, replicas = self.world.group("replicate"), self.world.mesh.size(0)
+        group, replicas = self.world.group("replicate"), self.world.size("replicate")
         each = -(-flat.numel() // replicas)
         sent = self._rounded(F.pad(flat, (0, each * replicas - flat.numel())))
         got = torch.empty_like(sent)
@@ -109,10 +100,9 @@ class Replicas:
         Reading it is the one place in a step where the host waits for the device.
         """
         asked = [float(wishes.get(w, False)) for w in WISHES]
-        # Replicas hold equal sums, so each brings its share of the squared norm.
         ballot = torch.cat(
             (
-                torch.stack((loss.double(), squares / self.world.mesh.size(0))),
+                torch.stack((loss.double(), squares)),
                 torch.tensor(asked, dtype=torch.float64, device=squares.device),
             )
         )
@@ -121,15 +111,10 @@ class Replicas:
         norm = square**0.5 if square >= 0 else float("nan")
         return Vote(total, norm, {w: c > 0 for w, c in zip(WISHES, counts, strict=True)})
 
-    @torch.no_grad()
-    def commit(self, summed: list[Tensor], scale: float) -> None:
-        """Make the sums the gradients of this replica, scaled (clipping)."""
-        own = [local(p.grad) for p in self.params]
+    def commit(self) -> None:
+        """The step is taken: what it left out is owed to the next."""
         if not self.alone:
-            torch._foreach_copy_(own, summed)
             self._residuals = self._next_residuals
-        if scale != 1.0:
-            torch._foreach_mul_(own, scale)
 
     def local_state(self) -> dict[str, Tensor]:
         """State that belongs to this replica alone and means nothing in another layout."""
@@ -140,24 +125,24 @@ class Replicas:
         self._residuals = [state[f"residual.{i}"].to(device) for i in range(len(state))]
 
 
-def squared_norm(tensors: list[Tensor]) -> Tensor:
-    """Of all of them together. Each tensor's norm is fused; the few squares are added in double."""
-    return torch.stack(torch._foreach_norm(tensors)).double().square().sum()
+def squared_norm(grads: Grads, shares: Mapping[str, float]) -> Tensor:
+    """Of all of them together; `shares` is the part of each that this rank answers for.
+
+    Each tensor's norm is fused; the few squares are added in double.
+    """
+    squares = torch.stack(torch._foreach_norm(list(grads.values()))).double().square()
+    return (squares * torch.tensor([shares[name] for name in grads], device=squares.device)).sum()
 
 
-def local(tensor: Tensor | None) -> Tensor:
-    assert tensor is not None
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def buckets(tensors: list[Tensor]) -> list[list[Tensor]]:
-    out: list[list[Tensor]] = []
-    room = 0
-    for tensor in tensors:
+def buckets(grads: Grads) -> list[list[str]]:
+    """Names of gradients of one type that travel together."""
+    out: list[list[str]] = []
+    room, dtype = 0, None
+    for name, tensor in grads.items():
         size = tensor.numel() * tensor.element_size()
-        if not out or size > room:
+        if not out or size > room or tensor.dtype != dtype:
             out.append([])
-            room = BUCKET_BYTES
-        out[-1].append(tensor)
+            room, dtype = BUCKET_BYTES, tensor.dtype
+        out[-1].append(name)
         room -= size
     return out

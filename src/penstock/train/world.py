@@ -6,21 +6,30 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from penstock.plan.layout import Layout
 
 # Ranks wait for each other in a checkpoint as long as storage takes. A rank that dies is noticed
 # at once all the same: its connections close.
 STORAGE_S = 3600.0
+# Neighbours on the mesh are neighbours on the machine: what talks most stands last.
+DIMENSIONS = ("pipeline", "replicate", "shard", "context", "tensor")
 
 
 @dataclass(frozen=True)
 class World:
+    """Where this rank stands. `mesh` has the dimensions above.
+
+    `experts` is the same ranks seen otherwise, for weights of which every rank holds some whole
+    experts: (pipeline, replicate, expert_shard, expert). None where nothing is laid out like that.
+    """
+
     rank: int
     ranks: int
     device: torch.device
-    mesh: DeviceMesh  # dimensions: replicate, shard
+    mesh: DeviceMesh
+    experts: DeviceMesh | None = None
     host_group: dist.ProcessGroup | None = None  # gloo, for what lives on the host
 
     @property
@@ -29,6 +38,31 @@ class World:
 
     def group(self, dimension: str) -> dist.ProcessGroup:
         return self.mesh.get_group(dimension)
+
+    def size(self, dimension: str) -> int:
+        return self.mesh.size(DIMENSIONS.index(dimension))
+
+    def place(self, dimension: str) -> int:
+        """This rank's index along a dimension."""
+        return self.mesh.get_local_rank(dimension)
+
+    @property
+    def fsdp_mesh(self) -> DeviceMesh:
+        """What one copy of the weights is sharded over: `shard`, and `context` with it."""
+        return self.mesh["fsdp"]
+
+    @property
+    def sharded(self) -> bool:
+        return self.size("shard") * self.size("context") > 1
+
+    @property
+    def data_ranks(self) -> int:
+        """Parts that a global batch is cut into. Other dimensions work on the same samples."""
+        return self.size("replicate") * self.size("shard")
+
+    @property
+    def data_rank(self) -> int:
+        return self.place("replicate") * self.size("shard") + self.place("shard")
 
     def sum_(self, values: torch.Tensor) -> torch.Tensor:
         """Sum over all ranks, in place."""
@@ -52,31 +86,47 @@ class World:
         return box
 
 
-def join(layout: Layout, kind: str, timeout_s: float) -> World:
-    """Meet the other ranks. Raises within `timeout_s` when one of them does not come."""
+def join(layout: Layout, kind: str, timeout_s: float, backend: str | None = None) -> World:
+    """Meet the other ranks. Raises within `timeout_s` when one of them does not come.
+
+    Several ranks can share one GPU only over another `backend` than NCCL: "gloo", for tests.
+    """
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     timeout = timedelta(seconds=timeout_s)
     store = dist.TCPStore(
         os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=timeout
     )
     if kind == "cuda":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         torch.cuda.set_device(device)
     else:
         device = torch.device("cpu")
     dist.init_process_group(
-        "cuda:nccl,cpu:gloo" if kind == "cuda" else "gloo",
+        backend or ("cuda:nccl,cpu:gloo" if kind == "cuda" else "gloo"),
         store=dist.PrefixStore(os.environ["PENSTOCK_ATTEMPT"], store),
         rank=rank,
         world_size=ranks,
         timeout=timeout,
     )
-    # Groups made here and not by the mesh, whose own would have torch's default timeout.
-    grid = torch.arange(ranks).view(layout.replicate, layout.shard)
-    replicate, _ = dist.new_subgroups_by_enumeration(grid.T.tolist(), timeout=timeout)
-    shard, _ = dist.new_subgroups_by_enumeration(grid.tolist(), timeout=timeout)
-    mesh = DeviceMesh.from_group(
-        [replicate, shard], kind, mesh=grid, mesh_dim_names=("replicate", "shard")
-    )
+    mesh = _mesh(kind, {name: getattr(layout, name) for name in DIMENSIONS})
+    _bounded(mesh["shard", "context"]._flatten("fsdp"), timeout)
+    experts = None
+    if layout.expert > 1 or layout.tensor > 1:
+        inner = layout.shard * layout.context * layout.tensor
+        sizes = {"pipeline": layout.pipeline, "replicate": layout.replicate}
+        sizes |= {"expert_shard": inner // layout.expert, "expert": layout.expert}
+        experts = _mesh(kind, sizes)
+        _bounded(experts, timeout)
+    _bounded(mesh, timeout)
     host = dist.new_group(backend="gloo", timeout=timedelta(seconds=STORAGE_S))
-    return World(rank, ranks, device, mesh, host)
+    return World(rank, ranks, device, mesh, experts, host)
+
+
+def _mesh(kind: str, sizes: dict[str, int]) -> DeviceMesh:
+    return init_device_mesh(kind, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+
+
+def _bounded(mesh: DeviceMesh, timeout: timedelta) -> None:
+    """Groups that a mesh makes would wait for half an hour otherwise."""
+    for group in mesh.get_all_groups():
+        dist.distributed_c10d._set_pg_timeout(timeout, group)

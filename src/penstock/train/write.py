@@ -11,6 +11,8 @@ from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.train.generate import continuation
 from penstock.train.materialize import for_reading
+from penstock.train.parts import Parts
+from penstock.train.runner import Plain
 
 
 def write(folder: RunFolder, text: str, count: int, temperature: float, seed: int) -> str:
@@ -29,9 +31,12 @@ def write(folder: RunFolder, text: str, count: int, temperature: float, seed: in
         raise PenstockError(
             f"run '{folder.name}': its module gives a loss and no logits, so it cannot write text"
         )
-    checkpoint.load_weights(saved[0], model)
+    parts = Parts([model.eval()])
+    named = {**dict(parts.named_parameters()), **parts.named_buffers()}
+    checkpoint.load(saved[0], {f"model/{n}": t.detach() for n, t in named.items()}, None)
     prompt = tokenizer.encode(text).tolist() or [tokenizer.end]
+    logits = Plain(parts).logits
     written = continuation(
-        model, prompt, count, run.sequence, seed, temperature, stop_at=tokenizer.end
+        logits, prompt, count, run.sequence, seed, temperature, stop_at=tokenizer.end, device=device
     )
     return tokenizer.decode(written)

@@ -1,0 +1,48 @@
+"""The parts of a rank that compute: a laid-out model, how it runs, and what updates it."""
+
+from dataclasses import dataclass
+
+from penstock.plan.layout import Layout
+from penstock.run.file import Run
+from penstock.train.batch import Share
+from penstock.train.expert import balancer
+from penstock.train.gradients import Gradients
+from penstock.train.materialize import materialize
+from penstock.train.optimizer import Optimizer, optimizer
+from penstock.train.parts import Parts, holders
+from penstock.train.pipeline import Pipelined
+from penstock.train.precision import COMPUTE
+from penstock.train.replicas import Replicas
+from penstock.train.runner import Plain, Runner
+from penstock.train.step import Stepper
+from penstock.train.world import World
+
+
+@dataclass(frozen=True)
+class Engine:
+    parts: Parts
+    runner: Runner
+    optimizer: Optimizer
+    replicas: Replicas
+    stepper: Stepper
+
+
+def build(run: Run, layout: Layout, vocab: int, world: World) -> Engine:
+    made = materialize(run, layout, vocab, world)
+    parts, trained = made.parts, made.parts.trained()
+    update = optimizer(trained, made.masters, run.train)
+    replicas = Replicas(world, run.train.sync.compress)
+    runner = _runner(parts, run, layout, world)
+    micros = Share.of(0, run.batch_samples, 0, world.data_ranks, layout.microbatch).micros
+    # One backward pass in 16 bits is as exact as its matmuls; sums of several are not.
+    gradients = Gradients(trained, wide=micros > 1 or not replicas.alone)
+    shares = {n: 0.0 if n in parts.copies else 1 / holders(p, world) for n, p in trained.items()}
+    balance = balancer(parts.modules, world, run.balance_rate)
+    stepper = Stepper(runner, gradients, update, replicas, run.train.clip, shares, balance)
+    return Engine(parts, runner, update, replicas, stepper)
+
+
+def _runner(parts: Parts, run: Run, layout: Layout, world: World) -> Runner:
+    if layout.pipeline == 1:
+        return Plain(parts, ways=layout.tensor)
+    return Pipelined(parts, layout, world, COMPUTE[run.train.precision])
