@@ -5,7 +5,7 @@ VENV := .venv
 PEERS := .peers
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow test-s3 bench-data bench-plan fit-plan lint format wheel clean
+.PHONY: train test test-slow test-s3 bench-data bench-plan bench-train fit-plan lint format wheel clean
 
 train: $(VENV)/.core
 	@$(BIN)/penstock train examples/stdlib.toml
@@ -31,6 +31,13 @@ bench-data: $(VENV)/.dev $(PEERS)/.made
 		"loader --peers $(PEERS)/bin/python" "build_memory" "remote"; do \
 		set -- $$one; echo; echo "== benchmarks/$$1.py"; shift; \
 		$(BIN)/python benchmarks/$${one%% *}.py "$$@" || exit 1; done
+
+# Speed of training on a GPU beside torchtitan, transformers and nanoGPT. The machine's own python3
+# with torch, transformers and this project's requirements; PEER_SOURCES holds `torchtitan/` as its
+# wheel has it, and nanoGPT's model.py as nanogpt_model.py.
+PEER_SOURCES ?= .carry/peers
+bench-train:
+	@PYTHONPATH=src:.carry:$$PYTHONPATH $(PYTHON) benchmarks/train_speed.py --peers $(PEER_SOURCES) $(BENCH)
 
 # Fits the planner's constants to the measured runs in benchmarks/facts, and without each source.
 fit-plan: $(VENV)/.dev

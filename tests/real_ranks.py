@@ -38,7 +38,7 @@ def _rank(rank: int, ranks: int, port: int, out: Any, job: Callable[..., Any], a
     os._exit(0)
 
 
-def run(count: int, job: Callable[..., Any], *args: Any) -> list[Any]:
+def run(count: int, job: Callable[..., Any], *args: Any, timeout_s: float = 120.0) -> list[Any]:
     """The results of `job(*args)` on each of `count` ranks; the first error fails the test."""
     import torch.distributed as dist
 
@@ -51,7 +51,7 @@ def run(count: int, job: Callable[..., Any], *args: Any) -> list[Any]:
     for process in processes:
         process.start()
     try:
-        answers = sorted((out.get(timeout=120) for _ in processes), key=lambda a: a[0])
+        answers = sorted((out.get(timeout=timeout_s) for _ in processes), key=lambda a: a[0])
     finally:
         for process in processes:
             process.kill()

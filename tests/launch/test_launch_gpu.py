@@ -4,8 +4,12 @@ import os
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 from test_launch_runs import FIELDS, At, MakeFile, go, pids
+
+from made_sets import made_set
+from penstock.errors import RunFailed
 
 pytestmark = pytest.mark.gpu
 
@@ -33,3 +37,33 @@ def test_the_gpu_and_the_cpu_agree(run_file: MakeFile, monkeypatch: pytest.Monke
     assert gpu["val_losses"][0][1] != gpu["val_loss"]
     # First weights are drawn on the device, so only the untrained loss level and the fall compare.
     assert gpu["val_loss"] == pytest.approx(cpu["val_loss"], rel=0.05)
+
+
+def test_a_full_gpu_goes_on_with_a_smaller_layout(run_file: MakeFile, tmp_path: Path) -> None:
+    """64 sequences of 4096 tokens through a 1B model keep some 300 GiB without recompute."""
+    made = made_set(tmp_path, np.arange(80 * 4096 + 1) % 300, [0], name="long")
+    fields = {
+        "model.layers": None,
+        "model.hidden": None,
+        "model.heads": None,
+        "model.kv_heads": None,
+        "model.ffn": None,
+        "model.tied": None,
+        "model.preset": "llama-1b",
+        "model.vocab": 300,
+        "data.dataset": str(made.folder),
+        "data.sequence": 4096,
+        "train.batch_tokens": 64 * 4096,
+        "train.steps": 2,
+        "evaluate.every": "never",
+        "layout.microbatch": 64,
+        "cluster.accelerators": 1,
+        "guard.timeout": "120 s",
+    }
+    path = run_file("full", **fields)
+    with pytest.raises(RunFailed, match=r"The planner would write layout\.microbatch = \d+ \("):
+        go(path)
+    report = go(path, "guard.on_oom=replan")
+    assert report["status"] == "done"
+    assert report["tokens"] == 2 * 64 * 4096
+    assert report["layout"]["microbatch"] < 64 or report["layout"].get("recompute")

@@ -46,15 +46,16 @@ def test_the_file_s_layout_is_obeyed_and_completed() -> None:
     assert layout.replicate * layout.shard == 8
 
 
-def test_a_catalog_machine_is_searched_and_this_one_is_as_the_trainer_would() -> None:
+def test_the_layout_is_searched_among_all_that_is_trained_here_as_anywhere() -> None:
     plan = small()
     assert plan.job.layout == plan.options[0].layout
     assert len(plan.options) == 5
     assert all(option.memory.fits for option in plan.options)
     assert plan.tokens_per_s == pytest.approx(max(o.tokens_per_s for o in plan.options))
-    here = small(cluster={"use": "here"})
-    assert all(o.layout.model_ways == o.layout.expert == 1 for o in here.options)
-    assert any(o.layout.model_ways > 1 for o in plan.options)
+    large: dict[str, object] = {"model": {"preset": "llama-70b"}, "data": {"sequence": 8192}}
+    there = small(16, **large)
+    assert there.job.layout.tensor > 1
+    assert small(16, **large, cluster={"use": "here"}).job.layout == there.job.layout
 
 
 def test_a_model_that_fits_nowhere_is_refused() -> None:
@@ -93,8 +94,8 @@ def test_epochs_of_a_dataset_that_is_not_built_are_refused() -> None:
 
 
 def test_a_model_whose_shape_is_not_known_is_refused() -> None:
-    run = made.run(model={"from": "org/name"}, train={"steps": 10, "learning_rate": 1e-4})
-    with pytest.raises(PenstockError, match="known only once they are loaded"):
+    run = made.run(model={"from": "./gone/model"}, train={"steps": 10, "learning_rate": 1e-4})
+    with pytest.raises(PenstockError, match=r"model\.from = .*no such folder"):
         make(run, made.machine())
 
 
@@ -145,6 +146,22 @@ def test_what_the_plan_does_not_count_is_said() -> None:
     (note,) = [w for w in make(run, made.machine(8)).warnings if w.startswith("not counted")]
     assert "guard.spares = 2" in note
     assert "muon" in note
+
+
+def test_muon_keeps_one_moment_of_the_matrices_and_bf16_halves_them() -> None:
+    layout = {"shard": 8, "microbatch": 1}
+    shape = small(layout=layout).job.shape
+    tables = 2 * shape.vocab * shape.hidden / (1 + shape.tied)
+
+    def of(**train: str) -> float:
+        """Bytes of optimizer state on all ranks."""
+        return small(layout=layout, train={"tokens": "1B", **train}).memory.parts["optimizer"] * 8
+
+    adamw = of()
+    matrices = adamw / 8 - tables
+    assert of(optimizer="muon") == pytest.approx(adamw - 4 * matrices, rel=1e-6)
+    assert of(states="bf16") == pytest.approx(adamw / 2, rel=1e-6)
+    assert of(optimizer="muon", states="bf16") == pytest.approx(of(optimizer="muon") / 2, rel=1e-6)
 
 
 def test_a_machine_outside_of_the_measured_ones_has_a_wider_band() -> None:

@@ -39,6 +39,8 @@ def legal(of: Job, ranks: int, space: Space) -> list[Layout]:
             continue
         if context > 1 and of.sequence % (2 * context):
             continue
+        if shape.kv_heads % tensor or of.sequence // context % tensor:
+            continue
         share = -(-of.batch // data)
         for expert, microbatch, pieces in product(
             dividing(shape.experts) if shape.moe else [1],

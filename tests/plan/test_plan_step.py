@@ -52,7 +52,9 @@ def test_every_second_is_in_one_part_and_in_one_cause(of: Job, c: Constants | No
     assert sum(found.parts.values()) == pytest.approx(found.step_s)
     assert sum(found.causes.values()) == pytest.approx(found.step_s)
     assert found.tokens == of.batch * of.sequence
-    assert found.model_flops == of.shape.flops_per_token(of.sequence) * found.tokens
+    assert found.model_flops == (
+        of.shape.flops_per_token(of.sequence, bool(of.adapter)) * found.tokens
+    )
 
 
 def test_causes_by_hand() -> None:

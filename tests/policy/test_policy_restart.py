@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from penstock.policy.restart import Action, Ended, State, decide
 
 FINE = ("done", "stopped")
-RESULTS = st.lists(st.sampled_from([*FINE, "failed", "refused", None]), min_size=1, max_size=6)
+RESULTS = st.lists(st.sampled_from([*FINE, "failed", "refused", "oom", None]), min_size=1, max_size=6)
 STATES = st.builds(State, st.integers(0, 5), st.integers(0, 5), st.integers(0, 100))
 
 
@@ -20,6 +20,9 @@ def test_every_end_has_the_action_it_should(
         assert action == "finish"
     elif "refused" in results:
         assert action == "give_up"
+    elif "oom" in results:  # the same layout would run out again; another try is not spent on it
+        assert action == "replan"
+        assert after.fruitless == state.fruitless
     else:
         fruitless = 0 if step > state.best_step else state.fruitless + 1
         assert action == ("restart" if fruitless <= state.allowed else "give_up")

@@ -80,6 +80,20 @@ BAD = {
         "[0.9, 1.0]",
         "below 1",
     ),
+    "momentum of one": (
+        MODEL + "[train]\nmuon_momentum = 1.0\n",
+        4,
+        "train.muon_momentum",
+        "1.0",
+        "below 1",
+    ),
+    "weights narrower than the work": (
+        MODEL + '[train]\nprecision = "fp32"\nweights = "bf16"\n',
+        5,
+        "train.weights",
+        '"bf16"',
+        'write weights = "fp32" or precision = "bf16"',
+    ),
     "clip below zero": (MODEL + "[train]\nclip = -1\n", 4, "train.clip", "-1", "at least 0"),
     "flag as text": (
         MODEL + '[train]\ndeterministic = "yes"\n',

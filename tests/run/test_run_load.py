@@ -137,7 +137,7 @@ def test_own_code_has_no_shape(run_of):
     run = run_of('[model]\nmodule = "net.py:build"\n[train]\nlearning_rate = 0.01\n')
     assert run.model.base() is None
     assert run.sequence == 2048
-    with pytest.raises(PenstockError, match="shape of `from` and `module`"):
+    with pytest.raises(PenstockError, match="shape of `module` is known only"):
         run.model.shape(300)
 
 

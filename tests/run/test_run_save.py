@@ -31,7 +31,7 @@ models = (
         lambda given: {"preset": "llama-3m", "context": 2048, **given}
     )
     | st.just({"layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "ffn": 128})
-    | words.map(lambda w: {"from": w, "adapter": {"rank": 4, "targets": ["ffn", w]}})
+    | words.map(lambda w: {"from": w, "adapter": {"rank": 4, "targets": ["ffn", "q"]}})
     | st.just({"module": "net.py:build"})
 )
 data = table(dataset=words, sequence=st.integers(1, 2048)) | st.lists(

@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 import typer
@@ -12,7 +14,9 @@ from penstock.cli.check import check
 from penstock.cli.init import init
 from penstock.cli.schema import schema
 from penstock.errors import NotYet, PenstockError
+from penstock.plan.layout import IllegalLayout
 from penstock.run import reference
+from penstock.run.init import template
 from penstock.run.load import load
 from penstock.run.notyet import refuse
 
@@ -57,13 +61,28 @@ def test_init_keeps_a_file_that_is_there_unless_forced(tmp_path):
 
 def test_init_refuses_what_it_cannot_do(tmp_path):
     out = tmp_path / "my.toml"
-    with pytest.raises(NotYet, match="init pretrain"):
-        call("init", "finetune", "--out", out)
+    with pytest.raises(PenstockError, match="--model is for `penstock init finetune`"):
+        call("init", "--model", "m", "--out", out)
     with pytest.raises(PenstockError, match="Did you mean 'pretrain'"):
         call("init", "pretrian", "--out", out)
     with pytest.raises(PenstockError, match="cannot be written: No such file"):
         call("init", "--out", tmp_path / "absent" / "my.toml")
     assert not out.exists()
+
+
+def test_init_finetune_says_what_to_fill_in(tmp_path):
+    out = tmp_path / "my.toml"
+    result = call("init", "finetune", "--out", out)
+    assert "Fill in model.from and data.dataset" in result.stdout
+    result = call("init", "finetune", "--model", "m", "--out", out, "--force", "--json")
+    assert json.loads(result.stdout)["fill_in"] == ["data.dataset"]
+    call("init", "finetune", "--model", "m", "--data", 'a "b".jsonl', "--out", out, "--force")
+    table = tomllib.loads(out.read_text())
+    assert table["model"]["from"] == "m"
+    assert table["data"]["dataset"] == 'a "b".jsonl'
+    assert len(out.read_text().splitlines()) < 30
+    page = Path(__file__).parents[2] / "docs" / "finetune.md"
+    assert template("finetune") in page.read_text()
 
 
 @pytest.fixture
@@ -122,14 +141,32 @@ def test_check_for_programs(file):
 
 
 def test_check_shows_the_run_and_then_refuses_what_is_not_built(file):
-    result = CliRunner().invoke(app, ["check", str(file), "layout.tensor=4"])
+    result = CliRunner().invoke(app, ["check", str(file), "guard.spares=4"])
     assert isinstance(result.exception, NotYet)
-    assert "tensor 4" in result.stdout
+    assert "llama-3m" in result.stdout
     assert "The file is right" not in result.stdout
-    result = CliRunner().invoke(app, ["check", str(file), "layout.tensor=4", "--json"])
+    result = CliRunner().invoke(app, ["check", str(file), "guard.spares=4", "--json"])
     answer = json.loads(result.stdout)
     assert answer["ok"] is False
-    assert answer["not_yet"] == ["layout.tensor = 4: tensor parallel is not built yet; write 1"]
+    assert answer["not_yet"] == ["guard.spares = 4: spare nodes is not built yet; write 0"]
+
+
+def test_check_shows_the_run_and_then_refuses_a_layout_that_cannot_be(file):
+    asked = ["check", str(file), "layout.tensor=3", "cluster.accelerators=3"]
+    result = CliRunner().invoke(app, asked)
+    assert isinstance(result.exception, IllegalLayout)
+    assert "tensor 3" in result.stdout
+    assert "The file is right" not in result.stdout
+    answer = json.loads(CliRunner().invoke(app, [*asked, "--json"]).stdout)
+    assert answer["ok"] is False
+    (line,) = answer["illegal"]
+    assert line.startswith("layout.tensor = 3: does not divide the model's heads of ")
+
+
+def test_check_of_an_own_module_knows_how_it_can_be_spread(file):
+    own = ["model.module=net.py:build", "train.learning_rate=1", "layout.pipeline=2"]
+    result = CliRunner().invoke(app, ["check", str(file), *own])
+    assert isinstance(result.exception, IllegalLayout)
 
 
 def test_schema_prints_both_forms():

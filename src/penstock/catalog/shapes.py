@@ -4,6 +4,20 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
+class RopeScaling:
+    """Llama 3.1's way to a longer context: slow rotations are slowed further, fast ones are kept.
+
+    A rotation is slow when it turns less than `low` times in the `original` context, fast when it
+    turns more than `high` times; in between, the two are mixed.
+    """
+
+    factor: float  # slow rotations are divided by it
+    low: float
+    high: float
+    original: int  # context of the first training, tokens
+
+
+@dataclass(frozen=True)
 class ModelShape:
     """A decoder-only transformer. Widths are in elements; an absent part is 0 or None."""
 
@@ -16,7 +30,9 @@ class ModelShape:
     tied: bool = False  # the head shares the embedding
     head_dim: int | None = None  # None: hidden / heads
     context: int = 2048  # longest sequence the shape was made for, tokens
+    window: int = 0  # tokens that a token sees, itself included; 0: all before it
     rope_theta: float = 10_000.0
+    rope_scaling: RopeScaling | None = None
     norm_eps: float = 1e-5
     qk_norm: bool = False  # RMSNorm on each head's query and key
     attention_bias: bool = False  # biases on q, k, v
@@ -27,6 +43,9 @@ class ModelShape:
     expert_ffn: int = 0  # inner width of one routed expert
     shared_experts: int = 0  # experts every token visits, each expert_ffn wide
     dense_layers: int = 0  # leading layers that keep a dense ffn
+    router: str = "softmax"  # scores of the experts: "softmax" over all, or "sigmoid" of each
+    router_normalised: bool = True  # the weights of the chosen experts add up to one
+    routed_scale: float = 1.0  # what the routed experts give is multiplied by this
     # Multi-head latent attention (DeepSeek): 0 kv_rank is ordinary attention.
     q_rank: int = 0  # 0: full-rank query
     kv_rank: int = 0
@@ -37,6 +56,12 @@ class ModelShape:
     @property
     def head_width(self) -> int:
         return self.head_dim or self.hidden // self.heads
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence that is trained as the model was made: up to its window it
+        makes no difference that there is one."""
+        return min(self.context, self.window or self.context)
 
     @property
     def moe(self) -> bool:
@@ -83,18 +108,18 @@ class ModelShape:
         head = 0 if self.tied else self.embedding_params()
         return self.embedding_params() + layers + self.hidden + head
 
-    def flops_per_token(self, sequence: int) -> float:
+    def flops_per_token(self, sequence: int, frozen: bool = False) -> float:
         """Forward and backward work of one token.
 
         6 × matmul parameters + 12 × layers × width × sequence. Attention is counted in full (not
         halved for the causal mask), as the common MFU does; the input embedding is a look-up and
-        counts nothing.
+        counts nothing. `frozen` weights have no gradients, so that 4 of the 6 are left.
         """
         matmul = self.params(active=True) - (0 if self.tied else self.embedding_params())
         width = self.heads * (
             (self.rope_dim + self.nope_dim + self.v_dim) / 2 if self.kv_rank else self.head_width
         )
-        return 6.0 * matmul + 12.0 * self.layers * width * sequence
+        return (4.0 if frozen else 6.0) * matmul + 12.0 * self.layers * width * sequence
 
     def with_vocab(self, vocab: int) -> "ModelShape":
         return replace(self, vocab=vocab)

@@ -17,6 +17,9 @@ def generate(
         float, typer.Option(help="0 always takes the likeliest.", min=0.0)
     ] = 0.8,
     seed: Annotated[int, typer.Option(help="Another seed, another text.")] = 0,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="The text is a user's turn; write the answer.")
+    ] = False,
     root: Root = "runs",
     json: Json = False,
 ) -> None:
@@ -26,8 +29,8 @@ def generate(
     folder = find(run, root)
     from penstock.train.write import write
 
-    written = write(folder, text, tokens, temperature, seed)
+    written = write(folder, text, tokens, temperature, seed, chat)
     if json:
         print_json({"run": folder.name, "prompt": text, "text": written})
     else:
-        sys.stdout.write(text + written + "\n")
+        sys.stdout.write(("" if chat else text) + written + "\n")

@@ -15,11 +15,20 @@ def init(
     force: Annotated[
         bool, typer.Option("--force", help="Write over a file that is there.")
     ] = False,
+    model: Annotated[
+        str | None, typer.Option("--model", help="For finetune: a model's folder, or hf:org/name.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", help="For finetune: your examples, a JSONL file.")
+    ] = None,
     json: show.Json = False,
 ) -> None:
     """Write a short run file that works here."""
-    write(kind, out, force)
+    left = write(kind, out, force, model, data)
+    following = f"penstock {'check' if left else 'train'} {out}"
     if json:
-        show.print_json({"file": str(out), "kind": kind, "next": f"penstock train {out}"})
-    else:
-        show.out.print(f"Wrote {out}. Next: penstock train {out}", markup=False, soft_wrap=True)
+        told = {"file": str(out), "kind": kind, **({"fill_in": left} if left else {})}
+        show.print_json({**told, "next": following})
+        return
+    fill_in = f" Fill in {' and '.join(left)}." if left else ""
+    show.out.print(f"Wrote {out}.{fill_in} Next: {following}", markup=False, soft_wrap=True)

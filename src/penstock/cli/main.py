@@ -12,6 +12,7 @@ from penstock.cli.backtest import backtest
 from penstock.cli.catalog import catalog
 from penstock.cli.check import check
 from penstock.cli.data import data
+from penstock.cli.export import export
 from penstock.cli.generate import generate
 from penstock.cli.init import init
 from penstock.cli.plan import plan
@@ -28,11 +29,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 EVERYDAY: list[Callable[..., None]] = [
-    init, check, plan, train, ls, status, logs, stop, report, generate
+    init, check, plan, train, ls, status, logs, stop, report, generate, export
 ]  # fmt: skip
 # In the design and not built yet: said plainly, rather than "no such command".
 NOT_YET = (
-    "watch", "export", "compare", "simulate", "rent",
+    "watch", "compare", "simulate", "rent",
     "doctor", "drill", "checkpoint",
 )  # fmt: skip
 WHAT_IF: list[Callable[..., None]] = [backtest]

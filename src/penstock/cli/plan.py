@@ -10,6 +10,7 @@ from penstock.errors import PenstockError, RunFailed
 from penstock.run.file import Run
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
+from penstock.run.settle import settled
 
 
 def plan(
@@ -55,7 +56,7 @@ def plan(
     from penstock.plan.cluster import machine_for
     from penstock.plan.make import make
 
-    run = load(file, overrides or [])
+    run = settled(load(file, overrides or []))
     if calibrate:
         _fold(run)
     found = machine_for(run)

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.show import Json, out, print_json
-from penstock.errors import RunFailed
+from penstock.errors import PenstockError, RunFailed
 from penstock.meter.clock import now
 
 BEGAN = now()  # the run's clock starts with the command, imports included
@@ -24,9 +24,22 @@ def train(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start anew; the old run folder is kept aside.")
     ] = False,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=A,B,C",
+            help="Train once with each value, one run after the other, and compare them; several "
+            "--vary are combined. Given again, it goes on where it was.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Train a model. A run that exists goes on where it was."""
+    if vary:
+        if fork:
+            raise PenstockError("--fork and --vary: a sweep starts runs of its own; give one")
+        _sweep(run_file, overrides or [], vary, fresh, json)
+        return
     from penstock.run.folder import RunFolder
     from penstock.run.load import load
     from penstock.watch.report import screen, summary
@@ -51,3 +64,31 @@ def train(
         out.print(screen(folder))
     if failed:
         raise failed
+
+
+def _sweep(file: str, overrides: list[str], vary: list[str], fresh: bool, json: bool) -> None:
+    from penstock.launch.vary import Ended, train_all, variants
+    from penstock.watch.terminal import Terminal, for_stdout
+    from penstock.watch.varied import table, varied
+
+    every = variants(file, overrides, vary)
+    shown: list[Terminal] = []
+
+    def display() -> Terminal:
+        shown.append(for_stdout(quiet=json))
+        return shown[-1]
+
+    ended: list[Ended] = []
+    for end in train_all(every, display, fresh, BEGAN):
+        shown[-1].close()
+        name, place = end.variant.run.name, f"{len(ended) + 1} of {len(every)}"
+        shown[-1].console.print(f"{name} ({place}): {end.error or 'over'}", markup=False)
+        ended.append(end)
+    found = varied(every, ended)
+    if json:
+        print_json(found)
+    else:
+        out.print(table(found))
+    failed = [end.variant.run.name for end in ended if end.error]
+    if failed:
+        raise RunFailed(f"{len(failed)} of {len(every)} runs failed: {', '.join(failed)}")

@@ -17,6 +17,7 @@ from penstock.data.chat_template import DEFAULT, Template
 from penstock.data.dedup_columns import Columns, read_columns
 from penstock.data.fast_tokens import REFERENCE, FastTokenizer
 from penstock.data.recipe import Recipe
+from penstock.data.recipe_tokens import PLAIN
 from penstock.data.token_special import END, Special, parse, read_special, with_special
 from penstock.data.token_train import train_tokenizer
 from penstock.data.tokenizer import load_engine, vocabulary
@@ -66,12 +67,14 @@ def read_template(recipe: Recipe) -> str | None:
     path = recipe.tokens.chat_template
     if path is None:
         return None
+    if path == PLAIN:
+        return DEFAULT
     try:
         return Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise PenstockError(
-            f"tokens.chat_template = {path!r} cannot be read: {error}. Give a file with a template "
-            "in Jinja, or leave it out for the tokenizer's own."
+            f"chat_template = {path!r} cannot be read: {error}. Give a file with a template "
+            f'in Jinja, "{PLAIN}", or leave it out for the tokenizer\'s own.'
         ) from None
 
 

@@ -41,25 +41,36 @@ def open_dataset(
     progress: Progress | None = None,
     tokenizer: str | None = None,
     vocab: int | None = None,
+    pack: int = 0,
+    chat_template: str | None = None,
 ) -> Dataset:
     """Opens what `[data] dataset` may be, and builds it first where that is needed.
 
     A name (`stdlib` is built at first use), name@version, a recipe, the folder or URL of a built
     dataset, or raw files: a file, folder, glob, URL or `hf:org/name`. What lies at a path goes
-    before a dataset of that name. `tokenizer` and `vocab` are for raw files.
+    before a dataset of that name. `tokenizer` and `vocab` are for raw files; if these are
+    conversations, `pack` and `chat_template` too.
     """
     home = datasets_home()
+
+    def raw() -> Dataset:
+        from penstock.data.build import build
+        from penstock.data.recipe_raw import raw_recipe
+
+        recipe = raw_recipe(spec, tokenizer, vocab, pack, chat_template)
+        return build(recipe, watcher=_Told(progress) if progress else None)
+
     if spec == stdlib.NAME:
         return _open_stdlib(home, progress)
     if is_url(spec):
-        return Dataset.open(spec) if _is_dataset(spec) else _raw(spec, progress, tokenizer, vocab)
+        return Dataset.open(spec) if _is_dataset(spec) else raw()
     path = Path(spec).expanduser()
     if path.suffix == ".toml" and path.is_file():
         return _recipe(path, progress)
     if (path / MANIFEST).is_file():
         return Dataset.open(path)
     if spec.startswith("hf:") or (spec and path.exists()) or has_magic(spec):
-        return _raw(spec, progress, tokenizer, vocab)
+        return raw()
     name, _, version = spec.partition("@")
     if not _NAME.fullmatch(name):
         raise PenstockError(
@@ -150,14 +161,6 @@ def _recipe(path: Path, progress: Progress | None) -> Dataset:
     from penstock.data.recipe_load import load_recipe
 
     return build(load_recipe(path), watcher=_Told(progress) if progress else None)
-
-
-def _raw(spec: str, progress: Progress | None, tokenizer: str | None, vocab: int | None) -> Dataset:
-    from penstock.data.build import build
-    from penstock.data.recipe import Recipe
-
-    recipe = Recipe.default(spec, tokenizer, vocab)
-    return build(recipe, watcher=_Told(progress) if progress else None)
 
 
 class _Told:

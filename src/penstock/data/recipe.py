@@ -5,6 +5,7 @@ give an equal version wherever they lie and whoever builds them.
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +20,7 @@ from penstock.data.recipe_clean import Cleaning, CleanSection, Preset
 from penstock.data.recipe_dedup import DecontaminateSection, DedupSection
 from penstock.data.recipe_label import LabelSection
 from penstock.data.recipe_source import SourceSection, is_remote, rooted
-from penstock.data.recipe_tokens import ShardsSection, TokensSection
+from penstock.data.recipe_tokens import LEAST_PACK, PLAIN, ShardsSection, TokensSection
 from penstock.run.file import Name, read_name
 from penstock.run.section import Section, Wrong
 
@@ -39,22 +40,34 @@ class Recipe(Section):
     shards: ShardsSection = Field(ShardsSection(), description="How it lies on disk.")
 
     @classmethod
-    def default(cls, what: str, tokenizer: str | None = None, vocab: int | None = None) -> Self:
+    def default(
+        cls,
+        what: str,
+        tokenizer: str | None = None,
+        vocab: int | None = None,
+        rows: Mapping[str, str] | None = None,
+        pack: int = 0,
+        chat_template: str | None = None,
+    ) -> Self:
         """For raw files that a run names without a recipe.
 
-        They are taken for what the user wants to train on: repaired, scrubbed and freed of copies,
-        but not filtered. `what` is a path (from here), a URL or `hf:org/name`.
+        They are taken for what the user wants to train on: text is repaired, scrubbed and freed of
+        copies, but not filtered. Conversations, whose fields are `rows`, are used as they are, all
+        of them, and packed. `what` is a path (from here), a URL or `hf:org/name`.
         """
-        tokens = {"tokenizer": tokenizer or "train"} | ({"vocab": vocab} if vocab else {})
-        source = SourceSection(path=rooted(what, Path.cwd()))
-        return cls.model_validate(
-            {
-                "name": _name_of(source.label),
-                "source": [{"path": source.path}],
-                "clean": {"preset": "code"},
-                "tokens": tokens,
-            }
-        )
+        tokens: dict[str, Any] = {"tokenizer": tokenizer or "train"}
+        tokens |= {"vocab": vocab} if vocab else {}
+        source = SourceSection(path=rooted(what, Path.cwd()), **(rows or {}))
+        table: dict[str, Any] = {
+            "name": _name_of(source.label),
+            "source": [{"path": source.path, **(rows or {})}],
+            "clean": {"preset": "none" if source.is_chat else "code"},
+            "tokens": tokens,
+        }
+        if source.is_chat:
+            table["dedup"] = {"documents": False, "near": False}
+            tokens |= {"pack": pack if pack >= LEAST_PACK else 0, "chat_template": chat_template}
+        return cls.model_validate(table)
 
     def rooted(self, folder: Path) -> Self:
         """The same recipe with paths that hold from anywhere."""
@@ -81,7 +94,9 @@ class Recipe(Section):
         given, template = self.tokens.tokenizer, self.tokens.chat_template
         is_path = given != "train" and not is_remote(given) and Path(rooted(given, folder)).exists()
         found = {"tokenizer": rooted(given, folder)} if is_path else {}
-        return found | ({"chat_template": rooted(template, folder)} if template else {})
+        if template and template != PLAIN:
+            found["chat_template"] = rooted(template, folder)
+        return found
 
     def to_table(self) -> dict[str, Any]:
         """What the file says, without what it leaves to defaults; paths are absolute."""

@@ -12,6 +12,7 @@ from penstock.run.machine_fields import Size
 from penstock.run.section import Section, Text, Wrong, whole
 
 LEAST_PACK = 16  # tokens
+PLAIN = "default"  # what `chat_template` says for the plain template of ours
 
 Vocab = Annotated[
     int,
@@ -34,8 +35,8 @@ class TokensSection(Section):
     )
     chat_template: Text | None = Field(
         None,
-        description="File with the template (Jinja) of conversations; the tokenizer's own if not "
-        "given.",
+        description="File with the template (Jinja) of conversations; `default`: a plain one of "
+        "Penstock; the tokenizer's own if not given.",
     )
     loss: Literal["assistant", "last", "all"] = Field(
         "assistant",

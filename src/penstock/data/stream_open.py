@@ -23,11 +23,12 @@ from penstock.run.file import Run
 def open_first(run: Run, progress: Progress | None = None) -> list[Dataset]:
     """The datasets of a new run, in the order of the file."""
     shape = run.model.base()
-    vocab = shape.vocab if shape else None
+    vocab = (shape.vocab if shape else None) or None
+    # A raw source is tokenized for the model that will read it.
+    tokenizer, template = run.model.tokenizer(), run.data.chat_template
     with _cache_of(run):
         return [
-            # A raw source is tokenized for the model that will read it.
-            open_dataset(spec, progress, run.model.from_, vocab or None)
+            open_dataset(spec, progress, tokenizer, vocab, run.sequence, template)
             for spec, _ in run.data.parts
         ]
 

@@ -67,6 +67,15 @@ def load_tokenizer(
     return kept, special
 
 
+def has_template(where: str | Path) -> bool:
+    """Whether the tokenizer there brings a chat template; `where` as for `load_tokenizer`."""
+    content, beside, _ = _find(where)
+    if _template(where, beside):
+        return True
+    own = stored(parse(content))
+    return bool(own and own.template)
+
+
 _Beside = dict[str, Any]  # file name → its JSON, or the text of the template
 
 

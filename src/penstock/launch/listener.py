@@ -24,7 +24,7 @@ class Listener:
         """The ranks are about to start."""
 
     def fault(self, rank: int, reason: str, action: str) -> None:
-        """A rank failed; the supervisor will `restart` or `give_up`."""
+        """A rank failed; the supervisor will `restart`, `restart with LAYOUT` or `give_up`."""
 
     def stopping(self) -> None:
         """Somebody asked for a stop by a signal; the ranks save first."""

@@ -22,7 +22,9 @@ from torch.distributed.elastic.multiprocessing import start_processes
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs, SubprocessContext
 
 from penstock.guard.published import published, step_of
+from penstock.home import home
 from penstock.launch.listener import Listener
+from penstock.launch.replan import Replanner
 from penstock.ledger.journal import SupervisorJournal
 from penstock.ledger.readers import Event, next_attempt, read_events, read_steps
 from penstock.ledger.records import file_name
@@ -94,6 +96,7 @@ class Local:
     allowed: int  # guard.restarts
     timeout_s: float  # guard.timeout
     listener: Listener  # the display lives in it
+    replanner: Replanner  # for ranks that run out of memory
     deterministic: bool = False
     limit: Limit | None = None  # [budget], as a moment of the clock
     last_reason: str = ""  # of the last fault
@@ -116,7 +119,7 @@ class Local:
                 ended = self._ended(attempt)
                 state, action = restart.decide(state, ended)
                 if action != "finish":
-                    self._record_fault(attempt, fault, ended, action)
+                    action = self._record_fault(attempt, fault, ended, action)
                 if action == "restart" and self.stop_seen:
                     return Outcome("stopped", "a rank failed while the run was stopping")
                 if action == "restart" and self._over():
@@ -207,6 +210,9 @@ class Local:
             # Ranks of one machine talk over loopback, whatever its host name resolves to.
             "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
         }
+        # Compiled kernels outlive the attempt: a restart finds them instead of making them again.
+        for name, folder in (("TORCHINDUCTOR_CACHE_DIR", "torch"), ("TRITON_CACHE_DIR", "triton")):
+            env[name] = os.environ.get(name) or str(home() / "compiled" / folder)
         if self.deterministic:
             env["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # what cuBLAS needs to repeat itself
         return env
@@ -231,13 +237,21 @@ class Local:
 
     def _record_fault(
         self, attempt: int, fault: Fault, ended: restart.Ended, action: restart.Action
-    ) -> None:
-        # A rank that vanished without a word is the one to name; its peers only noticed.
+    ) -> restart.Action:
+        """Puts it on record; what is done now, which is to give up where nothing smaller is left.
+
+        A rank that was full is the one to name, or one that vanished without a word; its peers only
+        noticed.
+        """
+        full = [rank for rank, result in enumerate(ended.results) if result == "oom"]
         silent = [rank for rank in fault.died if ended.results[rank] is None]
-        rank = (silent or fault.died or [0])[0]
+        rank = (full or silent or fault.died or [0])[0]
         said = str(self._end(attempt, rank).get("error", ""))
-        reason = fault.words or (fault.how_died(rank) if silent else said)
+        reason = fault.words or (fault.how_died(rank) if silent and not full else said)
         self.last_reason = reason
+        layout = self.replanner.take(attempt) if action == "replan" else None
+        if action == "replan":
+            action = "restart" if layout else "give_up"
         since = self._stopped_since(attempt, fault.t)
         self.journal.event(
             "fault",
@@ -248,7 +262,9 @@ class Local:
             reason=reason,
             action=action,
         )
-        self._show(lambda: self.listener.fault(rank, reason, action))
+        now_on = f"{action} with {layout}" if layout else action
+        self._show(lambda: self.listener.fault(rank, reason, now_on))
+        return action
 
     def _stopped_since(self, attempt: int, t: float) -> float:
         """When work stopped: at the fault, or long before when the ranks hung until a timeout."""
@@ -271,6 +287,8 @@ class Local:
             if result == "refused":
                 end = self._end(attempt, rank)
                 return Outcome("failed", str(end["error"]), int(str(end["exit_code"])))
+        if "oom" in ended.results:
+            return Outcome("failed", f"{self.last_reason}\n{self.replanner.advice()}", 1)
         full = shutil.disk_usage(self.folder.path).free < FULL_BYTES
         last = self.last_reason + ("; the disk is full" if full else "")
         tries = f"{self.allowed + 1} tries in a row" if self.allowed else "the only try"

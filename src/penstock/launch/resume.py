@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from penstock.errors import PenstockError
 from penstock.files import write_atomic
 from penstock.guard import checkpoint
+from penstock.guard.differences import differences
 from penstock.ledger.readers import read_events
 from penstock.ledger.records import SUPERVISOR
+from penstock.model.open_names import is_buffer, tensors
+from penstock.run.adapter import matrices
 from penstock.run.diff import Change, describe, diff, keep_choices
 from penstock.run.file import Run, read_name
 from penstock.run.folder import RunFolder
@@ -47,6 +50,38 @@ def how_to_go_on(folder: RunFolder, run: Run) -> How:
     finished = last_result(folder) == "done" and not lengthened
     # What the file leaves open stays as it was chosen first: a longer run keeps its batch.
     return How(keep_choices(old, run), step, finished, True, tuple(changes))
+
+
+def refuse_other_weights(folder: RunFolder, run: Run, vocab: int) -> None:
+    """A checkpoint of another model (copied here, or the open model has changed) is told at once.
+
+    What a module of the user's own has is known only once it is built: there the ranks tell.
+    """
+    saved = checkpoint.every(folder.checkpoints)
+    if run.model.module or not saved:
+        return
+    held = saved[0].scalars.get("weights", {})
+    found = {name: size for name, size in held.items() if not is_buffer(name)}
+    if found and (what := differences(found, _weights(run, vocab))):
+        raise PenstockError(
+            f"{saved[0].path}: a checkpoint of another model than [model] describes: {what}. Put "
+            "the file or the model back as it was, or begin again with `--fresh`"
+        )
+
+
+def _weights(run: Run, vocab: int) -> dict[str, tuple[int, ...]]:
+    """What the run trains, by name."""
+    shape, adapter = run.model.shape(vocab), run.model.adapter
+    if adapter is None:
+        return {name: size for name, size in tensors(shape).items() if not is_buffer(name)}
+    wanted: dict[str, tuple[int, ...]] = {}
+    for layer in range(shape.layers):
+        for name, inputs, outputs in matrices(shape, layer):
+            if name.rpartition(".")[2] in adapter.parts:
+                at = f"layers.{layer}.{name}"
+                wanted[f"{at}.adapter_a"] = (adapter.rank, inputs)
+                wanted[f"{at}.adapter_b"] = (outputs, adapter.rank)
+    return wanted
 
 
 def last_result(folder: RunFolder) -> str | None:

@@ -9,13 +9,22 @@ from penstock.data.stream import Stream
 from penstock.data.stream_open import kept, open_again, stream_of
 from penstock.errors import PenstockError, RunFailed
 from penstock.files import write_atomic
-from penstock.launch import foresee
+from penstock.launch import foresee, open_model
 from penstock.launch.listener import Listener
 from penstock.launch.local import Limit, Local, Outcome
-from penstock.launch.resume import archive, fork_from, how_to_go_on, renamed
+from penstock.launch.replan import Replanner
+from penstock.launch.replan import kept as kept_layout
+from penstock.launch.resume import (
+    archive,
+    fork_from,
+    how_to_go_on,
+    refuse_other_weights,
+    renamed,
+)
 from penstock.ledger.journal import SupervisorJournal
 from penstock.meter import devices
 from penstock.meter.clock import now
+from penstock.plan import legal
 from penstock.plan.dataset import Sizes, fitted, refuse_epochs_of_a_mixture
 from penstock.plan.layout import Layout, choose
 from penstock.run.diff import closed
@@ -23,6 +32,7 @@ from penstock.run.file import Run
 from penstock.run.folder import RunFolder
 from penstock.run.notyet import refuse
 from penstock.run.save import save
+from penstock.run.settle import settled
 
 
 def start(
@@ -35,6 +45,7 @@ def start(
     """Train `run` to its end on this machine. Everything is recorded in the folder returned."""
     listener, began = listener or Listener(), began or now()
     refuse(run)
+    run = settled(run)
     machine = devices.find()
     listener.found(str(machine))
     source = RunFolder(run.folder)
@@ -74,11 +85,14 @@ def _launch(
 ) -> None:
     before = folder.read_plan()
     run, layout, plan = _prepare(run, before, machine, listener)
+    refuse_other_weights(folder, run, plan["vocab"])
     limit = foresee.limit(run, folder, layout.ranks, began)
-    if "forked_from" in before:
-        plan["forked_from"] = before["forked_from"]
+    for name in ("forked_from", "replanned"):
+        if name in before:
+            plan[name] = before[name]
 
     folder.make()
+    open_model.keep(run, folder.open_model)
     for what in ("stop", "save"):
         folder.granted(what)  # wishes of an earlier life
     save(run, folder.run_file)
@@ -112,6 +126,7 @@ def _supervise(
             allowed=run.guard.restarts,
             timeout_s=run.guard.timeout,
             listener=listener,
+            replanner=Replanner(run, folder, journal),
             deterministic=run.train.deterministic,
             limit=limit,
         ).run()
@@ -132,7 +147,9 @@ def _prepare(
     What can be refused is, before the folder says there is a run.
     """
     refuse_epochs_of_a_mixture(run)
+    open_model.fetch(run)
     datasets = open_again(run, before, listener.progress)
+    open_model.refuse_other_data(run, datasets)
     run = closed(fitted(run, [dataset.manifest for dataset in datasets]))
     stream = stream_of(run, datasets)
     if run.batch_samples > stream.samples:
@@ -148,7 +165,7 @@ def _prepare(
     ranks = machine.ranks(run.cluster.accelerators)
     if run.cluster.accelerators == "all" and run.layout is None:
         ranks = min(ranks, run.batch_samples)  # more would only add up zeros
-    layout = _layout(run, stream, machine, ranks)
+    layout = kept_layout(before, _layout(run, stream, machine, ranks), str(machine))
     plan = _plan(run, stream, layout, machine)
     held_out_tokens = stream.held_out * run.sequence
     sizes = Sizes(stream.vocab, stream.samples, held_out_tokens)
@@ -159,17 +176,27 @@ def _prepare(
 def _layout(run: Run, stream: Stream, machine: devices.Devices, ranks: int) -> Layout:
     shape = None if run.model.module else run.model.shape(stream.vocab)
     if shape is not None and shape.vocab < stream.vocab:
+        what = f"the tokenizer of {stream.id} has {stream.vocab} tokens"
+        if run.model.from_:
+            raise PenstockError(
+                f'model.from = "{run.model.from_}": {what}, and the embedding of the model '
+                f"{shape.vocab}. Name raw files in data.dataset, which are then read with the "
+                "model's own tokenizer"
+            )
         raise PenstockError(
-            f"model.vocab = {shape.vocab}: the tokenizer of {stream.id} has {stream.vocab} "
-            f"tokens; set model.vocab = {stream.vocab} or more"
+            f"model.vocab = {shape.vocab}: {what}; set model.vocab = {stream.vocab} or more"
         )
     planned = foresee.layout_of(run, stream.vocab) if shape is not None else None
-    return planned or choose(run, shape, run.sequence, ranks, machine.kind, machine.memory_bytes)
+    layout = planned or choose(run, shape, run.sequence, ranks, machine.kind, machine.memory_bytes)
+    legal.refuse(run, shape, layout, machine.name or machine.kind)
+    return layout
 
 
 def _plan(run: Run, stream: Stream, layout: Layout, machine: devices.Devices) -> dict[str, Any]:
     """What was decided before the launch, kept with the run."""
     shape = None if run.model.module else run.model.shape(stream.vocab)
+    adapter = run.model.adapter
+    frozen = adapter is not None
     return {
         "device": machine.kind,
         "device_name": machine.name,
@@ -181,7 +208,8 @@ def _plan(run: Run, stream: Stream, layout: Layout, machine: devices.Devices) ->
         "samples": stream.samples,
         "held_out": stream.held_out,
         "params": shape.params() if shape else None,
-        "flops_per_token": shape.flops_per_token(run.sequence) if shape else None,
+        **({"trained": adapter.trained(shape)} if shape and adapter else {}),
+        "flops_per_token": shape.flops_per_token(run.sequence, frozen) if shape else None,
         "steps": run.steps(stream.samples),
         "batch_tokens": run.batch_tokens,
         "sequence": run.sequence,

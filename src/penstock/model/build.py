@@ -9,19 +9,18 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import xxhash
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
 from penstock.model.decoder import Decoder, init_std
+from penstock.model.put import generator_of, put
 
 
-def decoder_on_meta(shape: ModelShape) -> Decoder:
-    """The decoder without memory; `fill` gives it weights after it has been sharded."""
+def decoder_on_meta(shape: ModelShape, layers: range | None = None) -> Decoder:
+    """The decoder (or some layers) without memory; `fill` gives it weights once it is sharded."""
     with torch.device("meta"):
-        return Decoder(shape)
+        return Decoder(shape, layers)
 
 
 @torch.no_grad()
@@ -31,23 +30,17 @@ def fill(model: Decoder, device: torch.device, seed: int) -> None:
     Every rank draws the whole tensor and keeps its part: one tensor at a time, and nothing is sent.
     """
     model.to_empty(device=device)
+    for buffer in model.buffers():
+        buffer.zero_()
     for name, param in model.named_parameters():
         if name.endswith("norm.weight"):
             param.fill_(1.0)
         elif name.endswith("bias"):
             param.zero_()
         else:
-            draw = torch.Generator(device).manual_seed(
-                xxhash.xxh3_64_intdigest(f"{seed}:{name}".encode()) >> 1
-            )
+            draw = generator_of(name, seed, device)
             whole = torch.empty(param.shape, dtype=param.dtype, device=device)
-            whole.normal_(0.0, init_std(name, model.shape), generator=draw)
-            if isinstance(param, DTensor):
-                # src_data_rank=None: every rank has the same `whole`, so no collective is needed.
-                whole = distribute_tensor(
-                    whole, param.device_mesh, param.placements, src_data_rank=None
-                )
-            param.copy_(whole)
+            put(param, whole.normal_(0.0, init_std(name, model.shape), generator=draw))
 
 
 def user_module(spec: str, seed: int) -> nn.Module:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Logits of a chunk take 1 GiB in bf16; larger matmuls are no faster.
+# Logits of a chunk take 1 GiB in bf16; a larger one is no faster.
 CHUNK_ELEMENTS = 2**29
 # (logits_nv, targets_n, counted_n) -> losses_n; the logits become the gradient of their sum.
 Rule = Callable[[Tensor, Tensor, Tensor | None], Tensor]
@@ -27,16 +27,19 @@ def summed_cross_entropy(
     targets_bs: Tensor,
     counted_bs: Tensor | None = None,
     rule: Rule | None = None,
+    words: int | None = None,
 ) -> Tensor:
     """The sum over the targets that count (None: all of them), in fp32 or wider.
 
-    `rule` stands for `to_gradients_` where other ranks have logits of the same tokens.
+    `rule` stands for `to_gradients_` where other ranks have logits of the same tokens, and `words`
+    is the most that any of them has: they must cut the same chunks.
     """
     wanted = torch.is_grad_enabled() and (x_bsd.requires_grad or head_vd.requires_grad)
     counted_n = None if counted_bs is None else counted_bs.flatten()
     x_nd = x_bsd.flatten(0, -2)
     head_vd, targets_n = head_vd.to(x_bsd.dtype), targets_bs.flatten()
-    return _Summed.apply(x_nd, head_vd, targets_n, counted_n, wanted, rule or to_gradients_)
+    rows = max(128, CHUNK_ELEMENTS // (words or len(head_vd)) // 128 * 128)
+    return _Summed.apply(x_nd, head_vd, targets_n, counted_n, wanted, rows, rule or to_gradients_)
 
 
 class _Summed(torch.autograd.Function):
@@ -48,41 +51,36 @@ class _Summed(torch.autograd.Function):
         targets_n: Tensor,
         counted_n: Tensor | None,
         wanted: bool,
+        rows: int,
         rule: Rule,
     ) -> Tensor:
         wide = torch.promote_types(x_nd.dtype, torch.float32)
         loss = torch.zeros((), dtype=wide, device=x_nd.device)
         dx_nd = torch.empty_like(x_nd) if wanted and ctx.needs_input_grad[0] else None
-        # Summed over chunks in fp32: in bf16 each addition would round.
-        dhead_vd = (
-            torch.zeros_like(head_vd, dtype=wide) if wanted and ctx.needs_input_grad[1] else None
-        )
-        rows = max(128, CHUNK_ELEMENTS // len(head_vd) // 128 * 128)
+        dhead_vd = None
         for at in range(0, len(x_nd), rows):
             part = slice(at, at + rows)
             logits_nv = x_nd[part] @ head_vd.T
-            counted = None if counted_n is None else counted_n[part]
-            losses_n = rule(logits_nv, targets_n[part], counted)
-            loss += losses_n.sum()
+            counted_part = None if counted_n is None else counted_n[part]
+            loss += rule(logits_nv, targets_n[part], counted_part).sum()
             if dx_nd is not None:
                 torch.mm(logits_nv, head_vd, out=dx_nd[part])
-            if dhead_vd is not None:
-                add_product_(dhead_vd, logits_nv.T, x_nd[part])
+            if wanted and ctx.needs_input_grad[1]:
+                # Chunks are summed in fp32: in bf16 each addition would round.
+                dhead_vd = product(logits_nv.T, x_nd[part], wide, dhead_vd)
             del logits_nv  # before the next chunk's are made
         ctx.save_for_backward(dx_nd, dhead_vd)
-        ctx.dtype = head_vd.dtype
+        ctx.dtype = x_nd.dtype
         return loss
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor | None, ...]:
-        dx_nd, dhead_vd = ctx.saved_tensors
-        return scaled(dx_nd, dloss, ctx.dtype), scaled(dhead_vd, dloss, ctx.dtype), None, None, None
-
-
-def scaled(x: Tensor | None, factor: Tensor, dtype: torch.dtype) -> Tensor | None:
-    """The product in `dtype`, in one pass."""
-    return None if x is None else torch.mul(x, factor, out=torch.empty_like(x, dtype=dtype))
+        dx_nd, dhead_vd = (
+            None if saved is None else scaled(saved, dloss, ctx.dtype)
+            for saved in ctx.saved_tensors
+        )
+        return dx_nd, dhead_vd, None, None, None, None, None
 
 
 def to_gradients_(logits_nv: Tensor, targets_n: Tensor, counted_n: Tensor | None) -> Tensor:
@@ -105,11 +103,25 @@ def to_gradients_(logits_nv: Tensor, targets_n: Tensor, counted_n: Tensor | None
     return losses_n
 
 
-def add_product_(sum_vd: Tensor, a_vn: Tensor, b_nd: Tensor) -> None:
-    """sum += a @ b, where the sum may be wider than the factors."""
-    if sum_vd.dtype == a_vn.dtype:
-        sum_vd.addmm_(a_vn, b_nd)
-    elif sum_vd.is_cuda:
-        torch.addmm(sum_vd, a_vn, b_nd, out_dtype=sum_vd.dtype, out=sum_vd)
-    else:
-        sum_vd += a_vn @ b_nd
+def product(a: Tensor, b: Tensor, dtype: torch.dtype, onto: Tensor | None) -> Tensor:
+    """a @ b in a `dtype` that may be wider, added to `onto`."""
+    if onto is None:
+        return torch.mm(a, b, out_dtype=dtype) if _widens(a, dtype) else (a @ b).to(dtype)
+    if a.dtype == dtype:
+        return onto.addmm_(a, b)
+    if _widens(a, dtype):
+        return torch.addmm(onto, a, b, out_dtype=dtype, out=onto)
+    return onto.add_(a @ b)
+
+
+def _widens(a: Tensor, dtype: torch.dtype) -> bool:
+    """Whether a matmul can give its sums as they are, before they are rounded: on CUDA only."""
+    return a.is_cuda and a.dtype != dtype
+
+
+def scaled(x: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:
+    if x.is_cuda and factor.dtype != torch.float64:
+        from penstock.model import loss_kernel
+
+        return loss_kernel.scaled(x, factor, dtype)
+    return (x.to(factor.dtype) * factor).to(dtype)

@@ -7,12 +7,16 @@ from functools import lru_cache
 from glob import has_magic
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from penstock.data.manifest import MANIFEST, Manifest, read_manifest
 from penstock.data.remote_store import Store, is_url
 from penstock.errors import PenstockError
 from penstock.home import home
 from penstock.run.file import Run
+
+if TYPE_CHECKING:
+    from penstock.data.recipe import Recipe
 
 STDLIB = "stdlib"  # as data/stdlib.py has it, which needs numpy
 _PATIENCE_S = 3.0  # a plan answers soon, also where the store cannot be reached
@@ -32,6 +36,30 @@ def built(run: Run, spec: str) -> Manifest | str:
         return _named(spec)
     except PenstockError as error:
         return f"{spec} cannot be used here: {str(error).rstrip('.')}"
+
+
+def refuse_unusable(run: Run) -> None:
+    """An error for data that no run can read: a file that is not there, rows without a template."""
+    from penstock.data.source_files import KINDS
+
+    for spec, _ in run.data.parts:
+        path = Path(spec).expanduser()
+        if is_url(spec) or spec.startswith("hf:") or has_magic(spec) or path.exists():
+            if path.exists() and path.suffix != ".toml" and not (path / MANIFEST).is_file():
+                _raw_recipe(run, spec)
+        elif "/" in spec or path.suffix in KINDS:
+            raise PenstockError(
+                f'data.dataset = "{spec}": no such file; write the path of your data, the name of '
+                "a built dataset, a URL or hf:org/name"
+            )
+
+
+def _raw_recipe(run: Run, spec: str) -> "Recipe":
+    from penstock.data.recipe_raw import raw_recipe
+
+    shape = run.model.base()
+    vocab = (shape.vocab if shape else None) or None
+    return raw_recipe(spec, run.model.tokenizer(), vocab, run.sequence, run.data.chat_template)
 
 
 def _at_url(url: str) -> Manifest | str:
@@ -59,17 +87,11 @@ def _recipe_of(run: Run, spec: str, path: Path) -> Manifest | str:
         return f"{spec} is built from the hub when the run starts; what it gives is not known yet"
     from penstock.data.build_list import build_key, list_sources
     from penstock.data.home import datasets_home, follow
-    from penstock.data.recipe import Recipe
     from penstock.data.recipe_load import load_recipe
     from penstock.data.recipe_source import is_remote
 
     recipe = path.suffix == ".toml" and path.is_file()
-    shape = run.model.base()
-    made = (
-        load_recipe(path)
-        if recipe
-        else Recipe.default(spec, run.model.from_, (shape.vocab if shape else None) or None)
-    )
+    made = load_recipe(path) if recipe else _raw_recipe(run, spec)
     if not any(is_remote(source.path) for source in made.source):
         found = follow(datasets_home(), made.name, build_key(made, list_sources(made)))
         if found:

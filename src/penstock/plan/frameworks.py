@@ -27,7 +27,8 @@ _FSDP = Software(
     name="fsdp", torch_layers=False, weight_bytes=4.0, grad_bytes=4.0, optimizer_bytes=8.0
 )
 
-# Our own trainer: eager torch; replicas agree after the last backward pass, by a vote.
+# Our decoder one operation at a time under FSDP2, as `scripts/measure_memory.py` measures it; what
+# the trainer makes of it is in `plan/own.py`. Replicas agree after the last backward pass.
 PENSTOCK = Software(name="penstock", overlap_data=False)
 
 KNOWN: tuple[tuple[str, Software], ...] = (

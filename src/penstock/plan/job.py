@@ -4,6 +4,7 @@ A run and a cluster make one; so does a row of published measurements. Time and 
 only this, so that what is checked against measurements is what plans a run.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from penstock.catalog.shapes import ModelShape
@@ -12,6 +13,16 @@ from penstock.plan.machine import Machine
 
 # The rate a precision's matmuls run at, as the catalog names rates.
 RATE_OF = {"mxfp8": "fp8", "fp8-rowwise": "fp8", "fp16": "bf16", "fp64": "fp32"}
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Bytes per parameter where a rank holds all of its weights, if that is another way."""
+
+    weights: float
+    once: float  # of a gradient that one backward pass makes
+    summed: float  # of one that several passes or replicas add to
+    master: float  # in the optimizer, beside its moments
 
 
 @dataclass(frozen=True)
@@ -33,6 +44,8 @@ class Software:
     grad_bytes: float = 4.0
     reduce_bytes: float = 4.0  # per gradient element that travels
     optimizer_bytes: float = 8.0  # per parameter, with a master copy where weights are narrow
+    matrix_saving_bytes: float = 0.0  # less of it for the layers' matrices: Muon has one moment
+    whole: Bytes | None = None  # these four where shard × context is 1; None: the same
     accumulates: bool = True  # gradients are kept over microbatches
     chunked_loss: bool = False  # all logits are never in memory at once
     offload: bool = False  # optimizer state lives on the host
@@ -47,6 +60,14 @@ class Software:
     ahead_layers: int = 0  # multi-token prediction: layers trained beside the model's own
     tables_apart: bool = False  # embedding and head are gathered one at a time, as layers are
     shards_late: bool = False  # every rank holds the whole model while it is loaded
+    chunk_logits: float = 0.0  # logits in memory at once, where that is how the loss is chunked
+    sums_aside: bool = False  # what replicas agree on stands beside the gradients of each
+    keeps_gathered: bool = False  # a pipeline's stage gathers its sharded weights once a step
+    gathers_context: bool = False  # context: all keys under a mask, not a ring of causal blocks
+    lean: bool = False  # compiled so that what is cheap to compute again is not kept
+    loss_bytes: float = 0.0  # moved per logit beside the products; 0: the usual
+    update_bytes: float = 0.0  # moved per parameter by an update; 0: the usual
+    measured: tuple[tuple[str, float], ...] = ()  # constants of time that replace the fitted ones
 
 
 @dataclass(frozen=True)
@@ -70,6 +91,8 @@ class Job:
     software: Software = field(default_factory=Software)
     adapter: Adapter | None = None
     imbalance: float | None = None  # most loaded expert over the mean; None: usual for the routing
+    # The program in another layout, where that makes a difference to what it does.
+    by_layout: Callable[[Layout], Software] | None = None
 
     @property
     def data_ways(self) -> int:
@@ -92,4 +115,5 @@ class Job:
         return self.layout.microbatch * self.sequence / self.layout.context
 
     def with_layout(self, layout: Layout) -> "Job":
-        return replace(self, layout=layout)
+        software = self.by_layout(layout) if self.by_layout else self.software
+        return replace(self, layout=layout, software=software)

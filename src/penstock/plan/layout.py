@@ -6,21 +6,29 @@ from math import prod
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
 from penstock.run.file import Run
+from penstock.run.layout import LayoutSection
 
 # Bytes per parameter that stay on the device: fp32 master weights, gradients and the two AdamW
 # moments (4 × 4), and a bf16 copy for the matmuls (2).
 STATE_BYTES_PER_PARAM = 18
+# With an adapter the weights only lie there: as the matmuls take them, or in 4 bits (and the tables
+# in 16).
+FROZEN_BYTES_PER_PARAM = {"fp64": 8.0, "fp32": 4.0, "bf16": 2.0, "fp8": 2.0, "qlora": 0.75}
 # State may fill this share of a device's memory; the rest is for activations and buffers.
 STATE_SHARE = 0.6
 # Tokens of one microbatch: enough rows to keep the matmuls busy, few enough to bound activations.
 MICROBATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
 
 
+class IllegalLayout(PenstockError):
+    """A layout that the model, the ranks or the device cannot have."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """replicate × shard × tensor × pipeline × context = ranks; experts spread inside a replica.
 
-    The fields after `recompute` are how the parts are run; the run file does not ask for them.
+    The fields after `interleave` are how the parts are run; the run file does not ask for them.
     """
 
     replicate: int = 1  # data-parallel copies
@@ -46,14 +54,20 @@ class Layout:
         """Ranks that together hold one copy of the layers and read the same sequences."""
         return self.tensor * self.pipeline * self.context
 
-    def __str__(self) -> str:
-        ways = (
+    @property
+    def ways(self) -> str:
+        """How many of each kind, in words."""
+        more = (
             f"{getattr(self, name)} {name}"
             for name in ("tensor", "pipeline", "context", "expert")
             if getattr(self, name) > 1
         )
-        parts = [f"{self.replicate} replicate × {self.shard} shard", *ways]
-        text = f"{' × '.join(parts)}, microbatch {self.microbatch}"
+        return " × ".join([f"{self.replicate} replicate × {self.shard} shard", *more])
+
+    def __str__(self) -> str:
+        text = f"{self.ways}, microbatch {self.microbatch}"
+        if self.interleave > 1:
+            text += f", {self.interleave} pieces a stage"
         return text if self.recompute == "none" else f"{text}, {self.recompute} recompute"
 
     def to_json(self) -> dict[str, int | str | bool]:
@@ -73,41 +87,71 @@ def choose(
     """The run file's layout, completed; or replicas when they fit, else the fewest shards that do.
 
     Replicas talk once a step and shards in every layer, so replicas win whenever the state fits.
+    `memory_bytes` is of one accelerator, or of the whole machine where it has none.
     """
-    asked = run.layout
-    if kind == "cpu":
-        memory_bytes //= ranks  # the ranks of a machine share it; an accelerator has its own
-    if asked and asked.shard:
-        shard = asked.shard
-    elif asked and asked.replicate:
-        shard = max(1, ranks // asked.replicate)
-    else:
-        shard = _fewest_shards(shape, ranks, memory_bytes)
-    replicate = asked.replicate if asked and asked.replicate else max(1, ranks // shard)
-    if replicate * shard != ranks:
-        raise PenstockError(
-            f"layout: replicate {replicate} × shard {shard} = {replicate * shard}, but the run has "
-            f"{ranks} rank{'s' if ranks > 1 else ''}; make the product {ranks} or set "
-            f"cluster.accelerators = {replicate * shard}"
+    asked = run.layout or LayoutSection()
+    ways = asked.tensor * asked.pipeline * asked.context
+    if ranks % ways:
+        raise IllegalLayout(
+            f"layout: tensor × pipeline × context = {ways} does not divide the run's "
+            f"{_ranks(ranks)}; write a divisor of {ranks} or set cluster.accelerators = {ways}"
         )
-    microbatch = asked.microbatch if asked and asked.microbatch else None
-    share = max(1, run.batch_tokens // sequence // ranks)
+    data = ranks // ways  # ranks that read samples of their own
+    if asked.shard:
+        shard = asked.shard
+    elif asked.replicate:
+        shard = max(1, data // asked.replicate)
+    else:
+        # The ranks of a CPU share its memory; an accelerator has its own. What one of `ways` ranks
+        # holds of the model is that much less, which is as if it had more room.
+        own = memory_bytes // ranks if kind == "cpu" else memory_bytes
+        shard = _fewest_shards(run, shape, data, own * ways)
+    replicate = asked.replicate or max(1, data // shard)
+    if replicate * shard != data:
+        product = f"replicate {replicate} × shard {shard}"
+        if ways > 1:
+            product += f" × tensor, pipeline and context {ways}"
+        found = replicate * shard * ways
+        raise IllegalLayout(
+            f"layout: {product} = {found}, but the run has {_ranks(ranks)}; make the product "
+            f"{ranks} or set cluster.accelerators = {found}"
+        )
+    # A pipeline wants a microbatch for each of its stages, at the least.
+    share = max(1, run.batch_tokens // sequence // data // asked.pipeline)
+    most = max(1, MICROBATCH_TOKENS[kind] // sequence)
     return Layout(
-        replicate, shard, microbatch or min(share, max(1, MICROBATCH_TOKENS[kind] // sequence))
+        replicate=replicate,
+        shard=shard,
+        microbatch=asked.microbatch or min(share, most),
+        tensor=asked.tensor,
+        pipeline=asked.pipeline,
+        context=asked.context,
+        expert=asked.expert,
+        recompute=asked.recompute,
+        interleave=asked.interleave,
     )
 
 
-def _fewest_shards(shape: ModelShape | None, ranks: int, memory_bytes: int) -> int:
+def _ranks(count: int) -> str:
+    return f"{count} rank{'s' if count > 1 else ''}"
+
+
+def _fewest_shards(run: Run, shape: ModelShape | None, data: int, room_bytes: int) -> int:
+    """Of `data` ranks, or groups of ranks, with so much room each."""
     if shape is None:  # the user's own module: its size is not known before it is built
         return 1
-    state = shape.params() * STATE_BYTES_PER_PARAM
-    if state > memory_bytes * ranks:
+    each: float = STATE_BYTES_PER_PARAM
+    if adapter := run.model.adapter:
+        narrow = adapter.kind == "qlora"
+        each = FROZEN_BYTES_PER_PARAM["qlora" if narrow else run.train.precision]
+    state = shape.params() * each
+    if state > room_bytes * data:
         raise PenstockError(
             f"model: {shape.params() / 1e9:.1f}B parameters need {state / 1e9:,.0f} GB for "
-            f"weights, gradients and optimizer; {ranks} rank{'s have' if ranks > 1 else ' has'} "
-            f"{memory_bytes * ranks / 1e9:,.0f} GB. Choose a smaller model or more accelerators"
+            f"weights, gradients and optimizer; all ranks together have "
+            f"{room_bytes * data / 1e9:,.0f} GB. Choose a smaller model or more accelerators"
         )
     fits = (
-        n for n in range(1, ranks + 1) if ranks % n == 0 and state / n <= memory_bytes * STATE_SHARE
+        n for n in range(1, data + 1) if data % n == 0 and state / n <= room_bytes * STATE_SHARE
     )
-    return next(fits, ranks)
+    return next(fits, data)

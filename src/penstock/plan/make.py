@@ -2,28 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from penstock.catalog.shapes import ModelShape
-from penstock.errors import PenstockError
-from penstock.plan import calibration, memory, step, step_notes
+from penstock.plan import calibration, legal, memory, own, step, step_notes
 from penstock.plan.advice import Models
 from penstock.plan.assemble import Bands, assemble
 from penstock.plan.constants import band, seen
 from penstock.plan.dataset import Sizes, needed
-from penstock.plan.frameworks import PENSTOCK
 from penstock.plan.job import RATE_OF, Job
 from penstock.plan.layout import Layout, choose
 from penstock.plan.machine import Machine
 from penstock.plan.outcome import Band, StepTime
 from penstock.plan.plan import Plan
-from penstock.plan.search import Space, illegal, must, search
+from penstock.plan.search import Space, must, search, trained
 from penstock.plan.sensitivity import Option
 from penstock.run.file import Run
 from penstock.run.notyet import not_yet
 
-MODEL_WAYS = ("tensor", "pipeline", "context", "expert")
-# What this version's trainer does of the space; see `run/notyet.py`.
-TRAINED = Space(tensor=(1,), pipeline=(1,), context=(1,), expert=(1,), recompute=("none",))
 # Bands of jobs outside of the measured runs: half as wide again.
 UNSEEN_POWER = 1.5
 # Measured over planned peak, 10th and 90th percentile of 126 published runs of 10 GiB and more
@@ -68,6 +64,7 @@ def make(
             *_calibrated(by, len(records)),
             *ignored(run, job),
             *untrainable(run, job),
+            *legal.worries(run, job.layout),
             *_better(run, job),
         ),
         picked.options,
@@ -99,7 +96,7 @@ def ignored(run: Run, job: Job) -> list[str]:
     if sync.compress not in ("none", "bf16"):
         found.append(f'train.sync.compress = "{sync.compress}"')
     if run.train.optimizer != "adamw":
-        found.append(f'train.optimizer = "{run.train.optimizer}" (as adamw)')
+        found.append(f'train.optimizer = "{run.train.optimizer}" (its time, as adamw\'s)')
     if run.guard.spares:
         found.append(f"guard.spares = {run.guard.spares}")
     notes = [f"not counted yet: {', '.join(found)}"] if found else []
@@ -132,16 +129,15 @@ def choice(
     here = run.cluster.use == "here"
     if layout is not None or run.layout is not None or (here and machine.kind == "cpu"):
         asked = _no_more_than_there_is(layout or layout_of(run, machine, shape), run)
+        legal.refuse(run, shape, asked)
         job = _job(run, machine, shape, asked)
-        if why := illegal(job):
-            raise PenstockError(f"layout: {why}")
         open_microbatch = layout is None and run.layout is not None and not run.layout.microbatch
         return _with_microbatch(job) if open_microbatch and machine.kind != "cpu" else Choice(job)
     ranks = machine.accelerators
     if here and run.cluster.accelerators == "all":
         ranks = min(ranks, run.batch_samples)  # more would only add up zeros
     job = _job(run, machine, shape, Layout(replicate=ranks))
-    space = TRAINED if here else Space()
+    space = trained(run)
     found = must(search(job, ranks, space), job, ranks, space)
     return Choice(job.with_layout(found.best[0].layout), found.best, found.rejected)
 
@@ -156,8 +152,9 @@ def _with_microbatch(job: Job) -> Choice:
     """The file's layout with the best microbatch that fits; as it is when none does."""
     lay = job.layout
     fixed = Space(
-        **{name: (getattr(lay, name),) for name in ("replicate", "shard", *MODEL_WAYS)},
+        **{name: (getattr(lay, name),) for name in ("replicate", "shard", *legal.MODEL_WAYS)},
         recompute=(lay.recompute,),
+        interleave=(lay.interleave,),
     )
     found = search(job, lay.ranks, fixed)
     if not found.best:
@@ -166,7 +163,7 @@ def _with_microbatch(job: Job) -> Choice:
 
 
 def _job(run: Run, machine: Machine, shape: ModelShape, layout: Layout) -> Job:
-    compressed = run.train.sync.compress == "bf16"
+    program = partial(own.software, run, machine.kind, shape.moe)
     return Job(
         shape=shape,
         sequence=run.sequence,
@@ -174,16 +171,20 @@ def _job(run: Run, machine: Machine, shape: ModelShape, layout: Layout) -> Job:
         layout=layout,
         machine=machine,
         precision=run.train.precision,
-        software=replace(PENSTOCK, reduce_bytes=2.0) if compressed else PENSTOCK,
+        software=program(layout),
+        adapter=own.adapter(run),
+        by_layout=program,
     )
 
 
 def untrainable(run: Run, job: Job) -> list[str]:
     """What this version plans and does not train yet."""
-    lay = job.layout
-    ways = [f"{name} {getattr(lay, name)}" for name in MODEL_WAYS if getattr(lay, name) > 1]
-    if lay.recompute != "none":
-        ways.append(f"{lay.recompute} recompute")
+    lay, open_ = job.layout, trained(run)
+    ways = []
+    for name in (*legal.MODEL_WAYS, "recompute"):
+        allowed, found = getattr(open_, name), getattr(lay, name)
+        if allowed is not None and found not in allowed:
+            ways.append(f"{found} {name}" if name == "recompute" else f"{name} {found}")
     asked = [line.partition(":")[0] for line in not_yet(run) if not line.startswith("layout.")]
     found = ", ".join(asked + ways)
     return [f"planned, not trained by this version yet: {found}"] if found else []
@@ -193,36 +194,18 @@ def _better(run: Run, job: Job) -> list[str]:
     """What fits where the file's layout does not."""
     if run.layout is None or memory.predict(job).fits:
         return []
-    found = search(job, job.layout.ranks, TRAINED if run.cluster.use == "here" else Space())
+    found = search(job, job.layout.ranks, trained(run))
     return [f"without [layout], {found.best[0].layout} fits"] if found.best else []
 
 
 def layout_of(run: Run, machine: Machine, shape: ModelShape) -> Layout:
     """The run file's layout; replicas and shards that it leaves open are the fewest that hold."""
-    ranks, asked = machine.accelerators, run.layout
-    if asked is None and run.cluster.accelerators == "all":
+    ranks = machine.accelerators
+    if run.layout is None and run.cluster.accelerators == "all":
         ranks = min(ranks, run.batch_samples)  # more would only add up zeros
-    ways = asked.tensor * asked.pipeline * asked.context if asked else 1
-    if ranks % ways:
-        raise PenstockError(
-            f"layout: tensor × pipeline × context = {ways} does not divide the {ranks} "
-            f"accelerators of {machine.name}; write a divisor of {ranks}"
-        )
-    kind = "cpu" if machine.kind == "cpu" else "cuda"
-    # What one of `ways` ranks holds is that much less: as if each had more memory. Of a CPU the
-    # choice is told the memory of the whole machine, which its ranks share.
-    memory_bytes = machine.memory_bytes * ways * (ranks // ways if kind == "cpu" else 1)
-    found = choose(run, shape, run.sequence, ranks // ways, kind, memory_bytes)
-    if asked is None:
-        return found
-    return replace(
-        found,
-        tensor=asked.tensor,
-        pipeline=asked.pipeline,
-        context=asked.context,
-        expert=asked.expert,
-        recompute=asked.recompute,
-    )
+    on_cpu = machine.kind == "cpu"  # whose ranks share the memory of the machine
+    memory_bytes = machine.memory_bytes * (ranks if on_cpu else 1)
+    return choose(run, shape, run.sequence, ranks, "cpu" if on_cpu else "cuda", memory_bytes)
 
 
 def unseen(job: Job) -> list[str]:

@@ -41,6 +41,7 @@ class Traits(NamedTuple):
     frozen_bits: int  # 0: all weights are trained
     torch_checkpoints: bool
     keys: float  # tokens each query meets when scores are stored
+    lean: bool = False  # norms' outputs and the gated product are made again
 
 
 class Kinds(NamedTuple):
@@ -61,6 +62,7 @@ def traits(job: Job) -> Traits:
         frozen_bits=job.adapter.bits if job.adapter else 0,
         torch_checkpoints=soft.torch_checkpoints,
         keys=float(job.sequence),
+        lean=soft.lean,
     )
 
 
@@ -106,7 +108,7 @@ def _norms(shape: ModelShape, how: Traits) -> Saved:
         if not how.frozen_bits:  # and the normalized input, for the norm's own weight
             kept += w * h
     # A frozen 16-bit matmul needs no input; an adapter beside the attention does.
-    outputs = 1 if how.frozen_bits == 16 else 2
+    outputs = 0 if how.lean else 1 if how.frozen_bits == 16 else 2
     masks = 2 * h if how.dropout else 0
     return Saved(2 * kept + outputs * w * h + masks, 0.0)
 
@@ -154,6 +156,8 @@ def _widths(shape: ModelShape, how: Traits) -> int:
     """Tensors as wide as the inner layer that a feed-forward part keeps."""
     if not shape.gated:
         return 1 if how.frozen_bits == 16 else 2
+    if how.lean:
+        return 2
     kept = 3 if how.fused else 4  # gate, up, their product; eager torch also the activated gate
     return kept - (how.frozen_bits == 16)
 

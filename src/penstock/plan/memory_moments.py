@@ -64,11 +64,17 @@ def moments(job: Job, stage: int, have: Pieces) -> list[Moment]:
     kept = kept_bytes(job, stage, have)
     tables = have.table * memory_state.tables(job, stage)
     buffers = _gathered(job, have, tables)
+    if soft.gathers_context and lay.context > 1:  # the mask, and what attention makes of it
+        buffers += job.sequence * job.sequence / lay.context * (1 + COMPUTE_BYTES)
     buffers += min(soft.bucket_params, have.unit * job.shape.layers) * COMPUTE_BYTES
     # Gradients of the only microbatch grow as activations shrink.
     waiting = soft.grad_buffers or job.microbatches > 1
     early = state.gradients if soft.accumulates and waiting else 0.0
-    last = tables if lay.zero >= 2 and not job.adapter else 0.0  # their gradients, to be reduced
+    last = 0.0
+    if lay.zero >= 2 and not job.adapter and not memory_state.as_whole(job):
+        last = tables  # their gradients, to be reduced
+    if soft.sums_aside and lay.replicate > 1:
+        last += state.gradients
     turning = buffers + _layer_gradients(job, have) + have.backward
     found = [
         Moment(state.weights, early, state.optimizer, kept, 0.0, turning),
@@ -111,13 +117,16 @@ def passes_under_way(job: Job, stage: int) -> float:
 
 def _gathered(job: Job, have: Pieces, tables: float) -> float:
     """The layer at work, the one fetched ahead and the tables; DeepSpeed keeps a set number."""
-    soft = job.software
+    soft, kept = job.software, memory_state.weight_bytes(job)
     # FSDP also makes the narrow copy of wide weights layer by layer.
-    wide = soft.weight_bytes > COMPUTE_BYTES and job.precision not in ("fp32", "tf32")
+    wide = kept > COMPUTE_BYTES and job.precision not in ("fp32", "tf32")
     sharded = memory_state.shard_ways(job)[0] > 1
     if job.layout.zero != 3 or not (sharded or wide):
         return 0.0
     quantized = job.adapter and job.adapter.bits == 4
+    if soft.keeps_gathered and job.layout.pipeline > 1:
+        ways = job.layout.pipeline
+        return (have.unit * job.shape.layers / ways) * COMPUTE_BYTES + tables
     layers = 2 * have.unit * (memory_state.NF4_BYTES if quantized else COMPUTE_BYTES)
     live = min(soft.live_params, have.unit * job.shape.layers) * COMPUTE_BYTES
     return max(layers + (min(tables, have.table) if soft.tables_apart else tables), live)
@@ -127,7 +136,8 @@ def _layer_gradients(job: Job, have: Pieces) -> float:
     """One layer's weight gradients, before they are added to or reduced into those that stay."""
     if job.adapter:
         return 0.0
-    reduced = job.software.grad_bytes if job.layout.zero >= 2 else 0.0  # copied to travel
+    travels = job.layout.zero >= 2 and not memory_state.as_whole(job)
+    reduced = job.software.grad_bytes if travels else 0.0  # copied to travel
     return have.unit * (COMPUTE_BYTES + reduced)
 
 
@@ -135,6 +145,10 @@ def _logits(job: Job) -> float:
     """Logits, probabilities and their gradients on the last stage."""
     soft = job.software
     per_token = job.shape.vocab / job.layout.tensor
+    if soft.chunk_logits:  # and the gradients of the head, in fp32, and of what goes into it
+        chunk = min(job.rank_tokens * per_token, soft.chunk_logits) * soft.logit_bytes
+        head = 0.0 if job.adapter else per_token * job.shape.hidden * 4
+        return chunk + head + job.rank_tokens * job.shape.hidden * COMPUTE_BYTES
     if soft.chunked_loss:  # about as many chunks as the vocabulary is wider than the model
         per_token = min(per_token, job.shape.hidden)
     each = soft.logit_bytes

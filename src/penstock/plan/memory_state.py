@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from penstock.catalog.shapes import ModelShape
-from penstock.plan.job import Job
+from penstock.plan.job import Bytes, Job
 
 # 4 bits and one fp32 scale per 64 weights (bitsandbytes' default; arXiv 2305.14314, section 3).
 NF4_BYTES = 4.5 / 8
@@ -117,6 +117,25 @@ def shard_ways(job: Job) -> tuple[int, int]:
     return common, max(1, common * lay.tensor // (lay.expert * lay.expert_tensor))
 
 
+def as_whole(job: Job) -> Bytes | None:
+    """Bytes per parameter of a program that keeps weights otherwise when they are not sharded."""
+    return job.software.whole if shard_ways(job)[0] == 1 else None
+
+
+def weight_bytes(job: Job) -> float:
+    unsharded = as_whole(job)
+    return unsharded.weights if unsharded else job.software.weight_bytes
+
+
+def grad_bytes(job: Job) -> float:
+    """Of a gradient at the end of the backward pass."""
+    unsharded = as_whole(job)
+    if unsharded is None:
+        return job.software.grad_bytes
+    several = job.microbatches > 1 or job.layout.replicate > 1
+    return unsharded.summed if several else unsharded.once
+
+
 def state(job: Job, stage: int) -> State:
     """The rank's share of everything that lives from step to step."""
     lay, soft = job.layout, job.software
@@ -126,11 +145,15 @@ def state(job: Job, stage: int) -> State:
     whole = have.common + have.routed
     if job.adapter:
         return _frozen(job, have, common_ways, routed_ways, stage)
-    stored = soft.weight_bytes
+    stored = weight_bytes(job)
+    matrices = sharded - have.tables / common_ways
+    kept = soft.optimizer_bytes * sharded - soft.matrix_saving_bytes * matrices
+    if unsharded := as_whole(job):
+        kept += unsharded.master * sharded
     return State(
         weights=stored * (sharded if lay.zero == 3 else whole),
-        gradients=soft.grad_bytes * (sharded if lay.zero >= 2 else whole),
-        optimizer=0.0 if soft.offload else soft.optimizer_bytes * sharded,
+        gradients=grad_bytes(job) * (sharded if lay.zero >= 2 else whole),
+        optimizer=0.0 if soft.offload else kept,
         whole_weights=stored * whole,
     )
 
@@ -146,11 +169,11 @@ def _frozen(job: Job, have: Held, common_ways: int, routed_ways: int, stage: int
     routed = here * have.routed * narrow
     whole = common + routed
     kept = common / common_ways + routed / routed_ways if job.layout.zero == 3 else whole
-    trained = adapter_params(job, stage) / common_ways
+    trained, unsharded = adapter_params(job, stage) / common_ways, as_whole(job)
     return State(
-        weights=kept + trained * soft.weight_bytes,
-        gradients=trained * soft.grad_bytes,
-        optimizer=trained * soft.optimizer_bytes,
+        weights=kept + trained * weight_bytes(job),
+        gradients=trained * grad_bytes(job),
+        optimizer=trained * (soft.optimizer_bytes + (unsharded.master if unsharded else 0.0)),
         whole_weights=whole,
     )
 

@@ -199,7 +199,8 @@ def _attention(job: Job, c: Constants, r: Rates) -> Cost:
     tokens = job.rank_tokens
     square = 2.0 * tokens * job.sequence * (qk + v) / lay.tensor
     if job.software.flash:
-        flops = square / 2
+        masked = job.software.gathers_context and lay.context > 1
+        flops = square if masked else square / 2
         # Five products backward against two forward.
         return Cost(flops / r.attention_flops, 2.5 * flops / r.attention_flops)
     scores = tokens * job.sequence * shape.heads / lay.tensor * 2.0
@@ -271,7 +272,8 @@ def head(job: Job, r: Rates) -> Cost:
     tokens, vocab = job.rank_tokens, shape.vocab / lay.tensor
     wide = Rates(r.wide_flops, r.wide_flops, r.attention_flops, r.bytes_per_s, 2.0, r.reuse)
     cost = matmul(wide, tokens, shape.hidden, vocab, job.adapter is not None, 8.0)
-    moved = tokens * vocab * LOSS_BYTES[job.software.fused] / r.bytes_per_s
+    each = job.software.loss_bytes or LOSS_BYTES[job.software.fused]
+    moved = tokens * vocab * each / r.bytes_per_s
     return cost + Cost(moved / 2, moved / 2)
 
 
@@ -288,6 +290,7 @@ def recompute(job: Job, one: LayerCost) -> float:
     return 0.0
 
 
-def optimizer_s(params: float, r: Rates, eager: bool) -> float:
+def optimizer_s(params: float, r: Rates, eager: bool, moved_bytes: float = 0.0) -> float:
     """AdamW over the parameters that a rank keeps, and the norm of its gradients."""
-    return params * OPTIMIZER_BYTES * (1.3 if eager else 1.0) / r.bytes_per_s
+    usual = OPTIMIZER_BYTES * (1.3 if eager else 1.0)
+    return params * (moved_bytes or usual) / r.bytes_per_s

@@ -24,16 +24,19 @@ asks for them, since the trainer has none of them.
 import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import count
+from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.plan import memory, memory_state, step
+from penstock.plan import legal, memory, memory_state, step
 from penstock.plan.constants import Constants, fitted
 from penstock.plan.job import Job
 from penstock.plan.layout import Layout
+from penstock.plan.legal import divisors
 from penstock.plan.outcome import Memory
 from penstock.plan.sensitivity import Option
+from penstock.run.file import Run
+from penstock.run.notyet import GAPS
 
 RECOMPUTE = ("none", "selective", "full")
 # Parts of a step that a family's floor leaves out, because sharding or jitter decides them.
@@ -57,6 +60,20 @@ class Space:
     zero: tuple[int, ...] = (3,)  # nor ZeRO-1 and 2
 
 
+def trained(run: Run) -> Space:
+    """What this version trains of the space for a run: all that would not be refused."""
+    works = {gap.field: gap.works for gap in GAPS}
+
+    def of(name: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(v for v in values if works.get(f"layout.{name}", lambda _: True)(v))
+
+    ways = {name: of(name, (1, 2)) for name in (*legal.MODEL_WAYS, "interleave")}
+    fixed: dict[str, Any] = {name: can for name, can in ways.items() if can == (1,)}
+    if legal.whole_matrices(run):
+        fixed["tensor"] = (1,)
+    return Space(**fixed, recompute=of("recompute", RECOMPUTE))
+
+
 @dataclass(frozen=True)
 class Found:
     """What a search looked at."""
@@ -67,47 +84,19 @@ class Found:
     looked_at: int  # layouts that fit, whose time was predicted
 
 
-@lru_cache(maxsize=4096)
-def divisors(n: int) -> tuple[int, ...]:
-    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
-    return tuple(sorted({*small, *(n // d for d in small)}))
-
-
-def illegal(job: Job) -> str:
-    """Why the model cannot be split as the job's layout says; empty when it can."""
-    shape, lay = job.shape, job.layout
-    for name, width in (("heads", shape.heads), ("width", shape.hidden), ("ffn", shape.ffn)):
-        if width % lay.tensor:
-            return f"tensor {lay.tensor} does not divide the model's {name} of {width}"
-    if lay.pipeline > shape.layers:
-        return f"pipeline {lay.pipeline} is more than the model's {shape.layers} layers"
-    if lay.context > 1 and job.sequence % (2 * lay.context):
-        return (
-            f"context {lay.context}: twice that does not divide the sequence of {job.sequence}, "
-            "and causal work is balanced by giving each rank two pieces"
-        )
-    if lay.expert > 1 and not shape.moe:
-        return f"expert {lay.expert}: the model is dense and has no experts"
-    if lay.expert > 1 and shape.experts % lay.expert:
-        return f"expert {lay.expert} does not divide the model's {shape.experts} experts"
-    if (lay.shard * lay.context * lay.tensor) % lay.expert:
-        ranks = lay.shard * lay.context * lay.tensor
-        return f"expert {lay.expert} does not divide the {ranks} ranks of shard × context × tensor"
-    return ""
-
-
 def splits(job: Job, ranks: int, space: Space) -> Iterator[Layout]:
     """Every legal way to split the model, with the data-parallel ways still all in `replicate`."""
-    shape = job.shape
+    shape, most = job.shape, legal.most_tensor(job.shape)
+    narrow = job.adapter is not None and job.adapter.bits == 4  # rows that cannot be cut
     for tensor in _among(divisors(ranks), space.tensor):
-        if any(width % tensor for width in (shape.heads, shape.hidden, shape.ffn)):
+        if most % tensor or (narrow and tensor > 1):
             continue
         for pipeline in _among(divisors(ranks // tensor), space.pipeline):
             if pipeline > shape.layers:
                 break
             for context in _among(divisors(ranks // tensor // pipeline), space.context):
-                if context > 1 and job.sequence % (2 * context):
-                    continue  # causal work is balanced by giving each rank two pieces
+                if not legal.cuts_sequence(job.sequence, tensor, context):
+                    continue
                 data = ranks // tensor // pipeline // context
                 if data > job.batch:  # more would only add up zeros
                     continue

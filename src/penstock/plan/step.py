@@ -5,7 +5,7 @@ part, and the parts add up to the step.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import log2
 
@@ -57,8 +57,8 @@ def stages(shape: ModelShape, pipeline: int, interleave: int) -> tuple[Stage, ..
 
 def predict(job: Job, constants: Constants | None = None) -> StepTime:
     """Seconds of one optimizer step by part."""
-    c = constants or fitted()
-    if probed.is_probed(job.machine) and job.layout.model_ways * job.layout.expert == 1:
+    c = of_program(constants or fitted(), job.software.measured)
+    if _by_probe(job):
         return _step_time(job, _of_probe(job, c))
     rates = operators.rates(job, c)
     layers = {
@@ -83,6 +83,23 @@ def predict(job: Job, constants: Constants | None = None) -> StepTime:
     nodes = max(1, -(-job.layout.ranks // job.machine.per_node))
     parts["jitter"] = c.jitter * log2(nodes) * sum(parts.values())
     return _step_time(job, parts)
+
+
+@lru_cache(maxsize=64)
+def of_program(c: Constants, measured: tuple[tuple[str, float], ...]) -> Constants:
+    """The constants with those that were measured on the program itself."""
+    return replace(c, **dict(measured)) if measured else c
+
+
+def _by_probe(job: Job) -> bool:
+    """Whether the readings of a probe tell the step.
+
+    They are of whole models and of single operations: a compiled layer on a GPU is neither slower
+    nor faster by any of them.
+    """
+    whole = job.layout.model_ways * job.layout.expert == 1
+    compiled = job.software.fused and job.machine.kind != "cpu"
+    return probed.is_probed(job.machine) and whole and not compiled
 
 
 def _of_probe(job: Job, c: Constants) -> dict[str, float]:
@@ -119,7 +136,7 @@ def _step_time(job: Job, parts: Mapping[str, float]) -> StepTime:
         causes=causes,
         step_s=sum(parts.values()),
         tokens=job.tokens,
-        model_flops=job.shape.flops_per_token(job.sequence) * job.tokens,
+        model_flops=job.shape.flops_per_token(job.sequence, bool(job.adapter)) * job.tokens,
     )
 
 
@@ -200,6 +217,8 @@ def _context_s(job: Job, c: Constants, one: LayerCost) -> tuple[float, tuple[flo
     g = network.group(job.machine, ways, job.layout.tensor)
     size = job.layout.microbatch * job.sequence * width * 2.0
     once = network.gather_s(g, size)
+    if job.software.gathers_context:  # before attention, and their gradients after it
+        return 2 * once, (0.0, 0.0)
     forward, before = _exposed(once, c.hidden_share * one.attention.forward, c)
     backward, after = _exposed(2 * once, c.hidden_share * one.attention.backward, c)
     return forward + backward, (before, after)
@@ -353,7 +372,8 @@ def _optimizer_s(job: Job, rates: Rates) -> float:
     if job.layout.zero >= 1:
         common /= job.layout.shard * job.layout.context
         routed /= max(1, expert_ways(job) // job.layout.replicate)
-    return operators.optimizer_s(common + routed, rates, not job.software.fused)
+    soft = job.software
+    return operators.optimizer_s(common + routed, rates, not soft.fused, soft.update_bytes)
 
 
 def _data_s(job: Job, step_s: float) -> float:

@@ -18,11 +18,11 @@ from penstock.plan.dataset import Sizes, needed
 from penstock.plan.job import Job
 from penstock.plan.layout import Layout
 from penstock.plan.machine import Machine
-from penstock.plan.make import TRAINED, choice, make
+from penstock.plan.make import choice, make
 from penstock.plan.outcome import StepTime
 from penstock.plan.plan import Plan
 from penstock.plan.scale import scaled
-from penstock.plan.search import Space, leanest, search
+from penstock.plan.search import Space, leanest, search, trained
 from penstock.run.file import Run
 
 Progress = Callable[[int, int], None]  # accelerators under way, counts done
@@ -151,8 +151,7 @@ class Planner:
     def at(self, count: int) -> Point:
         job = self._job(count)
         nodes = -(-count // job.machine.per_node)
-        # This machine trains with what this version can; any other is planned for.
-        space = TRAINED if self.run.cluster.use == "here" else Space()
+        space = trained(self.run)
         layout = None
         if self.run.cluster.use != "here" or job.machine.kind != "cpu":
             found = search(job, count, space, keep=1)

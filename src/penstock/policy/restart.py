@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Action = Literal["finish", "restart", "give_up"]
+Action = Literal["finish", "restart", "replan", "give_up"]
 
 
 @dataclass(frozen=True)
@@ -19,14 +19,16 @@ class State:
 class Ended:
     """How an attempt ended, by the ranks' own records."""
 
-    results: tuple[str | None, ...]  # per rank: "done", "stopped", "failed", "refused" or no record
+    # Per rank: "done", "stopped", "failed", "refused", "oom" or no record.
+    results: tuple[str | None, ...]
     step: int  # furthest step it reached
 
 
 def decide(state: State, event: Ended) -> tuple[State, Action]:
     """A rank is judged by what it recorded, not by its exit code.
 
-    All done or stopped: finish. A rank that refused (bad input) would refuse again: give up.
+    All done or stopped: finish. A rank that refused (bad input) would refuse again: give up. One
+    that ran out of memory would do so again in the same layout: another one, if there is one.
     Anything else is a fault: restart while attempts bring new steps, and a few times when not.
     """
     progressed = event.step > state.best_step
@@ -39,4 +41,6 @@ def decide(state: State, event: Ended) -> tuple[State, Action]:
         return after, "finish"
     if "refused" in event.results:
         return after, "give_up"
+    if "oom" in event.results:
+        return State(state.allowed, state.fruitless, after.best_step), "replan"
     return after, "restart" if after.fruitless <= state.allowed else "give_up"

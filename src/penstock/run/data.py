@@ -9,7 +9,13 @@ from penstock.run.section import Flag, Positive, Section, Text, Tokens, Wrong
 
 # Fields that came later, with what was always so: left out while they say no more than that, so
 # that a run of before has the fingerprint it had.
-_CAME_LATER = {"order": "auto", "across_documents": True, "cache": None, "cache_bytes": None}
+_CAME_LATER = {
+    "order": "auto",
+    "across_documents": True,
+    "cache": None,
+    "cache_bytes": None,
+    "chat_template": None,
+}
 
 
 class MixPart(Section):
@@ -42,6 +48,11 @@ class DataSection(Section):
         True,
         description="Whether a token sees the documents before its own in the same sample; false: "
         "attention stays inside a document and positions restart with it.",
+    )
+    chat_template: Text | None = Field(
+        None,
+        description="File with the template (Jinja) of conversations, for raw files of them; "
+        "`default`: a plain one of Penstock. If not given, that of the model's tokenizer.",
     )
     on_bad_shard: Literal["stop", "skip"] = Field(
         "stop",

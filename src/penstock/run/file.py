@@ -18,7 +18,10 @@ from penstock.run.log import LogSection
 from penstock.run.model import ModelSection
 from penstock.run.section import Section, Text, Wrong, text
 from penstock.run.train import (
+    ADAPTER_RATE,
+    BALANCE_RATE,
     DEFAULT_TOKENS,
+    FINETUNE_RATE,
     TrainSection,
     choose_batch_tokens,
     choose_learning_rate,
@@ -80,7 +83,7 @@ class Run(Section):
         if self.data.sequence:
             return self.data.sequence
         shape = self.model.base()
-        return min(DEFAULT_SEQUENCE, shape.context) if shape else DEFAULT_SEQUENCE
+        return min(DEFAULT_SEQUENCE, shape.longest) if shape else DEFAULT_SEQUENCE
 
     @property
     def batch_tokens(self) -> int:
@@ -97,9 +100,21 @@ class Run(Section):
         """Peak learning rate."""
         if self.train.learning_rate != "auto":
             return self.train.learning_rate
+        if self.model.from_:
+            return ADAPTER_RATE if self.model.adapter else FINETUNE_RATE
         shape = self.model.base()
         assert shape is not None, "checked when the file was loaded"
         return choose_learning_rate(shape.hidden)
+
+    @property
+    def balance_rate(self) -> float:
+        """Step of the balance of experts.
+
+        Open weights come balanced, and the files of some families have no place for a change.
+        """
+        if self.train.balance_rate is not None:
+            return self.train.balance_rate
+        return 0.0 if self.model.from_ else BALANCE_RATE
 
     def choices(self) -> dict[str, int | float]:
         """What the file left open, with the value that was chosen."""
@@ -139,17 +154,18 @@ class Run(Section):
     def _batch_problems(self) -> list[tuple[str, str]]:
         shape, sequence, batch = self.model.base(), self.sequence, self.train.batch_tokens
         problems = []
-        if shape and sequence > shape.context:
-            what = f"longer than the model's context of {shape.context} tokens"
-            fix = f"write {shape.context}, or model.context = {sequence} too"
-            problems.append(("data.sequence", f"{what}; {fix}"))
+        if shape and sequence > shape.longest:
+            part = "context" if shape.longest == shape.context else "sliding window"
+            what = f"longer than the model's {part} of {shape.longest} tokens"
+            own = "" if self.model.from_ else f", or model.context = {sequence} too"
+            problems.append(("data.sequence", f"{what}; write {shape.longest}{own}"))
         if batch and batch % sequence:
             less = batch // sequence * sequence
             near = f"{less} or {less + sequence}" if less else str(sequence)
             what = f"not a whole number of sequences of {sequence} tokens"
             problems.append(("train.batch_tokens", f"{what}; write {near}"))
-        if shape is None and self.train.learning_rate == "auto":
-            what = '"auto" needs the width of the model, which `from` and `module` do not say'
+        if shape is None and self.model.module and self.train.learning_rate == "auto":
+            what = '"auto" needs the width of the model, which `module` does not say'
             problems.append(("train.learning_rate", f"{what}; write a number such as 3e-4"))
         return problems
 

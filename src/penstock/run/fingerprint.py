@@ -11,8 +11,24 @@ from typing import Any
 
 from blake3 import blake3
 
-from penstock.catalog.shapes import ModelShape
 from penstock.run.file import Run
+
+# Fields that came later, with what was always so: left out while they say no more than that, so
+# that a run of before has the fingerprint it had.
+_SHAPE_CAME_LATER = {
+    "gated": True,
+    "window": 0,
+    "rope_scaling": None,
+    "router": "softmax",
+    "router_normalised": True,
+    "routed_scale": 1.0,
+}
+_TRAIN_CAME_LATER = {
+    "muon_momentum": 0.95,
+    "weights": "fp32",
+    "states": "fp32",
+    "balance_rate": None,
+}
 
 
 def canonical(run: Run) -> str:
@@ -30,18 +46,18 @@ def fingerprint(run: Run) -> str:
 def _numbers(run: Run) -> dict[str, Any]:
     shape = run.model.base()
     model = run.model.model_dump(include={"from_", "module", "adapter"}, by_alias=True)
+    chosen = {"batch_tokens": run.batch_tokens, "learning_rate": run.learning_rate}
+    if shape and shape.moe:
+        chosen["balance_rate"] = run.balance_rate
+    parts = _without(_SHAPE_CAME_LATER, asdict(shape)) if shape else None
     return {
-        "model": model | {"shape": _parts(shape) if shape else None},
+        "model": model | {"shape": parts},
         "data": run.data.model_dump(exclude={"sequence", "on_bad_shard", "cache", "cache_bytes"})
         | {"sequence": run.sequence},
-        "train": run.train.model_dump(exclude={"batch_tokens", "learning_rate"})
-        | {"batch_tokens": run.batch_tokens, "learning_rate": run.learning_rate},
+        "train": _without(_TRAIN_CAME_LATER, run.train.model_dump(exclude={"compile"})) | chosen,
         "holdout": run.evaluate.holdout,
     }
 
 
-def _parts(shape: ModelShape) -> dict[str, Any]:
-    """The shape without parts that came later and are as they always were: old runs go on."""
-    return {
-        name: value for name, value in asdict(shape).items() if (name, value) != ("gated", True)
-    }
+def _without(came_later: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in found.items() if k not in came_later or v != came_later[k]}

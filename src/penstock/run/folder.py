@@ -48,6 +48,11 @@ class RunFolder:
         return self.path / "traces"
 
     @property
+    def open_model(self) -> Path:
+        """Config and tokenizer of the open model that the run started from, if it did."""
+        return self.path / "open-model"
+
+    @property
     def logs(self) -> Path:
         """What the ranks print, one folder per attempt."""
         return self.path / "logs"

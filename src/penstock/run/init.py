@@ -3,29 +3,43 @@
 from importlib.resources import files
 from pathlib import Path
 
-from penstock.errors import NotYet, PenstockError, nearest
+from penstock.errors import PenstockError, nearest
+from penstock.run import toml
 
 KINDS = ("pretrain", "finetune")
+# What stands in a template for what only the user knows.
+MODEL, DATA = "path/to/model", "path/to/data.jsonl"
 
 
-def template(kind: str) -> str:
-    """The text of the run file for a kind of work."""
+def template(kind: str, model: str | None = None, data: str | None = None) -> str:
+    """The text of the run file for a kind of work; `model` and `data` are for fine-tuning."""
     if kind not in KINDS:
         guess = nearest(kind, KINDS)
         raise PenstockError(
             f"init {kind}: no such kind; write pretrain or finetune. {guess}".rstrip()
         )
-    if kind == "finetune":
-        raise NotYet(
-            "init finetune: fine-tuning is not built yet; "
-            "`penstock init pretrain` writes a run that works"
-        )
-    return (files("penstock.run") / "templates" / f"{kind}.toml").read_text(encoding="utf-8")
+    text = (files("penstock.run") / "templates" / f"{kind}.toml").read_text(encoding="utf-8")
+    for option, given, placeholder in (("--model", model, MODEL), ("--data", data, DATA)):
+        if given is None:
+            continue
+        quoted = toml.value(placeholder)
+        if quoted not in text:
+            raise PenstockError(f"init {kind}: {option} is for `penstock init finetune`")
+        text = text.replace(quoted, toml.value(given))
+    return text
 
 
-def write(kind: str, out: Path, force: bool = False) -> None:
-    """Writes the run file; a file that is there is kept unless `force`."""
-    text = template(kind)
+def open_fields(text: str) -> list[str]:
+    """The fields of a template that are still to be filled in."""
+    found = {"model.from": MODEL, "data.dataset": DATA}
+    return [field for field, placeholder in found.items() if toml.value(placeholder) in text]
+
+
+def write(
+    kind: str, out: Path, force: bool = False, model: str | None = None, data: str | None = None
+) -> list[str]:
+    """Writes the run file; a file that is there is kept unless `force`. What is left to fill in."""
+    text = template(kind, model, data)
     try:
         with out.open("w" if force else "x", encoding="utf-8") as file:
             file.write(text)
@@ -37,3 +51,4 @@ def write(kind: str, out: Path, force: bool = False) -> None:
         raise PenstockError(
             f"{out}: cannot be written: {error.strerror}; choose another --out"
         ) from None
+    return open_fields(text)

@@ -20,6 +20,9 @@ class LayoutSection(Section):
     )
     tensor: Some = Field(1, description="Ways each matrix is split.")
     pipeline: Some = Field(1, description="Pipeline stages.")
+    interleave: Some = Field(
+        1, description="Pieces of the model on each pipeline stage; more make its bubble smaller."
+    )
     context: Some = Field(1, description="Ways each sequence is split.")
     expert: Some = Field(1, description="Ways the experts are spread.")
     microbatch: Some | None = Field(

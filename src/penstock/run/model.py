@@ -7,8 +7,11 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from penstock.catalog.models import names, preset
+from penstock.catalog.open_folder import folder_of, shape_at
+from penstock.catalog.open_hub import NotFound
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError, nearest
+from penstock.run.adapter import AdapterSection
 from penstock.run.section import Flag, Positive, Section, Some, SomeOrNone, Text, Width, Wrong
 
 SHAPE_FIELDS = [
@@ -27,20 +30,11 @@ SHAPE_FIELDS = [
     "experts_active",
     "expert_ffn",
     "shared_experts",
+    "dense_layers",
+    "router",
 ]
 SOURCES = {"preset": "preset", "from_": "from", "module": "module"}  # python name: name in the file
 _MODULE = re.compile(r"[^:]+\.py:[A-Za-z_]\w*")
-
-
-class AdapterSection(Section):
-    """Train a small adapter beside the frozen weights of `model.from`."""
-
-    kind: Literal["lora", "qlora"] = Field("lora", description="Kind of adapter.")
-    rank: Some = Field(16, description="Rank of the adapter matrices, elements.")
-    alpha: Positive = Field(32.0, description="Scale: the adapter counts alpha / rank.")
-    targets: tuple[Text, ...] = Field(
-        ("attention", "ffn"), description="Parts of each layer that get an adapter."
-    )
 
 
 class ModelSection(Section):
@@ -53,7 +47,10 @@ class ModelSection(Section):
         None, description="Name of a shape; `penstock catalog models` lists them."
     )
     from_: Text | None = Field(
-        None, alias="from", description="Folder or hub name of Hugging Face weights to start from."
+        None,
+        alias="from",
+        description="Open model to start from: the folder of Hugging Face safetensors, or "
+        "`hf:org/name`, `hf:org/name@revision` on the hub. Its tokenizer reads raw data.",
     )
     module: Text | None = Field(
         None, description='Your own code, "my_model.py:build": a function that gives an nn.Module.'
@@ -85,17 +82,34 @@ class ModelSection(Section):
     experts_active: Some | None = Field(None, description="Routed experts that a token visits.")
     expert_ffn: Width | None = Field(None, description="Inner width of one expert, elements.")
     shared_experts: SomeOrNone | None = Field(None, description="Experts that every token visits.")
+    dense_layers: SomeOrNone | None = Field(
+        None, description="Leading layers that have no experts but a block of width `ffn`."
+    )
+    router: Literal["softmax", "sigmoid"] | None = Field(
+        None,
+        description="Scores of the experts: softmax over all, or a sigmoid of each, whose balance "
+        "an exported model can hold (with `qk_norm`); softmax if not given.",
+    )
     adapter: AdapterSection | None = Field(None, description="Adapter training; only with `from`.")
 
-    def given(self) -> dict[str, int | float | bool]:
+    def given(self) -> dict[str, int | float | bool | str]:
         """The shape fields that the file gives."""
         values = {name: getattr(self, name) for name in SHAPE_FIELDS}
         return {name: value for name, value in values.items() if value is not None}
 
     def base(self) -> ModelShape | None:
-        """The shape with vocab 0 where only the dataset knows it; None for `from` and `module`."""
-        if self.from_ or self.module:
+        """The shape with vocab 0 where only the dataset knows it; None for `module`.
+
+        Also None for a `from` that is not here: such a run can still be shown, and nobody waits
+        for a network to load a file. `shape` fetches it.
+        """
+        if self.module:
             return None
+        if self.from_:
+            try:
+                return shape_at(self.from_, fetch=False)
+            except NotFound:
+                return None
         given = self.given()
         if self.preset:
             return replace(preset(self.preset), **given)  # type: ignore[arg-type]
@@ -103,11 +117,11 @@ class ModelSection(Section):
 
     def shape(self, vocab: int | None) -> ModelShape:
         """The whole shape; `vocab` is the dataset's, for a file that gives no vocab or preset."""
-        shape = self.base()
+        shape = shape_at(self.from_) if self.from_ else self.base()
         if shape is None:
             raise PenstockError(
-                "model: the shape of `from` and `module` is known only once they are loaded; "
-                "write preset, or layers, hidden, heads and ffn, to plan without loading"
+                "model: the shape of `module` is known only once it is loaded; write preset, or "
+                "layers, hidden, heads and ffn, to plan without loading"
             )
         if shape.vocab:
             return shape
@@ -116,6 +130,10 @@ class ModelSection(Section):
                 "model.vocab: not given and the dataset has none; write vocab = 32000"
             )
         return shape.with_vocab(vocab)
+
+    def tokenizer(self) -> str | None:
+        """Where the tokenizer of `from` lies, for raw data; None for other models."""
+        return str(folder_of(self.from_)) if self.from_ else None
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -139,7 +157,7 @@ class ModelSection(Section):
             )
         return self
 
-    def _whole_shape(self, given: dict[str, int | float | bool]) -> None:
+    def _whole_shape(self, given: dict[str, int | float | bool | str]) -> None:
         if not given:
             raise Wrong(("", 'names no model; write preset = "llama-3m" or a shape of your own'))
         needed = ["layers", "hidden", "heads"]
@@ -155,7 +173,9 @@ class ModelSection(Section):
     def _fits_together(self) -> Self:
         try:
             shape = self.base()
-        except PenstockError:
+        except PenstockError as error:
+            if self.from_:
+                raise Wrong(("from", str(error).partition('": ')[2])) from None
             guess = nearest(self.preset or "", names())
             what = f"no such preset. {guess} `penstock catalog models` lists all"
             raise Wrong(("preset", what.replace("  ", " "))) from None
@@ -184,4 +204,8 @@ def _misfits(shape: ModelShape) -> list[tuple[str, str]]:
     if shape.moe and not 0 < shape.experts_active <= shape.experts:
         what = f"a token visits between 1 and {shape.experts} experts"
         problems.append(("experts_active", f"{what}; write one of these"))
+    if shape.moe and not shape.expert_ffn:
+        problems.append(("expert_ffn", "experts need a width; write one such as 1024"))
+    if not shape.ffn and (not shape.moe or shape.dense_layers):
+        problems.append(("ffn", "layers without experts need a width; write one such as 4096"))
     return problems

@@ -33,18 +33,8 @@ def _never(_: Any) -> bool:
 
 GAPS = [
     Gap("dir", lambda value: "://" not in value, "a run at a URL", "write a folder"),
-    Gap("model.from", _never, "starting from open weights", "write preset"),
-    Gap("model.adapter", _never, "adapter training", "remove [model.adapter]"),
-    Gap("model.experts", _only(0), "mixture of experts", "write 0"),
-    Gap("train.optimizer", _only("adamw"), "muon", 'write "adamw"'),
-    Gap("train.precision", _only("fp32", "bf16", "fp64"), "fp8", 'write "bf16"'),
     Gap("train.sync.local_steps", _only(1), "DiLoCo", "write 1"),
     Gap("train.sync.compress", _only("none", "bf16"), "int8 and powersgd", 'write "bf16"'),
-    Gap("layout.tensor", _only(1), "tensor parallel", "write 1"),
-    Gap("layout.pipeline", _only(1), "pipeline parallel", "write 1"),
-    Gap("layout.context", _only(1), "context parallel", "write 1"),
-    Gap("layout.expert", _only(1), "expert parallel", "write 1"),
-    Gap("layout.recompute", _only("none"), "recomputing activations", 'write "none"'),
     Gap("cluster.use", _only("here"), "any cluster but this machine", 'write "here"'),
     Gap("cluster.nodes", _only(1), "more than one node", "write 1"),
     Gap("cluster.launcher", _only("local"), "any launcher but local", 'write "local"'),
@@ -52,7 +42,6 @@ GAPS = [
     Gap("guard.mode", _only("restart"), "live mode", 'write "restart"'),
     Gap("guard.spares", _only(0), "spare nodes", "write 0"),
     Gap("guard.on_spike", _only("stop"), "skipping and rolling back", 'write "stop"'),
-    Gap("guard.on_oom", _only("stop"), "re-planning", 'write "stop"'),
     Gap("log.wandb", _never, "logging to Weights & Biases", "remove it"),
     Gap("log.tensorboard", _never, "logging to TensorBoard", "remove it"),
     Gap("log.mlflow", _never, "logging to MLflow", "remove it"),
@@ -61,7 +50,6 @@ GAPS = [
 
 # Parts of a preset's shape: (whether the shape has it, what it is).
 SHAPE_GAPS: list[tuple[Callable[[ModelShape], bool], str]] = [
-    (lambda shape: shape.moe, "mixture of experts"),
     (lambda shape: shape.kv_rank > 0, "latent attention"),
 ]
 

@@ -45,7 +45,16 @@ def _model(run: Run) -> str:
     if shape is None:
         return run.model.module or f"from {run.model.from_}"
     named = f"{run.model.preset}, " if run.model.preset else ""
-    return f"{named}{_params(shape)}, {shape.layers} layers of {shape.hidden}"
+    named = f"from {run.model.from_}, " if run.model.from_ else named
+    return f"{named}{_params(shape)}, {shape.layers} layers of {shape.hidden}{_adapter(run, shape)}"
+
+
+def _adapter(run: Run, shape: ModelShape) -> str:
+    adapter = run.model.adapter
+    if adapter is None:
+        return ""
+    trained = show_about(adapter.trained(shape))
+    return f"; {adapter.kind} of rank {adapter.rank}, {trained} trained"
 
 
 def _params(shape: ModelShape) -> str:

@@ -39,9 +39,17 @@ def choose_batch_tokens(tokens: int | None, sequence: int) -> int:
     return max(1, min(max(power, 2048), 4 * 2**20) // sequence) * sequence
 
 
+# Of weights that have been trained: far below what trained them, or they forget. Adapters start
+# from nothing, and take about ten times that (Hu et al. 2021, and the usual recipes since).
+FINETUNE_RATE, ADAPTER_RATE = 2e-5, 2e-4
+
+
 def choose_learning_rate(hidden: int) -> float:
     """Peak rate by width: published AdamW runs fall about as 1 / width from 3e-4 at 4096."""
     return min(3e-3, 3e-4 * 4096 / hidden)
+
+
+BALANCE_RATE = 1e-3  # of scores between 0 and 1, a step (arXiv 2408.15664)
 
 
 def _betas(found: object) -> tuple[float, float]:
@@ -57,6 +65,11 @@ def _compress(found: object) -> str:
     return found
 
 
+Momentum = Annotated[
+    float,
+    PlainValidator(number(least=0, below=1)),
+    WithJsonSchema({"title": "number", "type": "number"}),
+]
 Betas = Annotated[
     tuple[float, float],
     PlainValidator(_betas),
@@ -106,13 +119,25 @@ class TrainSection(Section):
         description="Tokens per optimizer step, over all ranks; if not given, 1/512 of the run's "
         "tokens as a power of two between 2Ki and 4Mi.",
     )
-    optimizer: Literal["adamw", "muon"] = Field("adamw", description="Optimizer.")
+    optimizer: Literal["adamw", "muon"] = Field(
+        "adamw",
+        description="Optimizer; muon is for the matrices of the layers, with adamw for embedding, "
+        "head, norms, biases, routers and adapters.",
+    )
     betas: Betas = Field((0.9, 0.95), description="Decay of AdamW's two running means.")
     eps: Positive = Field(1e-8, description="AdamW's guard against division by zero.")
+    muon_momentum: Momentum = Field(0.95, description="Decay of Muon's running mean.")
     weight_decay: NotNegative = Field(0.1, description="Decoupled weight decay.")
     clip: NotNegative = Field(1.0, description="Largest norm of the whole gradient; 0 is off.")
+    balance_rate: NotNegative | None = Field(
+        None,
+        description="Step by which experts that got few tokens become more likely to be chosen; 0 "
+        "is off; if not given, 1e-3, and 0 with `model.from`.",
+    )
     learning_rate: PositiveOrAuto = Field(
-        "auto", description='Peak learning rate; "auto" is 3e-4 × 4096 / hidden, at most 3e-3.'
+        "auto",
+        description='Peak learning rate; "auto" is 3e-4 × 4096 / hidden, at most 3e-3; with '
+        "`model.from` 2e-5, and 2e-4 for an adapter.",
     )
     final: Share = Field(0.1, description="Learning rate at the end, as a share of the peak.")
     schedule: Literal["cosine", "wsd"] = Field(
@@ -126,6 +151,18 @@ class TrainSection(Section):
     )
     precision: Literal["fp32", "bf16", "fp8", "fp64"] = Field(
         "bf16", description="Number format of the matrix work; fp64 is for equality checks."
+    )
+    weights: Literal["fp32", "bf16"] = Field(
+        "fp32",
+        description="Number format of the weights that are kept and updated, for precision bf16 "
+        "and fp8; bf16 takes less memory and rounds updates at random.",
+    )
+    states: Literal["fp32", "bf16"] = Field(
+        "fp32",
+        description="Number format of the optimizer's running means; bf16 takes half the memory.",
+    )
+    compile: Literal["auto", "on", "off"] = Field(
+        "auto", description="Layers as compiled kernels (torch.compile); auto is on for CUDA."
     )
     deterministic: Flag = Field(False, description="Bit-exact on CUDA too, at a cost in speed.")
     seed: Seed = Field(0, description="Seed of the initial weights and the sample order.")
@@ -143,6 +180,13 @@ class TrainSection(Section):
         given = [name for name in LENGTHS if getattr(self, name) is not None]
         if len(given) > 1:
             raise Wrong((given[1], f"`{given[0]}` is given too; keep one of {', '.join(given)}"))
+        return self
+
+    @model_validator(mode="after")
+    def _weights_fit(self) -> Self:
+        if self.weights == "bf16" and self.precision not in ("bf16", "fp8"):
+            what = f'narrower than the matrix work, which precision = "{self.precision}" asks for'
+            raise Wrong(("weights", f'{what}; write weights = "fp32" or precision = "bf16"'))
         return self
 
     @model_validator(mode="after")

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from penstock.plan.layout import Layout
 from penstock.run.file import Run
 from penstock.train.batch import Share
+from penstock.train.context import cut, joined
 from penstock.train.expert import balancer
 from penstock.train.gradients import Gradients
 from penstock.train.materialize import materialize
 from penstock.train.optimizer import Optimizer, optimizer
 from penstock.train.parts import Parts, holders
-from penstock.train.pipeline import Pipelined
 from penstock.train.precision import COMPUTE
 from penstock.train.replicas import Replicas
 from penstock.train.runner import Plain, Runner
@@ -43,6 +43,10 @@ def build(run: Run, layout: Layout, vocab: int, world: World) -> Engine:
 
 
 def _runner(parts: Parts, run: Run, layout: Layout, world: World) -> Runner:
+    own, whole = (cut(world), joined(world)) if layout.context > 1 else (None, None)
     if layout.pipeline == 1:
-        return Plain(parts, ways=layout.tensor)
-    return Pipelined(parts, layout, world, COMPUTE[run.train.precision])
+        return Plain(parts, layout.tensor, own, whole)
+    from penstock.train.pipeline import Pipelined  # torch's schedules take a second to import
+
+    dtype = COMPUTE[run.train.precision]
+    return Pipelined(parts, layout, world, dtype, layout.tensor, own, whole)

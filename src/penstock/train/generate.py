@@ -17,10 +17,12 @@ def continuation(
     top: int = 40,
     stop_at: int | None = None,
     device: torch.device | None = None,
+    multiple: int = 1,
 ) -> list[int]:
     """`count` tokens after the prompt; `logits` gives [b, s, v] for tokens [b, s].
 
-    All ranks of a model that is laid out over several must call it, and get the same.
+    All ranks of a model that is laid out over several must call it, and get the same. Where they
+    share the sequence, it must be a `multiple` of something, as `window` is.
 
     Draws on the CPU from one seeded generator, so that ranks agree without talking.
     """
@@ -28,7 +30,7 @@ def continuation(
     tokens = list(prompt)
     # One width for all forwards: on a GPU every new shape loads kernels anew. What stands to the
     # right of a position does not reach it, so the filling does not matter.
-    width = min(window, len(tokens) + count)
+    width = min(window, -(-(len(tokens) + count) // multiple) * multiple)
     for _ in range(count):
         seen = tokens[-width:]
         inputs_bs = torch.tensor([seen + [0] * (width - len(seen))], device=device)

@@ -177,6 +177,7 @@ class Job:
                 self.stream.sequence,
                 self.run.train.seed,
                 device=self.world.device,
+                multiple=2 * self.layout.context * self.layout.tensor,
             )
             self.parts.train()
             decode = Tokenizer.from_json(self.stream.dataset.tokenizer_json()).decode

@@ -7,17 +7,17 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from penstock.catalog.open_folder import folder_of
+from penstock.model.adapter import adapt, fill_adapted, freeze_in
 from penstock.model.build import decoder_on_meta, fill, user_module
 from penstock.model.open_fill import fill_open
 from penstock.model.open_weights import OpenWeights
 from penstock.plan.layout import Layout
-from penstock.plan.pieces import of_stage
 from penstock.run.file import Run
 from penstock.train.parallel import lay_out
 from penstock.train.parts import Parts
-from penstock.train.precision import COMPUTE, MASTER, lowered
+from penstock.train.precision import COMPUTE, MASTER, kept, lowered
 from penstock.train.shard import shard
-from penstock.train.stages import copies_on, keep_gathered
+from penstock.train.stages import copies_on, keep_gathered, layers_on
 from penstock.train.world import World
 
 
@@ -38,13 +38,18 @@ def _decoder(run: Run, layout: Layout, vocab: int, world: World) -> Parts:
     shape, stage = run.model.shape(vocab), world.place("pipeline")
     weights = OpenWeights(folder_of(run.model.from_)) if run.model.from_ else None
     modules: list[nn.Module] = []
-    for layers in of_stage(shape.layers, layout.pipeline, layout.interleave, stage):
-        decoder = decoder_on_meta(shape, layers).to(MASTER[run.train.precision])
+    for layers in layers_on(stage, layout, shape):
+        decoder = decoder_on_meta(shape, layers).to(kept(run.train))
+        if run.model.adapter:
+            adapt(decoder, run.model.adapter)
+            freeze_in(decoder, COMPUTE[run.train.precision])
         lay_out(decoder, run, layout, world)
         if layout.pipeline > 1:
             keep_gathered(decoder)
         if weights is None:
             fill(decoder, world.device, run.train.seed)
+        elif run.model.adapter:
+            fill_adapted(decoder, weights, world.device, run.train.seed)
         else:
             fill_open(decoder, weights, world.device)
         modules.append(decoder)
@@ -69,4 +74,11 @@ def for_reading(run: Run, vocab: int, device: torch.device) -> nn.Module:
     dtype = MASTER[run.train.precision]
     if run.model.module is not None:
         return user_module(run.model.module, run.train.seed).to(device, dtype)
-    return decoder_on_meta(run.model.shape(vocab)).to(dtype).to_empty(device=device)
+    decoder = decoder_on_meta(run.model.shape(vocab)).to(dtype)
+    if run.model.adapter is None:
+        return decoder.to_empty(device=device)
+    # What the run froze is not in its checkpoints.
+    assert run.model.from_
+    adapt(decoder, run.model.adapter)
+    fill_adapted(decoder, OpenWeights(folder_of(run.model.from_)), device, run.train.seed)
+    return decoder

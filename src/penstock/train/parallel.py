@@ -1,9 +1,13 @@
 """A decoder laid out over the ranks of a replica: each parallelism is a file, in this order."""
 
 from penstock.model.decoder import Decoder
+from penstock.model.fp8 import to_fp8
 from penstock.plan.layout import Layout
 from penstock.run.file import Run
+from penstock.train.compile import compile_layers, wanted
+from penstock.train.context import spread
 from penstock.train.expert import spread_experts
+from penstock.train.recompute import recompute
 from penstock.train.shard import shard
 from penstock.train.tensor import split
 from penstock.train.world import World
@@ -11,8 +15,16 @@ from penstock.train.world import World
 
 def lay_out(decoder: Decoder, run: Run, layout: Layout, world: World) -> None:
     """In place; the decoder is still without memory."""
+    if run.train.precision == "fp8":
+        to_fp8(decoder.layers)
+    if layout.context > 1:
+        spread(decoder, world)
     if layout.tensor > 1:
         split(decoder, world)
     spread_experts(decoder, world)
+    if layout.recompute != "none":
+        recompute(decoder, layout.recompute)
+    if wanted(run.train.compile, layout, world):
+        compile_layers(decoder)
     if world.sharded:
         shard(decoder, world, run.train.precision)

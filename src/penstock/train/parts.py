@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate
 
 from penstock.train.world import World
@@ -46,8 +47,16 @@ class Parts:
         return module
 
     def train(self, mode: bool = True) -> None:
+        """Into training, or out of it for a look at the model.
+
+        FSDP2 keeps some weights gathered for a backward pass, which never comes after a mere look.
+        They are given up here: as long as they are there, they stand in the place of the shards.
+        """
         for module in self.modules:
             module.train(mode)
+            for part in module.modules():
+                if mode and isinstance(part, FSDPModule):
+                    part.reshard()
 
 
 def holders(param: Tensor, world: World) -> int:

@@ -1,8 +1,9 @@
 """Number formats: what weights are kept in, and what the matmuls take."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from penstock.run.train import TrainSection
 from penstock.train.parts import Parts
 
 MASTER = {
@@ -19,6 +20,11 @@ COMPUTE = {
 }
 
 
+def kept(train: TrainSection) -> torch.dtype:
+    """What weights are made in and updated in."""
+    return torch.bfloat16 if train.weights == "bf16" else MASTER[train.precision]
+
+
 @torch.no_grad()
 def lowered(parts: Parts, dtype: torch.dtype) -> dict[str, Tensor]:
     """Puts the weights into `dtype`; gives those in full precision, of what is trained.
@@ -28,9 +34,11 @@ def lowered(parts: Parts, dtype: torch.dtype) -> dict[str, Tensor]:
     """
     masters = {}
     for name, param in parts.named_parameters():
-        if param.dtype == dtype:
+        if param.dtype == dtype or not param.is_floating_point():
             continue
         if param.requires_grad:
             masters[name] = param.detach()
-        param.data = param.detach().to(dtype)
+        # Not by `param.data`: of a DTensor that would change the outside and not what it holds.
+        narrow = nn.Parameter(param.detach().to(dtype), param.requires_grad)
+        torch.utils.swap_tensors(param, narrow)
     return masters

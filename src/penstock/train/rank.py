@@ -60,6 +60,8 @@ def work(folder: RunFolder, journal: Journal) -> tuple[str, str]:
     layout = Layout(**plan["layout"])
     if run.train.deterministic:
         torch.use_deterministic_algorithms(True)
+        # By default each new tensor is filled first, against code that reads what nobody wrote.
+        torch.utils.deterministic.fill_uninitialized_memory = False
     world = join(layout, plan["device"], run.guard.timeout)
     journal.event("joined")
     job = build(folder, run, layout, world, journal)

@@ -99,13 +99,9 @@ class Replicas:
 
         Reading it is the one place in a step where the host waits for the device.
         """
-        asked = [float(wishes.get(w, False)) for w in WISHES]
-        ballot = torch.cat(
-            (
-                torch.stack((loss.double(), squares)),
-                torch.tensor(asked, dtype=torch.float64, device=squares.device),
-            )
-        )
+        asked = torch.tensor([wishes.get(w, False) for w in WISHES], dtype=torch.float64)
+        asked = asked.to(squares.device, non_blocking=True)
+        ballot = torch.cat((torch.stack((loss.double(), squares)), asked))
         total, square, *counts = self.world.sum_(ballot).tolist()
         # A NaN has no square root in `math`; let it through so that the vote sees it.
         norm = square**0.5 if square >= 0 else float("nan")
@@ -128,10 +124,14 @@ class Replicas:
 def squared_norm(grads: Grads, shares: Mapping[str, float]) -> Tensor:
     """Of all of them together; `shares` is the part of each that this rank answers for.
 
-    Each tensor's norm is fused; the few squares are added in double.
+    Each tensor's norm is fused, and in fp32 at least; the few squares are added in double.
     """
-    squares = torch.stack(torch._foreach_norm(list(grads.values()))).double().square()
-    return (squares * torch.tensor([shares[name] for name in grads], device=squares.device)).sum()
+    found = list(grads.values())
+    wide = torch.promote_types(found[0].dtype, torch.float32)
+    squares = torch.stack(torch._foreach_norm(found, 2.0, wide)).double().square()
+    held = torch.tensor([shares[name] for name in grads], dtype=torch.float64)
+    # Not made on the device: that would wait for all the work that is queued there.
+    return (squares * held.to(squares.device, non_blocking=True)).sum()
 
 
 def buckets(grads: Grads) -> list[list[str]]:

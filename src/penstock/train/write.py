@@ -2,6 +2,7 @@
 
 import torch
 
+from penstock.data.chat_prompt import chat_prompt
 from penstock.data.stream_open import open_again
 from penstock.data.tokenizer import Tokenizer
 from penstock.errors import PenstockError, RunFailed
@@ -15,7 +16,10 @@ from penstock.train.parts import Parts
 from penstock.train.runner import Plain
 
 
-def write(folder: RunFolder, text: str, count: int, temperature: float, seed: int) -> str:
+def write(
+    folder: RunFolder, text: str, count: int, temperature: float, seed: int, chat: bool = False
+) -> str:
+    """How the model goes on from `text`; with `chat`, what it answers."""
     saved = checkpoint.every(folder.checkpoints)
     if not saved:
         raise PenstockError(f"run '{folder.name}' has no checkpoint yet; train it first")
@@ -24,7 +28,8 @@ def write(folder: RunFolder, text: str, count: int, temperature: float, seed: in
         raise RunFailed(f"{saved[0].path} is damaged: {'; '.join(damage)}")
     run = load(folder.run_file)
     dataset = open_again(run, folder.read_plan())[0]  # the parts of a mixture share a tokenizer
-    tokenizer = Tokenizer.from_json(dataset.tokenizer_json())
+    content = dataset.tokenizer_json()
+    tokenizer = Tokenizer.from_json(content)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = for_reading(run, dataset.vocab, device)
     if takes_targets(model):
@@ -32,11 +37,18 @@ def write(folder: RunFolder, text: str, count: int, temperature: float, seed: in
             f"run '{folder.name}': its module gives a loss and no logits, so it cannot write text"
         )
     parts = Parts([model.eval()])
-    named = {**dict(parts.named_parameters()), **parts.named_buffers()}
+    named = {**parts.trained(), **parts.named_buffers()}  # the rest is filled already
     checkpoint.load(saved[0], {f"model/{n}": t.detach() for n, t in named.items()}, None)
-    prompt = tokenizer.encode(text).tolist() or [tokenizer.end]
+    prompt = chat_prompt(content, text) if chat else tokenizer.encode(text).tolist()
     logits = Plain(parts).logits
     written = continuation(
-        logits, prompt, count, run.sequence, seed, temperature, stop_at=tokenizer.end, device=device
+        logits,
+        prompt or [tokenizer.end],
+        count,
+        run.sequence,
+        seed,
+        temperature,
+        stop_at=tokenizer.end,
+        device=device,
     )
     return tokenizer.decode(written)

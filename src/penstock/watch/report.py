@@ -7,11 +7,12 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.ledger.causes import Cause
+from penstock.plan.layout import Layout
 from penstock.run.folder import RunFolder
 from penstock.run.quantity import show_about
 from penstock.watch.held import held
 from penstock.watch.view import View
-from penstock.watch.words import finite, loss, plural, spoken
+from penstock.watch.words import finite, loss, plural, size, spoken
 
 BAR = 28  # characters of a full bar
 
@@ -71,15 +72,10 @@ def _headline(view: View) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_row(Text(view.folder.name, style="bold"), _status(view))
     if "layout" in view.plan:  # not in that of a fork which has not been launched
-        size = (
-            f"{show_about(view.plan['params'])} parameters"
-            if view.plan.get("params")
-            else "own module"
-        )
-        layout = view.plan["layout"]
-        ways = f"{layout['replicate']} replicate × {layout['shard']} shard"
+        ways = Layout(**view.plan["layout"]).ways
         grid.add_row(
-            "model", f"{size}, {view.run.train.precision} on {view.plan['machine']}, {ways}"
+            "model",
+            f"{size(view.plan)}, {view.run.train.precision} on {view.plan['machine']}, {ways}",
         )
     if len(view.curve):
         last = ""

@@ -14,11 +14,11 @@ from rich.text import Text
 
 from penstock.launch.listener import Listener
 from penstock.ledger.causes import Cause
+from penstock.plan.layout import Layout
 from penstock.run.diff import describe
 from penstock.run.folder import RunFolder
-from penstock.run.quantity import show_about
 from penstock.watch.view import View
-from penstock.watch.words import dataset, loss, plural, spoken
+from penstock.watch.words import dataset, loss, plural, size, spoken
 
 if TYPE_CHECKING:
     from penstock.launch.resume import How
@@ -78,12 +78,11 @@ class Terminal(Listener):
                 )
 
     def launching(self, folder: RunFolder, plan: dict[str, Any]) -> None:
-        layout, params = plan["layout"], plan["params"]
-        model = f"{show_about(params)} parameters" if params else "own module"
+        layout, model = plan["layout"], size(plan)
         self.console.print(
             f"{folder.name}: {model}, {dataset(plan['dataset'])}, {plan['steps']} steps of "
             f"{plan['batch_tokens']:,} tokens on {plural(plan['ranks'], 'rank')} "
-            f"({layout['replicate']} replicate × {layout['shard']} shard) → {folder.path}",
+            f"({Layout(**layout).ways}) → {folder.path}",
             markup=False,
         )
         self.folder = folder
@@ -117,7 +116,7 @@ class Terminal(Listener):
             self.live = None
 
     def fault(self, rank: int, reason: str, action: str) -> None:
-        after = "restarting" if action == "restart" else "giving up"
+        after = "giving up" if action == "give_up" else action.replace("restart", "restarting", 1)
         self.console.print(f"fault: rank {rank}: {reason}; {after}", style="red", markup=False)
 
     def over_budget(self, words: str) -> None:

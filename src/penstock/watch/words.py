@@ -1,6 +1,9 @@
 """Numbers as a person says them on a screen."""
 
 import math
+from typing import Any
+
+from penstock.run.quantity import show_about
 
 
 def spoken(seconds: float) -> str:
@@ -37,3 +40,11 @@ def finite(number: float) -> float | None:
 def loss(value: float | None) -> str:
     """`4.357`, or a dash where there is none (yet, or any more)."""
     return "–" if value is None or not math.isfinite(value) else f"{value:.3f}"
+
+
+def size(plan: dict[str, Any]) -> str:
+    """Of the model, and of what is trained of it where that is not all."""
+    if not plan.get("params"):
+        return "own module"
+    trained = f", {show_about(plan['trained'])} trained beside them" if "trained" in plan else ""
+    return f"{show_about(plan['params'])} parameters{trained}"

@@ -1,0 +1,238 @@
+"""Training speed on one GPU: Penstock beside torchtitan, transformers and nanoGPT.
+
+`make bench-train` runs every case in a process of its own, on the same shapes and random tokens,
+and prints a table: the median of 20 steps by the device's clock, after three of warm-up. Ours goes
+through the product's own code (`train/engine.py`), the peers through `train_peers.py`.
+
+    python benchmarks/train_speed.py --peers DIR [--only 1.5B] [--json FILE] [--trace FILE]
+"""
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from penstock.catalog.shapes import ModelShape
+
+PEAK_FLOPS = 989e12  # dense bf16 of an H100 or H200 by its datasheet
+FORMULA = (
+    "MFU = (6 × parameters without the input embedding + 12 × layers × hidden × sequence) "
+    "× tokens/s / 989e12"
+)
+WARM_UP, STEPS = 3, 20
+REPEAT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}  # what cuBLAS needs to repeat itself
+
+
+@dataclass(frozen=True)
+class Work:
+    shape: ModelShape
+    sequence: int
+    batch: int
+    settings: tuple[str, ...] = ()
+
+
+WORKS = {
+    "1.5B": Work(ModelShape(16, 2048, 32, 8, 8192, 128_256), 4096, 8),
+    "160M": Work(ModelShape(12, 768, 12, 12, 2048, 50_304), 1024, 64),
+    "8B": Work(
+        ModelShape(32, 4096, 32, 8, 14336, 128_256),
+        4096,
+        4,
+        ("train.weights=bf16", "train.states=bf16"),
+    ),
+}
+OPTIONS = {
+    "": (),
+    "fp8": ("train.precision=fp8",),
+    "deterministic": ("train.deterministic=true",),
+    "selective": ("layout.recompute=selective",),
+    "full": ("layout.recompute=full",),
+    "eager": ("train.compile=off",),
+}
+CASES = [
+    "penstock/1.5B",
+    "torchtitan/1.5B",
+    "transformers/1.5B",
+    "penstock/160M",
+    "torchtitan/160M",
+    "transformers/160M",
+    "nanoGPT/160M",
+    "penstock/8B",
+    "penstock/1.5B/fp8",
+    "penstock/8B/fp8",
+    "penstock/1.5B/deterministic",
+    "penstock/1.5B/selective",
+    "penstock/1.5B/full",
+]
+
+
+@dataclass(frozen=True)
+class Result:
+    case: str
+    step_ms: float = 0.0
+    tokens_per_s: float = 0.0
+    mfu: float = 0.0
+    peak_gib: float = 0.0
+    losses: tuple[float, ...] = ()  # first and last
+    error: str = ""
+
+
+def ours(work: Work, option: str) -> Callable[[Tensor], Tensor]:
+    """A step of the product: its layout, runner, gradients, vote and optimizer."""
+    from penstock.meter.clock import StepClock
+    from penstock.plan.layout import Layout
+    from penstock.run.load import load
+    from penstock.train.batch import Micro
+    from penstock.train.engine import build
+    from penstock.train.world import join
+
+    shape = work.shape
+    path = Path("/tmp/penstock-bench.toml")
+    path.write_text('name = "bench"\n')
+    run = load(
+        str(path),
+        [
+            *(f"model.{name}={getattr(shape, name)}" for name in OF_THE_MODEL),
+            "model.tied=false",
+            f"model.context={work.sequence}",
+            f"data.sequence={work.sequence}",
+            f"train.batch_tokens={work.batch * work.sequence}",
+            "train.learning_rate=3e-4",
+            *work.settings,
+            *OPTIONS[option],
+        ],
+    )
+    if run.train.deterministic:
+        torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "PENSTOCK_ATTEMPT": "1"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    layout = Layout(microbatch=work.batch, recompute=run.layout.recompute if run.layout else "none")
+    world = join(layout, "cuda", 60.0)
+    stepper = build(run, layout, shape.vocab, world).stepper
+
+    def step(tokens: Tensor) -> Tensor:
+        batch = [Micro(tokens[:, :-1], tokens[:, 1:], 1.0)]
+        vote = stepper.step(batch, batch[0].targets_bs.numel(), 3e-4, {}, StepClock(True))
+        return torch.tensor(vote.loss)
+
+    step.store = store  # type: ignore[attr-defined]  # lives as long as the step
+    return step
+
+
+OF_THE_MODEL = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
+
+
+def measure(case: str, peers: Path, trace: Path | None) -> Result:
+    who, name, *rest = case.split("/")
+    option, work = rest[0] if rest else "", WORKS[name]
+    torch.manual_seed(0)
+    torch.set_float32_matmul_precision("high")
+    if who == "penstock":
+        step = ours(work, option)
+    else:
+        from train_peers import PEERS
+
+        step = PEERS[who](work.shape, work.sequence, peers)
+    draw = torch.Generator("cuda").manual_seed(0)
+    sample = (WARM_UP + STEPS, work.batch, work.sequence + 1)
+    data = torch.randint(work.shape.vocab, sample, generator=draw, device="cuda")
+    losses, ends = [], []
+    for tokens in data:
+        losses.append(step(tokens))
+        ends.append(torch.cuda.Event(enable_timing=True))
+        ends[-1].record()
+    torch.cuda.synchronize()
+    timed = ends[WARM_UP - 1 :]
+    step_ms = statistics.median(a.elapsed_time(b) for a, b in itertools.pairwise(timed))
+    peak_gib = torch.cuda.max_memory_allocated() / 2**30
+    if trace:
+        trace.write_text(kernels(step, data[:3]))
+    rate = work.batch * work.sequence / step_ms * 1e3
+    mfu = work.shape.flops_per_token(work.sequence) * rate / PEAK_FLOPS
+    return Result(case, step_ms, rate, mfu, peak_gib, (losses[0].item(), losses[-1].item()))
+
+
+def kernels(step: Callable[[Tensor], Tensor], data: Tensor) -> str:
+    """Where the time of a step goes: kernels by their sum, and the time between them."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        for tokens in data:
+            step(tokens)
+        torch.cuda.synchronize()
+    spans = [
+        (event.time_range.start, event.time_range.end, event.name)
+        for event in seen.events()
+        if event.device_type == torch.autograd.DeviceType.CUDA
+    ]
+    steps = len(data)
+    by_name: dict[str, list[float]] = {}
+    for start, end, name in spans:
+        by_name.setdefault(name, []).append(end - start)
+    busy = sum(map(sum, by_name.values()))
+    whole = max(end for _, end, _ in spans) - min(start for start, _, _ in spans)
+    lines = [f"{steps} steps: {whole / 1e3:.1f} ms, kernels {busy / 1e3:.1f} ms; per step:"]
+    for name, times in sorted(by_name.items(), key=lambda item: -sum(item[1]))[:40]:
+        each = f"{sum(times) / steps / 1e3:9.2f} ms {len(times) // steps:5d} ×"
+        lines.append(f"{each} {sum(times) / len(times):9.1f} us  {name[:110]}")
+    return "\n".join(lines) + "\n"
+
+
+def table(results: Sequence[Result]) -> str:
+    lines = [FORMULA, f"{'case':32}{'step ms':>9}{'tokens/s':>11}{'MFU':>8}{'peak GiB':>10}"]
+    for r in results:
+        row = f"{r.step_ms:9.1f}{r.tokens_per_s:11,.0f}{r.mfu:8.1%}{r.peak_gib:10.1f}"
+        lines.append(f"{r.case:32}{r.error or row}")
+    return "\n".join(lines)
+
+
+def apart(case: str, options: argparse.Namespace) -> Result:
+    """The case in a process of its own."""
+    command = [sys.executable, __file__, "--case", case, "--peers", str(options.peers)]
+    if options.trace and case == options.cases[0]:
+        command += ["--trace", str(options.trace)]
+    environment = os.environ | (REPEAT if "deterministic" in case else {})
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    last = done.stdout.strip().splitlines()[-1:] or [""]
+    if done.returncode or not last[0].startswith("{"):
+        print(done.stderr[-2000:], file=sys.stderr)
+        return Result(case, error=(done.stderr.strip().splitlines() or ["no word"])[-1][:100])
+    return Result(**json.loads(last[0]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--peers", type=Path, default=Path(".peers/trainers"))
+    parser.add_argument("--only", default="", help="cases that have this in their name")
+    parser.add_argument("--cases", nargs="*", default=CASES)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--trace", type=Path, help="kernels of the first case, by their time")
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.case:
+        print(json.dumps(asdict(measure(options.case, options.peers, options.trace))), flush=True)
+        os._exit(0)  # past the process group, which nobody waits for
+    results: list[Result] = []
+    for case in options.cases:
+        if options.only in case:
+            results.append(apart(case, options))
+            print(table(results[-1:]).splitlines()[-1], flush=True)
+            if options.json:
+                options.json.write_text(json.dumps([asdict(r) for r in results], indent=1))
+    print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}\n{table(results)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Reading a `config.json` that others wrote: typed, and every surprise named by its field."""
+
+from typing import Any
+
+from penstock.errors import PenstockError
+
+
+class Unsupported(PenstockError):
+    """An open model that is there and that Penstock does not train."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"config.json: {what.strip()}")
+
+
+class Config:
+    """The fields of a config. An absent field, or a null, is the default; without one, an error."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self._values = values
+
+    def has(self, name: str) -> bool:
+        return self._values.get(name) is not None
+
+    def count(self, name: str, default: int | None = None, nothing: bool = False) -> int:
+        """A whole number above 0; `nothing`: a null that is written out is 0."""
+        if nothing and name in self._values and self._values[name] is None:
+            return 0
+        if default == 0 and not self.has(name):
+            return 0
+        found = self.whole(name, default)
+        if found < 1:
+            raise Unsupported(f"{name} = {found} is not a number above 0")
+        return found
+
+    def whole(self, name: str, default: int | None = None) -> int:
+        found = self._found(name, default)
+        if not isinstance(found, int) or isinstance(found, bool) or found < 0:
+            raise Unsupported(f"{name} = {found!r} is not a whole number")
+        return found
+
+    def number(self, name: str, default: float | None = None) -> float:
+        found = self._found(name, default)
+        if not isinstance(found, int | float) or isinstance(found, bool) or not found > 0:
+            raise Unsupported(f"{name} = {found!r} is not a number above 0")
+        return float(found)
+
+    def flag(self, name: str, default: bool) -> bool:
+        found = self._found(name, default)
+        if not isinstance(found, bool):
+            raise Unsupported(f"{name} = {found!r} is neither true nor false")
+        return found
+
+    def text(self, name: str, default: str) -> str:
+        return str(self._found(name, default))
+
+    def list(self, name: str) -> list[Any]:
+        found = self._found(name, [])
+        if not isinstance(found, list):
+            raise Unsupported(f"{name} = {found!r} is not a list")
+        return found
+
+    def table(self, name: str) -> "Config":
+        found = self._found(name, {})
+        if not isinstance(found, dict) or any(isinstance(v, dict) for v in found.values()):
+            raise Unsupported(f"{name} is not one table for all layers")
+        return Config(found)
+
+    def joined(self, other: "Config") -> "Config":
+        """Both; the other's fields go first."""
+        return Config({**self._values, **other._values})
+
+    def only(self, name: str, works: object, default: object) -> None:
+        found = self._found(name, default)
+        if found != works:
+            raise Unsupported(f"{name} = {found!r} is not built; only {works!r} is")
+
+    def _found(self, name: str, default: object) -> Any:
+        found = self._values.get(name)
+        if found is None:
+            found = default
+        if found is None:
+            raise Unsupported(f"{name} is missing")
+        return found

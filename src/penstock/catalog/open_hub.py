@@ -1,0 +1,98 @@
+"""Models of the Hugging Face hub, in the cache that transformers uses too.
+
+The cache is read without the hub's library, which takes half a second to import: a run file that
+names a model of the hub is loaded by every rank and every verb.
+"""
+
+import os
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import PenstockError
+
+_SCHEME = "hf:"
+_NAME = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", re.ASCII)
+
+
+class NotFound(PenstockError):
+    """No such model here, and the hub did not give it."""
+
+
+def is_name(given: str) -> bool:
+    """`hf:org/name`, or what can be one: org/name."""
+    return given.startswith(_SCHEME) or bool(_NAME.fullmatch(given))
+
+
+def cached(given: str, needed: str) -> Path | None:
+    """The folder of a model in the cache, if the file `needed` is in it; nobody is asked."""
+    name, _, revision = given.removeprefix(_SCHEME).partition("@")
+    repository = _cache() / f"models--{name.replace('/', '--')}"
+    named = repository / "refs" / (revision or "main")
+    try:
+        commit = named.read_text().strip() if named.is_file() else revision
+    except OSError:
+        return None
+    folder = repository / "snapshots" / commit
+    return folder if commit and (folder / needed).is_file() else None
+
+
+def fetched(given: str, files: list[str], needed: str) -> Path:
+    """The same folder with `files` (patterns) in it, as far as the hub has them."""
+    name, _, revision = given.removeprefix(_SCHEME).partition("@")
+    hub, errors = _hub(given, "huggingface_hub"), _hub(given, "huggingface_hub.errors")
+    try:
+        folder = Path(
+            hub.snapshot_download(
+                name,
+                revision=revision or None,
+                allow_patterns=files,
+                endpoint=os.environ.get("HF_ENDPOINT"),
+                cache_dir=_cache(),
+            )
+        )
+    except (errors.HfHubHTTPError, errors.HFValidationError, OSError, ValueError) as error:
+        raise NotFound(_why(given, name, error)) from None
+    if not (folder / needed).is_file():
+        raise NotFound(f'model.from = "{given}": {name} on the hub has no {needed}; is it a model?')
+    return folder
+
+
+def _cache() -> Path:
+    """Where the hub's own library keeps it."""
+    own = os.environ.get("HF_HUB_CACHE")
+    above = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    home = os.environ.get("HF_HOME") or os.path.join(above, "huggingface")
+    return Path(own or os.path.join(home, "hub")).expanduser()
+
+
+def _hub(given: str, module: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise NotFound(
+            f'model.from = "{given}": there is no such folder, and fetching it from the hub needs '
+            f"huggingface_hub, which cannot be imported ({error}). Install it where Penstock is: "
+            "pip install 'penstock[data]'"
+        ) from None
+
+
+def _why(given: str, name: str, error: Exception) -> str:
+    said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:200]
+    kind = type(error).__name__
+    if kind == "GatedRepoError":
+        why = "its owner must let you in first: ask on its page, then set HF_TOKEN"
+    elif kind == "RepositoryNotFoundError":
+        why = "there is no such model, or it is private and HF_TOKEN is not set"
+    elif kind == "RevisionNotFoundError":
+        why = "it has no such revision"
+    elif kind == "HFValidationError":
+        why = f"that is no name of a model ({said})"
+    else:
+        why = f"the hub cannot be reached or gave an error ({said or kind})"
+    return (
+        f'model.from = "{given}": {name} is no folder here and cannot be fetched from the hub: '
+        f"{why}. Check the name, the network and HF_ENDPOINT; or write the folder of a model that "
+        "you have downloaded"
+    )

@@ -1,0 +1,97 @@
+"""A run that ran out of memory: what the planner would change, and going on with that.
+
+The layout that the ranks read is the one in plan.json; to re-plan is to write another one there and
+start the ranks again from the last checkpoint. The ranks and the global batch stay.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.files import write_atomic
+from penstock.launch import foresee
+from penstock.ledger.journal import SupervisorJournal
+from penstock.plan import oom
+from penstock.plan.cluster import machine_for
+from penstock.plan.dataset import Sizes
+from penstock.plan.layout import Layout
+from penstock.plan.make import choice
+from penstock.plan.search import trained
+from penstock.run.file import Run
+from penstock.run.folder import RunFolder
+
+SHOWN = 3  # ways out in one message
+
+
+@dataclass
+class Replanner:
+    run: Run
+    folder: RunFolder
+    journal: SupervisorJournal
+
+    def take(self, attempt: int) -> Layout | None:
+        """Puts the next smaller layout into plan.json, if the run may and there is one."""
+        plan = self.folder.read_plan()
+        ways = self._smaller(plan)
+        if self.run.guard.on_oom != "replan" or not ways:
+            return None
+        old, new = plan["layout"], ways[0].layout
+        before = plan.get("replanned") or {"asked": old}
+        plan["replanned"] = {"asked": before["asked"], "machine": plan["machine"]}
+        plan["layout"] = new.to_json()
+        plan["predicted"] = self._predicted(plan, new)
+        write_atomic(self.folder.plan_file, json.dumps(plan, indent=1))
+        self.journal.event("replanned", attempt=attempt, old=old, layout=plan["layout"])
+        return new
+
+    def advice(self) -> str:
+        """What the planner would change, in the words of the run file."""
+        plan = self.folder.read_plan()
+        ways = self._smaller(plan)
+        if not ways:
+            return (
+                "No layout of these ranks needs less memory. Use a smaller model, a shorter "
+                'data.sequence, train.weights = "bf16" with train.states = "bf16", or more '
+                "accelerators."
+            )
+        failed = Layout(**plan["layout"])
+        kinds: dict[tuple[str, ...], oom.Smaller] = {}
+        for way in ways:  # the fastest of each kind
+            kinds.setdefault(oom.changed(failed, way.layout), way)
+        said = ", or ".join(way.words(self.run, failed) for way in list(kinds.values())[:SHOWN])
+        alone = (
+            ""
+            if self.run.guard.on_oom == "replan"
+            else (
+                ' With guard.on_oom = "replan" the run goes on with the first of these by itself.'
+            )
+        )
+        return f"The planner would write {said}.{alone}"
+
+    def _smaller(self, plan: dict[str, Any]) -> list[oom.Smaller]:
+        layout = Layout(**plan["layout"])
+        try:
+            if self.run.model.module:
+                return oom.halved(self.run, layout)
+            machine = machine_for(self.run).machine
+            job = choice(self.run, machine, plan["vocab"], layout).job
+            return oom.smaller(job, trained(self.run))
+        except PenstockError:  # a device that nobody has measured
+            return oom.halved(self.run, layout)
+
+    def _predicted(self, plan: dict[str, Any], layout: Layout) -> dict[str, Any]:
+        held_out_tokens = plan["held_out"] * plan["sequence"]
+        sizes = Sizes(plan["vocab"], plan["samples"], held_out_tokens)
+        try:
+            return foresee.predicted(self.run, layout, sizes)
+        except PenstockError as error:  # over the budget: it stops there, as any run does
+            return {"none": str(error)}
+
+
+def kept(before: dict[str, Any], layout: Layout, machine: str) -> Layout:
+    """The layout that an earlier launch was re-planned to, where all is as it was then."""
+    made = before.get("replanned")
+    if made and made["asked"] == layout.to_json() and made["machine"] == machine:
+        return Layout(**before["layout"])
+    return layout

@@ -1,0 +1,73 @@
+"""The routed experts of a layer: SwiGLUs of one size, side by side in three stacks of matrices.
+
+Rows come sorted by expert; where those of each end is known on the device only, so that the host
+need not wait. Shape suffixes: n rows, e experts, d hidden, f width of an expert, i in, o out.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Partial, Replicate
+
+
+class Experts(nn.Module):
+    """Of a model whose experts are spread over ranks, `forward` works with those of this rank."""
+
+    def __init__(self, experts: int, hidden: int, ffn: int) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(torch.empty(experts, ffn, hidden))
+        self.up = nn.Parameter(torch.empty(experts, ffn, hidden))
+        self.down = nn.Parameter(torch.empty(experts, hidden, ffn))
+        for stack in (self.gate, self.up, self.down):
+            nn.init.normal_(stack, std=0.02)
+
+    def forward(self, rows_nd: Tensor, end_e: Tensor) -> Tensor:
+        gate_efd, up_efd, down_edf = map(_here, (self.gate, self.up, self.down))
+        inner_nf = F.silu(grouped(rows_nd, gate_efd, end_e)) * grouped(rows_nd, up_efd, end_e)
+        return grouped(inner_nf, down_edf, end_e)
+
+
+def grouped(x_ni: Tensor, weight_eoi: Tensor, end_e: Tensor) -> Tensor:
+    """Each expert's matrix times its own rows. An expert without rows has a gradient of zero."""
+    _, out, width = weight_eoi.shape
+    fits = x_ni.is_cuda and x_ni.dtype == torch.bfloat16 and out % 8 == 0 and width % 8 == 0
+    if not fits or len(x_ni) == 0:
+        return _one_by_one(x_ni, weight_eoi, end_e)
+    if torch.cuda.get_device_capability(x_ni.device)[0] >= 10:
+        weight_eoi = NoRows.apply(weight_eoi, end_e)
+    return F.grouped_mm(x_ni, weight_eoi.transpose(1, 2), offs=end_e)
+
+
+@torch.compiler.disable  # it asks for the numbers of rows
+def _one_by_one(x_ni: Tensor, weight_eoi: Tensor, end_e: Tensor) -> Tensor:
+    """What torch has no kernel for: any type, any width, any device."""
+    rows = x_ni.split(end_e.diff(prepend=end_e.new_zeros(1)).tolist())
+    return torch.cat([x @ w.T for x, w in zip(rows, weight_eoi.unbind(0), strict=True)])
+
+
+class NoRows(torch.autograd.Function):
+    """Zeroes the gradients of experts without rows.
+
+    torch's grouped matmul leaves them unwritten on Blackwell (pytorch issue 172439).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weight_eoi: Tensor, end_e: Tensor) -> Tensor:
+        ctx.save_for_backward(end_e)
+        return weight_eoi.view_as(weight_eoi)
+
+    @staticmethod
+    def backward(ctx: Any, grad_eoi: Tensor) -> tuple[Tensor, None]:
+        (end_e,) = ctx.saved_tensors
+        none_e = end_e.diff(prepend=end_e.new_zeros(1)) == 0
+        return grad_eoi.masked_fill(none_e.view(-1, 1, 1), 0), None
+
+
+def _here(stack: Tensor) -> Tensor:
+    """This rank's experts. Where other ranks hold the same ones, each has part of the gradient."""
+    if not isinstance(stack, DTensor):
+        return stack
+    grads = [Partial() if isinstance(p, Replicate) else p for p in stack.placements]
+    return stack.to_local(grad_placements=grads)

@@ -1,0 +1,76 @@
+"""fp8 matmuls, each operand with one scale for the whole tensor.
+
+Inputs and weights in e4m3 (3 bits of mantissa), gradients in e5m2 (5 of exponent). A scale brings
+the largest magnitude of this very tensor to the end of the format's range, so nothing overflows and
+no history is kept; it stays on the device. The hardware multiplies only rows by rows (both
+operands contiguous along the summed dimension), so the backward pass needs transposed copies.
+
+Shape suffixes: n tokens, i inputs, o outputs.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+
+
+class Fp8Linear(nn.Linear):
+    """A linear layer without bias whose three matmuls are in fp8; its weight stays as it was."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight)
+
+
+def linear(x: Tensor, weight_oi: Tensor) -> Tensor:
+    return _Matmul.apply(x.flatten(0, -2), weight_oi).unflatten(0, x.shape[:-1])
+
+
+def to_fp8(module: nn.Module) -> None:
+    """Every linear layer in it, in place, whose sides are the multiples of 16 that kernels want.
+
+    One with a bias or an adapter stays as it is. So do routers, which are no linear layers, and the
+    head, which is not in the layers: what they give is compared closely.
+    """
+    for layer in module.modules():
+        sixteens = (
+            type(layer) is nn.Linear and layer.in_features % 16 == layer.out_features % 16 == 0
+        )
+        if sixteens and layer.bias is None:
+            layer.__class__ = Fp8Linear
+
+
+class _Matmul(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_ni: Tensor, weight_oi: Tensor) -> Tensor:
+        ctx.save_for_backward(x_ni, weight_oi)
+        x8_ni, x_scale = narrow(x_ni, E4M3)
+        weight8_oi, weight_scale = narrow(weight_oi, E4M3)
+        return rows_by_rows(x8_ni, weight8_oi, x_scale, weight_scale, x_ni.dtype, fast=True)
+
+    @staticmethod
+    def backward(ctx: Any, dy_no: Tensor) -> tuple[Tensor, Tensor]:
+        x_ni, weight_oi = ctx.saved_tensors
+        dy8_no, dy_scale = narrow(dy_no, E5M2)
+        weight8_oi, weight_scale = narrow(weight_oi, E4M3)
+        weight8_io = weight8_oi.T.contiguous()
+        dx_ni = rows_by_rows(dy8_no, weight8_io, dy_scale, weight_scale, dy_no.dtype)
+        x8_ni, x_scale = narrow(x_ni, E4M3)
+        dy8_on, x8_in = dy8_no.T.contiguous(), x8_ni.T.contiguous()
+        dweight_oi = rows_by_rows(dy8_on, x8_in, dy_scale, x_scale, dy_no.dtype)
+        return dx_ni, dweight_oi
+
+
+def narrow(x: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
+    """In fp8, and what to multiply it by to have it back."""
+    largest = torch.finfo(kind).max
+    scale = x.abs().amax().float().clamp(min=1e-12) / largest
+    return (x.float() / scale).clamp(-largest, largest).to(kind), scale
+
+
+def rows_by_rows(
+    a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, out: torch.dtype, fast: bool = False
+) -> Tensor:
+    """a @ b.T. `fast` sums within the tensor cores in fewer bits: good enough going forward."""
+    return torch._scaled_mm(a, b.T, a_scale, b_scale, out_dtype=out, use_fast_accum=fast)

@@ -1,0 +1,128 @@
+"""A mixture of experts: each token visits the few experts that its router scores highest.
+
+No expert has a capacity and no token is dropped: visits are sorted by expert, the experts work
+through them in one grouped matmul, and each token adds up what its experts gave it.
+
+Shape suffixes: b batch, s sequence, t tokens, d hidden, e experts, k experts that a token visits,
+n visits (t × k) in the order of their experts, f width of an expert.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from penstock.catalog.shapes import ModelShape
+from penstock.model.experts import Experts
+from penstock.model.rows import Reorder, Repeat, inverse
+from penstock.model.swiglu import SwiGLU
+
+# (experts, rows_nd, end_e) -> what the experts make of the rows; `end_e` is where each one's end.
+Visit = Callable[[nn.Module, Tensor, Tensor], Tensor]
+
+
+class MoE(nn.Module):
+    """Stands where a dense layer has its SwiGLU.
+
+    `balance` is added to the scores when experts are chosen, and nowhere else: it moves tokens
+    towards experts that got few, and no gradient knows of it. `load` counts the tokens that each
+    expert got since it was last set to zero. A layout changes where the experts are by `visit`.
+    """
+
+    balance: Tensor
+    load: Tensor
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.active = shape.experts_active
+        self.sigmoid = shape.router == "sigmoid"
+        self.normalised, self.scale = shape.router_normalised, shape.routed_scale
+        self.router = Router(shape.hidden, shape.experts)
+        self.experts = Experts(shape.experts, shape.hidden, shape.expert_ffn)
+        shared = shape.shared_experts * shape.expert_ffn
+        self.shared = SwiGLU(shape.hidden, shared) if shared else None
+        self.register_buffer("balance", torch.zeros(shape.experts))
+        self.register_buffer(
+            "load", torch.zeros(shape.experts, dtype=torch.int64), persistent=False
+        )
+        self.visit: Visit = visit_here
+
+    def forward(self, x_bsd: Tensor) -> Tensor:
+        x_td = x_bsd.flatten(0, -2)
+        weight_tk, choice_tk = self.choose(x_td)
+        expert_n, order_n = choice_tk.flatten().sort(stable=True)
+        back_n = inverse(order_n)
+        each_e = torch.arange(len(self.balance), device=expert_n.device)
+        end_e = torch.searchsorted(expert_n, each_e, right=True, out_int32=True)
+        rows_nd = self.visit(self.experts, Repeat.apply(x_td, self.active, order_n, back_n), end_e)
+        visits_tkd = Reorder.apply(rows_nd, back_n, order_n).unflatten(0, (-1, self.active))
+        y_td = torch.einsum("tk,tkd->td", weight_tk.to(x_td.dtype), visits_tkd)
+        if self.training and y_td.requires_grad:
+            y_td = self.counted(y_td, choice_tk)
+        y_bsd = y_td.view_as(x_bsd)
+        return y_bsd if self.shared is None else y_bsd + self.shared(x_bsd)
+
+    def choose(self, x_td: Tensor) -> tuple[Tensor, Tensor]:
+        """The weights of each token's experts, and which experts they are."""
+        logit_te = self.router(x_td)
+        score_te = logit_te.sigmoid() if self.sigmoid else logit_te.softmax(-1)
+        choice_tk = (score_te.detach() + self.balance).topk(self.active, sorted=False).indices
+        weight_tk = score_te.gather(1, choice_tk)
+        if self.normalised:
+            weight_tk = weight_tk / (weight_tk.sum(-1, keepdim=True) + 1e-20)
+        return weight_tk * self.scale, choice_tk
+
+    @torch.compiler.disable  # what it does in the backward pass is no part of a graph
+    def counted(self, y_td: Tensor, choice_tk: Tensor) -> Tensor:
+        return Count.apply(y_td, choice_tk, self.load)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "MoE":
+        """Moved to a narrower type with the weights, `balance` would not feel small steps."""
+        balance = self.balance
+        super()._apply(fn, recurse)
+        if self.balance.dtype != balance.dtype:
+            self.balance = balance.to(self.balance.device)
+        return self
+
+
+class Router(nn.Module):
+    """A score of each expert for each token, in float32 at least: near ties must stay what they are
+    in every layout."""
+
+    def __init__(self, hidden: int, experts: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(experts, hidden))
+        nn.init.normal_(self.weight, std=0.02)
+
+    def forward(self, x_td: Tensor) -> Tensor:
+        wide = torch.promote_types(x_td.dtype, torch.float32)
+        return F.linear(x_td.to(wide), self.weight.to(wide))
+
+
+class Count(torch.autograd.Function):
+    """Counts the tokens of each expert, when the gradient comes back through what it gave.
+
+    Counting then and not in forward, each token counts once although its layer may be computed
+    again, and a token on which the loss does not depend (a filler, padding) does not count: its
+    gradient is exactly zero. So all layouts come to the same numbers, and evaluation to none.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, y_td: Tensor, choice_tk: Tensor, load_e: Tensor) -> Tensor:
+        ctx.save_for_backward(choice_tk)
+        ctx.load_e = load_e  # not saved: it changes before backward, and that is the purpose
+        return y_td.view_as(y_td)
+
+    @staticmethod
+    def backward(ctx: Any, grad_td: Tensor) -> tuple[Tensor, None, None]:
+        (choice_tk,) = ctx.saved_tensors
+        trained_tk = grad_td.any(-1, keepdim=True).expand_as(choice_tk).long()
+        ctx.load_e.index_add_(0, choice_tk.flatten(), trained_tk.flatten())
+        return grad_td, None, None
+
+
+def visit_here(experts: nn.Module, rows_nd: Tensor, end_e: Tensor) -> Tensor:
+    """All experts are on this rank."""
+    return experts(rows_nd, end_e)

@@ -1,0 +1,131 @@
+"""Our names of a model's tensors, and where each lies in a Hugging Face checkpoint. Without torch.
+
+Ours are the same for all families (`layers.7.attention.q.weight`). Theirs differ in the experts:
+one tensor for each expert and matrix, or, as transformers 5 has them in memory, all of a layer in
+one, with gate and up one above the other.
+"""
+
+from dataclasses import dataclass
+
+from penstock.catalog.shapes import ModelShape
+
+_TOP = {
+    "embed.weight": "model.embed_tokens.weight",
+    "norm.weight": "model.norm.weight",
+    "head.weight": "lm_head.weight",
+}
+_PARTS = {
+    "attention_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "attention.q": "self_attn.q_proj",
+    "attention.k": "self_attn.k_proj",
+    "attention.v": "self_attn.v_proj",
+    "attention.out": "self_attn.o_proj",
+    "attention.q_norm": "self_attn.q_norm",
+    "attention.k_norm": "self_attn.k_norm",
+    "ffn.gate": "mlp.gate_proj",
+    "ffn.up": "mlp.up_proj",
+    "ffn.down": "mlp.down_proj",
+    "ffn.shared.gate": "mlp.shared_experts.gate_proj",
+    "ffn.shared.up": "mlp.shared_experts.up_proj",
+    "ffn.shared.down": "mlp.shared_experts.down_proj",
+}
+_BALANCE = "mlp.gate.e_score_correction_bias"
+# Layer-wise: their name of the block that routes, and of an expert's matrices.
+_EXPERTS = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
+_MIXTRAL = {"gate": "w1", "up": "w3", "down": "w2"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor of ours lies: one of theirs, several to be stacked, or rows of a wider one."""
+
+    names: tuple[str, ...]
+    stacked: bool = False
+    rows: tuple[int, int] | None = None  # of the second dimension
+
+
+def tensors(shape: ModelShape) -> dict[str, tuple[int, ...]]:
+    """Every tensor of a model by our name, with its dimensions."""
+    hidden, width = shape.hidden, shape.head_width
+    found: dict[str, tuple[int, ...]] = {"embed.weight": (shape.vocab, hidden)}
+    for index in range(shape.layers):
+        at = f"layers.{index}"
+        found |= {f"{at}.attention_norm.weight": (hidden,), f"{at}.ffn_norm.weight": (hidden,)}
+        for name, heads in (("q", shape.heads), ("k", shape.kv_heads), ("v", shape.kv_heads)):
+            found[f"{at}.attention.{name}.weight"] = (heads * width, hidden)
+            if shape.attention_bias:
+                found[f"{at}.attention.{name}.bias"] = (heads * width,)
+        found[f"{at}.attention.out.weight"] = (hidden, shape.heads * width)
+        if shape.qk_norm:
+            found |= {f"{at}.attention.{n}_norm.weight": (width,) for n in ("q", "k")}
+        if shape.moe and index >= shape.dense_layers:
+            found |= _routed(shape, f"{at}.ffn")
+        else:
+            found |= _swiglu(f"{at}.ffn", hidden, shape.ffn)
+    found["norm.weight"] = (hidden,)
+    if not shape.tied:
+        found["head.weight"] = (shape.vocab, hidden)
+    return found
+
+
+def places(name: str, shape: ModelShape, family: str) -> list[Place]:
+    """Where a tensor of ours may lie: in the usual files, and for experts also in fused ones."""
+    if name in _TOP:
+        return [Place((_TOP[name],))]
+    _, index, part = name.split(".", 2)
+    at = f"model.layers.{index}"
+    if part.startswith("ffn.experts."):
+        return _of_experts(at, part.removeprefix("ffn.experts."), shape, family)
+    if part == "ffn.router.weight":
+        return [Place((f"{at}.{_block(family)}.gate.weight",))]
+    if part == "ffn.balance":
+        return [Place((f"{at}.{_BALANCE}",))]
+    stem, _, kind = part.rpartition(".")
+    return [Place((f"{at}.{_PARTS[stem]}.{kind}",))]
+
+
+def is_buffer(name: str) -> bool:
+    """The balance of experts is kept in float32, and no gradient knows of it."""
+    return name.endswith("ffn.balance")
+
+
+def _swiglu(at: str, hidden: int, ffn: int) -> dict[str, tuple[int, ...]]:
+    return {
+        f"{at}.gate.weight": (ffn, hidden),
+        f"{at}.up.weight": (ffn, hidden),
+        f"{at}.down.weight": (hidden, ffn),
+    }
+
+
+def _routed(shape: ModelShape, at: str) -> dict[str, tuple[int, ...]]:
+    experts, hidden, ffn = shape.experts, shape.hidden, shape.expert_ffn
+    found: dict[str, tuple[int, ...]] = {f"{at}.router.weight": (experts, hidden)}
+    if shape.router == "sigmoid":
+        found[f"{at}.balance"] = (experts,)
+    found |= {
+        f"{at}.experts.gate": (experts, ffn, hidden),
+        f"{at}.experts.up": (experts, ffn, hidden),
+        f"{at}.experts.down": (experts, hidden, ffn),
+    }
+    if shape.shared_experts:
+        found |= _swiglu(f"{at}.shared", hidden, shape.shared_experts * ffn)
+    return found
+
+
+def _block(family: str) -> str:
+    return "block_sparse_moe" if family == "mixtral" else "mlp"
+
+
+def _of_experts(at: str, matrix: str, shape: ModelShape, family: str) -> list[Place]:
+    theirs = (_MIXTRAL if family == "mixtral" else _EXPERTS)[matrix]
+    each = tuple(
+        f"{at}.{_block(family)}.experts.{expert}.{theirs}.weight" for expert in range(shape.experts)
+    )
+    ffn = shape.expert_ffn
+    if matrix == "down":
+        fused = Place((f"{at}.mlp.experts.down_proj",))
+    else:
+        rows = (0, ffn) if matrix == "gate" else (ffn, 2 * ffn)
+        fused = Place((f"{at}.mlp.experts.gate_up_proj",), rows=rows)
+    return [Place(each, stacked=True), fused]

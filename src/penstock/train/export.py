@@ -1,0 +1,199 @@
+"""A run's checkpoint as a folder that transformers, and all that read its format, can load.
+
+In one process without the run's layout: tensors are read from the checkpoint a few at a time, and
+written. What describes the model (config, tokenizer) is what it started from, where it did; else it
+follows from the shape and the dataset's tokenizer.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from penstock.catalog.open_folder import CONFIG, folder_of, read_config, small_files
+from penstock.catalog.open_models import config_of, family_of, shape_of
+from penstock.catalog.shapes import ModelShape
+from penstock.data.stream_open import open_again
+from penstock.errors import PenstockError, RunFailed
+from penstock.guard import checkpoint
+from penstock.guard.checkpoint import Checkpoint
+from penstock.model.adapter_export import merged as merged_tensors
+from penstock.model.adapter_export import write_adapter
+from penstock.model.adapter_names import adapters
+from penstock.model.open_names import tensors
+from penstock.model.open_weights import OpenWeights
+from penstock.model.open_write import DTYPES, generation_config, write_model
+from penstock.run.file import Run
+from penstock.run.folder import RunFolder
+from penstock.run.load import load
+from penstock.train.export_tokenizer import own_files, with_template
+
+READ_BYTES = 1 << 30  # read from a checkpoint at a time
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written, and where."""
+
+    folder: str
+    step: int
+    kind: str  # "model" or "adapter"
+    family: str
+    dtype: str
+    bytes: int  # of the weights
+    passed_over: tuple[str, ...] = ()  # newer checkpoints that are damaged
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Described:
+    """What is written beside the weights."""
+
+    shape: ModelShape
+    family: str
+    config: dict[str, Any]
+    beside: dict[str, bytes]  # tokenizer and generation
+
+
+def export(
+    folder: RunFolder,
+    out: Path | None = None,
+    step: int | None = None,
+    dtype: str = "bf16",
+    merged: bool = False,
+) -> Exported:
+    """The newest good checkpoint of a run, or that of `step`.
+
+    Of an adapter, the adapter in PEFT's format; `merged`, the model with the adapter in it.
+    """
+    run = load(folder.run_file)
+    _refuse(run, folder, dtype, merged)
+    where = out or folder.path / "export"
+    if where.exists():
+        raise PenstockError(f"{where} is there already; name another with --out, or remove it")
+    what = described(run, folder)
+    found, passed_over = _checkpoint(folder, step)
+    adapter = run.model.adapter
+    if adapter and run.model.from_:
+        named = dict(_read(found, adapters(what.shape, adapter)))
+        if not merged:
+            size = write_adapter(
+                where, what.shape, what.family, adapter, named, run.model.from_, what.beside
+            )
+            return Exported(
+                str(where), found.step, "adapter", what.family, "fp32", size, passed_over
+            )
+        base = OpenWeights(folder_of(run.model.from_))
+        size = export_weights(where, what, merged_tensors(base, adapter, named), dtype)
+    else:
+        _refuse_balance(found, what)
+        size = export_weights(where, what, _read(found, tensors(what.shape)), dtype)
+    return Exported(str(where), found.step, "model", what.family, dtype, size, passed_over)
+
+
+def export_weights(
+    out: Path, what: Described, named: Iterable[tuple[str, Tensor]], dtype: str
+) -> int:
+    """All tensors of a model, by our names, as a folder; the bytes of the weights."""
+    return write_model(out, what.shape, what.family, named, what.config, what.beside, dtype)
+
+
+def described(run: Run, folder: RunFolder) -> Described:
+    """Shape, family, config and tokenizer of a run's model."""
+    plan = folder.read_plan()
+    content = open_again(run, plan)[0].tokenizer_json()  # the parts of a mixture share it
+    if run.model.from_:
+        files = small_files(folder.open_model)
+        config = read_config(folder.open_model)
+        config = {name: v for name, v in config.items() if name not in _NOT_KEPT}
+        beside = {name: held for name, held in files.items() if name != CONFIG}
+        return Described(
+            shape_of(config), config["model_type"], config, with_template(beside, content)
+        )
+    shape = run.model.shape(plan["vocab"])
+    family = family_of(shape)
+    beside, ids = own_files(content, shape.context)
+    config = config_of(shape, family) | ids
+    return Described(shape, family, config, {**beside, **generation_config(config)})
+
+
+_NOT_KEPT = ("torch_dtype", "_name_or_path")  # of another file
+
+
+def _refuse(run: Run, folder: RunFolder, dtype: str, merged: bool) -> None:
+    if run.model.module:
+        raise PenstockError(
+            f"run '{folder.name}' trains your own module ({run.model.module}), which no family of "
+            "open models describes. Its weights are in the checkpoints of the run, under "
+            f"{folder.checkpoints}"
+        )
+    if dtype not in DTYPES:
+        raise PenstockError(f"--dtype {dtype}: not a format of weights; write {', '.join(DTYPES)}")
+    if merged and not run.model.adapter:
+        raise PenstockError(f"--merged: run '{folder.name}' has no adapter; leave it out")
+
+
+def _checkpoint(folder: RunFolder, step: int | None) -> tuple[Checkpoint, tuple[str, ...]]:
+    """The newest whose hashes are right; that of `step` must be."""
+    every = checkpoint.every(folder.checkpoints)
+    if step is not None:
+        there = ", ".join(str(one.step) for one in reversed(every)) or "none"
+        every = [one for one in every if one.step == step]
+        if not every:
+            raise PenstockError(f"--step {step}: there is no such checkpoint; there are: {there}")
+    if not every:
+        raise PenstockError(f"run '{folder.name}' has no checkpoint yet; train it first")
+    rejected: list[str] = []
+    for one in every:
+        damage = one.damage()
+        if not damage:
+            return one, tuple(rejected)
+        rejected.append(f"{one.path.name}: {'; '.join(damage)}")
+    raise RunFailed(f"no checkpoint of run '{folder.name}' is whole: {'; '.join(rejected)}")
+
+
+def _read(
+    found: Checkpoint, dimensions: Mapping[str, tuple[int, ...]]
+) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a checkpoint in float32, a few at a time."""
+    saved = found.scalars["weights"]
+    missing = [name for name in dimensions if name not in saved]
+    if missing:
+        raise RunFailed(f"{found.path} lacks {', '.join(missing[:6])}")
+    held: dict[str, Tensor] = {}
+    size = 0
+    for name, shape in dimensions.items():
+        held[name] = torch.empty(shape, dtype=torch.float32)
+        size += held[name].nbytes
+        if size >= READ_BYTES:
+            yield from _loaded(found, held)
+            held, size = {}, 0
+    yield from _loaded(found, held)
+
+
+def _loaded(found: Checkpoint, held: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    checkpoint.load(found, {f"model/{name}": tensor for name, tensor in held.items()}, None)
+    yield from held.items()
+
+
+def _refuse_balance(found: Checkpoint, what: Described) -> None:
+    """Only some families have a place for the balance of experts; without it others are chosen."""
+    known = tensors(what.shape)
+    extra = {
+        name: tuple(shape)
+        for name, shape in found.scalars["weights"].items()
+        if name.endswith("ffn.balance") and name not in known
+    }
+    moved = [name for name, tensor in (_read(found, extra) if extra else ()) if tensor.any()]
+    if moved:
+        raise PenstockError(
+            f"{what.family} has no place for the balance of experts, which is not zero "
+            f"({moved[0]}): without it tokens would go to other experts than in training. To "
+            'export a model with experts, train it with router = "sigmoid", qk_norm = true and '
+            "shared_experts in [model], which is written as dots1; or with train.balance_rate = 0"
+        )

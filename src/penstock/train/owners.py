@@ -1,0 +1,99 @@
+"""Work on whole matrices whose parts lie on several ranks: each matrix is done once, by its owner.
+
+Gathering every matrix on every rank would do the work as many times as there are ranks, and send
+each part to all of them. Here the ranks that hold the parts divide the matrices among them: one
+all-to-all brings the parts of a matrix to its owner, another brings the parts of the result back.
+
+Matrices of one shape travel together, stacked: suffix n matrices, r rows, c columns. Experts are
+such a stack from the start; a cut along the stack leaves its matrices whole and needs nothing here.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A matrix is cut along one dimension into a part for each rank of a group."""
+
+    group: dist.ProcessGroup
+    place: int  # of this rank in it
+    dim: int  # of the matrix: -2 rows, -1 columns
+    sizes: tuple[int, ...]  # of every rank's part
+
+
+def cuts(param: Tensor) -> list[Cut]:
+    """The cuts that made this rank's part of a matrix, or of a stack of them, in their order."""
+    if not isinstance(param, DTensor):
+        return []
+    mesh, size = param.device_mesh, list(param.shape)
+    found = []
+    # DTensor cuts along the outer axis of the mesh first. Where it says strided it was last: FSDP2
+    # is the outer axis and cuts what tensor parallelism has cut before.
+    strided = [isinstance(placement, _StridedShard) for placement in param.placements]
+    for axis in sorted(range(mesh.ndim), key=lambda axis: strided[axis]):
+        placement, ranks = param.placements[axis], mesh.size(axis)
+        if not isinstance(placement, Shard | _StridedShard) or ranks == 1:
+            continue
+        place, dim = mesh.get_local_rank(axis), placement.dim - param.dim()
+        sizes = _chunks(size[dim], ranks)
+        size[dim] = sizes[place]
+        if dim >= -2:
+            found.append(Cut(mesh.get_group(axis), place, dim, sizes))
+    assert tuple(size) == param.to_local().shape, (param.placements, size)
+    return found
+
+
+def _chunks(size: int, ranks: int) -> tuple[int, ...]:
+    """As `torch.chunk` cuts, and nothing for the ranks that it leaves out."""
+    each = -(-size // ranks)
+    return tuple(max(0, min(each, size - each * rank)) for rank in range(ranks))
+
+
+def by_owners(
+    work: Callable[[Tensor], Tensor], parts_nrc: Tensor, cuts: Sequence[Cut], first: int = 0
+) -> Tensor:
+    """This rank's parts of `work(matrices)`, from its parts of the matrices.
+
+    All ranks of the cuts' groups call it together. Matrices go to ranks in turn, from the one at
+    place `first` on, so that stacks which leave some ranks idle need not all leave the same ones.
+    """
+    if not cuts:
+        return work(parts_nrc)
+    *before, cut = cuts  # the last cut is mended first
+    each, more = divmod(len(parts_nrc), len(cut.sizes))
+    ranks = range(len(cut.sizes))
+    owned = [each + ((rank - first) % len(ranks) < more) for rank in ranks]
+    joined_nrc = _trade(parts_nrc, 0, owned, cut.dim, cut.sizes, cut)
+    done_nrc = by_owners(work, joined_nrc, before, first)
+    return _trade(done_nrc, cut.dim, cut.sizes, 0, owned, cut)
+
+
+def _trade(
+    x_nrc: Tensor, split: int, sent: Sequence[int], join: int, got: Sequence[int], cut: Cut
+) -> Tensor:
+    """Split along one dimension, a piece for each rank; join what they send along another."""
+    pieces = x_nrc.split(list(sent), split)
+    shapes = []
+    for size in got:
+        shape = list(pieces[cut.place].shape)
+        shape[join] = size
+        shapes.append(shape)
+    counts = [math.prod(shape) for shape in shapes]
+    flat = x_nrc.new_empty(sum(counts))
+    dist.all_to_all_single(
+        flat,
+        torch.cat([piece.flatten() for piece in pieces]),
+        counts,
+        [piece.numel() for piece in pieces],
+        group=cut.group,
+    )
+    parts = [part.view(shape) for part, shape in zip(flat.split(counts), shapes, strict=True)]
+    return torch.cat(parts, join)

@@ -1,0 +1,58 @@
+"""Activations that are computed again in the backward pass instead of being kept.
+
+"full" keeps a layer's input alone. "selective" also keeps what attention gives and the result of
+every other matmul: about half of the matmuls are done twice, and norms and the like.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+from penstock.model.decoder import Decoder
+
+aten = torch.ops.aten
+MATMULS = {aten.mm.default, aten.addmm.default, aten._scaled_mm.default}
+ATTENTION = {
+    aten._scaled_dot_product_cudnn_attention.default,
+    aten._scaled_dot_product_flash_attention.default,
+    aten._scaled_dot_product_flash_attention_for_cpu.default,
+    aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.higher_order.flex_attention,
+}
+
+
+def recompute(decoder: Decoder, how: str) -> None:
+    """In place; before the layers are compiled, so that a graph knows what to keep."""
+    for layer in decoder.layers.values():
+        layer.forward = again(layer.forward, how)
+
+
+def again(forward: Callable[..., Tensor], how: str) -> Callable[..., Tensor]:
+    extra = {"context_fn": contexts} if how == "selective" else {}
+
+    def checkpointed(*args: Any) -> Tensor:
+        # There is no dropout: the state of the generators need not be kept.
+        return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **extra)
+
+    return checkpointed
+
+
+def contexts() -> tuple[Any, Any]:
+    return create_selective_checkpoint_contexts(partial(keep, [0, 0]))
+
+
+def keep(matmuls: list[int], context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    """Whether a result is kept. `matmuls` counts those of the first time and of the second."""
+    kept = op in ATTENTION
+    if op in MATMULS:
+        matmuls[context.is_recompute] += 1
+        kept = matmuls[context.is_recompute] % 2 == 1
+    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE

@@ -1,0 +1,56 @@
+"""A sweep when it is over: one row for each of its runs, the best marked."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from penstock.watch.report import summary
+from penstock.watch.words import loss, spoken
+
+if TYPE_CHECKING:  # what trains is not needed to tell of it
+    from penstock.launch.vary import Ended, Variant
+
+SAID = ("status", "steps", "tokens", "loss", "val_loss", "tokens_per_s", "wall_s")
+
+
+def varied(all_: Sequence["Variant"], ended: Sequence["Ended"]) -> dict[str, Any]:
+    """Everything the table knows, as plain values; `best` is a run's name, if one is done."""
+    errors = {end.variant.run.name: end.error for end in ended}
+    rows = [_row(variant, errors.get(variant.run.name, "")) for variant in all_]
+    done = [row for row in rows if row["status"] == "done" and _score(row) is not None]
+    best = min(done, key=lambda row: _score(row) or 0.0)["run"] if done else None
+    return {"best": best, "runs": rows}
+
+
+def _row(variant: "Variant", error: str) -> dict[str, Any]:
+    folder = variant.folder
+    told = summary(folder) if folder.exists() else {"status": "failed" if error else "not started"}
+    known = {name: told.get(name) for name in SAID}
+    own = {"run": folder.name, "folder": str(folder.path), "values": variant.values}
+    return {**own, **known, "error": error or None}
+
+
+def _score(row: dict[str, Any]) -> float | None:
+    """What the best has the least of: the loss on what was held out, else on the data."""
+    score: float | None = row["loss"] if row["val_loss"] is None else row["val_loss"]
+    return score
+
+
+def table(found: dict[str, Any]) -> Table:
+    rows = found["runs"]
+    fields = list(rows[0]["values"])
+    shown = Table(*fields, "loss", "validation", "tokens/s", "time", "", box=None)
+    for row in rows:
+        speed = f"{row['tokens_per_s']:,.0f}" if row["tokens_per_s"] else "–"
+        time = spoken(row["wall_s"]) if row["wall_s"] else "–"
+        numbers = [loss(row["loss"]), loss(row["val_loss"]), speed, time]
+        best = row["run"] == found["best"]
+        mark = Text("best", "green") if best else Text("" if row["status"] == "done" else _why(row))
+        shown.add_row(*map(Text, [*row["values"].values(), *numbers]), mark)
+    return shown
+
+
+def _why(row: dict[str, Any]) -> str:
+    return f"{row['status']}: {row['error'].splitlines()[0]}" if row["error"] else row["status"]

@@ -1,0 +1,127 @@
+"""Raw files of conversations in a run: found out by their fields, used whole, packed, masked."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from penstock.data import build as building
+from penstock.data.home import open_dataset
+from penstock.data.recipe_raw import raw_recipe
+from penstock.data.shards import Dataset
+from penstock.data.source_guess import PAIRS, guess
+from penstock.data.tokenizer import Tokenizer
+from penstock.errors import PenstockError
+
+CHAT = [
+    {
+        "messages": [
+            {"role": "user", "content": f"Ask {n}?"},
+            {"role": "assistant", "content": "Yes"},
+        ]
+    }
+    for n in range(40)
+]
+TEMPLATE = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}"
+    "{% if m.role == 'assistant' %}{{ end_token }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(building, "default_workers", lambda: 1)
+    monkeypatch.chdir(tmp_path)
+
+
+def write(path: str, rows: list[dict[str, object]]) -> str:
+    Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def mask_of(dataset: Dataset) -> np.ndarray:
+    mask = dataset.loss_mask(np.array([0]), dataset.tokens)
+    assert mask is not None
+    return mask[0]
+
+
+def a_tokenizer(template: str = "") -> str:
+    """The folder of a model with a tokenizer, and a chat template if one is given."""
+    dataset = open_dataset(write("seen.jsonl", [{"text": "Ask me? Yes. " * 9}]), vocab=300)
+    folder = Path("model")
+    folder.mkdir(exist_ok=True)
+    (folder / "tokenizer.json").write_bytes(dataset.tokenizer_json())
+    if template:
+        (folder / "chat_template.jinja").write_text(template)
+    return "model"
+
+
+@pytest.mark.parametrize(
+    ("row", "rows"),
+    [
+        ({"messages": [], "text": "x"}, {"messages": "messages"}),
+        ({"conversations": []}, {"messages": "conversations"}),
+        ({"text": "x", "prompt": "a", "completion": "b"}, {}),
+        ({"other": 1}, {}),
+        *(({p: "a", r: "b", "x": 1}, {"prompt": p, "response": r}) for p, r in PAIRS),
+    ],
+)
+def test_the_first_row_says_what_rows_are(row, rows):
+    assert guess(write("a.jsonl", [row, {"messages": []}])) == rows
+
+
+def test_a_damaged_first_line_and_a_packed_file_in_a_folder():
+    Path("folder").mkdir()
+    Path("folder/notes.md").write_text("text")
+    content = "{broken\n\n" + json.dumps(CHAT[0])
+    Path("folder/chat.jsonl.gz").write_bytes(gzip.compress(content.encode()))
+    assert guess("folder") == guess("folder/*.gz") == {"messages": "messages"}
+    assert guess("nothing.jsonl") == {}
+
+
+def test_parquet_rows():
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(arrow.table({"prompt": ["a"], "completion": ["b"]}), "a.parquet")
+    assert guess("a.parquet") == {"prompt": "prompt", "response": "completion"}
+    Path("b.parquet").write_bytes(b"no parquet")
+    assert guess("b.parquet") == {}
+
+
+def test_conversations_are_all_kept_packed_and_only_answers_count():
+    twice = CHAT + CHAT[:3]  # copies were put there on purpose
+    spec, model = write("chat.jsonl", twice), a_tokenizer(TEMPLATE)
+    dataset = open_dataset(spec, tokenizer=model, pack=32)
+    assert dataset.manifest.packed == 32
+    assert dataset.manifest.documents == len(twice)
+    tokens, mask = dataset.read(0, dataset.tokens), mask_of(dataset)
+    learned = Tokenizer(dataset.tokenizer_json()).decode(tokens[mask])
+    assert learned.replace("<|end|>", "").replace("Yes", "") == ""
+    assert learned.count("Yes") >= len(twice) - 4  # one cut at the border of a sample
+
+
+def test_prompts_need_no_template_and_conversations_do():
+    prompts = write("p.jsonl", [{"prompt": f"Ask {n}?", "completion": "Yes"} for n in range(20)])
+    model = a_tokenizer()
+    dataset = open_dataset(prompts, tokenizer=model, pack=16)
+    mask = mask_of(dataset)
+    assert 0 < np.mean(mask) < 1
+    chat = write("chat.jsonl", CHAT)
+    with pytest.raises(PenstockError, match=r"no chat template.*data\.chat_template"):
+        open_dataset(chat, tokenizer=model, pack=16)
+    assert open_dataset(chat, tokenizer=model, pack=16, chat_template="default").tokens
+    Path("own.jinja").write_text(TEMPLATE)
+    own = open_dataset(chat, tokenizer=model, pack=64, chat_template="own.jinja")
+    text = Tokenizer(own.tokenizer_json()).decode(own.read(0, 128))
+    assert "[user]" in text
+    assert "[assistant]Yes" in text
+
+
+def test_text_is_built_as_before():
+    made = raw_recipe(write("t.jsonl", [{"text": "x"}]), pack=64, chat_template="default")
+    assert made.tokens.pack == 0
+    assert made.tokens.chat_template is None
+    assert made.dedup.documents

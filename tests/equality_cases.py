@@ -1,0 +1,156 @@
+"""Principle 3, for tests: train a few steps on real ranks, and compare with one process.
+
+path = equality_cases.prepared(folder, {"plain": "tiny@…"})
+alone = ranks(1, train_a_little, path, [case({}, "model.tied=true")])[0]
+answers = ranks(2, train_a_little, path, [case({"tensor": 2}, "model.tied=true")])
+assert_equal(alone[0], [answer[0] for answer in answers], "tensor 2")
+"""
+
+import itertools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+STEPS = 5
+Case = dict[str, Any]
+Answer = dict[str, Any]  # losses, norms, grads and buffers by name, evaluated, logits
+_attempt = itertools.count()
+
+
+def prepared(folder: Path, datasets: Mapping[str, str]) -> str:
+    """A run file in `folder`, and beside it a run's folder for each dataset; the file's path."""
+    path = folder / "run.toml"
+    path.write_text(
+        f'name = "equality"\ndir = "{folder}"\n[model]\nlayers = 2\nhidden = 16\nheads = 4\n'
+        "kv_heads = 2\nffn = 24\ntied = true\n[data]\nsequence = 16\n"
+        '[train]\nsteps = 5\nbatch_tokens = 128\nprecision = "fp64"\nlearning_rate = 1e-2\n'
+    )
+    for name, dataset in datasets.items():
+        (folder / name).mkdir()
+        (folder / name / "plan.json").write_text(json.dumps({"dataset": dataset}))
+    return str(path)
+
+
+def case(layout: Mapping[str, Any], *overrides: str, data: str = "plain") -> Case:
+    """Some steps in `layout` (1 × 1 with microbatches of 1 where it says nothing)."""
+    return {
+        "layout": dict(layout),
+        "overrides": list(overrides),
+        "attempt": next(_attempt),
+        "data": data,
+    }
+
+
+def train_a_little(
+    path: str, cases: Sequence[Case], kind: str = "cpu", backend: str | None = None
+) -> list[Answer]:
+    """On one rank: five steps of the loop's own calls for each case.
+
+    Cases in a row that have the same layout share a world, since making one takes its time.
+    """
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.tensor.debug import _clear_sharding_prop_cache as clear_cache
+
+    from penstock.ledger.journal import Journal
+    from penstock.meter.clock import StepClock
+    from penstock.plan.layout import Layout
+    from penstock.run.folder import RunFolder
+    from penstock.run.load import load
+    from penstock.train.job import build
+    from penstock.train.world import join
+
+    answers = []
+    joined: Layout | None = None
+    for one in cases:
+        layout = Layout(**one["layout"])
+        run = load(path, one["overrides"])
+        folder = RunFolder(Path(path).parent / one["data"])
+        if replace(layout, microbatch=1) != joined:
+            if joined is not None:
+                dist.destroy_process_group()
+            joined = replace(layout, microbatch=1)
+            os.environ["PENSTOCK_ATTEMPT"] = str(one["attempt"])  # a rendezvous of its own
+            world = join(layout, kind, 60.0 if kind == "cpu" else 300.0, backend)
+        journal = Journal(folder.journal, one["attempt"], range(world.rank, world.rank + 1))
+        job = build(folder, run, layout, world, journal)
+        grads = first_gradients(job)
+        feed = job.feed(after_step=0)
+        votes = []
+        for _ in range(STEPS):
+            samples = feed.next()
+            batch, tokens = job.micros(samples), job.counted(samples)
+            votes.append(job.stepper.step(batch, tokens, 1e-2, {}, StepClock(world.cuda)))
+        feed.close()
+        trained = job.parts.trained()
+        evaluated = world.sum_(job.runner.evaluate(batch)) / tokens
+        kept = job.parts.trained()  # what would be saved now
+        assert all(kept[name] is param for name, param in trained.items())
+        seen_bs = torch.arange(run.sequence, device=world.device).view(1, -1) % job.stream.vocab
+        job.parts.train(False)
+        logits_bsv = job.runner.logits(seen_bs)
+        # torch remembers the meshes of the world that is gone, and takes them for equal ones.
+        clear_cache()
+        answers.append(
+            {
+                "losses": [vote.loss for vote in votes],
+                "norms": [vote.grad_norm for vote in votes],
+                "grads": grads,
+                "evaluated": evaluated.item(),
+                "logits": logits_bsv[0, ::4].double().cpu().numpy(),
+                "buffers": {n: b.tolist() for n, b in job.parts.named_buffers().items()},
+            }
+        )
+    dist.destroy_process_group()
+    return answers
+
+
+def first_gradients(job: Any) -> dict[str, np.ndarray]:
+    """Filled in by the first step: whole gradients as they reach the optimizer.
+
+    A stage of a pipeline has those of its own parameters.
+    """
+    from penstock.train.parts import like, whole
+
+    trained, update = job.parts.trained(), job.stepper.update
+    grads: dict[str, np.ndarray] = {}
+
+    def watched(summed: dict[str, Any], norm: float, rate: float) -> None:
+        if not grads:
+            for name, grad in summed.items():
+                held = whole(like(trained[name], grad)).double().cpu()
+                grads[name] = held.numpy().copy()  # the update may scale it in place
+        update(summed, norm, rate)
+
+    job.stepper.update = watched
+    return grads
+
+
+def assert_equal(
+    expected: Answer, answers: Sequence[Answer], what: str, rel: float = 1e-9, least: float = 1e-13
+) -> None:
+    """What each rank found is what one process found; together they have every gradient.
+
+    `least` is the difference that counts for nothing in single gradients and logits.
+    """
+    held: set[str] = set()
+    for rank, answer in enumerate(answers):
+        where = f"{what}, rank {rank}"
+        assert answer["losses"] == pytest.approx(expected["losses"], rel=rel / 10), where
+        for name, grad in answer["grads"].items():
+            gradient = f"{where}: gradient of {name}"
+            np.testing.assert_allclose(grad, expected["grads"][name], rel, least, err_msg=gradient)
+        assert answer["norms"] == pytest.approx(expected["norms"], rel=rel), where
+        assert answer["evaluated"] == pytest.approx(expected["evaluated"], rel=rel / 10), where
+        logits = f"{where}: logits"
+        np.testing.assert_allclose(answer["logits"], expected["logits"], rel, least, err_msg=logits)
+        for name, buffer in answer["buffers"].items():
+            assert buffer == expected["buffers"][name], f"{where}: {name}"
+        held |= answer["grads"].keys()
+    assert held == expected["grads"].keys(), what

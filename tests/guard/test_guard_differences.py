@@ -1,0 +1,28 @@
+"""A checkpoint of another model is told by the first weights that differ."""
+
+from dataclasses import replace
+
+from penstock.catalog.models import preset
+from penstock.guard.differences import differences
+from penstock.model.open_names import tensors
+
+SHAPE = preset("llama-3m")
+OWN = tensors(SHAPE)
+
+
+def test_the_same_weights_have_none() -> None:
+    assert differences({name: list(size) for name, size in OWN.items()}, OWN) == ""
+
+
+def test_sizes_that_differ_come_first() -> None:
+    other = tensors(replace(SHAPE, ffn=SHAPE.ffn * 2, layers=SHAPE.layers + 1))
+    said = differences(other, OWN)
+    width = f"{SHAPE.ffn * 2} × {SHAPE.hidden} there and {SHAPE.ffn} × {SHAPE.hidden} in the model"
+    assert said.startswith(f"layers.0.ffn.gate.weight is {width}; ")
+    assert "; and " in said
+
+
+def test_names_that_one_has_alone() -> None:
+    tied, apart = tensors(replace(SHAPE, tied=True)), tensors(replace(SHAPE, tied=False))
+    assert differences(tied, apart) == "head.weight is not in it"
+    assert differences(apart, tied) == "head.weight is not in the model"

@@ -1,0 +1,134 @@
+"""Tiny open models with random weights, made by transformers: the other side of import and export.
+
+transformers computes norms and routers in float32 whatever a model is in; `in_double` lifts that,
+so that two implementations can be compared to 1e-10 and not only to what float32 lets one see.
+"""
+
+import json
+from copy import deepcopy
+from pathlib import Path
+from types import MethodType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+VOCAB = 96
+_SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+}
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+_EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
+# name: (family, what its config has beyond the sizes)
+DENSE: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama-2": ("llama", {"num_key_value_heads": 4, "rms_norm_eps": 1e-5}),
+    "llama-3.1": ("llama", {"rope_theta": 5e5, "rope_scaling": _LLAMA3}),
+    "llama-3.2": ("llama", {"rope_scaling": _LLAMA3, "tie_word_embeddings": True}),
+    "mistral": ("mistral", {"sliding_window": None, "rope_theta": 1e6, "head_dim": 16}),
+    "mistral-window": ("mistral", {"sliding_window": 64}),
+    "qwen2": ("qwen2", {"tie_word_embeddings": True, "rope_theta": 1e6}),
+    "qwen3": ("qwen3", {"head_dim": 16, "rope_theta": 1e6}),
+}
+MOE: dict[str, tuple[str, dict[str, Any]]] = {
+    "mixtral": ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen3-moe": (
+        "qwen3_moe",
+        {**_EXPERTS, "num_experts": 4, "head_dim": 16, "mlp_only_layers": [0]},
+    ),
+    "qwen3-moe-raw": ("qwen3_moe", {**_EXPERTS, "num_experts": 4, "norm_topk_prob": False}),
+    "dots1": (
+        "dots1",
+        {
+            **_EXPERTS,
+            "n_routed_experts": 4,
+            "n_shared_experts": 2,
+            "first_k_dense_replace": 1,
+            "routed_scaling_factor": 2.5,
+        },
+    ),
+}
+ALL = DENSE | MOE
+
+
+def made(name: str, seed: int = 0, **more: Any) -> nn.Module:
+    """The model, on random weights that are far from what each layer's init would give.
+
+    `more` are fields of its config.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    family, own = ALL[name]
+    config = AutoConfig.for_model(family, **deepcopy({**_SIZES, **own, **more}))
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config, experts_implementation="eager")
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for tensor in [*model.parameters(), *_balances(model)]:
+            middle = 1.0 if tensor.dim() == 1 and tensor.mean() == 1 else 0.0
+            tensor.copy_(middle + 0.2 * torch.randn(tensor.shape, generator=draw))
+    return model.eval()
+
+
+def saved(name: str, folder: Path, shard: str = "5GB", **more: Any) -> nn.Module:
+    model = made(name, **more)
+    model.save_pretrained(folder, max_shard_size=shard)
+    return model
+
+
+def add_tokenizer(folder: Path, texts: list[str], vocab: int, template: str = "") -> bytes:
+    """A tokenizer of these texts beside a model; as it stands in its tokenizer.json."""
+    from penstock.data.token_train import train_tokenizer
+
+    content = train_tokenizer(texts, vocab)
+    (folder / "tokenizer.json").write_bytes(content)
+    names = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(names))
+    if template:
+        (folder / "chat_template.jinja").write_text(template)
+    return content
+
+
+def in_double(model: nn.Module) -> nn.Module:
+    """The model in float64, all of it but the angles of the rotary positions."""
+    for module in model.modules():
+        kind = type(module).__name__
+        if kind.endswith("RMSNorm"):
+            module.forward = MethodType(_norm, module)
+        elif kind.lower().endswith("topkrouter"):
+            module.forward = MethodType(_router, module)
+    return model.double()
+
+
+def _balances(model: nn.Module) -> list[Tensor]:
+    return [b for name, b in model.named_buffers() if name.endswith("e_score_correction_bias")]
+
+
+def _norm(self: Any, x: Tensor) -> Tensor:
+    return F.rms_norm(x, x.shape[-1:], self.weight, self.variance_epsilon)
+
+
+def _router(self: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    logits = F.linear(x.reshape(-1, x.shape[-1]), self.weight)
+    if hasattr(self, "e_score_correction_bias"):
+        scores = logits.sigmoid()
+        chosen = (scores + self.e_score_correction_bias).topk(self.top_k, -1).indices
+    else:
+        scores = logits.softmax(-1)
+        chosen = scores.topk(self.top_k, -1).indices
+    weights = scores.gather(1, chosen)
+    if getattr(self, "norm_topk_prob", True):
+        weights = weights / weights.sum(-1, keepdim=True)
+    return logits, weights * getattr(self, "routed_scaling_factor", 1.0), chosen

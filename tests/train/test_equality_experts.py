@@ -1,0 +1,141 @@
+"""Principle 3 for mixtures of experts: spread over ranks they compute what one process does.
+
+Losses, norms, gradients and the balance of experts, in float64.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from equality_cases import Answer, assert_equal, case, prepared, train_a_little
+from made_sets import made_set
+
+MIXTURE = [
+    "model.experts=4",
+    "model.experts_active=2",
+    "model.expert_ffn=8",
+    "model.shared_experts=1",
+    "train.balance_rate=0.01",  # enough to change choices within five steps
+]
+VARIANTS: dict[str, tuple[str, list[str]]] = {
+    "mixture": ("plain", MIXTURE),
+    # 5 sequences do not divide by 2 or 4 ranks; one active expert leaves others without tokens.
+    "uneven": ("plain", [*MIXTURE, "model.experts_active=1", "train.batch_tokens=80"]),
+    # 3 sequences on 4 ranks: one has nothing but fillers, which must not count.
+    "idle rank": ("plain", [*MIXTURE, "train.batch_tokens=48", "model.shared_experts=0"]),
+    # The first stage of a pipeline has nothing to balance.
+    "sigmoid": ("plain", [*MIXTURE, "model.router=sigmoid", "model.dense_layers=1"]),
+    "packed": ("masked", [*MIXTURE, "data.across_documents=false", "model.tied=false"]),
+}
+# Layouts, and the variants that each of them is tried on.
+LAYOUTS: dict[int, list[tuple[dict[str, Any], list[str]]]] = {
+    2: [
+        ({"shard": 2, "expert": 2}, list(VARIANTS)),
+        ({"shard": 2, "microbatch": 2}, ["mixture", "packed"]),
+        ({"replicate": 2}, ["mixture", "uneven"]),
+        ({"shard": 2, "expert": 2, "recompute": "full"}, ["mixture"]),
+        ({"replicate": 2, "recompute": "selective"}, ["uneven"]),
+        ({"tensor": 2, "expert": 2}, ["mixture", "packed"]),
+        ({"tensor": 2}, ["mixture", "uneven"]),
+        ({"context": 2, "expert": 2}, ["mixture", "packed"]),
+        ({"pipeline": 2, "microbatch": 2, "recompute": "full"}, ["sigmoid", "uneven"]),
+    ],
+    4: [
+        ({"shard": 4, "expert": 4}, ["mixture", "uneven", "idle rank"]),
+        ({"shard": 4, "expert": 2, "microbatch": 2}, ["mixture", "idle rank"]),
+        ({"replicate": 2, "shard": 2, "expert": 2}, ["packed", "idle rank"]),
+        ({"shard": 2, "tensor": 2, "expert": 4}, ["uneven"]),
+        ({"shard": 2, "tensor": 2, "expert": 2}, ["packed"]),
+        ({"shard": 2, "tensor": 2}, ["mixture"]),
+        ({"shard": 2, "context": 2, "expert": 4}, ["packed", "uneven"]),
+        ({"context": 2, "tensor": 2, "expert": 2}, ["mixture"]),
+        ({"pipeline": 2, "shard": 2, "expert": 2}, ["sigmoid", "idle rank"]),
+        ({"pipeline": 2, "tensor": 2, "expert": 2, "microbatch": 2}, ["packed"]),
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def where(tmp_path_factory: pytest.TempPathFactory, home: Path, tiny: str) -> str:
+    draw = np.random.default_rng(0)
+    masked = made_set(
+        home / "datasets",
+        draw.integers(0, 60, 4000),
+        list(range(0, 4000, 11)),
+        draw.random(4000) < 0.3,
+        name="equality-experts-masked",
+    )
+    folder = tmp_path_factory.mktemp("equality-experts")
+    return prepared(folder, {"plain": tiny, "masked": masked.id, "kept": tiny})
+
+
+@pytest.fixture(scope="module")
+def alone(where: str, ranks: Callable[..., list[Any]]) -> dict[str, Answer]:
+    cases = [case({"microbatch": 8}, *more, data=data) for data, more in VARIANTS.values()]
+    return dict(zip(VARIANTS, ranks(1, train_a_little, where, cases)[0], strict=True))
+
+
+@pytest.mark.parametrize("count", LAYOUTS)
+def test_experts_on_several_ranks_equal_one_process(
+    count: int, where: str, alone: dict[str, Answer], ranks: Callable[..., list[Any]]
+) -> None:
+    named = [(name, layout) for layout, names in LAYOUTS[count] for name in names]
+    cases = [case(layout, *VARIANTS[name][1], data=VARIANTS[name][0]) for name, layout in named]
+    answers = ranks(count, train_a_little, where, cases)
+    for (name, layout), *found in zip(named, *answers, strict=True):
+        assert_equal(alone[name], found, f"{name}, layout {layout}")
+
+
+def test_losses_fall_and_experts_are_balanced(alone: dict[str, Answer]) -> None:
+    """What the test above compares is real training, not a constant."""
+    for name, answer in alone.items():
+        assert answer["losses"][-1] < answer["losses"][0], name
+        for part in ("experts.gate", "experts.up", "experts.down", "router.weight"):
+            assert abs(answer["grads"][f"layers.1.ffn.{part}"]).max() > 0
+        layers = [1] if name == "sigmoid" else [0, 1]
+        assert answer["buffers"].keys() == {f"layers.{i}.ffn.balance" for i in layers}
+        assert all(len(set(balance)) > 1 for balance in answer["buffers"].values()), name
+
+
+def some_steps(path: str, layout: dict[str, int], attempt: int, until: int) -> list[float]:
+    """From the newest checkpoint of the run `kept` to a checkpoint of step `until`; the losses."""
+    import torch.distributed as dist
+
+    from penstock.ledger.journal import Journal
+    from penstock.meter.clock import StepClock
+    from penstock.plan.layout import Layout
+    from penstock.run.folder import RunFolder
+    from penstock.run.load import load
+    from penstock.train.job import build
+    from penstock.train.world import join
+
+    os.environ["PENSTOCK_ATTEMPT"] = str(attempt)
+    run, folder = load(path, MIXTURE), RunFolder(Path(path).parent / "kept")
+    world = join(Layout(**layout), "cpu", 60.0)
+    journal = Journal(folder.journal, attempt, range(world.rank, world.rank + 1))
+    job = build(folder, run, Layout(**layout), world, journal)
+    done = job.keeper.resume()
+    feed = job.feed(after_step=done)
+    losses = []
+    for _ in range(done, until):
+        batch = job.micros(feed.next())
+        clock = StepClock(cuda=False)
+        losses.append(job.stepper.step(batch, run.batch_tokens, 1e-2, {}, clock).loss)
+    feed.close()
+    job.keeper.save(until)
+    dist.destroy_process_group()
+    return losses
+
+
+def test_a_checkpoint_goes_on_with_the_experts_spread_otherwise(
+    where: str, alone: dict[str, Answer], ranks: Callable[..., list[Any]]
+) -> None:
+    """Weights, moments and balance: two ranks, one, then four."""
+    losses = ranks(2, some_steps, where, {"shard": 2, "expert": 2}, 1, 2)[0]
+    losses += ranks(1, some_steps, where, {}, 2, 3)[0]
+    losses += ranks(4, some_steps, where, {"shard": 4, "expert": 2}, 3, 5)[0]
+    assert losses == pytest.approx(alone["mixture"]["losses"], rel=1e-10)
