@@ -122,7 +122,7 @@ class Study:
 
     def tuned(self, optimizer: str) -> float:
         """The best rate of a grid with worse ones on both sides."""
-        middle = choose_learning_rate(self.setting.scale.hidden)
+        middle = choose_learning_rate(self.setting.scale.hidden)  # AdamW's: one grid for both
         rates = [middle / 2, middle, middle * 2]
         while True:
             losses = [f.loss for f in self.all_of([Trial(optimizer, rate) for rate in rates])]
@@ -204,13 +204,15 @@ def tell(study: Study, seeds: int) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--scale", choices=SETTINGS, default="small")
+    parser.add_argument("--hidden", type=int, help="width")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--json", type=Path, help="where results are kept; they are not made again")
     asked = parser.parse_args()
     setting = SETTINGS[asked.scale]
-    setting = replace(setting, steps=asked.steps or setting.steps)
+    scale = replace(setting.scale, hidden=asked.hidden or setting.scale.hidden)
+    setting = replace(setting, scale=scale, steps=asked.steps or setting.steps)
     study = Study(setting, asked.processes, asked.json)
     study.load()
     print(*tell(study, asked.seeds), sep="\n")

@@ -1,6 +1,7 @@
 """Ranks that run out of memory: real processes under a real limit, and what the supervisor does."""
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -10,16 +11,23 @@ from typing import Any
 
 import pytest
 
+from penstock.launch.replan import kept
+from penstock.launch.start import start
 from penstock.ledger.readers import read_events
+from penstock.plan.layout import Layout
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
+from penstock.watch.report import summary
 
 MakeFile = Callable[..., Path]
-# One wide layer: all 17 sequences at once keep more than 2 GiB of activations; by ones, the only
-# other even share of a prime number, it is 0.15.
+# One thin and wide layer: all 17 sequences at once need more than a GiB for activations; by ones,
+# the only other even share of a prime number, a seventeenth of that.
 WIDE: dict[str, Any] = {
     "model.layers": 1,
-    "model.ffn": 32768,
+    "model.hidden": 8,
+    "model.heads": 2,
+    "model.kv_heads": 1,
+    "model.ffn": 12288,
     "data.sequence": 256,
     "train.batch_tokens": 17 * 256,
     "train.steps": 1,
@@ -30,15 +38,18 @@ WIDE: dict[str, Any] = {
     "guard.restarts": 0,
     "guard.timeout": "120 s",
 }
-LIMIT_BYTES = 1500 << 20
+LIMIT_BYTES = 1100 << 20
 
 
-def train(path: Path, *overrides: str, limit: bool = True) -> subprocess.CompletedProcess[str]:
-    """In a process whose memory, and that of its ranks, is limited."""
+def train(path: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+    """In a process whose memory, and that of its ranks, is limited.
+
+    On one core, so that the stacks of many threads do not count.
+    """
 
     def held() -> None:
-        if limit:
-            resource.setrlimit(resource.RLIMIT_DATA, (LIMIT_BYTES, LIMIT_BYTES))
+        os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1])
+        resource.setrlimit(resource.RLIMIT_DATA, (LIMIT_BYTES, LIMIT_BYTES))
 
     command = [sys.executable, "-m", "penstock", "train", str(path), *overrides, "--json"]
     return subprocess.run(command, capture_output=True, text=True, preexec_fn=held)
@@ -47,6 +58,18 @@ def train(path: Path, *overrides: str, limit: bool = True) -> subprocess.Complet
 def events(path: Path, kind: str) -> list[dict[str, Any]]:
     journal = RunFolder(load(path).folder).journal / "supervisor.events"
     return [dict(event.payload) for event in read_events(journal) if event.kind == kind]
+
+
+def test_a_smaller_layout_is_kept_while_all_is_as_it_was() -> None:
+    asked, small = Layout(microbatch=8), Layout(microbatch=2)
+    before = {
+        "layout": Layout(microbatch=4).to_json(),  # somebody wrote another one in between
+        "replanned": {"asked": asked.to_json(), "layout": small.to_json(), "machine": "1 × H200"},
+    }
+    assert kept(before, asked, "1 × H200") == small
+    assert kept(before, asked, "1 × H100") == asked
+    assert kept(before, Layout(microbatch=6), "1 × H200") == Layout(microbatch=6)
+    assert kept({}, asked, "1 × H200") == asked
 
 
 def test_out_of_memory_is_told_with_a_way_out_and_a_run_that_may_takes_it(
@@ -75,7 +98,7 @@ def test_out_of_memory_is_told_with_a_way_out_and_a_run_that_may_takes_it(
     assert longer["layout"] == report["layout"]
     assert len(events(path, "fault")) == 2  # it was not tried and failed once more
 
-    calm = json.loads(train(run_file("calm", **WIDE), limit=False).stdout)
+    calm = summary(start(load(run_file("calm", **WIDE))))
     assert calm["layout"]["microbatch"] == 17  # for which there is room without the limit
     assert calm["tokens"] == report["tokens"]  # the batch was kept
     assert report["loss"] == pytest.approx(calm["loss"], rel=1e-5)

@@ -8,6 +8,7 @@ import pytest
 
 import made_plans as made
 from penstock.catalog.models import preset
+from penstock.model.loss import CHUNK_ELEMENTS
 from penstock.plan import memory, memory_state, own, step
 from penstock.plan.job import Job
 from penstock.plan.layout import Layout
@@ -68,6 +69,7 @@ def test_the_loss_never_holds_more_than_a_chunk_of_logits() -> None:
         memory.predict(choice(run, made.machine(1), None, Layout(microbatch=n)).job).parts["logits"]
         for n in (2, 4)
     )
+    assert own.CHUNK_LOGITS == CHUNK_ELEMENTS
     head = 4 * SHAPE.embedding_params()
     assert small == own.CHUNK_LOGITS * 2 + head + 2 * 8192 * SHAPE.hidden * 2
     assert large - small == 2 * 8192 * SHAPE.hidden * 2  # what goes into the head

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from penstock.policy.restart import Action, Ended, State, decide
 
 FINE = ("done", "stopped")
-RESULTS = st.lists(st.sampled_from([*FINE, "failed", "refused", "oom", None]), min_size=1, max_size=6)
+RESULTS = st.lists(
+    st.sampled_from([*FINE, "failed", "refused", "oom", None]), min_size=1, max_size=6
+)
 STATES = st.builds(State, st.integers(0, 5), st.integers(0, 5), st.integers(0, 100))
 
 

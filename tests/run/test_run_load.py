@@ -197,3 +197,6 @@ def test_chosen_batches_and_rates():
     assert choose_batch_tokens(10**6, 8192) == 8192
     assert choose_learning_rate(4096) == 3e-4
     assert choose_learning_rate(64) == 3e-3
+    assert choose_learning_rate(4096, "muon") == 3e-4
+    assert choose_learning_rate(256, "muon") == 4.8e-3
+    assert choose_learning_rate(64, "muon") == 1.2e-2

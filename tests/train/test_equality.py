@@ -30,13 +30,15 @@ VARIANTS: dict[str, tuple[str, list[str]]] = {
 DATA = ("tied", "uneven", "idle rank", "packed")  # what replicas and shards must cope with
 MODEL = ("tied", "untied, qk-norm, no clipping", "biases, odd vocabulary", "packed")
 # Ranks: layouts and the variants that are trained in them.
-LAYOUTS: dict[int, list[tuple[dict[str, int], tuple[str, ...]]]] = {
+LAYOUTS: dict[int, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
     2: [
         ({"replicate": 2}, tuple(VARIANTS)),
         ({"replicate": 2, "microbatch": 3}, DATA),
         ({"shard": 2, "microbatch": 2}, tuple(VARIANTS)),
         ({"tensor": 2, "microbatch": 3}, MODEL),
+        ({"tensor": 2, "microbatch": 4, "recompute": "selective"}, ("tied",)),
         ({"context": 2, "microbatch": 3}, MODEL),
+        ({"context": 2, "microbatch": 4, "recompute": "full"}, ("packed",)),
     ],
     4: [
         ({"replicate": 4}, DATA),

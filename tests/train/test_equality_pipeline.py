@@ -127,6 +127,33 @@ def test_buffers_are_as_many_as_are_under_way_not_as_a_step_has_microbatches(
     assert lasts <= 12
 
 
+def without_room(path: str) -> str:
+    """On one rank: what the runner raises when a layer of the last stage is out of memory."""
+    from penstock.run.load import load
+    from penstock.train.engine import build
+    from penstock.train.world import join
+
+    def forward(*_: Any) -> None:
+        raise torch.OutOfMemoryError("no room")
+
+    layout = Layout(pipeline=2)
+    runner: Any = build(load(path), layout, 300, join(layout, "cpu", 60.0)).runner
+    if runner.last:
+        runner.pieces[0].layers["1"].forward = forward
+    tokens = torch.arange(17).view(1, -1)
+    try:
+        runner.backward([Micro(tokens[:, :-1], tokens[:, 1:], 1.0)] * 2, 32)
+    except Exception as error:
+        return type(error).__name__
+    return "nothing"
+
+
+def test_a_stage_that_is_out_of_memory_says_so(where: str, ranks: Callable[..., list[Any]]) -> None:
+    first, last = ranks(2, without_room, where)
+    assert last == "OutOfMemoryError"
+    assert first == "RuntimeError"  # its neighbour is gone
+
+
 @given(count=st.integers(1, 12), more=st.integers(0, 60))
 def test_pieces_are_even_and_the_ends_are_never_the_longest(count: int, more: int) -> None:
     layers = count + more

@@ -26,8 +26,7 @@ VARIANTS: dict[str, tuple[str, list[str]]] = {
     "bf16, untied": ("plain", ["train.precision=bf16", "model.tied=false"]),
     "bf16, compiled": ("plain", ["train.precision=bf16", "train.compile=on"]),
 }
-# Of single gradients, and of what is far smaller than the others.
-NEAR = {"fp32": (2e-3, 1e-4), "bf16": (0.1, 2e-2)}
+NEAR = {"fp32": 2e-3, "bf16": 0.15}  # of gradients and norms; losses are ten times nearer
 TIMEOUT_S = 500.0  # compilers may be at work
 LAYOUTS: dict[int, list[Mapping[str, int]]] = {
     2: [
@@ -89,5 +88,5 @@ def test_layouts_on_one_gpu_train_as_one_rank_does(
     cases = [case(layout, *SHAPE, *more, data=data) for data, more in chosen]
     answers = ranks(count, over_gloo, where, cases)
     for name, *found in zip(names, *answers, strict=True):
-        rel, least = NEAR[name.partition(",")[0]]
-        assert_equal(alone[name], found, f"{name}, layout {layout}", rel, least)
+        rel = NEAR[name.partition(",")[0]]
+        assert_equal(alone[name], found, f"{name}, layout {layout}", rel, least=None)

@@ -5,18 +5,14 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_mask
 
-from penstock.train.context import order, seen
+from penstock.train.context import in_order, seen
 from penstock.train.context_blocks import BLOCK, blocks
-
-
-def places(ways: int, piece: int) -> Tensor:
-    """Of all ranks' tokens, rank after rank."""
-    return torch.arange(2 * ways * piece).view(2 * ways, piece)[order(ways)].flatten()
+from penstock.train.generate import continuation
 
 
 @pytest.mark.parametrize("ways", [1, 2, 3, 8])
 def test_every_rank_sees_as_much_and_no_token_is_left_out(ways: int) -> None:
-    at = places(ways, 5)
+    at = in_order(10 * ways, ways)
     assert at.sort().values.tolist() == list(range(10 * ways))
     assert len({part.sum().item() for part in at.chunk(ways)}) == 1
 
@@ -24,7 +20,7 @@ def test_every_rank_sees_as_much_and_no_token_is_left_out(ways: int) -> None:
 @pytest.mark.parametrize("documents", [False, True])
 @pytest.mark.parametrize(("ways", "piece"), [(2, 256), (2, 100), (4, 128), (3, 33)])
 def test_blocks_say_what_single_tokens_say(ways: int, piece: int, documents: bool) -> None:
-    at_k = places(ways, piece)
+    at_k = in_order(2 * ways * piece, ways)
     draw = torch.Generator().manual_seed(piece)
     starts = torch.rand(2, len(at_k), generator=draw) < 0.01 if documents else None
     document = None if starts is None else starts.cumsum(1, dtype=torch.int32)
@@ -46,6 +42,21 @@ def test_blocks_say_what_single_tokens_say(ways: int, piece: int, documents: boo
         assert not (sure[:, : len(at_o), : len(at_k)] & ~expected).any()
         skipped += int((~(full | some)).sum())
     assert skipped or piece < BLOCK
+
+
+@pytest.mark.parametrize("multiple", [1, 4, 12])
+def test_a_model_writes_the_same_whatever_its_sequences_must_be_a_multiple_of(
+    multiple: int,
+) -> None:
+    widths = set()
+
+    def logits(tokens_bs: Tensor) -> Tensor:
+        widths.add(tokens_bs.shape[1])
+        return torch.nn.functional.one_hot((tokens_bs * 3 + 1) % 50, 50).float()
+
+    written = continuation(logits, [1, 2, 3, 4, 5], 6, 36, 0, temperature=0, multiple=multiple)
+    assert written == [16, 49, 48, 45, 36, 9]
+    assert widths == {{1: 11, 4: 12, 12: 12}[multiple]}
 
 
 def dense(count: Tensor | None, columns: Tensor | None) -> Tensor:

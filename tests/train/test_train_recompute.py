@@ -5,8 +5,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from penstock.catalog.shapes import ModelShape
+from penstock.model.adapter import adapt
 from penstock.model.build import decoder_on_meta, fill
 from penstock.model.decoder import Decoder
+from penstock.run.adapter import AdapterSection
 from penstock.train.recompute import recompute
 
 DENSE = ModelShape(layers=3, hidden=32, heads=4, kv_heads=2, ffn=48, vocab=50)
@@ -62,6 +64,26 @@ def test_gradients_are_the_same(shape: ModelShape, how: str, documents: bool) ->
     assert grads.keys() == grads_again.keys()
     for name, grad in grads.items():
         assert grads_again[name].equal(grad), name
+
+
+def test_dropout_throws_the_same_dice_again() -> None:
+    def adapted(how: str) -> Decoder:
+        decoder = decoder_on_meta(DENSE).double()
+        adapt(decoder, AdapterSection(kind="lora", rank=2, dropout=0.5))
+        fill(decoder, torch.device("cpu"), 0)
+        if how != "none":
+            recompute(decoder, how)
+        return decoder
+
+    answers = []
+    for how in ("none", "full", "selective"):
+        torch.manual_seed(3)
+        answers.append(trained(adapted(how), False))
+    for loss, grads, _ in answers[1:]:
+        assert loss == answers[0][0]
+        assert grads
+        for name, grad in grads.items():
+            assert grad.equal(answers[0][1][name]), name
 
 
 def test_full_does_all_matmuls_again_and_selective_half() -> None:

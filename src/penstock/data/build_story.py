@@ -188,7 +188,8 @@ def nothing_left(
     return (
         f"{begin} Nothing in its sources could be read as a document: {_listed(rejected)}. "
         f"The first is {told_aside(aside)}. Check `kind` and `text` (or `messages`, `prompt` and "
-        "`response`) of [[source]]; without a recipe the field `text` is read."
+        "`response`) of [[source]]; without a recipe the fields `messages`, `prompt` and "
+        "`completion`, or `text` are read."
     )
 
 

@@ -4,10 +4,10 @@ A plan that cannot be made (the user's own module, a device that nobody has meas
 not to train; the reason is kept in its place.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import PenstockError, RunFailed
-from penstock.launch.local import Limit
 from penstock.ledger.merge import merge
 from penstock.plan import calibration, step
 from penstock.plan.cluster import machine_for
@@ -17,6 +17,14 @@ from penstock.plan.layout import Layout
 from penstock.plan.make import choice, make
 from penstock.run.file import Run
 from penstock.run.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Limit:
+    """When the budget is spent, and which line of it."""
+
+    at_s: float  # on the run's clock
+    words: str  # such as "budget.hours = 12"
 
 
 def layout_of(run: Run, vocab: int) -> Layout | None:

@@ -23,6 +23,7 @@ from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs, S
 
 from penstock.guard.published import published, step_of
 from penstock.home import home
+from penstock.launch.foresee import Limit
 from penstock.launch.listener import Listener
 from penstock.launch.replan import Replanner
 from penstock.ledger.journal import SupervisorJournal
@@ -75,14 +76,6 @@ class RankLogs(LogsSpecs):
     @property
     def root_log_dir(self) -> str:
         return str(self._root_log_dir)
-
-
-@dataclass(frozen=True)
-class Limit:
-    """When the budget is spent, and which line of it."""
-
-    at_s: float  # on the run's clock
-    words: str  # such as "budget.hours = 12"
 
 
 @dataclass

@@ -37,9 +37,15 @@ class Replanner:
         if self.run.guard.on_oom != "replan" or not ways:
             return None
         old, new = plan["layout"], ways[0].layout
-        before = plan.get("replanned") or {"asked": old}
-        plan["replanned"] = {"asked": before["asked"], "machine": plan["machine"]}
         plan["layout"] = new.to_json()
+        made = plan.get("replanned", {})
+        # One after the other, until one fits: what was asked for stays the first.
+        asked = made["asked"] if made.get("layout") == old else old
+        plan["replanned"] = {
+            "asked": asked,
+            "layout": plan["layout"],
+            "machine": plan["machine"],
+        }
         plan["predicted"] = self._predicted(plan, new)
         write_atomic(self.folder.plan_file, json.dumps(plan, indent=1))
         self.journal.event("replanned", attempt=attempt, old=old, layout=plan["layout"])
@@ -60,14 +66,10 @@ class Replanner:
         for way in ways:  # the fastest of each kind
             kinds.setdefault(oom.changed(failed, way.layout), way)
         said = ", or ".join(way.words(self.run, failed) for way in list(kinds.values())[:SHOWN])
-        alone = (
-            ""
-            if self.run.guard.on_oom == "replan"
-            else (
-                ' With guard.on_oom = "replan" the run goes on with the first of these by itself.'
-            )
+        return (
+            f'The planner would write {said}. With guard.on_oom = "replan" the run goes on with '
+            "the first of these by itself."
         )
-        return f"The planner would write {said}.{alone}"
 
     def _smaller(self, plan: dict[str, Any]) -> list[oom.Smaller]:
         layout = Layout(**plan["layout"])
@@ -93,5 +95,5 @@ def kept(before: dict[str, Any], layout: Layout, machine: str) -> Layout:
     """The layout that an earlier launch was re-planned to, where all is as it was then."""
     made = before.get("replanned")
     if made and made["asked"] == layout.to_json() and made["machine"] == machine:
-        return Layout(**before["layout"])
+        return Layout(**made["layout"])
     return layout

@@ -10,8 +10,9 @@ from penstock.data.stream_open import kept, open_again, stream_of
 from penstock.errors import PenstockError, RunFailed
 from penstock.files import write_atomic
 from penstock.launch import foresee, open_model
+from penstock.launch.foresee import Limit
 from penstock.launch.listener import Listener
-from penstock.launch.local import Limit, Local, Outcome
+from penstock.launch.local import Local, Outcome
 from penstock.launch.replan import Replanner
 from penstock.launch.replan import kept as kept_layout
 from penstock.launch.resume import (

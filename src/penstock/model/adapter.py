@@ -7,9 +7,8 @@ beside it (`….q.adapter_a`, `….q.adapter_b`). `a` is drawn, `b` begins at ze
 is what it was. Everything else is frozen. With `kind = "qlora"` the frozen matrices of the layers
 are in 4 bit (`model/nf4.py`).
 
-Routed experts and routers get no adapter: a token visits few of them, and thousands of thin
-matrices cost more than they learn. In a mixture of experts `ffn` is the dense layers and the shared
-experts.
+Routed experts, which are stacks and no linears, and routers get no adapter: in a mixture of experts
+`ffn` is the dense layers and the shared experts.
 """
 
 import re
@@ -43,11 +42,6 @@ class Beside(nn.Module):
         kept = F.dropout(x, self.dropout, self.training) if self.dropout else x
         thin = F.linear(F.linear(kept, self.adapter_a), self.adapter_b)
         return super().forward(x) + thin * self.scale
-
-    @torch.no_grad()
-    def difference(self) -> Tensor:
-        """What the adapter adds to the weight, in fp32."""
-        return self.adapter_b.float() @ self.adapter_a.float() * self.scale
 
 
 class AdapterLinear(Beside, nn.Linear):

@@ -20,7 +20,7 @@ class Decoder(nn.Module):
     With `layers` it is one stage of a pipeline: the first takes tokens, the last gives logits, and
     hidden states travel between them. Names of parameters are the same in every stage.
 
-    A layout changes a decoder by replacing its `look`, `loss` and `logits` and its layers' `attend`.
+    A layout changes a decoder by replacing its `look`, `loss`, `logits` and its layers' `attend`.
     """
 
     def __init__(self, shape: ModelShape, layers: range | None = None) -> None:

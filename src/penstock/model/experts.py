@@ -40,7 +40,8 @@ def grouped(x_ni: Tensor, weight_eoi: Tensor, end_e: Tensor) -> Tensor:
     return F.grouped_mm(x_ni, weight_eoi.transpose(1, 2), offs=end_e)
 
 
-@torch.compiler.disable  # it asks for the numbers of rows
+# Not `torch.compiler.disable`: that imports the compiler, a second for every run without it.
+@torch._disable_dynamo  # it asks for the numbers of rows
 def _one_by_one(x_ni: Tensor, weight_eoi: Tensor, end_e: Tensor) -> Tensor:
     """What torch has no kernel for: any type, any width, any device."""
     rows = x_ni.split(end_e.diff(prepend=end_e.new_zeros(1)).tolist())

@@ -27,17 +27,20 @@ def linear(x: Tensor, weight_oi: Tensor) -> Tensor:
     return _Matmul.apply(x.flatten(0, -2), weight_oi).unflatten(0, x.shape[:-1])
 
 
-def to_fp8(module: nn.Module) -> None:
+def to_fp8(module: nn.Module, ways: int = 1) -> None:
     """Every linear layer in it, in place, whose sides are the multiples of 16 that kernels want.
 
-    One with a bias or an adapter stays as it is. So do routers, which are no linear layers, and the
-    head, which is not in the layers: what they give is compared closely.
+    Still so when one side is cut into `ways` parts. One with a bias or an adapter stays as it is.
+    So do routers, which are no linear layers, and the head, which is not in the layers: what they
+    give is compared closely.
     """
+    least = 16 * ways
     for layer in module.modules():
-        sixteens = (
-            type(layer) is nn.Linear and layer.in_features % 16 == layer.out_features % 16 == 0
+        fits = (
+            type(layer) is nn.Linear
+            and layer.in_features % least == layer.out_features % least == 0
         )
-        if sixteens and layer.bias is None:
+        if fits and layer.bias is None:
             layer.__class__ = Fp8Linear
 
 

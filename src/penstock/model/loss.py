@@ -89,17 +89,15 @@ def to_gradients_(logits_nv: Tensor, targets_n: Tensor, counted_n: Tensor | None
         from penstock.model import loss_kernel  # needs Triton, which only CUDA builds have
 
         return loss_kernel.to_gradients_(logits_nv, targets_n, counted_n)
-    wide_nv = logits_nv.to(torch.promote_types(logits_nv.dtype, torch.float32))
-    log_sum_n = wide_nv.logsumexp(1)
+    log_nv = logits_nv.log_softmax(1, torch.promote_types(logits_nv.dtype, torch.float32))
     at_n1 = targets_n.unsqueeze(1)
-    losses_n = log_sum_n - wide_nv.gather(1, at_n1).squeeze(1)
-    gradient_nv = wide_nv.sub_(log_sum_n.unsqueeze(1)).exp_()
-    gradient_nv.scatter_add_(1, at_n1, torch.full_like(at_n1, -1, dtype=wide_nv.dtype))
+    losses_n = -log_nv.gather(1, at_n1).squeeze(1)
+    gradient_nv = log_nv.exp_()
+    gradient_nv.scatter_add_(1, at_n1, torch.full_like(at_n1, -1, dtype=log_nv.dtype))
     if counted_n is not None:
         losses_n = losses_n * counted_n
         gradient_nv *= counted_n.unsqueeze(1)
-    if gradient_nv is not logits_nv:
-        logits_nv.copy_(gradient_nv)
+    logits_nv.copy_(gradient_nv)
     return losses_n
 
 

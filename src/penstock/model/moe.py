@@ -74,7 +74,7 @@ class MoE(nn.Module):
             weight_tk = weight_tk / (weight_tk.sum(-1, keepdim=True) + 1e-20)
         return weight_tk * self.scale, choice_tk
 
-    @torch.compiler.disable  # what it does in the backward pass is no part of a graph
+    @torch._disable_dynamo  # what it does in the backward pass is no part of a graph
     def counted(self, y_td: Tensor, choice_tk: Tensor) -> Tensor:
         return Count.apply(y_td, choice_tk, self.load)
 

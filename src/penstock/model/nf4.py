@@ -149,6 +149,3 @@ class Nf4Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return nf4_linear(x, self.weight, self.bias)
-
-    def whole(self, dtype: torch.dtype) -> Tensor:
-        return dequantize(self.weight, self.in_features, dtype)

@@ -104,7 +104,7 @@ class Run(Section):
             return ADAPTER_RATE if self.model.adapter else FINETUNE_RATE
         shape = self.model.base()
         assert shape is not None, "checked when the file was loaded"
-        return choose_learning_rate(shape.hidden)
+        return choose_learning_rate(shape.hidden, self.train.optimizer)
 
     @property
     def balance_rate(self) -> float:

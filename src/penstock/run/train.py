@@ -44,9 +44,14 @@ def choose_batch_tokens(tokens: int | None, sequence: int) -> int:
 FINETUNE_RATE, ADAPTER_RATE = 2e-5, 2e-4
 
 
-def choose_learning_rate(hidden: int) -> float:
-    """Peak rate by width: published AdamW runs fall about as 1 / width from 3e-4 at 4096."""
-    return min(3e-3, 3e-4 * 4096 / hidden)
+def choose_learning_rate(hidden: int, optimizer: str = "adamw") -> float:
+    """Peak rate by width: published AdamW runs fall about as 1 / width from 3e-4 at 4096.
+
+    Muon's steps are scaled to be as long as AdamW's. In narrow models, though, it bears higher
+    rates, and needs them: see docs/design/optimizers.md.
+    """
+    most = 1.2e-2 if optimizer == "muon" else 3e-3
+    return min(most, 3e-4 * 4096 / hidden)
 
 
 BALANCE_RATE = 1e-3  # of scores between 0 and 1, a step (arXiv 2408.15664)
@@ -136,8 +141,8 @@ class TrainSection(Section):
     )
     learning_rate: PositiveOrAuto = Field(
         "auto",
-        description='Peak learning rate; "auto" is 3e-4 × 4096 / hidden, at most 3e-3; with '
-        "`model.from` 2e-5, and 2e-4 for an adapter.",
+        description='Peak learning rate; "auto" is 3e-4 × 4096 / hidden, at most 3e-3 (with muon '
+        "1.2e-2); with `model.from` 2e-5, and 2e-4 for an adapter.",
     )
     final: Share = Field(0.1, description="Learning rate at the end, as a share of the peak.")
     schedule: Literal["cosine", "wsd"] = Field(

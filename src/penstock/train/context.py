@@ -37,15 +37,12 @@ def spread(decoder: Decoder, world: World) -> None:
         layer.attention.attend = partial(attend_to_all, mesh)
 
 
-def order(ways: int) -> list[int]:
-    """The pieces of a sequence as the ranks hold them, rank after rank."""
-    return [piece for rank in range(ways) for piece in (rank, 2 * ways - 1 - rank)]
-
-
-def in_order(sequence: int, mesh: DeviceMesh, device: torch.device) -> Tensor:
+def in_order(sequence: int, ways: int, device: torch.device | None = None) -> Tensor:
     """The places in a sequence of all ranks' tokens, rank after rank."""
-    at_ps = torch.arange(sequence, device=device).view(2 * mesh.size(), -1)
-    return at_ps[order(mesh.size())].flatten()
+    rank_c = torch.arange(ways, device=device)
+    piece_p = torch.stack((rank_c, 2 * ways - 1 - rank_c), 1).flatten()
+    each = sequence // (2 * ways)
+    return (piece_p.unsqueeze(1) * each + torch.arange(each, device=device)).flatten()
 
 
 def own(x_k: Tensor, mesh: DeviceMesh) -> Tensor:
@@ -59,7 +56,7 @@ def cut(world: World) -> Callable[[Micro], Micro]:
 
     def of(micro: Micro) -> Micro:
         inputs_bs, counted_bs = micro.inputs_bs, micro.counted_bs
-        at_o = own(in_order(inputs_bs.shape[1], mesh, inputs_bs.device), mesh)
+        at_o = own(in_order(inputs_bs.shape[1], mesh.size(), inputs_bs.device), mesh)
         return replace(
             micro,
             inputs_bs=inputs_bs[:, at_o],
@@ -76,7 +73,7 @@ def joined(world: World) -> Callable[[Tensor], Tensor]:
 
     def of(x_bov: Tensor) -> Tensor:
         x_bkv = DTensor.from_local(x_bov, mesh, [Shard(1)], run_check=False).full_tensor()
-        return x_bkv[:, in_order(x_bkv.shape[1], mesh, x_bkv.device).argsort()]
+        return x_bkv[:, in_order(x_bkv.shape[1], mesh.size(), x_bkv.device).argsort()]
 
     return of
 
@@ -89,7 +86,7 @@ def look(
     device: torch.device,
 ) -> tuple[Tensor, Mask]:
     """As `model.attention.look`, for `sequence` tokens of this rank; `starts_bs` is of all."""
-    at_k = in_order(sequence * mesh.size(), mesh, device)
+    at_k = in_order(sequence * mesh.size(), mesh.size(), device)
     at_o = own(at_k, mesh)
     turn = rotation(at_o if starts_bs is None else places(starts_bs)[:, at_o], shape)
     document_bs = None if starts_bs is None else starts_bs.cumsum(1, dtype=torch.int32)

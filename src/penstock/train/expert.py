@@ -62,7 +62,7 @@ class VisitAcross:
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
 
-    @torch.compiler.disable
+    @torch._disable_dynamo
     def __call__(self, experts: Experts, rows_nd: Tensor, end_e: Tensor) -> Tensor:
         sent_ge = end_e.diff(prepend=end_e.new_zeros(1)).view(self.group.size(), -1)
         got_ge = torch.empty_like(sent_ge)

@@ -16,7 +16,7 @@ from penstock.train.world import World
 def lay_out(decoder: Decoder, run: Run, layout: Layout, world: World) -> None:
     """In place; the decoder is still without memory."""
     if run.train.precision == "fp8":
-        to_fp8(decoder.layers)
+        to_fp8(decoder.layers, layout.tensor)
     if layout.context > 1:
         spread(decoder, world)
     if layout.tensor > 1:

@@ -17,7 +17,7 @@ from penstock.train.batch import Micro
 from penstock.train.gradients import Grads
 from penstock.train.parts import Parts
 from penstock.train.pile import pile
-from penstock.train.schedule import Flow, Schedule, enough, schedule
+from penstock.train.schedule import Flow, Schedule, as_it_was_raised, enough, schedule
 from penstock.train.stages import TABLE
 from penstock.train.world import World
 
@@ -66,13 +66,14 @@ class Pipelined:
             given |= {"targets_bs": piled.targets_bs, "counted_bs": piled.counted_bs}
         losses: list[Tensor] = []
         run = self._schedule(flow)
-        (run.step if purpose == "train" else run.eval)(
-            *([piled.inputs_bs] if self.first else []),
-            target=piled.weights_n * scale if self.last else None,
-            losses=losses,
-            return_outputs=False,
-            **{name: tensor for name, tensor in given.items() if tensor is not None},
-        )
+        with as_it_was_raised():
+            (run.step if purpose == "train" else run.eval)(
+                *([piled.inputs_bs] if self.first else []),
+                target=piled.weights_n * scale if self.last else None,
+                losses=losses,
+                return_outputs=False,
+                **{name: tensor for name, tensor in given.items() if tensor is not None},
+            )
         total = torch.zeros((), device=self.world.device, dtype=torch.float64)
         for loss in losses:
             total += loss.detach()

@@ -32,15 +32,16 @@ ATTENTION = {
 def recompute(decoder: Decoder, how: str) -> None:
     """In place; before the layers are compiled, so that a graph knows what to keep."""
     for layer in decoder.layers.values():
-        layer.forward = again(layer.forward, how)
+        # Adapters may have dropout, which must throw the same dice again.
+        dice = any(getattr(module, "dropout", 0) for module in layer.modules())
+        layer.forward = again(layer.forward, how, dice)
 
 
-def again(forward: Callable[..., Tensor], how: str) -> Callable[..., Tensor]:
+def again(forward: Callable[..., Tensor], how: str, dice: bool) -> Callable[..., Tensor]:
     extra = {"context_fn": contexts} if how == "selective" else {}
 
     def checkpointed(*args: Any) -> Tensor:
-        # There is no dropout: the state of the generators need not be kept.
-        return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **extra)
+        return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=dice, **extra)
 
     return checkpointed
 

@@ -4,6 +4,8 @@ torch calls a piece of the model a stage; here a stage is a rank's place in the 
 holds one piece or, interleaved, several.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -21,7 +23,8 @@ from penstock.plan.layout import Layout
 from penstock.train.world import World
 
 Schedule: TypeAlias = PipelineScheduleSingle | PipelineScheduleMulti
-# torch's names. Zero-bubble schedules are to be named here: torch has them, for pieces as these.
+# By torch's names. A zero-bubble schedule will be one more of them: "InterleavedZeroBubble" takes
+# pieces that are placed as here.
 SCHEDULES = {
     "fill and drain": "GPipe",
     "one forward, one backward": "1F1B",
@@ -72,6 +75,7 @@ def schedule(
         hidden_bsd = torch.empty(size, dtype=dtype, requires_grad=True)
         loss = torch.empty((), dtype=torch.promote_types(dtype, torch.float32))
         logits_bsv = torch.empty(rows, sequence, shape.vocab, dtype=dtype)
+    at_last = logits_bsv if flow.purpose == "logits" else loss
     stages = [
         Stage(
             piece,
@@ -79,9 +83,7 @@ def schedule(
             count,
             world.device,
             input_args=hidden_bsd if index else tokens_bs,
-            output_args=hidden_bsd
-            if index < count - 1
-            else (logits_bsv if flow.purpose == "logits" else loss),
+            output_args=hidden_bsd if index < count - 1 else at_last,
             group=world.group("pipeline"),
         )
         for index, piece in zip(range(place, count, layout.pipeline), pieces, strict=True)
@@ -151,3 +153,15 @@ def under_way(made: Schedule, piece: int, flow: Flow, layout: Layout) -> int:
 def weighted(loss: Tensor, weight_1: Tensor) -> Tensor:
     """The weight is on the host: nothing waits for the device."""
     return loss * weight_1.item()
+
+
+@contextmanager
+def as_it_was_raised() -> Iterator[None]:
+    """torch puts words of its own around what a piece raises; a rank that is out of memory must be
+    known as one."""
+    try:
+        yield
+    except RuntimeError as error:
+        if error.__cause__ is None:
+            raise
+        raise error.__cause__ from None

@@ -7,12 +7,13 @@ ranks of which each keeps its part of the sequence:
     q, k, v, gate, up        cut by outputs: each rank has some heads, some of the inner width
     out, down                cut by inputs: what comes out is a part of the sum
     embed, head              cut by words; the cross-entropy of the parts needs two numbers a token
-    norms, router, adapters  whole on every rank, which sees part of the tokens or of the heads;
-                             so its gradient is a part of the sum
+    norms, router            whole on every rank, which sees some of the tokens or of the heads, so
+                             that its gradient is a part of the sum
+    adapters                 one of the two matrices is cut as the frozen one is, the other is whole
 
 Parameters are DTensors, so that FSDP2 shards what is left of them and checkpoints know which part
-of the whole they are. The modules see plain tensors: no operator of a layer goes through DTensor,
-which costs time and does not compile.
+of the whole they are. The modules see plain tensors: DTensor's operators take more time on the host
+than small layers take on the device.
 
 Shape suffixes as in `model/decoder.py`; n tokens, r ranks.
 """
@@ -44,6 +45,7 @@ BY_OUTPUTS = {"weight": Shard(0), "bias": Shard(0), "adapter_b": Shard(0)}
 BY_INPUTS = {"weight": Shard(1), "adapter_a": Shard(1)}
 CUTS = dict.fromkeys(("q", "k", "v", "gate", "up", "embed", "head"), BY_OUTPUTS)
 CUTS |= dict.fromkeys(("out", "down"), BY_INPUTS)
+ROWS = 2048  # tokens whose logits are in full precision at once
 
 
 def split(decoder: Decoder, world: World) -> None:
@@ -80,7 +82,7 @@ def cut_parameters(module: nn.Module, cuts: dict[str, Shard], mesh: DeviceMesh) 
         module.__class__ = _with_parts(type(module))  # type: ignore[arg-type]
 
 
-class Parts:
+class OwnParts:
     """Before the class of a module: it finds its parameters as plain tensors."""
 
     def __getattr__(self, name: str) -> Any:
@@ -89,7 +91,7 @@ class Parts:
 
 @cache
 def _with_parts(kind: type[nn.Module]) -> type[nn.Module]:
-    return type(kind.__name__, (Parts, kind), {})
+    return type(kind.__name__, (OwnParts, kind), {})
 
 
 def here(value: Any) -> Any:
@@ -158,21 +160,26 @@ def to_gradients_(
     """As `model.loss.to_gradients_`, where each rank has the logits of some words.
 
     Of each token the ranks tell each other the log of their sum, and its target's logit if it is
-    theirs.
+    theirs. Some rows at a time, so that their copy in full precision stays small.
     """
-    wide_nv = logits_nv.to(torch.promote_types(logits_nv.dtype, torch.float32))
     row_n, mine_n = own_words(targets_n, logits_nv.shape[1], vocab, mesh)
-    at_n1 = row_n.unsqueeze(1)
-    hit_n = wide_nv.gather(1, at_n1).squeeze(1) * mine_n
-    told_2n = torch.stack((wide_nv.logsumexp(1), hit_n))
+    weight_n = torch.ones_like(mine_n) if counted_n is None else counted_n
+    parts = list(zip(*(x.split(ROWS) for x in (logits_nv, row_n, mine_n, weight_n)), strict=True))
+    told_2n = torch.cat([_told(logits, row, mine) for logits, row, mine, _ in parts], 1)
     told_r2n = DTensor.from_local(told_2n.unsqueeze(0), mesh, [Shard(0)]).full_tensor()
     log_sum_n = told_r2n[:, 0].logsumexp(0)
-    losses_n = log_sum_n - told_r2n[:, 1].sum(0)
-    gradient_nv = wide_nv.sub_(log_sum_n.unsqueeze(1)).exp_()
-    gradient_nv.scatter_add_(1, at_n1, -mine_n.unsqueeze(1).to(wide_nv.dtype))
-    if counted_n is not None:
-        losses_n = losses_n * counted_n
-        gradient_nv *= counted_n.unsqueeze(1)
-    if gradient_nv is not logits_nv:
-        logits_nv.copy_(gradient_nv)
-    return losses_n
+    for (logits, row, mine, weight), log_sum in zip(parts, log_sum_n.split(ROWS), strict=True):
+        gradient = (_wide(logits) - log_sum.unsqueeze(1)).exp_()
+        gradient.scatter_add_(1, row.unsqueeze(1), -mine.unsqueeze(1).to(gradient.dtype))
+        logits.copy_(gradient.mul_(weight.unsqueeze(1)))
+    return (log_sum_n - told_r2n[:, 1].sum(0)) * weight_n
+
+
+def _told(logits_nv: Tensor, row_n: Tensor, mine_n: Tensor) -> Tensor:
+    wide_nv = _wide(logits_nv)
+    hit_n = wide_nv.gather(1, row_n.unsqueeze(1)).squeeze(1)
+    return torch.stack((wide_nv.logsumexp(1), hit_n.where(mine_n, 0)))
+
+
+def _wide(logits_nv: Tensor) -> Tensor:
+    return logits_nv.to(torch.promote_types(logits_nv.dtype, torch.float32))

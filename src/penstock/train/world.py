@@ -1,5 +1,6 @@
 """The ranks of a run: process group, device and mesh."""
 
+import logging
 import os
 from dataclasses import dataclass
 from datetime import timedelta
@@ -49,7 +50,7 @@ class World:
     @property
     def fsdp_mesh(self) -> DeviceMesh:
         """What one copy of the weights is sharded over: `shard`, and `context` with it."""
-        return self.mesh["fsdp"]
+        return _fsdp(self.mesh)
 
     @property
     def sharded(self) -> bool:
@@ -91,6 +92,8 @@ def join(layout: Layout, kind: str, timeout_s: float, backend: str | None = None
 
     Several ranks can share one GPU only over another `backend` than NCCL: "gloo", for tests.
     """
+    # It has advice for every gathering of a whole weight, which happens once a run.
+    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     timeout = timedelta(seconds=timeout_s)
     store = dist.TCPStore(
@@ -109,7 +112,7 @@ def join(layout: Layout, kind: str, timeout_s: float, backend: str | None = None
         timeout=timeout,
     )
     mesh = _mesh(kind, {name: getattr(layout, name) for name in DIMENSIONS})
-    _bounded(mesh["shard", "context"]._flatten("fsdp"), timeout)
+    _bounded(_fsdp(mesh), timeout)
     experts = None
     if layout.expert > 1 or layout.tensor > 1:
         inner = layout.shard * layout.context * layout.tensor
@@ -124,6 +127,11 @@ def join(layout: Layout, kind: str, timeout_s: float, backend: str | None = None
 
 def _mesh(kind: str, sizes: dict[str, int]) -> DeviceMesh:
     return init_device_mesh(kind, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+
+
+def _fsdp(mesh: DeviceMesh) -> DeviceMesh:
+    """Made by the first call, found by later ones."""
+    return mesh["shard", "context"]._flatten("fsdp")
 
 
 def _bounded(mesh: DeviceMesh, timeout: timedelta) -> None:

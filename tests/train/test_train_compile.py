@@ -1,0 +1,83 @@
+"""Compiled layers: one graph for all of them, whatever the documents, and the same numbers.
+
+Graphs are captured and differentiated as on a GPU, then run by torch's own operators.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.utils import counters
+
+from penstock.catalog.shapes import ModelShape
+from penstock.model.build import decoder_on_meta, fill
+from penstock.model.decoder import Decoder
+from penstock.plan.layout import Layout
+from penstock.train.compile import compile_layers, wanted
+from penstock.train.recompute import recompute
+
+SHAPE = ModelShape(layers=3, hidden=32, heads=4, kv_heads=2, ffn=48, vocab=50)
+
+
+@pytest.fixture
+def captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = torch.compile
+
+    def compiled(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return real(forward, backend="aot_eager")
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    torch._dynamo.reset()
+    counters.clear()
+
+
+def made() -> Decoder:
+    decoder = decoder_on_meta(SHAPE).double()
+    fill(decoder, torch.device("cpu"), 0)
+    return decoder
+
+
+@pytest.mark.parametrize("how", ["none", "selective"])
+def test_one_graph_serves_all_layers(captured: Any, how: str) -> None:
+    plain, compiled = made(), made()
+    if how != "none":
+        recompute(compiled, how)
+    compile_layers(compiled)
+    draw = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        tokens = torch.randint(SHAPE.vocab, (2, 33), generator=draw)
+        starts = torch.rand(2, 32, generator=draw) < 0.1
+        losses = [d(tokens[:, :-1], starts, tokens[:, 1:]) for d in (plain, compiled)]
+        assert losses[0].item() == pytest.approx(losses[1].item(), rel=1e-12)
+        for loss in losses:
+            loss.backward()
+    for (name, one), other in zip(plain.named_parameters(), compiled.parameters(), strict=True):
+        torch.testing.assert_close(other.grad, one.grad, rtol=1e-9, atol=1e-12, msg=name)
+    assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
+
+
+def test_names_of_parameters_stay() -> None:
+    compiled = made()
+    compile_layers(compiled)
+    assert [n for n, _ in compiled.named_parameters()] == [n for n, _ in made().named_parameters()]
+
+
+class Place:
+    def __init__(self, cuda: bool) -> None:
+        self.cuda = cuda
+
+
+def test_when() -> None:
+    cpu, gpu = Place(False), Place(True)
+    assert wanted("auto", Layout(), gpu)  # type: ignore[arg-type]
+    assert wanted("on", Layout(), cpu)  # type: ignore[arg-type]
+    for asked, layout, place in [
+        ("auto", Layout(), cpu),
+        ("auto", Layout(tensor=2), gpu),
+        ("auto", Layout(context=2), gpu),
+        ("off", Layout(), gpu),
+    ]:
+        assert not wanted(asked, layout, place)  # type: ignore[arg-type]
