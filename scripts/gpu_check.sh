@@ -1,22 +1,18 @@
 #!/usr/bin/env bash
-# What CI cannot show: the example, unchanged, on a machine with a GPU; then larger shapes, and the
-# CPU tests on that machine's torch. Run from the repository root with penstock importable.
+# What CI cannot show, on a machine with a GPU: scripts/gpu_check.sh [LOGS]. Run from the repository
+# root with penstock importable. Every part has its own time limit and log; a failure stops nothing.
 set -uo pipefail
+logs=${1:-/tmp/penstock-gpu} && mkdir -p "$logs"
 export PENSTOCK_HOME=${PENSTOCK_HOME:-/tmp/penstock-home}
 python3 -c "import torch, sys; print('python', sys.version.split()[0], 'torch', torch.__version__)"
-penstock() { python3 -m penstock "$@"; }
-echo "== examples/stdlib.toml"
-penstock train examples/stdlib.toml dir=/tmp/runs && penstock train examples/stdlib.toml dir=/tmp/runs --json
-echo "== generate"
-penstock generate /tmp/runs/stdlib "def main(" --tokens 40
-echo "== 160M and 1B shapes"
-for shape in "llama-160m data.sequence=1024 train.batch_tokens=65536" \
-  "llama-1b data.sequence=2048 train.batch_tokens=65536"; do
-  # shellcheck disable=SC2086
-  penstock train examples/stdlib.toml dir=/tmp/runs name="gpu-${shape%% *}" model.preset=$shape \
-    train.steps=30 evaluate.every=never
-done
-echo "== deterministic: killed and resumed equals undisturbed"
-python3 -m pytest -m gpu -p no:cacheprovider
-echo "== layouts and checkpoints on this machine's torch"
-CUDA_VISIBLE_DEVICES= python3 -m pytest tests/train tests/guard -p no:cacheprovider
+part() { # NAME SECONDS COMMAND...
+  local name=$1 limit=$2 began=$SECONDS && shift 2
+  timeout "$limit" "$@" >"$logs/$name.log" 2>&1
+  echo "== $name: exit $?, $((SECONDS - began)) s" && tail -n 3 "$logs/$name.log"
+}
+tests() { python3 -m pytest -q -m gpu -p no:cacheprovider "$@"; }
+export -f tests
+part kernels 150 bash -c "tests tests/train/test_speed_gpu.py tests/model/test_model_moe.py"
+part layouts 150 bash -c "tests tests/train/test_layouts_gpu.py"
+part runs 200 bash -c "tests tests/launch/test_launch_gpu.py tests/train/test_train_gpu.py"
+part example 120 python3 -m penstock train examples/stdlib.toml dir="$logs/runs" --fresh --json

@@ -83,7 +83,9 @@ def test_layouts_on_one_gpu_train_as_one_rank_does(
     ranks: Callable[..., list[Any]],
 ) -> None:
     pieces = layout.get("pipeline", 1) * layout.get("interleave", 1)
-    names = VARIANTS if pieces < 4 else ["fp32"]  # the only one with so many layers
+    names = list(VARIANTS) if pieces < 4 else ["fp32"]  # the only one with so many layers
+    if count > 2 or "replicate" in layout or pieces > 1:
+        names = [name for name in names if name != "bf16, compiled"]  # takes its time
     chosen = [VARIANTS[name] for name in names]
     cases = [case(layout, *SHAPE, *more, data=data) for data, more in chosen]
     answers = ranks(count, over_gloo, where, cases)

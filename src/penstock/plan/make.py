@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from penstock.catalog.shapes import ModelShape
 from penstock.plan import calibration, legal, memory, own, step, step_notes
@@ -163,7 +162,7 @@ def _with_microbatch(job: Job) -> Choice:
 
 
 def _job(run: Run, machine: Machine, shape: ModelShape, layout: Layout) -> Job:
-    program = partial(own.software, run, machine.kind, shape.moe)
+    program = own.by_layout(run, machine.kind, shape.moe)
     return Job(
         shape=shape,
         sequence=run.sequence,

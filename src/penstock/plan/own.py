@@ -6,7 +6,7 @@ precision and gathers 16 bits. `MEASURED` is what was measured on it, and the on
 figures: the constants fitted to published runs are of other programs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from penstock.plan.job import Adapter, Bytes, Software
@@ -48,15 +48,24 @@ _ON_GPU = replace(
 COMPILED = replace(_ON_GPU, fused=True, lean=True)
 
 
-def software(run: Run, kind: str, moe: bool, layout: Layout) -> Software:
-    """The trainer with the number formats and the optimizer that the file asks for."""
+def by_layout(run: Run, kind: str, moe: bool) -> Callable[[Layout], Software]:
+    """The trainer in each layout; a search asks some ten thousand times."""
+    split, apart = (software(run, kind, moe, alone) for alone in (False, True))
+    return lambda layout: apart if layout.tensor == layout.context == 1 else split
+
+
+def software(run: Run, kind: str, moe: bool, alone: bool) -> Software:
+    """The trainer with the number formats and the optimizer that the file asks for.
+
+    `alone`: no layer waits for other ranks in its middle, as tensor and context parallel ones do.
+    """
     train = run.train
     moment = {"fp32": 4.0, "bf16": 2.0}[train.states]
     narrow = train.precision in ("bf16", "fp8")
     wide = {"fp64": 8.0}.get(train.precision, 4.0)
     kept = wide if not (narrow and train.weights == "bf16") else 2.0
     changed = replace(
-        _program(run, kind, moe, layout),
+        _program(run, kind, moe, alone),
         weight_bytes=kept,
         grad_bytes=wide,
         optimizer_bytes=2 * moment,
@@ -72,17 +81,14 @@ def software(run: Run, kind: str, moe: bool, layout: Layout) -> Software:
     return replace(changed, whole=Bytes(weights=2.0, once=2.0, summed=4.0, master=master))
 
 
-def _program(run: Run, kind: str, moe: bool, layout: Layout) -> Software:
-    """Layers are compiled on a GPU where they do not wait for other ranks in their middle.
-
-    Of layers with experts only the attention is, which is as good as nothing here.
-    """
+def _program(run: Run, kind: str, moe: bool, alone: bool) -> Software:
+    """On a GPU layers are compiled; of those with experts only the attention, which is too little
+    to count."""
     if kind == "cpu":
         return ON_CPU
     if moe:
         return _ON_GPU
-    apart = layout.tensor == layout.context == 1
-    compiled = apart if run.train.compile == "auto" else run.train.compile == "on"
+    compiled = alone if run.train.compile == "auto" else run.train.compile == "on"
     return COMPILED if compiled else _ON_GPU
 
 
