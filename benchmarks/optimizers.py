@@ -212,7 +212,9 @@ def main() -> None:
     asked = parser.parse_args()
     setting = SETTINGS[asked.scale]
     scale = replace(setting.scale, hidden=asked.hidden or setting.scale.hidden)
-    setting = replace(setting, scale=scale, steps=asked.steps or setting.steps)
+    samples = (int(training_documents(open_dataset(stdlib.NAME))[-1]) - 1) // scale.sequence
+    steps = min(asked.steps or setting.steps, samples // scale.batch)  # one pass at the most
+    setting = replace(setting, scale=scale, steps=steps)
     study = Study(setting, asked.processes, asked.json)
     study.load()
     print(*tell(study, asked.seeds), sep="\n")

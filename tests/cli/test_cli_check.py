@@ -1,6 +1,7 @@
 """`check` and `plan` of data that is not built: said clearly, and planned all the same."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ from typer.testing import CliRunner
 
 from made_sets import made_set
 from penstock.cli.main import app
+from penstock.errors import PenstockError
+from penstock.meter.glance import glance
 
 FILE = 'name = "c"\n[model]\npreset = "llama-3m"\n[train]\ntokens = "1M"\n'
 
@@ -48,3 +51,40 @@ def test_a_packed_dataset_is_checked_with_its_own_sequence(file: str, tmp_path: 
     assert "note" not in checked
     told = json.loads(say("check", file, given, "--json"))
     assert (told["sequence"], told["not_built"]) == (96, [])
+
+
+def test_a_layout_is_checked_before_the_vocabulary_is_known(file: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("some text")
+    own = "[model]\nlayers = 2\nhidden = 32\nheads = 4\nkv_heads = 1\nffn = 64\n"
+    (tmp_path / "c.toml").write_text(f'name = "c"\n{own}[cluster]\naccelerators = 2\n')
+    assert "before the dataset is built" in say("check", file, "data.dataset=a.txt")
+    done = CliRunner().invoke(app, ["check", file, "data.dataset=a.txt", "layout.tensor=2"])
+    assert isinstance(done.exception, PenstockError)
+    assert "does not divide the model's kv_heads of 1" in str(done.exception)
+
+
+def test_what_no_export_could_write_is_told_before_training(file: str, tmp_path: Path) -> None:
+    own = "layers = 2\nhidden = 32\nheads = 4\nvocab = 300\nexperts = 4\nexperts_active = 2\n"
+    experts = f'name = "c"\n[model]\n{own}expert_ffn = 32\nqk_norm = true\n'
+    (tmp_path / "c.toml").write_text(experts)
+    assert "no place for the balance of experts" in say("check", file)
+    assert "penstock export" not in say("check", file, "train.balance_rate=0")
+    shared = say("check", file, "model.shared_experts=1")
+    assert "cannot have shared_experts = 1" in shared
+    assert 'router = "sigmoid"' in shared
+    sigmoid = say("check", file, "model.shared_experts=1", "model.router=sigmoid")
+    assert "penstock export" not in sigmoid
+    notes = json.loads(say("check", file, "--json"))["notes"]
+    assert any("penstock export" in note for note in notes)
+
+
+def test_a_precision_that_this_device_lacks_is_refused(
+    file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = glance()
+    there = replace(seen, devices=replace(seen.devices, kind="cpu", name=""))
+    monkeypatch.setattr("penstock.meter.glance.glance", lambda: there)
+    monkeypatch.setattr("penstock.plan.cluster.glance", lambda: there)
+    done = CliRunner().invoke(app, ["check", file, "train.precision=fp8"])
+    assert isinstance(done.exception, PenstockError)
+    assert "a CPU has no 8-bit matrix products" in str(done.exception)

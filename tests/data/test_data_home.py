@@ -178,6 +178,8 @@ def test_names_and_versions(home, dataset):
     assert two in str(error.value)
     assert "built 20" in str(error.value)
     assert open_dataset(two[: len("mine@") + 6]).id == two  # its first digits are enough
+    with pytest.raises(PenstockError, match=r"'mine\.jsonl' is no file in .*, and no dataset in"):
+        open_dataset("mine.jsonl")
     with pytest.raises(PenstockError, match=r"'mine@123' is not in .* There: mine@"):
         open_dataset("mine@123")
     with pytest.raises(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from penstock.data import build as building
+from penstock.data.aside import rows_aside
 from penstock.data.home import open_dataset
 from penstock.data.recipe_raw import raw_recipe
 from penstock.data.shards import Dataset
@@ -118,6 +119,35 @@ def test_prompts_need_no_template_and_conversations_do():
     text = Tokenizer(own.tokenizer_json()).decode(own.read(0, 128))
     assert "[user]" in text
     assert "[assistant]Yes" in text
+
+
+def test_a_template_that_is_not_there_is_told_before_a_build():
+    chat, model = write("c.jsonl", CHAT), a_tokenizer()
+    with pytest.raises(PenstockError, match=r'data\.chat_template = "absent\.jinja": no such file'):
+        raw_recipe(chat, model, chat_template="absent.jinja")
+
+
+def test_rows_that_cannot_be_read_are_counted_aloud():
+    path = write("c.jsonl", [*CHAT, {"other": 1}])
+    with Path(path).open("a") as file:
+        file.write('{"messages": [{"role"\n')
+    made = open_dataset(path, tokenizer=a_tokenizer(TEMPLATE), pack=64).manifest
+    told = rows_aside(made)
+    assert told.startswith("2 of 42 rows of c were kept aside (")
+    assert "1 broken JSON" in told
+    assert "1 no messages" in told
+    assert f"`penstock data show c@{made.version}`" in told
+    whole = open_dataset(write("d.jsonl", CHAT), tokenizer=a_tokenizer(TEMPLATE), pack=64)
+    assert rows_aside(whole.manifest) == ""
+
+
+def test_conversations_without_answers_are_refused_by_what_they_lack():
+    asked = [{"messages": [{"role": "user", "content": f"Ask {n}?"}]} for n in range(9)]
+    model = a_tokenizer(TEMPLATE)
+    with pytest.raises(PenstockError, match=r"nothing to learn \(9\). Every conversation needs an"):
+        open_dataset(write("q.jsonl", asked), tokenizer=model, pack=64)
+    some = open_dataset(write("s.jsonl", [*asked, *CHAT]), tokenizer=model, pack=64)
+    assert "9 of 49 rows of s were kept aside (9 nothing to learn)" in rows_aside(some.manifest)
 
 
 def test_text_is_built_as_before():

@@ -411,3 +411,18 @@ def test_two_ranks_save_judge_and_refuse_together(
 
 def test_scalars_are_plain_json(whole: Checkpoint) -> None:
     assert json.loads((whole.path / "scalars.json").read_text()) == {"step": 2}
+
+
+def test_what_a_checkpoint_lacks_is_an_error_like_any_other(tmp_path: Path, small: Small) -> None:
+    """torch's own is no `Exception`: a rank would end without a word."""
+    saved = small.save(tmp_path, 2)
+    with pytest.raises(OSError, match="model/other"):
+        checkpoint.load(saved, {"model/other": torch.zeros(3)}, Alone())
+
+
+def test_another_format_is_refused(tmp_path: Path, small: Small) -> None:
+    saved = small.save(tmp_path, 2)
+    manifest = saved.path / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 1}))
+    with pytest.raises(RunFailed, match="in format 1, and this version of Penstock reads format 2"):
+        small.load(saved)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from penstock.catalog.shapes import ModelShape
-from penstock.model.build import decoder_on_meta, fill
 from penstock.model.attention import same_document
+from penstock.model.build import decoder_on_meta, fill
 from penstock.model.decoder import Decoder
 from penstock.model.rotary import places
 from penstock.train.batch import Micro

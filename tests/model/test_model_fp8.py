@@ -1,5 +1,7 @@
 """fp8 matmuls: near the exact product, whatever the scale, and only where they belong."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,8 +17,24 @@ def off(found: torch.Tensor, expected: torch.Tensor) -> float:
     return ((found.double() - expected).norm() / expected.norm()).item()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def strict() -> Iterator[None]:
+    """What a GPU takes: a CPU multiplies matrices of any size."""
+    real = torch._scaled_mm
+
+    def strict_mm(a: torch.Tensor, b: torch.Tensor, *rest: object, **more: object) -> torch.Tensor:
+        assert a.shape[1] % 16 == b.shape[0] % 16 == b.shape[1] % 16 == 0
+        assert a.is_contiguous()
+        assert b.T.is_contiguous()
+        return real(a, b, *rest, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "_scaled_mm", strict_mm)
+        yield
+
+
 @settings(max_examples=15, deadline=None)
-@given(scale=st.integers(-30, 30), tokens=st.sampled_from([16, 48, 160]), seed=st.integers(0, 99))
+@given(scale=st.integers(-30, 30), tokens=st.sampled_from([1, 16, 100]), seed=st.integers(0, 99))
 def test_products_and_gradients_are_near(scale: int, tokens: int, seed: int) -> None:
     draw = torch.Generator().manual_seed(seed)
     x = (torch.randn(tokens, 64, generator=draw) * 2.0**scale).bfloat16().requires_grad_()

@@ -54,7 +54,9 @@ def token_by_token(moe: MoE, shape: ModelShape, x_d: Tensor) -> tuple[Tensor, li
     """The definition, for one token; and the experts that it visits."""
     logit_e = moe.router.weight @ x_d
     score_e = logit_e.sigmoid() if shape.router == "sigmoid" else logit_e.softmax(0)
-    better = sorted(range(shape.experts), key=lambda e: -float(score_e[e].detach() + moe.balance[e]))
+    better = sorted(
+        range(shape.experts), key=lambda e: -float(score_e[e].detach() + moe.balance[e])
+    )
     chosen = better[: shape.experts_active]
     total = sum(score_e[e] for e in chosen) if shape.router_normalised else 1.0
     y_d = torch.zeros_like(x_d)

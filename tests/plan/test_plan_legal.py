@@ -98,11 +98,13 @@ def test_an_own_module_can_only_be_replicated_and_sharded(way: str) -> None:
     assert legal.problems(own(layout={"shard": 2}), None, Layout(shard=2)) == []
 
 
-def test_an_own_module_computes_again_and_narrows_by_itself() -> None:
-    run = own(layout={"recompute": "full"}, train={"precision": "fp8", "learning_rate": 1e-3})
-    again, narrow = legal.problems(run, None, legal.asked(run))
+def test_an_own_module_computes_again_narrows_and_compiles_by_itself() -> None:
+    train = {"precision": "fp8", "compile": "on", "learning_rate": 1e-3}
+    run = own(layout={"recompute": "full"}, train=train)
+    again, narrow, compiled = legal.problems(run, None, legal.asked(run))
     assert "torch.utils.checkpoint" in again
     assert narrow.startswith('train.precision = "fp8": model.module')
+    assert compiled.startswith('train.compile = "on": model.module')
 
 
 @pytest.mark.parametrize(

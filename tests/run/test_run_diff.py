@@ -162,3 +162,12 @@ def test_a_fingerprint_is_short_and_stays(run_of):
     assert fingerprint(run_of(text)) == (
         "9b01b007f2736a3ef748eb492a3ba26638985b97028e81e6a2f9b593cb62cd55"
     )
+
+
+def test_defaults_of_a_new_section_are_not_told(run_of):
+    changes = diff(run_of(TEXT), run_of(TEXT, "layout.shard=2"))
+    assert describe(changes) == "layout.shard: not set → 2"
+    only = diff(run_of(TEXT), run_of(TEXT, "layout.tensor=1"))
+    assert "layout.tensor: not set → 1" in describe(only)  # what was asked for is answered
+    other = diff(run_of(TEXT), run_of(TEXT, "train.clip=0.5"))
+    assert describe(other) == "train.clip: 1.0 → 0.5   (needs a fork)"

@@ -200,3 +200,17 @@ def test_chosen_batches_and_rates():
     assert choose_learning_rate(4096, "muon") == 3e-4
     assert choose_learning_rate(256, "muon") == 4.8e-3
     assert choose_learning_rate(64, "muon") == 1.2e-2
+
+
+def test_the_batch_of_a_model_that_is_not_here_is_not_judged(run_of):
+    away = '[model]\nfrom = "org/name"\n[train]\nsteps = 9\nbatch_tokens = 1024\n'
+    assert run_of(away).train.batch_tokens == 1024  # its context may be 1024 or less
+    with pytest.raises(PenstockError, match="not a whole number of sequences of 100 tokens"):
+        run_of(away, "data.sequence=100")
+
+
+def test_an_adapter_is_not_moved_by_muon(run_of):
+    text = '[model]\nfrom = "org/name"\n[train]\noptimizer = "muon"\n'
+    assert run_of(text).train.optimizer == "muon"
+    with pytest.raises(PenstockError, match=r'train\.optimizer = "muon": adapters are moved'):
+        run_of(text, "model.adapter.rank=4")

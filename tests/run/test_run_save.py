@@ -85,7 +85,7 @@ runs = st.builds(
 
 
 @given(runs)
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 def test_a_resolved_run_loads_back_equal(tmp_path_factory, run):
     file = tmp_path_factory.getbasetemp() / "resolved.toml"
     save(run, file)

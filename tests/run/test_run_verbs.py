@@ -70,6 +70,14 @@ def test_init_refuses_what_it_cannot_do(tmp_path):
     assert not out.exists()
 
 
+def test_what_is_filled_in_leaves_comments_in_their_column():
+    text = template("finetune", "m", "d.jsonl").splitlines()
+    given = [line for line in text if line.startswith(("from", "dataset", "rank"))]
+    assert [line.index("#") for line in given] == [31, 31, 31]
+    longer = template("finetune", "models/a-very-long-name-of-a-model", None)
+    assert 'from = "models/a-very-long-name-of-a-model" # its folder' in longer
+
+
 def test_init_finetune_says_what_to_fill_in(tmp_path):
     out = tmp_path / "my.toml"
     result = call("init", "finetune", "--out", out)

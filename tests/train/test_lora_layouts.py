@@ -1,5 +1,6 @@
 """Principle 3 for adapters: every layout trains the same one, beside weights that it may split."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ VARIANTS = {
     "attention alone": ["model.adapter.targets=['q', 'v']"],
     "qlora": ["model.adapter.kind=qlora"],
     "experts": ["model.from=MOE"],
+    # Only the first layer has an ffn that is no routed experts: the second stage trains nothing.
+    "one stage": ["model.from=SPARSE", "model.adapter.targets=['ffn']"],
 }
 LAYOUTS: dict[str, list[dict[str, Any]]] = {
     "lora": [
@@ -28,6 +31,7 @@ LAYOUTS: dict[str, list[dict[str, Any]]] = {
     "attention alone": [{"shard": 2, "microbatch": 3}],
     "qlora": [{"replicate": 2}, {"shard": 2, "recompute": "full"}, {"pipeline": 2}],
     "experts": [{"shard": 2, "expert": 2}, {"tensor": 2}],
+    "one stage": [{"pipeline": 2}],
 }
 
 
@@ -36,6 +40,7 @@ def where(tmp_path_factory: pytest.TempPathFactory, tiny: str) -> str:
     folder = tmp_path_factory.mktemp("lora")
     saved("llama-3.1", folder / "base", vocab_size=320)
     saved("dots1", folder / "moe", vocab_size=320)
+    saved("qwen3-moe", folder / "sparse", vocab_size=320)
     path = prepared(folder, {"plain": tiny})
     Path(path).write_text(
         f'name = "lora"\ndir = "{folder}"\n[model]\nfrom = "{folder / "base"}"\n'
@@ -46,7 +51,9 @@ def where(tmp_path_factory: pytest.TempPathFactory, tiny: str) -> str:
 
 
 def asked(name: str, where: str) -> list[str]:
-    return [field.replace("MOE", str(Path(where).parent / "moe")) for field in VARIANTS[name]]
+    folder = Path(where).parent
+    models = {"MOE": str(folder / "moe"), "SPARSE": str(folder / "sparse")}
+    return [re.sub("MOE|SPARSE", lambda m: models[m[0]], field) for field in VARIANTS[name]]
 
 
 @pytest.fixture(scope="module")

@@ -87,8 +87,9 @@ def test_peft_loads_the_adapter_and_gives_our_logits(here: Path) -> None:
 
 def test_the_merged_model_needs_no_peft(here: Path) -> None:
     ours, tokens = our_logits(folder_of(here))
-    export(folder_of(here), here / "merged", dtype="fp32", merged=True)
-    model = AutoModelForCausalLM.from_pretrained(here / "merged", dtype=torch.float32)
+    done = export(folder_of(here), dtype="fp32", merged=True)
+    assert Path(done.folder) == folder_of(here).path / "merged"  # beside `export`, the adapter's
+    model = AutoModelForCausalLM.from_pretrained(done.folder, dtype=torch.float32)
     with torch.no_grad():
         torch.testing.assert_close(model(tokens).logits, ours, rtol=0, atol=1e-4)
 
@@ -127,6 +128,9 @@ def test_a_killed_adapter_run_ends_with_the_same_weights(here: Path) -> None:
     assert listener.done
     assert killed["faults"] == 1
     assert killed["weights_hash"] == calm["weights_hash"]
+    # Given again, and longer: what it saved is what the model's adapter has.
+    start(load(lora(here, "killed"), [f"train.steps={STEPS + 1}"]))
+    assert checkpoint.every(folder_of(here, "killed").checkpoints)[0].step == STEPS + 1
 
 
 def test_four_bit_runs_from_prompts_in_bf16(here: Path) -> None:

@@ -183,7 +183,7 @@ def test_fp8_trains_like_bf16() -> None:
             losses.append(loss.detach())
         curves.append(torch.stack(losses))
     bf16, fp8_curve = (curve.view(-1, 30).mean(1) for curve in curves)
-    assert bf16[-1] < 0.5 * bf16[0]
+    assert bf16[-1] < 0.7 * bf16[0]
     print("bf16", bf16.tolist(), "fp8", fp8_curve.tolist())
     # Over all steps; at the end small differences have grown by themselves, to either side.
     assert fp8_curve.mean().item() == pytest.approx(bf16.mean().item(), rel=5e-3)

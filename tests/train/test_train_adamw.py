@@ -76,3 +76,19 @@ def test_bf16_weights_move_by_less_than_they_can_tell_apart() -> None:
         ours.step({"a": torch.ones_like(param)}, 1e-4, 1.0)
     assert ours.moments["a"]["exp_avg"].dtype == torch.bfloat16
     assert param.double().mean().item() == pytest.approx(1 - 20e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize("masters", [False, True])
+def test_warming_up_changes_nothing(masters: bool) -> None:
+    first = {name: value.float() for name, value in firsts().items()}
+    kind = torch.bfloat16 if masters else torch.float32
+    params = {name: nn.Parameter(value.to(kind)) for name, value in first.items()}
+    ours = AdamW(
+        params, {n: v.clone() for n, v in first.items()} if masters else {}, TrainSection()
+    )
+    ours.warm_up({name: torch.ones_like(param) for name, param in params.items()})
+    assert ours.updates == 0
+    for name, value in first.items():
+        assert torch.equal(ours.weight(name), value)
+        assert torch.equal(params[name], value.to(kind))
+        assert not ours.moments[name]["exp_avg"].any()

@@ -10,8 +10,7 @@ from penstock.catalog.shapes import ModelShape
 from penstock.data.feed import Feed
 from penstock.data.stream_batch import Batch
 from penstock.model.build import decoder_on_meta, fill
-from penstock.train.batch import Loader
-from penstock.train.batch import Micro
+from penstock.train.batch import Loader, Micro
 from penstock.train.runner import loss_of
 
 pytestmark = pytest.mark.gpu

@@ -94,9 +94,15 @@ def family_of(shape: ModelShape) -> str:
             return name
     alike = [name for name in FAMILIES if FAMILIES[name].routed == shape.moe]
     closest = min(alike, key=lambda name: len(unsaid[name]))
+    fix = (
+        'A mixture of experts with router = "sigmoid", qk_norm = true and shared_experts in '
+        "[model] is written as dots1"
+        if shape.moe
+        else f"Families that Penstock writes: {', '.join(FAMILIES)}"
+    )
     raise PenstockError(
         f"No family of open models has this shape: {closest}, the closest, cannot have "
-        f"{', '.join(unsaid[closest])}. Families that Penstock writes: {', '.join(FAMILIES)}."
+        f"{', '.join(unsaid[closest])}. {fix}."
     )
 
 

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.catalog.open_models import family_of
 from penstock.cli import show
 from penstock.errors import PenstockError, RunFailed
 from penstock.plan import legal
 from penstock.plan.layout import IllegalLayout
 from penstock.plan.plan import Plan
+from penstock.run.file import Run
 from penstock.run.load import load
 from penstock.run.notyet import not_yet, refuse
 from penstock.run.settle import settled
@@ -20,6 +22,7 @@ from penstock.run.summary import facts, lines
 if TYPE_CHECKING:
     from penstock.plan.dataset import Known
 
+SOME_VOCAB = 32_000  # of a model whose vocabulary only its dataset will tell
 SOME_STEPS = 1000  # of a run whose length only its dataset will tell
 
 
@@ -31,6 +34,7 @@ def check(
     json: show.Json = False,
 ) -> None:
     """Is the file right, does it fit, and what will the run do. Starts nothing."""
+    from penstock.launch.open_model import refuse_other_built
     from penstock.model.open_files import look_here
     from penstock.plan.built import refuse_unusable
     from penstock.plan.dataset import look
@@ -38,6 +42,7 @@ def check(
     loaded = settled(load(file, overrides or []))
     look_here(loaded.model.from_)
     refuse_unusable(loaded)
+    refuse_other_built(loaded)
     known = look(loaded)
     run, refused = known.run, not_yet(known.run)
     illegal: IllegalLayout | None = None
@@ -46,6 +51,7 @@ def check(
     except IllegalLayout as error:  # told last, below what the run is
         illegal, planned, where = error, None, ""
     held = planned.memory if planned else None
+    notes = [*known.missing, *missing_rows(run), *_not_exported(run)]
     if json:
         told = {
             "ok": not refused and not illegal,
@@ -53,11 +59,12 @@ def check(
             "not_yet": refused,
             "illegal": str(illegal).splitlines() if illegal else [],
             "not_built": known.missing,
+            "notes": notes,
         }
         show.print_json({**told, **facts(run)})
     else:
         memory = [f"{'memory':<10} {where}"] if where else []
-        for line in [*lines(run), *memory, *(f"{'note':<10} {why}" for why in known.missing)]:
+        for line in [*lines(run), *memory, *(f"{'note':<10} {why}" for why in notes)]:
             show.out.print(line, markup=False, soft_wrap=True)
     refuse(run)
     if illegal:
@@ -71,8 +78,37 @@ def check(
         show.out.print(f"The file is right. Next: {command}", markup=False, soft_wrap=True)
 
 
+def missing_rows(run: Run) -> list[str]:
+    """What a build could not read of the run's data, as it is now: nothing is lost quietly."""
+    from penstock.data.aside import rows_aside
+    from penstock.data.manifest import Manifest
+    from penstock.plan.built import built
+
+    found = [built(run, spec) for spec, _ in run.data.parts]
+    return [told for one in found if isinstance(one, Manifest) and (told := rows_aside(one))]
+
+
+def _not_exported(run: Run) -> list[str]:
+    """Why `penstock export` would refuse what is trained: better known before than after."""
+    shape = run.model.base()
+    if run.model.from_ or shape is None:
+        return []
+    try:
+        family = family_of(replace(shape, vocab=shape.vocab or SOME_VOCAB))
+    except PenstockError as error:
+        return [f"`penstock export` cannot write this model. {error}"]
+    if shape.moe and run.balance_rate and shape.router != "sigmoid":
+        return [
+            f"`penstock export` would write {family}, which has no place for the balance of "
+            'experts, and refuse: write router = "sigmoid", qk_norm = true and shared_experts in '
+            "[model], or train.balance_rate = 0"
+        ]
+    return []
+
+
 def _planned(known: "Known") -> tuple[Plan | None, str]:
     """The plan and what it says of memory in words; None where it cannot be said."""
+    from penstock.meter.glance import glance
     from penstock.plan.cluster import machine_for
     from penstock.plan.make import make
 
@@ -80,8 +116,11 @@ def _planned(known: "Known") -> tuple[Plan | None, str]:
     if run.model.module:
         legal.refuse(run, None, legal.asked(run))
         return None, "not known for an own module"
-    if data is None and not (shape and shape.vocab):
-        return None, "not known before the dataset is built"
+    if data is None and shape is None:
+        return None, "not known before the model is fetched"
+    no_vocab = data is None and shape is not None and not shape.vocab
+    if no_vocab:  # whether the layout can be does not depend on it
+        run = run.model_copy(update={"model": run.model.model_copy(update={"vocab": SOME_VOCAB})})
     unknown = data is None and run.train.epochs  # how long it is; memory does not depend on it
     if unknown:
         some = run.train.model_copy(update={"epochs": None, "steps": SOME_STEPS})
@@ -89,6 +128,9 @@ def _planned(known: "Known") -> tuple[Plan | None, str]:
     try:
         found = machine_for(run)
         plan = make(run, found.machine, found.warnings, data=data)
+        if run.cluster.use == "here":  # as the launch asks, of the device itself
+            device = glance().devices
+            legal.refuse(run, shape, plan.job.layout, device.name or device.kind)
     except IllegalLayout:
         raise
     except PenstockError as error:
@@ -96,6 +138,8 @@ def _planned(known: "Known") -> tuple[Plan | None, str]:
             raise
         # No model of this device: the file may still be right.
         return None, f"not known: {error}"
+    if no_vocab:
+        return None, "not known before the dataset is built"
     held, machine = plan.memory, found.machine
     used, there = held.peak_bytes / 2**30, held.capacity_bytes / 2**30
     which = f"the fullest of {machine.accelerators} × {machine.accelerator}"

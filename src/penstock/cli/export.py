@@ -14,7 +14,11 @@ def export(
     run: RunName,
     folder: Annotated[
         Path | None,
-        typer.Option("--out", help="Where to write; `export` in the run's folder if not given."),
+        typer.Option(
+            "--out",
+            help="Where to write; `export` in the run's folder if not given, `merged` there "
+            "with --merged.",
+        ),
     ] = None,
     step: Annotated[
         int | None, typer.Option(help="Of this checkpoint; the newest that is whole if not given.")

@@ -25,7 +25,8 @@ def init(
 ) -> None:
     """Write a short run file that works here."""
     left = write(kind, out, force, model, data)
-    following = f"penstock {'check' if left else 'train'} {out}"
+    # Whether a model and rows of one's own are right is told without training.
+    following = f"penstock {'check' if kind == 'finetune' else 'train'} {out}"
     if json:
         told = {"file": str(out), "kind": kind, **({"fill_in": left} if left else {})}
         show.print_json({**told, "next": following})

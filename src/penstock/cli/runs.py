@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from penstock.cli.show import Json, out, print_json
 from penstock.errors import PenstockError
@@ -31,7 +31,8 @@ def ls(root: Root = "runs", json: Json = False) -> None:
             f"no runs in {root}/; `penstock init` writes a run file, `penstock train` runs it"
         )
         return
-    table = Table("run", "status", "step", "loss", "validation", "tokens/s", box=None)
+    name = Column("run", overflow="fold")  # a name that is cut short cannot be typed
+    table = Table(name, "status", "step", "loss", "validation", "tokens/s", box=None)
     for folder in found:
         view = View(folder)
         validation = loss(view.validation[-1][1] if view.validation else None)

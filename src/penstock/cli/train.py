@@ -40,6 +40,7 @@ def train(
             raise PenstockError("--fork and --vary: a sweep starts runs of its own; give one")
         _sweep(run_file, overrides or [], vary, fresh, json)
         return
+    from penstock.cli.check import missing_rows
     from penstock.run.folder import RunFolder
     from penstock.run.load import load
     from penstock.watch.report import screen, summary
@@ -62,6 +63,8 @@ def train(
         print_json(summary(folder))
     else:
         out.print(screen(folder))
+        for told in missing_rows(load(folder.run_file)):
+            out.print(f"note: {told}", markup=False, soft_wrap=True)
     if failed:
         raise failed
 
@@ -76,13 +79,15 @@ def _sweep(file: str, overrides: list[str], vary: list[str], fresh: bool, json: 
 
     def display() -> Terminal:
         shown.append(for_stdout(quiet=json))
+        shown[-1].console.print(f"run {len(shown)} of {len(every)}")
         return shown[-1]
 
     ended: list[Ended] = []
     for end in train_all(every, display, fresh, BEGAN):
         shown[-1].close()
-        name, place = end.variant.run.name, f"{len(ended) + 1} of {len(every)}"
-        shown[-1].console.print(f"{name} ({place}): {end.error or 'over'}", markup=False)
+        if end.error:
+            said = f"{end.variant.run.name}: {end.error}"
+            shown[-1].console.print(said, markup=False, soft_wrap=True)
         ended.append(end)
     found = varied(every, ended)
     if json:

@@ -23,6 +23,7 @@ from penstock.data.dedup_columns import read_columns
 from penstock.data.manifest import FORMAT, Json, Manifest, Shard, dtype_for
 from penstock.data.recipe import Recipe
 
+CHAT = "chat."  # begins the reasons of conversations that cannot be learned from
 DEDUPLICATE, DECONTAMINATE, SAMPLE, TOKENIZE = "deduplicate", "decontaminate", "sample", "tokenize"
 
 
@@ -32,7 +33,7 @@ def stage_of(reason: str) -> str:
         return DEDUPLICATE
     if reason == NOT_DRAWN:
         return SAMPLE
-    return TOKENIZE if reason.startswith("chat.") else DECONTAMINATE
+    return TOKENIZE if reason.startswith(CHAT) else DECONTAMINATE
 
 
 @dataclass(frozen=True)
@@ -176,9 +177,16 @@ def nothing_left(
     """`aside` is the first piece that reading kept aside, if there is one."""
     begin = f"Recipe {recipe.name!r}: no document is left."
     if tally.documents:
+        reasons = Counter(tally.of("reasons"))
+        if set(reasons) == {f"{CHAT}nothing to learn"}:
+            fix = "Every conversation needs an answer of the assistant, which is what is learned"
+        elif all(reason.startswith(CHAT) for reason in reasons):
+            fix = "Mend the rows, or the template of conversations"
+        else:
+            fix = "Loosen [clean] or [label]"
         return (
-            f"{begin} Of {tally.documents} that were read, all were dropped: "
-            f"{_listed(Counter(tally.of('reasons')))}. Loosen [clean] or [label]."
+            f"{begin} Of {tally.documents} that were read, all were dropped: {_listed(reasons)}. "
+            f"{fix}."
         )
     rejected: Counter[str] = Counter()
     for source in found.sources:
@@ -201,7 +209,8 @@ def told_aside(record: Mapping[str, Json]) -> str:
 
 
 def _listed(reasons: Counter[str]) -> str:
-    return ", ".join(f"{reason} ({count})" for reason, count in reasons.most_common(5)) or "none"
+    told = [f"{why.removeprefix(CHAT)} ({count})" for why, count in reasons.most_common(5)]
+    return ", ".join(told) or "none"
 
 
 def _stage(

@@ -24,6 +24,7 @@ from penstock.data import stdlib
 from penstock.data.manifest import FORMAT, MANIFEST
 from penstock.data.remote_store import Store, is_url
 from penstock.data.shards import Dataset, Progress
+from penstock.data.source_files import KINDS
 from penstock.data.writer import unfinished
 from penstock.errors import PenstockError, RunFailed, nearest
 from penstock.files import write_atomic
@@ -171,8 +172,8 @@ class _Told:
         self._done, self._total = 0, 1
 
     def stage(self, name: str, total_bytes: int, total_documents: int | None) -> None:
-        self._name, self._done, self._total = name, 0, max(total_bytes, 1)
-        self._progress(name, 0, self._total)
+        self._name, self._done, self._total = f"{name}, bytes", 0, max(total_bytes, 1)
+        self._progress(self._name, 0, self._total)
 
     def did(self, documents: int, bytes: int) -> None:
         self._done = min(self._done + bytes, self._total)
@@ -242,4 +243,7 @@ def _not_there(home: Path, spec: str, name: str, there: list[str]) -> str:
         return f"Dataset {spec!r} is not in {home}. There: {listed}."
     names = {folder.name.partition("@")[0] for folder in home.glob("[!.]*@*")} | {stdlib.NAME}
     known = ", ".join(sorted(names))
-    return f"Dataset {spec!r} is not in {home}. Known: {known}. {nearest(name, names)}".rstrip()
+    what = f"Dataset {spec!r} is not in {home}"
+    if Path(spec).suffix in KINDS:
+        what = f"{spec!r} is no file in {Path.cwd()}, and no dataset in {home}"
+    return f"{what}. Known: {known}. {nearest(name, names)}".rstrip()

@@ -1,6 +1,9 @@
 """The recipe of raw files that a run names without one: what their rows are is looked up."""
 
+from pathlib import Path
+
 from penstock.data.recipe import Recipe
+from penstock.data.recipe_tokens import PLAIN
 from penstock.data.source_guess import guess
 from penstock.data.token_load import has_template
 from penstock.errors import PenstockError
@@ -19,6 +22,11 @@ def raw_recipe(
     shows when one talks to it, so it is refused.
     """
     rows = guess(spec)
+    if chat_template not in (None, PLAIN) and not Path(chat_template).is_file():
+        raise PenstockError(
+            f'data.chat_template = "{chat_template}": no such file; write one that holds a '
+            f'template in Jinja, "{PLAIN}", or leave it out for that of the model\'s tokenizer'
+        )
     if "messages" in rows and tokenizer and not chat_template and not has_template(tokenizer):
         raise PenstockError(
             f"data.dataset = {spec!r}: its rows are conversations, and the tokenizer of "

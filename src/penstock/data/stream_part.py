@@ -102,7 +102,7 @@ def _too_small(dataset: Dataset, sequence: int, split: Split) -> str:
     total = max(dataset.tokens - 1, 0) // sequence
     kept = f", of which {split.held_out} would be held out" if split.held_out else ""
     return (
-        f"Dataset {dataset.id} is too small: {dataset.tokens} tokens make {total} samples of "
-        f"{sequence} tokens{kept}, and training needs at least one. "
-        "Use a shorter sequence, a smaller holdout or a larger dataset."
+        f"Dataset {dataset.id} is too small: {dataset.tokens} tokens make {total} "
+        f"sample{'s' if total != 1 else ''} of {sequence} tokens{kept}, and training "
+        "needs at least one. Use a shorter sequence, a smaller holdout or a larger dataset."
     )

@@ -20,10 +20,13 @@ import torch.distributed
 import torch.distributed.checkpoint as dcp
 from blake3 import blake3
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 
 from penstock.errors import RunFailed
 from penstock.files import sync, write_synced
 from penstock.guard.published import MANIFEST, published, step_of
+
+FORMAT = 2  # 1 had the tensors under names that followed torch's optimizers
 
 
 class Ranks(Protocol):
@@ -62,16 +65,26 @@ class Checkpoint:
             raise ValueError("content does not match its hash")
         return found["files"]
 
-    def damage(self, part: int = 0, parts: int = 1) -> list[str]:
-        """What is wrong with the files of this checkpoint; ranks can share the reading."""
+    def refuse_other_format(self) -> None:
+        found = json.loads((self.path / MANIFEST).read_text()).get("format")
+        if found != FORMAT:
+            raise RunFailed(
+                f"{self.path}: a checkpoint in format {found}, and this version of Penstock reads "
+                f"format {FORMAT}; go on with the version that wrote it "
+                f"({self.scalars.get('penstock', 'unknown')}), or begin again with `--fresh`"
+            )
+
+    def damage(self, part: int = 0, parts: int = 1, only: str | None = None) -> list[str]:
+        """What is wrong with the files of this checkpoint, or of them with the one called `only`;
+        ranks can share the reading."""
         try:
             files = self.manifest()
         except (OSError, ValueError, KeyError, TypeError) as error:
             return [f"{MANIFEST}: not readable as one: {type(error).__name__}: {error}"]
         found = []
-        for name in sorted(files)[part::parts]:
-            path, entry = self.path / name, files[name]
-            if not path.is_file():
+        for name in sorted(files if only is None else [only])[part::parts]:
+            path, entry = self.path / name, files.get(name)
+            if entry is None or not path.is_file():
                 found.append(f"{name}: missing")
             elif path.stat().st_size != entry["bytes"]:
                 found.append(f"{name}: {path.stat().st_size} bytes, not {entry['bytes']}")
@@ -114,7 +127,7 @@ def save(
     for part in world.gather(_seal(aside, names[world.rank :: world.ranks])):
         files |= part
     if world.rank == 0:
-        manifest = {"format": 1, "step": step, "blake3": _hash_of(files), "files": files}
+        manifest = {"format": FORMAT, "step": step, "blake3": _hash_of(files), "files": files}
         _publish(aside, final, manifest)
     world.gather(None)
     return Checkpoint(final)
@@ -122,6 +135,7 @@ def save(
 
 def load(checkpoint: Checkpoint, state: dict[str, Tensor], world: Ranks | None) -> None:
     """Into the tensors of `state`: of any layout into this one."""
+    checkpoint.refuse_other_format()
     _dcp(dcp.load, state, checkpoint.path / "state", world)
 
 
@@ -184,10 +198,14 @@ def _dcp(action: Any, state: dict[str, Tensor], path: Path, world: Ranks | None)
     with warnings.catch_warnings():
         # torch warns about its own internals here (TypedStorage, a planner without a group).
         warnings.simplefilter("ignore")
-        if world is None or world.ranks == 1:
-            action(state, checkpoint_id=str(path), no_dist=True)
-        else:
-            action(state, checkpoint_id=str(path), process_group=world.host_group)
+        try:
+            if world is None or world.ranks == 1:
+                action(state, checkpoint_id=str(path), no_dist=True)
+            else:
+                action(state, checkpoint_id=str(path), process_group=world.host_group)
+        except CheckpointException as error:  # no `Exception`: it would pass all who look for one
+            why = "; ".join(f"rank {r}: {raised[0]}" for r, raised in error.failures.items())
+            raise OSError(f"{path}: {why}") from error
 
 
 def _hash_of(files: dict[str, Any]) -> str:

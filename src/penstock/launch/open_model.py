@@ -4,13 +4,17 @@ The small files (config, tokenizer) are kept with the run, so that what it makes
 when the model has been moved.
 """
 
+import shutil
 from pathlib import Path
 
 from penstock.catalog.open_folder import folder_of, small_files, with_weights
+from penstock.data.home import datasets_home
+from penstock.data.manifest import MANIFEST
 from penstock.data.shards import Dataset
 from penstock.data.token_match import refuse_other_tokens
 from penstock.files import write_synced
 from penstock.model.open_files import look
+from penstock.plan.built import built
 from penstock.run.file import Run
 
 
@@ -26,9 +30,27 @@ def refuse_other_data(run: Run, datasets: list[Dataset]) -> None:
             refuse_other_tokens(dataset, folder_of(run.model.from_))
 
 
+def refuse_other_built(run: Run) -> None:
+    """The same of what lies built on this machine, for who only looks."""
+    if not run.model.from_:
+        return
+    for spec, _ in run.data.parts:
+        manifest = built(run, spec)
+        if isinstance(manifest, str):
+            continue
+        id_ = f"{manifest.name}@{manifest.version}"
+        for place in (Path(spec).expanduser(), datasets_home() / id_):
+            if (place / MANIFEST).is_file():
+                refuse_other_data(run, [Dataset.open(place)])
+                break
+
+
 def keep(run: Run, folder: Path) -> None:
-    """Its small files in `folder`, once."""
+    """Its small files in `folder`, once: all of them, or the folder is not there."""
     if run.model.from_ and not folder.is_dir():
-        folder.mkdir(parents=True)
+        aside = folder.with_name(f".{folder.name}")
+        shutil.rmtree(aside, ignore_errors=True)  # left by a start that was killed
+        aside.mkdir(parents=True)
         for name, content in small_files(folder_of(run.model.from_)).items():
-            write_synced(folder / name, content)
+            write_synced(aside / name, content)
+        aside.rename(folder)

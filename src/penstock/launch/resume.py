@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.errors import PenstockError
@@ -10,8 +11,8 @@ from penstock.guard import checkpoint
 from penstock.guard.differences import differences
 from penstock.ledger.readers import read_events
 from penstock.ledger.records import SUPERVISOR
+from penstock.model.adapter_names import adapters
 from penstock.model.open_names import is_buffer, tensors
-from penstock.run.adapter import matrices
 from penstock.run.diff import Change, describe, diff, keep_choices
 from penstock.run.file import Run, read_name
 from penstock.run.folder import RunFolder
@@ -58,30 +59,28 @@ def refuse_other_weights(folder: RunFolder, run: Run, vocab: int) -> None:
     What a module of the user's own has is known only once it is built: there the ranks tell.
     """
     saved = checkpoint.every(folder.checkpoints)
-    if run.model.module or not saved:
+    # The ranks pass over a checkpoint that is damaged, and tell.
+    newest = next((one for one in saved if not one.damage(only="scalars.json")), None)
+    if newest is None:
         return
-    held = saved[0].scalars.get("weights", {})
+    newest.refuse_other_format()
+    if run.model.module:
+        return
+    held = newest.scalars["weights"]
     found = {name: size for name, size in held.items() if not is_buffer(name)}
-    if found and (what := differences(found, _weights(run, vocab))):
+    if what := differences(found, _weights(run, vocab)):
         raise PenstockError(
-            f"{saved[0].path}: a checkpoint of another model than [model] describes: {what}. Put "
+            f"{newest.path}: a checkpoint of another model than [model] describes: {what}. Put "
             "the file or the model back as it was, or begin again with `--fresh`"
         )
 
 
-def _weights(run: Run, vocab: int) -> dict[str, tuple[int, ...]]:
+def _weights(run: Run, vocab: int) -> Mapping[str, tuple[int, ...]]:
     """What the run trains, by name."""
-    shape, adapter = run.model.shape(vocab), run.model.adapter
-    if adapter is None:
-        return {name: size for name, size in tensors(shape).items() if not is_buffer(name)}
-    wanted: dict[str, tuple[int, ...]] = {}
-    for layer in range(shape.layers):
-        for name, inputs, outputs in matrices(shape, layer):
-            if name.rpartition(".")[2] in adapter.parts:
-                at = f"layers.{layer}.{name}"
-                wanted[f"{at}.adapter_a"] = (adapter.rank, inputs)
-                wanted[f"{at}.adapter_b"] = (outputs, adapter.rank)
-    return wanted
+    shape = run.model.shape(vocab)
+    if run.model.adapter:
+        return adapters(shape, run.model.adapter)
+    return {name: size for name, size in tensors(shape).items() if not is_buffer(name)}
 
 
 def last_result(folder: RunFolder) -> str | None:
@@ -114,6 +113,7 @@ def fork_from(source: RunFolder, folder: RunFolder, run: Run) -> None:
     good = next((c for c in checkpoint.every(source.checkpoints) if not c.damage()), None)
     if good is None:
         raise PenstockError(f"--fork {folder.name}: run '{source.name}' has no good checkpoint yet")
+    good.refuse_other_format()
     old = load(source.run_file)
     if old.model != run.model:
         raise PenstockError(

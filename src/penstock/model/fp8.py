@@ -11,9 +11,11 @@ Shape suffixes: n tokens, i inputs, o outputs.
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+MULTIPLE = 16  # of which kernels want all sides of a matrix but the rows of the first
 
 
 class Fp8Linear(nn.Linear):
@@ -34,7 +36,7 @@ def to_fp8(module: nn.Module, ways: int = 1) -> None:
     So do routers, which are no linear layers, and the head, which is not in the layers: what they
     give is compared closely.
     """
-    least = 16 * ways
+    least = MULTIPLE * ways
     for layer in module.modules():
         fits = (
             type(layer) is nn.Linear
@@ -60,7 +62,7 @@ class _Matmul(torch.autograd.Function):
         weight8_io = weight8_oi.T.contiguous()
         dx_ni = rows_by_rows(dy8_no, weight8_io, dy_scale, weight_scale, dy_no.dtype)
         x8_ni, x_scale = narrow(x_ni, E4M3)
-        dy8_on, x8_in = dy8_no.T.contiguous(), x8_ni.T.contiguous()
+        dy8_on, x8_in = tokens_last(dy8_no), tokens_last(x8_ni)
         dweight_oi = rows_by_rows(dy8_on, x8_in, dy_scale, x_scale, dy_no.dtype)
         return dx_ni, dweight_oi
 
@@ -70,6 +72,13 @@ def narrow(x: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
     largest = torch.finfo(kind).max
     scale = x.abs().amax().float().clamp(min=1e-12) / largest
     return (x.float() / scale).clamp(-largest, largest).to(kind), scale
+
+
+def tokens_last(x8_ni: Tensor) -> Tensor:
+    """Transposed, with zeros up to a multiple of 16 tokens: kernels sum over no other number."""
+    short = -len(x8_ni) % MULTIPLE
+    whole_ni = F.pad(x8_ni, (0, 0, 0, short)) if short else x8_ni
+    return whole_ni.T.contiguous()
 
 
 def rows_by_rows(

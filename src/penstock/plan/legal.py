@@ -192,6 +192,11 @@ def _own_module(run: Run, lay: Layout) -> Iterator[str]:
             'train.precision = "fp8": model.module is your own code, and its matrices are not '
             'replaced; write "bf16", or use 8-bit products inside your module'
         )
+    if run.train.compile == "on":
+        yield (
+            f'train.compile = "on": model.module is your own code, and {why} cut into layers; '
+            'write "auto" and call torch.compile inside your module'
+        )
 
 
 def _precision(run: Run, device: str) -> Iterator[str]:

@@ -65,12 +65,22 @@ def keep_choices(old: Run, new: Run) -> Run:
 
 
 def describe(changes: list[Change]) -> str:
-    """One line for each change, those that cannot go through marked."""
+    """One line for each change, those that cannot go through marked.
+
+    A section that is new names each of its fields; those at their defaults say nothing new.
+    """
+    defaults = {field.name: field.info.default for field in fields.fields()}
+    told = [one for one in changes if not _is_default(one, defaults[one.field])] or changes
     lines = []
-    for change in changes:
+    for change in told:
         mark = "" if change.safe else "   (needs a fork)"
         lines.append(f"{change.field}: {_show(change.old)} → {_show(change.new)}{mark}")
     return "\n".join(lines)
+
+
+def _is_default(change: Change, default: Any) -> bool:
+    given = change.new if change.old is None else change.old
+    return change.safe and None in (change.old, change.new) and given == default
 
 
 def closed(run: Run) -> Run:

@@ -159,7 +159,9 @@ class Run(Section):
             what = f"longer than the model's {part} of {shape.longest} tokens"
             own = "" if self.model.from_ else f", or model.context = {sequence} too"
             problems.append(("data.sequence", f"{what}; write {shape.longest}{own}"))
-        if batch and batch % sequence:
+        # Of a model that is not here the length is not known; `settled` looks again.
+        known = bool(shape or self.model.module or self.data.sequence)
+        if batch and known and batch % sequence:
             less = batch // sequence * sequence
             near = f"{less} or {less + sequence}" if less else str(sequence)
             what = f"not a whole number of sequences of {sequence} tokens"
@@ -167,6 +169,9 @@ class Run(Section):
         if shape is None and self.model.module and self.train.learning_rate == "auto":
             what = '"auto" needs the width of the model, which `module` does not say'
             problems.append(("train.learning_rate", f"{what}; write a number such as 3e-4"))
+        if self.model.adapter and self.train.optimizer == "muon":
+            what = "adapters are moved by AdamW, and all else is frozen"
+            problems.append(("train.optimizer", f'{what}; write "adamw"'))
         return problems
 
     def _length_problems(self) -> list[tuple[str, str]]:

@@ -25,8 +25,17 @@ def template(kind: str, model: str | None = None, data: str | None = None) -> st
         quoted = toml.value(placeholder)
         if quoted not in text:
             raise PenstockError(f"init {kind}: {option} is for `penstock init finetune`")
-        text = text.replace(quoted, toml.value(given))
+        text = _put(text, quoted, toml.value(given))
     return text
+
+
+def _put(text: str, placeholder: str, value: str) -> str:
+    """`value` for `placeholder`; a comment behind it stays in its column where there is room."""
+    before, _, after = text.partition(placeholder)
+    if (rest := after.lstrip(" ")).startswith("#"):
+        value = value.ljust(len(placeholder) + len(after) - len(rest) - 1) + " "
+        after = rest
+    return before + value + after
 
 
 def open_fields(text: str) -> list[str]:

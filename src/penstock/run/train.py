@@ -127,7 +127,7 @@ class TrainSection(Section):
     optimizer: Literal["adamw", "muon"] = Field(
         "adamw",
         description="Optimizer; muon is for the matrices of the layers, with adamw for embedding, "
-        "head, norms, biases, routers and adapters.",
+        "head, norms, biases and routers; adapters need adamw.",
     )
     betas: Betas = Field((0.9, 0.95), description="Decay of AdamW's two running means.")
     eps: Positive = Field(1e-8, description="AdamW's guard against division by zero.")

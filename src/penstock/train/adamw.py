@@ -71,6 +71,19 @@ class AdamW:
                     some = [name for name in names if self.decay(name) == decay]
                     self._by_torch(some, [grads[name] for name in some], rate, scale)
 
+    def warm_up(self, grads: Grads) -> None:
+        """Has kernels compiled: an update of a few zeros of each kind, which nobody keeps."""
+        self._group(grads)
+        for alike, (name, *_) in self._groups.items():
+            param = self.params[name]
+
+            def few(dtype: torch.dtype, device: torch.device = param.device) -> Tensor:
+                return torch.zeros(8, dtype=dtype, device=device)
+
+            masters = {name: few(alike.weight)} if alike.master else {}
+            one = AdamW({name: nn.Parameter(few(param.dtype))}, masters, self.train)
+            one.step({name: few(alike.grad)}, 0.0, 1.0)
+
     def _group(self, grads: Grads) -> None:
         self._groups, self._kernels = {}, {}
         for name, own in self.moments.items():

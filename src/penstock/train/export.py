@@ -73,7 +73,7 @@ def export(
     """
     run = load(folder.run_file)
     _refuse(run, folder, dtype, merged)
-    where = out or folder.path / "export"
+    where = out or folder.path / ("merged" if merged else "export")
     if where.exists():
         raise PenstockError(f"{where} is there already; name another with --out, or remove it")
     what = described(run, folder)

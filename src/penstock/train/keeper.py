@@ -8,6 +8,7 @@ from penstock import __version__
 from penstock.data.stream import Stream
 from penstock.errors import RunFailed
 from penstock.guard import checkpoint
+from penstock.guard.differences import differences
 from penstock.ledger.journal import Journal
 from penstock.meter.clock import now
 from penstock.plan.layout import Layout
@@ -51,14 +52,31 @@ class Keeper:
             return 0
         scalars = found.scalars
         self.consumed, self.tokens = self._position(scalars["stream"]), scalars["tokens"]
-        checkpoint.load(found, self._state(copies=True), self.world)
-        self.engine.optimizer.updates = scalars["updates"]
-        self.engine.optimizer.lower()
+        self._load(found)
         self._resume_local(found, scalars["layout"])
         self.resumed_step = self.saved_step = found.step
         self.saved_s = now()
         self.journal.event("resumed", step=found.step, seconds=now() - start, path=found.path.name)
         return found.step
+
+    def _load(self, found: checkpoint.Checkpoint) -> None:
+        """Weights and moments; of a fork to another optimizer, whose moments are not there, the
+        weights alone."""
+        found.refuse_other_format()
+        optimizer, state, scalars = self.engine.optimizer, self._state(copies=True), found.scalars
+        if what := differences(scalars["weights"], self._shapes()):
+            raise RunFailed(
+                f"{found.path}: a checkpoint of another model than this one: {what}. Put the model "
+                "back as it was, or begin again with `--fresh`"
+            )
+        saved, own = scalars["optimizer"], self.run.train.optimizer
+        if saved == own:
+            optimizer.updates = scalars["updates"]
+        else:
+            self.journal.event("moments_dropped", saved=saved, now=own)
+            state = {name: t for name, t in state.items() if name.startswith("model/")}
+        checkpoint.load(found, state, self.world)
+        optimizer.lower()
 
     def _position(self, saved: dict[str, str | int]) -> int:
         """Where in the stream the checkpoint stood. Only a fork may read other data than before."""
@@ -110,6 +128,7 @@ class Keeper:
             "penstock": __version__,
             "torch": torch.__version__,
             "step": step,
+            "optimizer": self.run.train.optimizer,
             "updates": self.engine.optimizer.updates,
             "tokens": self.tokens_at(step),
             "stream": self.stream.state(self.position(step)),

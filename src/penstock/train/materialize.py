@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from penstock.catalog.open_folder import folder_of
+from penstock.errors import PenstockError
 from penstock.model.adapter import adapt, fill_adapted, freeze_in
 from penstock.model.build import decoder_on_meta, fill, user_module
 from penstock.model.open_fill import fill_open
@@ -60,13 +61,22 @@ def _own(run: Run, world: World) -> Parts:
     """The user's module. Only replicas and shards know how to lay it out."""
     assert run.model.module is not None
     model = user_module(run.model.module, run.train.seed)
-    model = model.to(world.device, MASTER[run.train.precision])
+    if not any(param.requires_grad for param in model.parameters()):
+        raise PenstockError(
+            f'model.module = "{run.model.module}": no parameter of it has requires_grad=True, so '
+            "that there is nothing to train; leave it on for some"
+        )
+    # Parts that the code has put out of training would be back in it after the first evaluation.
+    model = model.to(world.device, MASTER[run.train.precision]).train()
+    for param in model.parameters():  # not the buffers: they may be sums of small numbers
+        if param.is_floating_point():
+            param.data = param.data.to(kept(run.train))
     if world.ranks > 1:  # the user's code may draw from anywhere: rank 0's weights are the run's
         for tensor in [*model.parameters(), *model.buffers()]:
             dist.broadcast(tensor.data, src=0)
     if world.sharded:
         shard(model, world, run.train.precision)
-    return Parts([model])
+    return Parts([model], keeps_frozen=True)
 
 
 def for_reading(run: Run, vocab: int, device: torch.device) -> nn.Module:

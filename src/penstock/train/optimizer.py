@@ -24,6 +24,9 @@ class Optimizer(Protocol):
     def step(self, grads: Grads, rate: float, scale: float) -> None:
         """One update by `scale` × gradient (clipping)."""
 
+    def warm_up(self, grads: Grads) -> None:
+        """Gets ready for gradients such as these, and changes nothing."""
+
     def lower(self) -> None:
         """Writes the masters into the parameters, after they have been loaded."""
 

@@ -17,10 +17,14 @@ class Parts:
 
     `copies` names parameters that another rank holds too and answers for: they are trained here,
     but neither counted in the norm of the gradient nor saved.
+
+    `keeps_frozen` is said of the user's own module. What an open model froze is in its files; what
+    their code froze it may have drawn from anywhere, so that it is the checkpoints' to keep.
     """
 
     modules: list[nn.Module]
     copies: set[str] = field(default_factory=set)
+    keeps_frozen: bool = False
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         for module in self.modules:
@@ -28,6 +32,12 @@ class Parts:
 
     def trained(self) -> dict[str, nn.Parameter]:
         return {name: p for name, p in self.named_parameters() if p.requires_grad}
+
+    def frozen(self) -> dict[str, nn.Parameter]:
+        """Those that belong to the run's state although it does not change them."""
+        if not self.keeps_frozen:
+            return {}
+        return {name: p for name, p in self.named_parameters() if not p.requires_grad}
 
     def named_buffers(self) -> dict[str, Tensor]:
         """Those that belong to the model's state."""

@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from penstock.run.train import TrainSection
 from penstock.train.parts import Parts
@@ -38,7 +39,9 @@ def lowered(parts: Parts, dtype: torch.dtype) -> dict[str, Tensor]:
             continue
         if param.requires_grad:
             masters[name] = param.detach()
-        # Not by `param.data`: of a DTensor that would change the outside and not what it holds.
         narrow = nn.Parameter(param.detach().to(dtype), param.requires_grad)
-        torch.utils.swap_tensors(param, narrow)
+        if isinstance(param, DTensor):  # its `data` is the outside, and not what it holds
+            torch.utils.swap_tensors(param, narrow)
+        else:  # modules such as nn.LSTM hold weak references, which a swap refuses
+            param.data = narrow.data
     return masters

@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
@@ -17,6 +18,8 @@ from torch.utils.checkpoint import (
 )
 
 from penstock.model.decoder import Decoder
+from penstock.model.moe import Visit
+from penstock.train.expert import mixtures
 
 aten = torch.ops.aten
 MATMULS = {aten.mm.default, aten.addmm.default, aten._scaled_mm.default}
@@ -31,6 +34,9 @@ ATTENTION = {
 
 def recompute(decoder: Decoder, how: str) -> None:
     """In place; before the layers are compiled, so that a graph knows what to keep."""
+    if how == "selective":
+        for moe in mixtures([decoder]):
+            moe.visit = unseen(moe.visit)
     for layer in decoder.layers.values():
         # Adapters may have dropout, which must throw the same dice again.
         dice = any(getattr(module, "dropout", 0) for module in layer.modules())
@@ -44,6 +50,21 @@ def again(forward: Callable[..., Tensor], how: str, dice: bool) -> Callable[...,
         return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=dice, **extra)
 
     return checkpointed
+
+
+def unseen(visit: Visit) -> Visit:
+    """Of what experts do nothing is kept, and nothing noted.
+
+    Those that are spread over ranks are a unit of FSDP2 of their own, inside a layer. What it does
+    around them (gathering, prefetching) is not the same in both passes, and torch, which compares
+    the passes operator by operator, would take that for a fault.
+    """
+
+    def call(experts: nn.Module, rows_nd: Tensor, end_e: Tensor) -> Tensor:
+        with _disable_current_modes():
+            return visit(experts, rows_nd, end_e)
+
+    return call
 
 
 def contexts() -> tuple[Any, Any]:

@@ -100,8 +100,8 @@ class Replicas:
         Reading it is the one place in a step where the host waits for the device.
         """
         asked = torch.tensor([wishes.get(w, False) for w in WISHES], dtype=torch.float64)
-        asked = asked.to(squares.device, non_blocking=True)
-        ballot = torch.cat((torch.stack((loss.double(), squares)), asked))
+        asked = asked.to(loss.device, non_blocking=True)
+        ballot = torch.cat((torch.stack((loss.double(), squares.to(loss.device))), asked))
         total, square, *counts = self.world.sum_(ballot).tolist()
         # A NaN has no square root in `math`; let it through so that the vote sees it.
         norm = square**0.5 if square >= 0 else float("nan")
@@ -124,8 +124,11 @@ class Replicas:
 def squared_norm(grads: Grads, shares: Mapping[str, float]) -> Tensor:
     """Of all of them together; `shares` is the part of each that this rank answers for.
 
-    Each tensor's norm is fused, and in fp32 at least; the few squares are added in double.
+    Each tensor's norm is fused, and in fp32 at least; the few squares are added in double. A stage
+    of a pipeline may have no gradients, where adapters are in some layers only.
     """
+    if not grads:
+        return torch.zeros((), dtype=torch.float64)
     found = list(grads.values())
     wide = torch.promote_types(found[0].dtype, torch.float32)
     squares = torch.stack(torch._foreach_norm(found, 2.0, wide)).double().square()

@@ -7,7 +7,7 @@ from penstock.train.parts import Parts
 
 
 def weights(parts: Parts, optimizer: Optimizer, copies: bool = False) -> dict[str, Tensor]:
-    """Trained weights in full precision, and the model's buffers. Frozen weights are not the run's.
+    """Trained weights in full precision, and the model's buffers.
 
     Parameters that another rank answers for are among them only if asked for: to be loaded.
     """
@@ -22,6 +22,7 @@ def weights(parts: Parts, optimizer: Optimizer, copies: bool = False) -> dict[st
 def state(parts: Parts, optimizer: Optimizer, copies: bool = False) -> dict[str, Tensor]:
     """Weights and moments; the tensors are the run's own, so that loading into them changes it."""
     found = {f"model/{name}": tensor for name, tensor in weights(parts, optimizer, copies).items()}
+    found |= {f"model/{name}": param.detach() for name, param in parts.frozen().items()}
     for name, own in optimizer.moments.items():
         if copies or name not in parts.copies:
             found |= {f"optimizer/{name}/{k}": v for k, v in own.items() if k != "master"}

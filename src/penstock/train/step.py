@@ -63,4 +63,7 @@ class Stepper:
     def warm_up(self, batch: list[Micro]) -> None:
         """Run the first kernels and allocations before the first step's clock starts."""
         self.backward(batch, 1)
+        grads = self.gradients.collect()
+        squared_norm(grads, self.shares)
+        self.optimizer.warm_up(grads)
         self.gradients.clear()

@@ -36,8 +36,9 @@ def write(
         raise PenstockError(
             f"run '{folder.name}': its module gives a loss and no logits, so it cannot write text"
         )
-    parts = Parts([model.eval()])
-    named = {**parts.trained(), **parts.named_buffers()}  # the rest is filled already
+    parts = Parts([model.eval()], keeps_frozen=run.model.module is not None)
+    # What is in none of these is filled already.
+    named = {**parts.trained(), **parts.frozen(), **parts.named_buffers()}
     checkpoint.load(saved[0], {f"model/{n}": t.detach() for n, t in named.items()}, None)
     prompt = chat_prompt(content, text) if chat else tokenizer.encode(text).tolist()
     logits = Plain(parts).logits

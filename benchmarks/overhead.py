@@ -1,0 +1,68 @@
+"""What the loop around a step costs: `penstock train` beside its own engine alone, on one device.
+
+`python benchmarks/overhead.py [--json FILE]`. The engine alone does the same steps on random tokens
+and records nothing (`train_speed.py`, case penstock/160M). The run reads data, keeps a journal and
+clocks, watches `control/` and the guard's interval. Steps of about a tenth of a second: larger
+models hide more. Medians; the first steps are left out, and the end's checkpoint is not a step.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from penstock.ledger.readers import read_steps
+
+SKIPPED = 10
+FIELDS = [
+    "data.sequence=1024",
+    "train.batch_tokens=65536",
+    "layout.microbatch=64",
+    "evaluate.every=never",
+    "guard.checkpoint=1000 steps",
+]
+
+
+def alone(folder: Path) -> float:
+    """Seconds of a step."""
+    where = folder / "alone.json"
+    script = Path(__file__).with_name("train_speed.py")
+    command = [sys.executable, str(script), "--cases", "penstock/160M", "--json", str(where)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    (result,) = json.loads(where.read_text())
+    return result["step_ms"] / 1e3
+
+
+def whole(folder: Path) -> tuple[float, float]:
+    """Seconds of a step, and of it what stands outside fetching, computing and exchanging."""
+    file = folder / "run.toml"
+    file.write_text('name = "overhead"\n[model]\npreset = "llama-160m"\n[train]\nsteps = 80\n')
+    command = [sys.executable, "-m", "penstock", "train", str(file), f"dir={folder}", *FIELDS]
+    subprocess.run([*command, "--json"], check=True, stdout=subprocess.DEVNULL)
+    (journal,) = (folder / "overhead" / "journal").glob("*.steps")
+    steps = read_steps(journal)[SKIPPED:]
+    rest = steps["total"] - steps["fetch"] - steps["compute"] - steps["exchange"]
+    return statistics.median(steps["total"].tolist()), statistics.median(rest.tolist())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        step_s, rest_s = whole(Path(name))
+        engine_s = alone(Path(name))
+    found = {"train_ms": step_s * 1e3, "engine_ms": engine_s * 1e3, "rest_ms": rest_s * 1e3}
+    found["overhead"] = step_s / engine_s - 1
+    print(f"penstock train  {found['train_ms']:8.2f} ms a step")
+    print(f"its engine      {found['engine_ms']:8.2f} ms")
+    print(f"overhead        {found['overhead']:8.2%}; unaccounted in a step {rest_s * 1e3:.2f} ms")
+    if given.json:
+        given.json.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""What a checkpoint does not hold: another optimizer's moments, and what other code wrote."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import PenstockError, RunFailed
+from penstock.guard.checkpoint import every
+from penstock.guard.published import MANIFEST
+from penstock.launch.start import start
+from penstock.ledger.readers import read_events
+from penstock.ledger.records import journal_files
+from penstock.run.folder import RunFolder
+from penstock.run.load import load
+
+MakeFile = Callable[..., Path]
+SHORT = {"train.steps": 2, "evaluate.every": "never", "cluster.accelerators": 1}
+OWN = """
+import torch
+from torch import nn
+
+def build():
+    return nn.Sequential(nn.Embedding(320, 8), WIDTHnn.Linear(8, 320))
+"""
+
+
+def told(folder: RunFolder, kind: str) -> list[dict[str, object]]:
+    events = [e for f in journal_files(folder.journal, "events") for e in read_events(f.path)]
+    return [event.payload for event in events if event.kind == kind]
+
+
+def test_a_fork_to_another_optimizer_keeps_the_weights_alone(run_file: MakeFile) -> None:
+    path = run_file(**SHORT)
+    first = start(load(path))
+    longer = load(path, ["train.steps=3", "train.optimizer=muon"])
+    fork = start(longer, fork="muon")
+    assert told(first, "moments_dropped") == []
+    assert told(fork, "moments_dropped") == [{"saved": "adamw", "now": "muon"}]
+    saved = every(fork.checkpoints)[0]
+    assert (saved.step, saved.scalars["updates"]) == (3, 1)
+
+    manifest = every(first.checkpoints)[0].path / MANIFEST
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 1}))
+    before = len(journal_files(first.journal, "events"))
+    for options in ({}, {"fork": "other"}):
+        with pytest.raises(PenstockError, match=r"a checkpoint in format 1.*reads format 2"):
+            start(load(path, ["train.steps=4"]), **options)
+    assert len(journal_files(first.journal, "events")) == before  # no process was started
+    assert not (fork.path.parent / "other").exists()
+
+
+def test_an_own_module_that_has_changed_is_told_and_not_tried_again(
+    run_file: MakeFile, tmp_path: Path
+) -> None:
+    gone = {f"model.{name}": None for name in ("layers", "hidden", "heads", "kv_heads", "ffn")}
+    own = {"model.tied": None, "model.module": f"{tmp_path}/own.py:build"}
+    code = tmp_path / "own.py"
+    code.write_text(OWN.replace("WIDTH", ""))
+    path = run_file(**SHORT | gone | own | {"train.learning_rate": 0.01})
+    folder = start(load(path))
+    code.write_text(OWN.replace("WIDTH", "nn.Linear(8, 8), "))
+    with pytest.raises(RunFailed, match=r"another model.*1\.weight is 320 × 8 there and 8 × 8"):
+        start(load(path, ["train.steps=3"]))
+    assert len(told(folder, "start")) == 2
+
+
+@pytest.mark.parametrize("name", ["scalars.json", MANIFEST])
+def test_a_damaged_description_is_passed_over(name: str, run_file: MakeFile) -> None:
+    path = run_file(**SHORT | {"guard.checkpoint": "1 steps"})
+    folder = start(load(path))
+    damaged = every(folder.checkpoints)[0].path / name
+    damaged.write_bytes(b"\xff" + damaged.read_bytes())
+    start(load(path, ["train.steps=3"]))
+    (resumed,) = told(folder, "resumed")
+    assert resumed["step"] == 1
+    assert every(folder.checkpoints)[0].step == 3
