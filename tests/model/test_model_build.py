@@ -167,6 +167,39 @@ def test_both_kinds_of_module_get_the_same_sum(code: Callable[[str], str], tmp_p
     torch.testing.assert_close(summed_loss(logits)(*args), summed_loss(own)(*args))
 
 
+@pytest.mark.parametrize("text", [LOGITS, OWN_LOSS])
+def test_only_targets_that_count_are_in_the_sum(
+    text: str, code: Callable[[str], str], tmp_path: Path
+) -> None:
+    (tmp_path / "neighbour.py").write_text("WIDTH = 11\n")
+    model = user_module(code(text), 0)
+    loss_sum, tokens = summed_loss(model), torch.randint(11, (2, 5))
+    inputs, targets = tokens[:, :-1], tokens[:, 1:]
+    counted = torch.tensor([[True, False, False, True], [False, True, False, False]])
+    logits = model.embed(inputs)
+    expected = F.cross_entropy(logits[counted], targets[counted], reduction="sum")
+    torch.testing.assert_close(loss_sum(inputs, targets, counted), expected)
+    nothing = loss_sum(inputs, targets, torch.zeros_like(counted))
+    assert nothing.item() == 0  # and not a mean over nothing
+    nothing.backward()
+    assert model.embed.weight.grad.eq(0).all()
+
+
+def test_a_wide_buffer_beside_narrow_weights_is_told() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.head = nn.Embedding(11, 4).bfloat16(), nn.Linear(4, 11).bfloat16()
+            self.register_buffer("places", torch.ones(5, 4))
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return self.head(self.embed(tokens) + self.places)
+
+    tokens = torch.zeros(2, 5, dtype=torch.long)
+    with pytest.raises(PenstockError, match=r"mixes number formats.*Float.*\.to\(x\.dtype\)"):
+        summed_loss(Net())(tokens, tokens)
+
+
 def test_a_microbatch_adds_up_from_its_samples(code: Callable[[str], str]) -> None:
     loss_sum = summed_loss(user_module(code(LOGITS), 0))
     tokens = torch.randint(11, (4, 6))

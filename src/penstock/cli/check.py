@@ -22,7 +22,6 @@ from penstock.run.summary import facts, lines
 if TYPE_CHECKING:
     from penstock.plan.dataset import Known
 
-SOME_VOCAB = 32_000  # of a model whose vocabulary only its dataset will tell
 SOME_STEPS = 1000  # of a run whose length only its dataset will tell
 
 
@@ -94,7 +93,7 @@ def _not_exported(run: Run) -> list[str]:
     if run.model.from_ or shape is None:
         return []
     try:
-        family = family_of(replace(shape, vocab=shape.vocab or SOME_VOCAB))
+        family = family_of(replace(shape, vocab=shape.vocab or legal.SOME_VOCAB))
     except PenstockError as error:
         return [f"`penstock export` cannot write this model. {error}"]
     if shape.moe and run.balance_rate and shape.router != "sigmoid":
@@ -120,7 +119,9 @@ def _planned(known: "Known") -> tuple[Plan | None, str]:
         return None, "not known before the model is fetched"
     no_vocab = data is None and shape is not None and not shape.vocab
     if no_vocab:  # whether the layout can be does not depend on it
-        run = run.model_copy(update={"model": run.model.model_copy(update={"vocab": SOME_VOCAB})})
+        run = run.model_copy(
+            update={"model": run.model.model_copy(update={"vocab": legal.SOME_VOCAB})}
+        )
     unknown = data is None and run.train.epochs  # how long it is; memory does not depend on it
     if unknown:
         some = run.train.model_copy(update={"epochs": None, "steps": SOME_STEPS})

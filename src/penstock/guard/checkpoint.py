@@ -70,8 +70,8 @@ class Checkpoint:
         if found != FORMAT:
             raise RunFailed(
                 f"{self.path}: a checkpoint in format {found}, and this version of Penstock reads "
-                f"format {FORMAT}; go on with the version that wrote it "
-                f"({self.scalars.get('penstock', 'unknown')}), or begin again with `--fresh`"
+                f"format {FORMAT}; go on with the version that wrote it, or begin again with "
+                "`--fresh`"
             )
 
     def damage(self, part: int = 0, parts: int = 1, only: str | None = None) -> list[str]:

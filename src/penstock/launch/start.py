@@ -26,6 +26,7 @@ from penstock.ledger.journal import SupervisorJournal
 from penstock.meter import devices
 from penstock.meter.clock import now
 from penstock.plan import legal
+from penstock.plan.built import refuse_unusable
 from penstock.plan.dataset import Sizes, fitted, refuse_epochs_of_a_mixture
 from penstock.plan.layout import Layout, choose
 from penstock.run.diff import closed
@@ -149,6 +150,8 @@ def _prepare(
     """
     refuse_epochs_of_a_mixture(run)
     open_model.fetch(run)
+    if not before:  # building data may take hours
+        _refuse_early(run, machine)
     datasets = open_again(run, before, listener.progress)
     open_model.refuse_other_data(run, datasets)
     run = closed(fitted(run, [dataset.manifest for dataset in datasets]))
@@ -172,6 +175,19 @@ def _prepare(
     sizes = Sizes(stream.vocab, stream.samples, held_out_tokens)
     plan["predicted"] = foresee.predicted(run, layout, sizes)
     return run, layout, plan
+
+
+def _refuse_early(run: Run, machine: devices.Devices) -> None:
+    """What can be known to be wrong before there is data."""
+    refuse_unusable(run)
+    shape = None if run.model.module else run.model.base()
+    if run.layout is None or run.data.sequence is None or not (shape or run.model.module):
+        return
+    if shape is not None and not shape.vocab:
+        shape = shape.with_vocab(legal.SOME_VOCAB)
+    ranks = machine.ranks(run.cluster.accelerators)
+    layout = choose(run, shape, run.sequence, ranks, machine.kind, machine.memory_bytes)
+    legal.refuse(run, shape, layout, machine.name or machine.kind)
 
 
 def _layout(run: Run, stream: Stream, machine: devices.Devices, ranks: int) -> Layout:

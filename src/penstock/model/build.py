@@ -3,7 +3,8 @@
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
 from penstock.model.decoder import Decoder, init_std
 from penstock.model.put import generator_of, put
+
+NO_TARGET = -100  # what torch's losses leave out of sums and means unless told otherwise
 
 
 def decoder_on_meta(shape: ModelShape, layers: range | None = None) -> Decoder:
@@ -94,24 +97,47 @@ def takes_targets(model: nn.Module) -> bool:
     return second.default is second.empty or second.name in ("targets", "labels")
 
 
-def summed_loss(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
-    """How to get the loss of a microbatch from this module, as a sum over its tokens.
+def summed_loss(model: nn.Module) -> Callable[..., Tensor]:
+    """(inputs_bs, targets_bs, counted_bs = None) -> the sum of losses over the targets that count.
 
-    It is called with (tokens) and gives logits, or with (tokens, targets) and gives its own mean
-    loss; a tuple may hold other things beside the loss.
+    The module is called with (tokens) and gives logits, or with (tokens, targets) and gives its
+    own mean loss; a tuple may hold other things beside the loss.
     """
     wants = takes_targets(model)
 
-    def of(inputs_bs: Tensor, targets_bs: Tensor) -> Tensor:
-        given = tensors_in(model(inputs_bs, targets_bs) if wants else model(inputs_bs))
+    def of(inputs_bs: Tensor, targets_bs: Tensor, counted_bs: Tensor | None = None) -> Tensor:
+        count: Tensor | int = targets_bs.numel()
+        if counted_bs is not None:
+            count = counted_bs.sum()
+            if wants:  # a mean over nothing is not a number: where nothing counts, any loss × 0 is
+                counted_bs = counted_bs | (count == 0)
+            targets_bs = targets_bs.masked_fill(~counted_bs, NO_TARGET)
+        with _mixed_formats_told():
+            given = tensors_in(model(inputs_bs, targets_bs) if wants else model(inputs_bs))
         for loss in given:
             if loss.dim() == 0:
-                return loss * targets_bs.numel()
+                return loss * count
         logits = logits_in(given, inputs_bs)
         wide = logits if logits.dtype == torch.float64 else logits.float()
-        return F.cross_entropy(wide.flatten(0, 1), targets_bs.flatten(), reduction="sum")
+        flat = targets_bs.flatten()
+        return F.cross_entropy(wide.flatten(0, 1), flat, ignore_index=NO_TARGET, reduction="sum")
 
     return of
+
+
+@contextmanager
+def _mixed_formats_told() -> Iterator[None]:
+    """Weights are put into the format of the matrix work, buffers are not: the usual way to mix."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "same dtype" not in str(error):
+            raise
+        raise PenstockError(
+            f"model: forward mixes number formats ({error}). Weights are in train.precision, and "
+            "buffers stay as you made them: write `.to(x.dtype)` where you use one, or set "
+            'train.precision = "fp32"'
+        ) from error
 
 
 def tensors_in(given: object) -> list[Tensor]:

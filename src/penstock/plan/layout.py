@@ -59,10 +59,11 @@ class Layout:
         """How many of each kind, in words."""
         more = (
             f"{getattr(self, name)} {name}"
-            for name in ("tensor", "pipeline", "context", "expert")
+            for name in ("tensor", "pipeline", "context")
             if getattr(self, name) > 1
         )
-        return " × ".join([f"{self.replicate} replicate × {self.shard} shard", *more])
+        text = " × ".join([f"{self.replicate} replicate × {self.shard} shard", *more])
+        return text if self.expert == 1 else f"{text}, experts over {self.expert}"
 
     def __str__(self) -> str:
         text = f"{self.ways}, microbatch {self.microbatch}"
@@ -106,6 +107,11 @@ def choose(
         # holds of the model is that much less, which is as if it had more room.
         own = memory_bytes // ranks if kind == "cpu" else memory_bytes
         shard = _fewest_shards(run, shape, data, own * ways)
+        inner = asked.tensor * asked.context
+        holds = (
+            n for n in range(shard, data + 1) if data % n == 0 and n * inner % asked.expert == 0
+        )
+        shard = next(holds, shard)  # experts are spread over the ranks of a replica
     replicate = asked.replicate or max(1, data // shard)
     if replicate * shard != data:
         product = f"replicate {replicate} × shard {shard}"

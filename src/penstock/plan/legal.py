@@ -16,6 +16,8 @@ from penstock.run.file import Run
 
 MODEL_WAYS = ("tensor", "pipeline", "context", "expert")
 
+SOME_VOCAB = 32_000  # of a model whose vocabulary only its dataset will tell
+
 
 @lru_cache(maxsize=4096)
 def divisors(n: int) -> tuple[int, ...]:

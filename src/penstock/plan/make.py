@@ -128,7 +128,7 @@ def choice(
     here = run.cluster.use == "here"
     if layout is not None or run.layout is not None or (here and machine.kind == "cpu"):
         asked = _no_more_than_there_is(layout or layout_of(run, machine, shape), run)
-        legal.refuse(run, shape, asked)
+        legal.refuse(run, shape, asked, "cpu" if machine.kind == "cpu" else "")
         job = _job(run, machine, shape, asked)
         open_microbatch = layout is None and run.layout is not None and not run.layout.microbatch
         return _with_microbatch(job) if open_microbatch and machine.kind != "cpu" else Choice(job)

@@ -5,16 +5,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from penstock.model.build import logits_in, summed_loss, takes_targets, tensors_in
+from penstock.model.build import logits_in, summed_loss, tensors_in
 from penstock.model.decoder import Decoder
 from penstock.train.batch import Micro
 from penstock.train.gradients import Grads
 from penstock.train.parts import Parts
-
-NO_TARGET = -100  # what torch's losses leave out of sums and means unless told otherwise
 
 
 class Runner(Protocol):
@@ -79,23 +76,5 @@ def loss_of(model: nn.Module) -> Callable[[Micro], Tensor]:
         return lambda micro: model(
             micro.inputs_bs, micro.starts_bs, micro.targets_bs, micro.counted_bs
         )
-    plain, wants = summed_loss(model), takes_targets(model)
-
-    def of(micro: Micro) -> Tensor:
-        inputs_bs, targets_bs, counted_bs = micro.inputs_bs, micro.targets_bs, micro.counted_bs
-        if counted_bs is None:
-            return plain(inputs_bs, targets_bs)
-        count = counted_bs.sum()
-        if wants:  # a mean over nothing is not a number: where nothing counts, any loss × 0 is
-            counted_bs = counted_bs | (count == 0)
-        targets_bs = targets_bs.masked_fill(~counted_bs, NO_TARGET)
-        given = tensors_in(model(inputs_bs, targets_bs) if wants else model(inputs_bs))
-        for loss in given:
-            if loss.dim() == 0:
-                return loss * count
-        logits = logits_in(given, inputs_bs)
-        wide = logits if logits.dtype == torch.float64 else logits.float()
-        flat = targets_bs.flatten()
-        return F.cross_entropy(wide.flatten(0, 1), flat, ignore_index=NO_TARGET, reduction="sum")
-
-    return of
+    own = summed_loss(model)
+    return lambda micro: own(micro.inputs_bs, micro.targets_bs, micro.counted_bs)
