@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 
 # Logits of a chunk take 1 GiB in bf16; a larger one is no faster.
 CHUNK_ELEMENTS = 2**29
+AT_ONCE = 2**19  # logits in full precision, where there is no kernel
 # (logits_nv, targets_n, counted_n) -> losses_n; the logits become the gradient of their sum.
 Rule = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
@@ -89,16 +90,24 @@ def to_gradients_(logits_nv: Tensor, targets_n: Tensor, counted_n: Tensor | None
         from penstock.model import loss_kernel  # needs Triton, which only CUDA builds have
 
         return loss_kernel.to_gradients_(logits_nv, targets_n, counted_n)
-    log_nv = logits_nv.log_softmax(1, torch.promote_types(logits_nv.dtype, torch.float32))
+    weight_n = torch.ones_like(targets_n) if counted_n is None else counted_n
+    rows = max(1, AT_ONCE // logits_nv.shape[1])
+    parts = zip(*(x.split(rows) for x in (logits_nv, targets_n, weight_n)), strict=True)
+    return torch.cat([_to_gradients(*part) for part in parts])
+
+
+def _to_gradients(logits_nv: Tensor, targets_n: Tensor, weight_n: Tensor) -> Tensor:
+    """Of so few rows that their copy in full precision stays in the cache of a CPU."""
+    wide_nv = logits_nv.to(torch.promote_types(logits_nv.dtype, torch.float32))
     at_n1 = targets_n.unsqueeze(1)
-    losses_n = -log_nv.gather(1, at_n1).squeeze(1)
-    gradient_nv = log_nv.exp_()
-    gradient_nv.scatter_add_(1, at_n1, torch.full_like(at_n1, -1, dtype=log_nv.dtype))
-    if counted_n is not None:
-        losses_n = losses_n * counted_n
-        gradient_nv *= counted_n.unsqueeze(1)
-    logits_nv.copy_(gradient_nv)
-    return losses_n
+    hit_n1, most_n1 = wide_nv.gather(1, at_n1), wide_nv.amax(1, keepdim=True)
+    power_nv = wide_nv.sub_(most_n1).exp_()
+    sum_n1 = power_nv.sum(1, keepdim=True)
+    gradient_nv = power_nv.mul_(weight_n.unsqueeze(1) / sum_n1)
+    gradient_nv.scatter_add_(1, at_n1, -weight_n.unsqueeze(1).to(gradient_nv.dtype))
+    if gradient_nv is not logits_nv:
+        logits_nv.copy_(gradient_nv)
+    return (sum_n1.log() + most_n1 - hit_n1).squeeze(1) * weight_n
 
 
 def product(a: Tensor, b: Tensor, dtype: torch.dtype, onto: Tensor | None) -> Tensor:
