@@ -106,7 +106,7 @@ def test_too_small_or_senseless_is_told_with_sizes(dataset):
     small = dataset([np.arange(9)])
     assert Stream(small, 4, seed=0, holdout=0.001).held_out == 1
     assert Stream(small, 8, seed=0, holdout=0.0).samples == 1
-    with pytest.raises(PenstockError, match="9 tokens make 1 samples of 8 tokens, of which 1"):
+    with pytest.raises(PenstockError, match="9 tokens make 1 sample of 8 tokens, of which 1"):
         Stream(small, 8, seed=0, holdout=0.001)
     with pytest.raises(PenstockError, match="9 tokens make 0 samples of 9 tokens, and"):
         Stream(small, 9, seed=0, holdout=0.0)

@@ -69,14 +69,30 @@ class Grid:
             growth * max(0.0, math.log(size / axis[-1]))
             for growth, size, axis in zip(self.growth, sizes, self.axes, strict=True)
         )
-        return math.exp(log + beyond)
+        below = sum(self._below(axis, size) for axis, size in enumerate(sizes))
+        return math.exp(log + beyond - below)
+
+    def _below(self, axis: int, size: float) -> float:
+        """What a size before the first point of an axis takes off, by the first two of them.
+
+        Where all other sizes are the smallest: a slope that changed with them could shrink faster
+        than they grow.
+        """
+        marks = self.axes[axis]
+        if len(marks) == 1 or size >= marks[0]:
+            return 0.0
+        first = (0,) * len(self.axes)
+        slope = self.logs[_moved(first, axis, 1)] - self.logs[first]
+        return slope * math.log(marks[0] / size) / math.log(marks[1] / marks[0])
 
     def _between(self, axis: int, size: float) -> tuple[int, float, float]:
         """The point before `size` on an axis, its weight, and the weight of the next."""
         marks = self.axes[axis]
         if len(marks) == 1 or size >= marks[-1]:
             return len(marks) - 1, 1.0, 0.0
-        low = max(i for i, mark in enumerate(marks) if i == 0 or mark <= size)
+        if size <= marks[0]:
+            return 0, 1.0, 0.0
+        low = max(i for i, mark in enumerate(marks) if mark <= size)
         part = math.log(size / marks[low]) / math.log(marks[low + 1] / marks[low])
         return low, 1.0 - part, part
 

@@ -177,8 +177,10 @@ class ModelSection(Section):
             if self.from_:
                 raise Wrong(("from", str(error).partition('": ')[2])) from None
             guess = nearest(self.preset or "", names())
-            what = f"no such preset. {guess} `penstock catalog models` lists all"
-            raise Wrong(("preset", what.replace("  ", " "))) from None
+            what = "no such preset; write one that `penstock catalog models` lists"
+            if guess:
+                what = f"no such preset. {guess} `penstock catalog models` lists all"
+            raise Wrong(("preset", what)) from None
         problems = _misfits(shape) if shape else []
         if problems:
             raise Wrong(*problems)
