@@ -1,6 +1,7 @@
 """What all tests share: a home of their own, a small dataset, and real ranks in real processes."""
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ import pytest
 import real_ranks
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Shells start background jobs with Ctrl-C ignored, and processes inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 VOCAB = 300
 
