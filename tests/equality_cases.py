@@ -9,7 +9,7 @@ assert_equal(alone[0], [answer[0] for answer in answers], "tensor 2")
 import itertools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from made_sets import made_set
+
 STEPS = 5
 Case = dict[str, Any]
 Answer = dict[str, Any]  # losses, norms, grads and buffers by name, evaluated, logits
+Variants = Mapping[str, tuple[str, list[str]]]  # by name: the dataset, and fields of the run
+Ranks = Callable[..., list[Any]]  # the fixture
 _attempt = itertools.count()
 
 
@@ -109,6 +113,31 @@ def train_a_little(
         )
     dist.destroy_process_group()
     return answers
+
+
+def masked_set(home: Path, name: str) -> str:
+    """A dataset of short documents, a third of whose tokens count; its id."""
+    draw = np.random.default_rng(0)
+    tokens, mask = draw.integers(0, 60, 4000), draw.random(4000) < 0.3
+    return made_set(home / "datasets", tokens, list(range(0, 4000, 11)), mask, name=name).id
+
+
+def on_one_rank(ranks: Ranks, where: str, variants: Variants) -> dict[str, Answer]:
+    """What every layout is held to."""
+    cases = [case({"microbatch": 8}, *more, data=data) for data, more in variants.values()]
+    return dict(zip(variants, ranks(1, train_a_little, where, cases)[0], strict=True))
+
+
+def on_ranks(
+    ranks: Ranks,
+    count: int,
+    where: str,
+    variants: Variants,
+    named: Sequence[tuple[str, Mapping[str, Any]]],
+) -> list[list[Answer]]:
+    """By rank, then by (variant, layout) as in `named`."""
+    cases = [case(layout, *variants[name][1], data=variants[name][0]) for name, layout in named]
+    return ranks(count, train_a_little, where, cases)
 
 
 def first_gradients(job: Any) -> dict[str, np.ndarray]:

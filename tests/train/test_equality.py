@@ -5,11 +5,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from equality_cases import Answer, assert_equal, case, prepared, train_a_little
-from made_sets import made_set
+from equality_cases import (
+    Answer,
+    assert_equal,
+    masked_set,
+    on_one_rank,
+    on_ranks,
+    prepared,
+)
 
 # What is trained, and on which dataset.
 VARIANTS: dict[str, tuple[str, list[str]]] = {
@@ -57,22 +62,13 @@ LAYOUTS: dict[int, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
 
 @pytest.fixture(scope="module")
 def where(tmp_path_factory: pytest.TempPathFactory, home: Path, tiny: str) -> str:
-    draw = np.random.default_rng(0)
-    masked = made_set(
-        home / "datasets",
-        draw.integers(0, 60, 4000),
-        list(range(0, 4000, 11)),
-        draw.random(4000) < 0.3,
-        name="equality-masked",
-    )
-    folder = tmp_path_factory.mktemp("equality")
-    return prepared(folder, {"plain": tiny, "masked": masked.id})
+    datasets = {"plain": tiny, "masked": masked_set(home, "equality-masked")}
+    return prepared(tmp_path_factory.mktemp("equality"), datasets)
 
 
 @pytest.fixture(scope="module")
 def alone(where: str, ranks: Callable[..., list[Any]]) -> dict[str, Answer]:
-    cases = [case({"microbatch": 8}, *more, data=data) for data, more in VARIANTS.values()]
-    return dict(zip(VARIANTS, ranks(1, train_a_little, where, cases)[0], strict=True))
+    return on_one_rank(ranks, where, VARIANTS)
 
 
 @pytest.mark.parametrize("count", [2, 4, pytest.param(8, marks=pytest.mark.slow)])
@@ -80,8 +76,7 @@ def test_every_layout_equals_one_process(
     count: int, where: str, alone: dict[str, Answer], ranks: Callable[..., list[Any]]
 ) -> None:
     named = [(name, layout) for layout, names in LAYOUTS[count] for name in names]
-    cases = [case(layout, *VARIANTS[name][1], data=VARIANTS[name][0]) for name, layout in named]
-    answers = ranks(count, train_a_little, where, cases)
+    answers = on_ranks(ranks, count, where, VARIANTS, named)
     for (name, layout), *found in zip(named, *answers, strict=True):
         assert_equal(alone[name], found, f"{name}, layout {layout}")
 

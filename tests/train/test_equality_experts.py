@@ -8,11 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from equality_cases import Answer, assert_equal, case, prepared, train_a_little
-from made_sets import made_set
+from equality_cases import (
+    Answer,
+    assert_equal,
+    masked_set,
+    on_one_rank,
+    on_ranks,
+    prepared,
+)
 
 MIXTURE = [
     "model.experts=4",
@@ -62,22 +67,13 @@ LAYOUTS: dict[int, list[tuple[dict[str, Any], list[str]]]] = {
 
 @pytest.fixture(scope="module")
 def where(tmp_path_factory: pytest.TempPathFactory, home: Path, tiny: str) -> str:
-    draw = np.random.default_rng(0)
-    masked = made_set(
-        home / "datasets",
-        draw.integers(0, 60, 4000),
-        list(range(0, 4000, 11)),
-        draw.random(4000) < 0.3,
-        name="equality-experts-masked",
-    )
-    folder = tmp_path_factory.mktemp("equality-experts")
-    return prepared(folder, {"plain": tiny, "masked": masked.id, "kept": tiny})
+    datasets = {"plain": tiny, "masked": masked_set(home, "equality-experts-masked"), "kept": tiny}
+    return prepared(tmp_path_factory.mktemp("equality-experts"), datasets)
 
 
 @pytest.fixture(scope="module")
 def alone(where: str, ranks: Callable[..., list[Any]]) -> dict[str, Answer]:
-    cases = [case({"microbatch": 8}, *more, data=data) for data, more in VARIANTS.values()]
-    return dict(zip(VARIANTS, ranks(1, train_a_little, where, cases)[0], strict=True))
+    return on_one_rank(ranks, where, VARIANTS)
 
 
 @pytest.mark.parametrize("count", LAYOUTS)
@@ -88,8 +84,7 @@ def test_experts_on_several_ranks_equal_one_process(
     """Each layout on its first variant; on the others where there are minutes for it."""
     chosen = slice(0, 1) if first else slice(1, None)
     named = [(name, layout) for layout, names in LAYOUTS[count] for name in names[chosen]]
-    cases = [case(layout, *VARIANTS[name][1], data=VARIANTS[name][0]) for name, layout in named]
-    answers = ranks(count, train_a_little, where, cases)
+    answers = on_ranks(ranks, count, where, VARIANTS, named)
     for (name, layout), *found in zip(named, *answers, strict=True):
         assert_equal(alone[name], found, f"{name}, layout {layout}")
 

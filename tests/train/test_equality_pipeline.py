@@ -5,14 +5,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equality_cases import Answer, assert_equal, case, prepared, train_a_little
-from made_sets import made_set
+from equality_cases import (
+    Answer,
+    assert_equal,
+    masked_set,
+    on_one_rank,
+    on_ranks,
+    prepared,
+)
 from penstock.plan.layout import Layout
 from penstock.plan.pieces import pieces
 from penstock.train.batch import Micro
@@ -56,22 +61,13 @@ LAYOUTS: dict[int, list[tuple[dict[str, int], list[str]]]] = {
 
 @pytest.fixture(scope="module")
 def where(tmp_path_factory: pytest.TempPathFactory, home: Path, tiny: str) -> str:
-    draw = np.random.default_rng(0)
-    masked = made_set(
-        home / "datasets",
-        draw.integers(0, 60, 4000),
-        list(range(0, 4000, 11)),
-        draw.random(4000) < 0.3,
-        name="equality-pipeline-masked",
-    )
-    folder = tmp_path_factory.mktemp("equality-pipeline")
-    return prepared(folder, {"plain": tiny, "masked": masked.id})
+    datasets = {"plain": tiny, "masked": masked_set(home, "equality-pipeline-masked")}
+    return prepared(tmp_path_factory.mktemp("equality-pipeline"), datasets)
 
 
 @pytest.fixture(scope="module")
 def alone(where: str, ranks: Callable[..., list[Any]]) -> dict[str, Answer]:
-    cases = [case({"microbatch": 8}, *more, data=data) for data, more in VARIANTS.values()]
-    return dict(zip(VARIANTS, ranks(1, train_a_little, where, cases)[0], strict=True))
+    return on_one_rank(ranks, where, VARIANTS)
 
 
 @pytest.mark.parametrize("count", [2, 4, pytest.param(8, marks=pytest.mark.slow)])
@@ -79,8 +75,7 @@ def test_every_pipeline_equals_one_process(
     count: int, where: str, alone: dict[str, Answer], ranks: Callable[..., list[Any]]
 ) -> None:
     named = [(name, layout) for layout, names in LAYOUTS[count] for name in names]
-    cases = [case(layout, *VARIANTS[name][1], data=VARIANTS[name][0]) for name, layout in named]
-    answers = ranks(count, train_a_little, where, cases)
+    answers = on_ranks(ranks, count, where, VARIANTS, named)
     for i, (name, layout) in enumerate(named):
         assert_equal(alone[name], [answer[i] for answer in answers], f"{name}, {layout}")
         # It is a pipeline: what the first and the last stage both hold is a tied embedding.
