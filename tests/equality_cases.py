@@ -62,6 +62,7 @@ def train_a_little(
     import torch.distributed as dist
     from torch.distributed.tensor.debug import _clear_sharding_prop_cache as clear_cache
 
+    from penstock.guard.pulse import Pulse
     from penstock.ledger.journal import Journal
     from penstock.meter.clock import StepClock
     from penstock.plan.layout import Layout
@@ -83,7 +84,7 @@ def train_a_little(
             os.environ["PENSTOCK_ATTEMPT"] = str(one["attempt"])  # a rendezvous of its own
             world = join(layout, kind, 60.0 if kind == "cpu" else 300.0, backend)
         journal = Journal(folder.journal, one["attempt"], range(world.rank, world.rank + 1))
-        job = build(folder, run, layout, world, journal)
+        job = build(folder, run, layout, world, journal, Pulse(folder.scratch, world.rank, 0))
         grads = first_gradients(job)
         feed = job.feed(after_step=0)
         votes = []

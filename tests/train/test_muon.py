@@ -393,6 +393,7 @@ def cut_short(path: str, attempts: list[int]) -> list[float]:
     """Three steps on two shards, saved; two more on two replicas. The losses."""
     import torch.distributed as dist
 
+    from penstock.guard.pulse import Pulse
     from penstock.ledger.journal import Journal
     from penstock.meter.clock import StepClock
     from penstock.plan.layout import Layout
@@ -407,7 +408,7 @@ def cut_short(path: str, attempts: list[int]) -> list[float]:
         os.environ["PENSTOCK_ATTEMPT"] = f"cut {attempt}"
         world = join(layout, "cpu", 60.0)
         journal = Journal(folder.journal, attempt, range(world.rank, world.rank + 1))
-        job = build(folder, run, layout, world, journal)
+        job = build(folder, run, layout, world, journal, Pulse(folder.scratch, world.rank, 0))
         done = job.keeper.resume()
         feed = job.feed(after_step=done)
         for _ in range(2 if done else 3):

@@ -20,6 +20,7 @@ def train_a_little(path: str, cases: list[dict[str, Any]]) -> list[dict[str, Any
     """On one rank: for each case a fresh world and a few steps of the loop's own calls."""
     import torch.distributed as dist
 
+    from penstock.guard.pulse import Pulse
     from penstock.ledger.journal import Journal
     from penstock.meter.clock import StepClock
     from penstock.plan.layout import Layout
@@ -36,7 +37,7 @@ def train_a_little(path: str, cases: list[dict[str, Any]]) -> list[dict[str, Any
         os.environ["PENSTOCK_ATTEMPT"] = str(case["attempt"])
         world = join(layout, "cpu", 60.0)
         journal = Journal(folder.journal, case["attempt"], range(world.rank, world.rank + 1))
-        job = build(folder, run, layout, world, journal)
+        job = build(folder, run, layout, world, journal, Pulse(folder.scratch, world.rank, 0))
         feed = job.feed(after_step=0)
         found: dict[str, list[float]] = {"losses": [], "norms": [], "counted": []}
         for _ in range(STEPS):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from penstock.train import replicas as module
 from penstock.train.gradients import Grads
-from penstock.train.replicas import Vote, buckets
+from penstock.train.replicas import WISHES, Vote, buckets
 
 RANKS = 4
 SHAPES = [(5, 3), (7,), (1,), (4, 2, 2)]
@@ -173,7 +173,7 @@ def test_the_vote_carries_the_loss_the_norm_and_any_ranks_wishes(
     vote = four[0]["vote"]
     assert vote.loss == 0 + 1 + 2 + 3
     assert vote.grad_norm == pytest.approx(float(TOTAL.norm()), rel=1e-6)
-    assert vote.wishes == {"save": True, "stop": True, "evaluate": False}
+    assert vote.wishes == dict.fromkeys(WISHES, False) | {"save": True, "stop": True}
     assert vote.good
     assert all(answer["vote"] == vote for answer in four)
     assert not any(four[0]["nobody asked"].values())

@@ -1,9 +1,11 @@
 """A run is a folder. Everything that shows a run reads this folder only."""
 
 import fcntl
+import hashlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -56,6 +58,35 @@ class RunFolder:
     def logs(self) -> Path:
         """What the ranks print, one folder per attempt."""
         return self.path / "logs"
+
+    @property
+    def traps(self) -> Path:
+        """Faults that a drill armed."""
+        return self.control / "traps"
+
+    @property
+    def audit(self) -> Path:
+        """Where ranks write down what they trained on, if the folder is there."""
+        return self.control / "audit"
+
+    @property
+    def scratch(self) -> Path:
+        """In this host's memory: what outlives a process and need not outlive the machine."""
+        digest = hashlib.sha256(str(self.path.resolve()).encode()).hexdigest()[:16]
+        root = memory_root()
+        return self.path / ".memory" if root is None else root / digest
+
+    def make_scratch(self) -> Path:
+        """The folder above, with a word in it on whose it is; what dead runs left is swept."""
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        (self.scratch / "where").write_text(str(self.path.resolve()))
+        for where in self.scratch.parent.glob("*/where"):
+            if not Path(where.read_text()).exists():
+                shutil.rmtree(where.parent, ignore_errors=True)
+        return self.scratch
+
+    def drop_scratch(self) -> None:
+        shutil.rmtree(self.scratch, ignore_errors=True)
 
     def exists(self) -> bool:
         return self.run_file.is_file()
@@ -112,6 +143,14 @@ class RunFolder:
 
     def read_plan(self) -> dict[str, Any]:
         return json.loads(self.plan_file.read_text()) if self.plan_file.is_file() else {}
+
+
+def memory_root() -> Path | None:
+    """Where this user's files live in memory; None where the system has no such place."""
+    if own := os.environ.get("PENSTOCK_MEMORY"):
+        return Path(own)
+    shared = Path("/dev/shm")
+    return shared / f"penstock-{os.getuid()}" if os.access(shared, os.W_OK) else None
 
 
 def find(where: str, root: str = "runs") -> RunFolder:

@@ -4,7 +4,17 @@ from typing import Literal
 
 from pydantic import Field
 
-from penstock.run.section import EveryOrAuto, Seconds, Section, Some, SomeOrNone, Text
+from penstock.run.quantity import Every
+from penstock.run.section import (
+    EveryOrAuto,
+    EveryOrAutoOrNever,
+    EveryOrNever,
+    Seconds,
+    Section,
+    Some,
+    SomeOrNone,
+    Text,
+)
 
 
 class GuardSection(Section):
@@ -13,6 +23,10 @@ class GuardSection(Section):
     checkpoint: EveryOrAuto = Field(
         "auto",
         description='Steps or time between checkpoints; "auto": by save time and failure rate.',
+    )
+    fast: EveryOrAutoOrNever = Field(
+        "auto",
+        description="Steps or time between copies that are kept in the hosts' memory.",
     )
     durable: Text | None = Field(
         None, description="Second place for checkpoints (URL), for capacity that can vanish."
@@ -24,7 +38,13 @@ class GuardSection(Section):
     )
     spares: SomeOrNone = Field(0, description="Spare nodes.")
     on_spike: Literal["stop", "skip", "rollback"] = Field(
-        "stop", description="What to do when the loss or the gradient jumps."
+        "rollback", description="What to do when the loss or the gradient jumps."
+    )
+    compare: EveryOrNever = Field(
+        Every(steps=100), description="Steps between comparisons of the replicas' weights."
+    )
+    replay: EveryOrNever = Field(
+        "never", description="Steps between microbatches that a second replica computes again."
     )
     on_oom: Literal["stop", "replan"] = Field(
         "stop", description="What to do when memory runs out."
@@ -33,4 +53,7 @@ class GuardSection(Section):
     timeout: Seconds = Field(
         120.0,
         description="Longest wait in a collective or at the start before ranks are restarted.",
+    )
+    grace: Seconds = Field(
+        30.0, description="Time that a notice of preemption (SIGTERM) leaves to save and stop."
     )

@@ -41,7 +41,6 @@ GAPS = [
     Gap("guard.durable", _never, "a second place for checkpoints", "remove it"),
     Gap("guard.mode", _only("restart"), "live mode", 'write "restart"'),
     Gap("guard.spares", _only(0), "spare nodes", "write 0"),
-    Gap("guard.on_spike", _only("stop"), "skipping and rolling back", 'write "stop"'),
     Gap("log.wandb", _never, "logging to Weights & Biases", "remove it"),
     Gap("log.tensorboard", _never, "logging to TensorBoard", "remove it"),
     Gap("log.mlflow", _never, "logging to MLflow", "remove it"),

@@ -187,6 +187,12 @@ EveryOrAuto = Annotated[
     PlainSerializer(str),
     _schema('interval or "auto"', "string", pattern=f"{_interval}|auto"),
 ]
+EveryOrAutoOrNever = Annotated[
+    quantity.Every | Literal["auto", "never"],
+    PlainValidator(_or("never", _or("auto", quantity.every))),
+    PlainSerializer(str),
+    _schema('interval, "auto" or "never"', "string", pattern=f"{_interval}|auto|never"),
+]
 Seconds = Annotated[
     float,
     PlainValidator(_positive_duration),

@@ -1,5 +1,6 @@
 """Everything one rank needs to train, built once from the run folder."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import nan
@@ -14,19 +15,23 @@ from penstock.data.stream_batch import Skipped
 from penstock.data.stream_open import open_again, stream_of
 from penstock.data.tokenizer import Tokenizer
 from penstock.errors import PenstockError, RunFailed
+from penstock.guard.pulse import Pulse
 from penstock.ledger.journal import Journal
 from penstock.meter.clock import now
 from penstock.model.build import takes_targets
 from penstock.plan.layout import Layout
 from penstock.run.file import Run
 from penstock.run.folder import RunFolder
+from penstock.train.again import Again
 from penstock.train.batch import Loaded, Loader, Micro, Share
+from penstock.train.drilled import Poison, handlers
 from penstock.train.engine import build as build_engine
 from penstock.train.generate import continuation
 from penstock.train.keeper import Keeper
 from penstock.train.parts import Parts
 from penstock.train.replicas import Vote
 from penstock.train.runner import Runner
+from penstock.train.state import weights
 from penstock.train.step import Stepper
 from penstock.train.world import World
 
@@ -46,9 +51,12 @@ class Job:
     runner: Runner
     stepper: Stepper
     keeper: Keeper
+    pulse: Pulse
     steps: int
     peak_rate: float
     evaluated_s: float = field(default_factory=now)  # when the last validation ended
+    poison: Poison = field(default_factory=Poison)  # of a drill
+    audited: bool = False  # a drill wants to know which samples were used
     known_bad: set[tuple[str, str, int]] = field(default_factory=set)  # dataset, file, block
 
     def share(self, start: int, stop: int) -> Share:
@@ -71,7 +79,7 @@ class Job:
         """A rank's samples in microbatches; `of` is the size of the global range they are from."""
         self.tell(samples.skipped)
         count = self.share(0, of or self.run.batch_samples).micros
-        return samples.micros(count, self.layout.microbatch)
+        return self.poison.taint(samples.micros(count, self.layout.microbatch))
 
     def counted(self, samples: Loaded) -> int:
         """Tokens of the global batch that count in the loss: what its sum is divided by.
@@ -118,6 +126,7 @@ class Job:
     def warm_up(self, after_step: int) -> None:
         """On the batch that comes next: no other has to be fetched, or be whole, for it."""
         start = now()
+        self.pulse.at("warm_up", after_step)
         first = self.keeper.position(after_step)
         share = self.share(first, first + self.run.batch_samples)
         before = [b.clone() for b in self.parts.buffers()]
@@ -126,15 +135,45 @@ class Job:
             buffer.copy_(value)  # running statistics must not see the warm-up
         self.journal.span("warmup", start, now())
 
+    def accept(self, step: int, vote: Vote, samples: Loaded) -> bool:
+        """Whether weights may change by this step; every rank comes to the same answer."""
+        self.keeper.refuse_bad(step, vote)
+        return True
+
+    def after(self, step: int, vote: Vote) -> bool:
+        """What the vote asked for, once the step is taken. Whether to stop now."""
+        if vote.wishes["evaluate"]:
+            self.evaluate(step)
+        self.keeper.after(step, vote, last=step == self.steps)
+        return vote.wishes["stop"]
+
+    def went_back(self, again: Again) -> None:
+        self.journal.event("went_back", step=again.step, why=again.why)
+
     def record(self, step: int, vote: Vote, rate: float, spent: dict[str, float]) -> None:
         self.journal.step(step, **spent)
+        if self.audited:
+            self.write_audit(step)
         if self.world.rank == 0:
             self.journal.curve(step, vote.loss, vote.grad_norm, rate, self.keeper.tokens_at(step))
+
+    def write_audit(self, step: int) -> None:
+        """For a drill: the samples that this rank's part of the step was made from."""
+        start = self.keeper.position(step - 1)
+        share = self.share(start, start + self.run.batch_samples)
+        line: dict[str, float] = {
+            "attempt": self.journal.attempt,
+            "step": step,
+            "data_rank": self.world.data_rank,
+        }
+        line |= {"first": share.start, "stop": share.stop, "t": now()}
+        with (self.keeper.folder.audit / f"r{self.journal.ranks[0]:05d}.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
 
     def wishes(self, step: int) -> dict[str, bool]:
         """What is due after `step`. Rank 0 asks, and the vote tells the others."""
         if self.world.rank != 0:
-            return {}
+            return self.keeper.own_wishes()
         every = self.run.evaluate.every
         if every == "never" or not self.stream.held_out:
             return self.keeper.wishes(step)
@@ -147,6 +186,7 @@ class Job:
     def evaluate(self, step: int) -> None:
         """The loss on held-out samples."""
         start = now()
+        self.pulse.at("evaluate", step)
         count = min(self.stream.held_out, max(1, self.run.evaluate.tokens // self.stream.sequence))
         share = self.share(0, count)
         held_out = self.stream.read_held_out(share.start, share.stop, of=count)
@@ -198,9 +238,16 @@ class Job:
         return prompt, f"{first.skipped[0].file} is damaged" if first.skipped else ""
 
 
-def build(folder: RunFolder, run: Run, layout: Layout, world: World, journal: Journal) -> Job:
+def build(
+    folder: RunFolder, run: Run, layout: Layout, world: World, journal: Journal, pulse: Pulse
+) -> Job:
     stream = stream_of(run, open_again(run, folder.read_plan()))
     engine = build_engine(run, layout, stream.vocab, world)
+    keeper = Keeper(folder, run, layout, world, journal, stream, engine, pulse)
+    engine.stepper.pulse, engine.stepper.before_update = pulse, keeper.before_update
+    poison = Poison()
+    if pulse.traps:
+        pulse.traps.handlers |= handlers(poison, lambda: weights(engine.parts, engine.optimizer))
     return Job(
         run=run,
         world=world,
@@ -211,7 +258,10 @@ def build(folder: RunFolder, run: Run, layout: Layout, world: World, journal: Jo
         parts=engine.parts,
         runner=engine.runner,
         stepper=engine.stepper,
-        keeper=Keeper(folder, run, layout, world, journal, stream, engine),
+        keeper=keeper,
+        pulse=pulse,
+        poison=poison,
+        audited=folder.audit.is_dir(),
         steps=run.steps(stream.samples),
         peak_rate=run.learning_rate,
     )

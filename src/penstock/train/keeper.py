@@ -9,6 +9,7 @@ from penstock.data.stream import Stream
 from penstock.errors import RunFailed
 from penstock.guard import checkpoint
 from penstock.guard.differences import differences
+from penstock.guard.pulse import Pulse
 from penstock.ledger.journal import Journal
 from penstock.meter.clock import now
 from penstock.plan.layout import Layout
@@ -35,6 +36,7 @@ class Keeper:
     journal: Journal
     stream: Stream
     engine: Engine
+    pulse: Pulse
     resumed_step: int = 0
     consumed: int = 0  # position in the stream at `resumed_step`, samples
     tokens: int = 0  # trained on up to `resumed_step`, in this run and the one it was forked from
@@ -45,6 +47,7 @@ class Keeper:
     def resume(self) -> int:
         """Load the newest good checkpoint; the step to go on from, 0 for a new run."""
         start = now()
+        self.pulse.at("load", 0)
         found, rejected = checkpoint.newest_good(self.folder.checkpoints, self.world)
         for problem in rejected:
             self.journal.event("checkpoint_rejected", problem=problem)
@@ -112,6 +115,25 @@ class Keeper:
         wishes["save"] |= policy.due(state, *limits)
         return wishes
 
+    def own_wishes(self) -> dict[str, bool]:
+        """What any rank may ask, not rank 0 alone."""
+        return {}
+
+    def after(self, step: int, vote: Vote, last: bool) -> None:
+        """Saves what the vote asked for, and the end of the run."""
+        if vote.wishes["save"] or vote.wishes["stop"] or last:
+            self.save(step)
+
+    def before_update(self) -> None:
+        """Weights are about to change: what is still being copied of them must be through."""
+
+    def settle(self) -> None:
+        """Returns when everything that was begun is safe."""
+
+    def rollback(self, before_step: int) -> int:
+        """Loads the newest good checkpoint from before a step; the step to go on from."""
+        raise NotImplementedError
+
     def refuse_bad(self, step: int, vote: Vote) -> None:
         if not vote.good:
             raise RunFailed(
@@ -124,6 +146,7 @@ class Keeper:
         if step == self.saved_step:
             return
         start = now()
+        self.pulse.at("save", step)
         scalars = {
             "penstock": __version__,
             "torch": torch.__version__,

@@ -8,6 +8,7 @@ from penstock.meter.clock import now
 
 BEGAN = now()  # before the heavy imports: they are part of start-up
 
+import faulthandler  # noqa: E402
 import os  # noqa: E402
 import signal  # noqa: E402
 import sys  # noqa: E402
@@ -17,6 +18,8 @@ from pathlib import Path  # noqa: E402
 import torch  # noqa: E402
 
 from penstock.errors import PenstockError  # noqa: E402
+from penstock.guard.pulse import Pulse  # noqa: E402
+from penstock.guard.trap import Traps  # noqa: E402
 from penstock.ledger.journal import Journal  # noqa: E402
 from penstock.meter.orphan import die_with  # noqa: E402
 from penstock.plan.layout import Layout  # noqa: E402
@@ -32,8 +35,9 @@ def main(where: str, attempt: int) -> str:
     rank = int(os.environ["RANK"])
     journal = Journal(folder.journal, attempt, range(rank, rank + 1), clock=now)
     journal.event("start", t=BEGAN, pid=os.getpid())
+    pulse = Pulse(folder.make_scratch(), rank, attempt, Traps(folder.traps, rank, attempt))
     try:
-        result, weights = work(folder, journal)
+        result, weights = work(folder, journal, pulse)
         journal.event("end", result=result, weights_hash=weights)
         return result
     except PenstockError as error:
@@ -54,7 +58,7 @@ def out_of_memory(error: Exception) -> bool:
     return isinstance(error, full) or "DefaultCPUAllocator: can't allocate" in str(error)
 
 
-def work(folder: RunFolder, journal: Journal) -> tuple[str, str]:
+def work(folder: RunFolder, journal: Journal, pulse: Pulse) -> tuple[str, str]:
     run = load(folder.run_file)
     plan = folder.read_plan()
     layout = Layout(**plan["layout"])
@@ -62,10 +66,13 @@ def work(folder: RunFolder, journal: Journal) -> tuple[str, str]:
         torch.use_deterministic_algorithms(True)
         # By default each new tensor is filled first, against code that reads what nobody wrote.
         torch.utils.deterministic.fill_uninitialized_memory = False
+    pulse.at("join")
     world = join(layout, plan["device"], run.guard.timeout)
     journal.event("joined")
-    job = build(folder, run, layout, world, journal)
+    pulse.at("build")
+    job = build(folder, run, layout, world, journal, pulse)
     result = fit(job)
+    pulse.at("end")
     start = now()
     weights = job.keeper.weights_hash()
     journal.span("checkpoint", start, now())
@@ -78,6 +85,8 @@ if __name__ == "__main__":
     # Stops are the supervisor's to handle; a scheduler signals the whole group.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    # `kill -USR1`: every thread's stack on stderr, also of a rank that is stuck in a collective.
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     outcome = main(sys.argv[1], int(sys.argv[2]))
     sys.stdout.flush()

@@ -1,10 +1,11 @@
 """One optimizer step."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from penstock.guard.pulse import Pulse
 from penstock.meter.clock import StepClock
 from penstock.train.batch import Micro
 from penstock.train.gradients import Gradients
@@ -24,6 +25,9 @@ class Stepper:
     clip: float
     shares: Mapping[str, float]  # of a gradient's squared norm that this rank answers for
     balance: Callable[[], None]  # what evens out the experts of a mixture, after an update
+    pulse: Pulse | None = None  # says where in a step the rank is
+    # Asked before weights change: what is still being copied of them must be through.
+    before_update: Callable[[], None] = field(default=lambda: None)
 
     def step(
         self,
@@ -32,24 +36,41 @@ class Stepper:
         rate: float,
         wishes: dict[str, bool],
         clock: StepClock,
+        accept: Callable[[Vote], bool] = lambda vote: vote.good,
     ) -> Vote:
-        """`tokens` counts in the global batch; the loss is a sum over them, divided by it."""
+        """`tokens` counts in the global batch; the loss is a sum over them, divided by it.
+
+        `accept` looks at what all ranks agreed on and says whether weights may change by it.
+        """
+        self._at("forward")
         with clock.part("compute"):
             loss = self.backward(batch, tokens)
             grads = self.gradients.collect()
             self.runner.settle(grads)
+        self._at("reduce")
         with clock.part("exchange"):
             summed = self.replicas.reduce(grads)
         with clock.part("compute"):
             squares = squared_norm(summed, self.shares)
+        self._at("vote")
         with clock.part("exchange"):
             vote = self.replicas.vote(loss, squares, wishes)
-        if vote.good:
+        self._at("voted")
+        if accept(vote):
+            self.before_update()
+            self._at("update")
             with clock.part("compute"):
                 self.update(summed, vote.grad_norm, rate)
             with clock.part("exchange"):
                 self.balance()
+            self._at("updated")
+        else:
+            self.gradients.clear()
         return vote
+
+    def _at(self, phase: str) -> None:
+        if self.pulse:
+            self.pulse.at(phase)
 
     def backward(self, batch: list[Micro], tokens: int) -> Tensor:
         return self.runner.backward(batch, tokens)

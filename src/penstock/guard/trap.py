@@ -1,0 +1,122 @@
+"""Faults that a drill arms in `control/traps/`: each springs once, at a named place of the work.
+
+A trap is a file ID.json; springing it first leaves ID.fired on disk, so that it cannot spring twice
+and the drill knows when it did. Without armed traps none of this costs anything.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.files import sync
+
+LOOK_S = 0.2  # between looks for traps that are armed while the run goes on
+
+
+@dataclass(frozen=True)
+class Trap:
+    """`rank`, `phase` and `step` say where; what is None holds for any of them."""
+
+    name: str
+    action: str  # "kill", "kill_soon", "stop", "sleep", "exit", "raise", or a handler's name
+    phase: str
+    rank: int | None = None
+    step: int | None = None
+    ms: float = 0.0
+
+    def fits(self, phase: str, step: int) -> bool:
+        return self.phase == phase and self.step in (None, step)
+
+
+@dataclass
+class Traps:
+    """The armed traps of one rank. `handlers` do what needs the rank's own tensors."""
+
+    folder: Path  # control/traps
+    rank: int
+    attempt: int
+    handlers: dict[str, Callable[[Trap], None]] = field(default_factory=dict)
+    armed: list[Trap] = field(default_factory=list)
+    _looked: float = float("-inf")
+    _changed: int = -1
+
+    @property
+    def drilled(self) -> bool:
+        """Whether this run is in a drill at all."""
+        return self._changed != -1
+
+    def look(self) -> None:
+        """Read what is armed, if anything changed since the last look."""
+        if not self.drilled or time.monotonic() - self._looked >= LOOK_S:
+            self._looked = time.monotonic()
+            try:
+                changed = self.folder.stat().st_mtime_ns
+            except OSError:
+                return
+            if changed != self._changed:
+                self._changed = changed
+                self.armed = [t for t in read(self.folder) if t.rank in (None, self.rank)]
+
+    def spring(self, phase: str, step: int) -> None:
+        self.look()
+        for trap in [trap for trap in self.armed if trap.fits(phase, step)]:
+            self.armed.remove(trap)
+            if claim(self.folder, trap.name, self.rank, self.attempt):
+                self._act(trap)
+
+    def _act(self, trap: Trap) -> None:
+        match trap.action:
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "kill_soon":
+                kill = threading.Timer(trap.ms / 1e3, os.kill, (os.getpid(), signal.SIGKILL))
+                kill.daemon = True
+                kill.start()
+            case "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case "sleep":
+                time.sleep(trap.ms / 1e3)
+            case "exit":
+                os._exit(7)
+            case "raise":
+                raise RuntimeError(f"drill: trap {trap.name}")
+            case handler:
+                self.handlers[handler](trap)
+
+
+def arm(folder: Path, trap: Trap) -> None:
+    """Puts a trap where the ranks look."""
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder / f".{trap.name}"
+    aside.write_text(json.dumps({k: v for k, v in vars(trap).items() if k != "name"}))
+    aside.rename(folder / f"{trap.name}.json")
+
+
+def read(folder: Path) -> list[Trap]:
+    """All traps that have not been sprung."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        if not path.with_suffix(".fired").exists():
+            with contextlib.suppress(OSError):  # sprung and cleared meanwhile
+                found.append(Trap(path.stem, **json.loads(path.read_text())))
+    return found
+
+
+def claim(folder: Path, name: str, rank: int, attempt: int) -> bool:
+    """Whether this process is the one to spring it; the record is on disk when it returns."""
+    try:
+        file = os.open(folder / f"{name}.fired", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    except FileExistsError:
+        return False
+    record = {"t": time.time(), "mono": time.monotonic(), "pid": os.getpid()}
+    os.write(file, json.dumps(record | {"rank": rank, "attempt": attempt}).encode())
+    os.fsync(file)
+    os.close(file)
+    sync(folder)
+    return True

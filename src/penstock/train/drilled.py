@@ -1,0 +1,48 @@
+"""Faults of a drill that need a rank's own tensors: what `guard/trap.py` cannot do by itself."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import nan
+
+import torch
+from torch import Tensor
+
+from penstock.guard.trap import Trap
+from penstock.train.batch import Micro
+from penstock.train.parts import local
+
+BIT = 1 << 20  # of a weight's 32: large enough to matter, small enough to stay a number
+
+
+@dataclass
+class Poison:
+    """Makes the next batch one that nobody should train on."""
+
+    factor: float = 1.0
+
+    def taint(self, batch: list[Micro]) -> list[Micro]:
+        if self.factor == 1.0:
+            return batch
+        tainted = [replace(micro, weight=micro.weight * self.factor) for micro in batch]
+        self.factor = 1.0
+        return tainted
+
+
+def handlers(poison: Poison, weights: Callable[[], dict[str, Tensor]]) -> dict[str, Callable]:
+    """By the name of a trap's action. `weights` are the ones that updates are made to."""
+
+    def poisoned(factor: float) -> Callable[[Trap], None]:
+        def set_factor(trap: Trap) -> None:
+            poison.factor = trap.ms or factor
+
+        return set_factor
+
+    def flip(trap: Trap) -> None:
+        weight = local(next(iter(weights().values())))
+        with torch.no_grad():
+            weight.flatten()[:1].view(torch.int32).bitwise_xor_(BIT)
+
+    def out_of_memory(trap: Trap) -> None:
+        raise torch.OutOfMemoryError(f"drill: trap {trap.name}")
+
+    return {"nan": poisoned(nan), "spike": poisoned(1e3), "flip": flip, "oom": out_of_memory}
