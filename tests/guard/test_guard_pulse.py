@@ -66,4 +66,5 @@ def test_a_trap_ends_a_process_exactly_there_and_not_again_in_the_next(tmp_path,
     assert first.returncode == (-signal.SIGKILL if action == "kill" else 7)
     assert first.stdout.split() == list("012345")
     second = subprocess.run(command, capture_output=True, text=True)
-    assert second.returncode == 0 and len(second.stdout.split()) == 10
+    assert second.returncode == 0
+    assert len(second.stdout.split()) == 10

@@ -138,6 +138,8 @@ def _supervise(
         journal.event("ended", result=outcome.result, error=outcome.error)
         journal.close()
         folder.granted("stop")
+        if outcome.result in ("done", "stopped") and not outcome.error:
+            folder.drop_scratch()  # what it holds is on disk too
     return outcome
 
 
