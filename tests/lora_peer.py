@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from peft import PeftModel
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
@@ -90,6 +89,8 @@ def first_adapter(run: Run, base: Path, out: Path) -> None:
 
 def theirs(base: Path, adapter: Path, trained: bool = False) -> Any:
     """The model with an adapter, loaded by transformers and PEFT."""
+    from peft import PeftModel
+
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     return PeftModel.from_pretrained(model, adapter, is_trainable=trained)
 

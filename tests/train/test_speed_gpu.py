@@ -71,6 +71,25 @@ def test_bf16_weights_and_states_follow_in_the_mean() -> None:
     )
 
 
+def test_copies_are_rounded_alike_whatever_stands_beside_them() -> None:
+    """Tied weights on the first and the last stage of a pipeline have different neighbours."""
+    train = TrainSection(weights="bf16", states="bf16")
+    draw = torch.Generator(DEVICE).manual_seed(0)
+    first = torch.randn(300, 70, device=DEVICE, generator=draw).bfloat16()
+    grads = [torch.randn(300, 70, device=DEVICE, generator=draw).bfloat16() for _ in range(5)]
+
+    def trained(names: list[str]) -> dict[str, Tensor]:
+        params = {name: torch.nn.Parameter(first.clone()) for name in names}
+        update = AdamW(params, {}, train)
+        for grad in grads:
+            update.step(dict.fromkeys(names, grad), 1e-3, 1.0)
+        return {name: param.detach() for name, param in params.items()}
+
+    one, other = trained(["embed", "norm"]), trained(["query", "key", "embed"])
+    assert torch.equal(one["embed"], other["embed"])
+    assert not torch.equal(one["norm"], one["embed"])  # dice of its own
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("some", [True, False])
 def test_the_loss_kernel_is_cross_entropy(dtype: torch.dtype, some: bool) -> None:
@@ -155,36 +174,41 @@ def test_other_documents_need_no_other_graph() -> None:
 
 
 def test_fp8_trains_like_bf16() -> None:
-    """Over 300 steps on Python's own source, letter by letter: the losses stay within 0.5 %."""
+    """300 steps on Python's own source, letter by letter. One run says little: with either kind of
+    numbers small differences grow, to 1 % of the loss at the end. Four pairs are compared."""
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     text = np.frombuffer(b"".join(file.read_bytes() for file in files), dtype=np.uint8)
     tokens = torch.from_numpy(text[: 513 * 8000].astype(np.int64)).view(-1, 513).to(DEVICE)
-    shape = ModelShape(layers=6, hidden=512, heads=8, kv_heads=4, ffn=1536, vocab=256)
-    curves = []
-    for fp8 in (False, True):
-        decoder = decoder_on_meta(shape)
-        fill(decoder, DEVICE, 0)
-        masters = {name: param.detach().clone() for name, param in decoder.named_parameters()}
-        decoder.bfloat16()
-        if fp8:
-            to_fp8(decoder.layers)
-        compile_layers(decoder)
-        params = dict(decoder.named_parameters())
-        update = AdamW(params, masters, TrainSection())
-        losses = []
-        for step in range(300):
-            batch = tokens[torch.arange(step * 16, step * 16 + 16) % len(tokens)]
-            loss = decoder(batch[:, :-1], None, batch[:, 1:]) / batch[:, 1:].numel()
-            loss.backward()
-            grads = {name: param.grad for name, param in params.items() if param.grad is not None}
-            norm = torch.stack([g.float().norm() for g in grads.values()]).norm().item()
-            update.step(grads, 1e-3 * min(1, (step + 1) / 30), min(1.0, 1.0 / norm))
-            decoder.zero_grad()
-            losses.append(loss.detach())
-        curves.append(torch.stack(losses))
-    bf16, fp8_curve = (curve.view(-1, 30).mean(1) for curve in curves)
-    assert bf16[-1] < 0.7 * bf16[0]
-    print("bf16", bf16.tolist(), "fp8", fp8_curve.tolist())
-    # Over all steps; at the end small differences have grown by themselves, to either side.
-    assert fp8_curve.mean().item() == pytest.approx(bf16.mean().item(), rel=5e-3)
-    assert fp8_curve[-2:].mean() < bf16[-2:].mean() * 1.005
+    curves = {fp8: torch.stack([curve(tokens, fp8, n) for n in range(4)]) for fp8 in (False, True)}
+    bf16, narrow = curves[False], curves[True]
+    assert (bf16[:, -30:].mean(1) < 0.7 * bf16[:, :30].mean(1)).all()
+    off = narrow.mean(1) / bf16.mean(1) - 1
+    late = narrow[:, -60:].mean() / bf16[:, -60:].mean() - 1
+    print(f"fp8 off by {off.tolist()}, in the mean {off.mean():.3%}, last 60 steps {late:.3%}")
+    assert (off != 0).all()
+    assert abs(off.mean()) < 0.01
+    assert late < 0.015
+
+
+def curve(tokens: Tensor, fp8: bool, seed: int) -> Tensor:
+    decoder = decoder_on_meta(ModelShape(6, 512, heads=8, kv_heads=4, ffn=1536, vocab=256))
+    fill(decoder, DEVICE, seed)
+    masters = {name: param.detach().clone() for name, param in decoder.named_parameters()}
+    decoder.bfloat16()
+    if fp8:
+        to_fp8(decoder.layers)
+    torch._dynamo.reset()
+    compile_layers(decoder)
+    params = dict(decoder.named_parameters())
+    update = AdamW(params, masters, TrainSection())
+    losses = []
+    for step in range(300):
+        batch = tokens[torch.arange(step * 16, step * 16 + 16) % len(tokens)]
+        loss = decoder(batch[:, :-1], None, batch[:, 1:]) / batch[:, 1:].numel()
+        loss.backward()
+        grads = {name: param.grad for name, param in params.items() if param.grad is not None}
+        norm = torch.stack([g.float().norm() for g in grads.values()]).norm().item()
+        update.step(grads, 1e-3 * min(1, (step + 1) / 30), min(1.0, 1.0 / norm))
+        decoder.zero_grad()
+        losses.append(loss.detach())
+    return torch.stack(losses)

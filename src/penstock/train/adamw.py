@@ -104,6 +104,7 @@ class AdamW:
             from penstock.train.adamw_kernel import Together  # Triton: only CUDA builds have it
 
             self._kernels[alike] = Together(
+                names,
                 [local(self.params[name].detach()) for name in names],
                 [self.weight(name) for name in names] if alike.master else None,
                 [local(self.moments[name]["exp_avg"]) for name in names],

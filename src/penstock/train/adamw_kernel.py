@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from xxhash import xxh3_64_intdigest
 
 BLOCK, WARPS = 1024, 8
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}
@@ -69,7 +70,7 @@ def _update(
 @triton.jit(do_not_specialize=["seed"])
 def _adamw(
     grads,  # by tensor: its address
-    fixed,  # by tensor: addresses of weight, master, mean and square; how many elements
+    fixed,  # by tensor: addresses of weight, master, mean, square; how many elements; its dice
     decays,  # by tensor
     blocks,  # by program: the tensor and which of its blocks
     seed,
@@ -89,14 +90,14 @@ def _adamw(
     own = tl.load(blocks + 2 * tl.program_id(0)).to(tl.int64)
     first = tl.load(blocks + 2 * tl.program_id(0) + 1).to(tl.int64) * BLOCK
     at = first + tl.arange(0, BLOCK)
-    fixed += own * 5
-    elements = tl.load(fixed + 4)
+    fixed += own * 6
+    elements, dice = tl.load(fixed + 4), tl.load(fixed + 5)
     weight, grad = _at(fixed, W) + at, _at(grads + own, G) + at
     mean, square = _at(fixed + 2, M) + at, _at(fixed + 3, M) + at
     master = _at(fixed + 1, tl.float32) + at if MASTER else weight
     keep = 1 - rate * tl.load(decays + own)
     rate /= correct1
-    noise = _mix(at.to(tl.uint32) ^ _mix(seed.to(tl.uint32) + own.to(tl.uint32)))
+    noise = _mix(at.to(tl.uint32) ^ _mix(seed.to(tl.uint32) + dice.to(tl.uint32)))
     if first + BLOCK <= elements:
         _update(
             weight, master, grad, mean, square, None,
@@ -110,10 +111,15 @@ def _adamw(
 
 
 class Together:
-    """Parameters with the same kinds of numbers, all of them with a master or none."""
+    """Parameters with the same kinds of numbers, all of them with a master or none.
+
+    The dice depend on a parameter's name alone: two copies of tied weights, on different stages of
+    a pipeline, have other neighbours and must stay equal.
+    """
 
     def __init__(
         self,
+        names: Sequence[str],
         weights: Sequence[Tensor],
         masters: Sequence[Tensor] | None,
         means: Sequence[Tensor],
@@ -126,8 +132,12 @@ class Together:
         rows = list(zip(weights, masters or weights, means, squares, strict=True))
         assert all(t.is_contiguous() and t.data_ptr() % 16 == 0 for row in rows for t in row)
         device, sizes = weights[0].device, [weight.numel() for weight in weights]
+        dice = [xxh3_64_intdigest(name.encode()) >> 32 for name in names]
         self.fixed = torch.tensor(
-            [[t.data_ptr() for t in row] + [size] for row, size in zip(rows, sizes, strict=True)],
+            [
+                [*(t.data_ptr() for t in row), size, die]
+                for row, size, die in zip(rows, sizes, dice, strict=True)
+            ],
             device=device,
         )
         self.decays = torch.tensor(decays, dtype=torch.float32, device=device)
