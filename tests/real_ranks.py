@@ -50,12 +50,15 @@ def run(count: int, job: Callable[..., Any], *args: Any, timeout_s: float = 120.
     ]
     for process in processes:
         process.start()
+    answers: list[tuple[int, Any, str]] = []
     try:
-        answers = sorted((out.get(timeout=timeout_s) for _ in processes), key=lambda a: a[0])
+        # The others may wait for one that has failed: nobody waits for them.
+        while len(answers) < count and not any(error for _, _, error in answers):
+            answers.append(out.get(timeout=timeout_s))
     finally:
         for process in processes:
             process.kill()
             process.join()
     errors = [error for _, _, error in answers if error]
     assert not errors, errors[0]
-    return [answer for _, answer, _ in answers]
+    return [answer for _, answer, _ in sorted(answers, key=lambda a: a[0])]
