@@ -43,6 +43,8 @@ class Work:
 
 WORKS = {
     "1.5B": Work(ModelShape(16, 2048, 32, 8, 8192, 128_256), 4096, 8),
+    # A shape that none of the planner's constants has seen: heads of 128, another depth.
+    "0.7B": Work(ModelShape(24, 1536, 12, 4, 4096, 50_304), 2048, 16),
     "160M": Work(ModelShape(12, 768, 12, 12, 2048, 50_304), 1024, 64),
     "8B": Work(
         ModelShape(32, 4096, 32, 8, 14336, 128_256),
@@ -67,6 +69,7 @@ CASES = [
     "torchtitan/160M",
     "transformers/160M",
     "nanoGPT/160M",
+    "penstock/0.7B",
     "penstock/8B",
     "penstock/1.5B/fp8",
     "penstock/8B/fp8",
@@ -134,7 +137,7 @@ def ours(work: Work, option: str) -> Callable[[Tensor], Tensor]:
 OF_THE_MODEL = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
 
 
-def measure(case: str, peers: Path, trace: Path | None) -> Result:
+def measure(case: str, peers: Path, trace: Path | None, steps: int) -> Result:
     who, name, *rest = case.split("/")
     option, work = rest[0] if rest else "", WORKS[name]
     torch.manual_seed(0)
@@ -146,7 +149,7 @@ def measure(case: str, peers: Path, trace: Path | None) -> Result:
 
         step = PEERS[who](work.shape, work.sequence, peers)
     draw = torch.Generator("cuda").manual_seed(0)
-    sample = (WARM_UP + STEPS, work.batch, work.sequence + 1)
+    sample = (WARM_UP + steps, work.batch, work.sequence + 1)
     data = torch.randint(work.shape.vocab, sample, generator=draw, device="cuda")
     losses, ends = [], []
     for tokens in data:
@@ -201,6 +204,7 @@ def table(results: Sequence[Result]) -> str:
 def apart(case: str, options: argparse.Namespace) -> Result:
     """The case in a process of its own."""
     command = [sys.executable, __file__, "--case", case, "--peers", str(options.peers)]
+    command += ["--steps", str(options.steps)]
     if options.trace and case == options.cases[0]:
         command += ["--trace", str(options.trace)]
     environment = os.environ | (REPEAT if "deterministic" in case else {})
@@ -217,12 +221,14 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, default=Path(".peers/trainers"))
     parser.add_argument("--only", default="", help="cases that have this in their name")
     parser.add_argument("--cases", nargs="*", default=CASES)
+    parser.add_argument("--steps", type=int, default=STEPS, help="that are timed")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--trace", type=Path, help="kernels of the first case, by their time")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.case:
-        print(json.dumps(asdict(measure(options.case, options.peers, options.trace))), flush=True)
+        found = measure(options.case, options.peers, options.trace, options.steps)
+        print(json.dumps(asdict(found)), flush=True)
         os._exit(0)  # past the process group, which nobody waits for
     results: list[Result] = []
     for case in options.cases:
