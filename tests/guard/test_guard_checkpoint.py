@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from penstock.errors import RunFailed
-from penstock.guard import checkpoint
-from penstock.guard.checkpoint import Checkpoint, every, newest_good, retain, weights_hash
+from penstock.guard import checkpoint, places
+from penstock.guard.checkpoint import Checkpoint, every, weights_hash
+from penstock.guard.places import Disk
 from penstock.guard.published import newest
+from penstock.guard.tiers import Tiers
 
 
 class Alone:
@@ -82,6 +84,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     return made.save(tmp_path_factory.mktemp("whole"), 2, {"residual.0": torch.randn(50)})
 
 
+def newest_good(folder: Path, world: Any) -> tuple[Checkpoint | None, list[str]]:
+    """As a rank looks for it, on disk alone."""
+    found = Tiers([], [Disk(folder)], folder, "a run", world).newest_good()
+    return found.checkpoint, found.rejected
+
+
 def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
@@ -93,7 +101,13 @@ def flip(path: Path, at: int, bit: int = 0) -> None:
 
 
 def test_a_checkpoint_has_the_parts_it_says(whole: Checkpoint) -> None:
-    assert names_in(whole.path) == ["local-r00000.pt", "manifest.json", "scalars.json", "state"]
+    assert names_in(whole.path) == [
+        "index.json",
+        "local-r00000.safetensors",
+        "manifest.json",
+        "scalars.json",
+        "state",
+    ]
     listed = set(whole.manifest())
     on_disk = {str(p.relative_to(whole.path)) for p in whole.path.rglob("*") if p.is_file()}
     assert listed == on_disk - {"manifest.json"}
@@ -123,7 +137,14 @@ def test_local_state_belongs_to_its_rank(tmp_path: Path, small: Small) -> None:
     assert checkpoint.load_local(small.save(tmp_path, 3), 0) == {}
 
 
-FILES = ["local-r00000.pt", "manifest.json", "scalars.json", "state/.metadata", "state/*.distcp"]
+FILES = [
+    "index.json",
+    "local-r00000.safetensors",
+    "manifest.json",
+    "scalars.json",
+    "state/.metadata",
+    "state/*.distcp",
+]
 
 
 @pytest.mark.parametrize("pattern", FILES)
@@ -198,7 +219,7 @@ def test_a_save_that_was_killed_does_not_exist_and_leaves_no_trace(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "_publish", killed)
+        patch.setattr(Disk, "publish", killed)
         with pytest.raises(KeyboardInterrupt):
             small.save(tmp_path, 3)
     assert names_in(tmp_path) == [".writing-00000003", "step-00000001"]
@@ -277,7 +298,7 @@ def test_the_newest_are_kept(tmp_path: Path, small: Small, keep: int) -> None:
     for step in (2, 10, 9, 100):  # by number, not by name or age
         small.save(tmp_path, step)
     (tmp_path / ".deleting-00000001").mkdir()  # a deletion that was killed
-    retain(tmp_path, keep)
+    Disk(tmp_path).retain(keep)
     assert [c.step for c in every(tmp_path)] == [100, 10, 9, 2][:keep]
     assert all(c.damage() == [] for c in every(tmp_path))
     assert len(names_in(tmp_path)) == min(keep, 4)
@@ -286,7 +307,7 @@ def test_the_newest_are_kept(tmp_path: Path, small: Small, keep: int) -> None:
 def test_a_killed_deletion_does_not_stop_a_later_one(tmp_path: Path, small: Small) -> None:
     small.save(tmp_path, 2)
     shutil.copytree(small.save(tmp_path, 1).path, tmp_path / ".deleting-00000001")
-    retain(tmp_path, 1)
+    Disk(tmp_path).retain(1)
     assert names_in(tmp_path) == ["step-00000002"]
 
 
@@ -304,7 +325,7 @@ def test_the_manifest_is_written_last(
 ) -> None:
     """Everything is on the disk before the name appears under which it will be believed."""
     told: list[str] = []
-    sync, write_synced = checkpoint.sync, checkpoint.write_synced
+    sync, write_synced = places.sync, places.write_synced
 
     def tell(path: Path) -> None:
         told.append(path.name)
@@ -315,7 +336,8 @@ def test_the_manifest_is_written_last(
         write_synced(path, content)
 
     monkeypatch.setattr(checkpoint, "sync", tell)
-    monkeypatch.setattr(checkpoint, "write_synced", tell_and_write)
+    monkeypatch.setattr(places, "sync", tell)
+    monkeypatch.setattr(places, "write_synced", tell_and_write)
     saved = small.save(tmp_path, 2)
     files = {path.name for path in saved.path.rglob("*")}
     manifest = told.index("manifest.json")
@@ -376,7 +398,7 @@ def two_ranks(where: str) -> dict[str, Any]:
     answer: dict[str, Any] = {"listed": sorted(every(folder)[0].manifest())}
     world.gather(None)
     if world.rank == 0:
-        flip(folder / "step-00000002" / "local-r00001.pt", 200)
+        flip(folder / "step-00000002" / "local-r00001.safetensors", 100)
     world.gather(None)
     found, answer["rejected"] = newest_good(folder, world)
     assert found is not None
@@ -399,10 +421,10 @@ def test_two_ranks_save_judge_and_refuse_together(
 ) -> None:
     answers = ranks(2, two_ranks, str(tmp_path))
     for rank, answer in enumerate(answers):
-        assert "local-r00001.pt" in answer["listed"]
+        assert "local-r00001.safetensors" in answer["listed"]
         assert answer["step"] == 1
         assert answer["rejected"] == [
-            "step-00000002: local-r00001.pt: content does not match its hash"
+            "step-00000002: local-r00001.safetensors: content does not match its hash"
         ]
         assert answer["local"] == [10.0 + rank] * 3
         assert "no checkpoint in" in answer["error"]
@@ -424,5 +446,5 @@ def test_another_format_is_refused(tmp_path: Path, small: Small) -> None:
     saved = small.save(tmp_path, 2)
     manifest = saved.path / "manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 1}))
-    with pytest.raises(RunFailed, match="in format 1, and this version of Penstock reads format 2"):
+    with pytest.raises(RunFailed, match="in format 1, and this version of Penstock reads format 3"):
         small.load(saved)

@@ -4,10 +4,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.policy.checkpoint import (
+    FAST_SHARE,
+    FAST_STEPS,
     LONGEST_S,
     SHORTEST_S,
+    Fast,
     State,
+    cost_s,
     due,
+    fast_due,
+    fast_steps,
     interval_s,
     node_mtbf_s,
 )
@@ -82,3 +88,47 @@ def test_seconds_count_from_the_last_save() -> None:
     late = State(step=9, now_s=1000.0, last_step=5, last_s=995.0, save_s=1.0)
     assert not due(late, None, 10.0)
     assert due(late, None, 5.0)
+
+
+def fast(
+    step: int = 7,
+    step_s: float = 0.1,
+    stall_s: float = 0.0,
+    seal_s: float = 0.0,
+    now_s: float = 0.0,
+) -> Fast:
+    return Fast(step, now_s, 0, 0.0, step_s, stall_s, seal_s)
+
+
+@given(st.floats(1e-3, 100), st.floats(0, 10), st.floats(0, 100))
+def test_fast_saves_hold_up_next_to_nothing(step_s: float, stall_s: float, seal_s: float) -> None:
+    steps = fast_steps(step_s, stall_s, seal_s)
+    assert stall_s <= FAST_SHARE * steps * step_s * (1 + 1e-9)
+    assert 2 * seal_s <= steps * step_s * (1 + 1e-9)  # half of the time none is going on
+    assert steps >= 1
+    if steps > FAST_STEPS:  # no rarer than that takes
+        less = (steps - 1) * step_s
+        assert stall_s > FAST_SHARE * less or 2 * seal_s > less
+
+
+def test_fast_saves_are_every_few_steps_and_every_one_of_long_ones() -> None:
+    assert fast_steps(0.1, 0.0, 0.0) == FAST_STEPS
+    assert fast_steps(30.0, 0.01, 1.0) == 1
+    assert fast_steps(0.1, 0.05, 0.0) == 100
+    assert fast_steps(0.0, 0.0, 0.0) == FAST_STEPS  # before a step was measured
+
+
+def test_a_fast_save_is_due_by_steps_time_or_what_the_last_one_took() -> None:
+    assert fast_due(fast(5), None, None)
+    assert not fast_due(fast(4), None, None)
+    assert not fast_due(fast(5, stall_s=0.05), None, None)
+    assert fast_due(fast(6), 3, None)
+    assert not fast_due(fast(7), 3, None)
+    assert fast_due(fast(now_s=2.0), None, 2.0)
+    assert not fast_due(fast(now_s=1.9), None, 2.0)
+    assert not fast_due(fast(0, now_s=5.0), 1, 1.0)  # that step is saved
+
+
+def test_a_save_behind_the_training_costs_a_part_of_its_time() -> None:
+    assert cost_s(0.0, 0.0) == 0.0
+    assert 0.01 < cost_s(0.01, 20.0) < 20.0

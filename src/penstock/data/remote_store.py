@@ -114,6 +114,28 @@ class Store:
     def put(self, name: str, content: bytes | Path) -> None:
         self._try(name, lambda path: self._obstore.put(self._inner, path, content))
 
+    def create(self, name: str, content: bytes) -> bool:
+        """Writes it unless it is there, which of several writers only one can; whether it did.
+
+        After an outage False can also mean that the answer to an earlier try was lost.
+        """
+        exists = (
+            self._obstore.exceptions.AlreadyExistsError,
+            self._obstore.exceptions.PreconditionError,
+        )
+
+        def once(path: str) -> bool:
+            try:
+                self._obstore.put(self._inner, path, content, mode="create")
+                return True
+            except exists:
+                return False
+
+        return self._try(name, once)
+
+    def delete(self, name: str) -> None:
+        self._try(name, lambda path: self._obstore.delete(self._inner, path))
+
     def where(self, name: str) -> str:
         return f"{self.url}/{name}" if name else self.url
 

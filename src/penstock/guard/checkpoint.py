@@ -1,101 +1,43 @@
-"""Checkpoints: written aside, hashed, published by one rename; checked before they are believed.
+"""Making and reading checkpoints of a training's tensors; `published.py` says what is in one.
 
-A checkpoint is a folder `step-00000250/`:
-  state/          reshardable: `model/NAME`, `optimizer/NAME/KEY` (torch DCP, sharded)
-  local-r*.pt     replica-local: error feedback and the like; used only by the same layout
-  scalars.json    position, seed, schedule, fingerprint, layout
-  manifest.json   BLAKE3 and size of every file above, and its own; written last
-While it is being written it is called `.writing-…`. Without a good manifest it does not exist.
+`save` is for whoever has time: everything is on disk when it returns. A run saves through
+`saver.py`, in the background, with the same files.
 """
 
 import json
-import shutil
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-import torch.distributed
 import torch.distributed.checkpoint as dcp
 from blake3 import blake3
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 
-from penstock.errors import RunFailed
-from penstock.files import sync, write_synced
-from penstock.guard.published import MANIFEST, published, step_of
+from penstock.files import sync
+from penstock.guard.chunks import METADATA, Drawing, Ranks, draw
+from penstock.guard.index import NAME as INDEX
+from penstock.guard.local_file import local_file, read_local
+from penstock.guard.places import Disk
+from penstock.guard.published import (
+    FORMAT,
+    MANIFEST,
+    SCALARS,
+    Checkpoint,
+    Files,
+    entry_of,
+    every,
+    folder_name,
+    hash_file,
+    hash_of,
+    manifest_of,
+)
+from penstock.guard.reader import IndexReader
+from penstock.guard.staging import Copying
+from penstock.guard.staging import Files as RankFiles
 
-FORMAT = 2  # 1 had the tensors under names that followed torch's optimizers
-
-
-class Ranks(Protocol):
-    """What a checkpoint needs of the ranks that make it together."""
-
-    @property
-    def rank(self) -> int: ...
-    @property
-    def ranks(self) -> int: ...
-    @property
-    def host_group(self) -> torch.distributed.ProcessGroup | None: ...
-    def gather(self, value: Any) -> list[Any]: ...
-    def broadcast(self, value: Any) -> Any: ...
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    path: Path
-
-    @property
-    def step(self) -> int:
-        return step_of(self.path)
-
-    @property
-    def scalars(self) -> dict[str, Any]:
-        return json.loads((self.path / "scalars.json").read_text())
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(entry["bytes"] for entry in self.manifest().values())
-
-    def manifest(self) -> dict[str, Any]:
-        """Size and hash of each file; raises when it is not what was written."""
-        found = json.loads((self.path / MANIFEST).read_text())
-        if found["blake3"] != _hash_of(found["files"]):
-            raise ValueError("content does not match its hash")
-        return found["files"]
-
-    def refuse_other_format(self) -> None:
-        found = json.loads((self.path / MANIFEST).read_text()).get("format")
-        if found != FORMAT:
-            raise RunFailed(
-                f"{self.path}: a checkpoint in format {found}, and this version of Penstock reads "
-                f"format {FORMAT}; go on with the version that wrote it, or begin again with "
-                "`--fresh`"
-            )
-
-    def damage(self, part: int = 0, parts: int = 1, only: str | None = None) -> list[str]:
-        """What is wrong with the files of this checkpoint, or of them with the one called `only`;
-        ranks can share the reading."""
-        try:
-            files = self.manifest()
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            return [f"{MANIFEST}: not readable as one: {type(error).__name__}: {error}"]
-        found = []
-        for name in sorted(files if only is None else [only])[part::parts]:
-            path, entry = self.path / name, files.get(name)
-            if entry is None or not path.is_file():
-                found.append(f"{name}: missing")
-            elif path.stat().st_size != entry["bytes"]:
-                found.append(f"{name}: {path.stat().st_size} bytes, not {entry['bytes']}")
-            elif hash_file(path) != entry["blake3"]:
-                found.append(f"{name}: content does not match its hash")
-        return found
-
-
-def every(folder: Path) -> list[Checkpoint]:
-    """All published checkpoints, newest first."""
-    return [Checkpoint(path) for path in published(folder)]
+__all__ = ["FORMAT", "Checkpoint", "every", "load", "load_local", "save", "weights_hash"]
 
 
 def save(
@@ -107,73 +49,59 @@ def save(
     world: Ranks,
 ) -> Checkpoint:
     """All ranks together: write, hash, publish. Returns when the checkpoint is on disk."""
-    final = folder / f"step-{step:08d}"
+    disk, final = Disk(folder), folder / folder_name(step)
     if world.broadcast((final / MANIFEST).is_file()):
         return Checkpoint(final)  # the same step of the same run: nothing to add
-    aside = folder / f".writing-{step:08d}"
     if world.rank == 0:
-        _remove(folder, "writing")  # left by a save that was killed, of this or another step
-        (aside / "state").mkdir(parents=True)
-    world.gather(None)  # nobody writes before the folder is clean
-    _dcp(dcp.save, state, aside / "state", world)
-    if local_state:
-        torch.save(local_state, aside / f"local-r{world.rank:05d}.pt")
-    if world.rank == 0:
-        (aside / "scalars.json").write_text(json.dumps(scalars, indent=1))
-    world.gather(None)  # every file is complete
-    # Rank 0 lists: on a network file system ranks may not see the same folder at the same time.
-    names = world.broadcast(_files_in(aside))
-    files: dict[str, Any] = {}
-    for part in world.gather(_seal(aside, names[world.rank :: world.ranks])):
+        disk.begin(step)
+    drawing = draw(state, world)  # nobody writes before the folder is clean
+    own = RankFiles(disk.aside(step), drawing, world.rank)
+    Copying(own.ways(state, local_state))
+    names = own.names
+    own.close()
+    files: Files = {}
+    for part in world.gather({name: _sealed(disk.aside(step) / name) for name in names}):
         files |= part
     if world.rank == 0:
-        manifest = {"format": FORMAT, "step": step, "blake3": _hash_of(files), "files": files}
-        _publish(aside, final, manifest)
+        for name, content in extras(drawing, scalars).items():
+            disk.put(step, name, content)
+            files[name] = entry_of(content)
+        disk.publish(step, manifest_of(step, files))
     world.gather(None)
     return Checkpoint(final)
+
+
+def extras(drawing: Drawing, scalars: dict[str, Any]) -> dict[str, bytes]:
+    """The files of a checkpoint that are the same for all ranks: one of them writes these."""
+    return {
+        INDEX: drawing.content,
+        METADATA: drawing.metadata,
+        SCALARS: json.dumps(scalars, indent=1).encode(),
+    }
 
 
 def load(checkpoint: Checkpoint, state: dict[str, Tensor], world: Ranks | None) -> None:
     """Into the tensors of `state`: of any layout into this one."""
     checkpoint.refuse_other_format()
-    _dcp(dcp.load, state, checkpoint.path / "state", world)
+    index = checkpoint.index()
+    if strange := index.files.keys() - checkpoint.manifest().keys():
+        raise OSError(f"{checkpoint.path}: its index names files that no hash covers: {strange}")
+    reader = IndexReader(checkpoint.path, index)
+    with warnings.catch_warnings():
+        # torch warns about its own internals here (TypedStorage, a planner without a group).
+        warnings.simplefilter("ignore")
+        try:
+            if world is None or world.ranks == 1:
+                dcp.load(state, storage_reader=reader, no_dist=True)
+            else:
+                dcp.load(state, storage_reader=reader, process_group=world.host_group)
+        except CheckpointException as error:  # no `Exception`: it would pass all who look for one
+            why = "; ".join(f"rank {r}: {raised[0]}" for r, raised in error.failures.items())
+            raise OSError(f"{checkpoint.path}: {why}") from error
 
 
-def load_local(checkpoint: Checkpoint, rank: int) -> dict[str, torch.Tensor]:
-    path = checkpoint.path / f"local-r{rank:05d}.pt"
-    return torch.load(path, weights_only=True) if path.is_file() else {}
-
-
-def newest_good(folder: Path, world: Ranks) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint whose every hash is right, and what was wrong with newer ones."""
-    rejected: list[str] = []
-    for checkpoint in map(Checkpoint, world.broadcast([c.path for c in every(folder)])):
-        found = world.gather(checkpoint.damage(world.rank, world.ranks))
-        damage = [problem for part in found for problem in part]
-        if not damage:
-            return checkpoint, rejected
-        rejected.append(f"{checkpoint.path.name}: {'; '.join(damage)}")
-        if world.rank == 0:  # out of the way of the good one that will be saved at the same step
-            _put_aside(checkpoint.path)
-    if rejected:
-        raise RunFailed(
-            f"no checkpoint in {folder} is whole:\n  " + "\n  ".join(rejected) + "\n"
-            "They were renamed to .damaged-*. Restore one from a copy, or start again to train "
-            "from the first step."
-        )
-    return None, []
-
-
-def retain(folder: Path, keep: int) -> None:
-    """Delete all but the newest `keep`. Renamed first, so that a half-deleted one is not seen."""
-    _remove(folder, "deleting")  # left by a deletion that was killed
-    for checkpoint in every(folder)[keep:]:
-        checkpoint.path.rename(folder / f".deleting-{checkpoint.step:08d}")
-    _remove(folder, "deleting")
-
-
-def hash_file(path: Path) -> str:
-    return blake3(max_threads=blake3.AUTO).update_mmap(path).hexdigest()
+def load_local(checkpoint: Checkpoint, rank: int) -> dict[str, Tensor]:
+    return read_local(checkpoint.path / local_file(rank))
 
 
 def weights_hash(weights: dict[str, Tensor], world: Ranks | None, hashing: bool = True) -> str:
@@ -191,58 +119,10 @@ def weights_hash(weights: dict[str, Tensor], world: Ranks | None, hashing: bool 
         digest.update(whole.detach().cpu().flatten().view(torch.uint8).numpy())
         own[name] = digest.hexdigest()
     every_own = world.gather(own) if world else [own]
-    return _hash_of({name: found for part in every_own for name, found in part.items()})
+    return hash_of({name: found for part in every_own for name, found in part.items()})
 
 
-def _dcp(action: Any, state: dict[str, Tensor], path: Path, world: Ranks | None) -> None:
-    with warnings.catch_warnings():
-        # torch warns about its own internals here (TypedStorage, a planner without a group).
-        warnings.simplefilter("ignore")
-        try:
-            if world is None or world.ranks == 1:
-                action(state, checkpoint_id=str(path), no_dist=True)
-            else:
-                action(state, checkpoint_id=str(path), process_group=world.host_group)
-        except CheckpointException as error:  # no `Exception`: it would pass all who look for one
-            why = "; ".join(f"rank {r}: {raised[0]}" for r, raised in error.failures.items())
-            raise OSError(f"{path}: {why}") from error
-
-
-def _hash_of(files: dict[str, Any]) -> str:
-    return blake3(json.dumps(files, sort_keys=True).encode()).hexdigest()
-
-
-def _remove(folder: Path, what: str) -> None:
-    for path in folder.glob(f".{what}-*"):
-        shutil.rmtree(path, ignore_errors=True)  # what cannot go now goes next time
-
-
-def _put_aside(path: Path) -> None:
-    """`step-…` becomes `.damaged-…`. Of one step only the last is kept: disks are finite."""
-    aside = path.with_name(path.name.replace("step-", ".damaged-"))
-    shutil.rmtree(aside, ignore_errors=True)
-    path.rename(aside)
-
-
-def _files_in(folder: Path) -> list[str]:
-    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
-
-
-def _seal(folder: Path, names: list[str]) -> dict[str, Any]:
-    """Size and hash of some files, which are on disk when it returns."""
-    sealed = {}
-    for name in names:
-        sync(folder / name)
-        size = (folder / name).stat().st_size
-        sealed[name] = {"blake3": hash_file(folder / name), "bytes": size}
-    return sealed
-
-
-def _publish(aside: Path, final: Path, manifest: dict[str, Any]) -> None:
-    sync(aside / "state")
-    write_synced(aside / MANIFEST, json.dumps(manifest, indent=1).encode())
-    sync(aside)
-    if final.exists():  # it has no manifest, so it is no checkpoint, but it has the name of one
-        _put_aside(final)
-    aside.rename(final)
-    sync(final.parent)
+def _sealed(path: Path) -> dict[str, Any]:
+    """Size and hash of a file, which is on disk when it returns."""
+    sync(path)
+    return {"bytes": path.stat().st_size, "blake3": hash_file(path)}

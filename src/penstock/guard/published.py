@@ -1,23 +1,144 @@
-"""Which checkpoints exist, without torch: a folder `step-N` with a manifest."""
+"""Checkpoints on disk, without torch: which exist, what is in them, whether they are whole.
 
+A checkpoint is a folder `step-00000250/`:
+  state/                 reshardable: `model/NAME`, `optimizer/NAME/KEY`, one file for each rank in
+                         the form of torch DCP, with torch's `.metadata` for torch's own tools
+  index.json             where each tensor's bytes are in those files
+  local-r*.safetensors   replica-local: error feedback and the like; used only by the same layout
+  scalars.json           position, seed, schedule, fingerprint, layout
+  manifest.json          BLAKE3 and size of every file above, and its own; written last
+Without a good manifest it does not exist.
+"""
+
+import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
+from blake3 import blake3
+
+from penstock.errors import RunFailed
+from penstock.guard.index import NAME as INDEX
+from penstock.guard.index import Index
+
+FORMAT = 3  # 2 had the places of tensors in a pickle, 1 other names for them
 MANIFEST = "manifest.json"
+SCALARS = "scalars.json"
 _NAME = re.compile(r"step-\d+")
+Files = dict[str, dict[str, Any]]  # by name: "bytes" and "blake3"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    path: Path
+    tier: ClassVar[str] = "disk"
+
+    @property
+    def step(self) -> int:
+        return step_of(self.path)
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return self.path.name
+
+    @property
+    def scalars(self) -> dict[str, Any]:
+        return json.loads((self.path / SCALARS).read_text())
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(entry["bytes"] for entry in self.manifest().values())
+
+    def index(self) -> Index:
+        return Index.from_bytes((self.path / INDEX).read_bytes())
+
+    def manifest(self) -> Files:
+        """Size and hash of each file; raises when it is not what was written."""
+        found = json.loads((self.path / MANIFEST).read_text())
+        if found["blake3"] != hash_of(found["files"]):
+            raise ValueError("content does not match its hash")
+        return found["files"]
+
+    def refuse_other_format(self) -> None:
+        found = json.loads((self.path / MANIFEST).read_text()).get("format")
+        if found != FORMAT:
+            raise RunFailed(
+                f"{self.path}: a checkpoint in format {found}, and this version of Penstock reads "
+                f"format {FORMAT}; go on with the version that wrote it, or begin again with "
+                "`--fresh`"
+            )
+
+    def damage(self, part: int = 0, parts: int = 1, only: str | None = None) -> list[str]:
+        """What is wrong with the files of this checkpoint, or of them with the one called `only`;
+        ranks can share the reading."""
+        try:
+            files = self.manifest()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            return [f"{MANIFEST}: not readable as one: {type(error).__name__}: {error}"]
+        names = sorted(files if only is None else [only])[part::parts]
+        return [problem for name in names if (problem := self._problem(name, files.get(name)))]
+
+    def _problem(self, name: str, entry: dict[str, Any] | None) -> str:
+        path = self.path / name
+        try:
+            if entry is None or not path.is_file():
+                return f"{name}: missing"
+            if path.stat().st_size != entry["bytes"]:
+                return f"{name}: {path.stat().st_size} bytes, not {entry['bytes']}"
+            return (
+                ""
+                if hash_file(path) == entry["blake3"]
+                else f"{name}: content does not match its hash"
+            )
+        except OSError as error:  # a disk that cannot read it
+            return f"{name}: {error}"
+
+
+def every(folder: Path) -> list[Checkpoint]:
+    """All published checkpoints, newest first."""
+    return [Checkpoint(path) for path in published(folder)]
 
 
 def published(folder: Path) -> list[Path]:
     """The folders of all published checkpoints, newest first."""
     found = [m.parent for m in folder.glob(f"step-*/{MANIFEST}")] if folder.is_dir() else []
     # A copy that somebody put beside it has another name.
-    return sorted((p for p in found if _NAME.fullmatch(p.name)), key=step_of, reverse=True)
+    return sorted((p for p in found if is_name(p.name)), key=step_of, reverse=True)
+
+
+def is_name(folder: str) -> bool:
+    """Whether a folder is called as a checkpoint is."""
+    return _NAME.fullmatch(folder) is not None
 
 
 def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
 
 
+def folder_name(step: int) -> str:
+    return f"step-{step:08d}"
+
+
 def newest(folder: Path) -> str | None:
     paths = published(folder)
     return str(paths[0]) if paths else None
+
+
+def manifest_of(step: int, files: Files) -> bytes:
+    return json.dumps(
+        {"format": FORMAT, "step": step, "blake3": hash_of(files), "files": files}, indent=1
+    ).encode()
+
+
+def entry_of(content: bytes) -> dict[str, Any]:
+    return {"bytes": len(content), "blake3": blake3(content).hexdigest()}
+
+
+def hash_of(value: object) -> str:
+    return blake3(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def hash_file(path: Path, threads: int = blake3.AUTO) -> str:
+    return blake3(max_threads=threads).update_mmap(path).hexdigest()

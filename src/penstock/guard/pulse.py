@@ -21,6 +21,7 @@ PHASES = (
 WAITING = frozenset({"join", "reduce", "vote", "regroup", "heal"})
 _BEAT = struct.Struct("<QQqqQd")  # count, attempt, pid, step, phase, monotonic seconds
 SIZE = 64
+TRACE = struct.Struct("<qQd")  # step, phase, monotonic seconds: every beat of a rank in a drill
 _NUMBERS = {phase: number for number, phase in enumerate(PHASES)}
 
 
@@ -37,9 +38,16 @@ class Beat:
 
 
 class Pulse:
-    """One rank's own; `traps` are what a drill armed for it."""
+    """One rank's own; `traps` are what a drill armed for it, `audit` is where it wants them all."""
 
-    def __init__(self, folder: Path, rank: int, attempt: int, traps: Traps | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        rank: int,
+        attempt: int,
+        traps: Traps | None = None,
+        audit: Path | None = None,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         path = _path(folder, rank)
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -48,6 +56,10 @@ class Pulse:
         os.close(file)
         self._count, self._attempt, self._pid = 0, attempt, os.getpid()
         self.traps = traps
+        self._trace: int | None = None
+        if audit and audit.is_dir():
+            path = audit / f"pulse-a{attempt:04d}-r{rank:05d}"
+            self._trace = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         if traps:
             traps.look()
         self.phase, self.step = "start", 0
@@ -65,6 +77,8 @@ class Pulse:
         self._count += 1
         number, t = _NUMBERS[self.phase], time.monotonic()
         _BEAT.pack_into(self._map, 0, self._count, self._attempt, self._pid, self.step, number, t)
+        if self._trace is not None:
+            os.write(self._trace, TRACE.pack(self.step, number, t))
 
     def beside(self, phase: str, step: int) -> None:
         """What a thread beside the loop does: springs traps, and is no sign of life."""
@@ -82,6 +96,12 @@ def read(folder: Path, rank: int) -> Beat | None:
         return None
     count, attempt, pid, step, number, t_mono = _BEAT.unpack_from(raw)
     return Beat(count, attempt, pid, step, PHASES[number], t_mono) if count else None
+
+
+def put(folder: Path, rank: int, beat: Beat) -> None:
+    """The sign of a rank on another host, for those who look here."""
+    values = (beat.count, beat.attempt, beat.pid, beat.step, _NUMBERS[beat.phase], beat.t_mono)
+    _path(folder, rank).write_bytes(_BEAT.pack(*values).ljust(SIZE, b"\0"))
 
 
 def _path(folder: Path, rank: int) -> Path:

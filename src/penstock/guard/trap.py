@@ -17,6 +17,7 @@ from pathlib import Path
 from penstock.files import sync
 
 LOOK_S = 0.2  # between looks for traps that are armed while the run goes on
+HOLD_S = 0.002  # between looks of a rank that is held
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class Trap:
     """`rank`, `phase` and `step` say where; what is None holds for any of them."""
 
     name: str
-    action: str  # "kill", "kill_soon", "stop", "sleep", "exit", "raise", or a handler's name
+    # "kill", "kill_soon", "stop", "sleep", "hold", "exit", "raise", or a handler's name
+    action: str
     phase: str
     rank: int | None = None
     step: int | None = None
@@ -73,21 +75,35 @@ class Traps:
     def _act(self, trap: Trap) -> None:
         match trap.action:
             case "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
+                self._signal(trap, signal.SIGKILL)
             case "kill_soon":
-                kill = threading.Timer(trap.ms / 1e3, os.kill, (os.getpid(), signal.SIGKILL))
+                args = (trap, signal.SIGKILL)
+                kill = threading.Timer(trap.ms / 1e3, self._signal, args)
                 kill.daemon = True
                 kill.start()
             case "stop":
-                os.kill(os.getpid(), signal.SIGSTOP)
+                self._signal(trap, signal.SIGSTOP)
             case "sleep":
                 time.sleep(trap.ms / 1e3)
+            case "hold":
+                self._hold(trap)
             case "exit":
                 os._exit(7)
             case "raise":
                 raise RuntimeError(f"drill: trap {trap.name}")
             case handler:
                 self.handlers[handler](trap)
+
+    def _signal(self, trap: Trap, number: int) -> None:
+        """To itself. When it was is written first: a record on disk, or a timer, takes a while."""
+        (self.folder / f"{trap.name}.done").write_text(str(time.monotonic()))
+        os.kill(os.getpid(), number)
+
+    def _hold(self, trap: Trap) -> None:
+        """Until the drill lets go, which it does after it has acted; at most for `ms`."""
+        until = time.monotonic() + trap.ms / 1e3
+        while time.monotonic() < until and not (self.folder / f"{trap.name}.go").exists():
+            time.sleep(HOLD_S)
 
 
 def arm(folder: Path, trap: Trap) -> None:

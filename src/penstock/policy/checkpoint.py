@@ -1,7 +1,12 @@
-"""When to save: the interval that loses the least time to saving and to faults together."""
+"""When to save: the interval that loses the least time to saving and to faults together.
+
+Durable saves outlive the machine and are rare; fast ones stay in memory, for faults of processes,
+and are as frequent as goes unnoticed.
+"""
 
 from dataclasses import dataclass
 from functools import cache
+from math import ceil
 from statistics import median
 
 from penstock.catalog import failures
@@ -10,6 +15,12 @@ from penstock.catalog import failures
 LONGEST_S = 600.0
 # A save that takes almost nothing still should not be made at every step.
 SHORTEST_S = 15.0
+# What is written behind the training still takes memory, disk and cores from it.
+BEHIND = 0.1
+# Of the training's time that fast saves may hold it up.
+FAST_SHARE = 0.005
+# More often than this a fast save is of no use: what is redone is nothing beside a restart.
+FAST_STEPS, FAST_S = 5, 10.0
 
 
 def interval_s(save_s: float, mtbf_s: float) -> float:
@@ -47,3 +58,41 @@ def due(state: State, every_steps: int | None, every_s: float | None) -> bool:
         return state.step % every_steps == 0
     wait = every_s if every_s is not None else interval_s(state.save_s, node_mtbf_s())
     return state.now_s - state.last_s >= wait
+
+
+def cost_s(stall_s: float, write_s: float) -> float:
+    """What a save takes from the training that it holds up for one time, and is written behind for
+    the other."""
+    return stall_s + BEHIND * write_s
+
+
+@dataclass(frozen=True)
+class Fast:
+    """What the decision on a fast save looks at."""
+
+    step: int
+    now_s: float
+    last_step: int  # of the last save, fast or durable
+    last_s: float
+    step_s: float  # how long a step takes
+    stall_s: float  # how long the last save held it up; 0 before the first
+    seal_s: float  # how long it took until it was safe
+
+
+def fast_steps(step_s: float, stall_s: float, seal_s: float) -> int:
+    """Steps between fast saves: few, but they hold up little, and half of the time none is going
+    on."""
+    step_s = max(step_s, 1e-6)
+    few = max(1, min(FAST_STEPS, ceil(FAST_S / step_s)))
+    return max(few, ceil(stall_s / (FAST_SHARE * step_s)), ceil(2 * seal_s / step_s))
+
+
+def fast_due(state: Fast, every_steps: int | None, every_s: float | None) -> bool:
+    """A fast save now? `every_steps` or `every_s` from the run file; neither means auto."""
+    if state.step == state.last_step:
+        return False
+    if every_steps is not None:
+        return state.step % every_steps == 0
+    if every_s is not None:
+        return state.now_s - state.last_s >= every_s
+    return state.step - state.last_step >= fast_steps(state.step_s, state.stall_s, state.seal_s)

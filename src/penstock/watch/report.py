@@ -10,6 +10,7 @@ from penstock.ledger.causes import Cause
 from penstock.plan.layout import Layout
 from penstock.run.folder import RunFolder
 from penstock.run.quantity import show_about
+from penstock.watch import incidents
 from penstock.watch.held import held
 from penstock.watch.view import View
 from penstock.watch.words import finite, loss, plural, size, spoken
@@ -46,7 +47,10 @@ def summary(folder: RunFolder) -> dict[str, Any]:
         "rank_s": account.ledger.total,  # the sum of the ledger: wall-clock × ranks
         "clipped_s": account.clipped_s,  # of records that contradicted others; 0 in a whole journal
         "data_skipped": view.skipped,
+        "incidents": view.incidents,
         "faults": sum(len(i.faults) for i in account.invocations),
+        "lost_replicas": len(view.supervised("lost")),  # that the others went on without
+        "stragglers": view.stragglers,
         "resumed_from": view.resumed_from,
         "checkpoint": view.checkpoint,
         "weights_hash": view.weights_hash,
@@ -148,11 +152,19 @@ def _kept(view: View) -> list[Text]:
     if view.weights_hash:
         lines.append(Text(f"weights  {view.weights_hash[:16]}…", style="dim"))
     lines += _skipped(view)
+    lines += [Text(line, style="yellow") for line in incidents.lines(view.incidents)]
     for told in view.supervised("budget_reached"):
         lines.append(Text(f"stopped  {told.payload['budget']} was reached", style="yellow"))
+    for slow in view.stragglers:
+        words = f"{slow['factor']:.2f} times the others' time for its own work in a step"
+        lines.append(Text(f"slow     rank {slow['rank']}: {words}", style="yellow"))
     for invocation in view.account.invocations:
         for fault in invocation.faults:
             lines.append(Text(f"fault    rank {fault.rank}: {fault.reason}", style="red"))
+    for told in view.supervised("lost"):
+        whom = f"replica {told.payload['replica']} (rank {told.payload['rank']})"
+        words = f"lost     {whom}: {told.payload['reason']}; the others went on"
+        lines.append(Text(words, style="yellow"))
     return lines
 
 

@@ -15,6 +15,7 @@ from rich.text import Text
 from penstock.launch.listener import Listener
 from penstock.ledger.causes import Cause
 from penstock.plan.layout import Layout
+from penstock.policy.straggler import Change
 from penstock.run.diff import describe
 from penstock.run.folder import RunFolder
 from penstock.watch.view import View
@@ -60,8 +61,10 @@ class Terminal(Listener):
                 "further with a larger train.tokens (or steps, epochs), or anew with --fresh or "
                 "another name."
             )
-        elif how.exists and "layout" not in folder.read_plan():  # a fork that was never launched
-            origin = folder.read_plan()["forked_from"]
+        elif how.exists and "layout" not in (plan := folder.read_plan()):
+            if "forked_from" not in plan:
+                return  # another host begins it in this moment
+            origin = plan["forked_from"]  # of a fork that was never launched
             self.console.print(
                 f"run '{folder.name}' begins at step {how.step} of '{origin['run']}'", markup=False
             )
@@ -118,6 +121,14 @@ class Terminal(Listener):
     def fault(self, rank: int, reason: str, action: str) -> None:
         after = "giving up" if action == "give_up" else action.replace("restart", "restarting", 1)
         self.console.print(f"fault: rank {rank}: {reason}; {after}", style="red", markup=False)
+
+    def told(self, words: str) -> None:
+        self.console.print(words, style="dim", markup=False)
+
+    def straggler(self, change: Change) -> None:
+        words = f"takes {change.factor:.2f} times as long as the others for its own work"
+        told = f"slow: rank {change.rank} {words}" if change.slow else f"rank {change.rank} is fine"
+        self.console.print(told, style="yellow" if change.slow else "", markup=False)
 
     def over_budget(self, words: str) -> None:
         self.console.print(f"{words} is reached: saving and stopping", style="yellow", markup=False)

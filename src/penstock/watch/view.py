@@ -15,6 +15,7 @@ from penstock.meter.clock import now
 from penstock.run.file import Run
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
+from penstock.watch.incidents import incidents
 from penstock.watch.words import finite
 
 
@@ -48,16 +49,32 @@ class View:
         return [e for e in read_events(file) if e.kind == kind] if file.exists() else []
 
     @cached_property
+    def stragglers(self) -> list[dict[str, Any]]:
+        """Ranks that held the others up when the last attempt was looked at last."""
+        told = [e for e in self.supervised("straggler") if e.attempt == self._last_attempt]
+        last = {e.payload["rank"]: e.payload for e in told}
+        found = [{"rank": r, "factor": p["factor"]} for r, p in last.items() if p["slow"]]
+        return sorted(found, key=lambda slow: int(slow["rank"]))
+
+    @property
+    def _last_attempt(self) -> int | None:
+        return max((a for i in self.account.invocations for a in i.attempts), default=None)
+
+    @cached_property
     def account(self) -> Account:
         return merge(self.folder.journal, now() if self.running else None)
 
     @cached_property
     def curve(self) -> np.ndarray:
         """The training curve; after a restart, what was lost is cut off and counts no more."""
-        parts = [read_curve(f.path) for f in journal_files(self.folder.journal, "curve")]
+        files = journal_files(self.folder.journal, "curve")
+        parts = [read_curve(f.path) for f in files]
         if not parts:
             return np.empty(0, [("step", "<u8"), ("loss", "<f8"), ("tokens", "<f8")])
         points = np.concatenate(parts)
+        # In live mode the rank that reports changes within an attempt.
+        attempts = np.repeat([f.attempt for f in files], [len(part) for part in parts])
+        points = points[np.lexsort((points["t"], attempts))]
         lowest_after = np.minimum.accumulate(points["step"][::-1])[::-1][1:]
         return points[np.append(points["step"][:-1] < lowest_after, True)[: len(points)]]
 
@@ -81,7 +98,12 @@ class View:
 
     @property
     def step(self) -> int:
-        return int(self.curve["step"][-1]) if len(self.curve) else 0
+        """The last one that was passed, with or without its batch."""
+        step = int(self.curve["step"][-1]) if len(self.curve) else 0
+        left_out = {e.payload["step"] for e in self.events if e.kind == "batch_skipped"}
+        while step + 1 in left_out:
+            step += 1
+        return step
 
     @property
     def steps(self) -> int:
@@ -133,6 +155,11 @@ class View:
         found = [e.payload for e in self.events if e.kind == "data_skipped"]
         return list({(one["dataset"], one["shard"], one["block"]): one for one in found}.values())
 
+    @cached_property
+    def incidents(self) -> list[dict[str, Any]]:
+        """What the sentinels found."""
+        return incidents(self.events)
+
     def last_of(self, key: str) -> object | None:
         """The newest value of a payload key that any rank wrote."""
         values = [e.payload[key] for e in self.events if key in e.payload]
@@ -148,8 +175,7 @@ class View:
     @property
     def weights_hash(self) -> str | None:
         """Of the weights that the last attempt ended with; None while it has not."""
-        last = max((a for i in self.account.invocations for a in i.attempts), default=None)
-        ends = [e for e in self.events if e.kind == "end" and e.attempt == last]
+        ends = [e for e in self.events if e.kind == "end" and e.attempt == self._last_attempt]
         found = [e.payload["weights_hash"] for e in ends if "weights_hash" in e.payload]
         return str(found[0]) if found else None
 

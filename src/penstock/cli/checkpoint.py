@@ -1,0 +1,166 @@
+"""`penstock checkpoint`: what a run has saved, whether it is whole, and in other forms."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from penstock.cli.runs import Root, RunName
+from penstock.cli.show import Json, err, out, print_json
+from penstock.errors import PenstockError, RunFailed
+from penstock.guard.kept import TIERS, choose, index_of, look
+from penstock.guard.kept import verify as verified
+from penstock.run.folder import find
+from penstock.watch.checkpoints import details, table, tensors
+
+checkpoint = typer.Typer(no_args_is_help=True, help="Look at, check and convert checkpoints.")
+Tier = Annotated[str | None, typer.Option(help=f"Only in this tier: {', '.join(TIERS)}.")]
+Quietly = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+
+
+@checkpoint.command("list")
+def list_(run: RunName, root: Root = "runs", json: Json = False) -> None:
+    """Every checkpoint in every tier, by a look at manifests and sizes."""
+    folder = find(run, root)
+    found, unreachable = look(folder)
+    if json:
+        told = [one.to_json() for one in found]
+        print_json({"checkpoints": told, "unreachable": unreachable})
+        return
+    _say_unreachable(unreachable)
+    if not found:
+        out.print(f"'{run}' has saved nothing yet", markup=False)
+        return
+    out.print(table(found, folder.path))
+    for one in found:
+        for problem in one.problems:
+            out.print(f"{one.name}: {problem}", style="red", markup=False, soft_wrap=True)
+
+
+@checkpoint.command()
+def verify(
+    run: RunName,
+    step: Annotated[int | None, typer.Option(help="Only of this step.")] = None,
+    tier: Tier = None,
+    quiet: Quietly = False,
+    root: Root = "runs",
+    json: Json = False,
+) -> None:
+    """Read every byte of every checkpoint; exits with 1 where one is damaged."""
+    found, unreachable = look(find(run, root))
+    chosen = choose(found, step, tier)
+    told: list[dict[str, Any]] = []
+    for one in chosen:
+        with _progress(one.name, one.bytes, quiet or json) as advance:
+            problems = verified(one, advance)
+        gone = problems is None
+        told.append(one.to_json() | {"problems": problems or [], "gone": gone})
+        if not json:
+            said = "replaced by the run meanwhile" if gone else "; ".join(problems or ["whole"])
+            out.print(f"{one.name}: {said}", markup=False, soft_wrap=True)
+    damaged = [one for one in told if one["problems"]]
+    if json:
+        print_json({"checkpoints": told, "unreachable": unreachable})
+    if damaged or unreachable:
+        _say_unreachable(unreachable)
+        raise RunFailed(
+            f"{len(damaged)} of {len(told)} checkpoints are damaged"
+            + (f", and {len(unreachable)} places did not answer" if unreachable else "")
+            + ". A run goes on from the newest whole one and puts damaged ones aside"
+        )
+
+
+@checkpoint.command()
+def show(
+    run: RunName,
+    step: Annotated[
+        int | None, typer.Argument(metavar="[STEP]", help="The newest if not given.")
+    ] = None,
+    tier: Tier = None,
+    root: Root = "runs",
+    json: Json = False,
+) -> None:
+    """One checkpoint: where the run stood, and every tensor with its shape."""
+    found, unreachable = look(find(run, root))
+    _say_unreachable(unreachable)
+    one = choose(found, step, tier)[0]
+    if one.problems:
+        raise RunFailed(f"{one.name} is damaged: {'; '.join(one.problems)}")
+    index, scalars = index_of(one), one.shelf.scalars()
+    if json:
+        print_json(one.to_json() | {"scalars": scalars, "tensors": tensors(index)})
+    else:
+        out.print(details(one, scalars, index))
+
+
+@checkpoint.command()
+def convert(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="A run; or the folder of a checkpoint, or of another program's."
+        ),
+    ],
+    target: Annotated[
+        Path,
+        typer.Argument(metavar="OUT", help="NAME.safetensors, NAME.pt, or a folder with --ranks."),
+    ],
+    step: Annotated[int | None, typer.Option(help="Of this step; the newest if not given.")] = None,
+    moments: Annotated[
+        bool, typer.Option("--moments", help="The optimizer's state too, not the weights alone.")
+    ] = False,
+    ranks: Annotated[
+        int | None,
+        typer.Option(min=1, help="A checkpoint again, in as many files as so many ranks write."),
+    ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Unpickle what another program wrote.")
+    ] = False,
+    quiet: Quietly = False,
+    root: Root = "runs",
+    json: Json = False,
+) -> None:
+    """Write a checkpoint as safetensors, as a torch file, or as the files of other ranks."""
+    kind = _kind(target, ranks, moments)
+    from penstock.guard.source import opened  # torch, after what can be refused without
+
+    with opened(source, step, root, trust) as found:
+        for problem in found.passed_over:
+            err.print(f"passed over: {problem}", markup=False, soft_wrap=True)
+        with _progress(str(target), found.bytes(moments or kind == "ranks"), quiet or json) as told:
+            size = found.write(kind, target, moments, ranks or 1, told)
+    if json:
+        print_json({"out": str(target), "kind": kind, "bytes": size, "from": found.name})
+    else:
+        out.print(f"{found.name} → {target}, {size:,} bytes", markup=False, soft_wrap=True)
+
+
+def _kind(target: Path, ranks: int | None, moments: bool) -> str:
+    if ranks is not None:
+        if moments:
+            raise PenstockError("--ranks: the optimizer's state always goes along; drop --moments")
+        return "ranks"
+    if target.suffix in (".safetensors", ".pt"):
+        return target.suffix[1:]
+    raise PenstockError(
+        f"{target}: name a file that ends in .safetensors or .pt, or give --ranks with a folder"
+    )
+
+
+@contextmanager
+def _progress(what: str, size: int, quiet: bool) -> Iterator[Any]:
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(True))
+    with Progress(
+        *columns, TransferSpeedColumn(), console=err, disable=quiet, transient=True
+    ) as bars:
+        task = bars.add_task(what, total=size)
+        yield lambda count: bars.advance(task, count)
+
+
+def _say_unreachable(unreachable: list[str]) -> None:
+    for problem in unreachable:
+        sys.stderr.write(f"not reached: {problem}\n")

@@ -1,0 +1,88 @@
+"""One durable save: every rank puts its files in a place, and rank 0 publishes them.
+
+The ranks meet three times, over a group of their own. What fails on one rank is an error on all: a
+checkpoint is published by all or not at all.
+"""
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from penstock.guard.behind import Behind
+from penstock.guard.places import Place
+from penstock.guard.published import Files, entry_of, manifest_of
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Durable:
+    """`own` are this rank's files in `source`, `shared` those that rank 0 adds for all."""
+
+    step: int
+    own: Files
+    problem: str  # why there are none
+    shared: dict[str, bytes]
+    keep: int
+    world: Behind
+    beside: Callable[[str, int], None]  # tells a drill where the writer is
+
+    def write(self, place: Place, source: Path) -> str:
+        """Where it is published; empty if it was there already. Raises OSError on all ranks."""
+        try:
+            if self._together(lambda: self._begin(place))[0]:
+                return ""
+            parts = self._together(lambda: self._put(place, source))
+            files = {name: entry for part in parts for name, entry in part.items()}
+            where = self._together(lambda: self._publish(place, files))[0]
+        except OSError:
+            if self._first:  # a full disk is needed for other things
+                place.abandon(self.step)
+            raise
+        if self._first:
+            with contextlib.suppress(OSError):  # what cannot be deleted now is next time
+                place.retain(self.keep)
+        return where
+
+    @property
+    def _first(self) -> bool:
+        return self.world.rank == 0
+
+    def _begin(self, place: Place) -> bool:
+        """Whether it is there already."""
+        there = self._first and self.step in place.steps()
+        if self._first and not there:
+            place.begin(self.step)
+        return there
+
+    def _put(self, place: Place, source: Path) -> Files:
+        if self.problem:
+            raise OSError(self.problem)
+        self.beside("write" if place.tier == "disk" else "send", self.step)
+        for name in self.own:
+            place.put(self.step, name, source / name)
+        return self.own
+
+    def _publish(self, place: Place, files: Files) -> str:
+        if not self._first:
+            return ""
+        for name, content in self.shared.items():
+            place.put(self.step, name, content)
+        every = files | {name: entry_of(content) for name, content in self.shared.items()}
+        self.beside("publish", self.step)
+        return place.publish(self.step, manifest_of(self.step, every))
+
+    def _together(self, work: Callable[[], T]) -> list[T]:
+        """Every rank does its part; the answers of all."""
+        value, problem = None, ""
+        try:
+            value = work()
+        except Exception as error:  # told to the others, and raised on all of them below
+            problem = f"{type(error).__name__}: {error}"
+        parts = self.world.gather((value, problem))
+        problems = [f"rank {rank}: {why}" for rank, (_, why) in enumerate(parts) if why]
+        if problems:
+            raise OSError("; ".join(problems))
+        return [value for value, _ in parts]

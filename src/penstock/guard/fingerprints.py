@@ -1,0 +1,74 @@
+"""Whether replicas still hold the same weights: one number of each rank, compared over replicas.
+
+The number is a sum of the tensors' bits as 64-bit words, made on the device and wrapping around:
+every single flipped bit changes it. Each tensor counts with a multiplier of its own, so that a flip
+in one is not undone by a flip in another. Reading the memory once is all it costs.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from xxhash import xxh3_64_intdigest
+
+INSIDE = ("pipeline", "shard", "context", "tensor")  # the dimensions within one replica
+WORD = 8  # bytes
+
+
+class Placed(Protocol):
+    """What a comparison needs of the ranks."""
+
+    @property
+    def device(self) -> torch.device: ...
+    def size(self, dimension: str) -> int: ...
+    def place(self, dimension: str) -> int: ...
+    def sum_(self, values: Tensor) -> Tensor: ...
+
+
+def prints(tensors: Mapping[str, Tensor]) -> Tensor:
+    """A number for each tensor, on their device; nobody waits for it here."""
+    sums = torch.stack([words(tensor).sum() for tensor in tensors.values()])
+    return sums * torch.tensor([_multiplier(name) for name in tensors]).to(sums.device)
+
+
+def words(tensor: Tensor) -> Tensor:
+    """A tensor's bits, in place if they fill whole words."""
+    flat = tensor.detach().contiguous().flatten().view(torch.uint8)
+    if rest := flat.numel() % WORD:
+        flat = F.pad(flat, (0, WORD - rest))
+    elif flat.storage_offset() % WORD:
+        flat = flat.clone()  # words begin where memory says
+    return flat.view(torch.int64)
+
+
+def _multiplier(name: str) -> int:
+    """Odd, so that no bit is shifted out."""
+    return (xxh3_64_intdigest(name.encode()) >> 1) | 1
+
+
+def by_replica(own: Tensor, world: Placed) -> list[tuple[tuple[int, ...], ...]]:
+    """`own` of every rank: first by replica, then by a rank's place inside of it.
+
+    A sum in which every rank fills its own row, so that it works over any kind of group.
+    """
+    replicas, inside = world.size("replicate"), _inside(world)
+    rows = torch.zeros((replicas, inside, len(own)), dtype=torch.int64, device=world.device)
+    rows[world.place("replicate"), place_of(world)] = own
+    return [tuple(map(tuple, replica)) for replica in world.sum_(rows).tolist()]
+
+
+def _inside(world: Placed) -> int:
+    ranks = 1
+    for dimension in INSIDE:
+        ranks *= world.size(dimension)
+    return ranks
+
+
+def place_of(world: Placed) -> int:
+    """Of this rank inside its replica."""
+    place = 0
+    for dimension in INSIDE:
+        place = place * world.size(dimension) + world.place(dimension)
+    return place

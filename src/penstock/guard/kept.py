@@ -1,0 +1,160 @@
+"""The checkpoints of a run in every tier: what there is, and whether it is whole. No torch.
+
+A look reads manifests and compares sizes; `verify` reads every byte. Neither changes anything: what
+is damaged is put aside when the run goes on, not because somebody looked.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.guard.index import NAME as INDEX
+from penstock.guard.index import Index
+from penstock.guard.places import Disk, Remote, place_of
+from penstock.guard.published import FORMAT, MANIFEST, SCALARS, Checkpoint, every
+from penstock.guard.shelves import Here, Progress, Shelf, There
+from penstock.guard.slots import sealed
+from penstock.run.folder import RunFolder
+from penstock.run.load import load
+
+TIERS = ("memory", "disk", "remote")  # nearest first
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
+
+
+@dataclass(frozen=True)
+class Kept:
+    tier: str
+    step: int
+    shelf: Shelf
+    bytes: int = 0
+    age_s: float | None = None  # unknown of what is elsewhere
+    format: int | None = FORMAT
+    layout: dict[str, Any] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    aside: bool = False  # found damaged before, and out of the way
+
+    @property
+    def name(self) -> str:
+        return f"step {self.step} ({self.tier})"
+
+    @property
+    def state(self) -> str:
+        if self.aside:
+            return "damaged, put aside"
+        if self.problems:
+            return "damaged"
+        return "whole" if self.format == FORMAT else f"format {self.format}"
+
+    def to_json(self) -> dict[str, Any]:
+        told = {n: v for n, v in vars(self).items() if n not in ("shelf", "problems")}
+        return told | {
+            "where": self.shelf.where,
+            "state": self.state,
+            "problems": list(self.problems),
+        }
+
+
+def look(folder: RunFolder) -> tuple[list[Kept], list[str]]:
+    """All of them, newest first, and the places that could not be asked."""
+    found = [Kept("memory", s.step, Here(s)) for fast in _fast(folder) for s in sealed(fast)]
+    found += [Kept("disk", one.step, Here(one)) for one in every(folder.checkpoints)]
+    found += _aside(folder.checkpoints)
+    unreachable = []
+    durable = load(folder.run_file).guard.durable
+    if durable:
+        try:
+            found += _elsewhere(durable, folder)
+        except OSError as error:
+            unreachable.append(str(error))
+    seen = [_described(one) for one in found]
+    return sorted(seen, key=lambda one: (-one.step, TIERS.index(one.tier))), unreachable
+
+
+def choose(found: list[Kept], step: int | None = None, tier: str | None = None) -> list[Kept]:
+    """Those of a step and a tier, if they are asked for; to find none is a mistake."""
+    there = [one for one in found if not one.aside and tier in (None, one.tier)]
+    chosen = [one for one in there if step in (None, one.step)]
+    if not chosen:
+        steps = ", ".join(str(s) for s in sorted({one.step for one in there})) or "none"
+        what = "checkpoint" if step is None else f"checkpoint of step {step}"
+        raise PenstockError(f"there is no {what}{f' in {tier}' if tier else ''}; found: {steps}")
+    return chosen
+
+
+def verify(one: Kept, progress: Progress = lambda count: None) -> list[str] | None:
+    """What is wrong with it, every byte read; empty if nothing is. None: a run that goes on has
+    deleted it or written over it meanwhile."""
+    found = list(one.problems) or _damage(one, progress)
+    return found if not found or one.shelf.there() else None
+
+
+def _damage(one: Kept, progress: Progress) -> list[str]:
+    try:
+        files = one.shelf.files()
+    except UNREADABLE as error:
+        return [f"{MANIFEST}: {type(error).__name__}: {error}"]
+    return [p for name in sorted(files) if (p := _content(one, name, files[name], progress))]
+
+
+def _content(one: Kept, name: str, entry: dict[str, Any], progress: Progress) -> str:
+    try:
+        same = one.shelf.hash(name, progress) == entry["blake3"]
+    except OSError as error:
+        return f"{name}: {error}"
+    return "" if same else f"{name}: content does not match its hash"
+
+
+def index_of(one: Kept) -> Index:
+    """Every tensor's type, shape and place."""
+    if one.format != FORMAT:
+        raise PenstockError(
+            f"{one.shelf.where}: a checkpoint in format {one.format}; this version of Penstock "
+            f"reads format {FORMAT}"
+        )
+    return Index.from_bytes(one.shelf.read(INDEX))
+
+
+def _fast(folder: RunFolder) -> Iterator[Path]:
+    yield from sorted(folder.scratch.glob("fast-*"))
+    yield folder.path / ".spill"  # what did not fit into memory
+
+
+def _aside(checkpoints: Path) -> list[Kept]:
+    paths = checkpoints.glob(".damaged-*")
+    return [Kept("disk", int(p.name.split("-")[1]), Here(Checkpoint(p)), aside=True) for p in paths]
+
+
+def _elsewhere(durable: str, folder: RunFolder) -> list[Kept]:
+    place = place_of(durable, folder.name)
+    if isinstance(place, Remote):
+        return [Kept("remote", step, There(place, step)) for step in place.steps()]
+    assert isinstance(place, Disk)
+    return [Kept("disk", one.step, Here(one)) for one in every(place.root)]
+
+
+def _described(one: Kept) -> Kept:
+    """With what its small files say."""
+    reading = MANIFEST
+    try:
+        if isinstance(one.shelf, Here):
+            changed = max(p.stat().st_mtime for p in one.shelf.found.path.iterdir())
+            one = replace(one, age_s=max(0.0, time.time() - changed))
+        files = one.shelf.files()
+        one = replace(one, format=one.shelf.format(), bytes=sum(f["bytes"] for f in files.values()))
+        problems = [_size(one, name, entry["bytes"]) for name, entry in sorted(files.items())]
+        one = replace(one, problems=tuple(problem for problem in problems if problem))
+        reading = SCALARS
+        return replace(one, layout=one.shelf.scalars()["layout"])
+    except UNREADABLE as error:
+        problem = f"{reading}: {type(error).__name__}: {error}"
+        return replace(one, problems=one.problems or (problem,))
+
+
+def _size(one: Kept, name: str, wanted: int) -> str:
+    size = one.shelf.size(name)
+    if size is None:
+        return f"{name}: missing"
+    return "" if size == wanted else f"{name}: {size} bytes, not {wanted}"

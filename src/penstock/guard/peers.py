@@ -1,0 +1,168 @@
+"""Copies of the fast tier on other hosts: sent when a slot is sealed, fetched when one is missing.
+
+Every host has a shelf (`launch/shelf.py`), which is its own memory behind HTTP. A rank sends its
+files to the shelf of the next host; there they lie where that host's own would, so that what two
+hosts hold is whole on either. Seals go last and are taken away first, as on the host itself.
+Whoever sends or asks proves that it knows the run's secret, which never travels.
+"""
+
+import hmac
+import http.client
+import json
+import os
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.guard.index import NAME as INDEX
+from penstock.guard.slots import Seal, read_seal, seal_path, slots
+
+ANSWER_S = 60.0  # without a byte
+_CHUNK_BYTES = 1 << 20
+SHELVES, OWN, SECRET = "PENSTOCK_SHELVES", "PENSTOCK_SHELF", "PENSTOCK_SHELF_SECRET"
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A seal somewhere: the slot it is in, relative to the memory of a host, and what it says."""
+
+    slot: str
+    seal: Seal
+
+    @property
+    def files(self) -> list[str]:
+        """Of the slot, the seal itself last."""
+        return [*self.seal.files, seal_path(Path(), self.seal.rank).name]
+
+
+@dataclass(frozen=True)
+class Peers:
+    shelves: Sequence[str]  # "address:port" of every host of the attempt
+    own: int  # which of them is here
+    secret: str
+
+    def send(self, memory: Path, slot: Path, names: Sequence[str]) -> None:
+        """A rank's files of a sealed slot, to the next host."""
+        shelf = self.shelves[(self.own + 1) % len(self.shelves)]
+        under = slot.relative_to(memory)
+        seal = next(path.name for path in slot.glob("seal-r*.json") if _is_of(path, names))
+        self._ask(shelf, "DELETE", f"{under}/{seal}")
+        for name in (INDEX, *names, seal):
+            with (slot / name).open("rb") as file:
+                size = str(os.fstat(file.fileno()).st_size)
+                self._ask(shelf, "PUT", f"{under}/{name}", file, {"Content-Length": size})
+
+    def fetch(self, memory: Path) -> int | None:
+        """What this host lacks of the newest state that the hosts hold together; its step.
+
+        One rank of each host asks. A host that does not answer is as one that holds nothing.
+        """
+        held: dict[tuple[object, ...], dict[int, tuple[str, Sealed]]] = defaultdict(dict)
+        for shelf in self._others():
+            for one in self._sealed(shelf):
+                held[_state(one)].setdefault(one.seal.rank, (shelf, one))
+        for one in sealed(memory):
+            held[_state(one)][one.seal.rank] = ("", one)
+        whole = [ranks for ranks in held.values() if len(ranks) == _any(ranks).seal.ranks]
+        if not whole:
+            return None
+        newest = max(whole, key=lambda ranks: _any(ranks).seal.step)
+        for shelf, one in newest.values():
+            if shelf:
+                self._bring(shelf, one, memory)
+        return _any(newest).seal.step
+
+    def _others(self) -> list[str]:
+        return [shelf for n, shelf in enumerate(self.shelves) if n != self.own]
+
+    def _sealed(self, shelf: str) -> list[Sealed]:
+        try:
+            answer = json.loads(self._ask(shelf, "GET", "seals"))
+        except OSError:
+            return []
+        return [Sealed(slot, Seal(**seal)) for slot, seal in answer]
+
+    def _bring(self, shelf: str, one: Sealed, memory: Path) -> None:
+        for name in one.files:
+            path = memory / one.slot / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            aside = path.with_name(f".fetched-{path.name}")
+            with aside.open("wb") as file, self._answer(shelf, "GET", f"{one.slot}/{name}") as body:
+                shutil.copyfileobj(body, file, _CHUNK_BYTES)
+            aside.replace(path)
+
+    def _ask(
+        self,
+        shelf: str,
+        method: str,
+        path: str,
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
+        with self._answer(shelf, method, path, body, headers) as answer:
+            return answer.read()
+
+    def _answer(
+        self,
+        shelf: str,
+        method: str,
+        path: str,
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> http.client.HTTPResponse:
+        address, _, port = shelf.rpartition(":")
+        line = http.client.HTTPConnection(address, int(port), timeout=ANSWER_S)
+        proved = {"Proof": proof(self.secret, method, f"/{path}"), **(headers or {})}
+        try:
+            line.request(method, f"/{path}", body, proved)  # type: ignore[arg-type]
+            answer = line.getresponse()
+        except http.client.HTTPException as error:
+            raise OSError(f"{shelf}: {type(error).__name__}: {error}") from error
+        if answer.status >= 300:
+            raise OSError(f"{shelf}: {method} {path}: {answer.status} {answer.reason}")
+        return answer
+
+
+def from_environment() -> Peers | None:
+    """The other hosts of this attempt; None when there are none."""
+    shelves = [shelf for shelf in os.environ.get(SHELVES, "").split(",") if shelf]
+    if len(shelves) < 2:
+        return None
+    return Peers(shelves, int(os.environ[OWN]), os.environ[SECRET])
+
+
+def sealed(memory: Path) -> Iterator[Sealed]:
+    """All seals in the memory of a host."""
+    for fast in sorted(memory.glob("fast-*")):
+        for slot in sorted(slots(fast)):
+            for path in sorted(slot.glob("seal-r*.json")):
+                if seal := read_seal(path):
+                    yield Sealed(str(slot.relative_to(memory)), seal)
+
+
+def forget(memory: Path, after_step: int) -> None:
+    """Later steps were taken back: copies of them are no more."""
+    for one in sealed(memory):
+        if one.seal.step > after_step:
+            seal_path(memory / one.slot, one.seal.rank).unlink(missing_ok=True)
+
+
+def proof(secret: str, method: str, path: str) -> str:
+    return hmac.new(secret.encode(), f"{method} {path}".encode(), "sha256").hexdigest()
+
+
+def _is_of(path: Path, names: Sequence[str]) -> bool:
+    seal = read_seal(path)
+    return seal is not None and set(names) <= set(seal.files)
+
+
+def _state(one: Sealed) -> tuple[object, ...]:
+    """Seals that are equal in this are of one state."""
+    seal = one.seal
+    return one.slot, seal.format, seal.run, seal.mark, seal.step, seal.ranks
+
+
+def _any(ranks: Mapping[int, tuple[str, Sealed]]) -> Sealed:
+    return next(iter(ranks.values()))[1]

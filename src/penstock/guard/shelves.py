@@ -1,0 +1,149 @@
+"""The files of a checkpoint, wherever it is, for whoever only looks at them. No torch."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import IO, Any, Protocol, cast
+
+from blake3 import blake3
+
+from penstock.guard.places import Remote
+from penstock.guard.published import MANIFEST, SCALARS, Checkpoint, Files, folder_name, hash_of
+from penstock.guard.slots import InMemory, read_seal, seal_path
+
+READ_BYTES = 16 << 20
+Progress = Callable[[int], None]  # bytes that were read since the last call
+
+
+class Shelf(Protocol):
+    """What can be asked of a checkpoint. All of it raises OSError or ValueError where it fails."""
+
+    @property
+    def where(self) -> str: ...
+    def there(self) -> bool:
+        """Whether it still is, and is the same: a run that goes on makes and deletes them."""
+
+    def format(self) -> int | None: ...
+    def files(self) -> Files:
+        """By its manifest, whose own hash is right."""
+
+    def scalars(self) -> dict[str, Any]: ...
+    def size(self, name: str) -> int | None:
+        """None for a file that is not there."""
+
+    def read(self, name: str) -> bytes:
+        """A small file."""
+
+    def hash(self, name: str, progress: Progress) -> str: ...
+
+
+class Here:
+    """On this machine: a folder on disk, or a slot in memory."""
+
+    def __init__(self, found: Checkpoint) -> None:
+        self.found = found
+
+    @property
+    def where(self) -> str:
+        return str(self.found.path)
+
+    def there(self) -> bool:
+        if not isinstance(self.found, InMemory):
+            return self.found.path.is_dir()
+        seals = self.found.seals
+        return all(read_seal(seal_path(self.found.path, seal.rank)) == seal for seal in seals)
+
+    def format(self) -> int | None:
+        if isinstance(self.found, InMemory):
+            return self.found.seals[0].format
+        return json.loads(self.read(MANIFEST)).get("format")
+
+    def files(self) -> Files:
+        return self.found.manifest()
+
+    def scalars(self) -> dict[str, Any]:
+        return self.found.scalars
+
+    def size(self, name: str) -> int | None:
+        path = self.found.path / name
+        return path.stat().st_size if path.is_file() else None
+
+    def read(self, name: str) -> bytes:
+        return (self.found.path / name).read_bytes()
+
+    def hash(self, name: str, progress: Progress) -> str:
+        with (self.found.path / name).open("rb") as file:
+            sink = _Hashing(progress)
+            while part := file.read(READ_BYTES):
+                sink.write(part)
+        return sink.hexdigest()
+
+
+@dataclass(frozen=True)
+class There:
+    """Behind a URL. Nothing of it is kept on this machine."""
+
+    place: Remote
+    step: int
+
+    @property
+    def where(self) -> str:
+        return self.place.store.where(folder_name(self.step))
+
+    def there(self) -> bool:
+        return self.step in self.place.steps()
+
+    def format(self) -> int | None:
+        return self._manifest.get("format")
+
+    def files(self) -> Files:
+        found = self._manifest
+        if found["blake3"] != hash_of(found["files"]):
+            raise ValueError("content does not match its hash")
+        return found["files"]
+
+    def scalars(self) -> dict[str, Any]:
+        return json.loads(self.read(SCALARS))
+
+    def size(self, name: str) -> int | None:
+        return self._sizes.get(f"{folder_name(self.step)}/{name}")
+
+    def read(self, name: str) -> bytes:
+        return self.place.read(f"{folder_name(self.step)}/{name}")
+
+    def hash(self, name: str, progress: Progress) -> str:
+        sink = _Hashing(progress)
+        self.place.store.download(f"{folder_name(self.step)}/{name}", cast(IO[bytes], sink))
+        return sink.hexdigest()
+
+    @cached_property
+    def _manifest(self) -> dict[str, Any]:
+        return json.loads(self.read(MANIFEST))
+
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        return {one.name: one.size for one in self.place.store.list(folder_name(self.step))}
+
+
+class _Hashing:
+    """As much of a file as a download needs, which keeps nothing but the hash."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self.seek(0)
+
+    def seek(self, at: int) -> int:
+        """A download begins again from the start."""
+        self._digest = blake3(max_threads=blake3.AUTO)
+        return at
+
+    def truncate(self) -> None: ...
+
+    def write(self, part: bytes) -> int:
+        self._digest.update(memoryview(part))
+        self._progress(len(part))
+        return len(part)
+
+    def hexdigest(self) -> str:
+        return self._digest.hexdigest()

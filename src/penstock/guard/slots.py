@@ -1,0 +1,125 @@
+"""The fast tier: whole states in the host's memory, sealed once they are hashed. Without torch.
+
+`fast/PLAN/slot-0` and `slot-1` hold the files of a checkpoint, written in place, in turn; PLAN is
+the hash of their index, so that another layout has files of its own. A rank's seal says that its
+files in a slot are those of a step. It is removed before the first byte of the slot changes and
+written after the last one is hashed: a rank that is killed in between leaves a slot without a seal,
+and the other slot as it was. A slot is a checkpoint when every rank's seal in it is of one step.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from penstock.guard.index import NAME as INDEX
+from penstock.guard.index import digest
+from penstock.guard.published import FORMAT, Checkpoint, Files, entry_of
+
+SLOTS = 2
+
+
+@dataclass(frozen=True)
+class Seal:
+    """What a rank says of its files in a slot."""
+
+    run: str  # which run, of all that ever had this folder
+    mark: str  # which attempt: seals of two attempts do not make one checkpoint
+    step: int
+    rank: int
+    ranks: int
+    files: Files
+    scalars: dict[str, Any]
+    format: int = FORMAT
+
+    def write(self, slot: Path) -> None:
+        """A line with the hash of what follows."""
+        body = json.dumps(vars(self)).encode()
+        aside = slot / f".seal-r{self.rank:05d}"
+        aside.write_bytes(digest(body).encode() + b"\n" + body)
+        aside.replace(seal_path(slot, self.rank))
+
+
+def seal_path(slot: Path, rank: int) -> Path:
+    return slot / f"seal-r{rank:05d}.json"
+
+
+def read_seal(path: Path) -> Seal | None:
+    """None for what is no good seal."""
+    try:
+        said, _, body = path.read_bytes().partition(b"\n")
+        return Seal(**json.loads(body)) if digest(body).encode() == said else None
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+@dataclass(frozen=True)
+class InMemory(Checkpoint):
+    """A slot with the seals of all ranks."""
+
+    seals: tuple[Seal, ...]
+    tier: ClassVar[str] = "memory"
+
+    @property
+    def step(self) -> int:
+        return self.seals[0].step
+
+    @property
+    def name(self) -> str:
+        return f"step {self.step} in memory"
+
+    @property
+    def mark(self) -> str:
+        return self.seals[0].mark
+
+    @property
+    def scalars(self) -> dict[str, Any]:
+        return self.seals[0].scalars
+
+    def manifest(self) -> Files:
+        return {name: entry for seal in self.seals for name, entry in seal.files.items()}
+
+    def refuse_other_format(self) -> None:
+        """Seals of another format are not taken for seals at all."""
+
+    def forget(self) -> None:
+        """Nobody will believe it any more."""
+        for seal in self.seals:
+            seal_path(self.path, seal.rank).unlink(missing_ok=True)
+
+
+def sealed(fast: Path, run: str | None = None) -> list[InMemory]:
+    """The slots that are whole by their seals, newest first; of one run, or of any."""
+    found = [c for slot in slots(fast) if (c := _whole(slot, run))]
+    return sorted(found, key=lambda one: one.step, reverse=True)
+
+
+def slots(fast: Path) -> Iterator[Path]:
+    return fast.glob("*/slot-*") if fast.is_dir() else iter(())
+
+
+def plan_folder(fast: Path, index: bytes) -> Path:
+    return fast / entry_of(index)["blake3"][:16]
+
+
+def index_entry(index: bytes) -> Files:
+    """What every seal says of the index, which all ranks share."""
+    return {INDEX: entry_of(index)}
+
+
+def _whole(slot: Path, run: str | None) -> InMemory | None:
+    first = read_seal(seal_path(slot, 0))
+    if first is None or first.format != FORMAT or (run is not None and first.run != run):
+        return None
+    seals = [first]
+    for rank in range(1, first.ranks):
+        seal = read_seal(seal_path(slot, rank))
+        if seal is None or _of(seal) != _of(first) or seal.rank != rank:
+            return None
+        seals.append(seal)
+    return InMemory(slot, tuple(seals))
+
+
+def _of(seal: Seal) -> tuple[object, ...]:
+    return seal.format, seal.run, seal.mark, seal.step, seal.ranks, seal.files[INDEX]["blake3"]

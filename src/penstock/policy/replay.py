@@ -1,0 +1,55 @@
+"""Whether two replicas came to the same from the same microbatch: pure decisions.
+
+Replica r computes a microbatch of its own and one of the next replica, so that of n replicas n
+pairs are compared, and each replica is in two of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isclose
+
+# Where sums may be made in any order (CUDA without train.deterministic): beyond rounding, and well
+# below what a wrong bit in an exponent does.
+LOSS_TOLERANCE = 1e-3
+NORM_TOLERANCE = 1e-2
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Result:
+    """Of one rank: its part of the loss, the norm of its gradients, and a sum of all their bits."""
+
+    loss: float
+    norm: float
+    bits: int
+
+
+Results = tuple[Result, ...]  # of the ranks of a replica
+
+
+def same(one: Results, other: Results, exact: bool) -> bool:
+    if exact:
+        return all(a.bits == b.bits for a, b in zip(one, other, strict=True))
+    return all(
+        isclose(a.loss, b.loss, rel_tol=LOSS_TOLERANCE)
+        and isclose(a.norm, b.norm, rel_tol=NORM_TOLERANCE)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def differing(own: Sequence[Results], of_next: Sequence[Results], exact: bool) -> list[Pair]:
+    """The pairs (r, the replica before it) that made something else of r's microbatch."""
+    count = len(own)
+    before = [(r - 1) % count for r in range(count)]
+    return [(r, before[r]) for r in range(count) if not same(own[r], of_next[before[r]], exact)]
+
+
+def at_fault(
+    pairs: Sequence[Pair], own: Sequence[Results], again: Sequence[Results], exact: bool
+) -> list[int]:
+    """Whoever does not repeat itself (`again`); if all do, who is in every pair that differs.
+
+    Of two replicas that is both: the pair is all that can be said.
+    """
+    unsteady = [r for r in range(len(own)) if not same(own[r], again[r], exact)]
+    return unsteady or sorted(set.intersection(*(set(pair) for pair in pairs)))
