@@ -45,7 +45,7 @@ def test_a_fork_to_another_optimizer_keeps_the_weights_alone(run_file: MakeFile)
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 1}))
     before = len(journal_files(first.journal, "events"))
     for options in ({}, {"fork": "other"}):
-        with pytest.raises(PenstockError, match=r"a checkpoint in format 1.*reads format 2"):
+        with pytest.raises(PenstockError, match=r"a checkpoint in format 1.*reads format 3"):
             start(load(path, ["train.steps=4"]), **options)
     assert len(journal_files(first.journal, "events")) == before  # no process was started
     assert not (fork.path.parent / "other").exists()

@@ -10,6 +10,10 @@ from test_launch_runs import FIELDS, At, MakeFile, go, pids
 
 from made_sets import made_set
 from penstock.errors import RunFailed
+from penstock.guard.trap import Trap, arm
+from penstock.policy import hang
+from penstock.run.folder import RunFolder
+from penstock.run.load import load
 
 pytestmark = pytest.mark.gpu
 
@@ -67,3 +71,27 @@ def test_a_full_gpu_goes_on_with_a_smaller_layout(run_file: MakeFile, tmp_path: 
     assert report["status"] == "done"
     assert report["tokens"] == 2 * 64 * 4096
     assert report["layout"]["microbatch"] < 64 or report["layout"].get("recompute")
+
+
+def test_a_hang_leaves_stacks_and_the_flight_recorder(
+    run_file: MakeFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hang, "FLOOR_S", 3.0)
+    path = on_gpu(run_file, "hangs", **{"train.steps": 60})
+    folder = RunFolder(load(path).folder)
+    arm(folder.traps, Trap("t", "sleep", "forward", rank=0, step=30, ms=600_000))
+    report = go(path)
+    assert report["status"] == "done"
+    logs = folder.logs / "attempt-0"
+    assert "trap.py" in (logs / "rank-0.stack").read_text()
+    assert (logs / "flight-0").stat().st_size > 0
+
+
+def test_a_restart_of_a_compiled_run_takes_seconds(run_file: MakeFile) -> None:
+    """Imports are kept in the nursery and kernels on disk."""
+    fields = {"train.precision": "bf16", "train.steps": 300, "model.hidden": 256}
+    calm = go(on_gpu(run_file, "calm", **fields))
+    killer = At(150, lambda folder: os.kill(pids(folder)[0], signal.SIGKILL))
+    killed = go(on_gpu(run_file, "killed", **fields), listener=killer)
+    assert killed["weights_hash"] == calm["weights_hash"]
+    assert killed["ledger"]["down"] < 30

@@ -1,6 +1,5 @@
 """Whole runs in real processes: going on, stopping, forking, and dying at any moment."""
 
-import contextlib
 import json
 import os
 import random
@@ -17,6 +16,7 @@ import pytest
 
 from penstock.errors import PenstockError, RunFailed
 from penstock.launch.listener import Listener
+from penstock.launch.nursery import Nursery
 from penstock.launch.start import start
 from penstock.ledger.readers import read_curve, read_events
 from penstock.ledger.records import journal_files
@@ -126,24 +126,18 @@ def test_a_rank_killed_at_a_random_moment_leaves_no_trace_in_the_weights(
     assert sum(report["ledger"].values()) == pytest.approx(2 * report["wall_s"], rel=1e-6)
 
 
-class KillAtBirth(Listener):
-    """Kills a rank while it still imports, before it has written anything."""
+def test_a_rank_that_dies_before_its_first_word_is_named_and_replaced(
+    run_file: MakeFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stillborn.py").write_text("import os; os.kill(os.getpid(), 9)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    start_rank, first = Nursery.start, ["stillborn"]
 
-    def launching(self, folder: RunFolder, plan: dict[str, Any]) -> None:
-        threading.Thread(target=self._kill, args=(folder,), daemon=True).start()
+    def born(nursery: Nursery, rank: int, env: Any, args: Any, logs: Path) -> int:
+        return start_rank(nursery, rank, env, [first.pop()] if first else args, logs)
 
-    def _kill(self, folder: RunFolder) -> None:
-        mark = f"penstock.train.rank\0{folder.path}\0".encode()
-        while True:
-            for line in Path("/proc").glob("[0-9]*/cmdline"):
-                with contextlib.suppress(OSError):
-                    if mark in line.read_bytes():
-                        os.kill(int(line.parent.name), signal.SIGKILL)
-                        return
-
-
-def test_a_rank_that_dies_before_its_first_word_is_named_and_replaced(run_file: MakeFile) -> None:
-    report = go(run_file(**{"cluster.accelerators": 1}), listener=KillAtBirth())
+    monkeypatch.setattr(Nursery, "start", born)
+    report = go(run_file(**{"cluster.accelerators": 1}))
     assert report["status"] == "done"
     folder = RunFolder(Path(report["folder"]))
     assert not (folder.journal / "a0000-r00000.events").exists()

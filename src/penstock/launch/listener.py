@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.policy.straggler import Change
 from penstock.run.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -23,8 +24,14 @@ class Listener:
     def launching(self, folder: RunFolder, plan: dict[str, Any]) -> None:
         """The ranks are about to start."""
 
+    def told(self, words: str) -> None:
+        """A sentence about the hosts of a run: who leads, who came, who left."""
+
     def fault(self, rank: int, reason: str, action: str) -> None:
         """A rank failed; the supervisor will `restart`, `restart with LAYOUT` or `give_up`."""
+
+    def straggler(self, change: Change) -> None:
+        """A rank holds the others up, or does not any more."""
 
     def stopping(self) -> None:
         """Somebody asked for a stop by a signal; the ranks save first."""

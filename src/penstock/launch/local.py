@@ -1,37 +1,36 @@
 """The ranks of this machine as processes, watched and restarted by the supervisor in this process.
 
-Processes come from torch's elastic multiprocessing (sessions, log files, killing); when to restart
-is `policy/restart.py`; how a rank ended is what it wrote in its journal.
+Processes come from `launch/nursery.py`, signs of life from `launch/watcher.py`; when to restart is
+`policy/restart.py`; how a rank ended is what it wrote in its journal (`launch/ending.py`).
 """
 
 import contextlib
-import logging
-import os
 import shutil
 import signal
-import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch.distributed as dist
-from torch.distributed.elastic.multiprocessing import start_processes
-from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs, SubprocessContext
 
-from penstock.guard.published import published, step_of
-from penstock.home import home
+from penstock.launch import environment, stacks
+from penstock.launch.ending import Ending, Fault
 from penstock.launch.foresee import Limit
 from penstock.launch.listener import Listener
+from penstock.launch.nursery import COMPILER, MODULES, RANK, Nursery
+from penstock.launch.quorum import Quorum
 from penstock.launch.replan import Replanner
+from penstock.launch.watcher import Watcher
 from penstock.ledger.journal import SupervisorJournal
-from penstock.ledger.readers import Event, next_attempt, read_events, read_steps
-from penstock.ledger.records import file_name
+from penstock.ledger.readers import next_attempt
 from penstock.meter.clock import now
-from penstock.policy import restart
+from penstock.policy import hang, preempt, restart
 from penstock.run.folder import RunFolder
+from penstock.train.board import Board
 
 POLL_S = 0.1
 FULL_BYTES = 1 << 20  # less free than this is a full disk
@@ -42,40 +41,6 @@ class Outcome:
     result: str  # "done", "stopped" or "failed"
     error: str = ""
     exit_code: int = 0
-
-
-@dataclass(frozen=True)
-class Fault:
-    """How an attempt ended as seen from outside: who died first, when, and why if not by dying."""
-
-    died: list[int]
-    t: float
-    codes: dict[int, int] = field(default_factory=dict)  # exit codes of those
-    words: str = ""
-
-    def how_died(self, rank: int) -> str:
-        """A rank that left no record, in words."""
-        code = self.codes.get(rank, 0)
-        if code >= 0:
-            return f"the process ended with exit code {code} and no word"
-        hint = " (out of memory?)" if -code == signal.SIGKILL else ""
-        return f"the process was killed by {signal.Signals(-code).name}{hint}"
-
-
-class RankLogs(LogsSpecs):
-    """`rank-0.out` and `rank-0.err` in the folder of the attempt, and nothing on the terminal."""
-
-    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        os.makedirs(self.root_log_dir)
-
-        def files(ending: str) -> dict[int, str]:
-            return {rank: os.path.join(self.root_log_dir, f"rank-{rank}.{ending}") for rank in envs}
-
-        return LogsDest(files("out"), files("err"), {}, {}, files("error"))
-
-    @property
-    def root_log_dir(self) -> str:
-        return str(self._root_log_dir)
 
 
 @dataclass
@@ -90,57 +55,210 @@ class Local:
     timeout_s: float  # guard.timeout
     listener: Listener  # the display lives in it
     replanner: Replanner  # for ranks that run out of memory
+    grace_s: float = 30.0  # guard.grace
     deterministic: bool = False
+    live: bool = False  # guard.mode: replicas go on without each other
     limit: Limit | None = None  # [budget], as a moment of the clock
     last_reason: str = ""  # of the last fault
+    last_stack: str = ""
     limit_told: bool = False
     stop_seen: bool = False  # somebody asked for a stop by a signal
+    stop_signal: int = 0  # which
+    stop_s: float = 0.0  # when, on the monotonic clock
     stop_asked: bool = False  # and it was not told yet: a handler is no place to print
+    nursery: Nursery = field(init=False)
+    watcher: Watcher = field(init=False)
+    quorum: Quorum | None = None  # of the attempt that runs, in live mode
 
     def run(self) -> Outcome:
         """Start the ranks; start them again after a fault; return when the run ends or gives up."""
         # The store lives here, not in a rank: it survives the ranks and picks its own free port.
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         state = restart.State(self.allowed)
         action: restart.Action = "restart"
-        with self._signals():
+        self.nursery = self.make_nursery()
+        with self._signals(), contextlib.closing(self.nursery):
             while action == "restart":
                 attempt = next_attempt(self.folder.journal)
+                self.muster(attempt)
                 self.journal.event("launch", attempt=attempt, ranks=self.ranks)
-                fault = self._attempt(attempt, store.port)
-                self._show(self._shown)  # what came in its last moment
-                ended = self._ended(attempt)
+                ending = Ending(self.folder, attempt, self.ranks)
+                fault = self._attempt(attempt, ending)
+                ended = ending.ended(self.quorum.done(self._codes()) if self.quorum else [])
+                if fault.asked:
+                    ended = restart.Ended(("stopped",) * self.ranks, ended.step)
                 state, action = restart.decide(state, ended)
-                if action != "finish":
-                    action = self._record_fault(attempt, fault, ended, action)
+                if action == "finish" and self.goes_on(ended):
+                    action = "restart"
+                elif action != "finish":
+                    action = self._record_fault(ending, fault, ended, action)
                 if action == "restart" and self.stop_seen:
                     return Outcome("stopped", "a rank failed while the run was stopping")
                 if action == "restart" and self._over():
                     return Outcome("stopped", "a rank failed at the end of the budget")
+        self._show(self._shown)  # what came in the last moment
         if action == "give_up":
-            return self._why_given_up(attempt, ended)
-        return Outcome("stopped" if "stopped" in ended.results else "done")
+            return self._why_given_up(ending, ended)
+        return Outcome("stopped" if "stopped" in ended.results else "done", fault.words)
 
-    def _attempt(self, attempt: int, port: int) -> Fault:
+    @property
+    def cuda(self) -> bool:
+        return bool(self.folder.read_plan()["device"] == "cuda")
+
+    # What differs where the ranks are on several hosts: `launch/led.py`.
+
+    def make_nursery(self) -> Nursery:
+        modules = (*MODULES, *COMPILER) if self.cuda else MODULES
+        return Nursery(environment.for_nursery(self.threads), modules)
+
+    def muster(self, attempt: int) -> None:
+        """Who takes part in the attempt that begins."""
+
+    def look(self) -> None:
+        """About ten times a second."""
+
+    def goes_on(self, ended: restart.Ended) -> bool:
+        """Whether ranks that have all ended well are only to start again."""
+        return False
+
+    def blame(self, rank: int, reason: str) -> None:
+        """Whom a fault counts against."""
+
+    def why_lost(self, rank: int) -> str:
+        """How a rank came to die, where more is known than that it did."""
+        return ""
+
+    # An attempt
+
+    def _attempt(self, attempt: int, ending: Ending) -> Fault:
         """Run one attempt to its end; how it looked from outside."""
-        processes = self._start(attempt, port)
-        joined, deadline = False, time.monotonic() + self.timeout_s
+        self.watcher = Watcher(
+            self.folder.scratch, self.folder.journal, attempt, self.ranks, self.timeout_s
+        )
         try:
+            self.quorum = self._live(ending) if self.live else None
+            self._start(attempt, ending)
             while True:
-                codes = {r: h.proc.poll() for r, h in processes.subprocess_handlers.items()}
-                died = [rank for rank, code in codes.items() if code]
-                if died or None not in codes.values():
-                    return Fault(died, now(), {rank: codes[rank] or 0 for rank in died})
-                if not joined:
-                    joined = all(self._has(attempt, rank, "joined") for rank in range(self.ranks))
-                    if not joined and time.monotonic() > deadline:
-                        words = f"the ranks did not meet within {self.timeout_s:g} s"
-                        return Fault([], now(), words=words)
+                if fault := self._dead() or self._watched(ending) or self._stopped():
+                    return fault
+                self.look()
                 self._over()
                 self._show(self._shown)
-                time.sleep(POLL_S)
+                self.nursery.wait(POLL_S)
         finally:
-            processes.close(signal.SIGKILL)  # whoever is left; a no-op after a clean end
+            self.nursery.end()  # whoever is left
+
+    def _dead(self) -> Fault | None:
+        """The end of the attempt, by the end of its processes; in live mode some may end."""
+        codes = self._codes()
+        died = [rank for rank, code in codes.items() if code]
+        goes_on = self.quorum.look(codes) if self.quorum else not died and None in codes.values()
+        if goes_on:
+            return None
+        words = self.quorum.ended if self.quorum else ""
+        return Fault(died, now(), {rank: codes[rank] or 0 for rank in died}, words)
+
+    def _live(self, ending: Ending) -> Quorum:
+        replicas = int(self.folder.read_plan()["layout"]["replicate"])
+        return Quorum(
+            board=Board(self.store, f"attempt-{ending.attempt}"),
+            nursery=self.nursery,
+            ending=ending,
+            replicas=replicas,
+            each=self.ranks // replicas,
+            allowed=self.allowed,
+            start=lambda rank, life: self.start_rank(
+                rank, ending.attempt, ending, PENSTOCK_LIFE=str(life)
+            ),
+            journal=self.journal,
+            tell=lambda rank, why, now_on: self._show(
+                lambda: self.listener.fault(rank, why, now_on)
+            ),
+        )
+
+    def _codes(self) -> dict[int, int | None]:
+        codes = self.nursery.codes()
+        return {rank: codes[rank] for rank in range(self.ranks)}
+
+    def _start(self, attempt: int, ending: Ending) -> None:
+        while not self.nursery.ready and not self.nursery.lost:
+            self.nursery.wait(POLL_S)
+            self._show(self._shown)
+        for rank in range(self.ranks):
+            self.start_rank(rank, attempt, ending)
+
+    def start_rank(self, rank: int, attempt: int, ending: Ending, **env: str) -> None:
+        meeting = environment.Meeting(
+            attempt, self.ranks, self.store.port, deterministic=self.deterministic
+        )
+        if self.cuda:
+            env |= environment.for_flight_recorder(ending.logs)
+        arguments = (RANK, str(self.folder.path), str(attempt))
+        self.nursery.start(rank, meeting.env(rank) | env, arguments, ending.logs)
+
+    def _watched(self, ending: Ending) -> Fault | None:
+        """Signs of life; a hang is named, with every rank's stack on record, and ended."""
+        living, stopped = self.nursery.pids(), self.nursery.stopped()
+        found = self.watcher.look(living, stopped)
+        self._tell_slow(ending.attempt)
+        if found is None:
+            return None
+        stack = stacks.collect(self.nursery, list(living), ending.logs)
+        waits = {rank: stacks.waits(text) for rank, text in stack.items()}
+        named = hang.blame(self.watcher.seen(living, stopped), waits)
+        t = now()
+        self.journal.event(
+            "hang",
+            t=t,
+            attempt=ending.attempt,
+            ranks=list(named.ranks),
+            rank=named.ranks[0] if named.ranks else None,
+            phase=named.phase,
+            step=named.step,
+            since=t - named.still_s,
+            why=named.why,
+        )
+        words = self._hang_words(named, stack)
+        if self.quorum and named.ranks and self.quorum.lose(named.ranks, words, t - named.still_s):
+            return None
+        return Fault(list(named.ranks), t, words=words, since=t - named.still_s)
+
+    def _hang_words(self, named: hang.Hang, stack: dict[int, str]) -> str:
+        if named.phase in ("start", "join"):
+            return f"the ranks did not meet within {self.timeout_s:g} s ({named.why})"
+        at = [stacks.where(stack.get(rank, "")) for rank in named.ranks]
+        where = f" at {at[0]}" if at and at[0] else ""
+        return (
+            f"hang: no sign for {named.still_s:.0f} s from {named.phase} of step {named.step}"
+            f"{where}: {named.why}"
+        )
+
+    def _tell_slow(self, attempt: int) -> None:
+        for change in self.watcher.slow():
+            self.journal.event(
+                "straggler",
+                attempt=attempt,
+                rank=change.rank,
+                factor=round(change.factor, 3),
+                slow=change.slow,
+            )
+            self._show(partial(self.listener.straggler, change))
+
+    def _stopped(self) -> Fault | None:
+        """Of a run that is to stop: the end of the attempt, unless its ranks are to save first."""
+        if not self.stop_seen and not self.folder.wishes()["stop"]:
+            return None
+        noticed = self.stop_signal == signal.SIGTERM
+        grace_s = self.grace_s if noticed else None
+        state = preempt.State(self.stop_s, grace_s, self.watcher.begun)
+        match preempt.decide(state, time.monotonic()):
+            case "end":
+                return Fault([], now(), asked=True)
+            case "kill":
+                words = f"guard.grace = {self.grace_s:g} s was over before the save was"
+                self.journal.event("grace_over", grace_s=self.grace_s)
+                return Fault([], now(), words=words, asked=True)
+        return None
 
     def _over(self) -> bool:
         """Whether the budget is spent; the first time, the ranks are asked to save and stop."""
@@ -169,71 +287,8 @@ class Local:
             with contextlib.suppress(OSError):  # its terminal may be what broke
                 traceback.print_exc()
 
-    def _start(self, attempt: int, port: int) -> SubprocessContext:
-        logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-        envs = {rank: self._environment(rank, attempt, port) for rank in range(self.ranks)}
-        arguments = ("-m", "penstock.train.rank", str(self.folder.path), str(attempt))
-        handlers = {s: signal.getsignal(s) for s in _ELASTIC_TAKES}
-        processes = start_processes(
-            name="rank",
-            entrypoint=sys.executable,
-            args=dict.fromkeys(range(self.ranks), arguments),
-            envs=envs,
-            logs_specs=RankLogs(str(self.folder.logs / f"attempt-{attempt}")),
-        )
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in handlers.items():
-                signal.signal(number, handler)  # elastic puts its own in their place
-        assert isinstance(processes, SubprocessContext)
-        return processes
-
-    def _environment(self, rank: int, attempt: int, port: int) -> dict[str, str]:
-        env = {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(self.ranks),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "PENSTOCK_ATTEMPT": f"attempt-{attempt}",
-            "PENSTOCK_SUPERVISOR": str(os.getpid()),
-            "OMP_NUM_THREADS": str(self.threads),
-            # Threads that spin while they wait starve their neighbours on a shared machine.
-            "OMP_WAIT_POLICY": "passive",
-            # Otherwise glibc gives large tensors back to the kernel and faults them in again: up to
-            # a tenth of a step on a CPU.
-            "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
-            "MALLOC_TRIM_THRESHOLD_": str(4 << 30),
-            "PYTHONUNBUFFERED": "1",
-            # Ranks of one machine talk over loopback, whatever its host name resolves to.
-            "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
-        }
-        # Compiled kernels outlive the attempt: a restart finds them instead of making them again.
-        for name, folder in (("TORCHINDUCTOR_CACHE_DIR", "torch"), ("TRITON_CACHE_DIR", "triton")):
-            env[name] = os.environ.get(name) or str(home() / "compiled" / folder)
-        if self.deterministic:
-            env["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # what cuBLAS needs to repeat itself
-        return env
-
-    def _events(self, attempt: int, rank: int) -> list[Event]:
-        return read_events(
-            self.folder.journal / file_name(attempt, range(rank, rank + 1), "events")
-        )
-
-    def _has(self, attempt: int, rank: int, kind: str) -> bool:
-        return any(e.kind == kind for e in self._events(attempt, rank))
-
-    def _ended(self, attempt: int) -> restart.Ended:
-        results: list[str | None] = []
-        for rank in range(self.ranks):
-            end = self._end(attempt, rank)
-            results.append(str(end["result"]) if end else None)
-        # Only what is saved is progress: an attempt that gets a step further and dies before its
-        # save would otherwise be tried for ever.
-        saved = published(self.folder.checkpoints)
-        return restart.Ended(tuple(results), step_of(saved[0]) if saved else 0)
-
     def _record_fault(
-        self, attempt: int, fault: Fault, ended: restart.Ended, action: restart.Action
+        self, ending: Ending, fault: Fault, ended: restart.Ended, action: restart.Action
     ) -> restart.Action:
         """Puts it on record; what is done now, which is to give up where nothing smaller is left.
 
@@ -243,18 +298,21 @@ class Local:
         full = [rank for rank, result in enumerate(ended.results) if result == "oom"]
         silent = [rank for rank in fault.died if ended.results[rank] is None]
         rank = (full or silent or fault.died or [0])[0]
-        said = str(self._end(attempt, rank).get("error", ""))
-        reason = fault.words or (fault.how_died(rank) if silent and not full else said)
-        self.last_reason = reason
-        layout = self.replanner.take(attempt) if action == "replan" else None
+        said = str(ending.last_word(rank).get("error", ""))
+        if silent and not full:
+            said = fault.how_died(rank)
+        reason = self.last_reason = fault.words or self.why_lost(rank) or said
+        self.last_stack = ending.last_stack(rank)
+        layout = self.replanner.take(ending.attempt) if action == "replan" else None
         if action == "replan":
             action = "restart" if layout else "give_up"
-        since = self._stopped_since(attempt, fault.t)
+        self.blame(rank, reason)
+        since = fault.since or ending.stopped_since(fault.t, self.timeout_s)
         self.journal.event(
             "fault",
             t=fault.t,
             since=since,
-            attempt=attempt,
+            attempt=ending.attempt,
             rank=rank,
             reason=reason,
             action=action,
@@ -263,36 +321,21 @@ class Local:
         self._show(lambda: self.listener.fault(rank, reason, now_on))
         return action
 
-    def _stopped_since(self, attempt: int, t: float) -> float:
-        """When work stopped: at the fault, or long before when the ranks hung until a timeout."""
-        worked: list[float] = []
-        for rank in range(self.ranks):
-            name = file_name(attempt, range(rank, rank + 1), "steps")
-            steps = read_steps(self.folder.journal / name)[-1:]
-            worked += (steps["start"] + steps["total"]).tolist()
-            worked += [e.end or e.t for e in self._events(attempt, rank) if e.kind != "end"]
-        last = max(worked, default=t)  # a rank may die before it has written anything
-        return last if t - last >= self.timeout_s else t
-
-    def _end(self, attempt: int, rank: int) -> dict[str, object]:
-        """A rank's last word; empty when it left none."""
-        ends = [e.payload for e in self._events(attempt, rank) if e.kind == "end"]
-        return ends[-1] if ends else {}
-
-    def _why_given_up(self, attempt: int, ended: restart.Ended) -> Outcome:
+    def _why_given_up(self, ending: Ending, ended: restart.Ended) -> Outcome:
         for rank, result in enumerate(ended.results):
             if result == "refused":
-                end = self._end(attempt, rank)
+                end = ending.last_word(rank)
                 return Outcome("failed", str(end["error"]), int(str(end["exit_code"])))
         if "oom" in ended.results:
             return Outcome("failed", f"{self.last_reason}\n{self.replanner.advice()}", 1)
         full = shutil.disk_usage(self.folder.path).free < FULL_BYTES
         last = self.last_reason + ("; the disk is full" if full else "")
         tries = f"{self.allowed + 1} tries in a row" if self.allowed else "the only try"
+        stack = f"\n{self.last_stack}" if self.last_stack else ""
         return Outcome(
             "failed",
             f"{tries} brought no new step; the last ended with: {last}. "
-            f"`penstock logs {self.folder.name}` shows what the ranks printed.",
+            f"`penstock logs {self.folder.name}` shows what the ranks printed.{stack}",
             1,
         )
 
@@ -310,6 +353,7 @@ class Local:
             if seen > 1:
                 raise KeyboardInterrupt
             self.stop_asked = self.stop_seen = True
+            self.stop_signal, self.stop_s = number, time.monotonic()
             self.folder.wish("stop")
             self.journal.event("asked_to_stop", signal=signal.Signals(number).name)
 
@@ -324,4 +368,3 @@ class Local:
 
 
 _HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_ELASTIC_TAKES = (*_HEARD, signal.SIGQUIT)

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from penstock.run.section import Section, Some, SomeOrAll, Text
+from penstock.run.section import Seconds, Section, Some, SomeOrAll, Text
 
 
 class ClusterSection(Section):
@@ -18,6 +18,9 @@ class ClusterSection(Section):
         "all", description="Accelerators to use on each node; the box may be shared."
     )
     nodes: Some = Field(1, description="Number of nodes.")
+    wait: Seconds = Field(
+        30.0, description="How long a start waits for all nodes; then it begins with those there."
+    )
     launcher: Literal["local", "slurm", "kubernetes", "sky", "ssh"] = Field(
         "local", description="Where the processes of the run come from."
     )

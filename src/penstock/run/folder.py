@@ -60,6 +60,11 @@ class RunFolder:
         return self.path / "logs"
 
     @property
+    def bad(self) -> Path:
+        """Batches that were not trained on, for people to look at."""
+        return self.path / "bad"
+
+    @property
     def traps(self) -> Path:
         """Faults that a drill armed."""
         return self.control / "traps"
@@ -100,17 +105,22 @@ class RunFolder:
         (self.control / what).touch()
 
     def wishes(self) -> dict[str, bool]:
-        return {what: (self.control / what).exists() for what in ("save", "stop")}
+        """`regroup`: ranks save and stop, to start again on other hosts."""
+        wished = {what: (self.control / what).exists() for what in ("save", "stop", "regroup")}
+        return {"save": wished["save"], "stop": wished["stop"] or wished["regroup"]}
 
     def granted(self, what: str) -> None:
         (self.control / what).unlink(missing_ok=True)
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Held by the supervisor for as long as the run runs; freed by the kernel when it dies."""
+    def lock(self, name: str = "lock") -> Iterator[None]:
+        """Held by the supervisor for as long as the run runs; freed by the kernel when it dies.
+
+        Hosts that share the folder hold one each.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            file = open(self.path / "lock", "a+")  # noqa: SIM115 (closed below)
+            file = open(self.path / name, "a+")  # noqa: SIM115 (closed below)
         except OSError as error:
             raise PenstockError(
                 f"{self.path}: the run folder cannot be written: {error.strerror}; set `dir` to a "
@@ -132,14 +142,15 @@ class RunFolder:
 
     def running(self) -> bool:
         """Is a supervisor holding the lock on this machine?"""
-        try:
-            with open(self.path / "lock") as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                return False
-        except FileNotFoundError:
-            return False
-        except BlockingIOError:
-            return True
+        for path in [self.path / "lock", *self.path.glob("lock-*")]:
+            try:
+                with open(path) as file:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except FileNotFoundError:
+                continue
+            except BlockingIOError:
+                return True
+        return False
 
     def read_plan(self) -> dict[str, Any]:
         return json.loads(self.plan_file.read_text()) if self.plan_file.is_file() else {}

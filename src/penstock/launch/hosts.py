@@ -1,0 +1,264 @@
+"""A run on several hosts: the same command on each, and they find each other.
+
+No host is special and none is named anywhere. Each looks at the lease in the place where they meet:
+one leads and supervises (`launch/lead.py`), the others follow it and run ranks (`launch/agent.py`).
+When the leader is lost or leaves, another takes the lease and goes on; what it needs for that is in
+the place.
+"""
+
+import contextlib
+import secrets
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from penstock import __version__
+from penstock.data.stream_open import kept
+from penstock.errors import PenstockError, RunFailed
+from penstock.launch import addresses, environment, meeting
+from penstock.launch.agent import Agent, End
+from penstock.launch.carry import Carrier
+from penstock.launch.fence import ENVIRONMENT, Fence
+from penstock.launch.lead import Leading
+from penstock.launch.lease import Lease, Observer, Record
+from penstock.launch.led import HANDED_OVER
+from penstock.launch.link import Message, connect
+from penstock.launch.listener import Listener
+from penstock.launch.nursery import Nursery
+from penstock.launch.prepare import Prepared, prepare
+from penstock.launch.resume import how_to_go_on
+from penstock.launch.roster import LeaseLost, Member
+from penstock.launch.shelf import Shelf
+from penstock.meter.clock import now
+from penstock.meter.devices import Devices
+from penstock.policy.lease import FENCED_S
+from penstock.run.file import Run
+from penstock.run.fingerprint import fingerprint
+from penstock.run.folder import RunFolder
+
+LOOK_S = 0.5
+_HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# What hosts of one run must have alike, and what it is called.
+_MUST_EQUAL = {
+    "version": "version of Penstock",
+    "kind": "kind of device",
+    "run": "run file",
+    "data": "dataset",
+}
+
+
+@dataclass
+class Notice:
+    """What this host was told by a signal. A host that is to go is told by SIGTERM; whoever
+    presses Ctrl-C means the run."""
+
+    leaving: bool = False
+    stopping: bool = False
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def hear(number: int, frame: object) -> None:
+            if self.leaving or self.stopping:
+                raise KeyboardInterrupt
+            self.leaving = number == signal.SIGTERM
+            self.stopping = not self.leaving
+
+        numbers = [s for s in _HEARD if signal.getsignal(s) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, hear) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+@dataclass
+class Host:
+    """One host's part in a run."""
+
+    run: Run
+    prepared: Prepared
+    folder: RunFolder
+    place: meeting.Folder | meeting.Url
+    carrier: Carrier
+    listener: Listener
+    notice: Notice
+    began: float
+    node: str = field(default_factory=addresses.node)
+    secret: str = field(default_factory=lambda: secrets.token_hex(16))
+    leading: Leading | None = None
+    lost_t: float | None = None  # when a leader was lost: the run was already under way
+
+    def take_part(self) -> End:
+        """Until the run ends, or this host leaves it."""
+        self.fence = Fence(self.folder.make_scratch() / "fence")
+        threads = self.prepared.machine.threads(self.slots)
+        env = environment.for_nursery(threads) | {ENVIRONMENT: str(self.fence.path)}
+        self.nursery = Nursery(env)
+        self.server = socket.create_server(("", 0), backlog=64)
+        self.shelf = Shelf(self.folder.scratch, self.secret)
+        threading.Thread(target=self._listen, name="listen", daemon=True).start()
+        with (
+            contextlib.closing(self.server),
+            contextlib.closing(self.shelf),
+            contextlib.closing(self.nursery),
+        ):
+            return self._live()
+
+    @property
+    def slots(self) -> int:
+        return self.prepared.machine.ranks(self.run.cluster.accelerators)
+
+    def _live(self) -> End:
+        observer, unreachable = Observer(self.place), False
+        self.listener.told(f"{self.node}: looking for the other hosts in {self.place}")
+        while not (self.notice.leaving or self.notice.stopping):
+            end = None
+            try:
+                record, free = observer.look()
+                if free is not None:
+                    end = self._try_to_lead(free)
+                elif record is not None and record.node != self.node:
+                    end = self._follow(record)
+                unreachable = False
+            except OSError as error:
+                if not unreachable:
+                    self.listener.told(f"{self.place} cannot be reached: {error}")
+                unreachable = True
+            if end is not None:
+                return end
+            time.sleep(LOOK_S)
+        return End("left")
+
+    # Following
+
+    def hello(self) -> Message:
+        return {
+            "node": self.node,
+            "slots": self.slots,
+            "shelf": self.shelf.port,
+            "machine": str(self.prepared.machine),
+            "kind": self.prepared.machine.kind,
+            "version": __version__,
+            "run": fingerprint(self.prepared.run),
+            "data": kept([part.dataset for part in self.prepared.stream.parts]),
+        }
+
+    def refuses(self, hello: Message) -> str:
+        """Why a host may not take part; "" when it may."""
+        own = self.hello()
+        for key, what in _MUST_EQUAL.items():
+            if hello.get(key) != own[key]:
+                return (
+                    f"{hello.get('node')} has another {what} than {self.node}, which leads the run "
+                    f"({hello.get(key)} and {own[key]}); start all hosts with the same"
+                )
+        return ""
+
+    def _follow(self, record: Record) -> End | None:
+        link = connect(record.addresses, record.port, record.secret, self.hello())
+        if link is None:
+            return None
+        self.listener.told(f"{self.node}: following {record.node} ({link.other_address})")
+        self.fence.move(time.monotonic() + FENCED_S)
+        self.shelf.secret = record.secret
+        end = Agent(self.folder, link, self.nursery, self.fence).follow(self.notice)
+        self.lost_t = now()
+        if end is None:
+            self.listener.told(f"{record.node}, which led the run, was lost")
+        elif end.result != HANDED_OVER:
+            with contextlib.suppress(OSError):  # the report of this host is then shorter
+                self.carrier.pull()
+            return end
+        return None
+
+    # Leading
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                sock, _ = self.server.accept()
+            except OSError:
+                return  # closed: this host is done
+            if self.leading is None or self.leading.crew is None:
+                sock.close()
+            else:
+                self.leading.crew.greet(sock, self.secret)
+
+    def _try_to_lead(self, number: int) -> End | None:
+        port = self.server.getsockname()[1]
+        record = Record(number, self.node, addresses.own(), port, self.secret)
+        lease = Lease.take(self.place, record)
+        if lease is None:
+            return None
+        self.shelf.secret = self.secret
+        self.fence.move(lease.until_s)
+        lease.on_renewed = self.fence.move
+        me = Member(self.node, self.slots, str(self.prepared.machine), shelf=self.shelf.port)
+        self.leading = Leading(
+            run=self.run,
+            prepared=self.prepared,
+            folder=self.folder,
+            carrier=self.carrier,
+            listener=self.listener,
+            nursery=self.nursery,
+            fence=self.fence,
+            me=me,
+            lease=lease,
+            refuses=self.refuses,
+            began=self.began,
+            lost_t=self.lost_t,
+        )
+        try:
+            return self.leading.lead()
+        except LeaseLost as lost:
+            self.lost_t = now()
+            self.listener.told(f"{lost}: its ranks were ended")
+            return None
+        finally:
+            self.leading = None
+            with contextlib.suppress(OSError):  # then the others wait until it is dead
+                lease.release()
+
+
+def start(run: Run, machine: Devices, listener: Listener, began: float) -> None:
+    """This host's part in the run, from beginning to end."""
+    folder, place, notice = RunFolder(run.folder), meeting.of(run), Notice()
+    with folder.lock(f"lock-{addresses.node()}"), notice.heard():
+        carrier = Carrier(folder, place)
+        _pull(carrier, place)
+        how = how_to_go_on(folder, run)
+        listener.going_on(how, folder)
+        if how.finished:
+            return
+        prepared = prepare(how.run, folder.read_plan(), machine, listener)
+        prepared.planned({})  # refuse before any host waits for another
+        host = Host(how.run, prepared, folder, place, carrier, listener, notice, began)
+        end = host.take_part()
+    folder.drop_scratch()
+    if end.result == "left":
+        listener.told("this host has left the run")
+    elif end.result == HANDED_OVER:
+        listener.told(end.error)
+    elif end.result not in ("done", "stopped"):
+        error = RunFailed if end.exit_code != PenstockError.exit_code else PenstockError
+        raise error(end.error)
+
+
+def _pull(carrier: Carrier, place: meeting.Place) -> None:
+    """What other hosts have on record of the run: it may exist, and this host not know it."""
+    try:
+        carrier.pull()
+    except OSError as error:
+        raise RunFailed(
+            f"{place}: the hosts of the run meet there, and it cannot be reached: {error}. Give "
+            "the same command when it can"
+        ) from None

@@ -1,0 +1,156 @@
+"""Leading a run of several hosts: from a lease that was taken to its end, or the run's.
+
+A host that leads a new run opens its account; one that takes over from a leader that was lost goes
+on with the account that is open, and the time in between is told as a fault.
+"""
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.launch import foresee, open_model
+from penstock.launch.agent import End
+from penstock.launch.carry import Carrier
+from penstock.launch.crew import Crew, Planned
+from penstock.launch.fence import Fence
+from penstock.launch.lease import Lease
+from penstock.launch.led import HANDED_OVER, Led, strikes
+from penstock.launch.link import Message
+from penstock.launch.listener import Listener
+from penstock.launch.local import Outcome
+from penstock.launch.nursery import Nursery
+from penstock.launch.prepare import Prepared
+from penstock.launch.replan import Replanner
+from penstock.launch.resume import last_result
+from penstock.launch.roster import LeaseLost, Member
+from penstock.ledger.journal import SupervisorJournal
+from penstock.ledger.readers import read_events
+from penstock.ledger.records import SUPERVISOR
+from penstock.meter.clock import now
+from penstock.run.file import Run
+from penstock.run.folder import RunFolder
+from penstock.run.save import save
+
+# A host that takes over need not wait for those that never came; the others find it within this.
+TAKE_OVER_S = 3.0
+LEASE_LOST = "lease lost"
+
+
+@dataclass
+class Leading:
+    run: Run
+    prepared: Prepared
+    folder: RunFolder
+    carrier: Carrier
+    listener: Listener
+    nursery: Nursery
+    fence: Fence
+    me: Member
+    lease: Lease
+    refuses: Callable[[Message], str]
+    began: float
+    lost_t: float | None  # when the leader before was lost, of a run that was under way
+    crew: Crew | None = None
+
+    def lead(self) -> End:
+        """How the run ended. Raises `LeaseLost` when another host leads from now on."""
+        self.carrier.pull()
+        if self.lost_t is not None and (result := last_result(self.folder)):
+            return End(result)  # it ended while nobody told this host
+        journal = SupervisorJournal(self.folder.journal, clock=now)
+        outcome = Outcome("failed", "the supervisor failed")
+        self.crew = crew = self._crew(journal)
+        self.carrier.may = lambda: crew.left_s() > 0
+        try:
+            outcome = self._supervise(crew, journal)
+        except KeyboardInterrupt:
+            outcome = Outcome("stopped", "ended at once; the last checkpoint stands")
+        except LeaseLost as lost:
+            journal.event("lease_lost", node=self.me.node)
+            self._fault(journal, crew.attempt, now(), str(lost))
+            outcome = Outcome(LEASE_LOST)
+            raise
+        finally:
+            self._end(crew, journal, outcome)
+        return End(outcome.result, outcome.error, outcome.exit_code)
+
+    def _crew(self, journal: SupervisorJournal) -> Crew:
+        return Crew(
+            folder=self.folder,
+            me=self.me,
+            nursery=self.nursery,
+            lease=self.lease,
+            fence=self.fence,
+            journal=journal,
+            nodes=self.run.cluster.nodes,
+            wait_s=self.run.cluster.wait if self.lost_t is None else TAKE_OVER_S,
+            plan_for=self._plan_for,
+            refuses=self.refuses,
+            told=self.listener.told,
+            bad=strikes(read_events(self.folder.journal / SUPERVISOR)),
+        )
+
+    def _plan_for(self, slots: list[int]) -> Planned:
+        return Planned(*self.prepared.planned_for(slots, self.folder.read_plan()))
+
+    def _supervise(self, crew: Crew, journal: SupervisorJournal) -> Outcome:
+        run, folder = self.prepared.run, self.folder
+        layout, plan = self.prepared.planned(folder.read_plan())
+        self._open_account(journal, layout.ranks)
+        since = self.began if self.lost_t is None else now()
+        limit = foresee.limit(run, folder, layout.ranks, since)
+        folder.make()
+        open_model.keep(run, folder.open_model)
+        for what in ("stop", "save", "regroup"):
+            folder.granted(what)  # wishes of an earlier life
+        save(run, folder.run_file)
+        self.listener.told(f"{self.me.node} leads, at {', '.join(self.lease.record.addresses)}")
+        crew.gather(self.listener.tick)
+        self.listener.launching(folder, plan)
+        return Led(
+            folder=folder,
+            journal=journal,
+            ranks=layout.ranks,
+            threads=self.prepared.machine.threads(self.me.slots),
+            allowed=run.guard.restarts,
+            timeout_s=run.guard.timeout,
+            grace_s=run.guard.grace,
+            listener=self.listener,
+            replanner=Replanner(run, folder, journal),
+            deterministic=run.train.deterministic,
+            live=run.guard.mode == "live",
+            limit=limit,
+            crew=crew,
+            carrier=self.carrier,
+        ).run()
+
+    def _open_account(self, journal: SupervisorJournal, ranks: int) -> None:
+        if self.lost_t is None:
+            machine = f"{self.run.cluster.nodes} hosts with {self.prepared.machine}"
+            node = self.me.node
+            journal.event("invocation", t=self.began, ranks=ranks, machine=machine, node=node)
+            return
+        journal.event("took_over", node=self.me.node)
+        events = read_events(self.folder.journal / SUPERVISOR)
+        attempts = [e.attempt for e in events if e.kind == "mustered" and e.attempt is not None]
+        told = {e.attempt for e in events if e.kind in ("fault", "handed_over")}
+        if attempts and attempts[-1] not in told:
+            self._fault(journal, attempts[-1], self.lost_t, "the host that led the run was lost")
+
+    def _fault(self, journal: SupervisorJournal, attempt: int, t: float, reason: str) -> None:
+        about = {"attempt": attempt, "rank": 0, "reason": reason, "action": "restart"}
+        journal.event("fault", t=t, since=t, **about)
+        self.listener.fault(0, reason, "restart")
+
+    def _end(self, crew: Crew, journal: SupervisorJournal, outcome: Outcome) -> None:
+        if outcome.result == HANDED_OVER:
+            journal.event("handed_over", attempt=crew.attempt, node=self.me.node)
+        elif outcome.result != LEASE_LOST:
+            journal.event("ended", result=outcome.result, error=outcome.error)
+        journal.close()
+        for what in ("stop", "regroup"):
+            self.folder.granted(what)
+        with contextlib.suppress(OSError):  # whoever leads next goes by what the hosts have
+            self.carrier.push()
+        result = HANDED_OVER if outcome.result == LEASE_LOST else outcome.result
+        crew.dismiss(result, outcome.error, outcome.exit_code)

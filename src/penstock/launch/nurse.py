@@ -1,0 +1,165 @@
+"""The process that ranks are forked from: `python -m penstock.launch.nurse FD PARENT MODULE…`.
+
+It imports what a rank imports and then waits, with one thread and no CUDA context: the two things
+that do not survive a fork. So a new rank costs a fork, and not seconds of imports. A rank runs as
+`python -m MODULE ARGS…` would, in a session of its own. Started by `nursery.py`, which says what
+the messages on FD are.
+"""
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+from penstock.launch import fence
+from penstock.meter.orphan import die_with
+
+PR_SET_NAME = 15
+_CHUNK_BYTES = 1 << 16
+
+
+class Nurse:
+    """Answers one line to each order, and one more when a rank has ended."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self.line, self.pid = line, os.getpid()
+        self.living: dict[int, int] = {}  # pid: rank
+        self.unread = b""
+        self.fence = fence.from_environment()  # of a run on several hosts
+        self.look_s = fence.LOOK_S if self.fence else None
+        # A signal is a byte on this pipe, so that one `select` waits for orders and for deaths.
+        self.awake, wake = os.pipe()
+        for end in (self.awake, wake):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+
+    def serve(self) -> None:
+        """Until the other side hangs up."""
+        while True:
+            ready, _, _ = select.select([self.line.fileno(), self.awake], [], [], self.look_s)
+            if self.fence and self.fence.passed:
+                self.kill(list(self.living.values()), signal.SIGKILL)
+            if self.awake in ready:
+                os.read(self.awake, _CHUNK_BYTES)
+                self.reap()
+            if self.line.fileno() in ready:
+                data = self.line.recv(_CHUNK_BYTES)
+                if not data:
+                    return
+                *orders, self.unread = (self.unread + data).split(b"\n")
+                for order in orders:
+                    self.obey(json.loads(order))
+
+    def obey(self, order: dict[str, Any]) -> None:
+        if "start" in order:
+            pid = os.fork()
+            if pid == 0:
+                self.become(order)
+            self.living[pid] = order["start"]
+            self.tell(started=order["start"], pid=pid)
+        else:
+            self.kill(order["kill"], order["signal"])
+
+    def kill(self, ranks: list[int], number: int) -> None:
+        """Only what was not reaped: its number cannot have gone to another process."""
+        for pid, rank in self.living.items():
+            if rank in ranks:
+                os.kill(pid, number)
+                if number == signal.SIGKILL:
+                    self._kill_with_children(pid)
+
+    def _kill_with_children(self, pid: int) -> None:
+        try:
+            os.killpg(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return  # it had no session yet, and so no children
+
+    def reap(self) -> None:
+        while self.living:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is None:
+                return
+            pid = ended.si_pid
+            self._kill_with_children(pid)  # what it left behind; while the number is still its own
+            _, status = os.waitpid(pid, 0)
+            code = os.waitstatus_to_exitcode(status)
+            self.tell(ended=self.living.pop(pid), pid=pid, code=code)
+
+    def tell(self, **facts: int) -> None:
+        self.line.sendall(json.dumps(facts).encode() + b"\n")
+
+    def become(self, order: dict[str, Any]) -> NoReturn:
+        """The new process turns into the rank."""
+        code = 1
+        try:
+            die_with(self.pid)
+            os.setsid()
+            self._forget()
+            _name(f"penstock-r{order['start']}")
+            _log_to(Path(order["logs"]), order["start"])
+            os.environ.update(order["env"], PENSTOCK_SUPERVISOR=str(self.pid))
+            sys.argv[:] = order["args"]
+            sys.modules.pop(order["args"][0], None)  # it runs as the main one; its imports stay
+            runpy.run_module(order["args"][0], run_name="__main__", alter_sys=True)
+            code = 0
+        except SystemExit as leaving:
+            code = leaving.code if isinstance(leaving.code, int) else int(bool(leaving.code))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def _forget(self) -> None:
+        """What was the nurse's own."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self.line.close()
+        os.close(self.awake)
+
+
+def _name(name: str) -> None:
+    """What `ps` and `top` call this process."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode())
+
+
+def _log_to(folder: Path, rank: int) -> None:
+    """`rank-0.out` and `rank-0.err`; a rank started again in the same attempt writes on."""
+    for number, ending in ((1, "out"), (2, "err")):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        file = os.open(folder / f"rank-{rank}.{ending}", flags, 0o644)
+        os.dup2(file, number)
+        os.close(file)
+
+
+def main(line: socket.socket, parent: int, modules: list[str]) -> None:
+    die_with(parent)
+    # Stops are the supervisor's to handle; a terminal or a scheduler signals the whole group.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    for module in modules:
+        importlib.import_module(module)
+    torch = sys.modules.get("torch")
+    assert torch is None or not torch.cuda.is_initialized(), "a fork would have no GPU"
+    gc.collect()
+    gc.freeze()  # a collection in a rank must not copy the pages that it shares
+    nurse = Nurse(line)
+    nurse.tell(ready=os.getpid())
+    nurse.serve()
+
+
+if __name__ == "__main__":
+    main(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), sys.argv[3:])
+    os._exit(0)  # the ranks that are left go with it

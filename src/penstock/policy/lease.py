@@ -1,0 +1,52 @@
+"""Who may lead a run of several hosts: a lease with a number, held by beating.
+
+The holder of the highest number leads for as long as it beats. Clocks of hosts are never compared:
+each measures on its own, from moments of its own. The holder counts from *before* it sent the beat
+that succeeded, the others from *after* they first saw it; so their `DEAD_S` always ends later than
+its `FENCED_S`, and what lies between is the time it has to end its ranks.
+"""
+
+from dataclasses import dataclass
+
+BEAT_S = 2.0  # between two beats
+FENCED_S = 6.0  # a holder whose last good beat began so long ago leads no more
+DEAD_S = 10.0  # a beat that others have seen unchanged for so long is of a dead holder
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What one host has seen of the lease."""
+
+    number: int = 0  # of the newest record; 0 when there is none
+    beat: str = ""  # what its holder last wrote
+    since_s: float = 0.0  # when this host first saw that
+
+
+def see(
+    watch: Watch, number: int, beat: str, released: bool, now_s: float
+) -> tuple[Watch, int | None]:
+    """Look again: what is known now, and the number that may be taken, if one may."""
+    if number == 0:
+        return Watch(0, "", now_s), 1
+    if (number, beat) != (watch.number, watch.beat):
+        watch = Watch(number, beat, now_s)
+    if released or now_s - watch.since_s >= DEAD_S:
+        return watch, number + 1
+    return watch, None
+
+
+def goes_on_s(left_s: float, over: bool, there: int, hosts: int) -> float:
+    """How long a holder may go on leading `there` of the `hosts` of a run, itself included.
+
+    With all of them at its side nobody is left who would take its lease, and it need not be able to
+    renew it: those that follow know from it that it lives. A host that is lost ends that, on both
+    sides of the cut.
+    """
+    if over:
+        return 0.0
+    return FENCED_S if there >= hosts and left_s < FENCED_S else left_s
+
+
+def left_s(began_s: float, now_s: float) -> float:
+    """How long a holder may still lead whose last good beat was sent at `began_s`."""
+    return FENCED_S - (now_s - began_s)

@@ -1,0 +1,31 @@
+"""What to do while a run is asked to stop: let it save, end it at once, or end it unsaved.
+
+A notice of preemption (SIGTERM) leaves a grace, after which the machine is gone anyway. A person
+who asks has all the time that the save takes, and can ask twice.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Action = Literal["wait", "end", "kill"]
+
+# What ending processes and writing the last records takes; it has to fit into the grace as well.
+LAST_S = 1.0
+
+
+@dataclass(frozen=True)
+class State:
+    """A run that was asked to stop."""
+
+    asked_s: float  # on a clock that never jumps
+    grace_s: float | None  # None: whoever asked waits
+    begun: bool  # whether this attempt has begun a step: before that there is nothing to save
+
+
+def decide(state: State, now_s: float) -> Action:
+    """`wait` for the ranks to save; `end` them, nothing is lost; `kill` them, the grace is over."""
+    if not state.begun:
+        return "end"
+    if state.grace_s is None or now_s - state.asked_s < max(state.grace_s - LAST_S, 0.0):
+        return "wait"
+    return "kill"

@@ -1,0 +1,90 @@
+"""Leaving out what fails by its own fault: a node, or one accelerator of it, after two strikes.
+
+What was told before (a host with notice of preemption), what the run file asks for (a layout that
+does not fit) and what a signal did to one process say nothing about the hardware.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Kind = Literal["lost", "rank", "differs"]
+
+STRIKES = 2
+# A host that was cut off once a month is not a bad host.
+FORGIVEN_S = 24 * 3600.0
+
+# How drivers and collectives tell that the device itself is at fault.
+_DEVICE = re.compile(
+    r"uncorrectable|ECC error|NVLink|Xid|hardware error|device-side .*unavailable|"
+    r"GPU (has fallen off|is lost)|cudaErrorDevicesUnavailable|unspecified launch failure|"
+    r"CUDA error: (an illegal instruction|misaligned address|hardware stack)",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A node, or one accelerator of it."""
+
+    node: str
+    accelerator: int | None = None
+
+    def __str__(self) -> str:
+        which = "" if self.accelerator is None else f", accelerator {self.accelerator}"
+        return f"{self.node}{which}"
+
+
+@dataclass(frozen=True)
+class Strike:
+    part: Part
+    t_s: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class State:
+    strikes: tuple[Strike, ...] = ()
+    out: tuple[Part, ...] = ()  # left out for the rest of the run
+
+    def node_out(self, node: str) -> bool:
+        return Part(node) in self.out
+
+    def usable(self, node: str, accelerators: int) -> list[int]:
+        """The accelerators of a node that may work; none of a node that is left out."""
+        if self.node_out(node):
+            return []
+        return [a for a in range(accelerators) if Part(node, a) not in self.out]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something failed. `lost`: the whole host went without a word."""
+
+    node: str
+    accelerator: int | None  # None: one of them
+    reason: str
+    t_s: float
+    kind: Kind
+
+
+def part_at_fault(fault: Fault) -> Part | None:
+    """What the fault counts against; None when it says nothing about the hardware."""
+    if fault.kind == "lost":
+        return Part(fault.node)
+    if fault.kind == "differs" or _DEVICE.search(fault.reason):
+        return Part(fault.node, fault.accelerator)
+    return None
+
+
+def decide(state: State, fault: Fault) -> tuple[State, Part | None]:
+    """The strikes after this fault, and what is left out from now on, if anything is."""
+    part = part_at_fault(fault)
+    if part is None:
+        return state, None
+    kept = tuple(s for s in state.strikes if fault.t_s - s.t_s < FORGIVEN_S)
+    strikes = (*kept, Strike(part, fault.t_s, fault.reason))
+    state = replace(state, strikes=strikes)
+    if part in state.out or sum(s.part == part for s in strikes) < STRIKES:
+        return state, None
+    return replace(state, out=(*state.out, part)), part

@@ -1,0 +1,168 @@
+"""Live mode: which replicas make up the next generation, who gives its state and who takes it.
+
+A generation is a set of replicas that exchange gradients. The supervisor is the quorum: it alone
+makes generations, so that there is never a doubt about which one is the last. What the members of
+one tell each other when they meet decides who is healed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+# Breaks in a row, with no step between them and nobody dead, before the attempt is ended: the
+# network is there for some pairs of replicas only, and no generation would ever get anywhere.
+BREAKS = 3
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a replica says of itself when a generation meets."""
+
+    step: int = 0  # the last one that it passed
+    whole: bool = False  # it has a state: it is not new, and was not cut off while it was healed
+
+
+@dataclass(frozen=True)
+class Healing:
+    """Who gives its state to whom. `load`: nobody has one, so the donor gets it from storage."""
+
+    donor: int
+    healed: tuple[int, ...]
+    load: bool = False
+
+
+def healing(standings: Mapping[int, Standing]) -> Healing:
+    """A step that one replica passed is done, whoever else missed the end of it: the furthest wins.
+
+    At the start of a run nobody has a state: one replica loads it, and the others are healed as any
+    other that is new. So they begin as equals, whatever they are made from.
+    """
+    whole = {number: standing.step for number, standing in standings.items() if standing.whole}
+    donor = min(whole or standings, key=lambda n: (-whole.get(n, 0), n))
+    equal = {n for n, step in whole.items() if step == whole[donor]} | {donor}
+    return Healing(donor, tuple(sorted(standings.keys() - equal)), load=not whole)
+
+
+@dataclass(frozen=True)
+class Replica:
+    life: int = 0  # how often it was started again
+    fruitless: int = 0  # lives in a row in which it passed no step
+    up: bool = True  # its processes run, as far as anybody knows
+    member: bool = True
+
+
+@dataclass(frozen=True)
+class State:
+    allowed: int  # guard.restarts: fruitless lives in a row
+    replicas: tuple[Replica, ...]
+    generation: int = 0
+    breaks: int = 0  # in a row
+    step: int = -1  # passed when it last broke
+
+    @classmethod
+    def new(cls, replicas: int, allowed: int) -> "State":
+        return cls(allowed, (Replica(),) * replicas)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        return tuple(n for n, replica in enumerate(self.replicas) if replica.member)
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A rank of the replica died."""
+
+    replica: int
+    passed: bool = False  # this life of it passed a step
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A replica that was started again can take a state."""
+
+    replica: int
+    life: int
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A member could not reach another, and everybody lives."""
+
+    generation: int
+    step: int  # the furthest that any of them passed
+
+
+@dataclass(frozen=True)
+class Form:
+    number: int
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Start:
+    replica: int
+    life: int
+
+
+@dataclass(frozen=True)
+class LeaveOut:
+    """Started often enough: the others go on without it."""
+
+    replica: int
+
+
+@dataclass(frozen=True)
+class End:
+    """Nobody is left to go on, or nobody gets anywhere: the attempt is over."""
+
+    why: str
+
+
+Event = Lost | Ready | Broken
+Action = Form | Start | LeaveOut | End
+
+
+def decide(state: State, event: Event) -> tuple[State, tuple[Action, ...]]:
+    match event:
+        case Lost(replica, passed):
+            return _lost(state, replica, passed)
+        case Ready(replica, life):
+            known = state.replicas[replica]
+            if known.member or not known.up or known.life != life:
+                return state, ()  # the word of a life that is over
+            return _form(_with(state, replica, replace(known, member=True)))
+        case Broken(generation, step):
+            if generation != state.generation:
+                return state, ()  # a newer one is on its way already
+            breaks = 1 if step > state.step else state.breaks + 1
+            after = replace(state, breaks=breaks, step=max(step, state.step))
+            if breaks > BREAKS:
+                return after, (End(f"the replicas lost each other {breaks} times in a row"),)
+            return _form(after)
+
+
+def _lost(state: State, number: int, passed: bool) -> tuple[State, tuple[Action, ...]]:
+    before = state.replicas[number]
+    if not before.up:
+        return state, ()
+    fruitless = 0 if passed else before.fruitless + 1
+    again = fruitless <= state.allowed
+    after = Replica(before.life + 1, fruitless, up=again, member=False)
+    state = _with(state, number, after)
+    if not state.members:
+        return state, (End("no replica is left"),)
+    actions: tuple[Action, ...] = (Start(number, after.life) if again else LeaveOut(number),)
+    if before.member:
+        state, formed = _form(state)
+        actions = (*formed, *actions)
+    return state, actions
+
+
+def _form(state: State) -> tuple[State, tuple[Action, ...]]:
+    after = replace(state, generation=state.generation + 1)
+    return after, (Form(after.generation, after.members),)
+
+
+def _with(state: State, number: int, replica: Replica) -> State:
+    replicas = list(state.replicas)
+    replicas[number] = replica
+    return replace(state, replicas=tuple(replicas))

@@ -1,0 +1,24 @@
+"""A layout that was asked for, on fewer or more ranks than it was asked for.
+
+Ways that the model was cut by (tensor, pipeline, context) stay, since it may fit no other way;
+replicas go first, then shards, and with those the ways that experts are spread over them. The
+global batch does not follow from any of these, so what is computed stays the same.
+"""
+
+from collections.abc import Mapping
+from math import gcd
+
+WAYS = ("replicate", "shard", "tensor", "pipeline", "context", "expert")
+
+
+def fitted(asked: Mapping[str, int], ranks: int) -> dict[str, int] | None:
+    """`asked` on at most `ranks` ranks; None where not even one replica of one shard fits."""
+    sizes = {name: max(1, asked.get(name) or 1) for name in WAYS}
+    data = ranks // (sizes["tensor"] * sizes["pipeline"] * sizes["context"])
+    if data < 1:
+        return None
+    # As sharded as it was, where that can be: it may need the room. Fewer shards only where there
+    # are fewer ranks than shards.
+    shard = min(sizes["shard"], data)
+    expert = gcd(sizes["expert"], shard * sizes["tensor"] * sizes["context"])
+    return sizes | {"shard": shard, "replicate": data // shard, "expert": expert}

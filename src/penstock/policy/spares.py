@@ -1,0 +1,57 @@
+"""Which hosts work and which wait as spares."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host that is there, in the order they came."""
+
+    node: str
+    slots: int  # ranks that it can run
+    working: bool = False  # has ranks of the present attempt
+    leaving: bool = False  # has notice of preemption
+    left_out: bool = False  # in quarantine
+    spoiled: bool = False  # works on an accelerator that is in quarantine
+
+    @property
+    def fit(self) -> bool:
+        return self.slots > 0 and not self.leaving and not self.left_out
+
+
+def choose(hosts: Sequence[Host], nodes: int, first: str) -> list[str]:
+    """The hosts of the next attempt, `nodes` of them at the most.
+
+    `first`, the host of the supervisor, comes first where it can: rank 0 is then beside it. Those
+    that work already stay before those that wait; what they hold in memory need not travel.
+    """
+    fit = [host for host in hosts if host.fit]
+    fit.sort(key=lambda host: (host.node != first, not host.working))  # stable: as they came
+    return [host.node for host in fit[:nodes]]
+
+
+def change(hosts: Sequence[Host], nodes: int) -> str:
+    """Why the present attempt should save and start again on other hosts; "" when it should not."""
+    working = [host for host in hosts if host.working]
+    leaving = [host.node for host in working if host.leaving]
+    if leaving:
+        return f"{_named(leaving)} must leave"
+    out = [host.node for host in working if host.left_out or host.spoiled]
+    waiting = [host.node for host in hosts if host.fit and not host.working]
+    if out and any(host.fit for host in hosts):
+        return f"{_named(out)} is left out"
+    room = max(0, nodes - len(working))
+    if waiting[:room]:
+        return f"{_named(waiting[:room])} came"
+    return ""
+
+
+def enough(hosts: Sequence[Host], nodes: int, waited_s: float, wait_s: float) -> bool:
+    """Begin now? With all that were asked for, or after the wait with what is there."""
+    fit = sum(host.fit for host in hosts)
+    return fit >= nodes or (fit > 0 and waited_s >= wait_s)
+
+
+def _named(nodes: Sequence[str]) -> str:
+    return " and ".join([", ".join(nodes[:-1]), nodes[-1]]) if nodes[1:] else nodes[0]

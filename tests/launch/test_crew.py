@@ -1,0 +1,401 @@
+"""Hosts under one leader: who works, who waits, who is lost. Processes are only played."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import PenstockError
+from penstock.launch.agent import Agent, End
+from penstock.launch.crew import Crew, Planned
+from penstock.launch.fence import Fence
+from penstock.launch.lease import Record
+from penstock.launch.link import connect
+from penstock.launch.roster import LOST_CODE, LeaseLost, Member
+from penstock.ledger.journal import Journal, SupervisorJournal
+from penstock.ledger.readers import Event, read_events
+from penstock.ledger.records import SUPERVISOR
+from penstock.plan.layout import Layout
+from penstock.policy.lease import FENCED_S
+from penstock.run.folder import RunFolder
+
+LIMIT_S = 60.0
+SECRET = "known"
+
+
+class Played:
+    """A nursery whose processes are only names."""
+
+    ready, lost = True, False
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        self.started: dict[int, dict[str, str]] = {}
+        self._codes: dict[int, int | None] = {}
+        self.signals: list[tuple[list[int], int]] = []
+
+    def fileno(self) -> int:
+        return self._read
+
+    def start(self, rank: int, env: dict[str, str], args: object, logs: Path) -> int:
+        self.started[rank] = env
+        self._codes[rank] = None
+        return 1000 + rank
+
+    def codes(self) -> dict[int, int | None]:
+        return dict(self._codes)
+
+    def pids(self) -> dict[int, int]:
+        return {rank: 1000 + rank for rank, code in self._codes.items() if code is None}
+
+    def stopped(self) -> set[int]:
+        return set()
+
+    def wait(self, timeout_s: float) -> None:
+        pass
+
+    def kill(self, ranks: list[int], number: int = 9) -> None:
+        self.signals.append((list(ranks), number))
+        if number == 9:
+            self._codes |= {r: -9 for r in ranks if self._codes.get(r, 0) is None}
+
+    def end(self, ranks: list[int] | None = None) -> None:
+        self.kill(list(self._codes) if ranks is None else ranks)
+
+    def ends(self, rank: int, code: int) -> None:
+        self._codes[rank] = code
+
+
+@dataclass
+class Held:
+    """A lease that lasts as long as the test says."""
+
+    record: Record = field(default_factory=lambda: Record(1, "a", ("127.0.0.1",), 0, SECRET))
+    left: float = FENCED_S
+    over: bool = False
+
+    def left_s(self) -> float:
+        return self.left
+
+
+@dataclass
+class Told:
+    leaving: bool = False
+    stopping: bool = False
+
+
+@dataclass
+class Follower:
+    node: str
+    nursery: Played
+    agent: Agent
+    told: Told
+    ended: list[End | None] = field(default_factory=list)
+
+
+class Stage:
+    """A crew that listens, and hosts that follow it."""
+
+    def __init__(self, folder: Path, nodes: int) -> None:
+        self.root = folder
+        self.folder = RunFolder(folder / "a" / "run")
+        self.folder.make()
+        self.folder.run_file.write_text("name = 'run'")
+        self.journal = SupervisorJournal(self.folder.journal)
+        self.nursery, self.lease = Played(), Held()
+        self.plans: list[list[int]] = []
+        self.least = 0  # ranks that the model needs
+        self.crew = Crew(
+            folder=self.folder,
+            me=Member("a", 2, "2 cores", shelf=1),
+            nursery=self.nursery,  # type: ignore[arg-type]
+            lease=self.lease,  # type: ignore[arg-type]
+            fence=Fence(folder / "fence"),
+            journal=self.journal,
+            told=lambda words: None,
+            nodes=nodes,
+            wait_s=LIMIT_S,
+            plan_for=self._plan,
+            refuses=lambda hello: "too old" if hello.get("old") else "",
+        )
+        self.server = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self._listen, daemon=True).start()
+        self.followers: list[Follower] = []
+
+    def _plan(self, slots: list[int]) -> Planned:
+        if sum(slots) < self.least:
+            raise PenstockError("it does not fit")
+        self.plans.append(slots)
+        return Planned(Layout(replicate=sum(slots)), {"layout": {}, "for": slots})
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                sock, _ = self.server.accept()
+            except OSError:
+                return
+            self.crew.greet(sock, SECRET)
+
+    def follow(self, node: str, slots: int = 2, **more: Any) -> Follower:
+        before = len(self.events("host_came"))
+        hello = {"node": node, "slots": slots, "machine": "2 cores", "shelf": 2} | more
+        link = connect(("127.0.0.1",), self.server.getsockname()[1], SECRET, hello)
+        assert link is not None
+        folder, nursery = RunFolder(self.root / node / "run"), Played()
+        folder.make()
+        fence = Fence(self.root / f"fence-{node}")
+        fence.move(time.monotonic() + LIMIT_S)
+        agent = Agent(folder, link, nursery, fence)  # type: ignore[arg-type]
+        follower = Follower(node, nursery, agent, Told())
+        run = threading.Thread(
+            target=lambda: follower.ended.append(agent.follow(follower.told)), daemon=True
+        )
+        run.start()
+        self.followers.append(follower)
+        self.until(lambda: more.get("old") or len(self.events("host_came")) > before)
+        return follower
+
+    def until(self, true: Callable[[], object]) -> None:
+        deadline = time.monotonic() + LIMIT_S
+        while not true():
+            assert time.monotonic() < deadline, "nothing happened"
+            time.sleep(0.005)
+
+    def begin(self, attempt: int) -> int:
+        ranks = self.crew.muster(attempt)
+        for rank in range(ranks):
+            env = {"RANK": str(rank), "HOME": "/root", "PENSTOCK_ATTEMPT": "x"}
+            self.crew.start(rank, env, ("module", "there", str(attempt)), Path("logs"))
+        return ranks
+
+    def events(self, kind: str) -> list[Event]:
+        return [e for e in read_events(self.folder.journal / SUPERVISOR) if e.kind == kind]
+
+    def close(self) -> None:
+        self.server.close()
+        self.crew.dismiss("done")
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Stage]]:
+    monkeypatch.setenv("PENSTOCK_MEMORY", str(tmp_path / "memory"))
+    made: list[Stage] = []
+
+    def make(nodes: int) -> Stage:
+        made.append(Stage(tmp_path, nodes))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_ranks_are_started_where_they_belong(stage: Callable[[int], Stage]) -> None:
+    on = stage(2)
+    b = on.follow("b")
+    on.crew.gather()
+    assert on.begin(0) == 4
+    on.until(lambda: set(b.nursery.started) == {2, 3})
+    assert set(on.nursery.started) == {0, 1}
+    env = b.nursery.started[3]
+    assert env["LOCAL_RANK"] == "1"
+    assert env["PENSTOCK_HOST_RANK"] == "1"
+    assert env["MASTER_ADDR"] == "127.0.0.1"
+    assert env["PENSTOCK_SHELVES"].count(",") == 1
+    assert "HOME" not in env  # each host has its own
+    assert b.agent.folder.plan_file.read_text() == on.folder.plan_file.read_text()
+    assert on.crew.codes() == dict.fromkeys(range(4))
+    on.until(lambda: set(on.crew.pids()) == {0, 1, 2, 3})
+
+
+def test_how_a_rank_ended_is_known_with_its_last_word(stage: Callable[[int], Stage]) -> None:
+    on = stage(2)
+    b = on.follow("b")
+    on.begin(0)
+    on.until(lambda: 3 in b.nursery.started)
+    journal = Journal(b.agent.folder.journal, 0, range(3, 4))
+    journal.event("end", result="failed", error="why")
+    b.nursery.ends(3, 1)
+    on.until(lambda: on.crew.codes()[3] == 1)
+    [event] = read_events(on.folder.journal / "a0000-r00003.events")
+    assert event.payload["error"] == "why"
+
+
+def test_ends_of_an_attempt_that_is_over_are_not_those_of_the_next(
+    stage: Callable[[int], Stage],
+) -> None:
+    on = stage(2)
+    b = on.follow("b")
+    on.begin(0)
+    on.until(lambda: 3 in b.nursery.started)
+    on.crew.end()
+    assert on.crew.codes() == dict.fromkeys(range(4), -9)
+    for attempt in range(1, 6):
+        b.nursery.started.clear()
+        on.begin(attempt)
+        on.until(lambda: 3 in b.nursery.started)
+        assert on.crew.codes() == dict.fromkeys(range(4))
+        on.crew.end()
+    on.crew.kill([0, 3], 10)
+    on.until(lambda: ([3], 10) in b.nursery.signals)
+
+
+def test_a_host_that_is_lost_takes_its_ranks_along_and_is_blamed(
+    stage: Callable[[int], Stage],
+) -> None:
+    on = stage(2)
+    b = on.follow("b")
+    on.begin(0)
+    b.agent.link.close()
+    on.until(lambda: on.crew.codes()[2] == LOST_CODE)
+    assert on.crew.codes() == {0: None, 1: None, 2: LOST_CODE, 3: LOST_CODE}
+    assert "host b was lost" in on.crew.why(2)
+    assert on.crew.why(0) == ""
+    assert on.begin(1) == 2  # on what is left
+    assert on.plans == [[2, 2], [2]]
+    assert on.crew.change() == ""
+
+    b = on.follow("b")
+    assert on.crew.change() == "b came"
+    on.begin(2)
+    b.agent.link.close()
+    on.until(lambda: on.crew.codes() and on.events("quarantined"))
+    b = on.follow("b")  # a third time it only looks on
+    assert on.crew.change() == ""
+    assert on.begin(3) == 2
+
+
+def test_a_silent_host_is_lost(
+    stage: Callable[[int], Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on = stage(2)
+    b = on.follow("b")
+    on.begin(0)
+    monkeypatch.setattr("penstock.launch.roster.LOST_S", 0.3)
+    b.agent.link.send = lambda message: None  # type: ignore[method-assign]
+    on.until(lambda: on.crew.codes()[2] == LOST_CODE)
+    assert "no beat" in on.crew.why(2)
+
+
+def test_a_host_with_notice_leaves_without_blame(stage: Callable[[int], Stage]) -> None:
+    on = stage(2)
+    b = on.follow("b")
+    on.begin(0)
+    b.told.leaving = True
+    on.until(lambda: on.crew.change() == "b must leave")
+    on.crew.end()
+    assert on.begin(1) == 2
+    on.until(lambda: b.ended)
+    assert b.ended == [End("left")]
+    assert not on.events("strike")
+    assert not on.events("host_lost")
+
+
+def test_a_host_beyond_those_asked_for_waits_and_takes_a_place(
+    stage: Callable[[int], Stage],
+) -> None:
+    on = stage(2)
+    b, c = on.follow("b"), on.follow("c")
+    assert on.begin(0) == 4
+    assert on.crew.change() == ""
+    assert not c.nursery.started
+    b.agent.link.close()
+    on.until(lambda: on.crew.codes()[2] == LOST_CODE)
+    assert on.begin(1) == 4
+    on.until(lambda: set(c.nursery.started) == {2, 3})
+
+
+def test_where_the_model_does_not_fit_on_what_is_there_more_is_waited_for(
+    stage: Callable[[int], Stage],
+) -> None:
+    on = stage(2)
+    on.least = 4
+    with pytest.raises(PenstockError, match="does not fit"):
+        on.crew.muster(0, stopping=lambda: True)
+    later = threading.Timer(0.2, on.follow, ("b",))
+    later.start()
+    assert on.crew.muster(0) == 4
+    on.least = 5  # more than all that were asked for have
+    with pytest.raises(PenstockError, match="does not fit"):
+        on.crew.muster(1)
+    later.join()
+
+
+def test_a_host_that_does_not_fit_is_told_why(stage: Callable[[int], Stage]) -> None:
+    on = stage(2)
+    b = on.follow("b", old=True)
+    on.until(lambda: b.ended)
+    assert b.ended == [End("refused", "too old", 1)]
+    assert set(on.crew.members) == {"a"}
+
+
+def test_alone_a_lease_that_runs_out_ends_everything(stage: Callable[[int], Stage]) -> None:
+    on = stage(2)
+    on.begin(0)
+    on.lease.left = 0.0
+    with pytest.raises(LeaseLost):
+        on.crew.codes()
+    on.crew.end()  # its ranks can still be ended
+    assert on.nursery.codes() == {0: -9, 1: -9}
+
+
+def test_with_every_host_at_its_side_an_outage_of_the_place_ends_nothing(
+    stage: Callable[[int], Stage],
+) -> None:
+    on = stage(2)
+    b = on.follow("b")
+    on.begin(0)
+    on.lease.left = -100.0
+    assert set(on.crew.codes().values()) == {None}
+    b.agent.link.close()  # now there is one that could lead elsewhere
+    with pytest.raises(LeaseLost):
+        on.until(lambda: on.crew.codes() is None)
+
+
+def test_a_higher_number_ends_it_whoever_follows(stage: Callable[[int], Stage]) -> None:
+    on = stage(2)
+    on.follow("b")
+    on.begin(0)
+    on.lease.over = True
+    with pytest.raises(LeaseLost):
+        on.crew.codes()
+
+
+def test_what_people_ask_on_another_host_is_passed_on(stage: Callable[[int], Stage]) -> None:
+    on = stage(2)
+    b = on.follow("b")
+    b.agent.folder.wish("save")
+    on.until(lambda: on.crew.asked == {"save"})
+    assert not b.agent.folder.wishes()["save"]
+    b.told.stopping = True
+    on.until(lambda: on.crew.asked == {"save", "stop"})
+
+
+def test_signs_of_life_of_other_hosts_are_seen_here(stage: Callable[[int], Stage]) -> None:
+    from penstock.guard import pulse
+
+    on = stage(2)
+    b = on.follow("b")
+    on.begin(4)
+    on.until(lambda: 3 in b.nursery.started)
+    beating = pulse.Pulse(b.agent.folder.scratch, 3, 4)
+    beating.at("forward", 17)
+    on.until(lambda: (beat := pulse.read(on.folder.scratch, 3)) and beat.step == 17)
+    beat = pulse.read(on.folder.scratch, 3)
+    assert beat is not None
+    assert (beat.attempt, beat.phase) == (4, "forward")
+    assert abs(time.monotonic() - beat.t_mono) < LIMIT_S
+
+
+def test_the_end_is_told_to_all(stage: Callable[[int], Stage]) -> None:
+    on = stage(3)
+    followers = [on.follow("b"), on.follow("c")]
+    on.crew.dismiss("done")
+    on.until(lambda: all(f.ended for f in followers))
+    assert [f.ended for f in followers] == [[End("done")]] * 2

@@ -1,0 +1,99 @@
+"""A run on two hosts that come, leave and die: here two groups of processes on one machine."""
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hosts_lab import Lab
+from penstock.ledger.readers import read_events
+from penstock.ledger.records import file_name
+
+MakeFile = Callable[..., Path]
+
+
+@pytest.fixture(
+    params=["a folder each", pytest.param("one folder", marks=pytest.mark.slow)],
+)
+def lab(request: pytest.FixtureRequest, tmp_path: Path, run_file: MakeFile) -> Iterator[Lab]:
+    own = request.param == "a folder each"
+    file = run_file(
+        "two",
+        **{
+            "cluster.nodes": 2,
+            "cluster.accelerators": 1,
+            "cluster.wait": "60 s",
+            "train.steps": 100_000,
+            "evaluate.every": "never",
+            "guard.checkpoint": "50 steps",
+            "guard.durable": str(tmp_path / "durable") if own else None,
+        },
+    )
+    found = Lab(tmp_path, file, "two", own_folders=own)
+    yield found
+    found.close()
+
+
+def test_hosts_find_each_other_and_go_on_without_those_that_are_lost(lab: Lab) -> None:
+    lab.start("a")
+    lab.start("b")
+    attempt = lab.until_on("a", "b")
+    head = lab.leader()
+    other = "b" if head == "a" else "a"
+
+    lab.kill(other)
+    attempt = lab.until_on(head, after=attempt)
+    [lost] = lab.events("host_lost")
+    assert lost.payload["node"] == other
+    [fault] = lab.events("fault")
+    assert f"host {other} was lost" in str(fault.payload["reason"])
+
+    lab.start(other)
+    attempt = lab.until_on("a", "b", after=attempt)
+
+    lab.signal(other, signal.SIGTERM)  # notice: it is to go
+    attempt = lab.until_on(head, after=attempt)
+    assert lab.ends(other) == 0
+    assert len(lab.events("fault")) == 1  # nothing was lost by that
+
+    lab.start(other)
+    attempt = lab.until_on("a", "b", after=attempt)
+
+    lab.kill(head)
+    attempt = lab.until_on(other, after=attempt)
+    assert lab.leader() == other
+
+    lab.signal(other, signal.SIGINT)  # a person: the run is to stop
+    assert lab.ends(other) == 0
+    [ended] = lab.events("ended")
+    assert ended.payload["result"] == "stopped"
+    attempts = [e.attempt for e in lab.events("mustered")]
+    assert attempts == sorted(set(attempts))
+
+
+@pytest.mark.slow
+def test_a_leader_that_is_stopped_has_no_ranks_when_another_leads(lab: Lab) -> None:
+    """Nobody of it is awake to end them; when it wakes up, it follows."""
+    for host in "ab":
+        lab.start(host)
+    attempt = lab.until_on("a", "b")
+    head = lab.leader()
+    other = "b" if head == "a" else "a"
+    [start] = [
+        event
+        for event in read_events(
+            lab.run_folder(head).journal / file_name(attempt, range(1), "events")
+        )
+        if event.kind == "start"
+    ]
+    pid = int(str(start.payload["pid"]))
+    lab.signal(head, signal.SIGSTOP)
+    lab.until(lambda: lab.events("took_over"), "another host leads")
+    assert not Path(f"/proc/{pid}").exists()
+    attempt = lab.until_on(other, after=attempt)
+    lab.signal(head, signal.SIGCONT)
+    lab.until_on("a", "b", after=attempt)
+    assert lab.leader() == other
+    lab.signal(other, signal.SIGINT)
+    assert [lab.ends(host) for host in "ab"] == [0, 0], str(lab)

@@ -1,0 +1,130 @@
+"""Ranks that hang or hold the others up: seen by their pulses, named, and got over."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_launch_runs import OWN_FIELDS, go
+
+from penstock.errors import RunFailed
+from penstock.guard.trap import Trap, arm
+from penstock.launch.listener import Listener
+from penstock.ledger.readers import Event, read_events
+from penstock.policy import hang
+from penstock.policy.straggler import Change
+from penstock.run.folder import RunFolder
+from penstock.run.load import load
+
+MakeFile = Callable[..., Path]
+FIELDS = {
+    "train.steps": 30,
+    "guard.checkpoint": "10 steps",
+    "guard.timeout": "120 s",
+    "evaluate.every": "never",
+    "cluster.accelerators": 2,
+}
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hang, "FLOOR_S", 3.0)
+
+
+def supervised(folder: RunFolder, kind: str) -> list[Event]:
+    return [e for e in read_events(folder.journal / "supervisor.events") if e.kind == kind]
+
+
+@pytest.mark.parametrize("phase", ["forward", "warm_up", "save"])
+@pytest.mark.usefixtures("impatient")
+def test_a_stopped_rank_is_named_with_every_stack_and_the_run_goes_on(
+    phase: str, run_file: MakeFile
+) -> None:
+    calm = go(run_file("calm", **FIELDS))
+    path = run_file("stopped", **FIELDS)
+    folder = RunFolder(load(path).folder)
+    step = {"forward": 14, "warm_up": 0, "save": 20}[phase]
+    arm(folder.traps, Trap("t", "stop", phase, rank=1, step=step))
+    report = go(path)
+    assert report["status"] == "done"
+    assert report["weights_hash"] == calm["weights_hash"]
+    first = supervised(folder, "hang")[0].payload
+    assert (first["rank"], first["phase"], first["step"]) == (1, phase, step)
+    assert "stopped by a signal" in str(first["why"])
+    logs = folder.logs / "attempt-0"
+    assert "most recent call first" in (logs / "rank-0.stack").read_text()
+    assert (logs / "rank-1.stack").read_text() == "no answer\n"  # it cannot
+    fault = supervised(folder, "fault")[0]
+    assert fault.payload["rank"] == 1
+    assert str(fault.payload["reason"]).startswith("hang: no sign for")
+    assert fault.t - float(str(fault.payload["since"])) >= 3.0  # from its last sign on
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_rank_that_never_comes_back_is_named_by_being_behind(run_file: MakeFile) -> None:
+    path = run_file(**FIELDS)
+    folder = RunFolder(load(path).folder)
+    arm(folder.traps, Trap("t", "sleep", "voted", rank=0, step=9, ms=600_000))
+    assert go(path)["status"] == "done"
+    first = supervised(folder, "hang")[0].payload
+    assert (first["rank"], first["phase"], first["step"]) == (0, "voted", 9)
+    assert "come further" in str(first["why"])
+    stack = (folder.logs / "attempt-0/rank-0.stack").read_text()
+    assert "trap.py" in stack  # where it sleeps
+    assert "trap.py" in str(supervised(folder, "fault")[0].payload["reason"])
+
+
+SLOW = """
+import os, time
+from torch import nn
+
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(300, 8)
+        self.head = nn.Linear(8, 300)
+
+    def forward(self, tokens):
+        time.sleep(0.06 if os.environ["RANK"] == "1" and self.training else 0.03)
+        return self.head(self.embed(tokens))
+
+def build():
+    return Own()
+"""
+
+
+class Heard(Listener):
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+
+    def straggler(self, change: Change) -> None:
+        self.changes.append(change)
+
+
+def test_a_slow_rank_is_told_once(
+    tmp_path: Path, run_file: MakeFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.launch.watcher.STEPS_S", 0.3)
+    (tmp_path / "own.py").write_text(SLOW)
+    fields: dict[str, Any] = OWN_FIELDS | FIELDS | {"model.module": f"{tmp_path}/own.py:build"}
+    listener = Heard()
+    report = go(run_file(**fields | {"train.steps": 60}), listener=listener)
+    events = supervised(RunFolder(Path(report["folder"])), "straggler")
+    first = events[0].payload
+    assert (first["rank"], first["slow"]) == (1, True)
+    assert float(str(first["factor"])) > 1.3
+    assert [c.rank for c in listener.changes] == [e.payload["rank"] for e in events]
+    assert report["stragglers"][0]["rank"] == 1
+
+
+def test_a_crash_loop_says_why_with_the_last_stack(tmp_path: Path, run_file: MakeFile) -> None:
+    path = run_file(**FIELDS | {"guard.restarts": 1})
+    folder = RunFolder(load(path).folder)
+    for name in ("first", "second"):
+        arm(folder.traps, Trap(name, "raise", "forward", rank=1, step=3))
+    with pytest.raises(RunFailed) as caught:
+        go(path)
+    message = str(caught.value)
+    assert "2 tries in a row brought no new step" in message
+    assert "drill: trap second" in message
+    assert "trap.py" in message  # the frames that led there

@@ -1,0 +1,138 @@
+"""What one host holds in memory is whole on another, or it is not believed."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from blake3 import blake3
+
+from penstock.guard.index import NAME as INDEX
+from penstock.guard.peers import Peers, sealed
+from penstock.guard.slots import Seal
+from penstock.guard.slots import sealed as whole
+from penstock.launch.shelf import Shelf
+
+PLAN = "0123456789abcdef"
+SECRET = "known"
+
+
+def entry(content: bytes) -> dict[str, object]:
+    return {"bytes": len(content), "blake3": blake3(content).hexdigest()}
+
+
+def seal(
+    memory: Path, rank: int, step: int, slot: int = 0, ranks: int = 2, mark: str = "m"
+) -> Path:
+    """A rank's files of a step, and its seal."""
+    folder = memory / "fast-0" / PLAN / f"slot-{slot}"
+    (folder / "state").mkdir(parents=True, exist_ok=True)
+    name, content = f"state/__{rank}_0.distcp", f"rank {rank} step {step}".encode() * 1000
+    (folder / name).write_bytes(content)
+    (folder / INDEX).write_bytes(b"index")
+    files = {name: entry(content), INDEX: entry(b"index")}
+    Seal("run", mark, step, rank, ranks, files, {"step": step}).write(folder)
+    return folder
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[list[tuple[Path, Peers]]]:
+    memories = [tmp_path / name for name in "abc"]
+    for memory in memories:
+        memory.mkdir()
+    shelves = [Shelf(memory, SECRET) for memory in memories]
+    where = [f"127.0.0.1:{shelf.port}" for shelf in shelves]
+    yield [(memory, Peers(where, n, SECRET)) for n, memory in enumerate(memories)]
+    for shelf in shelves:
+        shelf.close()
+
+
+def test_a_sent_slot_is_whole_on_the_next_host(hosts: list[tuple[Path, Peers]]) -> None:
+    (a, at_a), (b, _), _ = hosts
+    slot = seal(a, rank=0, step=7)
+    seal(b, rank=1, step=7)
+    assert not whole(b / "fast-0")
+    at_a.send(a, slot, ["state/__0_0.distcp"])
+    [found] = whole(b / "fast-0")
+    assert found.step == 7
+    assert not found.damage()
+
+
+def test_a_host_that_holds_nothing_fetches_the_newest_state_that_is_whole(
+    hosts: list[tuple[Path, Peers]],
+) -> None:
+    (a, _), (b, _), (c, at_c) = hosts
+    for rank, memory in ((0, a), (1, b)):
+        seal(memory, rank, step=7, slot=0)
+    seal(a, rank=0, step=9, slot=1)  # b was lost before it sealed this one
+    seal(b, rank=1, step=9, slot=1, mark="another attempt")
+    assert at_c.fetch(c) == 7
+    [found] = whole(c / "fast-0")
+    assert found.step == 7
+    assert not found.damage()
+
+
+def test_nothing_is_fetched_where_no_state_is_whole(hosts: list[tuple[Path, Peers]]) -> None:
+    (a, _), _, (c, at_c) = hosts
+    seal(a, rank=0, step=7)
+    assert at_c.fetch(c) is None
+    assert not list(sealed(c))
+
+
+def test_a_host_that_does_not_answer_holds_nothing(tmp_path: Path) -> None:
+    peers = Peers(["127.0.0.1:1", "127.0.0.1:2"], 0, SECRET)
+    assert peers.fetch(tmp_path) is None
+
+
+def test_who_does_not_know_the_secret_gets_and_changes_nothing(
+    hosts: list[tuple[Path, Peers]],
+) -> None:
+    (a, at_a), (b, _), _ = hosts
+    slot = seal(a, rank=0, step=7)
+    stranger = Peers(at_a.shelves, 0, "guessed")
+    with pytest.raises(OSError, match="403"):
+        stranger.send(a, slot, ["state/__0_0.distcp"])
+    assert not list(b.rglob("*.distcp"))
+    assert stranger.fetch(b) is None
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../outside", "fast-0/../../x", f"fast-0/{PLAN}/slot-0/../../../x", "where", "pulse-r00000"],
+)
+def test_only_files_of_slots_can_be_asked_for(path: str, hosts: list[tuple[Path, Peers]]) -> None:
+    _, at_a = hosts[0]
+    for method in ("GET", "PUT", "DELETE"):
+        with pytest.raises(OSError, match="400"):
+            at_a._ask(at_a.shelves[1], method, path, b"", {"Content-Length": "0"})
+
+
+def test_a_sender_that_dies_in_the_middle_leaves_no_seal(hosts: list[tuple[Path, Peers]]) -> None:
+    """The old seal goes first: files of two steps are never one state."""
+    (a, at_a), (b, _), _ = hosts
+    slot = seal(a, rank=0, step=7)
+    seal(b, rank=1, step=7)
+    at_a.send(a, slot, ["state/__0_0.distcp"])
+    slot = seal(a, rank=0, step=9)
+    (slot / INDEX).unlink()  # the second file to be sent fails
+    with pytest.raises(FileNotFoundError):
+        at_a.send(a, slot, ["state/__0_0.distcp"])
+    assert not whole(b / "fast-0")
+
+
+def test_a_host_without_room_refuses(
+    hosts: list[tuple[Path, Peers]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (a, at_a), (b, _), _ = hosts
+    monkeypatch.setattr("penstock.launch.shelf.free_bytes", lambda folder: 10)
+    with pytest.raises(OSError, match="507"):
+        at_a.send(a, seal(a, rank=0, step=7), ["state/__0_0.distcp"])
+    assert not list(sealed(b))
+
+
+def test_seals_are_what_a_shelf_tells_first(hosts: list[tuple[Path, Peers]]) -> None:
+    (a, at_a), *_ = hosts
+    seal(a, rank=0, step=3)
+    [[slot, told]] = json.loads(at_a._ask(at_a.shelves[0], "GET", "seals"))
+    assert slot == f"fast-0/{PLAN}/slot-0"
+    assert told["step"] == 3
