@@ -9,7 +9,7 @@ from torch import Tensor
 
 from penstock.catalog.shapes import ModelShape
 from penstock.model.moe import MoE
-from penstock.train.expert import balance_experts, mixtures
+from penstock.train.expert import Balancer, mixtures
 
 SHAPE = ModelShape(
     layers=1,
@@ -47,12 +47,18 @@ def spread(moe: MoE, x_bsd: Tensor) -> float:
     return float(moe.load.max() / moe.load.double().mean())
 
 
+def balance(mixtures: list[MoE], world_sum: Callable[[Tensor], Tensor], rate: float) -> None:
+    balancer = Balancer(mixtures, world_sum, rate)
+    balancer.exchange()
+    balancer.apply()
+
+
 def test_a_skewed_router_is_evened_out() -> None:
     moe, x_bsd = skewed()
     before = spread(moe, x_bsd)
     assert before > 2
     for _ in range(300):
-        balance_experts([moe], alone, 2e-3)
+        balance([moe], alone, 2e-3)
         after = spread(moe, x_bsd)
     assert after < 1.15
 
@@ -60,10 +66,10 @@ def test_a_skewed_router_is_evened_out() -> None:
 def test_one_step_moves_each_expert_by_the_rate_towards_the_mean() -> None:
     moe = MoE(SHAPE)
     moe.load.copy_(torch.tensor([10, 2, 6, 6, 6, 6, 12, 0]))
-    balance_experts([moe], alone, 0.5)
+    balance([moe], alone, 0.5)
     assert moe.balance.tolist() == [-0.5, 0.5, 0.0, 0.0, 0.0, 0.0, -0.5, 0.5]
     assert not moe.load.any()
-    balance_experts([moe], alone, 0.5)  # nothing was counted: nothing moves
+    balance([moe], alone, 0.5)  # nothing was counted: nothing moves
     assert moe.balance.tolist() == [-0.5, 0.5, 0.0, 0.0, 0.0, 0.0, -0.5, 0.5]
 
 
@@ -72,7 +78,7 @@ def test_loads_are_those_of_all_ranks_and_each_layer_has_its_own() -> None:
     one.load[0], other.load[1] = 8, 8
     elsewhere = torch.zeros(2, 8, dtype=torch.int64)
     elsewhere[0] = torch.tensor([0, 8, 8, 8, 8, 8, 4, 12])
-    balance_experts([one, other], lambda load_le: load_le + elsewhere, 1.0)
+    balance([one, other], lambda load_le: load_le + elsewhere, 1.0)
     assert one.balance.tolist() == [0, 0, 0, 0, 0, 0, 1, -1]
     assert other.balance.tolist() == [1, -1, 1, 1, 1, 1, 1, 1]
 
@@ -82,7 +88,7 @@ def test_a_model_without_experts_has_nothing_to_balance() -> None:
         raise AssertionError("ranks of dense stages would wait for nobody")
 
     assert mixtures([torch.nn.Linear(2, 2)]) == []
-    balance_experts([], never, 1.0)
+    balance([], never, 1.0)
 
 
 def travels(cases: list[list[list[int]]]) -> list[tuple[list[float], list[float], list[float]]]:

@@ -12,6 +12,8 @@ from penstock.ledger.readers import Event, read_events
 from penstock.ledger.records import SUPERVISOR, JournalFile, journal_files
 from penstock.ledger.steps import LeastExchange, Steps, read_columns
 
+MOST_RANKS = 10**7  # a number beyond it in a damaged line is not a rank
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -24,6 +26,15 @@ class Fault:
     reason: str
 
 
+@dataclass(frozen=True)
+class Loss:
+    """Ranks that an attempt lost and went on without; each is there again with its next `ready`."""
+
+    t: float
+    attempt: int
+    ranks: range
+
+
 @dataclass
 class Attempt:
     """What the ranks of one attempt wrote. Steps stay on disk: a long run's may not fit here."""
@@ -33,6 +44,7 @@ class Attempt:
     highest: int = -1  # the highest step that it finished itself
     events: list[Event] = field(default_factory=list)
     step_files: list[JournalFile] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
     least: LeastExchange = field(default_factory=LeastExchange)
     launched: float | None = None
     first: float = float("inf")  # of all that it wrote
@@ -45,7 +57,8 @@ class Attempt:
 
     def ranges(self) -> list[range]:
         """The ranges of ranks that it wrote for."""
-        return [e.ranks for e in self.events] + [file.ranks for file in self.step_files]
+        wrote = [e.ranks for e in self.events] + [file.ranks for file in self.step_files]
+        return wrote + [loss.ranks for loss in self.losses]
 
     def steps(self, file: JournalFile) -> Steps:
         """The steps of one of its files."""
@@ -82,6 +95,7 @@ class _Draft:
     ranks: int = 0
     launched: dict[int, float] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
     ended: Event | None = None
     last: float = float("-inf")
     attempts: list[Attempt] = field(default_factory=list)
@@ -103,6 +117,7 @@ def read_history(
         owner = _owner(attempt, drafts)
         owner.attempts.append(attempt)
         attempt.launched = owner.launched.get(attempt.number)
+        attempt.losses = [loss for loss in owner.losses if loss.attempt == attempt.number]
     nexts: list[float | None] = [draft.start for draft in drafts[1:]]
     return [
         (_invocation(draft, upto, now), draft.attempts)
@@ -126,6 +141,8 @@ def _drafts(lines: list[Event]) -> list[_Draft]:
             draft.launched.setdefault(event.attempt, event.t)
         elif event.kind == "fault":
             draft.faults.append(_fault(event, draft))
+        elif event.kind == "lost" and (loss := _loss(event)):
+            draft.losses.append(loss)
         elif event.kind == "ended":
             draft.ended = event
     return drafts
@@ -141,6 +158,15 @@ def _fault(event: Event, draft: _Draft) -> Fault:
         event.whole("rank"),
         str(event.payload.get("reason", "")),
     )
+
+
+def _loss(event: Event) -> Loss | None:
+    """A line that does not say whom and when is none."""
+    since = event.time("since")
+    match event.payload.get("ranks"), event.attempt:
+        case [int(first), int(last)], int(attempt) if 0 <= first <= last < MOST_RANKS:
+            return Loss(event.t if since is None else since, attempt, range(first, last + 1))
+    return None
 
 
 def _attempts(folder: Path | str, mentioned: set[int]) -> list[Attempt]:

@@ -1,7 +1,8 @@
 """Writing the journal: facts, not verdicts, in files that survive a kill at any byte.
 
 Rare events are lines and reach the disk before the call returns. Steps are one unbuffered write of
-32 bytes: a killed process loses none that it wrote. A restart is a new attempt with new files.
+32 bytes: a killed process loses none that it wrote. A restart is a new attempt with new files. A
+disk that is full holds nobody up: `append.py`.
 """
 
 import json
@@ -14,13 +15,17 @@ from types import TracebackType
 
 import numpy as np
 
+from penstock.ledger.append import Appender
 from penstock.ledger.records import (
     CLOCK_ROUNDING_S,
+    DTYPE,
+    HEADER,
     ROLLUP_STEPS,
     STEP,
     SUPERVISOR,
     file_name,
     header,
+    read_records,
 )
 from penstock.ledger.rollups import rollup
 
@@ -46,14 +51,17 @@ class Journal:
         attempt: int,
         ranks: range = range(1),
         clock: Callable[[], float] | None = None,
+        again: bool = False,
     ) -> None:
+        """`again`: a process in the place of one that was lost, while the attempt goes on."""
         assert ranks, "a journal is of one rank or more"
         assert ranks.step == 1, f"{ranks} has gaps"
         self.folder, self.attempt, self.ranks = Path(folder), attempt, ranks
         self.clock = clock or steady_clock()
-        self._files: dict[str, int] = {}
+        self._files: dict[str, Appender] = {}
         self._block = bytearray()
         self._busy_until = float("-inf")
+        self._again = again
         self.folder.mkdir(parents=True, exist_ok=True)
         self._file("events")
 
@@ -61,10 +69,16 @@ class Journal:
         """A moment, now unless `t` is given: `start`, `ready`, `end` and whatever is rare."""
         _write_line(self._file("events"), self.clock() if t is None else t, None, kind, payload)
 
-    def span(self, kind: str, start: float, end: float, **payload: object) -> None:
-        """A rare span of the rank's time: `evaluate`, `checkpoint`, `warmup`."""
+    def span(
+        self, kind: str, start: float, end: float, synced: bool = True, **payload: object
+    ) -> None:
+        """A rare span of the rank's time: `evaluate`, `checkpoint`, `warmup`, `lost` (a step that
+        nothing came of), `regroup` and `rollback` (until work goes on in the same process).
+
+        One that is less rare need not be `synced`: it outlives its process, if not the machine.
+        """
         self._take(kind, start, end)
-        _write_line(self._file("events"), start, end, kind, payload)
+        _write_line(self._file("events"), start, end, kind, payload, synced)
 
     def step(
         self,
@@ -79,10 +93,11 @@ class Journal:
         """A step that is done; parts in seconds, and what they leave of `total` is unexplained."""
         self._take(f"step {step}", start, start + total)
         record = _STEP.pack(start, step, total, fetch, compute, exchange, bubble)
-        _write(self._file("steps"), record)
+        self._file("steps").append(record)
         self._block += record
         if len(self._block) == ROLLUP_STEPS * STEP.itemsize:
-            _write(self._file("rollups"), rollup(np.frombuffer(self._block, STEP)).tobytes())
+            made = rollup(np.frombuffer(self._block, STEP))
+            self._file("rollups").append(made.tobytes())
             self._block = bytearray()
 
     def curve(
@@ -97,12 +112,18 @@ class Journal:
     ) -> None:
         """A point of the training curve, by the one rank that reports; `tokens` since the start."""
         at = self.clock() if t is None else t
-        _write(self._file("curve"), _CURVE.pack(at, loss, tokens, step, grad_norm, learning_rate))
+        point = _CURVE.pack(at, loss, tokens, step, grad_norm, learning_rate)
+        self._file("curve").append(point)
+
+    @property
+    def busy_until(self) -> float:
+        """Where the last span or step ended."""
+        return self._busy_until
 
     def close(self) -> None:
         """Closes the files; there is nothing to flush."""
         for file in self._files.values():
-            os.close(file)
+            file.close()
         self._files.clear()
 
     def __enter__(self) -> "Journal":
@@ -127,16 +148,33 @@ class Journal:
         )
         self._busy_until = max(self._busy_until, end)
 
-    def _file(self, kind: str) -> int:
+    def _file(self, kind: str) -> Appender:
         if kind not in self._files:
             path = self.folder / file_name(self.attempt, self.ranks, kind)
             # O_EXCL: an attempt number used twice would mix two processes in one file.
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+            file = Appender(path, 0 if self._again else os.O_EXCL)
             self._files[kind] = file
-            if kind != "events":
-                _write(file, header(kind, self.attempt, self.ranks))
-                os.fsync(file)
+            if kind == "events":
+                file.close_line()
+            elif file.size() < HEADER.size:
+                file.cut(0)
+                file.append(header(kind, self.attempt, self.ranks), synced=True)
+            else:
+                self._go_on(kind, file)
         return self._files[kind]
+
+    def _go_on(self, kind: str, file: Appender) -> None:
+        """Behind the last whole record; rollups go on where the steps before them end."""
+        records = read_records(file.path, kind)
+        file.cut(HEADER.size + len(records) * DTYPE[kind].itemsize)
+        if kind == "steps":
+            done = len(records) // ROLLUP_STEPS * ROLLUP_STEPS
+            self._block = bytearray(records[done:].tobytes())
+            rollups = self._file("rollups") if done else None
+            have = len(read_records(file.path.with_suffix(".rollups"), "rollups"))
+            for at in range(have * ROLLUP_STEPS, done, ROLLUP_STEPS):
+                assert rollups is not None
+                rollups.append(rollup(records[at : at + ROLLUP_STEPS]).tobytes())
 
 
 class SupervisorJournal:
@@ -146,10 +184,8 @@ class SupervisorJournal:
         self.clock = clock or steady_clock()
         path = Path(folder) / SUPERVISOR
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        size = os.fstat(self._file).st_size
-        if size and os.pread(self._file, 1, size - 1) != b"\n":
-            _write(self._file, b"\n")  # closes the line that a killed invocation tore
+        self._file = Appender(path, 0)
+        self._file.close_line()  # a killed invocation may have torn its last one
 
     def event(self, kind: str, *, t: float | None = None, **payload: object) -> None:
         """`invocation`, `launch`, `fault`, `ended` and whatever else happens to the run."""
@@ -157,20 +193,18 @@ class SupervisorJournal:
 
     def close(self) -> None:
         """Closes the file."""
-        os.close(self._file)
+        self._file.close()
 
 
 def _write_line(
-    file: int, t: float, end: float | None, kind: str, payload: dict[str, object]
+    file: Appender,
+    t: float,
+    end: float | None,
+    kind: str,
+    payload: dict[str, object],
+    synced: bool = True,
 ) -> None:
     assert not payload.keys() & {"t", "end"}, f"{kind}: t and end are the event's own times"
     times = {"t": t} if end is None else {"t": t, "end": end}
     line = json.dumps({**times, "kind": kind, **payload}, separators=(",", ":"))
-    _write(file, line.encode() + b"\n")
-    os.fsync(file)
-
-
-def _write(file: int, data: bytes) -> None:
-    """One write; the loop is for the rare short one, which would misalign all that follows."""
-    while data:
-        data = data[os.write(file, data) :]
+    file.append(line.encode() + b"\n", synced=synced)

@@ -10,6 +10,8 @@ a wait turn out to be a hang. The rules, for each invocation's window and each r
   collectives the least of any rank is `communicate` and the rest of one's own is `peer_wait`
 - steps, evaluations and checkpoints that an earlier attempt had already passed: `redo`
 - from the last record of an attempt to its fault, the step that was lost: `redo`
+- of a rank that an attempt lost and went on without: the same, with `down` until it is back
+- of the others, the step that was lost with it: `redo`, and until they work again: `down`
 - all the rest: `unexplained`
 
 The causes add up to window × ranks for any journal, torn or damaged: records that overlap or lie
@@ -119,7 +121,11 @@ def _groups(attempt: Attempt, ranks: int) -> Iterator[tuple[range, Written]]:
     for i, (first, stop) in enumerate(pairwise(cuts)):
         if files[i] != read:  # neighbours often share one file of a range of ranks
             read, steps = files[i], joined([attempt.steps(file) for file in files[i]])
-        yield range(first, stop), Written(events[i], steps, attempt.least, attempt.highest_before)
+        lost = tuple(sorted(loss.t for loss in attempt.losses if first in loss.ranks))
+        yield (
+            range(first, stop),
+            Written(events[i], steps, attempt.least, attempt.highest_before, lost),
+        )
 
 
 def _spread(items: Sequence[Source], cuts: list[int]) -> defaultdict[int, list[Source]]:

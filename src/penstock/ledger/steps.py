@@ -27,6 +27,12 @@ class Steps:
     def end(self) -> np.ndarray:
         return self.start + self.total
 
+    def where(self, chosen: np.ndarray) -> "Steps":
+        """Some of them."""
+        inside = {name: seconds[chosen] for name, seconds in self.inside.items()}
+        columns = (self.number[chosen], self.start[chosen], self.total[chosen])
+        return Steps(*columns, inside, self.redo[chosen])
+
 
 @dataclass(frozen=True)
 class LeastExchange:

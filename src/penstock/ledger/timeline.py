@@ -6,7 +6,8 @@ written.
 """
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -16,6 +17,17 @@ from penstock.ledger.records import CLOCK_ROUNDING_S
 from penstock.ledger.steps import LeastExchange, Steps
 
 Booked = dict[Cause, float]
+# Spans that have a cause of their own; `warmup` counts as what it is part of.
+SPANS = {
+    "evaluate": Cause.EVALUATE,
+    "checkpoint": Cause.CHECKPOINT,
+    "lost": Cause.REDO,
+    "regroup": Cause.DOWN,
+    "rollback": Cause.DOWN,
+    "warmup": None,
+}
+UNTIL_WORK = ("regroup", "rollback")  # to the next record: what feeds the loop is made anew
+AGAIN = (Cause.EVALUATE, Cause.CHECKPOINT)  # of a step that had been passed before: `redo`
 
 
 @dataclass(frozen=True)
@@ -37,21 +49,59 @@ class Written:
     steps: Steps
     least: LeastExchange
     highest_before: int
+    lost: tuple[float, ...] = ()  # when it was lost while the attempt went on, in order
+
+    def between(self, start: float, end: float) -> "Written":
+        """What it wrote of what began in a part of its time."""
+        events = [event for event in self.events if start <= event.t < end]
+        steps = self.steps.where((start <= self.steps.start) & (self.steps.start < end))
+        return Written(events, steps, self.least, self.highest_before)
+
+    def after_warm_up(self, ready: float) -> "Written":
+        """Without the warm-up that the time before `ready` holds already."""
+        events = [
+            e
+            for e in self.events
+            if e.kind != "warmup" or (e.end or e.t) > ready + CLOCK_ROUNDING_S
+        ]
+        return replace(self, events=events)
 
     def spans(self) -> list[Event]:
         """The rare spans that have a cause; others stay unexplained."""
-        kinds = ("evaluate", "checkpoint", "warmup")
-        return [e for e in self.events if e.kind in kinds and e.end is not None]
+        return [e for e in self.events if e.kind in SPANS and e.end is not None]
 
 
 def book(stretch: Stretch, written: Written) -> tuple[Booked, float]:
-    """Seconds by cause of one rank, and the seconds clipped from records that did not fit."""
+    """Seconds by cause of one rank, and the seconds clipped from records that did not fit.
+
+    A rank that was lost while the others went on has a life before and one after.
+    """
+    if not written.lost:
+        return _book_life(stretch, written)
+    booked: Booked = defaultdict(float)
+    clipped_s = 0.0
+    cuts = [_within(stretch, t) for t in written.lost]
+    lives = pairwise([stretch.start, *cuts, stretch.end])
+    for number, (start, end) in enumerate(lives):
+        waiting = (Cause.DOWN, Cause.DOWN) if number else (stretch.waiting, stretch.absent)
+        life = Stretch(start, end, stretch.faulted or number < len(cuts), *waiting)
+        upto = end if number < len(cuts) else float("inf")
+        since = start if number else float("-inf")
+        own, own_clipped_s = _book_life(life, written.between(since, upto))
+        for cause, seconds in own.items():
+            booked[cause] += seconds
+        clipped_s += own_clipped_s
+    return booked, clipped_s
+
+
+def _book_life(stretch: Stretch, written: Written) -> tuple[Booked, float]:
     booked: Booked = defaultdict(float)
     if not written.events and not len(written.steps.start):
         booked[stretch.absent] = stretch.end - stretch.start
         return booked, 0.0
     ready = _within(stretch, _ready(written))
     booked[stretch.waiting] += ready - stretch.start
+    written = written.after_warm_up(ready)
 
     kept_s, clipped_s, last = _fit(*_intervals(written), ready, stretch.end)
     count = len(written.steps.start)
@@ -90,6 +140,9 @@ def _intervals(written: Written) -> tuple[np.ndarray, np.ndarray]:
     spans = written.spans()
     starts = np.concatenate([written.steps.start, [span.t for span in spans]])
     ends = np.concatenate([written.steps.end, [span.end for span in spans]])
+    for i, span in enumerate(spans, len(written.steps.start)):
+        if span.kind in UNTIL_WORK:
+            ends[i] = min(starts[starts >= ends[i] - CLOCK_ROUNDING_S], default=ends[i])
     return starts, np.maximum(starts, ends)
 
 
@@ -134,9 +187,7 @@ def _book_steps(written: Written, kept_s: np.ndarray, booked: Booked) -> None:
 def _book_spans(written: Written, kept_s: np.ndarray, waiting: Cause, booked: Booked) -> None:
     for span, seconds in zip(written.spans(), kept_s.tolist(), strict=True):
         step = span.whole("step")
-        if span.kind == "warmup":
-            booked[waiting] += seconds
-        elif step is not None and step <= written.highest_before:
-            booked[Cause.REDO] += seconds
-        else:
-            booked[Cause(span.kind)] += seconds
+        cause = SPANS[span.kind] or waiting
+        if cause in AGAIN and step is not None and step <= written.highest_before:
+            cause = Cause.REDO
+        booked[cause] += seconds

@@ -11,7 +11,7 @@ from penstock.guard.trap import Trap
 from penstock.train.batch import Micro
 from penstock.train.parts import local
 
-BIT = 1 << 20  # of a weight's 32: large enough to matter, small enough to stay a number
+BIT = 20  # of a weight's 32: large enough to matter, small enough to stay a number
 
 
 @dataclass
@@ -28,8 +28,11 @@ class Poison:
         return tainted
 
 
-def handlers(poison: Poison, weights: Callable[[], dict[str, Tensor]]) -> dict[str, Callable]:
-    """By the name of a trap's action. `weights` are the ones that updates are made to."""
+def handlers(
+    poison: Poison, weights: Callable[[], dict[str, Tensor]], trained: Callable[[], Tensor]
+) -> dict[str, Callable]:
+    """By the name of a trap's action. `weights` are the ones that updates are made to; `trained` is
+    one that has gradients."""
 
     def poisoned(factor: float) -> Callable[[Trap], None]:
         def set_factor(trap: Trap) -> None:
@@ -40,9 +43,26 @@ def handlers(poison: Poison, weights: Callable[[], dict[str, Tensor]]) -> dict[s
     def flip(trap: Trap) -> None:
         weight = local(next(iter(weights().values())))
         with torch.no_grad():
-            weight.flatten()[:1].view(torch.int32).bitwise_xor_(BIT)
+            weight.flatten()[:1].view(torch.int32).bitwise_xor_(1 << int(trap.ms or BIT))
+
+    def wrong_gradient(trap: Trap) -> None:
+        """In one backward pass, an element of a gradient is another."""
+
+        def corrupt(grad: Tensor) -> Tensor:
+            hook.remove()
+            changed = grad.clone()
+            local(changed).flatten()[:1] *= 2
+            return changed
+
+        hook = trained().register_hook(corrupt)
 
     def out_of_memory(trap: Trap) -> None:
         raise torch.OutOfMemoryError(f"drill: trap {trap.name}")
 
-    return {"nan": poisoned(nan), "spike": poisoned(1e3), "flip": flip, "oom": out_of_memory}
+    return {
+        "nan": poisoned(nan),
+        "spike": poisoned(1e3),
+        "flip": flip,
+        "gradient": wrong_gradient,
+        "oom": out_of_memory,
+    }

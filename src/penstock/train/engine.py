@@ -8,6 +8,7 @@ from penstock.train.batch import Share
 from penstock.train.context import cut, joined
 from penstock.train.expert import balancer
 from penstock.train.gradients import Gradients
+from penstock.train.live_replicas import LiveReplicas
 from penstock.train.materialize import materialize
 from penstock.train.optimizer import Optimizer, optimizer
 from penstock.train.parts import Parts, holders
@@ -31,14 +32,17 @@ def build(run: Run, layout: Layout, vocab: int, world: World) -> Engine:
     made = materialize(run, layout, vocab, world)
     parts, trained = made.parts, made.parts.trained()
     update = optimizer(trained, made.masters, run.train)
-    replicas = Replicas(world, run.train.sync.compress)
+    policy = LiveReplicas if run.guard.mode == "live" else Replicas
+    replicas = policy(world, run.train.sync.compress)
     runner = _runner(parts, run, layout, world)
     micros = Share.of(0, run.batch_samples, 0, world.data_ranks, layout.microbatch).micros
     # One backward pass in 16 bits is as exact as its matmuls; sums of several are not.
     gradients = Gradients(trained, wide=micros > 1 or not replicas.alone)
     shares = {n: 0.0 if n in parts.copies else 1 / holders(p, world) for n, p in trained.items()}
     balance = balancer(parts.modules, world, run.balance_rate)
-    stepper = Stepper(runner, gradients, update, replicas, run.train.clip, shares, balance)
+    stepper = Stepper(
+        runner, gradients, update, replicas, run.train.clip, shares, balance, buffers=parts.buffers
+    )
     return Engine(parts, runner, update, replicas, stepper)
 
 

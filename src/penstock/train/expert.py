@@ -12,7 +12,7 @@ Shape suffixes as in `model/moe.py`; g ranks of the group, and of n rows come or
 """
 
 from collections.abc import Callable, Iterable
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,8 +25,8 @@ from penstock.model.moe import MoE
 from penstock.model.rows import Reorder, inverse
 from penstock.train.world import World
 
-# Ranks along these hold the same layers, and each has tokens of its own.
-SAME_LAYERS = ("replicate", "shard", "context", "tensor")
+# Ranks of a replica along these hold the same layers, and each has tokens of its own.
+SAME_LAYERS = ("shard", "context", "tensor")
 
 
 def spread_experts(model: nn.Module, world: World) -> None:
@@ -100,35 +100,44 @@ def _travel(rows_nd: Tensor, sent: list[int], got: list[int], group: dist.Proces
     return came_md
 
 
-def balancer(modules: list[nn.Module], world: World, rate: float) -> Callable[[], None]:
-    """What to do after each step, so that experts get as many tokens as their peers.
+@dataclass
+class Balancer:
+    """So that experts get as many tokens as their peers: those with less than the mean load get a
+    better score, by `rate`; the others a worse one.
 
-    Where the router is frozen, so is its balance.
+    The loads are those of the whole global batch, and whole numbers, so that the outcome is the
+    same in every layout. They are exchanged before the step is voted on: after a vote weights
+    change on all ranks or on none, and nobody has to wait for anybody.
     """
+
+    mixtures: list[MoE]
+    world_sum: Callable[[Tensor], Tensor]  # over all ranks that hold these layers
+    rate: float
+    _load_le: Tensor | None = None
+
+    def exchange(self) -> None:
+        if self.mixtures:
+            self._load_le = self.world_sum(torch.stack([moe.load for moe in self.mixtures]))
+
+    @torch.no_grad()
+    def apply(self) -> None:
+        load_le, self._load_le = self._load_le, None
+        if load_le is None:
+            return
+        short_le = load_le.sum(1, keepdim=True) - load_le * load_le.shape[1]
+        for moe, short_e in zip(self.mixtures, short_le, strict=True):
+            moe.balance += self.rate * short_e.sign()
+            moe.load.zero_()
+
+
+def balancer(modules: list[nn.Module], world: World, rate: float) -> Balancer:
+    """Where the router is frozen, so is its balance."""
     trained = [moe for moe in mixtures(modules) if moe.router.weight.requires_grad]
-    return partial(balance_experts, trained if rate else [], over_same_layers(world), rate)
+    return Balancer(trained if rate else [], over_same_layers(world), rate)
 
 
 def mixtures(modules: Iterable[nn.Module]) -> list[MoE]:
     return [found for module in modules for found in module.modules() if isinstance(found, MoE)]
-
-
-@torch.no_grad()
-def balance_experts(
-    mixtures: list[MoE], world_sum: Callable[[Tensor], Tensor], rate: float
-) -> None:
-    """Experts with less than the mean load get a better score, by `rate`; the others a worse one.
-
-    `world_sum` adds up over all ranks that hold these layers. The loads are those of the whole
-    global batch, and whole numbers, so that the outcome is the same in every layout.
-    """
-    if not mixtures:
-        return
-    load_le = world_sum(torch.stack([moe.load for moe in mixtures]))
-    short_le = load_le.sum(1, keepdim=True) - load_le * load_le.shape[1]
-    for moe, short_e in zip(mixtures, short_le, strict=True):
-        moe.balance += rate * short_e.sign()
-        moe.load.zero_()
 
 
 def over_same_layers(world: World) -> Callable[[Tensor], Tensor]:
@@ -138,6 +147,6 @@ def over_same_layers(world: World) -> Callable[[Tensor], Tensor]:
         for dimension in SAME_LAYERS:
             if world.size(dimension) > 1:
                 dist.all_reduce(values, group=world.group(dimension))
-        return values
+        return world.add_replicas_(values)
 
     return add

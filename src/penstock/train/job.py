@@ -1,13 +1,13 @@
 """Everything one rank needs to train, built once from the run folder."""
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
 from math import nan
-from typing import cast
+from typing import Any, cast
 
 import torch
-from xxhash import xxh3_64_intdigest
 
 from penstock.data.feed import Feed
 from penstock.data.stream import Stream
@@ -16,21 +16,28 @@ from penstock.data.stream_open import open_again, stream_of
 from penstock.data.tokenizer import Tokenizer
 from penstock.errors import PenstockError, RunFailed
 from penstock.guard.pulse import Pulse
+from penstock.guard.sentinels import Sentinels
 from penstock.ledger.journal import Journal
-from penstock.meter.clock import now
+from penstock.meter.clock import StepClock, now
 from penstock.model.build import takes_targets
 from penstock.plan.layout import Layout
 from penstock.run.file import Run
 from penstock.run.folder import RunFolder
 from penstock.train.again import Again
 from penstock.train.batch import Loaded, Loader, Micro, Share
+from penstock.train.draws import draw_anew
 from penstock.train.drilled import Poison, handlers
 from penstock.train.engine import build as build_engine
 from penstock.train.generate import continuation
 from penstock.train.keeper import Keeper
+from penstock.train.live import Live
+from penstock.train.live_world import LiveWorld
 from penstock.train.parts import Parts
-from penstock.train.replicas import Vote
+from penstock.train.progress import Progress
+from penstock.train.replay import Replay
+from penstock.train.replicas import WISHES, Vote
 from penstock.train.runner import Runner
+from penstock.train.sentry import Sentry, due
 from penstock.train.state import weights
 from penstock.train.step import Stepper
 from penstock.train.world import World
@@ -51,26 +58,37 @@ class Job:
     runner: Runner
     stepper: Stepper
     keeper: Keeper
+    sentry: Sentry
+    replay: Replay
     pulse: Pulse
     steps: int
     peak_rate: float
     evaluated_s: float = field(default_factory=now)  # when the last validation ended
     poison: Poison = field(default_factory=Poison)  # of a drill
     audited: bool = False  # a drill wants to know which samples were used
+    progress: Progress = field(default_factory=Progress)
+    live: Live | None = None
+    looked: int = 0  # the last step that the sentinels looked at
     known_bad: set[tuple[str, str, int]] = field(default_factory=set)  # dataset, file, block
+    warm: bool = False
+    untold: Callable[[], None] | None = None  # a point of the curve
 
     def share(self, start: int, stop: int) -> Share:
         return Share.of(
             start, stop, self.world.data_rank, self.world.data_ranks, self.layout.microbatch
         )
 
+    def slice(self, step: int) -> Share:
+        """This rank's samples of the global batch of a step."""
+        start = self.keeper.position(step - 1)
+        return self.share(start, start + self.run.batch_samples)
+
     def feed(self, after_step: int) -> Feed[Loaded]:
         """This rank's slices of every global batch that is still to come."""
 
         def ranges() -> Iterator[tuple[int, int]]:
-            for step in range(after_step, self.steps):
-                start = self.keeper.position(step)
-                share = self.share(start, start + self.run.batch_samples)
+            for step in range(after_step + 1, self.steps + 1):
+                share = self.slice(step)
                 yield share.start, share.stop
 
         return Feed(self.loader, ranges())
@@ -100,8 +118,7 @@ class Job:
     def counting(self, samples: Loaded) -> tuple[int, int]:
         """Tokens of all ranks together that count, and how often damaged data was met."""
         both = self.world.sum_(torch.tensor([samples.counted, len(samples.skipped)]))
-        ways = self.world.ranks // self.world.data_ranks  # ranks that read the same samples
-        counted, skipped = (both // ways).tolist()
+        counted, skipped = (both // self.world.ways).tolist()
         return int(counted), int(skipped)
 
     def tell(self, skipped: tuple[Skipped, ...]) -> None:
@@ -119,52 +136,118 @@ class Job:
                 )
 
     def reseed(self, step: int) -> None:
-        """What a module draws in a step (dropout) follows from (seed, step, data rank) alone."""
-        drawn = f"{self.run.train.seed}:{step}:{self.world.data_rank}".encode()
-        torch.manual_seed(xxh3_64_intdigest(drawn) >> 1)
+        draw_anew(self.run.train.seed, step, self.world.data_rank)
+
+    def begin(self) -> Progress:
+        """Where the run goes on: after the newest good checkpoint, or where its replicas are."""
+        at = self.progress
+        if self.live:
+            self.warm_up(0)  # before it is let in: nobody waits for it meanwhile
+            self.live.come(self.first_due)
+        else:
+            at.step, at.whole = self.keeper.resume(), True
+            at.due = self.first_due(at.step)
+        at.over = at.step == self.steps and at.due is None
+        self.looked = at.looked
+        return at
+
+    def first_due(self, step: int) -> Vote | None:
+        """What is to be done before the first step of all: a look at where the loss begins."""
+        if step or not self.stream.held_out or self.run.evaluate.every == "never":
+            return None
+        return Vote(nan, nan, dict.fromkeys(WISHES, False) | {"evaluate": True})
 
     def warm_up(self, after_step: int) -> None:
-        """On the batch that comes next: no other has to be fetched, or be whole, for it."""
+        """On the batch that comes next: no other has to be fetched, or be whole, for it.
+
+        On a CPU it would take as long as it saves: a run that goes on leaves it out.
+        """
+        if self.warm:
+            return
+        self.warm = True
         start = now()
         self.pulse.at("warm_up", after_step)
-        first = self.keeper.position(after_step)
-        share = self.share(first, first + self.run.batch_samples)
-        before = [b.clone() for b in self.parts.buffers()]
-        self.stepper.warm_up(self.micros(self.loader.read(share.start, share.stop))[:1])
-        for buffer, value in zip(self.parts.buffers(), before, strict=True):
-            buffer.copy_(value)  # running statistics must not see the warm-up
+        if self.run.guard.mode != "live":  # there the replica that saves may be another later
+            self.keeper.prepare()
+        if self.world.cuda or after_step == 0:
+            share = self.slice(after_step + 1)
+            self.stepper.warm_up(self.micros(self.loader.read(share.start, share.stop))[:1])
+        self.keeper.prepared()
         self.journal.span("warmup", start, now())
 
     def accept(self, step: int, vote: Vote, samples: Loaded) -> bool:
         """Whether weights may change by this step; every rank comes to the same answer."""
-        self.keeper.refuse_bad(step, vote)
-        return True
+        return self.sentry.accept(step, vote, samples, self.slice(step).start)
 
-    def after(self, step: int, vote: Vote) -> bool:
-        """What the vote asked for, once the step is taken. Whether to stop now."""
-        if vote.wishes["evaluate"]:
-            self.evaluate(step)
-        self.keeper.after(step, vote, last=step == self.steps)
-        return vote.wishes["stop"]
-
-    def went_back(self, again: Again) -> None:
-        self.journal.event("went_back", step=again.step, why=again.why)
-
-    def record(self, step: int, vote: Vote, rate: float, spent: dict[str, float]) -> None:
-        self.journal.step(step, **spent)
+    def passed(self, step: int, vote: Vote, rate: float) -> None:
+        """The step is done, by an update or without one; on record before anything else happens."""
+        self.progress.step, self.progress.due = step, vote
+        if not self.sentry.took(step):
+            return
         if self.audited:
             self.write_audit(step)
-        if self.world.rank == 0:
-            self.journal.curve(step, vote.loss, vote.grad_norm, rate, self.keeper.tokens_at(step))
+        self.untold = partial(
+            self.journal.curve, step, vote.loss, vote.grad_norm, rate, self.keeper.tokens_at(step)
+        )
+        if self.world.lead:
+            self.tell_curve()
+
+    def tell_curve(self) -> None:
+        """Puts the last step on the curve, if this rank has not."""
+        if self.untold:
+            self.untold()
+        self.untold = None
+
+    def look(self, clock: StepClock) -> None:
+        """What the sentinels want to know once the weights have changed."""
+        step, vote = self.progress.step, self.progress.due
+        assert vote is not None
+        self.sentry.look(step, vote, step == self.steps, clock)
+        if vote.wishes["replay"]:
+            with clock.part("compute"):
+                self.replay.check(step, self.keeper.position(step - 1))
+        self.looked = step
+
+    def after(self) -> None:
+        """What the vote asked for, once the step is taken."""
+        step, vote = self.progress.step, self.progress.due
+        assert vote is not None
+        if self.looked < step:  # it was cut off by the loss of a peer
+            self.look(StepClock(self.world.cuda))
+        self.sentry.go_back()
+        if vote.wishes["evaluate"] and not self.evaluate(step):
+            vote = replace(vote, wishes=vote.wishes | {"stop": True})
+            self.sentry.look(step, vote, False, StepClock(self.world.cuda))  # now it is saved
+            self.sentry.go_back()
+        over = step == self.steps or vote.wishes["stop"]
+        self.keeper.after(step, vote, last=step == self.steps)
+        if over:
+            self.keeper.settle()
+            self.world.together(step)
+        self.progress.due, self.progress.over = None, over
+        if self.live and vote.wishes["join"] and not over:
+            self.live.let_in()
+
+    def go_back(self, again: Again) -> None:
+        """To where `again` says, or where the replicas that are left agree to be."""
+        if self.live:
+            before = self.progress.step
+            self.live.go_back(again, self.stepper.take_back)
+            if self.world.rank == 0 and self.progress.step == before:
+                self.tell_curve()  # the one that leads may not have come to it
+        else:
+            self.progress.step, self.progress.due = again.step, None
+        self.looked = self.progress.looked
+        self.journal.event("went_back", step=self.progress.step, why=again.why)
 
     def write_audit(self, step: int) -> None:
         """For a drill: the samples that this rank's part of the step was made from."""
-        start = self.keeper.position(step - 1)
-        share = self.share(start, start + self.run.batch_samples)
+        share = self.slice(step)
         line: dict[str, float] = {
             "attempt": self.journal.attempt,
             "step": step,
             "data_rank": self.world.data_rank,
+            "data_ranks": self.world.data_ranks,
         }
         line |= {"first": share.start, "stop": share.stop, "t": now()}
         with (self.keeper.folder.audit / f"r{self.journal.ranks[0]:05d}.jsonl").open("a") as file:
@@ -172,19 +255,17 @@ class Job:
 
     def wishes(self, step: int) -> dict[str, bool]:
         """What is due after `step`. Rank 0 asks, and the vote tells the others."""
-        if self.world.rank != 0:
+        if not self.world.lead:
             return self.keeper.own_wishes()
+        wishes = self.keeper.wishes(step) | self.sentry.wishes(step)
+        wishes["join"] = self.live is not None and self.live.comes()
         every = self.run.evaluate.every
         if every == "never" or not self.stream.held_out:
-            return self.keeper.wishes(step)
-        if every.steps is not None:
-            due = step % every.steps == 0
-        else:
-            due = now() - self.evaluated_s >= (every.seconds or 0.0)
-        return self.keeper.wishes(step) | {"evaluate": due or step == self.steps}
+            return wishes
+        return wishes | {"evaluate": due(every, step, self.evaluated_s) or step == self.steps}
 
-    def evaluate(self, step: int) -> None:
-        """The loss on held-out samples."""
+    def evaluate(self, step: int) -> bool:
+        """The loss on held-out samples; false when it was cut short because the run is to stop."""
         start = now()
         self.pulse.at("evaluate", step)
         count = min(self.stream.held_out, max(1, self.run.evaluate.tokens // self.stream.sequence))
@@ -194,16 +275,28 @@ class Job:
         tokens = count * self.stream.sequence
         if self.stream.masked:
             tokens, _ = self.counting(samples)
-        total = self.runner.evaluate(self.micros(samples, count))
+        total = self.runner.evaluate(self.micros(samples, count), self.goes_on)
+        if total is None:
+            self.journal.span("evaluate", start, now())
+            return False
         loss = self.world.sum_(total).item() / tokens if tokens else nan  # all of it is damaged
         self.evaluated_s = now()
         self.journal.span("evaluate", start, now(), step=step, val_loss=loss, samples=count)
+        return True
+
+    def goes_on(self) -> bool:
+        """Asked between the microbatches of an evaluation, which may be longer than a notice of
+        preemption leaves: whether nobody wants the run to stop. Every rank gets the same answer."""
+        self.pulse.beat()
+        asked = self.world.lead and self.keeper.folder.wishes()["stop"]
+        return not self.world.sum_(torch.tensor([int(asked)])).item()
 
     def write_sample(self) -> None:
         """A few lines that the model writes, from the beginning of a held-out (or first) sample."""
         if takes_targets(self.parts.modules[0]):
             return  # it gives a loss, not what comes next
         start = now()
+        self.pulse.at("evaluate", self.steps)
         # Of rank 0, whose disk may be another than ours: ranks go on together or not at all.
         prompt, problem = cast(tuple[list[int], str], self.world.broadcast(self._prompt()))
         try:
@@ -221,7 +314,7 @@ class Job:
             )
             self.parts.train()
             decode = Tokenizer.from_json(self.stream.dataset.tokenizer_json()).decode
-            said = {"prompt": decode(prompt), "sample": decode(tokens)}
+            said: dict[str, Any] = {"prompt": decode(prompt), "sample": decode(tokens)}
         except Exception as error:  # a look at the model must not fail a run that is done
             self.journal.event("sample_failed", error=f"{type(error).__name__}: {error}")
             return
@@ -243,24 +336,38 @@ def build(
 ) -> Job:
     stream = stream_of(run, open_again(run, folder.read_plan()))
     engine = build_engine(run, layout, stream.vocab, world)
-    keeper = Keeper(folder, run, layout, world, journal, stream, engine, pulse)
+    loader = Loader(stream, world.device)
+    sentinels = Sentinels(run.guard.on_spike, journal, tells=lambda: world.lead)
+    keeper = Keeper(folder, run, layout, world, journal, stream, engine, pulse, sentinels)
     engine.stepper.pulse, engine.stepper.before_update = pulse, keeper.before_update
-    poison = Poison()
+    poison, progress = Poison(), Progress()
+    live = None
+    if isinstance(world, LiveWorld):
+        live = Live(world, engine, keeper, journal, pulse, progress)
+    rollback = live.rollback if live else keeper.rollback
     if pulse.traps:
-        pulse.traps.handlers |= handlers(poison, lambda: weights(engine.parts, engine.optimizer))
+        pulse.traps.handlers |= handlers(
+            poison,
+            lambda: weights(engine.parts, engine.optimizer),
+            lambda: next(iter(engine.parts.trained().values())),
+        )
     return Job(
         run=run,
         world=world,
         layout=layout,
         journal=journal,
         stream=stream,
-        loader=Loader(stream, world.device),
+        loader=loader,
         parts=engine.parts,
         runner=engine.runner,
         stepper=engine.stepper,
         keeper=keeper,
+        sentry=Sentry(sentinels, engine, world, stream, keeper, run, rollback),
+        replay=Replay(run, layout, world, loader, engine.stepper, sentinels),
         pulse=pulse,
         poison=poison,
+        progress=progress,
+        live=live,
         audited=folder.audit.is_dir(),
         steps=run.steps(stream.samples),
         peak_rate=run.learning_rate,

@@ -1,6 +1,7 @@
-"""What the loop does to stay safe: resume, save when due, obey `control/`, refuse a bad step."""
+"""What the loop does to stay safe: resume, save when due, obey `control/`, go back."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -10,21 +11,19 @@ from penstock.errors import RunFailed
 from penstock.guard import checkpoint
 from penstock.guard.differences import differences
 from penstock.guard.pulse import Pulse
+from penstock.guard.sentinels import Sentinels
 from penstock.ledger.journal import Journal
 from penstock.meter.clock import now
 from penstock.plan.layout import Layout
-from penstock.policy import checkpoint as policy
 from penstock.run.file import Run
 from penstock.run.fingerprint import fingerprint
 from penstock.run.folder import RunFolder
 from penstock.run.save import to_table
 from penstock.train.engine import Engine
 from penstock.train.replicas import Vote
+from penstock.train.saving import Saving
 from penstock.train.state import state, weights
-from penstock.train.world import DIMENSIONS, World
-
-# Before the first save its time is a guess; after it, a measurement.
-FIRST_SAVE_S = 1.0
+from penstock.train.world import World
 
 
 @dataclass
@@ -37,29 +36,49 @@ class Keeper:
     stream: Stream
     engine: Engine
     pulse: Pulse
+    sentinels: Sentinels
     resumed_step: int = 0
     consumed: int = 0  # position in the stream at `resumed_step`, samples
     tokens: int = 0  # trained on up to `resumed_step`, in this run and the one it was forked from
-    saved_step: int = 0
-    saved_s: float = field(default_factory=now)
-    save_s: float = FIRST_SAVE_S
+    _about: dict[str, Any] = field(default_factory=dict)  # of the run, the same in every save
+
+    def __post_init__(self) -> None:
+        folder, run, world, pulse = self.folder, self.run, self.world, self.pulse
+        self.saving = Saving(folder, run, world, self.journal, pulse, self._saved, self._scalars)
 
     def resume(self) -> int:
         """Load the newest good checkpoint; the step to go on from, 0 for a new run."""
+        return self._resume() or 0
+
+    def rollback(self, before_step: int) -> int | None:
+        """Load the newest good checkpoint from before a step; the step to go on from, or None if
+        there is none. Later ones are no more: they hold what is being taken back."""
+        self.saving.forget(before_step - 1)
+        self.engine.replicas.load_local_state({})
+        return self._resume()
+
+    def _resume(self) -> int | None:
         start = now()
         self.pulse.at("load", 0)
-        found, rejected = checkpoint.newest_good(self.folder.checkpoints, self.world)
-        for problem in rejected:
+        self.saving.bring()
+        looked = self.saving.tiers().newest_good()
+        for problem in looked.rejected:
             self.journal.event("checkpoint_rejected", problem=problem)
+        for problem in looked.unreachable:
+            self.journal.event("place_unreachable", problem=problem)
+        found = looked.checkpoint
         if found is None:
-            return 0
+            return None
         scalars = found.scalars
         self.consumed, self.tokens = self._position(scalars["stream"]), scalars["tokens"]
         self._load(found)
         self._resume_local(found, scalars["layout"])
-        self.resumed_step = self.saved_step = found.step
-        self.saved_s = now()
-        self.journal.event("resumed", step=found.step, seconds=now() - start, path=found.path.name)
+        same = scalars["fingerprint"] == fingerprint(self.run)
+        self.sentinels.restore(scalars.get("sentinels"), None if same else found.step)
+        self.resumed_step = found.step
+        self.saving.resumed(found.step, durable=found.tier != "memory")
+        spent, path = now() - start, str(found.path)
+        self.journal.event("resumed", step=found.step, tier=found.tier, path=path, seconds=spent)
         return found.step
 
     def _load(self, found: checkpoint.Checkpoint) -> None:
@@ -108,74 +127,74 @@ class Keeper:
 
     def wishes(self, step: int) -> dict[str, bool]:
         """Save or stop after `step`? By the interval, or by a file in `control/`."""
-        every = self.run.guard.checkpoint
-        limits = (None, None) if every == "auto" else (every.steps, every.seconds)
-        state = policy.State(step, now(), self.saved_step, self.saved_s, self.save_s)
-        wishes = self.folder.wishes()
-        wishes["save"] |= policy.due(state, *limits)
-        return wishes
+        return self.saving.wishes(step) | self.own_wishes()
 
     def own_wishes(self) -> dict[str, bool]:
         """What any rank may ask, not rank 0 alone."""
-        return {}
+        return self.saving.own_wishes()
+
+    def place(self) -> dict[str, Any]:
+        """Where the run stands, for a replica that takes it over from this one."""
+        return {
+            "consumed": self.consumed,
+            "tokens": self.tokens,
+            "resumed_step": self.resumed_step,
+            "saved_step": self.saving.saved_step,
+            "sentinels": self.sentinels.to_json(),
+        }
+
+    def take_place(self, place: dict[str, Any]) -> None:
+        self.consumed, self.tokens = place["consumed"], place["tokens"]
+        self.resumed_step = place["resumed_step"]
+        self.saving.resumed(place["saved_step"])
+        self.sentinels.restore(place["sentinels"])
+
+    def prepare(self) -> None:
+        """In the warm-up: begins what the first save need not do then."""
+        self._scalars(self.resumed_step)
+        self.saving.prepare()
+
+    def prepared(self) -> None:
+        self.saving.prepared()
 
     def after(self, step: int, vote: Vote, last: bool) -> None:
-        """Saves what the vote asked for, and the end of the run."""
-        if vote.wishes["save"] or vote.wishes["stop"] or last:
-            self.save(step)
+        """Begins the saves that the vote asked for; the end of the run waits for its own."""
+        self.saving.after(step, vote, last)
 
     def before_update(self) -> None:
         """Weights are about to change: what is still being copied of them must be through."""
+        self.saving.before_update()
 
     def settle(self) -> None:
         """Returns when everything that was begun is safe."""
+        self.saving.settle()
 
-    def rollback(self, before_step: int) -> int:
-        """Loads the newest good checkpoint from before a step; the step to go on from."""
-        raise NotImplementedError
-
-    def refuse_bad(self, step: int, vote: Vote) -> None:
-        if not vote.good:
-            raise RunFailed(
-                f"step {step}: loss {vote.loss}, gradient norm {vote.grad_norm}: not finite, so "
-                "the step was not taken. Lower train.learning_rate, or look at this step's data. "
-                f"The last checkpoint is step {self.saved_step}."
-            )
-
-    def save(self, step: int) -> None:
-        if step == self.saved_step:
-            return
-        start = now()
-        self.pulse.at("save", step)
-        scalars = {
-            "penstock": __version__,
-            "torch": torch.__version__,
+    def _scalars(self, step: int) -> dict[str, Any]:
+        if not self._about:
+            self._about = {
+                "penstock": __version__,
+                "torch": torch.__version__,
+                "optimizer": self.run.train.optimizer,
+                "layout": self.layout.to_json(),
+                "fingerprint": fingerprint(self.run),
+                "run": to_table(self.run),
+                "weights": self._shapes(),
+            }
+        return self._about | {
             "step": step,
-            "optimizer": self.run.train.optimizer,
             "updates": self.engine.optimizer.updates,
             "tokens": self.tokens_at(step),
             "stream": self.stream.state(self.position(step)),
-            "layout": self.layout.to_json(),
-            "fingerprint": fingerprint(self.run),
-            "run": to_table(self.run),
-            "weights": self._shapes(),
+            "sentinels": self.sentinels.to_json(),
         }
-        made = checkpoint.save(
-            self.folder.checkpoints,
-            step,
-            self._state(),
-            self.engine.replicas.local_state(),
-            scalars,
-            self.world,
-        )
-        size = 0
-        if self.world.rank == 0:
-            size = made.size_bytes
-            checkpoint.retain(self.folder.checkpoints, self.run.guard.keep)
-            self.folder.granted("save")
-        self.world.gather(None)  # deleting can be slow, and the next step's wait is bounded
-        self.saved_step, self.saved_s, self.save_s = step, now(), now() - start
-        self.journal.span("checkpoint", start, now(), step=step, path=made.path.name, bytes=size)
+
+    def _saved(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """What a save copies: reshardable and replica-local."""
+        found = self._state()
+        if self.world.cuda:  # a forward pass may change these while they are still being copied
+            buffers = self.engine.parts.named_buffers()
+            found |= {f"model/{name}": found[f"model/{name}"].clone() for name in buffers}
+        return found, self.engine.replicas.local_state()
 
     def _state(self, copies: bool = False) -> dict[str, torch.Tensor]:
         return state(self.engine.parts, self.engine.optimizer, copies)
@@ -189,6 +208,5 @@ class Keeper:
 
     def weights_hash(self) -> str:
         """All ranks must ask. Of ranks with equal weights the first one hashes."""
-        first = all(self.world.place(d) == 0 for d in DIMENSIONS if d != "pipeline")
         held = weights(self.engine.parts, self.engine.optimizer)
-        return checkpoint.weights_hash(held, self.world, hashing=first)
+        return checkpoint.weights_hash(held, self.world, hashing=self.world.first_copy)

@@ -6,40 +6,35 @@ from penstock.train.again import Again
 from penstock.train.batch import Loaded
 from penstock.train.job import Job
 from penstock.train.optimizer import learning_rate
-from penstock.train.replicas import Vote
 
 
 def fit(job: Job) -> str:
     """Train from the newest good checkpoint to the end: "done", or "stopped" when asked to."""
-    done = job.keeper.resume()
-    feed = job.feed(after_step=done)
-    job.warm_up(after_step=done)
-    job.journal.event("ready", step=done)
-    job.pulse.at("ready", done)
-    if done == 0 and job.stream.held_out and job.run.evaluate.every != "never":
-        job.evaluate(step=0)
+    at = job.begin()
+    feed = job.feed(after_step=at.step)
+    job.warm_up(after_step=at.step)
+    job.journal.event("ready", step=at.step)
+    job.pulse.at("ready", at.step)
     clock = StepClock(job.world.cuda)
 
-    stopped = False
-    while done < job.steps and not stopped:
+    while not at.over:
         try:
-            vote = _step(job, feed, clock, done + 1)
-            done += 1
-            stopped = job.after(done, vote)
-        except Again as again:  # a peer was lost, or the guard took steps back
-            done = again.step
-            job.went_back(again)
+            if at.due is None:
+                _step(job, feed, clock, at.step + 1)
+            job.after()
+        except Again as again:  # a peer was lost or came, or the guard took steps back
+            job.go_back(again)
             feed.close()
-            feed = job.feed(after_step=done)
+            feed = job.feed(after_step=at.step)
 
     feed.close()
     job.keeper.settle()
-    if done == job.steps:
+    if at.step == job.steps:
         job.write_sample()
-    return "done" if done == job.steps else "stopped"
+    return "done" if at.step == job.steps else "stopped"
 
 
-def _step(job: Job, feed: Feed[Loaded], clock: StepClock, step: int) -> Vote:
+def _step(job: Job, feed: Feed[Loaded], clock: StepClock, step: int) -> None:
     clock.begin()
     job.reseed(step)
     job.pulse.at("fetch", step)
@@ -52,5 +47,6 @@ def _step(job: Job, feed: Feed[Loaded], clock: StepClock, step: int) -> Vote:
     vote = job.stepper.step(
         batch, tokens, rate, job.wishes(step), clock, lambda vote: job.accept(step, vote, samples)
     )
-    job.record(step, vote, rate, clock.settle())
-    return vote
+    job.passed(step, vote, rate)
+    job.look(clock)
+    job.journal.step(step, **clock.settle())

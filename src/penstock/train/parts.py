@@ -1,6 +1,7 @@
 """The pieces of the model that this rank holds, under names that are the same in every layout."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -55,6 +56,15 @@ class Parts:
         """The one module of a rank that is no part of a pipeline."""
         (module,) = self.modules
         return module
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Out of training for a while, however it ends."""
+        self.train(False)
+        try:
+            yield
+        finally:
+            self.train()
 
     def train(self, mode: bool = True) -> None:
         """Into training, or out of it for a look at the model.

@@ -17,6 +17,7 @@ from penstock.train.batch import Micro
 from penstock.train.gradients import Grads
 from penstock.train.parts import Parts
 from penstock.train.pile import pile
+from penstock.train.runner import GoOn, for_ever
 from penstock.train.schedule import Flow, Schedule, as_it_was_raised, enough, schedule
 from penstock.train.stages import TABLE
 from penstock.train.world import World
@@ -48,13 +49,14 @@ class Pipelined:
         return self._losses("train", batch, 1 / tokens)
 
     @torch.no_grad()
-    def evaluate(self, batch: list[Micro]) -> Tensor:
+    def evaluate(self, batch: list[Micro], go_on: GoOn = for_ever) -> Tensor | None:
         total = torch.zeros((), device=self.world.device, dtype=torch.float64)
         each = ROUND * self.layout.pipeline
-        self.parts.train(False)
-        for at in range(0, len(batch), each):
-            total += self._losses("evaluate", batch[at : at + each], 1.0)
-        self.parts.train()
+        with self.parts.evaluating():
+            for at in range(0, len(batch), each):
+                if not go_on():
+                    return None
+                total += self._losses("evaluate", batch[at : at + each], 1.0)
         return total
 
     def _losses(self, purpose: str, batch: list[Micro], scale: float) -> Tensor:

@@ -26,6 +26,7 @@ from penstock.plan.layout import Layout  # noqa: E402
 from penstock.run.folder import RunFolder  # noqa: E402
 from penstock.run.load import load  # noqa: E402
 from penstock.train.job import build  # noqa: E402
+from penstock.train.live_world import join_live  # noqa: E402
 from penstock.train.loop import fit  # noqa: E402
 from penstock.train.world import join  # noqa: E402
 
@@ -33,9 +34,11 @@ from penstock.train.world import join  # noqa: E402
 def main(where: str, attempt: int) -> str:
     folder = RunFolder(Path(where))
     rank = int(os.environ["RANK"])
-    journal = Journal(folder.journal, attempt, range(rank, rank + 1), clock=now)
+    life = int(os.environ.get("PENSTOCK_LIFE", "0"))  # above 0: in the place of a lost process
+    journal = Journal(folder.journal, attempt, range(rank, rank + 1), clock=now, again=life > 0)
     journal.event("start", t=BEGAN, pid=os.getpid())
-    pulse = Pulse(folder.make_scratch(), rank, attempt, Traps(folder.traps, rank, attempt))
+    traps = Traps(folder.traps, rank, attempt)
+    pulse = Pulse(folder.make_scratch(), rank, attempt, traps, folder.audit)
     try:
         result, weights = work(folder, journal, pulse)
         journal.event("end", result=result, weights_hash=weights)
@@ -67,15 +70,17 @@ def work(folder: RunFolder, journal: Journal, pulse: Pulse) -> tuple[str, str]:
         # By default each new tensor is filled first, against code that reads what nobody wrote.
         torch.utils.deterministic.fill_uninitialized_memory = False
     pulse.at("join")
-    world = join(layout, plan["device"], run.guard.timeout)
+    meet = join_live if run.guard.mode == "live" else join
+    world = meet(layout, plan["device"], run.guard.timeout)
     journal.event("joined")
     pulse.at("build")
     job = build(folder, run, layout, world, journal, pulse)
     result = fit(job)
-    pulse.at("end")
+    pulse.at("save")
     start = now()
     weights = job.keeper.weights_hash()
     journal.span("checkpoint", start, now())
+    pulse.at("end")
     world.gather(None)  # nobody reports success before everybody has it
     return result, weights
 

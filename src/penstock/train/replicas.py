@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -22,7 +21,7 @@ BUCKET_BYTES = 64 << 20
 # What a rank may ask all ranks to do after the step. Whatever depends on a clock or on a file is
 # asked for by rank 0 alone, so that all ranks do the same.
 # "busy" is any rank's own: its last copy of the state is not safe yet, so nobody begins another.
-WISHES = ("save", "stage", "stop", "evaluate", "busy", "join")
+WISHES = ("save", "stage", "stop", "evaluate", "compare", "replay", "busy", "join")
 
 
 @dataclass(frozen=True)
@@ -68,8 +67,7 @@ class Replicas:
     def _exchange(self, flat: Tensor) -> Tensor:
         if self.compress == "bf16":
             return self._exchange_bf16(flat)
-        dist.all_reduce(flat, group=self.world.group("replicate"))
-        return flat
+        return self.world.add_replicas_(flat)
 
     def _exchange_bf16(self, flat: Tensor) -> Tensor:
         """Half the bytes of the plain sum, and nothing is lost for good.
@@ -77,15 +75,13 @@ class Replicas:
         Each replica gets one part of the bucket from all, sums it in full precision and sends the
         sum to all. An all-reduce in bf16 would round its sums where nobody could keep the rest.
         """
-        group, replicas = self.world.group("replicate"), self.world.size("replicate")
+        replicas = self.world.size("replicate")
         each = -(-flat.numel() // replicas)
         sent = self._rounded(F.pad(flat, (0, each * replicas - flat.numel())))
-        got = torch.empty_like(sent)
-        dist.all_to_all_single(got, sent, group=group)
+        got = self.world.trade(sent)
         part = self._rounded(got.view(replicas, each).to(flat.dtype).sum(0))
-        back = torch.empty_like(sent)
-        dist.all_gather(list(back.view(replicas, each)), part, group=group)
-        return back[: flat.numel()].to(flat.dtype)
+        back = self.world.gather_replicas(part)
+        return back.flatten()[: flat.numel()].to(flat.dtype)
 
     def _rounded(self, values: Tensor) -> Tensor:
         """In bf16. What that leaves out is owed to the same place in the next step."""

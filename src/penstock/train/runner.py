@@ -13,6 +13,12 @@ from penstock.train.batch import Micro
 from penstock.train.gradients import Grads
 from penstock.train.parts import Parts
 
+GoOn = Callable[[], bool]
+
+
+def for_ever() -> bool:
+    return True
+
 
 class Runner(Protocol):
     """What ranks return adds up over all of them to the value of the global batch."""
@@ -23,8 +29,9 @@ class Runner(Protocol):
     def settle(self, grads: Grads) -> None:
         """What is left to add up inside a replica once all microbatches are through."""
 
-    def evaluate(self, batch: list[Micro]) -> Tensor:
-        """This rank's part of a summed loss, without gradients."""
+    def evaluate(self, batch: list[Micro], go_on: GoOn = for_ever) -> Tensor | None:
+        """This rank's part of a summed loss, without gradients; None when `go_on`, which is asked
+        now and then on all ranks at the same place, said no."""
 
     def logits(self, tokens_bs: Tensor) -> Tensor:
         """The same on every rank, all of which must ask."""
@@ -52,12 +59,13 @@ class Plain:
         pass
 
     @torch.no_grad()
-    def evaluate(self, batch: list[Micro]) -> Tensor:
+    def evaluate(self, batch: list[Micro], go_on: GoOn = for_ever) -> Tensor | None:
         total = torch.zeros((), device=batch[0].inputs_bs.device, dtype=torch.float64)
-        self.parts.train(False)
-        for micro in batch:
-            total += self.loss_sum(self._own(micro)) * micro.weight
-        self.parts.train()
+        with self.parts.evaluating():
+            for micro in batch:
+                if not go_on():
+                    return None
+                total += self.loss_sum(self._own(micro)) * micro.weight
         return total / self.ways
 
     @torch.no_grad()

@@ -1,6 +1,6 @@
 """One optimizer step."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -8,6 +8,7 @@ from torch import Tensor
 from penstock.guard.pulse import Pulse
 from penstock.meter.clock import StepClock
 from penstock.train.batch import Micro
+from penstock.train.expert import Balancer
 from penstock.train.gradients import Gradients
 from penstock.train.optimizer import Optimizer
 from penstock.train.replicas import Replicas, Vote, squared_norm
@@ -24,10 +25,13 @@ class Stepper:
     replicas: Replicas
     clip: float
     shares: Mapping[str, float]  # of a gradient's squared norm that this rank answers for
-    balance: Callable[[], None]  # what evens out the experts of a mixture, after an update
+    balancer: Balancer  # evens out the experts of a mixture
     pulse: Pulse | None = None  # says where in a step the rank is
     # Asked before weights change: what is still being copied of them must be through.
     before_update: Callable[[], None] = field(default=lambda: None)
+    # What a forward pass may change: loads of experts, running statistics.
+    buffers: Callable[[], Sequence[Tensor]] = field(default=tuple)
+    _before: list[Tensor] = field(default_factory=list)  # their values at the start of a step
 
     def step(
         self,
@@ -43,6 +47,7 @@ class Stepper:
         `accept` looks at what all ranks agreed on and says whether weights may change by it.
         """
         self._at("forward")
+        self.begin()
         with clock.part("compute"):
             loss = self.backward(batch, tokens)
             grads = self.gradients.collect()
@@ -50,6 +55,7 @@ class Stepper:
         self._at("reduce")
         with clock.part("exchange"):
             summed = self.replicas.reduce(grads)
+            self.balancer.exchange()
         with clock.part("compute"):
             squares = squared_norm(summed, self.shares)
         self._at("vote")
@@ -61,12 +67,24 @@ class Stepper:
             self._at("update")
             with clock.part("compute"):
                 self.update(summed, vote.grad_norm, rate)
-            with clock.part("exchange"):
-                self.balance()
+                self.balancer.apply()
+            self._before = []  # there is no way back from here
             self._at("updated")
         else:
-            self.gradients.clear()
+            self.take_back()
         return vote
+
+    def begin(self) -> None:
+        """Before the first forward pass of a step, or of a trial of one."""
+        self._before = [buffer.clone() for buffer in self.buffers()]
+
+    def take_back(self) -> None:
+        """Leaves no trace of the step that was begun last, unless it was taken."""
+        self.gradients.clear()
+        if self._before:
+            for buffer, value in zip(self.buffers(), self._before, strict=True):
+                buffer.copy_(value)
+        self._before = []
 
     def _at(self, phase: str) -> None:
         if self.pulse:
@@ -83,8 +101,9 @@ class Stepper:
 
     def warm_up(self, batch: list[Micro]) -> None:
         """Run the first kernels and allocations before the first step's clock starts."""
+        self.begin()
         self.backward(batch, 1)
         grads = self.gradients.collect()
         squared_norm(grads, self.shares)
         self.optimizer.warm_up(grads)
-        self.gradients.clear()
+        self.take_back()

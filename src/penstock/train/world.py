@@ -32,6 +32,7 @@ class World:
     mesh: DeviceMesh
     experts: DeviceMesh | None = None
     host_group: dist.ProcessGroup | None = None  # gloo, for what lives on the host
+    save_group: dist.ProcessGroup | None = None  # gloo, for the thread that writes checkpoints
 
     @property
     def cuda(self) -> bool:
@@ -65,6 +66,47 @@ class World:
     def data_rank(self) -> int:
         return self.place("replicate") * self.size("shard") + self.place("shard")
 
+    @property
+    def ways(self) -> int:
+        """Ranks that read the same samples."""
+        return self.ranks // self.data_ranks
+
+    @property
+    def lead(self) -> bool:
+        """The one rank that reports, and asks for what depends on a clock or a file."""
+        return self.rank == 0
+
+    @property
+    def first_copy(self) -> bool:
+        """Of the ranks that hold equal weights, the first."""
+        return all(self.place(d) == 0 for d in DIMENSIONS if d != "pipeline")
+
+    @property
+    def saves(self) -> bool:
+        """Whether this rank takes part in checkpoints."""
+        return True
+
+    def add_replicas_(self, values: torch.Tensor) -> torch.Tensor:
+        """Sum over the replicas, in place."""
+        if self.size("replicate") > 1:
+            dist.all_reduce(values, group=self.group("replicate"))
+        return values
+
+    def trade(self, values: torch.Tensor) -> torch.Tensor:
+        """Part i of the values goes to replica i; theirs for this one come, in their order."""
+        got = torch.empty_like(values)
+        dist.all_to_all_single(got, values, group=self.group("replicate"))
+        return got
+
+    def gather_replicas(self, values: torch.Tensor) -> torch.Tensor:
+        """The values of all replicas, in their order."""
+        every = torch.stack([values] * self.size("replicate"))
+        dist.all_gather(list(every.unbind()), values, group=self.group("replicate"))
+        return every
+
+    def together(self, step: int) -> None:
+        """The run ends after `step`: nobody leaves while somebody may still need its state."""
+
     def sum_(self, values: torch.Tensor) -> torch.Tensor:
         """Sum over all ranks, in place."""
         if self.ranks > 1:
@@ -92,13 +134,28 @@ def join(layout: Layout, kind: str, timeout_s: float, backend: str | None = None
 
     Several ranks can share one GPU only over another `backend` than NCCL: "gloo", for tests.
     """
+    store, prefix = supervisor_store(timeout_s), os.environ["PENSTOCK_ATTEMPT"]
+    return meet(store, prefix, int(os.environ["RANK"]), layout, kind, timeout_s, backend)
+
+
+def supervisor_store(timeout_s: float) -> dist.TCPStore:
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return dist.TCPStore(address, port, is_master=False, timeout=timedelta(seconds=timeout_s))
+
+
+def meet(
+    store: dist.Store,
+    prefix: str,
+    rank: int,
+    layout: Layout,
+    kind: str,
+    timeout_s: float,
+    backend: str | None = None,
+) -> World:
+    """The world of as many ranks as the layout has, which meet under `prefix` in the store."""
     # It has advice for every gathering of a whole weight, which happens once a run.
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    timeout = timedelta(seconds=timeout_s)
-    store = dist.TCPStore(
-        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=timeout
-    )
+    ranks, timeout = layout.ranks, timedelta(seconds=timeout_s)
     if kind == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         torch.cuda.set_device(device)
@@ -106,7 +163,7 @@ def join(layout: Layout, kind: str, timeout_s: float, backend: str | None = None
         device = torch.device("cpu")
     dist.init_process_group(
         backend or ("cuda:nccl,cpu:gloo" if kind == "cuda" else "gloo"),
-        store=dist.PrefixStore(os.environ["PENSTOCK_ATTEMPT"], store),
+        store=dist.PrefixStore(prefix, store),
         rank=rank,
         world_size=ranks,
         timeout=timeout,
@@ -121,8 +178,10 @@ def join(layout: Layout, kind: str, timeout_s: float, backend: str | None = None
         experts = _mesh(kind, sizes)
         _bounded(experts, timeout)
     _bounded(mesh, timeout)
-    host = dist.new_group(backend="gloo", timeout=timedelta(seconds=STORAGE_S))
-    return World(rank, ranks, device, mesh, experts, host)
+    host, save = (
+        dist.new_group(backend="gloo", timeout=timedelta(seconds=STORAGE_S)) for _ in range(2)
+    )
+    return World(rank, ranks, device, mesh, experts, host, save)
 
 
 def _mesh(kind: str, sizes: dict[str, int]) -> DeviceMesh:

@@ -1,0 +1,9 @@
+"""What a module draws in a step (dropout) follows from (seed, step, data rank) alone."""
+
+import torch
+from xxhash import xxh3_64_intdigest
+
+
+def draw_anew(seed: int, step: int, data_rank: int) -> None:
+    """Nothing about it needs saving, and another rank can draw the same."""
+    torch.manual_seed(xxh3_64_intdigest(f"{seed}:{step}:{data_rank}".encode()) >> 1)

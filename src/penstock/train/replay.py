@@ -1,0 +1,79 @@
+"""Silent data corruption: now and then each replica computes a microbatch of its neighbour, too.
+
+Equal weights and equal samples must give equal gradients. The neighbour's samples are read, not
+sent: they follow from a position. No trace of the trial is left in the run.
+"""
+
+import struct
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from penstock.guard.fingerprints import by_replica, prints
+from penstock.guard.sentinels import Sentinels
+from penstock.plan.layout import Layout
+from penstock.policy.replay import Result, Results, at_fault, differing
+from penstock.run.file import Run
+from penstock.train.batch import Loader, Micro, Share
+from penstock.train.draws import draw_anew
+from penstock.train.replicas import squared_norm
+from penstock.train.step import Stepper
+from penstock.train.world import World
+
+
+@dataclass
+class Replay:
+    run: Run
+    layout: Layout
+    world: World
+    loader: Loader
+    stepper: Stepper
+    sentinels: Sentinels
+
+    def check(self, step: int, position: int) -> None:
+        """All ranks together, on samples of the batch that begins at `position`."""
+        replica, replicas = self.world.place("replicate"), self.world.size("replicate")
+        own = self._of_all(self._compute(step, position, replica))
+        of_next = self._of_all(self._compute(step, position, (replica + 1) % replicas))
+        if pairs := differing(own, of_next, self._exact):
+            again = self._of_all(self._compute(step, position, replica))
+            wrong = at_fault(pairs, own, again, self._exact)
+            self.sentinels.tell_replayed(step, pairs, wrong)
+
+    @property
+    def _exact(self) -> bool:
+        return not self.world.cuda or self.run.train.deterministic
+
+    def _compute(self, step: int, position: int, replica: int) -> Tensor:
+        """The loss, the norm and the bits of the gradients, as three numbers of 64 bits."""
+        shards = self.world.size("shard")
+        data_rank = replica * shards + self.world.place("shard")
+        micro = self._first(position, data_rank)
+        draw_anew(self.run.train.seed, step, data_rank)
+        self.stepper.begin()
+        loss = self.stepper.backward([micro], self.run.batch_tokens)
+        grads = self.stepper.gradients.collect()
+        self.stepper.runner.settle(grads)
+        norm = squared_norm(grads, dict.fromkeys(grads, 1.0)).sqrt().to(loss.device)
+        numbers = torch.stack((loss.double(), norm)).view(torch.int64)
+        bits = prints({"loss": loss} | grads).sum(dim=0, keepdim=True)
+        self.stepper.take_back()
+        return torch.cat((numbers, bits.to(numbers.device)))
+
+    def _first(self, position: int, data_rank: int) -> Micro:
+        """The first microbatch of a rank's slice."""
+        size, ranks = self.layout.microbatch, self.world.data_ranks
+        share = Share.of(position, position + self.run.batch_samples, data_rank, ranks, size)
+        samples = self.loader.read(share.start, min(share.start + size, share.stop))
+        return samples.micros(1, size)[0]
+
+    def _of_all(self, own: Tensor) -> list[Results]:
+        return [
+            tuple(Result(_double(loss), _double(norm), bits) for loss, norm, bits in replica)
+            for replica in by_replica(own, self.world)
+        ]
+
+
+def _double(bits: int) -> float:
+    return struct.unpack("<d", struct.pack("<q", bits))[0]
