@@ -5,7 +5,7 @@ VENV := .venv
 PEERS := .peers
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow test-s3 bench-data bench-plan bench-train fit-plan lint format wheel clean
+.PHONY: train test test-slow test-s3 drill drill-campaigns drill-live drill-spot bench-data bench-plan bench-train fit-plan lint format wheel clean
 
 train: $(VENV)/.core
 	@$(BIN)/penstock train examples/stdlib.toml
@@ -20,6 +20,29 @@ test-slow: $(VENV)/.dev
 # Against a real S3 server (Ceph RGW, in memory): needs Debian's ceph-mon, ceph-osd and radosgw.
 test-s3: $(VENV)/.dev
 	$(BIN)/python -m pytest -m s3
+
+# Real faults on the default run, each judged against the undisturbed one (TIMES=10: so often), in
+# live mode, and a hundred random campaigns. What they print is what docs/faults.md shows.
+DRILL = $(BIN)/penstock drill examples/stdlib.toml dir=.drills --json
+drill: $(VENV)/.core
+	@mkdir -p docs/drills && rm -f docs/drills/restart.jsonl
+	@for i in $$(seq $(or $(TIMES),1)); do $(DRILL) >> docs/drills/restart.jsonl || exit 1; done
+	@$(BIN)/python scripts/drill_table.py
+
+drill-live: $(VENV)/.core
+	@mkdir -p docs/drills
+	@$(DRILL) guard.mode=live > docs/drills/live.jsonl
+	@$(BIN)/python scripts/drill_table.py
+
+drill-campaigns: $(VENV)/.core
+	@mkdir -p docs/drills
+	@$(DRILL) --campaigns $(or $(TIMES),100) > docs/drills/campaigns.jsonl
+	@$(BIN)/python scripts/drill_table.py
+
+# Two hosts in network namespaces with a real S3 server between them, which come, go and are cut
+# off: needs root, iproute2, iptables and Ceph as above.
+drill-spot: $(VENV)/.dev
+	@$(BIN)/python -m pytest -m netns -s
 
 # Probe, plan and the default run, interleaved three times: the planned step over the measured one.
 bench-plan: $(VENV)/.core

@@ -43,7 +43,7 @@ def test_defaults_are_those_of_an_almost_empty_run(run_of):
 
 def test_what_is_not_built_is_marked():
     text = reference.markdown()
-    assert re.search(r"\| `spares` .*\*Not yet: spare nodes\.\* \|", text)
+    assert re.search(r"\| `wandb` .*\*Not yet: .*\.\* \|", text)
     assert not re.search(r"\| `tensor` .*Not yet", text)
 
 

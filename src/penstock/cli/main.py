@@ -11,7 +11,9 @@ from penstock.cli import show
 from penstock.cli.backtest import backtest
 from penstock.cli.catalog import catalog
 from penstock.cli.check import check
+from penstock.cli.checkpoint import checkpoint
 from penstock.cli.data import data
+from penstock.cli.drill import drill
 from penstock.cli.export import export
 from penstock.cli.generate import generate
 from penstock.cli.init import init
@@ -34,10 +36,10 @@ EVERYDAY: list[Callable[..., None]] = [
 # In the design and not built yet: said plainly, rather than "no such command".
 NOT_YET = (
     "watch", "compare", "simulate", "rent",
-    "doctor", "drill", "checkpoint",
+    "doctor",
 )  # fmt: skip
 WHAT_IF: list[Callable[..., None]] = [backtest]
-MACHINE: list[Callable[..., None]] = [probe, catalog, schema]
+MACHINE: list[Callable[..., None]] = [probe, drill, catalog, schema]
 for verb in EVERYDAY:
     app.command()(verb)
 app.add_typer(data, name="data")
@@ -45,6 +47,7 @@ for verb in WHAT_IF:
     app.command(rich_help_panel="What if")(verb)
 for verb in MACHINE:
     app.command(rich_help_panel="The machine")(verb)
+app.add_typer(checkpoint, name="checkpoint", rich_help_panel="The machine")
 
 
 def _version(asked: bool) -> None:

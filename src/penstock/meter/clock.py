@@ -1,13 +1,20 @@
 """Clocks: the time of day that never jumps, and the parts of one step."""
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from penstock.ledger.journal import steady_clock
+# Processes of one host read the same counter. With the same offset they have the same clock, even
+# when the system's is set between the start of a supervisor and of a rank.
+ENVIRONMENT = "PENSTOCK_CLOCK"
+OFFSET_S = float(os.environ.get(ENVIRONMENT) or time.time() - time.perf_counter())
 
-now = steady_clock()
+
+def now() -> float:
+    """Unix seconds that never jump, as they were counted when the run was started."""
+    return OFFSET_S + time.perf_counter()
 
 
 class StepClock:

@@ -142,8 +142,8 @@ def problems(run: Run, shape: ModelShape | None, lay: Layout, device: str = "") 
     `shape` is None for the user's own module, "cpu" the name of a machine without accelerators.
     """
     if shape is None:
-        return [*_own_module(run, lay), *_precision(run, device)]
-    found = misfits(shape, lay, run.sequence)
+        return [*_own_module(run, lay), *_precision(run, device), *_live(run, lay)]
+    found = [*misfits(shape, lay, run.sequence), *_live(run, lay)]
     if run.model.adapter:
         found += [
             *adapter.misfits(run.model.adapter, shape),
@@ -173,6 +173,14 @@ def _adapter(run: Run, section: adapter.AdapterSection, lay: Layout) -> Iterator
         yield (
             'train.precision = "fp8": the frozen matrices of [model.adapter] are kept as they '
             'came, and multiplied in 16 bits; write "bf16"'
+        )
+
+
+def _live(run: Run, lay: Layout) -> Iterator[str]:
+    if run.guard.mode == "live" and lay.replicate < 2:
+        yield (
+            'guard.mode = "live": replicas go on without a lost one, and this layout has one '
+            'replica; write layout.replicate = 2 or more, or mode = "restart"'
         )
 
 

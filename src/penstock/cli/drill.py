@@ -1,0 +1,86 @@
+"""`penstock drill RUN`: real faults on a small copy of the run; nothing may be lost."""
+
+import json as json_lines
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.cli.show import Json, err, out
+from penstock.errors import PenstockError, RunFailed
+
+
+def drill(
+    run_file: Annotated[
+        str | None, typer.Argument(metavar="RUN", help="The run file.", show_default=False)
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Fields to change: guard.mode=live", show_default=False),
+    ] = None,
+    faults: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Only these faults; else all of them.")
+    ] = None,
+    campaigns: Annotated[
+        int, typer.Option(min=0, help="Instead: so many runs with one to three random faults.")
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="Of the first campaign; the next has the next.")] = 0,
+    listed: Annotated[bool, typer.Option("--list", help="List the faults and leave.")] = False,
+    steps: Annotated[int, typer.Option(min=12, help="Length of a scratch run.")] = 24,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the scratch runs.")] = False,
+    json: Json = False,
+) -> None:
+    """Try real faults on a small copy of the run, and judge each against the undisturbed one."""
+    from penstock.drill.catalog import FAULTS, chosen
+
+    if listed:
+        for fault in FAULTS.values():
+            out.print(f"{fault.name:<20} {fault.what}", markup=False)
+        return
+    if run_file is None:
+        raise PenstockError("`penstock drill` needs a run file; `--list` shows the faults alone")
+    if faults and campaigns:
+        raise PenstockError("--faults and --campaigns: give one of them")
+
+    from penstock.drill.campaign import campaign
+    from penstock.drill.faults import Scale
+    from penstock.drill.session import RECORD, Session
+    from penstock.drill.table import COLUMNS, cells, line
+    from penstock.run.load import load
+
+    # Whoever ends a drill ends its runs, and what it mounted, with it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    run = load(run_file, overrides or [])
+    root = Path(run.dir).expanduser() / ".drills" / run.name
+    picked = chosen(faults)
+    session = Session(run, root, Scale(steps), keep, heard=lambda what: err.print(f"… {what}"))
+    session.open()
+    if campaigns:
+        numbers = range(seed, seed + campaigns)
+        picked = [campaign(number, session.scale, session.ranks) for number in numbers]
+    if not json:
+        _print(line(COLUMNS))
+    failed = []
+    for fault in picked:
+        verdict = session.drill(fault)
+        if json:
+            sys.stdout.write(json_lines.dumps(verdict.to_json()) + "\n")
+            sys.stdout.flush()
+        else:
+            said = "" if verdict.skipped else "ok" if verdict.passed else "FAILED"
+            _print(line(cells(verdict.to_json()), said), "" if verdict.passed else "red")
+            for why in verdict.why:
+                _print(f"    {why}", "red")
+        if not verdict.passed:
+            failed.append(fault.name)
+    if failed:
+        raise RunFailed(
+            f"{len(failed)} of {len(picked)} drills failed: {', '.join(failed)}. What they left is "
+            f"in {root}, the record in {root / RECORD}"
+        )
+
+
+def _print(text: str, style: str = "") -> None:
+    out.print(text, markup=False, style=style, soft_wrap=True)

@@ -1,0 +1,166 @@
+"""The drill's own clock: where the ranks' time went, from their pulses and the faults alone.
+
+Made without the journal, so that what the ledger says of `down`, `redo` and `checkpoint` can be
+held against something. Seconds are rank-seconds, moments are of the machine's monotonic clock.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+READY = "ready"
+SAVING = frozenset({"stage", "save"})
+# Of a rank that is ready: work has stopped until the next step.
+RECOVERING = frozenset({"load", "regroup", "heal"})
+STEP = frozenset({"fetch", "forward", "reduce", "vote", "voted", "update", "updated"})
+CAUSES = ("down", "redo", "checkpoint")
+SHARE = 0.05  # how far ledger and clock may be apart
+SLACK_S = 0.05  # of a rank; below this the two are equal
+SEEN_S = 0.25  # the most that a supervisor may need to see a death: a kernel takes time to bury
+
+
+@dataclass(frozen=True)
+class Beat:
+    """A rank entered a phase."""
+
+    step: int
+    phase: str
+    t: float
+
+
+@dataclass(frozen=True)
+class Life:
+    """One attempt: each rank's beats in order, and when a fault ended it.
+
+    `losses` are the moments that it lost a rank and went on without it; a rank that comes back
+    begins again with `start`.
+    """
+
+    beats: Mapping[int, Sequence[Beat]]
+    died: float | None = None
+    opens: bool = True  # it begins an invocation, so that nothing was down before it
+    cut: bool = False  # its supervisor died too: its window ends with the last thing written
+    losses: Mapping[int, Sequence[float]] = field(default_factory=dict)
+
+    @property
+    def end(self) -> float:
+        if self.died is not None:
+            return self.died
+        return max(beats[-1].t for beats in self.beats.values() if beats)
+
+
+@dataclass
+class Spent:
+    """Rank-seconds by cause, and what the lives came to."""
+
+    down: float = 0.0
+    redo: float = 0.0
+    checkpoint: float = 0.0
+    highest: int = -1  # the furthest step that anyone finished
+    redone: int = 0  # steps that were finished more than once
+    finished: dict[int, float] = field(default_factory=dict)  # when each step was, first
+
+
+def account(lives: Sequence[Life]) -> Spent:
+    """All attempts of a run in order."""
+    spent = Spent()
+    died: float | None = None
+    for life in lives:
+        before = spent.highest
+        since = None if life.opens else died
+        again = [_add_rank(spent, life, rank, since, before) for rank in life.beats]
+        spent.redone += max(again, default=0)
+        died = life.died
+    return spent
+
+
+def _add_rank(spent: Spent, life: Life, rank: int, since: float | None, before: int) -> int:
+    """One rank in one attempt; how many steps it made again. `since` is when it went down."""
+    losses = list(life.losses.get(rank, ()))
+    again = 0
+    for beats in _processes(life.beats[rank]):
+        lost = next((t for t in losses if t >= beats[0].t), None)
+        end = lost if lost is not None else life.died
+        within = [beat for beat in beats if end is None or beat.t <= end]
+        ready = next((i for i, beat in enumerate(within) if beat.phase == READY), len(within))
+        until = within[ready].t if ready < len(within) else (end or within[-1].t)
+        spent.down += 0.0 if since is None else until - since
+        redone, highest = _add_work(spent, within[ready:], before)
+        again += redone
+        if end is not None and not (life.cut and lost is None):
+            spent.redo += _lost(within[ready:], highest, end)
+        since = lost
+    if since is not None and (losses or not life.beats[rank]):  # it is not there any more
+        spent.down += life.end - since
+    return again
+
+
+def _processes(beats: Sequence[Beat]) -> list[list[Beat]]:
+    """A rank's beats, cut where another process takes its place."""
+    parts: list[list[Beat]] = []
+    for beat in beats:
+        if beat.phase == "start" or not parts:
+            parts.append([])
+        parts[-1].append(beat)
+    return parts
+
+
+def _add_work(spent: Spent, beats: Sequence[Beat], highest: int) -> tuple[int, int]:
+    """From `ready` to the last beat; `highest` is the furthest step of earlier attempts.
+
+    Returns how many steps were made again, and up to which step one is.
+    """
+    again = reached = 0
+    unfinished_s = 0.0  # of the step that is being made
+    for beat, after in pairwise(beats):
+        seconds = after.t - beat.t
+        if beat.phase == "fetch":
+            unfinished_s = 0.0
+        if beat.phase in RECOVERING:
+            spent.down += seconds
+        elif beat.step <= highest and beat.phase != READY:
+            spent.redo += seconds
+        elif beat.phase in SAVING:
+            spent.checkpoint += seconds
+        elif beat.phase in STEP:
+            unfinished_s += seconds
+        if beat.phase == "updated":  # and it went on from there
+            unfinished_s = 0.0
+            again += beat.step <= highest
+            reached = max(reached, beat.step)
+            spent.finished.setdefault(beat.step, after.t)
+            spent.finished[beat.step] = min(spent.finished[beat.step], after.t)
+            spent.highest = max(spent.highest, beat.step)
+        if after.phase in RECOVERING and beat.phase not in RECOVERING:
+            spent.redo += unfinished_s
+            unfinished_s = 0.0
+        if after.phase == "fetch":
+            highest = max(highest, reached if after.step <= reached else after.step - 1)
+    return again, highest
+
+
+def _lost(beats: Sequence[Beat], highest: int, end: float) -> float:
+    """What a fault took: the step, or the save, that was not finished; redone ones count already.
+
+    The last beat has no end of its own. A step that was not finished counts from its beginning.
+    """
+    if not beats:
+        return 0.0
+    last = beats[-1]
+    if last.phase not in STEP or last.step <= highest:
+        return end - last.t
+    begun = last.t
+    for beat in reversed(beats):
+        if beat.step != last.step or beat.phase not in STEP:
+            break
+        begun = beat.t
+    return end - begun
+
+
+def agree(
+    ledger_s: float, clock_s: float, ranks: int, seen_s: float = 0.0, slack_s: float = SLACK_S
+) -> bool:
+    """Whether the ledger says what the drill's clock says. A rank's death is dated when it is seen,
+    `seen_s` after the blow: so much of every rank may be lost work instead of time without any."""
+    slack_s += min(seen_s, SEEN_S)
+    return abs(ledger_s - clock_s) <= max(SHARE * clock_s, slack_s * ranks)

@@ -1,0 +1,53 @@
+"""What some faults need of the run or of the machine, and why a drill is left out without it."""
+
+import os
+import shutil
+from collections.abc import Callable
+
+from penstock.data.remote_store import is_url
+from penstock.drill.faults import Fault
+from penstock.drill.outage import ENDPOINT
+from penstock.run.file import Run
+
+
+def _root(run: Run, ranks: int) -> str:
+    return "" if os.geteuid() == 0 else "needs root, to mount a disk of its own"
+
+
+def _replicas(run: Run, ranks: int) -> str:
+    return "" if ranks > 1 else "needs two replicas"
+
+
+def _dataset(run: Run, ranks: int) -> str:
+    if run.data.mix or is_url(run.data.dataset):
+        return "needs one dataset on this machine, to damage a copy of it"
+    return ""
+
+
+def _store(run: Run, ranks: int) -> str:
+    http = os.environ.get(ENDPOINT, "").startswith("http:")
+    if not (http and run.guard.durable and is_url(run.guard.durable)):
+        return f"needs guard.durable at a URL, and {ENDPOINT} with http"
+    return ""
+
+
+def _hosts(run: Run, ranks: int) -> str:
+    if run.layout is not None or run.guard.mode == "live":
+        return "needs a run whose layout is chosen by the planner, and restarts"
+    if not shutil.which("ip") or not shutil.which("iptables"):
+        return "needs iproute2 and iptables, for hosts in network namespaces"
+    return ""
+
+
+CHECKS: dict[str, Callable[[Run, int], str]] = {
+    "root": _root,
+    "replicas": _replicas,
+    "dataset": _dataset,
+    "hosts": _hosts,
+    "store": _store,
+}
+
+
+def missing(fault: Fault, run: Run, ranks: int) -> str:
+    """The first thing that is not there; empty when all is."""
+    return next((why for need in fault.needs if (why := CHECKS[need](run, ranks))), "")

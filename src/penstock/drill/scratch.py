@@ -1,0 +1,41 @@
+"""The run that is drilled: the user's own, cut down to some seconds, in a folder of its own."""
+
+from pathlib import Path
+
+from penstock.drill.faults import Scale
+from penstock.run import toml
+from penstock.run.file import Run
+from penstock.run.save import to_table
+
+TIMEOUT_S = 60.0  # a collective in a run of this size that takes longer has failed
+EVALUATED = 4  # samples of an evaluation
+
+
+def write(run: Run, folder: Path, name: str, scale: Scale, ranks: int) -> Path:
+    """The run file of one drill."""
+    table = to_table(run) | {"name": name, "dir": str(folder.absolute())}
+    for section in ("budget", "log"):
+        table.pop(section, None)
+    train = table["train"]
+    for length in ("tokens", "epochs"):
+        train.pop(length, None)
+    train["steps"] = scale.steps
+    # One more than there are ranks: their parts differ in size, and some have filler.
+    train["batch_tokens"] = min(run.batch_samples, ranks + 1) * run.sequence
+    if run.train.misfit(scale.steps):
+        train |= {"warmup": "5%", "decay": "20%"}
+    table["evaluate"] |= {"every": _steps(scale.evaluate), "tokens": EVALUATED * run.sequence}
+    table["guard"] |= {
+        "checkpoint": _steps(scale.durable),
+        "fast": _steps(scale.fast),
+        "timeout": f"{min(run.guard.timeout, TIMEOUT_S):g} s",
+    }
+    if run.cluster.nodes == 1:
+        table["guard"].pop("durable", None)  # what is there belongs to the real run
+    path = folder / f"{name}.toml"
+    path.write_text("\n".join(toml.document(table)) + "\n")
+    return path
+
+
+def _steps(count: int) -> str:
+    return f"{count} step{'s' if count > 1 else ''}"

@@ -1,0 +1,51 @@
+"""The table of a session, a line at a time for a terminal, and whole for a document."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+COLUMNS = (
+    "fault", "detected by", "detection s", "recovery s", "redone", "lost", "doubled", "weights",
+)  # fmt: skip
+_WIDTHS = (18, 19, 11, 10, 6, 4, 7, 7)
+_NUMBERS = range(2, 7)
+
+
+def cells(row: Mapping[str, Any]) -> list[str]:
+    """A verdict, as JSON has it, in the columns of the table."""
+    if row["skipped"]:
+        return [row["fault"], f"left out: {row['skipped']}"]
+    return [
+        row["fault"],
+        row["detected_by"],
+        _seconds(row["detection_s"]),
+        _seconds(row["recovery_s"]),
+        str(row["steps_redone"]),
+        str(row["lost"]),
+        str(row["doubled"]),
+        row["weights"],
+    ]
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def line(texts: Sequence[str], verdict: str = "") -> str:
+    """Columns of fixed width, so that lines printed one by one stand below each other."""
+    if len(texts) < len(COLUMNS):
+        return f"{texts[0]:<{_WIDTHS[0]}} {' '.join(texts[1:])}"
+    padded = [
+        text.rjust(width) if i in _NUMBERS else text.ljust(width)
+        for i, (text, width) in enumerate(zip(texts, _WIDTHS, strict=True))
+    ]
+    return " ".join([*padded, verdict]).rstrip()
+
+
+def markdown(rows: Iterable[Mapping[str, Any]]) -> str:
+    """The same table for a document."""
+    sides = ["---:" if i in _NUMBERS else "---" for i in range(len(COLUMNS))]
+    lines = [f"| {' | '.join(COLUMNS)} |", f"|{'|'.join(sides)}|"]
+    for row in rows:
+        own = cells(row)
+        lines.append(f"| {' | '.join(own + [''] * (len(COLUMNS) - len(own)))} |")
+    return "\n".join(lines) + "\n"
