@@ -114,6 +114,16 @@ def test_a_rank_that_nobody_hit_must_not_be_lost() -> None:
     assert judge(live, calm(), replace(facts, events=[told]), batch=4).detected_by == "lost"
 
 
+def test_a_death_is_dated_when_it_is_seen_and_a_hang_when_it_began() -> None:
+    facts = killed()
+    fault = replace(facts.events[0], t=facts.events[0].t + 0.3)  # 0.4 s after the blow
+    ledger = {"down": 1.6, "redo": 1.9, "checkpoint": 0.0}
+    late = replace(facts, events=[fault], ledger=ledger)
+    assert judge(FAULT, calm(), late, batch=4).why == []
+    hang = replace(late, events=[replace(fault, kind="hang"), fault])
+    assert len(judge(replace(FAULT, told=("hang",)), calm(), hang, batch=4).why) == 2
+
+
 def test_an_event_from_before_the_blow_tells_nothing() -> None:
     facts = killed()
     early = replace(facts.events[0], t=facts.events[0].t - 1.0)

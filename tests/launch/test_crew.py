@@ -142,12 +142,13 @@ class Stage:
                 return
             self.crew.greet(sock, SECRET)
 
-    def follow(self, node: str, slots: int = 2, **more: Any) -> Follower:
+    def follow(self, node: str, slots: int = 2, ready: bool = True, **more: Any) -> Follower:
         before = len(self.events("host_came"))
         hello = {"node": node, "slots": slots, "machine": "2 cores", "shelf": 2} | more
         link = connect(("127.0.0.1",), self.server.getsockname()[1], SECRET, hello)
         assert link is not None
         folder, nursery = RunFolder(self.root / node / "run"), Played()
+        nursery.ready = ready
         folder.make()
         fence = Fence(self.root / f"fence-{node}")
         fence.move(time.monotonic() + LIMIT_S)
@@ -199,7 +200,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 def test_ranks_are_started_where_they_belong(stage: Callable[[int], Stage]) -> None:
     on = stage(2)
     b = on.follow("b")
-    on.crew.gather()
+    on.crew.gather(lambda: True, 2)
     assert on.begin(0) == 4
     on.until(lambda: set(b.nursery.started) == {2, 3})
     assert set(on.nursery.started) == {0, 1}
@@ -212,6 +213,23 @@ def test_ranks_are_started_where_they_belong(stage: Callable[[int], Stage]) -> N
     assert b.agent.folder.plan_file.read_text() == on.folder.plan_file.read_text()
     assert on.crew.codes() == dict.fromkeys(range(4))
     on.until(lambda: set(on.crew.pids()) == {0, 1, 2, 3})
+
+
+def test_a_wait_for_hosts_can_be_given_up(stage: Callable[[int], Stage]) -> None:
+    on = stage(2)
+    on.crew.gather(lambda: False, 2)
+    assert set(on.crew.members) == {"a"}
+
+
+def test_ranks_wait_until_the_imports_of_every_host_are_done(
+    stage: Callable[[int], Stage],
+) -> None:
+    on = stage(2)
+    b = on.follow("b", ready=False)
+    on.crew.muster(0)
+    assert not on.crew.ready
+    b.nursery.ready = True
+    on.until(lambda: on.crew.ready)
 
 
 def test_how_a_rank_ended_is_known_with_its_last_word(stage: Callable[[int], Stage]) -> None:
@@ -257,6 +275,7 @@ def test_a_host_that_is_lost_takes_its_ranks_along_and_is_blamed(
     assert on.crew.codes() == {0: None, 1: None, 2: LOST_CODE, 3: LOST_CODE}
     assert "host b was lost" in on.crew.why(2)
     assert on.crew.why(0) == ""
+    assert set(on.crew.pids()) == {0, 1}
     assert on.begin(1) == 2  # on what is left
     assert on.plans == [[2, 2], [2]]
     assert on.crew.change() == ""

@@ -384,7 +384,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_words(
     tmp_path: Path, run_file: MakeFile
 ) -> None:
     path = own_module(tmp_path, run_file, "* float('nan')")
-    with pytest.raises(RunFailed, match=r"step 1: loss nan.*learning_rate"):
+    with pytest.raises(RunFailed, match=r"step 3: loss nan.*in a row.*learning_rate"):
         go(path, "cluster.accelerators=1", "evaluate.every=never")
 
 

@@ -254,6 +254,7 @@ def test_when_all_are_lost_the_run_starts_again(live: Live) -> None:
     assert len(run.of("launch")) == 2
 
 
+@pytest.mark.slow
 def test_a_replica_that_hangs_is_ended_and_healed(live: Live) -> None:
     run = live(faults=[[kill(1, "forward", "stop")]])
     check(run, [1], alive=2)
@@ -266,3 +267,35 @@ def test_the_curve_is_that_of_the_undisturbed_run(live: Live) -> None:
     hurt = live(kill(0, "voted", step=7), **{"name": "hurt"}).losses()
     assert calm.keys() == hurt.keys()
     assert [hurt[s] for s in calm] == pytest.approx([calm[s] for s in calm], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_compressed_gradients(live: Live) -> None:
+    """What rounding left out is owed to the members of a generation, and dropped with it."""
+    run = live(faults=[[kill(1, "vote")]], **{"train.sync.compress": "bf16"})
+    check(run, [1], alive=2)
+
+
+MIXTURE = {"model.experts": 4, "model.experts_active": 2, "model.expert_ffn": 16}
+
+
+@pytest.mark.slow
+def test_a_mixture_of_experts(live: Live) -> None:
+    """The balance of its experts is state, and changes with the step or not at all."""
+    plain = live(**{"name": "plain", "guard.mode": "restart"} | MIXTURE)
+    calm = live(**{"name": "calm"} | MIXTURE)
+    assert calm.hashes()[0] == calm.hashes()[1] == plain.hashes()[0]
+    run = live(faults=[[kill(0, "voted")], [kill(1, "reduce")]], **{"name": "hurt"} | MIXTURE)
+    check(run, [0, 1], alive=2)
+
+
+@pytest.mark.slow
+def test_the_guard_takes_steps_back_in_all_replicas(live: Live) -> None:
+    """A flipped bit in one replica: all go back to the checkpoint that they agreed on, which one of
+    them loads for all."""
+    flip = Trap("flip", "flip", "fetch", 1, 20)
+    run = live(flip, **{"train.steps": 30, "guard.compare": "5 steps"})
+    calm = live(**{"name": "calm", "train.steps": 30, "guard.compare": "5 steps"})
+    assert [told["back_to"] for told in run.of_rank(0, "replicas_differ")] == [16]
+    assert not run.of("lost")
+    assert run.hashes() == calm.hashes()

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.errors import RunFailed
 from penstock.launch import environment
-from penstock.launch.nursery import COMPILER, MODULES, Nursery
+from penstock.launch.nursery import Nursery, modules
 from penstock.meter.clock import now
 
 LIMIT_S = 60.0
@@ -210,7 +210,7 @@ def test_what_a_rank_imports_starts_no_thread_and_no_cuda() -> None:
     )
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     out = subprocess.run(
-        [sys.executable, "-c", look, *MODULES, *COMPILER],
+        [sys.executable, "-c", look, *modules("cuda")],
         env=env,
         capture_output=True,
         text=True,

@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-from test_nursery import until
+from test_nursery import said, until
 
 from penstock.launch import stacks
 from penstock.launch.nursery import Nursery
@@ -36,7 +36,7 @@ def test_every_rank_gives_its_stack_and_a_stopped_one_does_not(tmp_path: Path) -
     try:
         for rank in range(2):
             nursery.start(rank, {}, ["child"], logs)
-        until(lambda: all("here" in (logs / f"rank-{r}.out").read_text() for r in range(2)))
+        until(lambda: all("here" in said(tmp_path, rank) for rank in range(2)))
         os.kill(nursery.pids()[1], signal.SIGSTOP)
         found = stacks.collect(nursery, [0, 1], logs)
     finally:

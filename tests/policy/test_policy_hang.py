@@ -128,3 +128,11 @@ def test_a_newcomer_hides_no_hang_and_is_watched_by_itself() -> None:
     found = decide([*fine, Seen(2, "join", 0, 2 * TIMEOUT_S, newcomer=True)], 0.1, TIMEOUT_S)
     assert found is not None
     assert found.ranks == (2,)
+
+
+def test_stacks_name_the_one_of_several_and_never_a_newcomer_in_its_place() -> None:
+    stuck = [Seen(0, "forward", 4, 50.0), Seen(1, "forward", 4, 50.0)]
+    new = Seen(2, "build", 0, 1.0, newcomer=True)
+    found = decide([*stuck, new], 0.1, TIMEOUT_S, {0: True, 1: False, 2: False})
+    assert found is not None
+    assert found.ranks == (1,)

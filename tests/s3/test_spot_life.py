@@ -87,6 +87,7 @@ def fields(name: str) -> dict[str, Any]:
         "cluster.nodes": 2,
         "cluster.accelerators": 1,
         "cluster.wait": "2 min",
+        "guard.timeout": "2 min",
         "guard.checkpoint": "100 steps",
         "guard.fast": "10 steps",
         "guard.durable": "s3://runs",

@@ -104,19 +104,22 @@ def some_steps(path: str, layout: dict[str, int], attempt: int, until: int) -> l
     """From the newest checkpoint of the run `kept` to a checkpoint of step `until`; the losses."""
     import torch.distributed as dist
 
+    from penstock.guard.pulse import Pulse
     from penstock.ledger.journal import Journal
     from penstock.meter.clock import StepClock
     from penstock.plan.layout import Layout
     from penstock.run.folder import RunFolder
     from penstock.run.load import load
     from penstock.train.job import build
+    from penstock.train.replicas import WISHES, Vote
     from penstock.train.world import join
 
     os.environ["PENSTOCK_ATTEMPT"] = str(attempt)
     run, folder = load(path, MIXTURE), RunFolder(Path(path).parent / "kept")
     world = join(Layout(**layout), "cpu", 60.0)
     journal = Journal(folder.journal, attempt, range(world.rank, world.rank + 1))
-    job = build(folder, run, Layout(**layout), world, journal)
+    pulse = Pulse(folder.make_scratch(), world.rank, attempt)
+    job = build(folder, run, Layout(**layout), world, journal, pulse)
     done = job.keeper.resume()
     feed = job.feed(after_step=done)
     losses = []
@@ -125,7 +128,8 @@ def some_steps(path: str, layout: dict[str, int], attempt: int, until: int) -> l
         clock = StepClock(cuda=False)
         losses.append(job.stepper.step(batch, run.batch_tokens, 1e-2, {}, clock).loss)
     feed.close()
-    job.keeper.save(until)
+    job.keeper.after(until, Vote(0.0, 0.0, dict.fromkeys(WISHES, False)), last=True)
+    job.keeper.settle()
     dist.destroy_process_group()
     return losses
 

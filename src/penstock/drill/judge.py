@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from penstock.drill.clock import CAUSES, SLACK_S, Spent, account, agree
+from penstock.drill.clock import CAUSES, SEEN_S, SLACK_S, Spent, account, agree
 from penstock.drill.facts import Facts
 from penstock.drill.faults import Fault
 from penstock.drill.struck import OFFSET_S
@@ -43,13 +43,14 @@ def judge(fault: Fault, calm: Facts, facts: Facts, batch: int, slack_s: float = 
     clocks = {cause: (facts.ledger[cause], float(getattr(spent, cause))) for cause in CAUSES}
     weights = _weights(calm, facts)
     told = _told(fault, facts)
+    seen_s = [slack_s + late_s for late_s in _seen(facts)] or [slack_s]
     why = [
         *_fell(fault, facts),
         *_ended(facts),
         *_same(fault, weights),
         *_samples(fault, facts, batch),
         *([] if told or not fault.told else [f"nothing told of it ({' or '.join(fault.told)})"]),
-        *(_clocks(clocks, facts.ranks, told[1] if told else 0.0, slack_s) if fault.clocked else ()),
+        *(_clocks(clocks, facts.ranks * sum(seen_s)) if fault.clocked else ()),
     ]
     return Verdict(
         fault=fault.name,
@@ -138,11 +139,26 @@ def _told(fault: Fault, facts: Facts) -> tuple[str, float] | None:
     return None
 
 
-def _clocks(
-    clocks: Mapping[str, tuple[float, float]], ranks: int, seen_s: float, slack_s: float
-) -> list[str]:
+def _seen(facts: Facts) -> list[float]:
+    """How long after each lethal blow the supervisor saw it, at most SEEN_S: so much of every rank
+    it counts as the lost step. When a hang began is known from the pulse, however late it is."""
+    hung = {event.attempt for event in facts.events if event.kind == "hang"}
+    late = []
+    for blow in (one for one in facts.struck if one.lethal):
+        told = [
+            event.t - OFFSET_S - blow.t
+            for event in facts.events
+            if event.kind in ("fault", "lost") and event.end is None
+            if event.attempt == blow.attempt
+        ]
+        after = min((t for t in told if t >= 0), default=0.0)
+        late.append(0.0 if blow.attempt in hung else min(after, SEEN_S))
+    return late
+
+
+def _clocks(clocks: Mapping[str, tuple[float, float]], slack_s: float) -> list[str]:
     return [
         f"{cause}: the ledger says {ledger_s:.2f} rank-seconds, the drill's clock {own_s:.2f}"
         for cause, (ledger_s, own_s) in clocks.items()
-        if not agree(ledger_s, own_s, ranks, seen_s, slack_s)
+        if not agree(ledger_s, own_s, slack_s)
     ]

@@ -103,6 +103,7 @@ class Scene:
 
     def held(self, number: int = 0) -> Held:
         """Waits until a rank is held by a trap; where it is."""
+        self.until(lambda: len(self.armed) > number, f"trap {number} waits for the one before it")
         name = self.armed[number].name
         self.until(
             lambda: self._record(name) is not None or self.over(),

@@ -61,6 +61,7 @@ class Pulse:
             path = audit / f"pulse-a{attempt:04d}-r{rank:05d}"
             self._trace = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         if traps:
+            traps.alive = self.beat
             traps.look()
         self.phase, self.step = "start", 0
         self.at("start", 0)

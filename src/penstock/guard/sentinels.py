@@ -25,16 +25,20 @@ class Sentinels:
         """Whether weights may change by `step`."""
         self.spikes, verdict = spike.decide(self.spikes, step, loss, norm, self.on_spike)
         if verdict.kind == "stop":
-            raise RunFailed(
-                f"step {step}: {verdict.why}: the step was not taken. Lower train.learning_rate, "
-                "or look at the batch under bad/ in the run's folder; guard.on_spike says what is "
-                f"done with such steps (it is {self.on_spike!r})."
-            )
+            raise self.refusal(step, verdict.why)
         if verdict.kind != "good":
             numbers = {"loss": str(loss), "grad_norm": str(norm)}  # JSON has no word for NaN
             kind = "batch_skipped" if verdict.kind == "skip" else "spike"
             self._tell(kind, step=step, why=verdict.why, **numbers)
         return verdict
+
+    def refusal(self, step: int, why: str) -> RunFailed:
+        """What is raised when there is no way on."""
+        return RunFailed(
+            f"step {step}: {why}: the step was not taken. Lower train.learning_rate, "
+            "or look at the batch under bad/ in the run's folder; guard.on_spike says what is "
+            f"done with such steps (it is {self.on_spike!r})."
+        )
 
     def compare(self, step: int, prints: Sequence[differ.Prints]) -> differ.Verdict:
         """Whether all replicas hold the same after `step`."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from penstock.files import sync
 
 LOOK_S = 0.2  # between looks for traps that are armed while the run goes on
-HOLD_S = 0.002  # between looks of a rank that is held
+HOLD_S = 0.005  # between looks of a rank that is held
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Traps:
     attempt: int
     handlers: dict[str, Callable[[Trap], None]] = field(default_factory=dict)
     armed: list[Trap] = field(default_factory=list)
+    alive: Callable[[], None] = lambda: None  # a sign of life
     _looked: float = float("-inf")
     _changed: int = -1
 
@@ -103,6 +104,7 @@ class Traps:
         """Until the drill lets go, which it does after it has acted; at most for `ms`."""
         until = time.monotonic() + trap.ms / 1e3
         while time.monotonic() < until and not (self.folder / f"{trap.name}.go").exists():
+            self.alive()  # it waits, and does not hang
             time.sleep(HOLD_S)
 
 

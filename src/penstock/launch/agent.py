@@ -132,6 +132,9 @@ class Agent:
     def _report(self) -> None:
         """Files first: whoever hears that a rank has ended finds its last word already there."""
         codes = self.nursery.codes()
+        if self.nursery.ready and "ready" not in self._told:
+            self._told.add("ready")
+            self.link.send({"ready": True})
         ended = {r: c for r, c in codes.items() if c is not None and r not in self._ended}
         if not ended and time.monotonic() - self._told_s < TELL_S:
             return

@@ -54,15 +54,16 @@ class Crew(Roster):
 
     # A new attempt
 
-    def gather(self, tick: Callable[[], None] = lambda: None) -> None:
-        """Wait for the hosts that were asked for, as long as the run file says."""
+    def gather(self, waiting: Callable[[], bool], hosts: int) -> None:
+        """Wait for so many hosts, as long as the run may, or `waiting` says no."""
         began = time.monotonic()
         while True:
             self.look()
-            if spares.enough(self.hosts(), self.nodes, time.monotonic() - began, self.wait_s):
+            if spares.enough(self.hosts(), hosts, time.monotonic() - began, self.wait_s):
+                return
+            if not waiting():
                 return
             self.wait(0.2)
-            tick()
 
     def muster(self, attempt: int, stopping: Callable[[], bool] = lambda: False) -> int:
         """The hosts of this attempt, its layout in plan.json, and its ranks on them.
@@ -127,7 +128,9 @@ class Crew(Roster):
 
     @property
     def ready(self) -> bool:
-        return self.nursery.ready
+        self.look()
+        far = [at for at, _ in self.where.values() if at.link]
+        return self.nursery.ready and all(member.ready or member.lost for member in far)
 
     @property
     def lost(self) -> bool:

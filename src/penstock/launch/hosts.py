@@ -28,11 +28,12 @@ from penstock.launch.lease import Lease, Observer, Record
 from penstock.launch.led import HANDED_OVER
 from penstock.launch.link import Message, connect
 from penstock.launch.listener import Listener
-from penstock.launch.nursery import Nursery
+from penstock.launch.nursery import Nursery, modules
 from penstock.launch.prepare import Prepared, prepare
 from penstock.launch.resume import how_to_go_on
 from penstock.launch.roster import LeaseLost, Member
 from penstock.launch.shelf import Shelf
+from penstock.ledger.journal import SupervisorJournal
 from penstock.meter.clock import now
 from penstock.meter.devices import Devices
 from penstock.policy.lease import FENCED_S
@@ -90,8 +91,8 @@ class Host:
     place: meeting.Folder | meeting.Url
     carrier: Carrier
     listener: Listener
-    notice: Notice
     began: float
+    notice: Notice = field(default_factory=Notice)
     node: str = field(default_factory=addresses.node)
     secret: str = field(default_factory=lambda: secrets.token_hex(16))
     leading: Leading | None = None
@@ -102,7 +103,7 @@ class Host:
         self.fence = Fence(self.folder.make_scratch() / "fence")
         threads = self.prepared.machine.threads(self.slots)
         env = environment.for_nursery(threads) | {ENVIRONMENT: str(self.fence.path)}
-        self.nursery = Nursery(env)
+        self.nursery = Nursery(env, modules(self.prepared.machine.kind))
         self.server = socket.create_server(("", 0), backlog=64)
         self.shelf = Shelf(self.folder.scratch, self.secret)
         threading.Thread(target=self._listen, name="listen", daemon=True).start()
@@ -214,6 +215,7 @@ class Host:
             me=me,
             lease=lease,
             refuses=self.refuses,
+            notice=self.notice,
             began=self.began,
             lost_t=self.lost_t,
         )
@@ -231,8 +233,8 @@ class Host:
 
 def start(run: Run, machine: Devices, listener: Listener, began: float) -> None:
     """This host's part in the run, from beginning to end."""
-    folder, place, notice = RunFolder(run.folder), meeting.of(run), Notice()
-    with folder.lock(f"lock-{addresses.node()}"), notice.heard():
+    folder, place = RunFolder(run.folder), meeting.of(run)
+    with folder.lock(f"lock-{addresses.node()}"):
         carrier = Carrier(folder, place)
         _pull(carrier, place)
         how = how_to_go_on(folder, run)
@@ -241,13 +243,16 @@ def start(run: Run, machine: Devices, listener: Listener, began: float) -> None:
             return
         prepared = prepare(how.run, folder.read_plan(), machine, listener)
         prepared.planned({})  # refuse before any host waits for another
-        host = Host(how.run, prepared, folder, place, carrier, listener, notice, began)
-        end = host.take_part()
-    folder.drop_scratch()
-    if end.result == "left":
-        listener.told("this host has left the run")
-    elif end.result == HANDED_OVER:
-        listener.told(end.error)
+        host = Host(how.run, prepared, folder, place, carrier, listener, began)
+        with host.notice.heard():
+            end = host.take_part()
+    if end.result != "failed":
+        folder.drop_scratch()  # what it holds is in the durable place too
+    if end.result in ("left", HANDED_OVER):
+        journal = SupervisorJournal(folder.journal, clock=now)
+        journal.event("left", node=host.node)
+        journal.close()
+        listener.told(end.error or "this host has left the run")
     elif end.result not in ("done", "stopped"):
         error = RunFailed if end.exit_code != PenstockError.exit_code else PenstockError
         raise error(end.error)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.launch import foresee, open_model
-from penstock.launch.agent import End
+from penstock.launch.agent import End, Notice
 from penstock.launch.carry import Carrier
 from penstock.launch.crew import Crew, Planned
 from penstock.launch.fence import Fence
@@ -48,6 +48,7 @@ class Leading:
     me: Member
     lease: Lease
     refuses: Callable[[Message], str]
+    notice: Notice
     began: float
     lost_t: float | None  # when the leader before was lost, of a run that was under way
     crew: Crew | None = None
@@ -105,7 +106,9 @@ class Leading:
             folder.granted(what)  # wishes of an earlier life
         save(run, folder.run_file)
         self.listener.told(f"{self.me.node} leads, at {', '.join(self.lease.record.addresses)}")
-        crew.gather(self.listener.tick)
+        crew.gather(self._waiting, self._expected())
+        if self.notice.leaving or self.notice.stopping:
+            return Outcome(HANDED_OVER if self.notice.leaving else "stopped")
         self.listener.launching(folder, plan)
         return Led(
             folder=folder,
@@ -136,6 +139,21 @@ class Leading:
         told = {e.attempt for e in events if e.kind in ("fault", "handed_over")}
         if attempts and attempts[-1] not in told:
             self._fault(journal, attempts[-1], self.lost_t, "the host that led the run was lost")
+
+    def _waiting(self) -> bool:
+        """Shows that it waits; whether it should go on to."""
+        self.listener.tick()
+        return not (self.notice.leaving or self.notice.stopping)
+
+    def _expected(self) -> int:
+        """How many hosts there should be: on taking over, those that were at work, but for the one
+        that led them."""
+        if self.lost_t is None:
+            return self.run.cluster.nodes
+        events = read_events(self.folder.journal / SUPERVISOR)
+        led = [e.payload["node"] for e in events if e.kind in ("invocation", "took_over")]
+        at_work = {host["node"] for host in self.folder.read_plan().get("hosts", [])}
+        return len(at_work - set(led[-2:-1]) | {self.me.node})
 
     def _fault(self, journal: SupervisorJournal, attempt: int, t: float, reason: str) -> None:
         about = {"attempt": attempt, "rank": 0, "reason": reason, "action": "restart"}

@@ -21,7 +21,7 @@ from penstock.launch import environment, stacks
 from penstock.launch.ending import Ending, Fault
 from penstock.launch.foresee import Limit
 from penstock.launch.listener import Listener
-from penstock.launch.nursery import COMPILER, MODULES, RANK, Nursery
+from penstock.launch.nursery import RANK, Nursery, modules
 from penstock.launch.quorum import Quorum
 from penstock.launch.replan import Replanner
 from penstock.launch.watcher import Watcher
@@ -102,14 +102,13 @@ class Local:
         return Outcome("stopped" if "stopped" in ended.results else "done", fault.words)
 
     @property
-    def cuda(self) -> bool:
-        return bool(self.folder.read_plan()["device"] == "cuda")
+    def device(self) -> str:
+        return str(self.folder.read_plan()["device"])
 
     # What differs where the ranks are on several hosts: `launch/led.py`.
 
     def make_nursery(self) -> Nursery:
-        modules = (*MODULES, *COMPILER) if self.cuda else MODULES
-        return Nursery(environment.for_nursery(self.threads), modules)
+        return Nursery(environment.for_nursery(self.threads), modules(self.device))
 
     def muster(self, attempt: int) -> None:
         """Who takes part in the attempt that begins."""
@@ -132,12 +131,14 @@ class Local:
 
     def _attempt(self, attempt: int, ending: Ending) -> Fault:
         """Run one attempt to its end; how it looked from outside."""
-        self.watcher = Watcher(
-            self.folder.scratch, self.folder.journal, attempt, self.ranks, self.timeout_s
-        )
         try:
+            self._until_ready()
+            self.watcher = Watcher(
+                self.folder.scratch, self.folder.journal, attempt, self.ranks, self.timeout_s
+            )
             self.quorum = self._live(ending) if self.live else None
-            self._start(attempt, ending)
+            for rank in range(self.ranks):
+                self.start_rank(rank, attempt, ending)
             while True:
                 if fault := self._dead() or self._watched(ending) or self._stopped():
                     return fault
@@ -171,6 +172,7 @@ class Local:
                 rank, ending.attempt, ending, PENSTOCK_LIFE=str(life)
             ),
             journal=self.journal,
+            why_lost=self.why_lost,
             tell=lambda rank, why, now_on: self._show(
                 lambda: self.listener.fault(rank, why, now_on)
             ),
@@ -180,32 +182,33 @@ class Local:
         codes = self.nursery.codes()
         return {rank: codes[rank] for rank in range(self.ranks)}
 
-    def _start(self, attempt: int, ending: Ending) -> None:
+    def _until_ready(self) -> None:
+        """The imports of the ranks are done; no sign of life can be expected before."""
         while not self.nursery.ready and not self.nursery.lost:
             self.nursery.wait(POLL_S)
             self._show(self._shown)
-        for rank in range(self.ranks):
-            self.start_rank(rank, attempt, ending)
 
     def start_rank(self, rank: int, attempt: int, ending: Ending, **env: str) -> None:
         meeting = environment.Meeting(
             attempt, self.ranks, self.store.port, deterministic=self.deterministic
         )
-        if self.cuda:
+        if self.device == "cuda":
             env |= environment.for_flight_recorder(ending.logs)
+        self.watcher.started(rank)
         arguments = (RANK, str(self.folder.path), str(attempt))
         self.nursery.start(rank, meeting.env(rank) | env, arguments, ending.logs)
 
     def _watched(self, ending: Ending) -> Fault | None:
         """Signs of life; a hang is named, with every rank's stack on record, and ended."""
         living, stopped = self.nursery.pids(), self.nursery.stopped()
-        found = self.watcher.look(living, stopped)
         self._tell_slow(ending.attempt)
-        if found is None:
+        if self.watcher.look(living, stopped) is None:
             return None
         stack = stacks.collect(self.nursery, list(living), ending.logs)
         waits = {rank: stacks.waits(text) for rank, text in stack.items()}
-        named = hang.blame(self.watcher.seen(living, stopped), waits)
+        named = self.watcher.look(living, stopped, waits)
+        if named is None:  # it came back meanwhile
+            return None
         t = now()
         self.journal.event(
             "hang",

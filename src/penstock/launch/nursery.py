@@ -35,11 +35,16 @@ from penstock.errors import RunFailed
 RANK = "penstock.train.rank"
 # What torch and numpy import only when it is first needed, which in a rank always is.
 MODULES = (RANK, "torch._dynamo", "numpy.random")
-COMPILER = ("torch._inductor.compile_fx",)  # for layers that are compiled, as on CUDA
+COMPILER = "torch._inductor.compile_fx"
 # The imports of torch take two seconds, or a minute from a cold network disk.
 READY_S = 300.0
 # A killed process is gone at once, unless the kernel waits for a device or a disk on its behalf.
 GONE_S = 60.0
+
+
+def modules(device: str) -> tuple[str, ...]:
+    """What ranks on a kind of device need: on "cuda" their layers are compiled."""
+    return (*MODULES, COMPILER) if device == "cuda" else MODULES
 
 
 def process_state(pid: int) -> str:

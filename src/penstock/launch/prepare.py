@@ -54,6 +54,9 @@ class Prepared:
             ranks = min(ranks, self.run.batch_samples)  # more would only add up zeros
         here = {"nodes": len(slots), "accelerators": min(slots)}
         run = self.run.model_copy(update={"cluster": self.run.cluster.model_copy(update=here)})
+        if len(slots) < self.run.cluster.nodes:  # the last replica goes on alone in live mode too
+            guard = run.guard.model_copy(update={"mode": "restart"})
+            run = run.model_copy(update={"guard": guard})
         machine = self._machine(len(slots))
         try:
             layout = self._layout(run, machine, ranks)

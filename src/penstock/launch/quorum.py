@@ -60,6 +60,7 @@ class Quorum:
     start: Callable[[int, int], None]  # a rank, for the n-th life of its replica
     journal: SupervisorJournal
     tell: Callable[[int, str, str], None]  # rank, reason, what is done now
+    why_lost: Callable[[int], str] = lambda rank: ""  # where its host is the reason
     ended: str = ""  # why the attempt is over, if it did not simply finish
     _passed: dict[int, int] = field(default_factory=dict)  # steps of a replica in earlier lives
     _broken_s: float = float("inf")
@@ -101,7 +102,8 @@ class Quorum:
     def _judge(self, rank: int, codes: Mapping[int, int | None]) -> None:
         """A rank died. Bad input and too little memory would end it again wherever it starts."""
         code, said = codes[rank] or 0, self.ending.last_word(rank)
-        reason = how_died(code) if code < 0 or not said else str(said.get("error", ""))
+        reason = self.why_lost(rank)
+        reason = reason or (how_died(code) if code < 0 or not said else str(said.get("error", "")))
         if code > 0 and said.get("result") in ("refused", "oom"):
             self.ended = reason
         else:

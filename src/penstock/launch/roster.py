@@ -44,6 +44,7 @@ class Member:
     machine: str
     link: Link | None = None
     came: int = 0
+    ready: bool = False  # its imports are done: ranks start at once
     leaving: bool = False
     lost: str = ""  # why, once it is
     codes: dict[int, int | None] = field(default_factory=dict)
@@ -120,6 +121,8 @@ class Roster:
             for rank, (count, attempt, pid, step, phase, age_s) in message["pulses"].items():
                 beat = pulse.Beat(count, attempt, pid, step, phase, time.monotonic() - age_s)
                 pulse.put(self.folder.scratch, int(rank), beat)
+        elif "ready" in message:
+            member.ready = True
         elif message.get("attempt", self.attempt) != self.attempt:
             pass  # of an attempt that is over
         elif "started" in message:
@@ -149,6 +152,7 @@ class Roster:
             member.link.close()
         foreseen = member.leaving or not member.working
         member.codes = {r: LOST_CODE if c is None else c for r, c in member.codes.items()}
+        member.pids, member.stopped = {}, set()
         self.journal.event("host_left" if foreseen else "host_lost", node=member.node, reason=why)
         if not foreseen:
             self.blame(quarantine.Fault(member.node, 0, why, now(), "lost"))

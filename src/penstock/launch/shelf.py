@@ -30,7 +30,8 @@ class Shelf:
         # Of this shelf as it is then: who leads the run can change, and with that the secret.
         self._server = ThreadingHTTPServer(("", 0), partial(_Handler, self))
         self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, name="shelf", daemon=True).start()
+        serve = partial(self._server.serve_forever, poll_interval=0.05)
+        threading.Thread(target=serve, name="shelf", daemon=True).start()
 
     @property
     def port(self) -> int:

@@ -5,9 +5,10 @@ monotonic clock of this process count, so no correction of a clock looks like a 
 """
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -52,8 +53,17 @@ class Watcher:
         self._steps_t = self.clock()
         self.signs = {rank: Sign(self._steps_t) for rank in range(self.ranks)}
 
-    def look(self, living: Collection[int], stopped: Collection[int] = ()) -> Hang | None:
-        """Take in the latest signs. Call it a few times a second."""
+    def started(self, rank: int) -> None:
+        """A new process, which has given no sign yet."""
+        self.signs[rank].t = self.clock()
+
+    def look(
+        self,
+        living: Collection[int],
+        stopped: Collection[int] = (),
+        waits: Mapping[int, bool | None] = MappingProxyType({}),
+    ) -> Hang | None:
+        """Take in the latest signs. Call it a few times a second; `waits` as in `hang.blame`."""
         t = self.clock()
         for rank, sign in self.signs.items():
             beat = pulse.read(self.scratch, rank)
@@ -64,7 +74,7 @@ class Watcher:
         if max((s.still_s for s in found), default=0.0) < SOON_S:
             return None  # without a look at the disk
         totals = self._steps(found[0].rank, hang.KEPT_STEPS)["total"].tolist()
-        return hang.decide(found, hang.usual_s(totals), self.timeout_s)
+        return hang.decide(found, hang.usual_s(totals), self.timeout_s, waits)
 
     def seen(self, living: Collection[int], stopped: Collection[int] = ()) -> list[Seen]:
         t, found = self.clock(), []
@@ -80,14 +90,18 @@ class Watcher:
         if self.ranks == 1 or self.clock() - self._steps_t < STEPS_S:
             return []
         self._steps_t = self.clock()
-        work_s = {rank: self._work_s(rank) for rank in range(self.ranks)}
+        every = {rank: self._work_s(rank) for rank in range(self.ranks)}
+        # Steps that one of them was not there for were more work for the others.
+        common = sorted(set.intersection(*(set(steps) for steps in every.values())))
+        work_s = {rank: [steps[step] for step in common] for rank, steps in every.items()}
         self.stragglers, changes = straggler.decide(self.stragglers, work_s)
         return changes
 
-    def _work_s(self, rank: int) -> list[float]:
+    def _work_s(self, rank: int) -> dict[int, float]:
         """What the rank's own work took in each of its last steps."""
         steps = self._steps(rank, straggler.KEPT_STEPS)
-        return (steps["fetch"] + steps["compute"]).tolist()
+        work_s = steps["fetch"] + steps["compute"]
+        return dict(zip(steps["step"].tolist(), work_s.tolist(), strict=True))
 
     def _steps(self, rank: int, most: int) -> np.ndarray:
         path = self.journal / file_name(self.attempt, range(rank, rank + 1), "steps")

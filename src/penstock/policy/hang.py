@@ -7,6 +7,7 @@ kernel, or furthest behind; of several at the same place, one that does not wait
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from types import MappingProxyType
 
 # A step that takes this many times the usual one is no slow step.
 TIMES = 10.0
@@ -70,8 +71,13 @@ def allowed_s(seen: Seen, step_s: float | None, timeout_s: float) -> float:
     return brisk_s if seen.phase in _BRISK else max(brisk_s, timeout_s)
 
 
-def decide(seen: Sequence[Seen], step_s: float | None, timeout_s: float) -> Hang | None:
-    """Whether the run hangs, by the ranks that could be to blame for it.
+def decide(
+    seen: Sequence[Seen],
+    step_s: float | None,
+    timeout_s: float,
+    waits: Mapping[int, bool | None] = MappingProxyType({}),
+) -> Hang | None:
+    """Whether the run hangs, by the ranks that could be to blame for it; `waits` as in `blame`.
 
     Nobody waits for a newcomer, nor it for them: the two are judged apart.
     """
@@ -79,7 +85,7 @@ def decide(seen: Sequence[Seen], step_s: float | None, timeout_s: float) -> Hang
         group = [s for s in seen if s.newcomer == newcomers]
         suspects = _suspects(group)
         if group and all(s.still_s > allowed_s(s, step_s, timeout_s) for s in suspects):
-            return blame(group, {})
+            return blame(group, waits)
     return None
 
 

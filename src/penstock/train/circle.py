@@ -76,10 +76,10 @@ class Circle:
         """Closes the connections, so that whoever waits for this rank waits no longer."""
         self.broken, self._group = True, None
 
-    def add_(self, values: Tensor, timeout_s: float | None = None) -> None:
+    def add_(self, values: Tensor) -> None:
         """Sum over the members, in place."""
         options = AllreduceOptions()
-        options.timeout = timedelta(seconds=timeout_s) if timeout_s else self.timeout
+        options.timeout = self.timeout
         self._try(lambda group: group.allreduce([values], options))
 
     def give_(self, values: Tensor, donor: int, timeout_s: float | None = None) -> None:
@@ -87,7 +87,10 @@ class Circle:
         options = BroadcastOptions()
         options.rootRank = self.members.index(donor)
         options.timeout = timedelta(seconds=timeout_s) if timeout_s else self.timeout
-        self._try(lambda group: group.broadcast([values], options))
+        whole = values.contiguous()  # Gloo sends memory as it lies there
+        self._try(lambda group: group.broadcast([whole], options))
+        if whole is not values:
+            values.copy_(whole)
 
     def gather(self, values: Tensor) -> Tensor:
         """The values of all members, in their order."""

@@ -112,14 +112,16 @@ class Live:
 
     def rollback(self, before_step: int) -> int | None:
         """One replica loads the checkpoint from before a step; `level` heals the others with it."""
+        at = self.progress
+        at.whole = not self.world.saves  # what it loads is of a step that nobody knows of yet
         found = self.keeper.rollback(before_step) if self.world.saves else None
         told = torch.zeros(1, dtype=torch.int64, device=self.world.device)
         if self.world.lead and found is not None:
             told += found + 1
         step = int(self.world.sum_(told).item()) - 1
-        if step < 0:
+        if step < 0:  # nothing was loaded
+            at.whole = True
             return None
-        at = self.progress
         at.step, at.due, at.whole = step, None, self.world.saves
         return step
 

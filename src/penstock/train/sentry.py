@@ -63,7 +63,7 @@ class Sentry:
         if not verdict.known:
             self._keep(step, vote, samples, first)
         if verdict.kind == "rollback":
-            self._back = lambda: self._go_back(verdict.first, f"step {step}: {verdict.why}")
+            self._back = lambda: self._go_back(verdict.first, step, verdict.why, vote.good)
         return False
 
     def took(self, step: int) -> bool:
@@ -112,11 +112,14 @@ class Sentry:
             back, self._back = self._back, None
             back()
 
-    def _go_back(self, before_step: int, why: str) -> None:
+    def _go_back(self, before_step: int, bad_step: int, why: str, finite: bool) -> None:
         step = self._load(before_step)
         if step is not None:
-            raise Again(step, why)
-        # Nothing is saved from before it: to leave out its batch is all that can be done.
+            raise Again(step, f"step {bad_step}: {why}")
+        # Nothing is saved from before it. Its batch can be left out; but weights that give no
+        # number on any batch will not get better.
+        if not finite:
+            raise self.sentinels.refusal(bad_step, why)
 
     def _load(self, before_step: int) -> int | None:
         start = now()

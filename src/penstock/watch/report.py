@@ -95,9 +95,13 @@ def _headline(view: View) -> Table:
 
 
 def _status(view: View) -> Text:
-    colour = {"done": "green", "running": "cyan", "stopped": "yellow", "new": "dim"}.get(
-        view.status, "red"
-    )
+    colour = {
+        "done": "green",
+        "running": "cyan",
+        "stopped": "yellow",
+        "left": "yellow",
+        "new": "dim",
+    }.get(view.status, "red")
     text = Text(view.status, style=colour)
     text.append(f", step {view.step} of {view.steps}", style="default")
     if view.resumed_from is not None:

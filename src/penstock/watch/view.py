@@ -10,7 +10,7 @@ from penstock.catalog import accelerators
 from penstock.guard.published import newest
 from penstock.ledger.merge import Account, merge
 from penstock.ledger.readers import Event, read_curve, read_events, read_steps
-from penstock.ledger.records import journal_files
+from penstock.ledger.records import SUPERVISOR, journal_files
 from penstock.meter.clock import now
 from penstock.run.file import Run
 from penstock.run.folder import RunFolder
@@ -90,11 +90,16 @@ class View:
 
     @property
     def status(self) -> str:
-        """running, done, stopped, failed, or killed when nobody wrote an end."""
+        """running, done, stopped, failed, or killed when nobody wrote an end; left, on a host that
+        left it to others."""
         if self.running:
             return "running"
         invocations = self.account.invocations
-        return (invocations[-1].result or "killed") if invocations else "new"
+        if not invocations:
+            return "new"
+        last = read_events(self.folder.journal / SUPERVISOR)[-1:]
+        left = bool(last) and last[0].kind == "left"
+        return invocations[-1].result or ("left" if left else "killed")
 
     @property
     def step(self) -> int:
