@@ -51,6 +51,13 @@ BAD = {
         "0",
         "write a number above 0",
     ),
+    "a place that nothing can be written to": (
+        MODEL + '[guard]\ndurable = "ftp://host/runs"\n',
+        4,
+        "guard.durable",
+        '"ftp://host/runs"',
+        "write a folder or a URL of s3://",
+    ),
     "rate infinite": (
         MODEL + "[train]\nlearning_rate = inf\n",
         4,

@@ -9,11 +9,11 @@ from penstock.run.section import (
     EveryOrAuto,
     EveryOrAutoOrNever,
     EveryOrNever,
+    Place,
     Seconds,
     Section,
     Some,
     SomeOrNone,
-    Text,
 )
 
 
@@ -28,8 +28,8 @@ class GuardSection(Section):
         "auto",
         description="Steps or time between copies that are kept in the hosts' memory.",
     )
-    durable: Text | None = Field(
-        None, description="Second place for checkpoints (URL), for capacity that can vanish."
+    durable: Place | None = Field(
+        None, description="Second place for checkpoints, for capacity that can vanish."
     )
     keep: Some = Field(3, description="Newest checkpoints that are kept.")
     mode: Literal["restart", "live"] = Field(

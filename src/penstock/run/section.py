@@ -36,6 +36,9 @@ class Wrong(ValueError):
         self.problems = problems
 
 
+WRITABLE = ("s3", "gs", "az", "file")
+
+
 def text(found: object) -> str:
     if not isinstance(found, str):
         raise ValueError('not text; put it in quotes: "..."')
@@ -44,6 +47,16 @@ def text(found: object) -> str:
     if not found.isprintable():
         raise ValueError("holds a character that cannot be printed; write plain text on one line")
     return found
+
+
+def place(found: object) -> str:
+    """A folder, or a URL of a store that can be written."""
+    where = text(found)
+    scheme, url, _ = where.partition("://")
+    if url and scheme not in WRITABLE:
+        known = ", ".join(f"{name}://" for name in WRITABLE)
+        raise ValueError(f"not a place that can be written; write a folder or a URL of {known}")
+    return where
 
 
 def flag(found: object) -> bool:
@@ -130,6 +143,7 @@ _count_schema = _schema("count", "integer", "number", "string", pattern=_count)
 _number_schema = _schema("number", "number")
 _share_schema = _schema("share", "number", "string", pattern=rf"{_figure} *%?")
 
+Place = Annotated[str, PlainValidator(place), _schema("folder or URL", "string")]
 Text = Annotated[str, PlainValidator(text), _schema("text", "string")]
 Flag = Annotated[bool, PlainValidator(flag), _schema("true or false", "boolean")]
 Tokens = Annotated[
