@@ -416,7 +416,9 @@ def cut_short(path: str, attempts: list[int]) -> list[float]:
             vote = job.stepper.step(batch, run.batch_tokens, 1e-2, {}, StepClock(False))
             losses.append(vote.loss)
         feed.close()
-        job.keeper.save(3)
+        job.keeper.prepare()
+        job.keeper.after(done + (2 if done else 3), vote, last=True)
+        job.keeper.settle()
         dist.destroy_process_group()
     return losses
 
