@@ -10,7 +10,7 @@ from penstock.drill.deeds import DEEDS
 from penstock.drill.faults import Blow, Fault, Scale
 from penstock.drill.hosts import HOSTS_DEEDS
 from penstock.drill.needs import CHECKS
-from penstock.drill.table import COLUMNS, cells, line, markdown
+from penstock.drill.table import BY, COLUMNS, cells, line, markdown
 from penstock.errors import PenstockError
 from penstock.guard.pulse import PHASES
 
@@ -46,6 +46,7 @@ def test_a_hundred_campaigns_reach_every_phase_and_every_action() -> None:
 def test_every_fault_of_the_catalogue_can_be_armed() -> None:
     scale = Scale()
     for fault in FAULTS.values():
+        assert set(fault.told) <= set(BY), fault.name
         deeds = HOSTS_DEEDS if "hosts" in fault.needs else DEEDS
         assert fault.deed in ("", *deeds), fault.name
         assert set(fault.needs) <= set(CHECKS), fault.name
@@ -103,6 +104,7 @@ def test_lines_of_the_table_stand_below_each_other() -> None:
     head, body = line(COLUMNS), line(cells(row), "ok")
     assert body.index("equal") == head.index("weights")
     assert "0.12" in body
+    assert body.index("exit of a rank") == head.index("detected by")
     assert "–" in body
     left_out = line(cells(row | {"skipped": "needs root"}))
     assert left_out.startswith("kill_all ")

@@ -239,7 +239,7 @@ def test_the_tables_of_the_page_are_made_from_the_records(
     for _ in range(2):
         drill_table.main()
         text = page.read_text()
-        assert "| all killed (× 3) | fault | 0.10 | 3.00 | 2 | 0 | 0 | equal |" in text
+        assert "| all killed (× 3) | exit of a rank | 0.10 | 3.00 | 2 | 0 | 0 | equal |" in text
         assert "3 campaigns with 3 faults: 3 passed" in text
         assert "median 1.00 s, at most 2.00 s" in text
         assert "old" not in text

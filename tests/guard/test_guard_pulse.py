@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +26,14 @@ def test_a_watcher_reads_where_a_rank_is(tmp_path):
     pulse.beat()
     seen.append(read(tmp_path, 3).count)
     assert seen == sorted(set(seen))
+
+
+def test_a_pulse_that_was_deleted_is_there_again(tmp_path, monkeypatch):
+    pulse = Pulse(tmp_path / "scratch", 0, attempt=2)
+    monkeypatch.setattr("penstock.guard.pulse.LOOK_S", 0.0)
+    shutil.rmtree(tmp_path / "scratch")
+    pulse.at("forward", 7)
+    assert read(tmp_path / "scratch", 0).step == 7
 
 
 def test_a_trap_springs_once_in_its_phase_and_step_of_its_rank(tmp_path):

@@ -138,6 +138,28 @@ def test_the_two_slots_are_written_in_turn(training: Training) -> None:
         assert holds(training.found(), step)
 
 
+@pytest.mark.parametrize("when", ["between saves", "while it is sealed"])
+def test_shared_memory_that_is_cleared_is_made_again(training: Training, when: str) -> None:
+    training.save(1)
+
+    def clear(step: int) -> None:
+        shutil.rmtree(training.saver.fast, ignore_errors=True)
+
+    if when == "between saves":
+        clear(0)
+    else:
+        training.told.traps["seal"] = clear
+        training.save(2)
+        assert "FileNotFoundError" in training.saver.failed
+        training.told.traps = {}
+        assert not training.saver.busy
+    for step in (3, 4):
+        training.save(step, durable=step == 4)
+        assert holds(training.found(), step)
+    assert [found.step for found in sealed(training.saver.fast)] == [4, 3]
+    assert training.disk.steps() == [4]
+
+
 def test_a_slot_without_a_seal_is_nothing_and_the_other_is_good(training: Training) -> None:
     """Killed while staging: the seal went first."""
     for step in (1, 2):

@@ -7,7 +7,7 @@ from penstock.drill.hosts import FIELDS
 from penstock.errors import PenstockError, nearest
 
 HELD_MS = 60_000.0  # a rank that is held waits for the drill, which acts and ends it
-REJECTED = "checkpoint_rejected"
+REJECTED, FAILED = "checkpoint_rejected", "save_failed"
 
 
 def _kill(
@@ -73,7 +73,13 @@ NOTICE = (
 HANG = (
     Fault("hang_forward", "SIGSTOP of a rank in forward", ("hang",), (Blow("stop", "forward"),)),
     Fault("hang_vote", "SIGSTOP of a rank before the vote", ("hang",), (Blow("stop", "vote"),)),
-    _held("slow_rank", "a rank that gets a fifth of its time", "straggler"),
+    Fault(
+        "slow_rank",
+        "a rank that gets a third of its time",
+        ("straggler",),
+        (Blow("hold", "forward", 2, ms=HELD_MS), Blow("hold", "fetch", "late", 0, HELD_MS)),
+        deed="slow_rank",
+    ),
 )
 NUMBERS = (
     Fault(
@@ -99,12 +105,20 @@ NUMBERS = (
         fields=('guard.on_oom="replan"',),
     ),
 )
+
+
+def _loaded(name: str, what: str, told: str, at: Where = "middle") -> Fault:
+    """What is met when ranks load; in live mode the others do not."""
+    return _held(name, what, told, at, needs="loading")
+
+
 CHECKPOINTS = (
-    _held("checkpoint_flip", "a flipped bit in the newest checkpoint", REJECTED, "late"),
-    _held("checkpoint_cut", "the newest checkpoint cut short", REJECTED, "late"),
-    _held("checkpoint_gone", "a file of the newest checkpoint deleted", REJECTED, "late"),
-    _held("memory_flip", "a flipped bit in the newest copy in memory", REJECTED),
-    _held("memory_gone", "the copies in memory lost with their host", "fault", "late"),
+    _loaded("checkpoint_flip", "a flipped bit in the newest checkpoint", REJECTED, "late"),
+    _loaded("checkpoint_cut", "the newest checkpoint cut short", REJECTED, "late"),
+    _loaded("checkpoint_gone", "a file of the newest checkpoint deleted", REJECTED, "late"),
+    _loaded("memory_flip", "a flipped bit in the newest copy in memory", REJECTED),
+    _loaded("memory_gone", "the copies in memory lost with their host", "fault", "late"),
+    replace(_held("memory_wiped", "all that it holds in shared memory deleted", ""), told=()),
 )
 
 
@@ -120,15 +134,17 @@ DATA = (
 )
 
 
-def _meanwhile(name: str, what: str, needs: str) -> Fault:
+def _meanwhile(name: str, what: str, needs: str, *told: str) -> Fault:
     """Something that a save needs is gone from before it is due until after it."""
     blows = (Blow("hold", "forward", ms=HELD_MS), Blow("hold", "forward", "after_save", ms=HELD_MS))
-    return Fault(name, what, ("save_failed",), blows, deed=name, needs=(needs,))
+    return Fault(name, what, told, blows, deed=name, needs=(needs,))
 
 
 MACHINE = (
-    _meanwhile("disk_full", "the run's disk full for a while", "root"),
-    _meanwhile("disk_read_only", "the disk of the checkpoints read-only for a while", "root"),
+    _meanwhile("disk_full", "the run's disk full for a while", "root", FAILED),
+    _meanwhile(
+        "disk_read_only", "the disk of the checkpoints read-only for a while", "root", FAILED
+    ),
     _meanwhile("store_outage", "the object store out of reach for a while", "store"),
     _held("clock_jump", "the time of day jumps twice around a SIGKILL", "fault"),
 )

@@ -58,7 +58,6 @@ class Spent:
     checkpoint: float = 0.0
     highest: int = -1  # the furthest step that anyone finished
     redone: int = 0  # steps that were finished more than once
-    finished: dict[int, float] = field(default_factory=dict)  # when each step was, first
 
 
 def account(lives: Sequence[Life]) -> Spent:
@@ -88,7 +87,7 @@ def _add_rank(spent: Spent, life: Life, rank: int, since: float | None, before: 
         again += _finish(spent, beats, before)
         highest = _add_work(spent, within[ready:], before)
         if end is not None and not (life.cut and lost is None):
-            spent.redo += _lost(within[ready:], highest, end)
+            spent.redo += _lost(within[ready:], beats, highest, end)
         since = lost
     if since is not None and (losses or not life.beats[rank]):  # it is not there any more
         spent.down += life.end - since
@@ -109,13 +108,11 @@ def _finish(spent: Spent, beats: Sequence[Beat], highest: int) -> int:
     """The steps that a process finished, also while a peer was dead already; how many of them had
     been by then. `highest` is the furthest step of earlier attempts."""
     again = 0
-    for beat, after in pairwise(beats):
+    for beat, _ in pairwise(beats):
         if beat.phase == "updated":  # and it went on from there
             again += beat.step <= highest
             highest = max(highest, beat.step)
             spent.highest = max(spent.highest, beat.step)
-            t = spent.finished.get(beat.step, after.t)
-            spent.finished[beat.step] = min(t, after.t)
     return again
 
 
@@ -149,22 +146,50 @@ def _add_work(spent: Spent, beats: Sequence[Beat], highest: int) -> int:
     return highest
 
 
-def _lost(beats: Sequence[Beat], highest: int, end: float) -> float:
+def _lost(within: Sequence[Beat], beats: Sequence[Beat], highest: int, end: float) -> float:
     """What a fault took: the step, or the save, that was not finished; redone ones count already.
 
-    The last beat has no end of its own. A step that was not finished counts from its beginning.
+    The last beat has no end of its own. A step that was not finished counts from its beginning; one
+    that a peer of the dead still finished was not lost with it.
     """
-    if not beats:
+    if not within:
         return 0.0
-    last = beats[-1]
+    last = within[-1]
     if last.phase not in STEP or last.step <= highest:
         return end - last.t
+    if any(b.phase == "updated" and b.step == last.step for b, _ in pairwise(beats)):
+        return 0.0
     begun = last.t
-    for beat in reversed(beats):
+    for beat in reversed(within):
         if beat.step != last.step or beat.phase not in STEP:
             break
         begun = beat.t
     return end - begun
+
+
+def next_new_step(lives: Sequence[Life], number: int, t: float) -> float | None:
+    """When the first step was finished that nobody had finished before a blow at `t` in life
+    `number`. What others still finish beside a dead rank is no sign of recovery: they have to have
+    started again, or regrouped."""
+    hit = lives[number]
+    every = [beat for beats in hit.beats.values() for beat in beats]
+    regrouped = [beat.t for beat in every if beat.phase in RECOVERING and beat.t > t]
+    since = min(regrouped, default=float("inf")) if hit.died is None else float("inf")
+    finished = [one for life in lives[: number + 1] for one in _finishes(life)]
+    done = {step for step, at in finished if at < since}
+    later = [one for life in lives[number + 1 :] for one in _finishes(life)]
+    new = [at for step, at in finished + later if step not in done]
+    return min(new, default=None)
+
+
+def _finishes(life: Life) -> list[tuple[int, float]]:
+    """Steps, and when each was finished by any rank."""
+    return [
+        (beat.step, after.t)
+        for beats in life.beats.values()
+        for beat, after in pairwise(beats)
+        if beat.phase == "updated"
+    ]
 
 
 def agree(ledger_s: float, clock_s: float, slack_s: float) -> bool:

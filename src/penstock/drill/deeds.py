@@ -1,6 +1,8 @@
 """What a drill does to a run from outside. A deed gives the command, and waits where it has to."""
 
+import contextlib
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -9,11 +11,11 @@ from penstock.drill import damage, disk
 from penstock.drill.outage import ENDPOINT, Door
 from penstock.drill.scene import Scene
 from penstock.drill.shift import Shift
-from penstock.guard import pulse
 
 Deed = Callable[[Scene], None]
 DAY_S = 86_400.0
-SLOW_S = (0.12, 0.03)  # stopped, and going: a rank with a fifth of its time
+OUTAGE_S = 5.0  # a store that is away for less than two minutes is waited for
+SLOW_S = (0.02, 0.01)  # stopped, and going: a rank with a third of its time
 
 
 def kill_supervisor(scene: Scene) -> None:
@@ -39,24 +41,20 @@ def preempt(scene: Scene) -> None:
 
 
 def slow_rank(scene: Scene) -> None:
-    """Stopped and let go in turn, until somebody tells."""
+    """Stopped and let go in turn for most of the run, which waits near its end until it is told."""
     scene.start()
     held = scene.held()
-    assert held.rank is not None
-    scene.strike("slowed to a fifth", held)
+    scene.strike("slowed to a third", held)
     scene.release()
     stopped_s, going_s = SLOW_S
-
-    def told() -> bool:
-        beat = pulse.read(scene.folder.scratch, held.rank or 0)
-        if beat is not None and not scene.over():
-            os.kill(beat.pid, signal.SIGSTOP)
+    while not scene.sprung(1) and not scene.over():
+        with contextlib.suppress(ProcessLookupError):  # the run may end meanwhile
+            os.kill(held.pid, signal.SIGSTOP)
             time.sleep(stopped_s)
-            os.kill(beat.pid, signal.SIGCONT)
-            time.sleep(going_s)
-        return scene.event("straggler") is not None or scene.over()
-
-    scene.until(told, "the slow rank was not noticed")
+            os.kill(held.pid, signal.SIGCONT)
+        time.sleep(going_s)
+    scene.until(lambda: scene.event("straggler") is not None or scene.over(), "nobody told of it")
+    scene.release(1)
 
 
 def on_checkpoint(harm: damage.Harm, memory: bool) -> Deed:
@@ -80,6 +78,14 @@ def memory_gone(scene: Scene) -> None:
     held = scene.held()
     damage.forget_memory(scene.folder)
     scene.kill(held)
+
+
+def memory_wiped(scene: Scene) -> None:
+    """As some systems do when a user logs out."""
+    scene.start()
+    scene.strike("shared memory deleted", scene.held())
+    shutil.rmtree(scene.folder.scratch)
+    scene.release()
 
 
 def on_data(harm: damage.Harm) -> Deed:
@@ -115,7 +121,7 @@ def on_disk(spoil: Callable[[disk.Small], None], all_of_it: bool) -> Deed:
 
 
 def store_outage(scene: Scene) -> None:
-    """The same for the object store."""
+    """The object store is away while a save is due: training goes on, and the save is late."""
     door = Door(os.environ[ENDPOINT])
     scene.after.append(door.close)
     scene.env[ENDPOINT] = door.url
@@ -124,6 +130,7 @@ def store_outage(scene: Scene) -> None:
     door.shut()
     scene.release()
     scene.held(1)
+    time.sleep(OUTAGE_S)
     door.open()
     scene.release(1)
 
@@ -152,6 +159,7 @@ DEEDS: dict[str, Deed] = {
     "checkpoint_gone": on_checkpoint(damage.delete, memory=False),
     "memory_flip": on_checkpoint(damage.flip, memory=True),
     "memory_gone": memory_gone,
+    "memory_wiped": memory_wiped,
     "shard_flip": on_data(damage.flip),
     "shard_cut": on_data(damage.cut),
     "shard_gone": on_data(damage.delete),

@@ -79,11 +79,12 @@ class Fault:
     clocked: bool = True  # whether the ledger is held against the drill's clock
 
     def live(self) -> "Fault":
-        """As it is where the other replicas go on: sums are made in another order meanwhile, and
-        only the first replica saves."""
+        """As it is where the other replicas go on: sums are made in another order meanwhile, only
+        the first replica saves, and nobody loads but regroups."""
         outcome: Outcome = "near" if self.outcome == "same" else self.outcome
         told = (*self.told, "lost") if "fault" in self.told or "hang" in self.told else self.told
         blows = [replace(b, rank=0) if b.phase in SAVING else b for b in self.blows]
+        blows = [replace(b, phase="regroup") if b.phase == "load" else b for b in blows]
         return replace(self, told=told, outcome=outcome, blows=tuple(blows))
 
     def traps(self, scale: Scale, ranks: int) -> list[tuple[Trap, bool]]:

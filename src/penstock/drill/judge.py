@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from penstock.drill.clock import CAUSES, SEEN_S, SLACK_S, Spent, account, agree
+from penstock.drill.clock import CAUSES, SEEN_S, SLACK_S, account, agree, next_new_step
 from penstock.drill.facts import Facts
 from penstock.drill.faults import Fault
 from penstock.drill.struck import OFFSET_S
 
+LOOK_S = 0.2  # between looks at the pulses, at the most
 NOISE = 1e-3  # relative, of the loss of a step: another layout adds the same numbers up otherwise
 
 
@@ -59,7 +60,7 @@ def judge(fault: Fault, calm: Facts, facts: Facts, batch: int, slack_s: float = 
         why=why,
         detected_by=told[0] if told else "",
         detection_s=told[1] if told else None,
-        recovery_s=recovery_s(facts, spent),
+        recovery_s=recovery_s(facts),
         steps_redone=spent.redone,
         lost=facts.samples.lost,
         doubled=facts.samples.doubled,
@@ -70,13 +71,13 @@ def judge(fault: Fault, calm: Facts, facts: Facts, batch: int, slack_s: float = 
     )
 
 
-def recovery_s(facts: Facts, spent: Spent) -> float | None:
+def recovery_s(facts: Facts) -> float | None:
     """From the first lethal blow to the end of the next new step; None where nothing stopped."""
-    blows = [one.t for one in facts.struck if one.lethal]
-    if not blows:
+    blow = next((one for one in facts.struck if one.lethal), None)
+    if blow is None or blow.attempt >= len(facts.lives):
         return None
-    new = [t for t in spent.finished.values() if t > blows[0]]
-    return min(new) - blows[0] if new else None
+    new = next_new_step(facts.lives, blow.attempt, blow.t)
+    return None if new is None else new - blow.t
 
 
 def _fell(fault: Fault, facts: Facts) -> list[str]:
@@ -141,7 +142,8 @@ def _told(fault: Fault, facts: Facts) -> tuple[str, float] | None:
 
 def _seen(facts: Facts) -> list[float]:
     """How long after each lethal blow the supervisor saw it, at most SEEN_S: so much of every rank
-    it counts as the lost step. When a hang began is known from the pulse, however late it is."""
+    it counts as the lost step. When a hang began is known from the pulse, however late it is told,
+    but for the time between two looks at it."""
     hung = {event.attempt for event in facts.events if event.kind == "hang"}
     late = []
     for blow in (one for one in facts.struck if one.lethal):
@@ -152,7 +154,7 @@ def _seen(facts: Facts) -> list[float]:
             if event.attempt == blow.attempt
         ]
         after = min((t for t in told if t >= 0), default=0.0)
-        late.append(0.0 if blow.attempt in hung else min(after, SEEN_S))
+        late.append(LOOK_S if blow.attempt in hung else min(after, SEEN_S))
     return late
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from penstock.data.remote_store import is_url
 from penstock.drill.faults import Fault
 from penstock.drill.outage import ENDPOINT
+from penstock.meter import devices
 from penstock.run.file import Run
 
 
@@ -24,6 +25,10 @@ def _dataset(run: Run, ranks: int) -> str:
     return ""
 
 
+def _loading(run: Run, ranks: int) -> str:
+    return "in live mode nobody loads" if run.guard.mode == "live" else ""
+
+
 def _store(run: Run, ranks: int) -> str:
     http = os.environ.get(ENDPOINT, "").startswith("http:")
     if not (http and run.guard.durable and is_url(run.guard.durable)):
@@ -34,12 +39,15 @@ def _store(run: Run, ranks: int) -> str:
 def _hosts(run: Run, ranks: int) -> str:
     if run.layout is not None or run.guard.mode == "live":
         return "needs a run whose layout is chosen by the planner, and restarts"
+    if devices.find().kind != "cpu":
+        return "needs ranks on CPUs: the hosts of a drill would share the accelerators"
     if not shutil.which("ip") or not shutil.which("iptables"):
         return "needs iproute2 and iptables, for hosts in network namespaces"
     return ""
 
 
 CHECKS: dict[str, Callable[[Run, int], str]] = {
+    "loading": _loading,
     "root": _root,
     "replicas": _replicas,
     "dataset": _dataset,

@@ -21,7 +21,7 @@ from penstock.ledger.records import SUPERVISOR
 from penstock.run.folder import RunFolder
 
 POLL_S = 0.01
-LIMIT_S = 300.0  # for anything that a drill waits for; a run of this size takes seconds
+LIMIT_S = 300.0  # at least, for anything that a drill waits for
 
 
 class Stuck(Exception):
@@ -49,6 +49,7 @@ class Scene:
     deeds: list[Struck] = field(default_factory=list)  # what the drill did itself
     after: list[Callable[[], None]] = field(default_factory=list)  # to be undone at the end
     copy: Path | None = None  # of the dataset, to be damaged
+    limit_s: float = LIMIT_S
     commands: int = 0
 
     def prepare(self, traps: list[tuple[Trap, bool]]) -> None:
@@ -91,14 +92,15 @@ class Scene:
         """What the last command ended with: its error, below all else that it printed."""
         log = self.folder.control / f"command-{self.commands}"
         text = log.read_text(errors="replace") if log.exists() else ""
-        return text[text.rfind("\nerror: ") + 1 :].strip()
+        at = text.rfind("\nerror: ")
+        return text[at:].strip() if at >= 0 else text.strip()[-200:]
 
     def until(self, done: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + self.limit_s
         while not done():
             self._arm()
             if time.monotonic() > deadline:
-                raise Stuck(f"{what} within {LIMIT_S:g} s")
+                raise Stuck(f"{what} within {self.limit_s:.0f} s")
             time.sleep(POLL_S)
 
     def held(self, number: int = 0) -> Held:
@@ -113,6 +115,9 @@ class Scene:
         if found is None:
             raise Stuck(f"the command ended before any rank came to {name}: {self.said()}")
         return Held(found["attempt"], found["rank"], found["pid"])
+
+    def sprung(self, number: int) -> bool:
+        return len(self.armed) > number and self._record(self.armed[number].name) is not None
 
     def kill(self, held: Held) -> None:
         """SIGKILL of the rank that is held."""

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from penstock.drill.faults import Fault, Scale
 from penstock.drill.hosts import HOSTS_DEEDS, HostsScene
 from penstock.drill.judge import Verdict, judge
 from penstock.drill.needs import missing
-from penstock.drill.scene import Scene, Stuck
+from penstock.drill.scene import LIMIT_S, Scene, Stuck
 from penstock.errors import RunFailed
 from penstock.meter import devices
 from penstock.run.file import Run
@@ -23,6 +24,8 @@ from penstock.run.folder import RunFolder
 
 CALM = "calm"
 RECORD = "drills.jsonl"
+CALM_LIMIT_S = 6 * 3600.0
+PATIENCE = 10  # times the undisturbed run
 
 
 @dataclass
@@ -71,7 +74,8 @@ class Session:
         kind = HostsScene if "hosts" in fault.needs else Scene
         fields = fault.fields
         if "store" in fault.needs:  # beside what the real run keeps there
-            fields = (*fields, f"guard.durable={self.run.guard.durable}/drills")
+            place = f"{self.run.guard.durable}/drills/{uuid.uuid4().hex[:8]}"
+            fields = (*fields, f"guard.durable={place}")
         scene = self._scene(fault.name, self.ranks, fields, kind)
         try:
             verdict = self._judged(scene, fault, self.calm)
@@ -112,7 +116,9 @@ class Session:
         folder = RunFolder(self.root.absolute() / name)
         shutil.rmtree(folder.path, ignore_errors=True)
         file = scratch.write(self.run, self.root, name, self.scale, ranks)
-        return kind(folder, ["train", str(file), *fields, "--json"])
+        # A large model takes its time to start; the undisturbed run says how long.
+        limit_s = max(LIMIT_S, PATIENCE * self.calm.wall_s) if self.calm else CALM_LIMIT_S
+        return kind(folder, ["train", str(file), *fields, "--json"], limit_s=limit_s)
 
     def _clear(self, scene: Scene) -> None:
         scene.clear()

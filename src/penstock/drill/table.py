@@ -6,6 +6,24 @@ from typing import Any
 COLUMNS = (
     "fault", "detected by", "detection s", "recovery s", "redone", "lost", "doubled", "weights",
 )  # fmt: skip
+# What an event of the journal comes from.
+BY = {
+    "asked_to_stop": "signal",
+    "batch_skipped": "sentinel",
+    "checkpoint_rejected": "hash of a file",
+    "ended": "checksum of data",
+    "fault": "exit of a rank",
+    "hang": "pulse stands still",
+    "host_leaves": "signal",
+    "host_lost": "line to the host",
+    "invocation": "next start",
+    "lost": "exit of a rank",
+    "replanned": "error of a rank",
+    "replicas_differ": "hash of weights",
+    "save_failed": "failed save",
+    "straggler": "times of steps",
+    "took_over": "lease",
+}
 _WIDTHS = (18, 19, 11, 10, 6, 4, 7, 7)
 _NUMBERS = range(2, 7)
 
@@ -16,7 +34,7 @@ def cells(row: Mapping[str, Any]) -> list[str]:
         return [row["fault"], f"left out: {row['skipped']}"]
     return [
         row["fault"],
-        row["detected_by"],
+        BY.get(row["detected_by"], row["detected_by"]) or "–",
         _seconds(row["detection_s"]),
         _seconds(row["recovery_s"]),
         str(row["steps_redone"]),

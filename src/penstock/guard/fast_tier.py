@@ -3,6 +3,7 @@
 import shutil
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ class Slot:
     """One rank's side of a slot. Who reads its files holds it."""
 
     folder: Path
-    files: Files
+    make: Callable[[], Files]
+    files: Files = field(init=False)
     step: int | None = None  # of its seal
     _holders: int = 0
     _changed: threading.Condition = field(default_factory=threading.Condition)
@@ -44,6 +46,15 @@ class Slot:
     def wait_free(self) -> None:
         with self._changed:
             self._changed.wait_for(lambda: not self._holders)
+
+    def __post_init__(self) -> None:
+        self.files = self.make()
+
+    def renew(self) -> None:
+        """Makes anew what was deleted: some systems clear shared memory when a user logs out."""
+        if not (self.folder / state_file(self.files.rank)).exists():
+            gone, self.files = self.files, self.make()
+            gone.close()
 
     def unseal(self) -> None:
         """Before the first byte changes: what is in it is of no step any more."""
@@ -159,10 +170,13 @@ def _try(
 
 
 def _slot(folder: Path, drawing: Drawing, rank: int, cuda: bool, twin: Tensor | None) -> Slot:
-    folder.mkdir(parents=True, exist_ok=True)
-    index = folder / INDEX
-    if not index.is_file() or index.read_bytes() != drawing.content:
-        aside = folder / f".index-r{rank:05d}"
-        aside.write_bytes(drawing.content)
-        aside.replace(index)
-    return Slot(folder, Files(folder, drawing, rank, cuda, twin))
+    def make() -> Files:
+        folder.mkdir(parents=True, exist_ok=True)
+        index = folder / INDEX
+        if not index.is_file() or index.read_bytes() != drawing.content:
+            aside = folder / f".index-r{rank:05d}"
+            aside.write_bytes(drawing.content)
+            aside.replace(index)
+        return Files(folder, drawing, rank, cuda, twin)
+
+    return Slot(folder, make)

@@ -4,6 +4,7 @@ Writing them costs less than a microsecond, so every phase of every step does. T
 them to see progress and to name who hangs; drills spring their traps here.
 """
 
+import contextlib
 import mmap
 import os
 import struct
@@ -21,6 +22,7 @@ PHASES = (
 WAITING = frozenset({"join", "reduce", "vote", "regroup", "heal"})
 _BEAT = struct.Struct("<QQqqQd")  # count, attempt, pid, step, phase, monotonic seconds
 SIZE = 64
+LOOK_S = 1.0  # between looks at whether the bytes can still be seen
 TRACE = struct.Struct("<qQd")  # step, phase, monotonic seconds: every beat of a rank in a drill
 _NUMBERS = {phase: number for number, phase in enumerate(PHASES)}
 
@@ -48,12 +50,8 @@ class Pulse:
         traps: Traps | None = None,
         audit: Path | None = None,
     ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        path = _path(folder, rank)
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        os.ftruncate(file, SIZE)
-        self._map = mmap.mmap(file, SIZE)
-        os.close(file)
+        self._path = _path(folder, rank)
+        self._make()
         self._count, self._attempt, self._pid = 0, attempt, os.getpid()
         self.traps = traps
         self._trace: int | None = None
@@ -66,6 +64,14 @@ class Pulse:
         self.phase, self.step = "start", 0
         self.at("start", 0)
 
+    def _make(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.ftruncate(file, SIZE)
+        self._map = mmap.mmap(file, SIZE)
+        os.close(file)
+        self._made_t = time.monotonic()
+
     def at(self, phase: str, step: int | None = None) -> None:
         """The rank is now in `phase` of `step`, or of the step it was in."""
         self.phase, self.step = phase, self.step if step is None else step
@@ -77,9 +83,18 @@ class Pulse:
         """Still there, in the same phase: a microbatch or a file is done."""
         self._count += 1
         number, t = _NUMBERS[self.phase], time.monotonic()
+        if t - self._made_t > LOOK_S:
+            self._look(t)
         _BEAT.pack_into(self._map, 0, self._count, self._attempt, self._pid, self.step, number, t)
         if self._trace is not None:
             os.write(self._trace, TRACE.pack(self.step, number, t))
+
+    def _look(self, t: float) -> None:
+        """Some systems clear shared memory when a user logs out; nobody would see us any more."""
+        self._made_t = t
+        if not self._path.exists():
+            with contextlib.suppress(OSError):  # then it is tried again
+                self._make()
 
     def beside(self, phase: str, step: int) -> None:
         """What a thread beside the loop does: springs traps, and is no sign of life."""

@@ -197,6 +197,7 @@ class Saver:
         ways: list[Way] = []
         problem = ""
         try:
+            slot.renew()
             ways = slot.files.ways(state, local_state)
         except OSError as error:  # no room for replica-local state, which may grow
             problem = f"{type(error).__name__}: {error}"
@@ -265,7 +266,9 @@ class Saver:
             self._pass_on(folder, names, save.step)
             return files, ""
         except Exception as error:  # in a thread: nobody else would hear of it
-            why, self._unsealed = f"{type(error).__name__}: {error}", save
+            why = f"{type(error).__name__}: {error}"
+            # Files that are not there any more are made again by the next save.
+            self._unsealed = None if isinstance(error, FileNotFoundError) else save
             self._fail(save.step, "memory", why)
             return {}, why
         finally:

@@ -97,7 +97,9 @@ class Traps:
 
     def _signal(self, trap: Trap, number: int) -> None:
         """To itself. When it was is written first: a record on disk, or a timer, takes a while."""
-        (self.folder / f"{trap.name}.done").write_text(str(time.monotonic()))
+        aside = self.folder / f".{trap.name}.done"  # a reader sees all of it or none
+        aside.write_text(str(time.monotonic()))
+        aside.rename(self.folder / f"{trap.name}.done")
         os.kill(os.getpid(), number)
 
     def _hold(self, trap: Trap) -> None:

@@ -29,30 +29,32 @@ class Appender:
 
     def append(self, data: bytes, synced: bool = False) -> None:
         """In the file when it returns, and on the disk if `synced`; or kept for the next time."""
-        with self._lock:
-            self._kept += data
-            try:
-                self._flush(synced)
-            except _Later as full:
-                if len(self._kept) > MOST_BYTES:
-                    raise OSError(full.error.errno, full.error.strerror, str(self.path)) from None
+        try:
+            with self._lock:
+                self._kept += data
+                file = self._flush()
+            if synced:  # without the lock: others may write while a busy disk takes its time
+                with _passing():
+                    os.fsync(file)
+        except _Later as full:
+            if len(self._kept) > MOST_BYTES:
+                raise OSError(full.error.errno, full.error.strerror, str(self.path)) from None
 
     def close(self) -> None:
         """Tries once more what was kept."""
         with self._lock, contextlib.suppress(_Later):
-            self._flush(synced=False)
+            self._flush()
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
-    def _flush(self, synced: bool) -> None:
+    def _flush(self) -> int:
         file = self._open()
         with _passing():
             # One write; the loop is for the rare short one, which would misalign all that follows.
             while self._kept:
                 del self._kept[: os.write(file, self._kept)]
-            if synced:
-                os.fsync(file)
+        return file
 
     def _open(self) -> int:
         if self._file is None:

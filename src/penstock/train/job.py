@@ -144,6 +144,9 @@ class Job:
         if self.live:
             self.warm_up(0)  # before it is let in: nobody waits for it meanwhile
             self.live.come(self.first_due)
+            if self.world.saves and at.step < self.steps:
+                self.keeper.prepare()
+                self.keeper.prepared()
         else:
             at.step, at.whole = self.keeper.resume(), True
             at.due = self.first_due(at.step)

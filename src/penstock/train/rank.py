@@ -79,8 +79,8 @@ def work(folder: RunFolder, journal: Journal, pulse: Pulse) -> tuple[str, str]:
     pulse.at("save")
     start = now()
     weights = job.keeper.weights_hash()
-    journal.span("checkpoint", start, now())
     pulse.at("end")
+    journal.span("checkpoint", start, now())
     world.gather(None)  # nobody reports success before everybody has it
     return result, weights
 

@@ -225,10 +225,12 @@ class Saving:
             return
         start = now()
         self._begin(step, durable)
-        self.journal.span("checkpoint", start, now(), synced=durable, step=step)
+        # Not synced: the disk is busy with the save itself, and the loop would wait for that.
+        self.journal.span("checkpoint", start, now(), synced=False, step=step)
 
     def _begin(self, step: int, durable: bool) -> Saver:
-        if self._saver is None:
+        if self._saver is None:  # another replica saved until now
+            self.pulse.at("stage", step)
             self.prepare()
         assert self._saver is not None, "prepared above"
         state, local_state = self.state()
@@ -249,7 +251,7 @@ class Saving:
                 break  # saved, if perhaps not in every place
         if self.world.lead:
             self.folder.granted("save")
-        self.journal.span("checkpoint", start, now(), step=step)
+        self.journal.span("checkpoint", start, now(), synced=False, step=step)
         if saver.durable_step != step:
             raise RunFailed(
                 f"the state of step {step} could not be saved: {saver.failed}. It is still in "
