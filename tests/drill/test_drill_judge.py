@@ -103,6 +103,13 @@ def test_a_fault_that_nobody_asked_for_fails() -> None:
     assert "attempt 1 ended by itself: a bug" in verdict.why
 
 
+def test_what_a_rank_lives_through_must_not_end_its_attempt() -> None:
+    facts = killed()
+    mild = replace(facts.struck[0], what="packets lost", lethal=False)
+    verdict = judge(replace(FAULT, clocked=False), calm(), replace(facts, struck=[mild]), batch=4)
+    assert verdict.why == ["attempt 0 ended by itself: killed"]
+
+
 def test_a_rank_that_nobody_hit_must_not_be_lost() -> None:
     facts = killed()
     payload: dict[str, object] = {"rank": 1, "ranks": [1, 1], "reason": "a bug"}

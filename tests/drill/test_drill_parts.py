@@ -165,6 +165,7 @@ def test_lives_are_read_from_the_pulses_of_the_ranks(tmp_path: Path) -> None:
         pulse = Pulse(tmp_path, 0, attempt, audit=audit)
         pulse.at("ready", 0)
         pulse.at("fetch", 1)
+        pulse.beat()  # still there
         pulse.at("end")
         blow = Struck(0.0, 0, 0, "kill", lethal=True)
     with (audit / "pulse-a0001-r00000").open("ab") as file:

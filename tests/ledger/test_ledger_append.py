@@ -129,3 +129,20 @@ def test_two_threads_append_whole_lines(tmp_path: Path) -> None:
         thread.join()
     lines = (tmp_path / "file").read_bytes().splitlines()
     assert sorted(lines) == [b"a" * 30] * 500 + [b"b" * 30] * 500
+
+
+def test_a_signal_between_two_lines_writes_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The supervisor's handler tells that it was asked to stop, whatever is being written."""
+    file = Appender(tmp_path / "file", 0)
+
+    def interrupted(handle: int, data: bytes) -> int:
+        monkeypatch.setattr(append.os, "write", real_write)
+        file.append(b"signal\n")
+        return real_write(handle, data)
+
+    monkeypatch.setattr(append.os, "write", interrupted)
+    file.append(b"line\n")
+    file.append(b"next\n")
+    assert sorted((tmp_path / "file").read_bytes().splitlines()) == [b"line", b"next", b"signal"]

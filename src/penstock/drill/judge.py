@@ -82,14 +82,14 @@ def recovery_s(facts: Facts) -> float | None:
 
 def _fell(fault: Fault, facts: Facts) -> list[str]:
     missed = [f"the blow {name} did not fall" for name in facts.missed]
-    aimed = {one.attempt for one in facts.struck}
+    aimed = {one.attempt for one in facts.struck if one.lethal}
     aimed |= {attempt + 1 for attempt in aimed} if fault.refuses else set()
     own = [
         f"attempt {event.attempt} ended by itself: {event.payload.get('reason')}"
         for event in facts.faults()
         if event.attempt not in aimed
     ]
-    hit = {one.rank for one in facts.struck}
+    hit = {one.rank for one in facts.struck if one.lethal}
     own += [
         f"rank {event.payload.get('rank')} was lost by itself: {event.payload.get('reason')}"
         for event in facts.events

@@ -48,8 +48,14 @@ def losses(attempt: int, supervised: list[Event], struck: list[Struck]) -> dict[
 
 
 def _beats(raw: bytes) -> list[Beat]:
+    """Where a phase was entered; further signs of life in it are no news here."""
     whole = len(raw) // TRACE.size * TRACE.size  # a killed rank may leave half of one
-    return [Beat(step, PHASES[phase], t) for step, phase, t in TRACE.iter_unpack(raw[:whole])]
+    beats: list[Beat] = []
+    for step, phase, t in TRACE.iter_unpack(raw[:whole]):
+        name = PHASES[phase]
+        if name == "start" or not beats or (beats[-1].step, beats[-1].phase) != (step, name):
+            beats.append(Beat(step, name, t))
+    return beats
 
 
 def _ended(beats: dict[int, list[Beat]]) -> bool:

@@ -23,7 +23,8 @@ class Appender:
         self.path, self._flags = path, flags
         self._file: int | None = None
         self._kept = bytearray()
-        self._lock = threading.Lock()  # what saves beside the loop writes here too
+        # What saves beside the loop writes here too; and a handler of signals may come in between.
+        self._lock = threading.RLock()
         with contextlib.suppress(_Later):
             self._open()
 
@@ -50,10 +51,14 @@ class Appender:
 
     def _flush(self) -> int:
         file = self._open()
-        with _passing():
-            # One write; the loop is for the rare short one, which would misalign all that follows.
-            while self._kept:
-                del self._kept[: os.write(file, self._kept)]
+        data, self._kept = self._kept, bytearray()
+        try:
+            with _passing():
+                # One write; the loop is for the rare short one, which would misalign the rest.
+                while data:
+                    del data[: os.write(file, data)]
+        finally:
+            self._kept = data + self._kept
         return file
 
     def _open(self) -> int:

@@ -13,8 +13,8 @@ def fit(job: Job) -> str:
     at = job.begin()
     feed = job.feed(after_step=at.step)
     job.warm_up(after_step=at.step)
-    job.journal.event("ready", step=at.step)
     job.pulse.at("ready", at.step)
+    job.journal.event("ready", step=at.step)
     clock = StepClock(job.world.cuda)
 
     while not at.over:
