@@ -15,7 +15,6 @@ SHORT = (
     "kill_publish",
     "kill_supervisor",
     "hang_forward",
-    "checkpoint_flip",
     "flip_weight",
     "disk_full",
 )
