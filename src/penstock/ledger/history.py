@@ -87,6 +87,9 @@ class Invocation:
         return min(faults, key=lambda fault: fault.since, default=None)
 
 
+History = list[tuple[Invocation, list[Attempt]]]  # every one with its attempts in order
+
+
 @dataclass
 class _Draft:
     """An invocation while it is put together."""
@@ -104,10 +107,8 @@ class _Draft:
         return {*self.launched, *(f.attempt for f in self.faults if f.attempt is not None)}
 
 
-def read_history(
-    folder: Path | str, now: float | None = None
-) -> list[tuple[Invocation, list[Attempt]]]:
-    """Every invocation with its attempts in order; `now` ends the last one if it still runs."""
+def read_history(folder: Path | str, now: float | None = None) -> History:
+    """What is in the journal; `now` ends the last invocation if it still runs."""
     drafts = _drafts(read_events(Path(folder) / SUPERVISOR))
     attempts = _attempts(folder, {number for draft in drafts for number in draft.mentioned()})
     if not drafts:  # the supervisor's file is lost: what the ranks wrote is one invocation

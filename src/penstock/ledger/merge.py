@@ -29,12 +29,12 @@ from typing import TypeVar
 import numpy as np
 
 from penstock.ledger.causes import Cause
-from penstock.ledger.history import Attempt, Invocation, read_history
+from penstock.ledger.history import Attempt, History, Invocation, read_history
 from penstock.ledger.ledger import Ledger, Provenance
 from penstock.ledger.readers import Event
 from penstock.ledger.records import JournalFile
 from penstock.ledger.steps import joined
-from penstock.ledger.timeline import Stretch, Written, book
+from penstock.ledger.timeline import Life, Stretch, Written, idle, lives
 
 Source = TypeVar("Source", Event, JournalFile)
 MEASURED = Provenance("measured", "the run's journal")
@@ -66,14 +66,32 @@ class Account:
         return self.ledger.share(Cause.UNEXPLAINED)
 
 
+@dataclass(frozen=True)
+class Line:
+    """What some ranks did alike in one attempt: their lives, as functions of time."""
+
+    ranks: range
+    lives: list[Life]
+    end: float
+
+    def upto(self, t: np.ndarray) -> np.ndarray:
+        """Seconds by cause of each of the ranks before these moments: [moments, causes]."""
+        return sum((life.upto(t) for life in self.lives), np.zeros((len(t), len(Cause))))
+
+
 def merge(folder: Path | str, now: float | None = None) -> Account:
     """The account of the journal in `folder`; `now` says that the last invocation still runs."""
-    history = read_history(folder, now)
+    return account(read_history(folder, now))
+
+
+def account(history: History) -> Account:
+    """All of a run, rank by rank."""
     ranks = max((invocation.ranks for invocation, _ in history), default=0)
     seconds = np.zeros((ranks, len(Cause)))
     clipped_s = 0.0
-    for invocation, attempts in history:
-        clipped_s += _book_invocation(invocation, attempts, seconds)
+    for line in lines(history):
+        seconds[line.ranks.start : line.ranks.stop] += line.upto(np.array([line.end]))
+        clipped_s += sum(life.clipped_s for life in line.lives) * len(line.ranks)
     highest = max((a.highest for _, attempts in history for a in attempts), default=-1)
     return Account(
         ledger=_ledger(seconds.sum(axis=0)),
@@ -97,18 +115,15 @@ def stretches(invocation: Invocation, attempts: list[Attempt]) -> list[Stretch]:
     return out
 
 
-def _book_invocation(invocation: Invocation, attempts: list[Attempt], seconds: np.ndarray) -> float:
-    """Adds every rank's seconds to its row; returns the rank-seconds that were clipped."""
-    clipped_s = 0.0
-    at, rest = invocation.start, Cause.STARTUP  # without any attempt, nothing ever came up
-    for stretch, attempt in zip(stretches(invocation, attempts), attempts, strict=True):
-        for ranks, written in _groups(attempt, invocation.ranks):
-            booked, clipped_of_one_s = book(stretch, written)
-            seconds[ranks.start : ranks.stop] += [booked.get(cause, 0.0) for cause in Cause]
-            clipped_s += clipped_of_one_s * len(ranks)
-        at, rest = stretch.end, Cause.DOWN  # only a fault leaves time after the last attempt
-    seconds[: invocation.ranks, list(Cause).index(rest)] += invocation.end - at
-    return clipped_s
+def lines(history: History) -> Iterator[Line]:
+    """Every second of every rank, once."""
+    for invocation, attempts in history:
+        at, rest = invocation.start, Cause.STARTUP  # without any attempt, nothing ever came up
+        for stretch, attempt in zip(stretches(invocation, attempts), attempts, strict=True):
+            for ranks, written in _groups(attempt, invocation.ranks):
+                yield Line(ranks, lives(stretch, written), stretch.end)
+            at, rest = stretch.end, Cause.DOWN  # only a fault leaves time after the last attempt
+        yield Line(range(invocation.ranks), [idle(at, invocation.end, rest)], invocation.end)
 
 
 def _groups(attempt: Attempt, ranks: int) -> Iterator[tuple[range, Written]]:

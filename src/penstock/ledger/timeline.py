@@ -5,18 +5,18 @@ the records; what they leave is unexplained, so the causes add up to the stretch
 written.
 """
 
-from collections import defaultdict
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
 
 from penstock.ledger.causes import Cause
+from penstock.ledger.pieces import CAUSES, PLACE, Pieces, nothing, ramp
 from penstock.ledger.readers import Event
 from penstock.ledger.records import CLOCK_ROUNDING_S
 from penstock.ledger.steps import LeastExchange, Steps
 
-Booked = dict[Cause, float]
 # Spans that have a cause of their own; `warmup` counts as what it is part of.
 SPANS = {
     "evaluate": Cause.EVALUATE,
@@ -50,12 +50,14 @@ class Written:
     least: LeastExchange
     highest_before: int
     lost: tuple[float, ...] = ()  # when it was lost while the attempt went on, in order
+    # How its measured `compute` divides, as traces of single steps saw it.
+    shares: Mapping[Cause, float] = field(default_factory=lambda: {Cause.COMPUTE: 1.0})
 
     def between(self, start: float, end: float) -> "Written":
         """What it wrote of what began in a part of its time."""
         events = [event for event in self.events if start <= event.t < end]
         steps = self.steps.where((start <= self.steps.start) & (self.steps.start < end))
-        return Written(events, steps, self.least, self.highest_before)
+        return replace(self, events=events, steps=steps, lost=())
 
     def after_warm_up(self, ready: float) -> "Written":
         """Without the warm-up that the time before `ready` holds already."""
@@ -71,50 +73,78 @@ class Written:
         return [e for e in self.events if e.kind in SPANS and e.end is not None]
 
 
-def book(stretch: Stretch, written: Written) -> tuple[Booked, float]:
-    """Seconds by cause of one rank, and the seconds clipped from records that did not fit.
+@dataclass(frozen=True)
+class Life:
+    """A rank from one moment to another: waiting, then work with spans in it, then its tail."""
 
-    A rank that was lost while the others went on has a life before and one after.
-    """
+    start: float
+    ready: float
+    last: float  # the end of its last record
+    ended: float  # of what nobody has said a word about
+    end: float
+    waiting: Cause
+    tail: Cause
+    spans: Pieces
+    work: Pieces  # by a clock that stands still in spans
+    clipped_s: float  # of records that did not fit
+
+    def upto(self, t: np.ndarray) -> np.ndarray:
+        """Seconds by cause before each of these moments: [moments, causes]."""
+        seconds = self.spans.upto(t)
+        seconds += self.work.upto(t - seconds.sum(axis=1))
+        between = ramp(t, self.ready, self.last) - seconds.sum(axis=1)
+        seconds[:, PLACE[Cause.UNEXPLAINED]] += np.maximum(between, 0.0)
+        for cause, start, end in (
+            (self.waiting, self.start, self.ready),
+            (Cause.UNEXPLAINED, self.last, self.ended),
+            (self.tail, self.ended, self.end),
+        ):
+            seconds[:, PLACE[cause]] += ramp(t, start, end)
+        return seconds
+
+
+def lives(stretch: Stretch, written: Written) -> list[Life]:
+    """A rank that was lost while the others went on has a life before and one after."""
     if not written.lost:
-        return _book_life(stretch, written)
-    booked: Booked = defaultdict(float)
-    clipped_s = 0.0
+        return [_life(stretch, written)]
     cuts = [_within(stretch, t) for t in written.lost]
-    lives = pairwise([stretch.start, *cuts, stretch.end])
-    for number, (start, end) in enumerate(lives):
+    found = []
+    for number, (start, end) in enumerate(pairwise([stretch.start, *cuts, stretch.end])):
         waiting = (Cause.DOWN, Cause.DOWN) if number else (stretch.waiting, stretch.absent)
-        life = Stretch(start, end, stretch.faulted or number < len(cuts), *waiting)
+        one = Stretch(start, end, stretch.faulted or number < len(cuts), *waiting)
         upto = end if number < len(cuts) else float("inf")
         since = start if number else float("-inf")
-        own, own_clipped_s = _book_life(life, written.between(since, upto))
-        for cause, seconds in own.items():
-            booked[cause] += seconds
-        clipped_s += own_clipped_s
-    return booked, clipped_s
+        found.append(_life(one, written.between(since, upto)))
+    return found
 
 
-def _book_life(stretch: Stretch, written: Written) -> tuple[Booked, float]:
-    booked: Booked = defaultdict(float)
+def idle(start: float, end: float, cause: Cause) -> Life:
+    """Of one cause from start to end."""
+    return Life(start, end, end, end, end, cause, cause, nothing(), nothing(), 0.0)
+
+
+def _life(stretch: Stretch, written: Written) -> Life:
     if not written.events and not len(written.steps.start):
-        booked[stretch.absent] = stretch.end - stretch.start
-        return booked, 0.0
+        return idle(stretch.start, stretch.end, stretch.absent)
     ready = _within(stretch, _ready(written))
-    booked[stretch.waiting] += ready - stretch.start
     written = written.after_warm_up(ready)
-
-    kept_s, clipped_s, last = _fit(*_intervals(written), ready, stretch.end)
-    count = len(written.steps.start)
-    _book_steps(written, kept_s[:count], booked)
-    _book_spans(written, kept_s[count:], stretch.waiting, booked)
-    booked[Cause.UNEXPLAINED] += max(0.0, last - ready - float(kept_s.sum()))
+    fit = _fit(*_intervals(written), ready, stretch.end)
     # A fault loses the step it fell into. A rank that said `end` is taking itself down, which is
     # the other half of start-up; of any other time after the last record nobody has said a word.
-    ended = max(last, _within(stretch, _ended(written)))
-    booked[Cause.STARTUP] += 0.0 if stretch.faulted else stretch.end - ended
-    booked[Cause.UNEXPLAINED] += 0.0 if stretch.faulted else ended - last
-    booked[Cause.REDO] += stretch.end - last if stretch.faulted else 0.0
-    return booked, clipped_s
+    ended = fit.last if stretch.faulted else max(fit.last, _within(stretch, _ended(written)))
+    spans = _spans(written, fit, stretch.waiting)
+    return Life(
+        stretch.start,
+        ready,
+        fit.last,
+        ended,
+        stretch.end,
+        stretch.waiting,
+        Cause.REDO if stretch.faulted else Cause.STARTUP,
+        spans,
+        _work(written, fit, spans),
+        fit.clipped_s,
+    )
 
 
 def _ready(written: Written) -> float:
@@ -146,48 +176,92 @@ def _intervals(written: Written) -> tuple[np.ndarray, np.ndarray]:
     return starts, np.maximum(starts, ends)
 
 
-def _fit(
-    starts: np.ndarray, ends: np.ndarray, low: float, high: float
-) -> tuple[np.ndarray, float, float]:
-    """What is left of each record inside [low, high] when an earlier record has precedence.
+@dataclass(frozen=True)
+class Fit:
+    """What is left of each record where an earlier one has precedence."""
 
-    Returns the seconds kept of each, the seconds clipped, and where the last record ends.
-    """
+    begin: np.ndarray
+    kept_s: np.ndarray
+    order: np.ndarray  # by time
+    clipped_s: float
+    last: float  # where the last record ends
+
+    def of(self, first: int, stop: int) -> np.ndarray:
+        """Some of the records, by time."""
+        return self.order[(first <= self.order) & (self.order < stop)]
+
+
+def _fit(starts: np.ndarray, ends: np.ndarray, low: float, high: float) -> Fit:
+    """The records inside [low, high]."""
     order = np.argsort(starts, kind="stable")
     first, last = starts[order], ends[order]
     taken = np.maximum.accumulate(np.concatenate([[low], last]))[:-1]
     begin = np.clip(np.maximum(first, taken), low, high)
     kept = np.maximum(np.clip(last, low, high) - begin, 0.0)
     lost = (last - first) - kept
-    in_place = np.empty_like(kept)
-    in_place[order] = kept
+    in_place, begins = np.empty_like(kept), np.empty_like(kept)
+    in_place[order], begins[order] = kept, begin
     final = min(max(low, float(last.max(initial=low))), high)
-    return in_place, float(lost[lost > CLOCK_ROUNDING_S].sum()), final
+    return Fit(begins, in_place, order, float(lost[lost > CLOCK_ROUNDING_S].sum()), final)
 
 
-def _book_steps(written: Written, kept_s: np.ndarray, booked: Booked) -> None:
-    steps = written.steps
-    booked[Cause.REDO] += float(kept_s[steps.redo].sum())
-    fresh = ~steps.redo
-    inside = {name: seconds[fresh] for name, seconds in steps.inside.items()}
+def _work(written: Written, fit: Fit, spans: Pieces) -> Pieces:
+    """The steps as pieces; while a span lasts, the clock of the work stands still."""
+    steps, kept_s = written.steps, fit.kept_s
+    order = fit.of(0, len(steps.start))
+    inside = {name: seconds[order] for name, seconds in steps.inside.items()}
     explained = inside["fetch"] + inside["compute"] + inside["exchange"] + inside["bubble"]
     # Parts beyond the total, and the parts of a clipped step, shrink in proportion.
-    whole = np.maximum(steps.total[fresh], explained)
-    share = np.divide(kept_s[fresh], whole, out=np.zeros_like(whole), where=whole > 0)
-    least = written.least.at(steps.number[fresh], inside["exchange"])
+    whole = np.maximum(steps.total[order], explained)
+    share = np.divide(kept_s[order], whole, out=np.zeros_like(whole), where=whole > 0)
+    least = written.least.at(steps.number[order], inside["exchange"])
+    redo = steps.redo[order]
+    seconds = by_cause(
+        {name: np.where(redo, 0.0, share * part) for name, part in inside.items()},
+        np.where(redo, 0.0, share * least),
+        np.where(redo, 0.0, share * (whole - explained)),
+        np.where(redo, kept_s[order], 0.0),
+        written.shares,
+    )
+    begin = fit.begin[order]
+    still = spans.upto(begin).sum(axis=1)
+    return Pieces(begin - still, begin + kept_s[order] - still, seconds)
 
-    booked[Cause.DATA_WAIT] += float(share @ inside["fetch"])
-    booked[Cause.COMPUTE] += float(share @ inside["compute"])
-    booked[Cause.BUBBLE] += float(share @ inside["bubble"])
-    booked[Cause.COMMUNICATE] += float(share @ least)
-    booked[Cause.PEER_WAIT] += float(share @ (inside["exchange"] - least))
-    booked[Cause.UNEXPLAINED] += float(share @ (whole - explained))
+
+def by_cause(
+    inside: Mapping[str, np.ndarray],
+    least: np.ndarray,
+    rest: np.ndarray,
+    redo: np.ndarray,
+    shares: Mapping[Cause, float],
+) -> np.ndarray:
+    """Seconds of steps as they were measured, by cause; `shares` are those of `compute`."""
+    seconds = np.zeros((len(redo), len(CAUSES)))
+    for cause, found in (
+        (Cause.DATA_WAIT, inside["fetch"]),
+        (Cause.BUBBLE, inside["bubble"]),
+        (Cause.COMMUNICATE, least),
+        (Cause.PEER_WAIT, np.maximum(inside["exchange"] - least, 0.0)),
+        (Cause.UNEXPLAINED, rest),
+        (Cause.REDO, redo),
+    ):
+        seconds[:, PLACE[cause]] = found
+    for cause, share in shares.items():
+        seconds[:, PLACE[cause]] += share * inside["compute"]
+    return seconds
 
 
-def _book_spans(written: Written, kept_s: np.ndarray, waiting: Cause, booked: Booked) -> None:
-    for span, seconds in zip(written.spans(), kept_s.tolist(), strict=True):
-        step = span.whole("step")
-        cause = SPANS[span.kind] or waiting
-        if cause in AGAIN and step is not None and step <= written.highest_before:
-            cause = Cause.REDO
-        booked[cause] += seconds
+def _spans(written: Written, fit: Fit, waiting: Cause) -> Pieces:
+    spans, steps = written.spans(), len(written.steps.start)
+    order = fit.of(steps, steps + len(spans))
+    seconds = np.zeros((len(spans), len(CAUSES)))
+    for place, record in enumerate(order.tolist()):
+        cause = _cause(spans[record - steps], written.highest_before, waiting)
+        seconds[place, PLACE[cause]] = fit.kept_s[record]
+    return Pieces(fit.begin[order], fit.begin[order] + fit.kept_s[order], seconds)
+
+
+def _cause(span: Event, highest_before: int, waiting: Cause) -> Cause:
+    step, cause = span.whole("step"), SPANS[span.kind] or waiting
+    again = cause in AGAIN and step is not None and step <= highest_before
+    return Cause.REDO if again else cause

@@ -8,7 +8,9 @@ import numpy as np
 
 from penstock.catalog import accelerators
 from penstock.guard.published import newest
-from penstock.ledger.merge import Account, merge
+from penstock.ledger.history import History, read_history
+from penstock.ledger.merge import Account, account
+from penstock.ledger.over_time import OverTime, over_time
 from penstock.ledger.readers import Event, read_curve, read_events, read_steps
 from penstock.ledger.records import SUPERVISOR, journal_files
 from penstock.meter.clock import now
@@ -61,8 +63,17 @@ class View:
         return max((a for i in self.account.invocations for a in i.attempts), default=None)
 
     @cached_property
+    def history(self) -> History:
+        """What the journal says, before anything is made of it."""
+        return read_history(self.folder.journal, now() if self.running else None)
+
+    @cached_property
     def account(self) -> Account:
-        return merge(self.folder.journal, now() if self.running else None)
+        return account(self.history)
+
+    def over_time(self, bins: int = 240, ranks: range | None = None) -> OverTime:
+        """Where the time of all ranks, or of some, went from the first start to the last end."""
+        return over_time(self.history, bins, ranks)
 
     @cached_property
     def curve(self) -> np.ndarray:

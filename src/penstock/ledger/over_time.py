@@ -1,0 +1,34 @@
+"""Where the time went, over time: rank-seconds by cause in bins of equal length."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.ledger.history import History
+from penstock.ledger.merge import lines
+from penstock.ledger.pieces import CAUSES
+
+
+@dataclass(frozen=True)
+class OverTime:
+    """Adds up to the ledger of the same ranks; between invocations there is nothing."""
+
+    edges: np.ndarray  # unix seconds, one more than there are bins
+    seconds: np.ndarray  # [bins, causes] rank-seconds, causes in their order
+
+
+def over_time(history: History, bins: int = 240, ranks: range | None = None) -> OverTime:
+    """From the start of the first invocation to the end of the last; of some ranks, or of all."""
+    starts = [invocation.start for invocation, _ in history] or [0.0]
+    ends = [invocation.end for invocation, _ in history] or [0.0]
+    edges = np.linspace(min(starts), max(ends), bins + 1)
+    seconds = np.zeros((bins + 1, len(CAUSES)))
+    for line in lines(history):
+        asked = line.ranks if ranks is None else _both(line.ranks, ranks)
+        if asked:
+            seconds += len(asked) * line.upto(edges)
+    return OverTime(edges, np.maximum(np.diff(seconds, axis=0), 0.0))
+
+
+def _both(some: range, others: range) -> range:
+    return range(max(some.start, others.start), min(some.stop, others.stop))

@@ -1,0 +1,46 @@
+"""Seconds by cause as a function of time: what lies in a stretch, spread evenly over it.
+
+A ledger is such a function at its end, and a picture over time is its differences: both come from
+the same numbers, so they cannot disagree.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.ledger.causes import Cause
+
+CAUSES = tuple(Cause)
+PLACE = {cause: place for place, cause in enumerate(CAUSES)}
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Pieces of time in order, none within another, and the seconds by cause in each."""
+
+    start: np.ndarray
+    end: np.ndarray
+    seconds: np.ndarray  # [pieces, causes]
+
+    def upto(self, t: np.ndarray) -> np.ndarray:
+        """The seconds by cause before each of these moments: [moments, causes]."""
+        if not len(self.start):
+            return np.zeros((len(t), len(CAUSES)))
+        done = np.zeros((len(self.start) + 1, len(CAUSES)))
+        np.cumsum(self.seconds, axis=0, out=done[1:])
+        begun = np.searchsorted(self.start, t, side="right")
+        last = np.maximum(begun - 1, 0)
+        length = self.end[last] - self.start[last]
+        part = np.divide(t - self.start[last], length, out=np.ones(len(t)), where=length > 0)
+        part = np.where(begun > 0, np.clip(part, 0.0, 1.0), 0.0)
+        found: np.ndarray = done[last] + self.seconds[last] * part[:, None]
+        return found
+
+
+def nothing() -> Pieces:
+    return Pieces(np.empty(0), np.empty(0), np.empty((0, len(CAUSES))))
+
+
+def ramp(t: np.ndarray, start: float, end: float) -> np.ndarray:
+    """The part of [start, end] before each of these moments, in seconds."""
+    return np.minimum(np.maximum(t, start), end) - start
