@@ -163,15 +163,22 @@ class _Turns:
         return stop + (len(self._end) if self._full.startswith(self._end, stop) else 0)
 
     def _between_marks(self, at: int, header: str) -> Span | None:
-        message = self._messages[at]
-        content = message.get("content", "")
+        content = self._messages[at].get("content", "")
         core = content.strip()
         if not core:
             return None
         lead = content[: content.index(core)]
         trail = content[len(lead) + len(core) :]
+        # Around the words, as templates strip blanks; or around the blanks too, where it is they
+        # that are left of the words once a template has dropped what the assistant thought.
+        tries = (f"{lead}{_FIRST}{core}{_LAST}{trail}", f"{_FIRST}{content}{_LAST}")
+        found = (self._marked(at, header, marked) for marked in tries)
+        return next((span for span in found if span is not None), None)
+
+    def _marked(self, at: int, header: str, content: str) -> Span | None:
+        message = self._messages[at]
         changed = list(self._messages)
-        changed[at] = message | {"content": f"{lead}{_FIRST}{core}{_LAST}{trail}"}
+        changed[at] = message | {"content": content}
         try:
             marked = self._template.render(changed, self._tools)
         except NotChat:
