@@ -31,7 +31,8 @@ from penstock.run.folder import RunFolder
 from penstock.run.load import load
 
 EXAMPLE = Path(__file__).parent.parent / "examples/stdlib.toml"
-DONE = frozenset({"updated", "evaluate", "stage", "save"})  # the step of such a beat is committed
+# The step of such a beat is committed.
+DONE = frozenset({"updated", "evaluate", "stage", "save", "saved"})
 LOOK_S = 0.001
 LIMIT_S = 300.0
 BETWEEN = 8  # steps between two faults

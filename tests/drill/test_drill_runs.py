@@ -16,6 +16,7 @@ SHORT = (
     "kill_supervisor",
     "hang_forward",
     "flip_weight",
+    "checkpoint_flip",
     "disk_full",
 )
 SEEDS = (4, 9)

@@ -5,9 +5,12 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.guard.published import published
+from penstock.guard.published import published, step_of
 from penstock.guard.slots import sealed
+from penstock.ledger.readers import read_events
+from penstock.ledger.records import journal_files
 from penstock.run.folder import RunFolder
+from penstock.run.load import load
 
 Harm = Callable[[Path], None]
 BLOCK_BYTES = 1 << 20  # of data that has a checksum of its own
@@ -31,6 +34,20 @@ def cut(path: Path) -> None:
 
 def delete(path: Path) -> None:
     path.unlink()
+
+
+def settled(folder: RunFolder) -> bool:
+    """Whether all that was copied is sealed, and what had to be published is: a save that is still
+    being written would replace what is damaged now."""
+    files = journal_files(folder.journal, "events")
+    spans = [e for f in files for e in read_events(f.path) if e.kind == "checkpoint"]
+    copied = max((step for e in spans if (step := e.whole("step")) is not None), default=0)
+    every = load(folder.run_file).guard.checkpoint
+    assert not isinstance(every, str), "a scratch run saves every so many steps"
+    due = copied // every.steps * every.steps if every.steps else 0
+    kept = [one.step for fast in folder.scratch.glob("fast-*") for one in sealed(fast)]
+    saved = [step_of(path) for path in published(folder.checkpoints)]
+    return copied in kept and max(saved, default=0) >= due
 
 
 def newest_on_disk(folder: RunFolder, harm: Harm) -> None:

@@ -63,6 +63,7 @@ def on_checkpoint(harm: damage.Harm, memory: bool) -> Deed:
     def deed(scene: Scene) -> None:
         scene.start()
         held = scene.held()
+        scene.until(lambda: damage.settled(scene.folder), "what was copied was not saved")
         if memory:
             damage.newest_in_memory(scene.folder, harm)
         else:
@@ -76,6 +77,7 @@ def on_checkpoint(harm: damage.Harm, memory: bool) -> Deed:
 def memory_gone(scene: Scene) -> None:
     scene.start()
     held = scene.held()
+    scene.until(lambda: damage.settled(scene.folder), "what was copied was not saved")
     damage.forget_memory(scene.folder)
     scene.kill(held)
 

@@ -18,14 +18,14 @@ KEPT_STEPS = 64
 # Compilers and storage take what they take, and nobody else waits under a shorter bound.
 LONG_S = 3600.0
 
-# In the order in which a rank comes through them. The loop is between `fetch` and `save`.
+# In the order in which a rank comes through them. The loop is between `fetch` and `saved`.
 BEFORE = ("start", "join", "build", "load", "warm_up", "ready")
 LOOP = (
     *("regroup", "heal", "fetch", "forward", "reduce", "vote", "voted", "update", "updated"),
-    *("evaluate", "stage", "save"),
+    *("evaluate", "stage", "save", "saved"),
 )
 ORDER = {phase: place for place, phase in enumerate((*BEFORE, *LOOP, "end"))}
-_BRISK = frozenset({"forward", "reduce", "vote", "voted", "update", "updated", "stage"})
+_BRISK = frozenset({"forward", "reduce", "vote", "voted", "update", "updated", "stage", "saved"})
 _LONG = frozenset({"build", "load", "warm_up", "evaluate", "save", "end"})
 
 

@@ -225,8 +225,13 @@ class Saving:
             return
         start = now()
         self._begin(step, durable)
+        self._told(start, step)
+
+    def _told(self, start: float, step: int) -> None:
+        end = now()
+        self.pulse.at("saved", step)
         # Not synced: the disk is busy with the save itself, and the loop would wait for that.
-        self.journal.span("checkpoint", start, now(), synced=False, step=step)
+        self.journal.span("checkpoint", start, end, synced=False, step=step)
 
     def _begin(self, step: int, durable: bool) -> Saver:
         if self._saver is None:  # another replica saved until now
@@ -251,7 +256,7 @@ class Saving:
                 break  # saved, if perhaps not in every place
         if self.world.lead:
             self.folder.granted("save")
-        self.journal.span("checkpoint", start, now(), synced=False, step=step)
+        self._told(start, step)
         if saver.durable_step != step:
             raise RunFailed(
                 f"the state of step {step} could not be saved: {saver.failed}. It is still in "
