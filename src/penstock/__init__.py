@@ -20,9 +20,15 @@ def load(path: str, *overrides: str) -> "Run":
 def train(run: "Run | str", fork: str | None = None, fresh: bool = False) -> dict[str, Any]:
     """Train a run (or go on with it) on this machine; its report."""
     from penstock.launch.start import start
+    from penstock.watch import outlets
     from penstock.watch.report import summary
 
-    folder = start(load(run) if isinstance(run, str) else run, fork=fork, fresh=fresh)
+    run, elsewhere = load(run) if isinstance(run, str) else run, outlets.Elsewhere()
+    outlets.check(run)
+    try:
+        folder = start(run, fork=fork, fresh=fresh, listener=elsewhere)
+    finally:
+        elsewhere.ended()
     return summary(folder)
 
 

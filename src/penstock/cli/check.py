@@ -37,8 +37,10 @@ def check(
     from penstock.model.open_files import look_here
     from penstock.plan.built import refuse_unusable
     from penstock.plan.dataset import look
+    from penstock.watch import outlets
 
     loaded = settled(load(file, overrides or []))
+    outlets.check(loaded)
     look_here(loaded.model.from_)
     refuse_unusable(loaded)
     refuse_other_built(loaded)

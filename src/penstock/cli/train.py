@@ -43,10 +43,12 @@ def train(
     from penstock.cli.check import missing_rows
     from penstock.run.folder import RunFolder
     from penstock.run.load import load
+    from penstock.watch import outlets
     from penstock.watch.report import screen, summary
     from penstock.watch.terminal import for_stdout
 
     run = load(run_file, overrides or [])
+    outlets.check(run)
     display = for_stdout(quiet=json)
     from penstock.launch.start import start  # torch: after the file has been checked
 
@@ -71,10 +73,13 @@ def train(
 
 def _sweep(file: str, overrides: list[str], vary: list[str], fresh: bool, json: bool) -> None:
     from penstock.launch.vary import Ended, train_all, variants
+    from penstock.watch import outlets
     from penstock.watch.terminal import Terminal, for_stdout
     from penstock.watch.varied import table, varied
 
     every = variants(file, overrides, vary)
+    for variant in every:
+        outlets.check(variant.run)
     shown: list[Terminal] = []
 
     def display() -> Terminal:

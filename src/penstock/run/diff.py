@@ -7,7 +7,7 @@ make the rest of the run belong to another run, and needs a fork.
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.run import fields, toml
+from penstock.run import fields, secret
 from penstock.run.file import Run
 from penstock.run.save import to_table
 from penstock.run.train import LENGTHS
@@ -74,7 +74,8 @@ def describe(changes: list[Change]) -> str:
     lines = []
     for change in told:
         mark = "" if change.safe else "   (needs a fork)"
-        lines.append(f"{change.field}: {_show(change.old)} → {_show(change.new)}{mark}")
+        old, new = _show(change.field, change.old), _show(change.field, change.new)
+        lines.append(f"{change.field}: {old} → {new}{mark}")
     return "\n".join(lines)
 
 
@@ -123,5 +124,5 @@ def _is_safe(name: str, longer: bool) -> bool:
     return any(name == safe or name.startswith(f"{safe}.") for safe in _SAFE)
 
 
-def _show(value: Any) -> str:
-    return "not set" if value is None else toml.value(value)
+def _show(field: str, value: Any) -> str:
+    return "not set" if value is None else secret.shown(field, value)

@@ -37,10 +37,8 @@ GAPS = [
     Gap("train.sync.compress", _only("none", "bf16"), "int8 and powersgd", 'write "bf16"'),
     Gap("cluster.use", _only("here"), "any cluster but this machine", 'write "here"'),
     Gap("cluster.launcher", _only("local"), "any launcher but local", 'write "local"'),
-    Gap("log.wandb", _never, "logging to Weights & Biases", "remove it"),
     Gap("log.tensorboard", _never, "logging to TensorBoard", "remove it"),
     Gap("log.mlflow", _never, "logging to MLflow", "remove it"),
-    Gap("log.webhook", _never, "a webhook", "remove it"),
 ]
 
 # Parts of a preset's shape: (whether the shape has it, what it is).

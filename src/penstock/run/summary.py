@@ -3,6 +3,7 @@
 from typing import Any
 
 from penstock.catalog.shapes import ModelShape
+from penstock.run import secret
 from penstock.run.file import Run
 from penstock.run.fingerprint import fingerprint
 from penstock.run.quantity import Every, show_about, show_count, show_share
@@ -20,7 +21,7 @@ def facts(run: Run) -> dict[str, Any]:
         "batch_tokens": run.batch_tokens,
         "steps": None if run.train.epochs else run.steps(),
         "learning_rate": run.learning_rate,
-        "run": to_table(run),
+        "run": secret.without(to_table(run)),
     }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from penstock.errors import nearest
-from penstock.run import toml
+from penstock.run import secret, toml
 from penstock.run.fields import Schema
 from penstock.run.quantity import BadQuantity
 from penstock.run.section import Switch, Wrong
@@ -49,7 +49,7 @@ def _wrong(section: Path, field: str, what: str, table: dict[str, Any]) -> Mista
 
 def _mistake(path: Path, table: dict[str, Any], what: str) -> Mistake:
     found = _found(path, table)
-    shown = "" if found is _NOT_THERE or isinstance(found, dict) else f" = {_short(found)}"
+    shown = "" if found is _NOT_THERE or isinstance(found, dict) else f" = {_short(path, found)}"
     return Mistake(path, f"{dotted(path)}{shown}: {what}")
 
 
@@ -146,6 +146,6 @@ def _found(path: Path, table: Any) -> Any:
     return table
 
 
-def _short(found: Any) -> str:
-    text = toml.value(found)
+def _short(path: Path, found: Any) -> str:
+    text = secret.shown(".".join(_plain(path)), found)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -15,6 +15,7 @@ from penstock.guard.sentinels import Sentinels
 from penstock.ledger.journal import Journal
 from penstock.meter.clock import now
 from penstock.plan.layout import Layout
+from penstock.run import secret
 from penstock.run.file import Run
 from penstock.run.fingerprint import fingerprint
 from penstock.run.folder import RunFolder
@@ -177,7 +178,7 @@ class Keeper:
                 "optimizer": self.run.train.optimizer,
                 "layout": self.layout.to_json(),
                 "fingerprint": fingerprint(self.run),
-                "run": to_table(self.run),
+                "run": secret.without(to_table(self.run)),
                 "weights": self._shapes(),
             }
         return self._about | {

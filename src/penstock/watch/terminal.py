@@ -18,6 +18,7 @@ from penstock.plan.layout import Layout
 from penstock.policy.straggler import Change
 from penstock.run.diff import describe
 from penstock.run.folder import RunFolder
+from penstock.watch.outlets import Elsewhere
 from penstock.watch.view import View
 from penstock.watch.words import dataset, loss, plural, size, spoken
 
@@ -40,6 +41,7 @@ class Terminal(Listener):
         self.next_s = 0.0
         self.stage: Status | None = None  # what is done before the launch
         self.shown_step = -1
+        self.elsewhere = Elsewhere()
 
     def found(self, machine: str) -> None:
         self.console.print(machine)
@@ -89,6 +91,7 @@ class Terminal(Listener):
             markup=False,
         )
         self.folder = folder
+        self.elsewhere.launching(folder, plan)
         self._end_stage()
         if self.console.is_terminal:
             self.live = Live(console=self.console, auto_refresh=False, transient=True)
@@ -117,6 +120,8 @@ class Terminal(Listener):
         if self.live:
             self.live.stop()
             self.live = None
+        for words in self.elsewhere.ended():
+            self.told(words)
 
     def fault(self, rank: int, reason: str, action: str) -> None:
         after = "giving up" if action == "give_up" else action.replace("restart", "restarting", 1)

@@ -1,0 +1,56 @@
+"""An address that anyone could post to is never shown whole."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import PenstockError
+from penstock.run import secret
+from penstock.run.diff import describe, diff
+from penstock.run.save import to_table
+from penstock.run.summary import facts
+
+TEXT = '[model]\npreset = "llama-3m"\n[train]\ntokens = "1M"\n'
+HOOK = "https://hooks.slack.com/services/T0/B0/s3cr3t"
+
+
+def test_a_change_shows_the_host_alone(run_of):
+    changes = diff(run_of(TEXT, f"log.webhook={HOOK}"), run_of(TEXT, f"log.webhook={HOOK}2"))
+    assert describe(changes) == (
+        'log.webhook: "https://hooks.slack.com/…" → "https://hooks.slack.com/…"'
+    )
+
+
+def test_what_programs_read_and_checkpoints_hold_shows_the_host_alone(run_of):
+    run = run_of(TEXT, f"log.webhook={HOOK}")
+    assert "s3cr3t" not in json.dumps(facts(run))
+    assert secret.without(to_table(run))["log"]["webhook"] == "https://hooks.slack.com/…"
+    assert run.log.webhook == HOOK
+
+
+def test_the_name_of_a_variable_is_no_secret(run_of):
+    run = run_of(TEXT, "log.webhook=$SLACK_HOOK")
+    assert facts(run)["run"]["log"]["webhook"] == "$SLACK_HOOK"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "hooks.slack.com/s3cr3t",
+        "ftp://x/s3cr3t",
+        "https:///s3cr3t",
+        "$2s3cr3t-",
+        "http://x:y/s3cr3t",
+    ],
+)
+def test_what_is_no_address_is_refused_without_being_shown(run_of, written):
+    with pytest.raises(PenstockError, match=r"log\.webhook = .*; write") as error:
+        run_of(TEXT, f"log.webhook={written}")
+    assert "s3cr3t" not in str(error.value) or written.startswith("$")
+
+
+@given(st.text(min_size=1, max_size=30))
+def test_masked_shows_no_path(path):
+    assert secret.masked(f"https://host/{path}") in ("https://host/…", "…")
