@@ -10,7 +10,7 @@ from penstock.errors import PenstockError
 from penstock.meter import devices
 from penstock.meter.devices import Devices, cpu_cores, find
 
-H100 = Devices("cuda", 8, "NVIDIA H100 80GB HBM3", "13.0", 80 << 30)
+H100 = Devices("cuda", 8, "NVIDIA H100 80GB HBM3", "13.0", 80 << 30, ("8d6b",) * 8)
 
 
 def cpu(cores: int) -> Devices:
@@ -69,7 +69,7 @@ def test_find_on_a_machine_without_and_with_accelerators(monkeypatch: pytest.Mon
     assert here.memory_bytes > 256 << 20
 
     class Properties:
-        name, total_memory = "NVIDIA H100 80GB HBM3", 80 << 30
+        name, total_memory, uuid = "NVIDIA H100 80GB HBM3", 80 << 30, "8d6b"
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)

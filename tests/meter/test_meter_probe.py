@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PenstockError, RunFailed
-from penstock.meter import power, probe, storage
+from penstock.meter import probe, storage
 from penstock.meter.glance import glance
 from penstock.meter.probe_list import PRECISIONS, Item, items
 from penstock.plan.cluster import machine_of
@@ -137,20 +137,3 @@ def test_storage_leaves_nothing_and_names_a_folder_it_cannot_use(tmp_path: Path)
     (tmp_path / "file").write_text("")
     with pytest.raises(PenstockError, match="PENSTOCK_HOME"):
         storage.measure(tmp_path / "file", 1 << 20)
-
-
-def test_energy_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(power, "RAPL", tmp_path)
-    assert power.find("cpu") is None
-    (tmp_path / "intel-rapl:0").mkdir()
-    file = tmp_path / "intel-rapl:0" / "energy_uj"
-    file.write_text("1000000\n")
-    counter = power.find("cpu")
-    assert counter is not None
-    assert counter.watts() is None  # nothing was drawn, or the file does not move: not a zero
-    file.write_text("9000000\n")
-    watts = counter.watts()
-    assert watts is not None
-    assert watts > 0
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    assert power.find("cuda") is None

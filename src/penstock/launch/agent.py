@@ -16,6 +16,7 @@ from typing import Protocol
 
 from penstock.files import write_atomic
 from penstock.guard import pulse
+from penstock.launch import addresses
 from penstock.launch.addresses import network
 from penstock.launch.fence import Fence
 from penstock.launch.link import Link, Message
@@ -112,7 +113,7 @@ class Agent:
         """A new attempt: what the ranks will read, and whose files are to be told from now on."""
         self.nursery.end()
         self._report()
-        self._tail = Tail(self.folder.path, order["attempt"])
+        self._tail = Tail(self.folder.path, order["attempt"], addresses.node())
         self._pulses = {}
         if not self.shared:
             self.folder.make()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from penstock.files import write_synced
 from penstock.launch.meeting import Folder, Place
+from penstock.ledger.energy import is_energy_file
 from penstock.ledger.records import SUPERVISOR, parse_name
 from penstock.run.folder import RunFolder
 
@@ -47,7 +48,7 @@ def push(folder: RunFolder, place: Place) -> None:
     there = place.list(_JOURNAL)
     for path in sorted(folder.journal.iterdir()):
         name = f"{_JOURNAL}/{path.name}"
-        if parse_name(path) and path.stat().st_size > there.get(name, -1):
+        if _travels(path) and path.stat().st_size > there.get(name, -1):
             place.put(name, path.read_bytes())
     for name in FILES:
         if (folder.path / name).exists():
@@ -63,11 +64,16 @@ def pull(folder: RunFolder, place: Place, with_run: bool = True) -> None:
         if path.name == SUPERVISOR:
             own = path.read_bytes() if path.exists() else b""
             write_synced(path, union(place.get(name), own))
-        elif parse_name(path) and size > (path.stat().st_size if path.exists() else -1):
+        elif _travels(path) and size > (path.stat().st_size if path.exists() else -1):
             write_synced(path, place.get(name))
     if with_run:
         for name in place.list(_RUN):
             write_synced(folder.path / Path(name).name, place.get(name))
+
+
+def _travels(path: Path) -> bool:
+    """Files of the journal with one writer each, so that the longer copy is the newer one."""
+    return parse_name(path) is not None or is_energy_file(path.name)
 
 
 class Carrier:

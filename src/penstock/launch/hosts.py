@@ -36,6 +36,7 @@ from penstock.launch.shelf import Shelf
 from penstock.ledger.journal import SupervisorJournal
 from penstock.meter.clock import now
 from penstock.meter.devices import Devices
+from penstock.meter.sampler import metered
 from penstock.policy.lease import FENCED_S
 from penstock.run.file import Run
 from penstock.run.fingerprint import fingerprint
@@ -111,6 +112,7 @@ class Host:
             contextlib.closing(self.server),
             contextlib.closing(self.shelf),
             contextlib.closing(self.nursery),
+            metered(self.folder.journal, self.node, self.prepared.machine, self.slots, self.began),
         ):
             return self._live()
 

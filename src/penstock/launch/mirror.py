@@ -5,12 +5,18 @@ supervisor then judges ranks of any host by the same files.
 """
 
 import base64
+import glob
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_ALLOWED = re.compile(r"(journal/a\d+-r[\d-]+\.\w+|logs/attempt-\d+/rank-\d+\.\w+)")
+from penstock.ledger.energy import file_stem
+
+_ALLOWED = re.compile(
+    r"(journal/a\d+-r[\d-]+\.\w+|journal/node-[\w.-]+\.(energy|meters)"
+    r"|logs/attempt-\d+/rank-\d+\.\w+)"
+)
 _MOST_BYTES = 4 << 20  # of one piece
 
 
@@ -34,10 +40,14 @@ class Tail:
 
     root: Path
     attempt: int
+    node: str = ""  # whose energy goes along; each host has its own alone
     sent: dict[str, int] = field(default_factory=dict)
 
     def more(self) -> Iterator[Piece]:
-        for pattern in (f"journal/a{self.attempt:04d}-r*", f"logs/attempt-{self.attempt}/rank-*"):
+        patterns = [f"journal/a{self.attempt:04d}-r*", f"logs/attempt-{self.attempt}/rank-*"]
+        if self.node:
+            patterns.append(f"journal/{glob.escape(file_stem(self.node))}.*")
+        for pattern in patterns:
             for path in sorted(self.root.glob(pattern)):
                 yield from self._of(str(path.relative_to(self.root)), path)
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from penstock.errors import PenstockError, RunFailed
 from penstock.files import write_atomic
-from penstock.launch import foresee, hosts, open_model
+from penstock.launch import addresses, foresee, hosts, open_model
 from penstock.launch.foresee import Limit
 from penstock.launch.listener import Listener
 from penstock.launch.local import Local, Outcome
@@ -22,6 +22,7 @@ from penstock.launch.resume import (
 from penstock.ledger.journal import SupervisorJournal
 from penstock.meter import devices
 from penstock.meter.clock import now
+from penstock.meter.sampler import metered
 from penstock.plan.layout import Layout
 from penstock.run.file import Run
 from penstock.run.folder import RunFolder
@@ -119,20 +120,21 @@ def _supervise(
     journal.event("invocation", t=began, ranks=layout.ranks, machine=str(machine))
     outcome = Outcome("failed", "the supervisor failed")
     try:
-        outcome = Local(
-            folder=folder,
-            journal=journal,
-            ranks=layout.ranks,
-            threads=machine.threads(layout.ranks),
-            allowed=run.guard.restarts,
-            timeout_s=run.guard.timeout,
-            grace_s=run.guard.grace,
-            listener=listener,
-            replanner=Replanner(run, folder, journal),
-            deterministic=run.train.deterministic,
-            live=run.guard.mode == "live",
-            limit=limit,
-        ).run()
+        with metered(folder.journal, addresses.node(), machine, layout.ranks, began):
+            outcome = Local(
+                folder=folder,
+                journal=journal,
+                ranks=layout.ranks,
+                threads=machine.threads(layout.ranks),
+                allowed=run.guard.restarts,
+                timeout_s=run.guard.timeout,
+                grace_s=run.guard.grace,
+                listener=listener,
+                replanner=Replanner(run, folder, journal),
+                deterministic=run.train.deterministic,
+                live=run.guard.mode == "live",
+                limit=limit,
+            ).run()
     except KeyboardInterrupt:
         outcome = Outcome("stopped", "ended at once; the last checkpoint stands")
     finally:

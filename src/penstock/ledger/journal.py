@@ -67,7 +67,7 @@ class Journal:
 
     def event(self, kind: str, *, t: float | None = None, **payload: object) -> None:
         """A moment, now unless `t` is given: `start`, `ready`, `end` and whatever is rare."""
-        _write_line(self._file("events"), self.clock() if t is None else t, None, kind, payload)
+        write_line(self._file("events"), self.clock() if t is None else t, None, kind, payload)
 
     def span(
         self, kind: str, start: float, end: float, synced: bool = True, **payload: object
@@ -78,7 +78,7 @@ class Journal:
         One that is less rare need not be `synced`: it outlives its process, if not the machine.
         """
         self._take(kind, start, end)
-        _write_line(self._file("events"), start, end, kind, payload, synced)
+        write_line(self._file("events"), start, end, kind, payload, synced)
 
     def step(
         self,
@@ -189,14 +189,14 @@ class SupervisorJournal:
 
     def event(self, kind: str, *, t: float | None = None, **payload: object) -> None:
         """`invocation`, `launch`, `fault`, `ended` and whatever else happens to the run."""
-        _write_line(self._file, self.clock() if t is None else t, None, kind, payload)
+        write_line(self._file, self.clock() if t is None else t, None, kind, payload)
 
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
 
 
-def _write_line(
+def write_line(
     file: Appender,
     t: float,
     end: float | None,

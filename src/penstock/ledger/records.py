@@ -54,12 +54,33 @@ CURVE = np.dtype(
     ]
 )
 
+# Of one device over one span of time; NaN is unknown.
+ENERGY = np.dtype(
+    [
+        ("t", "<f8"),  # where the span ends, unix seconds
+        ("seconds", "<f4"),  # its length
+        ("joules", "<f4"),
+        ("watts", "<f4"),  # at its end, as the five below
+        ("limit_w", "<f4"),
+        ("clock_mhz", "<f4"),
+        ("temperature_c", "<f4"),
+        ("throttled", "<u4"),  # reasons, as the driver has them
+        ("device", "<u2"),  # number in the list of the node's meters
+        ("source", "<u2"),  # where the joules come from: `energy.Counted`
+    ]
+)
+
 # Unix seconds in a double are good to a quarter of a microsecond, durations in 32 bits to a ten
 # millionth of themselves, and a host and a device clock agree to about this much.
 CLOCK_ROUNDING_S = 1e-3
 
-MAGIC = {"steps": b"PENSTEPS", "rollups": b"PENROLLS", "curve": b"PENCURVE"}
-DTYPE = {"steps": STEP, "rollups": ROLLUP, "curve": CURVE}
+MAGIC = {
+    "steps": b"PENSTEPS",
+    "rollups": b"PENROLLS",
+    "curve": b"PENCURVE",
+    "energy": b"PENERGYS",
+}
+DTYPE = {"steps": STEP, "rollups": ROLLUP, "curve": CURVE, "energy": ENERGY}
 VERSION = 1
 # magic, version, attempt, first rank, last rank, record size, zeros
 HEADER = struct.Struct("<8s5I36x")
@@ -121,7 +142,7 @@ def read_records(path: Path | str, kind: str, first: int = 0) -> np.ndarray:
             head = file.read(HEADER.size)
             if len(head) < HEADER.size:
                 return np.empty(0, dtype)
-            _check(head, kind, path)
+            check_header(head, kind, path)
             file.seek(HEADER.size + first * dtype.itemsize)
             body = file.read()
     except FileNotFoundError:
@@ -129,7 +150,8 @@ def read_records(path: Path | str, kind: str, first: int = 0) -> np.ndarray:
     return np.frombuffer(body, dtype, len(body) // dtype.itemsize)
 
 
-def _check(head: bytes, kind: str, path: Path | str) -> None:
+def check_header(head: bytes, kind: str, path: Path | str) -> None:
+    """Refuses a file that is none of this kind."""
     magic, version, _, _, _, size = HEADER.unpack(head)
     if magic != MAGIC[kind]:
         raise PenstockError(

@@ -17,6 +17,7 @@ class Devices:
     name: str  # as torch prints it; "" on a CPU
     cuda: str  # version torch was built with; "" on a CPU
     memory_bytes: int  # of one accelerator, or of the machine
+    uuids: tuple[str, ...] = ()  # of the accelerators, in the order of their ranks
 
     def __str__(self) -> str:
         if self.kind == "cpu":
@@ -84,12 +85,14 @@ def find() -> Devices:
     import torch  # here, so that reading a `Devices` needs no torch
 
     if torch.cuda.is_available():
-        properties = torch.cuda.get_device_properties(0)
+        count = torch.cuda.device_count()
+        every = [torch.cuda.get_device_properties(i) for i in range(count)]
         return Devices(
             "cuda",
-            torch.cuda.device_count(),
-            properties.name,
+            count,
+            every[0].name,
             torch.version.cuda or "?",
-            properties.total_memory,
+            every[0].total_memory,
+            tuple(str(one.uuid) for one in every),
         )
     return Devices("cpu", cpu_cores(), "", "", host_memory_bytes())

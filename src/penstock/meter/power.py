@@ -1,67 +1,64 @@
-"""Power counters, where a machine lets us read one: nvidia-smi for CUDA, RAPL for CPUs."""
+"""The meters of this machine, and the mean power that they tell a probe."""
 
-import shutil
-import subprocess
+import math
 import time
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-RAPL = Path("/sys/class/powercap")
-
-
-class Counter(Protocol):
-    def start(self) -> None: ...
-
-    def watts(self) -> float | None:
-        """Since `start`, or at this moment where the counter tells power and not energy."""
-        ...
+from penstock.meter import nvml, rapl
+from penstock.meter.energy import STILL_S, Meter, Tally
 
 
-class Smi:
-    """The mean power of the GPUs at this moment."""
+@dataclass(frozen=True)
+class Found:
+    """The meters, and why there are not more."""
 
-    def __init__(self, command: str) -> None:
-        self.command = command
-
-    def start(self) -> None:
-        pass
-
-    def watts(self) -> float | None:
-        query = [self.command, "--query-gpu=power.draw", "--format=csv,noheader,nounits"]
-        try:
-            done = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
-            drawn = [float(line) for line in done.stdout.split()]
-        except (OSError, subprocess.SubprocessError, ValueError):  # "[N/A]" on some parts
-            return None
-        return sum(drawn) / len(drawn) if drawn else None
+    meters: tuple[Meter, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
-class Rapl:
-    """Energy of all CPU packages; the files count microjoules and wrap."""
+def find(uuids: Sequence[str] = ()) -> Found:
+    """The GPUs of these UUIDs, and the CPUs, as far as this process may read them."""
+    found = [nvml.find(uuids)] if uuids else []
+    every: list[Meter | str] = [*found, rapl.find()]
+    return Found(
+        tuple(one for one in every if not isinstance(one, str)),
+        tuple(one for one in every if isinstance(one, str)),
+    )
 
-    def __init__(self, files: list[Path]) -> None:
-        self.files = files
-        self.start()
+
+@dataclass
+class Gauge:
+    """The mean power since `start`: of one GPU, or of all CPUs with their memory."""
+
+    meter: Meter
+    mean: bool  # over the devices; else they are added up
+    clock: Callable[[], float] = time.monotonic
+    tallies: list[Tally] = field(default_factory=list)
 
     def start(self) -> None:
-        self.began_s, self.began_uj = time.monotonic(), self._read()
+        began_s = self.clock()
+        self.tallies = [Tally(began_s, range_j) for range_j in self.meter.ranges_j]
+        for tally, reading in zip(self.tallies, self.meter.read(), strict=True):
+            tally.last = reading.known()
 
     def watts(self) -> float | None:
-        spent_s = time.monotonic() - self.began_s
-        spent_uj = sum(self._read()) - sum(self.began_uj)
-        return spent_uj / 1e6 / spent_s if spent_uj > 0 and spent_s > 0 else None
+        """None when nothing tells; at this moment where hardly any time has passed."""
+        at_s, found = self.clock(), []
+        for tally, reading in zip(self.tallies, self.meter.read(), strict=True):
+            spent = tally.take(at_s, reading)
+            if spent and spent.seconds > STILL_S and math.isfinite(spent.joules):
+                found.append(spent.joules / spent.seconds)
+            elif reading.watts is not None:
+                found.append(reading.watts)
+        return sum(found) / (len(found) if self.mean else 1) if found else None
 
-    def _read(self) -> list[int]:
-        return [int(file.read_text()) for file in self.files]
 
-
-def find(kind: str) -> Counter | None:
-    """The counter for a kind of device, if this process may read one."""
-    if kind == "cuda":
-        command = shutil.which("nvidia-smi")
-        return Smi(command) if command else None
-    try:
-        files = sorted(RAPL.glob("intel-rapl:?/energy_uj"))
-        return Rapl(files) if files else None
-    except (OSError, ValueError):
+def gauge(kind: str, uuids: Sequence[str] = ()) -> Gauge | None:
+    """For a kind of torch device, if this process may read a meter of it."""
+    found = nvml.find(uuids) if kind == "cuda" else rapl.find()
+    if isinstance(found, str):
         return None
+    made = Gauge(found, mean=kind == "cuda")
+    made.start()
+    return made

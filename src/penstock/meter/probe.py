@@ -55,10 +55,10 @@ def probe(progress: Progress, quick: bool = False) -> ClusterFile:
     machine = devices.find()
     ranks = machine.ranks("all")
     threads = machine.threads(ranks)
-    counter = power.find(machine.kind)
-    if counter:
+    gauge = power.gauge(machine.kind, machine.uuids)
+    if gauge:
         time.sleep(0 if quick else 1)  # energy counters need a span
-    idle_w = counter.watts() if counter else None
+    idle_w = gauge.watts() if gauge else None
     found = _from_ranks(ranks, threads, quick, progress)
     progress("storage", 0, 1)
     at_home = storage.measure(home(), STORAGE_BYTES[quick])

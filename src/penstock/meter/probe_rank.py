@@ -138,19 +138,24 @@ class Rank:
 
     def loaded_w(self) -> float | None:
         """Power of one accelerator (or of the CPUs) while all ranks multiply."""
-        counter = power.find(self.device.type)
-        if self._anyone(counter is None):
+        gauge = power.gauge(self.device.type, self._uuids())
+        if self._anyone(gauge is None):
             return None
         side = 8192 if self.device.type == "cuda" else 1024
         work = pieces.product(side, side, side, "bf16", self.device)
         once = self._time(work)
-        assert counter is not None
-        counter.start()
+        assert gauge is not None
+        gauge.start()
         for _ in range(math.ceil(LOAD_S / once)):  # on CUDA this only queues the work
             work()
-        watts = counter.watts()
         self._sync()
-        return watts
+        return gauge.watts()
+
+    def _uuids(self) -> tuple[str, ...]:
+        """Of its own accelerator."""
+        if self.device.type != "cuda":
+            return ()
+        return (str(torch.cuda.get_device_properties(self.device).uuid),)
 
     def gathered(self, found: dict[Item, float]) -> Readings:
         """The mean over ranks, by table and precision, with the size before the seconds."""

@@ -1,0 +1,145 @@
+"""Energy from counters that wrap, reset, stand still and vanish: never negative, never a silent
+zero.
+
+A `Meter` reads the devices of one kind; `Tally` makes joules of what it reads, span by span, and
+says of each where they come from.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.ledger.energy import Counted, Device
+
+# A counter that stands still for this long is none: the slowest known is renewed ten times a
+# second.
+STILL_S = 0.5
+# No device draws this much more than its limit for a whole span; a counter that says so jumped.
+MOST_OVER_LIMIT = 3.0
+MOST_W = 5000.0  # for a device that does not tell its limit
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One device now; None where it does not say."""
+
+    joules: float | None = None  # of its counter, since whenever
+    watts: float | None = None
+    limit_w: float | None = None
+    clock_mhz: float | None = None
+    temperature_c: float | None = None
+    throttled: int = 0
+
+    def known(self) -> "Reading":
+        """Without what is no amount: some drivers say NaN, or less than nothing, for that."""
+        return Reading(
+            _amount(self.joules),
+            _amount(self.watts),
+            _amount(self.limit_w),
+            _amount(self.clock_mhz),
+            _amount(self.temperature_c),
+            self.throttled,
+        )
+
+
+def _amount(value: float | None) -> float | None:
+    return value if value is not None and 0 <= value < math.inf else None
+
+
+GONE = Reading()
+
+
+class Meter(Protocol):
+    @property
+    def devices(self) -> Sequence[Device]: ...
+
+    @property
+    def ranges_j(self) -> Sequence[float | None]:
+        """Where the counter of each device wraps; None where it does not."""
+        ...
+
+    def read(self) -> Sequence[Reading]:
+        """One for each device, in their order; `GONE` for one that does not answer."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Joules:
+    joules: float
+    seconds: float
+    counted: Counted
+    odd: str = ""  # what was wrong with the counter, in words
+
+
+@dataclass
+class Tally:
+    """The spans of one device. A span ends with a reading; one without any stays open."""
+
+    began_s: float
+    range_j: float | None = None
+    last: Reading = GONE
+    watts: float | None = None  # the last power that was known
+
+    def take(self, t: float, reading: Reading) -> Joules | None:
+        """The span that ends now; None while the device is away: it may have counted on."""
+        seconds, reading = t - self.began_s, reading.known()
+        if seconds <= 0 or (reading.joules is None and reading.watts is None):
+            return None
+        counted_j = self._counted(reading, seconds)
+        if counted_j is not None and (counted_j > 0 or seconds <= STILL_S):
+            found = Joules(counted_j, seconds, Counted.COUNTER)
+            own_w = counted_j / seconds if seconds > STILL_S else None
+        else:
+            own_w = _mean(reading.watts, self.last.watts)
+            found = self._by_power(own_w, seconds, self._odd(reading, seconds))
+        self.watts = _first(own_w, reading.watts, self.watts)
+        self.last, self.began_s = reading, t
+        return found
+
+    def end(self, t: float) -> Joules | None:
+        """The span of a device that has not come back, by what it drew before it left."""
+        seconds = t - self.began_s
+        if seconds <= 0:
+            return None
+        self.began_s = t
+        return self._by_power(None, seconds, "no reading")
+
+    def _by_power(self, mean_w: float | None, seconds: float, odd: str) -> Joules:
+        if mean_w is not None:
+            return Joules(mean_w * seconds, seconds, Counted.POWER, odd)
+        if self.watts is not None:
+            return Joules(self.watts * seconds, seconds, Counted.FILLED, odd)
+        return Joules(math.nan, seconds, Counted.UNKNOWN, odd)
+
+    def _counted(self, reading: Reading, seconds: float) -> float | None:
+        """By the counter, if it can be so."""
+        if reading.joules is None or self.last.joules is None:
+            return None
+        spent_j = reading.joules - self.last.joules
+        if self.range_j is not None:
+            # Once, and more often if it was away for long: as often as its power says.
+            spent_j += self.range_j if spent_j < 0 else 0.0
+            expected_j = (self.watts or 0.0) * seconds
+            spent_j += self.range_j * max(0, round((expected_j - spent_j) / self.range_j))
+        limit_w = reading.limit_w or self.last.limit_w
+        most_w = MOST_OVER_LIMIT * limit_w if limit_w else MOST_W
+        # Counters are renewed some ten times a second: a short span may hold a long one's energy.
+        return spent_j if 0 <= spent_j <= most_w * (seconds + STILL_S) else None
+
+    def _odd(self, reading: Reading, seconds: float) -> str:
+        if reading.joules is None or self.last.joules is None:
+            return ""
+        moved = f"from {self.last.joules:.0f} to {reading.joules:.0f} J in {seconds:.1f} s"
+        return f"the counter went {moved}"
+
+
+def _first(*values: float | None) -> float | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _mean(one: float | None, other: float | None) -> float | None:
+    known = [watts for watts in (one, other) if watts is not None]
+    return sum(known) / len(known) if known else None
