@@ -32,7 +32,7 @@ from penstock.run.load import load
 
 EXAMPLE = Path(__file__).parent.parent / "examples/stdlib.toml"
 # The step of such a beat is committed.
-DONE = frozenset({"updated", "evaluate", "stage", "save", "saved"})
+DONE = frozenset({"updated", "evaluate", "keep", "stage", "save", "saved"})
 LOOK_S = 0.001
 LIMIT_S = 300.0
 BETWEEN = 8  # steps between two faults

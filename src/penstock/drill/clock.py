@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 READY = "ready"
-SAVING = frozenset({"stage", "save"})
+SAVING = frozenset({"keep", "stage", "save"})
 # Of a rank that is ready: work has stopped until the next step.
 RECOVERING = frozenset({"load", "regroup", "heal"})
 STEP = frozenset({"fetch", "forward", "reduce", "vote", "voted", "update", "updated"})

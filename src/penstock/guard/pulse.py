@@ -16,7 +16,8 @@ from penstock.guard.trap import Traps
 
 PHASES = (
     "start", "join", "build", "load", "warm_up", "ready", "fetch", "forward", "reduce", "vote",
-    "voted", "update", "updated", "stage", "save", "saved", "evaluate", "regroup", "heal", "end",
+    "voted", "update", "updated", "keep", "stage", "save", "saved", "evaluate", "regroup", "heal",
+    "end",
 )  # fmt: skip
 # In these a rank waits for others: whoever hangs while all the rest are in them is somebody else.
 WAITING = frozenset({"join", "reduce", "vote", "regroup", "heal"})

@@ -22,10 +22,12 @@ LONG_S = 3600.0
 BEFORE = ("start", "join", "build", "load", "warm_up", "ready")
 LOOP = (
     *("regroup", "heal", "fetch", "forward", "reduce", "vote", "voted", "update", "updated"),
-    *("evaluate", "stage", "save", "saved"),
+    *("evaluate", "keep", "stage", "save", "saved"),
 )
 ORDER = {phase: place for place, phase in enumerate((*BEFORE, *LOOP, "end"))}
-_BRISK = frozenset({"forward", "reduce", "vote", "voted", "update", "updated", "stage", "saved"})
+_BRISK = frozenset(
+    {"forward", "reduce", "vote", "voted", "update", "updated", "keep", "stage", "saved"}
+)
 _LONG = frozenset({"build", "load", "warm_up", "evaluate", "save", "end"})
 
 

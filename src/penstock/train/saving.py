@@ -224,6 +224,7 @@ class Saving:
         if step == self.saved_step or (step == self.staged_step and not durable):
             return
         start = now()
+        self.pulse.at("keep", step)
         self._begin(step, durable)
         self._told(start, step)
 
