@@ -136,3 +136,22 @@ def test_mistakes_in_the_file(tmp_path: Path) -> None:
     bad = refused(str(write(tmp_path / "d.csv", {"tp": "two"})))
     assert "row 0" in bad
     assert "column tp: 'two' is not a number" in bad
+
+
+def test_power(tmp_path: Path) -> None:
+    file = tmp_path / "power.csv"
+    file.write_text(
+        "submitter,gpu,gpus,nodes,cooling,benchmark,mean_run_s,mean_node_w\n"
+        "lab,H100,8,1,immersion,bert,300,7000\n"
+        "lab,H100,8,1,,bert,300,8200\n"
+        "lab,Abacus,8,1,,bert,300,8200\n"
+    )
+    screen = say(str(file))
+    assert "power of a node: 2 of 3 rows predicted" in screen
+    for word in ("TDP of the accelerators × time", "best single share", "cooled by air", "in band"):
+        assert word in screen
+    assert "skipped 1 row: the catalog has no accelerator 'Abacus' (row 2)" in screen
+    assert "The planner's node power is" in screen.splitlines()[-1]
+    found = json.loads(say(str(file), "--json"))
+    assert (found["kind"], found["predicted"]) == ("power", 2)
+    assert "drop --leave-one-out" in refused(str(file), "--leave-one-out")

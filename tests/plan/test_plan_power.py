@@ -1,7 +1,6 @@
 """Power: the constants are what the metered nodes say, and a stall is never free."""
 
 from math import isclose
-from statistics import fmean
 
 import pytest
 from hypothesis import given, settings
@@ -11,58 +10,87 @@ import made_plans as made
 from penstock.catalog import power as metered
 from penstock.ledger.causes import Cause
 from penstock.ledger.ledger import Ledger
-from penstock.plan import power
-from penstock.plan.machine import of_catalog
-
-ROWS = metered.all()
-TDP_W, PER_NODE, RATED_W = 700.0, 8, 10_200.0
-
-
-def node_w(busy: float) -> float:
-    """The model's draw of one immersed node, whose meter does not see the switches."""
-    step = made.step(matmul=busy, gather=1 - busy) if busy < 1 else made.step()
-    draw = power.draw(of_catalog("H100", PER_NODE), step, cooling="immersion")
-    assert draw is not None
-    per_s = {Cause(name): s / step.step_s for name, s in step.causes.items()}
-    return PER_NODE * sum(share * draw.by_cause[cause] for cause, share in per_s.items())
-
-
-def fit(rows: list[metered.MeteredRun]) -> tuple[float, float]:
-    """Watts of a waiting node, and what being busy adds: least squares of relative errors."""
-    a = [1 / r.node_w for r in rows]
-    b = [r.busy / r.node_w for r in rows]
-    aa, ab, bb = (
-        sum(x * y for x, y in zip(p, q, strict=True)) for p, q in ((a, a), (a, b), (b, b))
-    )
-    det = aa * bb - ab * ab
-    return (sum(a) * bb - sum(b) * ab) / det, (aa * sum(b) - ab * sum(a)) / det
+from penstock.plan import constants, power
+from penstock.plan.power import Shares, cooling_class
+from penstock.plan.power_fit import fit
 
 
 def test_the_constants_are_the_fit_of_the_metered_rows() -> None:
-    waiting, more = fit([row for row in ROWS if row.whole])
-    assert node_w(0.0) == pytest.approx(waiting, rel=0.002)
-    assert node_w(1.0) == pytest.approx(waiting + more, rel=0.002)
+    fitted = fit(metered.all())
+    assert pytest.approx(fitted.busy, abs=0.001) == constants.BUSY_SHARE
+    assert pytest.approx(fitted.wait, abs=0.001) == constants.WAIT_SHARE
 
 
-def test_errors_are_as_the_module_says_and_below_both_simple_rules() -> None:
-    fitted = [abs(node_w(r.busy) / r.node_w - 1) for r in ROWS if r.whole]
-    every = [abs(node_w(r.busy) / r.node_w - 1) for r in ROWS]
-    assert fmean(fitted) == pytest.approx(0.011, abs=0.001)
-    assert fmean(every) == pytest.approx(0.029, abs=0.001)
-    tdp = fmean(abs(TDP_W * PER_NODE / r.node_w - 1) for r in ROWS)
-    rated = fmean(abs(RATED_W / r.node_w - 1) for r in ROWS)
-    assert fmean(every) < tdp < rated
-    assert tdp == pytest.approx(0.15, abs=0.01)
-    assert rated == pytest.approx(0.60, abs=0.01)
+@given(st.floats(0.3, 1.0), st.floats(0.05, 0.29))
+@settings(deadline=None, max_examples=30)
+def test_a_fit_finds_the_shares_that_made_the_watts(busy: float, wait: float) -> None:
+    chip = Shares(busy, wait).of(700.0)
+    runs = [
+        made_run(power.node(chip, 8, cooling).at(share), share, cooling)
+        for share, cooling in ((1.0, "immersion"), (0.6, "immersion"), (0.8, "air"))
+    ]
+    found = fit(runs)
+    assert found.busy == pytest.approx(busy)
+    assert found.wait == pytest.approx(wait)
 
 
-def test_each_row_left_out_is_predicted_by_the_others() -> None:
-    rows = [row for row in ROWS if row.whole]
-    errors = []
-    for out in rows:
-        waiting, more = fit([row for row in rows if row is not out])
-        errors.append(abs((waiting + more * out.busy) / out.node_w - 1))
-    assert fmean(errors) == pytest.approx(0.014, abs=0.001)
+def made_run(node_w: float, busy: float, cooling: str) -> metered.MeteredRun:
+    return metered.MeteredRun(
+        name="made",
+        source="made",
+        accelerator="H100 SXM5",
+        accelerators=8,
+        nodes=1,
+        cooling=cooling,
+        benchmark="bert",
+        global_batch=8,
+        run_s=100.0,
+        node_w=node_w,
+        busy=busy,
+        log_share=1.0,
+    )
+
+
+@given(
+    st.floats(50, 2000),
+    st.integers(1, 16),
+    st.sampled_from(list(power.FANS)),
+    st.floats(0, 1),
+    st.floats(0, 1),
+)
+@settings(deadline=None, max_examples=60)
+def test_a_node_draws_more_the_more_there_is_of_anything(
+    tdp_w: float, count: int, cooling: str, one: float, other: float
+) -> None:
+    chip = Shares().of(tdp_w)
+    node = power.node(chip, count, cooling)
+    assert 0 < node.rest_w < node.wait_w < node.busy_w
+    low, high = sorted((one, other))
+    assert node.wait_w <= node.at(low) <= node.at(high) <= node.busy_w * (1 + 1e-9)
+    assert node.busy_w > count * chip.busy_w / power.SUPPLIES  # the host is never free
+    assert power.node(chip, count + 1, cooling).busy_w > node.busy_w
+    assert power.node(chip, count, cooling, supplies=1.0).busy_w < node.busy_w
+    air, liquid, bath = (power.node(chip, count, c).at(one) for c in ("air", "liquid", "immersion"))
+    assert air > liquid > bath
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("air,RDHx", "air"),
+        ("Air-cooled", "air"),
+        ("fans", "air"),
+        ("Water-cooled", "liquid"),
+        ("direct liquid", "liquid"),
+        ("Direct-to-Chip", "liquid"),
+        ("DLC", "liquid"),
+        ("SMC IMMERSION COOLING TECHNOLOGY", "immersion"),
+        ("repaired in May", None),
+        ("", None),
+    ],
+)
+def test_cooling_in_anybodys_words(words: str, expected: str | None) -> None:
+    assert cooling_class(words) == expected
 
 
 @given(st.floats(50, 2000), st.sampled_from([1, 8, 64]), st.floats(0.01, 10), st.floats(0.01, 10))
@@ -95,7 +123,11 @@ def test_what_the_machine_says_of_itself_wins() -> None:
     assert given_.by_cause[Cause.DOWN] == pytest.approx(50 + 100)  # its fans are in it
     usual = power.draw(made.machine(), made.step())
     assert usual is not None
-    assert usual.by_cause[Cause.DOWN] == pytest.approx((70 + 225) * 1.15)
+    rest = power.node(Shares().of(700.0), 8, "air").rest_w
+    assert usual.by_cause[Cause.DOWN] == pytest.approx(rest / 8)
+    bath = power.draw(made.machine(), made.step(), "immersion")
+    assert bath is not None
+    assert bath.by_cause[Cause.DOWN] < usual.by_cause[Cause.DOWN]
 
 
 def test_switches_are_counted_where_there_are_several_nodes() -> None:

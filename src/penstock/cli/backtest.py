@@ -5,15 +5,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
+from penstock.cli import backtest_power
+from penstock.cli.backtest_tables import grid, percent, say, show_skipped
 from penstock.cli.show import Json, out, print_json
-from penstock.plan import ranking, scores
+from penstock.errors import PenstockError
+from penstock.plan import power_backtest, power_columns, power_rows, ranking, scores
 from penstock.plan.backtest import run
 from penstock.plan.backtest_report import SMALL_GIB, Item, Report
 from penstock.plan.columns import listing
 from penstock.plan.constants import has_fit
+from penstock.plan.row_file import lines
 from penstock.plan.scores import score
 from penstock.watch.words import plural
 
@@ -33,18 +36,21 @@ def backtest(
     worst: Annotated[int, typer.Option(min=0, help="How many of the worst rows to show.")] = 5,
     json: Json = False,
 ) -> None:
+    if power_rows.is_power(lines(file)):
+        _power(file, leave_one_out, worst, json)
+        return
     report = run(file, leave_one_out)
     if json:
         print_json(report.to_json())
         return
     what = "step time" if report.kind == "throughput" else "peak memory"
-    _say(
+    say(
         f"{what}: {report.predicted:,} of {plural(report.rows, 'row')} predicted; errors in percent"
     )
     if report.leave_one_out:
         sources = scores.by_source(report.scored)
         own = sum(has_fit(source) for source in sources)
-        _say(
+        say(
             f"for {own} of {len(sources)} sources the constants were fitted without it; "
             "the others are not among the fitted ones by name, so all constants are used"
             if own < len(sources)
@@ -54,42 +60,39 @@ def backtest(
     _show_groups("accelerator", scores.by_accelerator(report.scored), report)
     _show_sweeps(report)
     _show_worst(report, worst)
-    _show_skipped(report)
-    _say("")
-    _say(verdict(report))
+    show_skipped(report.skipped)
+    say("")
+    say(verdict(report))
+
+
+def _power(file: Path, leave_one_out: bool, worst: int, json: bool) -> None:
+    if leave_one_out:
+        raise PenstockError(
+            f"{file} is a power table: every row is predicted with constants fitted without it "
+            "already; drop --leave-one-out"
+        )
+    report = power_backtest.run(file)
+    if json:
+        print_json(report.to_json())
+    else:
+        backtest_power.show(report, worst)
 
 
 def _help() -> str:
-    lines = [
+    text = [
         "The planner against measured runs: your own, or published ones.",
         "",
-        "FILE.csv has a header and one row per run. A column peak_mem_gib makes it a",
-        "memory table; otherwise step times are compared. Further columns are ignored.",
+        "FILE.csv has a header and one row per run. A column mean_node_w makes it a power",
+        "table, peak_mem_gib a memory table; otherwise step times are compared. Further",
+        "columns are ignored.",
     ]
-    for heading, columns in listing():
-        lines += ["", "\b", heading]
-        lines += [f"{'*' if c.needed else ' '} {c.name:<23} {c.about}" for c in columns]
-    return "\n".join(lines)
+    for heading, columns in (*listing(), ("Power tables have (* needed):", power_columns.COLUMNS)):
+        text += ["", "\b", heading]
+        text += [f"{'*' if c.needed else ' '} {c.name:<23} {c.about}" for c in columns]
+    return "\n".join(text)
 
 
 backtest.__doc__ = _help()
-
-
-def _say(line: str) -> None:
-    out.print(line, markup=False, soft_wrap=True)
-
-
-def _grid(title: str, first: str, *numbers: str) -> Table:
-    out.print(f"\n[bold]{title}[/]")
-    grid = Table(box=None, pad_edge=False, header_style="dim")
-    grid.add_column(first, overflow="fold")
-    for heading in numbers:
-        grid.add_column(heading, justify="right", no_wrap=True)
-    return grid
-
-
-def _percent(value: float | None, sign: bool = False) -> str:
-    return "–" if value is None else f"{value:+.1f}" if sign else f"{value:.1f}"
 
 
 def _show_groups(
@@ -98,17 +101,17 @@ def _show_groups(
     timed = report.kind == "throughput"
     rival = (scores.by_source if name == "source" else scores.by_accelerator)(report.rival)
     headings = ("rows", "MAPE", "median", "bias", *(("constant MFU",) if timed else ()))
-    grid = _grid(f"by {name}", "", *headings)
+    table = grid(f"by {name}", "", *headings)
 
     def line(label: str, items: Sequence[Item], other: Sequence[Item], macro: bool = False) -> None:
         own, theirs = score(items), score(other)
-        grid.add_row(
+        table.add_row(
             Text(label),
             f"{own.rows:,}",
-            _percent(own.macro_mape if macro else own.mape),
-            _percent(own.median_ape),
-            _percent(own.bias, sign=True),
-            *([_percent(theirs.macro_mape if macro else theirs.mape)] if timed else []),
+            percent(own.macro_mape if macro else own.mape),
+            percent(own.median_ape),
+            percent(own.bias, sign=True),
+            *([percent(theirs.macro_mape if macro else theirs.mape)] if timed else []),
         )
 
     for label, items in groups.items():
@@ -124,44 +127,34 @@ def _show_groups(
             line(f"below {SMALL_GIB:.0f} GiB (apart)", report.small, [])
         if report.relative:
             line("shares of another layout (apart)", report.relative, [])
-    out.print(grid)
+    out.print(table)
 
 
 def _show_sweeps(report: Report) -> None:
     if not report.sweeps:
         return
-    grid = _grid("choosing a layout", "job", "layouts", "regret", "Kendall tau")
+    table = grid("choosing a layout", "job", "layouts", "regret", "Kendall tau")
     for sweep in report.sweeps:
-        counts = (str(len(sweep.measured_s)), _percent(sweep.regret), f"{sweep.tau:.2f}")
-        grid.add_row(Text(f"{sweep.name} ({sweep.source})"), *counts)
-    out.print(grid)
+        counts = (str(len(sweep.measured_s)), percent(sweep.regret), f"{sweep.tau:.2f}")
+        table.add_row(Text(f"{sweep.name} ({sweep.source})"), *counts)
+    out.print(table)
 
 
 def _show_worst(report: Report, count: int) -> None:
     worst = scores.worst(report.items, count)
     if not worst:
         return
-    grid = _grid("worst rows", "row", "error", "predicted", "measured")
-    grid.add_column("what, and what was assumed", overflow="fold")
+    table = grid("worst rows", "row", "error", "predicted", "measured")
+    table.add_column("what, and what was assumed", overflow="fold")
     for item in worst:
         cells, job = item.row.cells, item.row.job
         what = f"{cells.get('model_name')}, {cells.get('gpu')}: {job.layout if job else ''}"
         assumed = f"; assumed: {', '.join(item.row.assumed)}" if item.row.assumed else ""
         numbers = (f"{item.predicted:.4g} {item.unit}", f"{item.measured:.4g} {item.unit}")
-        grid.add_row(
-            str(item.row.number), _percent(item.error, sign=True), *numbers, Text(what + assumed)
+        table.add_row(
+            str(item.row.number), percent(item.error, sign=True), *numbers, Text(what + assumed)
         )
-    out.print(grid)
-
-
-def _show_skipped(report: Report) -> None:
-    reasons: dict[str, list[int]] = {}
-    for number, reason in report.skipped:
-        reasons.setdefault(reason, []).append(number)
-    for reason, numbers in reasons.items():
-        more = ", …" if len(numbers) > 5 else ""
-        which = ", ".join(map(str, numbers[:5])) + more
-        _say(f"skipped {plural(len(numbers), 'row')}: {reason} (row {which})")
+    out.print(table)
 
 
 def verdict(report: Report) -> str:

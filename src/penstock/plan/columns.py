@@ -1,4 +1,4 @@
-"""The columns of the two tables of measured runs: what each one means, and that its cells can be.
+"""The columns of tables of steps and of memory: what each one means, and that its cells can be.
 
 One list serves the command's help, the docs and the check, so that they cannot disagree.
 """
@@ -12,7 +12,7 @@ from typing import Literal
 from penstock.errors import PenstockError
 from penstock.plan.rows import Row, Skip, number
 
-Table = Literal["both", "throughput", "memory"]
+Table = Literal["both", "throughput", "memory", "power"]
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ COLUMNS = (
 def listing() -> list[tuple[str, list[Column]]]:
     """The columns under a heading each: those of both tables first."""
     headings: dict[Table, str] = {
-        "both": "Columns of both tables (* needed):",
+        "both": "Columns of throughput and memory tables (* needed):",
         "throughput": "Throughput tables also have (one of the last two needed):",
         "memory": "Memory tables also have:",
     }

@@ -50,11 +50,10 @@ class Constants:
 # Memory: what the caching allocator holds beyond what is in use, of the peak. The median of 27 runs
 # that published both (SimuMax v1.2, B200), 3 to 9 %.
 FRAGMENTATION = 0.05
-# Power: shares of the TDP at work and while waiting. Metered 8 × H100 nodes of MLPerf Training v4.0
-# draw 7061 W busy and 3385 W waiting; the meter does not tell host from accelerator, and
-# `power.HOST_W` splits the two.
-BUSY_SHARE = 0.940
-WAIT_SHARE = 0.283
+# Power: shares of the TDP at work and while waiting, by `power_fit` from metered 8 × H100 nodes of
+# MLPerf Training v4.0. The meter does not tell host from accelerator; `power.host_w` splits them.
+BUSY_SHARE = 0.943
+WAIT_SHARE = 0.312
 
 # Shares of something that cannot be passed.
 CEILING: Mapping[str, float] = dict.fromkeys(

@@ -1,13 +1,13 @@
-"""A first power model: what the machines of a run draw, by what they are doing.
+"""The power model: what a node draws, by what its accelerators are doing.
 
-    node = host + accelerators × (at rest … fully busy, by cause), × fans; + network; × PUE
+    node = (host + accelerators × (at rest, waiting … busy)) / supplies + fans; + network; × PUE
 
-A stall burns power too: a waiting accelerator keeps its clocks up and polls. The levels are shares
-of the TDP, fitted on metered 8 × H100 nodes (`catalog/power.py`): mean error 1.1 % on the eight
-rows fitted (1.4 % with each left out in turn) and 2.9 % with the ninth, which was not. For the same
-rows TDP × time is 15 % off and the node's rated power 60 %.
+A stall burns power too: a waiting accelerator keeps its clocks up and polls, and fans run on. Two
+levels, shares of the TDP, are fitted on metered 8 × H100 nodes (`power_fit`); the rest is physics
+with a stated source. `penstock backtest power.csv` shows how far it is off.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,15 +17,29 @@ from penstock.plan.constants import BUSY_SHARE, WAIT_SHARE
 from penstock.plan.machine import Machine
 from penstock.plan.outcome import STEP_CAUSES, Band, StepTime
 
-# Nothing running: an H100 shows about 70 of 700 W (estimated, recalled).
-IDLE_SHARE = 0.10
-# Host per accelerator while training, without fans: 1.8 kW of an 8 × H100 node for CPUs, memory,
-# cards, switches and conversion (estimated). An H100 alone is then at 543 W when 75 % busy; OLMo's
-# development runs measured 542 to 546 W on theirs (arXiv 2503.05804).
-HOST_W = 225.0
-# Fans of an air-cooled node, on top. The metered nodes are immersed and have none; an air-cooled
-# one drew 22 % more on the same benchmark (MLPerf v4.1), with other software, so only part is fans.
-FANS_SHARE = 0.15
+# Nothing running: an immersed 8 × H100 node at rest is at 2,230 W (MLPerf v4.0 logs, before and
+# after runs); with the host below, 80 of 700 W for each accelerator.
+IDLE_SHARE = 0.11
+# Behind the supplies, while training: a processor with its memory and disks, and for each
+# accelerator its network card and its part of the NVLink switches. 1.5 kW with eight (estimated).
+# An H100 alone is then at 550 W when three quarters busy; OLMo's development runs measured 542 to
+# 546 W on theirs (arXiv 2503.05804).
+SOCKET_W = 350.0
+BESIDE_W = 100.0
+ONE_SOCKET_UP_TO = 2  # accelerators
+# Supplies of the Titanium class at half load; MLPerf submitters state 0.94 to 0.98.
+SUPPLIES = 0.96
+# Fans, of the node's draw at full load: they follow temperatures, so a short stall leaves them on.
+# An air-cooled 8 × H100 node reaches 8.48 kW under gpu-burn (arXiv 2412.08602), an immersed one
+# 7.2 kW in training. Cold plates leave memory and cards to fans: about a fifth.
+FANS = {"air": 0.15, "liquid": 0.03, "immersion": 0.0}
+# How people write it; the first that fits.
+COOLING = {
+    "immersion": r"immers|two-phase|2-phase",
+    "liquid": r"liquid|water|cold.?plate|\bdlc\b|\bd2c\b|\bdtc\b|direct.to.chip|neptune",
+    "air": r"\bair|\bfans?\b|rdhx|rear.?door",
+}
+FANS_AT_REST = 0.5  # of what they take at work
 # Switches per accelerator of a cluster of several nodes: 59.6 kW for 512 GPUs, as the submitter of
 # the 64-node MLPerf run estimated from ratings. An upper estimate.
 NETWORK_W = 116.0
@@ -37,6 +51,31 @@ RESTING = (Cause.STARTUP, Cause.DOWN)
 
 
 @dataclass(frozen=True)
+class Shares:
+    """Of the TDP of an accelerator."""
+
+    busy: float = BUSY_SHARE
+    wait: float = WAIT_SHARE
+
+    def of(self, tdp_w: float) -> "Levels":
+        """The watts of one accelerator."""
+        return Levels(IDLE_SHARE * tdp_w, self.wait * tdp_w, self.busy * tdp_w)
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Watts of one accelerator, or of one node at the plug."""
+
+    rest_w: float
+    wait_w: float
+    busy_w: float
+
+    def at(self, busy: float) -> float:
+        """Busy for this share of the time and waiting for the rest."""
+        return self.wait_w + busy * (self.busy_w - self.wait_w)
+
+
+@dataclass(frozen=True)
 class Draw:
     """Watts per accelerator, its share of host, fans and network included."""
 
@@ -44,37 +83,75 @@ class Draw:
     notes: tuple[str, ...]
 
 
+def cooling_class(words: str) -> str | None:
+    """`air`, `liquid` or `immersion`, as a data sheet, a meter's log or a cluster file puts it."""
+    text = words.casefold()
+    return next((kind for kind, spelt in COOLING.items() if re.search(spelt, text)), None)
+
+
+def host_w(accelerators: int) -> float:
+    """The rest of a node behind its supplies, without fans."""
+    sockets = 1 if accelerators <= ONE_SOCKET_UP_TO else 2
+    return sockets * SOCKET_W + accelerators * BESIDE_W
+
+
+def node(
+    chip: Levels, accelerators: int, cooling: str = "air", supplies: float = SUPPLIES
+) -> Levels:
+    """A node of which nothing is known but its accelerators and how it is cooled."""
+
+    def plug(chip_w: float) -> float:
+        return (host_w(accelerators) + accelerators * chip_w) / supplies
+
+    fans_w = FANS[cooling] * plug(chip.busy_w)
+    return Levels(
+        plug(chip.rest_w) + FANS_AT_REST * fans_w,
+        plug(chip.wait_w) + fans_w,
+        plug(chip.busy_w) + fans_w,
+    )
+
+
 def draw(machine: Machine, step: StepTime, cooling: str = "air") -> Draw | None:
     """What one accelerator's share of the machines draws by cause; None without a TDP."""
     if machine.tdp_w is None:
         return None
-    # A probe that saw the accelerators at work knows better than their TDP.
-    busy_w = machine.probed.get("loaded_w", BUSY_SHARE * machine.tdp_w)
-    wait_w = WAIT_SHARE * machine.tdp_w
-    idle_w = machine.idle_w if machine.idle_w is not None else IDLE_SHARE * machine.tdp_w
-    given = machine.host_w is not None
-    host_w = machine.host_w / machine.per_node if machine.host_w is not None else HOST_W
-    # A host that somebody measured has its fans in it.
-    fans = 1.0 if given or cooling != "air" else 1.0 + FANS_SHARE
+    whole, words = _node(machine, machine.tdp_w, cooling_class(cooling) or "air")
     network_w = NETWORK_W if machine.nodes > 1 else 0.0
-
-    def whole(accelerator_w: float) -> float:
-        return (accelerator_w + host_w) * fans + network_w
-
-    levels = {cause: whole(wait_w) for cause in Cause}
-    levels |= {cause: whole(busy_w) for cause in BUSY}
-    levels |= {cause: whole(idle_w) for cause in RESTING}
-    # Steps done again are steps: the mix of causes of any other.
-    step_j = sum(step.causes[name] * levels[Cause(name)] for name in STEP_CAUSES)
-    levels[Cause.REDO] = step_j / step.step_s
-    notes = (
-        f"accelerator: {busy_w:.0f} W busy, {wait_w:.0f} W waiting, {idle_w:.0f} W at rest "
-        f"(TDP {machine.tdp_w:g} W × {BUSY_SHARE}, {WAIT_SHARE}, {IDLE_SHARE}: fitted on metered "
-        "8 × H100 nodes, MLPerf v4.0)",
-        f"host: {host_w:.0f} W per accelerator ({'given' if given else 'estimated'}); fans "
-        f"× {fans:g}; network {network_w:.0f} W per accelerator (estimated from ratings)",
+    rest, wait, busy = (
+        watts / machine.per_node + network_w for watts in (whole.rest_w, whole.wait_w, whole.busy_w)
     )
-    return Draw(levels, notes)
+    by_cause = dict.fromkeys(Cause, wait)
+    by_cause |= dict.fromkeys(BUSY, busy)
+    by_cause |= dict.fromkeys(RESTING, rest)
+    # Steps done again are steps: the mix of causes of any other.
+    step_j = sum(step.causes[name] * by_cause[Cause(name)] for name in STEP_CAUSES)
+    by_cause[Cause.REDO] = step_j / step.step_s
+    network = f"network {network_w:.0f} W per accelerator (estimated from ratings)"
+    return Draw(by_cause, (*words, network))
+
+
+def _node(machine: Machine, tdp_w: float, cooling: str) -> tuple[Levels, tuple[str, ...]]:
+    """The node of a machine that may know parts of its own draw."""
+    usual = Shares().of(tdp_w)
+    # A probe that saw the accelerators at work knows better than their TDP.
+    busy_w = machine.probed.get("loaded_w", usual.busy_w)
+    idle_w = usual.rest_w if machine.idle_w is None else machine.idle_w
+    chip = Levels(idle_w, min(usual.wait_w, busy_w), busy_w)
+    words = (
+        f"accelerator: {busy_w:.0f} W busy, {chip.wait_w:.0f} W waiting, {idle_w:.0f} W at rest "
+        f"(TDP {tdp_w:g} W × {BUSY_SHARE}, {WAIT_SHARE}, {IDLE_SHARE}: fitted on metered "
+        "8 × H100 nodes, MLPerf v4.0)"
+    )
+    count, given = machine.per_node, machine.host_w
+    if given is None:
+        host = (
+            f"host: {host_w(count):.0f} W a node behind supplies of {SUPPLIES:.0%}, fans "
+            f"{FANS[cooling]:.0%} of the full draw ({cooling}; estimated)"
+        )
+        return node(chip, count, cooling), (words, host)
+    # A host that somebody measured has its fans and what the supplies lose in it.
+    rest, wait, busy = (count * w + given for w in (chip.rest_w, chip.wait_w, chip.busy_w))
+    return Levels(rest, wait, busy), (words, f"host: {given:.0f} W a node (given)")
 
 
 def with_joules(ledger: Ledger, power: Draw) -> Ledger:

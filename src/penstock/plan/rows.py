@@ -5,7 +5,6 @@ each filled blank is written down in `assumed`. A row that cannot be filled is s
 reason.
 """
 
-import csv
 import math
 import re
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from typing import Literal
 from penstock.catalog import accelerators, models
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
-from penstock.plan import memory, memory_blanks
+from penstock.plan import memory, memory_blanks, row_file
 from penstock.plan.frameworks import software_of, usual_zero
 from penstock.plan.job import Adapter, Job
 from penstock.plan.layout import Layout
@@ -65,16 +64,8 @@ class Row:
 
 def read(path: Path) -> tuple[Kind, list[Row]]:
     """All rows of a CSV with the columns of the throughput or of the memory table."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = list(csv.DictReader(file))
-    except OSError as error:
-        raise PenstockError(f"cannot read {path}: {error.strerror}") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise PenstockError(f"{path} is not a CSV file: {error}") from error
-    if not lines:
-        raise PenstockError(f"{path} has no rows; it needs a header and one row per measured run")
-    columns = {column for column in lines[0] if column}
+    lines = row_file.lines(path)
+    columns = set(lines[0])
     kind: Kind = "memory" if columns & {"peak_mem_gib", "reserved_gib"} else "throughput"
     missing = NEEDED[kind] - columns
     if kind == "throughput" and not columns & {"step_time_s", "tokens_per_s_per_gpu"}:
@@ -82,12 +73,9 @@ def read(path: Path) -> tuple[Kind, list[Row]]:
     if missing:
         raise PenstockError(
             f"{path} has no column {', '.join(sorted(missing))}; `penstock backtest --help` lists "
-            "the columns of both tables"
+            "the columns of all tables"
         )
-    return kind, [
-        _row(i, {k: (v or "").strip() for k, v in line.items() if k})
-        for i, line in enumerate(lines)
-    ]
+    return kind, [_row(i, line) for i, line in enumerate(lines)]
 
 
 def _row(i: int, cells: dict[str, str]) -> Row:
@@ -387,6 +375,7 @@ def accelerator_named(gpu: str) -> str:
         return printed.name
     plain = re.sub(r"\(.*?\)|\b\d+\s*W\b", "", gpu).split("/")[0]
     words = re.sub(r"[-_]+", " ", plain).strip()
+    words = re.sub(r"^(NVIDIA|AMD|Intel)\s+", "", words, flags=re.I)
     family = re.sub(r"\b\d+\s*GB\b|\bHBM\w*\b", "", words, flags=re.I).strip()
     for name in (words, family):
         found = accelerators.TABLE.matches(name)
