@@ -69,6 +69,7 @@ def test_parts_are_counted_and_add_up(wait: Pass) -> None:
         "compute": 6.0,
         "exchange": 3.0,
         "bubble": 0.0,
+        "held": 0.0,
     }
     assert sum(spent[part] for part in StepClock.PARTS) == spent["total"]
 

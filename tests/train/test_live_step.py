@@ -29,6 +29,9 @@ class Counting:
     def settle(self, grads: dict[str, Tensor]) -> None:
         pass
 
+    def drain(self) -> None:
+        pass
+
 
 def stepper(vote: object) -> tuple[Stepper, nn.Parameter, Tensor]:
     weight, seen = nn.Parameter(torch.ones(3)), torch.zeros(1)

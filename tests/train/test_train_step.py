@@ -35,6 +35,9 @@ class Runner:
     def settle(self, grads: dict[str, Tensor]) -> None:
         pass
 
+    def drain(self) -> None:
+        pass
+
 
 class Alone:
     """The replicas of a run that has one."""

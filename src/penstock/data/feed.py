@@ -7,6 +7,7 @@ thread a batch also starts on its way to an accelerator, while the one before it
 
 import itertools
 import threading
+import time
 from collections.abc import Sized
 from queue import SimpleQueue
 from typing import Generic, Protocol, TypeVar
@@ -36,6 +37,8 @@ class Feed(Generic[Given]):
         if depth < 1:
             raise ValueError(f"depth must be at least 1, found {depth}")
         self.consumed = 0  # samples handed out
+        self.depth = depth
+        self.read, self.reading_s = 0, 0.0  # samples that were read, and how long that took
         self._stream = stream
         shared = threading.Lock()
         mine, theirs = (Locked(copy, shared) for copy in itertools.tee(ranges))
@@ -59,6 +62,11 @@ class Feed(Generic[Given]):
         self.consumed += len(item)
         return item
 
+    @property
+    def ready(self) -> int:
+        """Batches that wait to be handed out."""
+        return min(self._ready.qsize(), self.depth)
+
     def close(self) -> None:
         """Ends the thread and waits for it; what was read ahead is dropped."""
         self._closing = True
@@ -71,7 +79,11 @@ class Feed(Generic[Given]):
                 self._room.acquire()
                 if self._closing:
                     raise RuntimeError("the feed is closed")
-                self._ready.put(self._stream.read(start, stop))
+                began = time.perf_counter()
+                batch = self._stream.read(start, stop)
+                self.reading_s += time.perf_counter() - began
+                self.read += len(batch)
+                self._ready.put(batch)
             self._ready.put(StopIteration("the ranges of this feed have ended"))
         except BaseException as error:
             # All of them: a caller of `next` must never wait for a thread that is dead.

@@ -29,6 +29,7 @@ from penstock.ledger.records import (
 )
 from penstock.ledger.rollups import rollup
 
+HELD_S = 1e-3  # less is not worth a line
 _STEP = struct.Struct("<dI5f")
 _CURVE = struct.Struct("<dddQff")
 
@@ -65,15 +66,19 @@ class Journal:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._file("events")
 
-    def event(self, kind: str, *, t: float | None = None, **payload: object) -> None:
+    def event(
+        self, kind: str, *, t: float | None = None, synced: bool = True, **payload: object
+    ) -> None:
         """A moment, now unless `t` is given: `start`, `ready`, `end` and whatever is rare."""
-        write_line(self._file("events"), self.clock() if t is None else t, None, kind, payload)
+        at = self.clock() if t is None else t
+        write_line(self._file("events"), at, None, kind, payload, synced)
 
     def span(
         self, kind: str, start: float, end: float, synced: bool = True, **payload: object
     ) -> None:
-        """A rare span of the rank's time: `evaluate`, `checkpoint`, `warmup`, `lost` (a step that
-        nothing came of), `regroup` and `rollback` (until work goes on in the same process).
+        """A rare span of the rank's time: `evaluate`, `checkpoint`, `held` (a step, by a save),
+        `warmup`, `lost` (a step that nothing came of), `regroup` and `rollback` (until work goes on
+        in the same process).
 
         One that is less rare need not be `synced`: it outlives its process, if not the machine.
         """
@@ -89,8 +94,16 @@ class Journal:
         compute: float,
         exchange: float,
         bubble: float = 0.0,
+        held: float = 0.0,
     ) -> None:
-        """A step that is done; parts in seconds, and what they leave of `total` is unexplained."""
+        """A step that is done; parts in seconds, and what they leave of `total` is unexplained.
+
+        What a save `held` up of it goes on record as a span of its own, as if it had come first.
+        """
+        held = min(held, total)
+        if held >= HELD_S:
+            self.span("held", start, start + held, synced=False, step=step)
+            start, total = start + held, total - held
         self._take(f"step {step}", start, start + total)
         record = _STEP.pack(start, step, total, fetch, compute, exchange, bubble)
         self._file("steps").append(record)

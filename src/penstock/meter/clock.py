@@ -2,8 +2,8 @@
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 # Processes of one host read the same counter. With the same offset they have the same clock, even
@@ -18,19 +18,21 @@ def now() -> float:
 
 
 class StepClock:
-    """Seconds of each step by part: fetch, compute, exchange, bubble.
+    """Seconds of each step by part: fetch, compute, exchange, bubble, and held up by a save.
 
-    What happens outside any part stays in `total` alone and so becomes `unexplained`.
+    What happens outside any part stays in `total` alone and so becomes `unexplained`. `note` stands
+    around each part while a step is traced.
 
     On CUDA the parts of the device are measured by events. A step ends for the host when its update
     is launched, not when it has run; the rest of the update is counted in the next step, in whose
     wall-clock it happens.
     """
 
-    PARTS = ("fetch", "compute", "exchange", "bubble")
+    PARTS = ("fetch", "compute", "exchange", "bubble", "held")
 
     def __init__(self, cuda: bool) -> None:
         self.cuda = cuda
+        self.note: Callable[[str], AbstractContextManager[Any]] = nullcontext
         self._pending: list[tuple[str, Any, Any]] = []
         self.begin()
 
@@ -40,6 +42,10 @@ class StepClock:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
+        with self.note(name):
+            yield from self._timed(name)
+
+    def _timed(self, name: str) -> Iterator[None]:
         if self.cuda and name != "fetch":
             import torch
 

@@ -28,6 +28,7 @@ from penstock.train.batch import Loaded, Loader, Micro, Share
 from penstock.train.draws import draw_anew
 from penstock.train.drilled import Poison, handlers
 from penstock.train.engine import build as build_engine
+from penstock.train.feeding import Feeding
 from penstock.train.generate import continuation
 from penstock.train.keeper import Keeper
 from penstock.train.live import Live
@@ -40,6 +41,7 @@ from penstock.train.runner import Runner
 from penstock.train.sentry import Sentry, due
 from penstock.train.state import weights
 from penstock.train.step import Stepper
+from penstock.train.tracer import Tracer
 from penstock.train.world import World
 
 SAMPLE_TOKENS = 64  # written at the end of a run, so that a person can look at what the model says
@@ -60,6 +62,8 @@ class Job:
     keeper: Keeper
     sentry: Sentry
     replay: Replay
+    tracer: Tracer
+    feeding: Feeding
     pulse: Pulse
     steps: int
     peak_rate: float
@@ -176,6 +180,7 @@ class Job:
             share = self.slice(after_step + 1)
             self.stepper.warm_up(self.micros(self.loader.read(share.start, share.stop))[:1])
         self.keeper.prepared()
+        self.tracer.warm_up(self.steps - after_step)
         self.journal.span("warmup", start, now())
 
     def accept(self, step: int, vote: Vote, samples: Loaded) -> bool:
@@ -222,6 +227,7 @@ class Job:
             vote = replace(vote, wishes=vote.wishes | {"stop": True})
             self.sentry.look(step, vote, False, StepClock(self.world.cuda))  # now it is saved
             self.sentry.go_back()
+        self.tracer.asked = vote.wishes["trace"]
         over = step == self.steps or vote.wishes["stop"]
         self.keeper.after(step, vote, last=step == self.steps)
         if over:
@@ -262,6 +268,7 @@ class Job:
             return self.keeper.own_wishes()
         wishes = self.keeper.wishes(step) | self.sentry.wishes(step)
         wishes["join"] = self.live is not None and self.live.comes()
+        wishes["trace"] = self.tracer.due(step + 1)
         every = self.run.evaluate.every
         if every == "never" or not self.stream.held_out:
             return wishes
@@ -367,6 +374,8 @@ def build(
         keeper=keeper,
         sentry=Sentry(sentinels, engine, world, stream, keeper, run, rollback),
         replay=Replay(run, layout, world, loader, engine.stepper, sentinels),
+        tracer=Tracer(folder.traces, journal, world, run.log.trace),
+        feeding=Feeding(journal, world.lead, stream.sequence * world.data_ranks),
         pulse=pulse,
         poison=poison,
         progress=progress,

@@ -20,7 +20,9 @@ def fit(job: Job) -> str:
     while not at.over:
         try:
             if at.due is None:
-                _step(job, feed, clock, at.step + 1)
+                with job.tracer.around(at.step + 1, clock):
+                    _step(job, feed, clock, at.step + 1)
+                job.feeding.tell(feed)
             job.after()
         except Again as again:  # a peer was lost or came, or the guard took steps back
             job.go_back(again)
@@ -28,6 +30,7 @@ def fit(job: Job) -> str:
             feed = job.feed(after_step=at.step)
 
     feed.close()
+    job.tracer.close()
     job.keeper.settle()
     if at.step == job.steps:
         job.write_sample()
@@ -37,8 +40,8 @@ def fit(job: Job) -> str:
 def _step(job: Job, feed: Feed[Loaded], clock: StepClock, step: int) -> None:
     clock.begin()
     job.reseed(step)
-    job.pulse.at("fetch", step)
     with clock.part("fetch"):
+        job.pulse.at("fetch", step)
         samples = feed.next()
         batch = job.micros(samples)
     with clock.part("exchange"):

@@ -29,6 +29,9 @@ class Runner(Protocol):
     def settle(self, grads: Grads) -> None:
         """What is left to add up inside a replica once all microbatches are through."""
 
+    def drain(self) -> None:
+        """Wait until all stages of a pipeline are through; the first is the last to be."""
+
     def evaluate(self, batch: list[Micro], go_on: GoOn = for_ever) -> Tensor | None:
         """This rank's part of a summed loss, without gradients; None when `go_on`, which is asked
         now and then on all ranks at the same place, said no."""
@@ -56,6 +59,9 @@ class Plain:
         return total / self.ways
 
     def settle(self, grads: Grads) -> None:
+        pass
+
+    def drain(self) -> None:
         pass
 
     @torch.no_grad()

@@ -46,26 +46,29 @@ class Stepper:
 
         `accept` looks at what all ranks agreed on and says whether weights may change by it.
         """
-        self._at("forward")
-        self.begin()
         with clock.part("compute"):
+            self._at("forward")
+            self.begin()
             loss = self.backward(batch, tokens)
             grads = self.gradients.collect()
             self.runner.settle(grads)
-        self._at("reduce")
         with clock.part("exchange"):
+            self._at("reduce")
             summed = self.replicas.reduce(grads)
             self.balancer.exchange()
         with clock.part("compute"):
             squares = squared_norm(summed, self.shares)
-        self._at("vote")
+        with clock.part("bubble"):
+            self.runner.drain()
         with clock.part("exchange"):
+            self._at("vote")
             vote = self.replicas.vote(loss, squares, wishes)
         self._at("voted")
         if accept(vote):
-            self.before_update()
-            self._at("update")
+            with clock.part("held"):
+                self.before_update()
             with clock.part("compute"):
+                self._at("update")
                 self.update(summed, vote.grad_norm, rate)
                 self.balancer.apply()
             self._before = []  # there is no way back from here

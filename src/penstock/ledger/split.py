@@ -1,0 +1,141 @@
+"""How the seconds of a rank's `compute` part divide, by the steps that were traced.
+
+A step record has one number for forward and backward. Inside it a rank may wait for a neighbour of
+the pipeline, or in collectives of its replica. Now and then a step is traced, by all ranks the same
+one, and a line `trace` says what was inside; the steps between are divided by the same shares.
+
+Of the collectives, the least that any traced peer spent is `communicate` and the rest of one's own
+is `peer_wait`, as everywhere in the ledger.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.ledger.causes import Cause
+from penstock.ledger.readers import LATEST_S, Event
+
+Shares = dict[Cause, float]
+UNTRACED: Shares = {Cause.COMPUTE: 1.0}
+CELLS = 64  # numbers for the collectives of a step on a line; more are added up with neighbours
+PARTS = ("compute", "copy", "calls", "bubble", "idle")
+
+
+@dataclass(frozen=True)
+class Traced:
+    """One line `trace`: seconds of one rank in one step."""
+
+    step: int
+    rank: int
+    peers: range  # that it has collectives with
+    stage: range  # ranks that do the same work
+    parts: dict[str, float]
+    collectives: np.ndarray
+    count: int  # of collectives; those of equal counts are the same ones
+
+    @property
+    def window_s(self) -> float:
+        return sum(self.parts.values()) + float(self.collectives.sum())
+
+    @classmethod
+    def of(cls, event: Event) -> "Traced | None":
+        """None for a line that is damaged."""
+        split, step = event.payload.get("split"), event.whole("step")
+        peers, stage = (_ranks(event.payload.get(key)) for key in ("peers", "stage"))
+        if not isinstance(split, dict) or step is None or not event.ranks:
+            return None
+        cells = split.get("collectives", [])
+        numbers = [split.get(part, 0.0) for part in PARTS]
+        if not isinstance(cells, list) or not all(_is_time(n) for n in (*numbers, *cells)):
+            return None
+        return cls(
+            step,
+            event.ranks.start,
+            peers or event.ranks,
+            stage or event.ranks,
+            dict(zip(PARTS, map(float, numbers), strict=True)),
+            np.array(cells, np.float64),
+            event.whole("count") or len(cells),
+        )
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Of one attempt."""
+
+    by_rank: dict[int, Shares]
+    by_stage: dict[range, Shares]  # the mean of its traced ranks, for the others
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> "Splits":
+        lines = [line for e in events if e.kind == "trace" and (line := Traced.of(e))]
+        least = _least(lines)
+        seconds: defaultdict[int, defaultdict[Cause, float]] = defaultdict(_none)
+        stages: defaultdict[range, defaultdict[Cause, float]] = defaultdict(_none)
+        for line in lines:
+            for cause, spent in _by_cause(line, least[_key(line)]).items():
+                seconds[line.rank][cause] += spent
+                stages[line.stage][cause] += spent
+        ranks = {rank: _shares(spent) for rank, spent in seconds.items()}
+        return cls(ranks, {stage: _shares(spent) for stage, spent in stages.items()})
+
+    def shares(self, rank: int) -> Shares:
+        """Shares of `compute` by cause; they add up to 1."""
+        if rank in self.by_rank:
+            return self.by_rank[rank]
+        return next((s for stage, s in self.by_stage.items() if rank in stage), UNTRACED)
+
+
+Key = tuple[int, int, int, int]
+
+
+def _key(line: Traced) -> Key:
+    """Lines of the same collectives."""
+    return line.step, line.peers.start, line.count, len(line.collectives)
+
+
+def _least(lines: list[Traced]) -> dict[Key, np.ndarray]:
+    """The least that any peer spent in each collective."""
+    least: dict[Key, np.ndarray] = {}
+    for line in lines:
+        key = _key(line)
+        least[key] = np.minimum(least.get(key, line.collectives), line.collectives)
+    return least
+
+
+def _by_cause(line: Traced, least: np.ndarray) -> dict[Cause, float]:
+    """Preparing the next operation and copying to the accelerator are part of computing."""
+    parts = line.parts
+    return {
+        Cause.COMPUTE: parts["compute"] + parts["copy"] + parts["idle"],
+        Cause.COMMUNICATE: parts["calls"] + float(least.sum()),
+        Cause.BUBBLE: parts["bubble"],
+        Cause.PEER_WAIT: float((line.collectives - least).sum()),
+    }
+
+
+def _shares(spent: dict[Cause, float]) -> Shares:
+    whole = math.fsum(spent.values())
+    if not 0 < whole < math.inf:
+        return UNTRACED
+    return {cause: seconds / whole for cause, seconds in spent.items()}
+
+
+def _none() -> defaultdict[Cause, float]:
+    return defaultdict(float)
+
+
+def _is_time(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 <= value <= LATEST_S
+
+
+def _ranks(pair: object) -> range | None:
+    match pair:
+        case [int(first), int(last)] if 0 <= first <= last:
+            return range(first, last + 1)
+    return None
