@@ -22,6 +22,7 @@ from penstock.cli.probe import probe
 from penstock.cli.runs import logs, ls, report, status, stop
 from penstock.cli.schema import schema
 from penstock.cli.train import train
+from penstock.cli.watch import watch
 from penstock.errors import NotYet, PenstockError
 
 app = typer.Typer(
@@ -31,11 +32,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 EVERYDAY: list[Callable[..., None]] = [
-    init, check, plan, train, ls, status, logs, stop, report, generate, export
+    init, check, plan, train, ls, status, logs, stop, report, watch, generate, export
 ]  # fmt: skip
 # In the design and not built yet: said plainly, rather than "no such command".
 NOT_YET = (
-    "watch", "compare", "simulate", "rent",
+    "compare", "simulate", "rent",
     "doctor",
 )  # fmt: skip
 WHAT_IF: list[Callable[..., None]] = [backtest]

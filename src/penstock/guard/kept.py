@@ -57,14 +57,15 @@ class Kept:
         }
 
 
-def look(folder: RunFolder) -> tuple[list[Kept], list[str]]:
-    """All of them, newest first, and the places that could not be asked."""
+def look(folder: RunFolder, elsewhere: bool = True) -> tuple[list[Kept], list[str]]:
+    """All of them, newest first, and the places that could not be asked; who looks every second
+    leaves out what is `elsewhere`."""
     found = [Kept("memory", s.step, Here(s)) for fast in _fast(folder) for s in sealed(fast)]
     found += [Kept("disk", one.step, Here(one)) for one in every(folder.checkpoints)]
     found += _aside(folder.checkpoints)
     unreachable = []
     durable = load(folder.run_file).guard.durable
-    if durable:
+    if durable and elsewhere:
         try:
             found += _elsewhere(durable, folder)
         except OSError as error:

@@ -24,12 +24,12 @@ def incidents(events: Sequence[Event]) -> list[dict[str, Any]]:
 
 
 def lines(found: Sequence[dict[str, Any]]) -> list[str]:
-    said = [f"guard    step {one['step']}: {_words(one)}" for one in found[-SHOWN:]]
+    said = [f"guard    step {one['step']}: {words(one)}" for one in found[-SHOWN:]]
     left = len(found) - len(said)
     return said if left <= 0 else [f"guard    {plural(left, 'earlier incident')}", *said]
 
 
-def _words(one: dict[str, Any]) -> str:
+def words(one: dict[str, Any]) -> str:
     match one["kind"]:
         case "batch_skipped":
             return f"batch left out ({one['why']}); it is under bad/"

@@ -1,0 +1,70 @@
+"""`penstock watch [RUN…]`: the runs in a browser, live."""
+
+import os
+import sys
+import webbrowser
+from typing import Annotated
+
+import typer
+
+from penstock.cli.runs import Root
+from penstock.cli.show import Json, out, print_json
+from penstock.run.folder import find
+from penstock.watch.desk import Desk
+from penstock.watch.server import HERE, PORT, opened
+from penstock.watch.snapshot import snapshot
+from penstock.watch.view import View
+
+
+def watch(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN…]", help="Names, folders or run files; default: all runs."),
+    ] = None,
+    root: Root = "runs",
+    port: Annotated[
+        int | None,
+        typer.Option(help=f"Default: {PORT}, or the next free one.", min=0, max=65535),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; any but this machine's own needs a token.")
+    ] = HERE,
+    token: Annotated[
+        str | None, typer.Option(help="Who looks must know it; made up where one is needed.")
+    ] = None,
+    browser: Annotated[
+        bool | None,
+        typer.Option("--open/--no-open", help="Open a browser; default: where there is a screen."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show runs in the browser, live; several at once are compared."""
+    chosen = [find(name, root) for name in runs or []]
+    if json:
+        folders = chosen or list(Desk(root).runs().values())
+        print_json({folder.name: snapshot(View(folder)) for folder in folders})
+        return
+    desk = Desk(root, chosen)
+    server = opened(desk, host, port, token)
+    address = server.address(*(desk.runs() if chosen else ()))
+    out.print(address, markup=False, soft_wrap=True)
+    out.print("Ctrl-C ends it; the runs go on", style="dim")
+    sys.stdout.flush()  # who starts this as a child waits for the address
+    if browser or (browser is None and _has_screen()):
+        webbrowser.open(address)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.closing.set()
+        server.server_close()
+
+
+def _has_screen() -> bool:
+    """Elsewhere a browser would open in the terminal, or on somebody else's desk."""
+    if not sys.stdout.isatty() or "SSH_CONNECTION" in os.environ:
+        return False
+    return sys.platform == "darwin" or bool(
+        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    )

@@ -1,0 +1,94 @@
+// Several runs on one page: curves over each other, key numbers and what differs side by side.
+import { Chart, joined, smooth } from "./charts.js";
+import { color, compact, el, lossy, percent, put, spoken, whole } from "./dom.js";
+import { pill } from "./list.js";
+
+const TONES = ["accent", "data_wait", "checkpoint", "good", "bad", "communicate", "peer_wait", "evaluate", "redo", "startup", "bubble", "dim"];
+const ROWS = [
+  ["step", (h) => `${whole(h.step)} of ${whole(h.steps)}`],
+  ["loss", (h) => lossy(h.loss), (h) => -h.loss],
+  ["validation", (h) => lossy(h.val_loss), (h) => -h.val_loss],
+  ["tokens/s", (h) => compact(h.tokens_per_s), (h) => h.tokens_per_s],
+  ["MFU", (h) => percent(h.mfu), (h) => h.mfu],
+  ["useful", (h) => percent(h.useful), (h) => h.useful],
+  ["effective", (h) => percent(h.effective), (h) => h.effective],
+  ["wall-clock", (h) => spoken(h.wall_s)],
+  ["tokens", (h) => compact(h.tokens)],
+  ["faults", (h) => whole(h.faults)],
+  ["ranks", (h) => whole(h.ranks)],
+  ["machine", (h) => h.machine ?? "–"],
+];
+
+export class Compare {
+  constructor(host, runs) {
+    this.runs = runs;
+    this.known = Object.fromEntries(runs.map((run) => [run, {}]));
+    const card = (id, title, width, body) => [body, el("section", { class: `card ${width}`, id }, el("header", {}, el("h2", {}, title)), body)];
+    const [loss, lossCard] = card("curve", "Loss", "w6", el("div", { class: "chart" }));
+    const [speed, speedCard] = card("speed", "Tokens per second", "w6", el("div", { class: "chart" }));
+    const [numbers, numbersCard] = card("numbers", "Key numbers", "", el("div", { class: "scroll" }));
+    const [fields, fieldsCard] = card("fields", "What differs in their run files", "", el("div", { class: "scroll" }));
+    Object.assign(this, { numbers, fields });
+    const chips = runs.map((run, n) => el("span", { class: "chip" }, el("i", { style: { background: `var(--${TONES[n]})` } }),
+      el("a", { href: this.link([run]) }, run),
+      el("button", { type: "button", title: "Leave out", onclick: () => location.assign(this.link(runs.filter((_, m) => m !== n))) }, "×")));
+    put(host, el("div", { class: "title" }, el("h1", {}, `${runs.length} runs`), el("div", { class: "chips" }, chips)),
+      el("div", { class: "grid" }, lossCard, speedCard, numbersCard, fieldsCard));
+    this.loss = new Chart(loss, () => this.options(), (u, i) => this.rows(u, i, lossy));
+    this.speed = new Chart(speed, () => this.options(true), (u, i) => this.rows(u, i, (v) => compact(v, 4)));
+    document.title = `${runs.length} runs · Penstock`;
+  }
+
+  link(runs) {
+    return `/?${runs.map((run) => `run=${encodeURIComponent(run)}`).join("&")}`;
+  }
+
+  options(fromZero = false) {
+    return {
+      scales: { x: { time: false }, ...(fromZero ? { y: { range: (u, low, high) => [0, high * 1.12] } } : {}) },
+      axes: [{ size: 30, values: (u, ticks) => ticks.map((t) => (Number.isInteger(t) ? compact(t) : "")) },
+        { values: (u, ticks) => ticks.map((t) => compact(t)) }],
+      series: [{}, ...this.runs.map((_, n) => ({ stroke: color(TONES[n]), width: 2, spanGaps: true, points: { show: false } }))],
+    };
+  }
+
+  rows(u, i, say) {
+    const found = this.runs.map((run, n) => [color(TONES[n]), run, u.data[n + 1][i]]).filter((row) => Number.isFinite(row[2]));
+    return found.length ? [[null, "step", whole(u.data[0][i])], ...found.map(([tone, run, v]) => [tone, run, say(v)])] : [];
+  }
+
+  take(news) {
+    for (const [run, changed] of Object.entries(news)) Object.assign(this.known[run] ?? {}, changed);
+    const all = this.runs.map((run) => this.known[run]);
+    const curve = (section, name) => [section?.step ?? [], smooth(section?.[name] ?? [])];
+    this.loss.show(joined(all.map((one) => curve(one.curve, "loss"))));
+    this.speed.show(joined(all.map((one) => curve(one.speed, "tokens_per_s"))));
+    this.compare(all.map((one) => one.headline ?? {}));
+    this.differ(all.map((one) => one.fields?.values ?? {}));
+  }
+
+  compare(heads) {
+    const best = (rank) => {
+      const values = heads.map((h) => (rank && !h.problem ? rank(h) : NaN)).map((v) => (v === null ? NaN : v));
+      const top = Math.max(...values.filter(Number.isFinite));
+      return values.map((v) => values.filter(Number.isFinite).length > 1 && v === top);
+    };
+    put(this.numbers, el("table", {},
+      el("thead", {}, el("tr", {}, el("th", {}, ""), this.runs.map((run, n) => el("th", { class: "n" },
+        el("span", { class: "cause" }, el("i", { style: { background: `var(--${TONES[n]})` } }), run))))),
+      el("tbody", {}, el("tr", {}, el("td", { class: "dim" }, "status"), heads.map((h) => el("td", { class: "n" }, pill(h.status ?? "?")))),
+        ROWS.map(([name, say, rank]) => {
+          const top = best(rank);
+          return el("tr", {}, el("td", { class: "dim" }, name), heads.map((h, n) =>
+            el("td", { class: `n ${top[n] ? "best" : ""}` }, h.problem ? "–" : say(h))));
+        }))));
+  }
+
+  differ(values) {
+    const names = [...new Set(values.flatMap((one) => Object.keys(one)))].sort();
+    const differing = names.filter((name) => name !== "name" && new Set(values.map((one) => one[name])).size > 1);
+    if (!differing.length) return put(this.fields, el("p", { class: "none" }, "Their run files say the same."));
+    put(this.fields, el("table", {}, el("tbody", {}, differing.map((name) =>
+      el("tr", {}, el("td", { class: "dim" }, name), values.map((one) => el("td", { class: "n" }, one[name] ?? "–")))))));
+  }
+}

@@ -1,0 +1,161 @@
+// The page of one run.
+import { Loss, Speed, Where } from "./curves.js";
+import { bytes, clock, compact, el, facts, lossy, percent, put, signed, spoken, table, whole } from "./dom.js";
+import { pill } from "./list.js";
+import { Ranks } from "./ranks.js";
+import { Timeline } from "./timeline.js";
+
+export class RunPage {
+  constructor(host, key) {
+    this.key = key;
+    this.known = {};
+    this.title = el("div", { class: "title" });
+    this.figures = el("div", { class: "figures" });
+    const grid = el("div", { class: "grid" });
+    put(host, this.title, this.figures, grid);
+    const card = (name, title, width, body = el("div")) => {
+      const tools = el("div", { class: "legend" });
+      const note = el("p", { class: "says", hidden: "" });
+      const made = el("section", { class: `card ${width}`, id: name }, el("header", {}, el("h2", {}, title), tools), note, body);
+      grid.append(made);
+      return { made, tools, note, body };
+    };
+    const chart = () => el("div", { class: "chart" });
+    this.cards = {
+      curve: card("curve", "Loss", "w7", chart()),
+      plan: card("plan", "Plan against actual", "w5"),
+      speed: card("speed", "Speed", "w6", chart()),
+      where: card("where", "Where the time goes", "w6", chart()),
+      ranks: card("ranks", "Ranks", "w6"),
+      story: card("story", "Faults and recoveries", "w6"),
+      checkpoints: card("checkpoints", "Checkpoints", "w4 third"),
+      data: card("data", "Data", "w4 third"),
+      energy: card("energy", "Energy and cost", "w4 third"),
+      advice: card("advice", "To go faster or cheaper", "w5"),
+      events: card("events", "Events", "w7"),
+    };
+    for (const name of ["energy", "advice"]) this.cards[name].made.hidden = true; // until there is some
+    const { curve, speed, where, ranks, story } = this.cards;
+    this.parts = {
+      curve: new Loss(curve.body, curve.tools), speed: new Speed(speed.body, speed.tools),
+      where: new Where(where.body, where.tools), ranks: new Ranks(ranks.body, ranks.tools),
+      story: new Timeline(story.body),
+    };
+    this.draws = {
+      plan: (section) => this.plan(section), data: (section) => this.data(section),
+      checkpoints: (section) => this.checkpoints(section), events: (section) => this.events(section),
+    };
+    document.getElementById("trail").textContent = key;
+  }
+
+  take(news) {
+    const changed = news[this.key] ?? {};
+    Object.assign(this.known, changed);
+    const { known } = this;
+    for (const [name, section] of Object.entries(changed)) {
+      const card = this.cards[name];
+      if (card) {
+        card.made.hidden = false;
+        card.note.hidden = !section.problem && !section.says;
+        card.note.textContent = section.problem ? `This cannot be read: ${section.problem}` : section.says ?? "";
+      }
+      if (section.problem) continue;
+      if (this.parts[name]) this.parts[name].take(section);
+      else if (this.draws[name]) this.draws[name](section);
+    }
+    if (changed.headline || changed.ranks || changed.speed || changed.energy) this.head(known);
+  }
+
+  status({ headline, ranks }) {
+    if (headline.status !== "running" || !ranks || ranks.problem) return headline.status;
+    if (ranks.counts.fine || ranks.counts.slow) return "running";
+    return ranks.counts.down ? "down" : "starting";
+  }
+
+  head(known) {
+    const { headline: h, speed, energy } = known;
+    if (!h || h.problem) return put(this.title, el("h1", {}, this.key), h?.problem && el("p", { class: "says" }, h.problem));
+    const status = this.status(known);
+    put(this.title, el("h1", {}, h.name), pill(status),
+      el("span", { class: "about" }, [h.model, h.precision, h.layout, h.machine, h.dataset].filter(Boolean).join(" · ")));
+    const share = h.steps ? Math.min(1, h.step / h.steps) : 0;
+    const plan = speed?.plan;
+    const against = plan && h.tokens_per_s ? `plan ${compact(plan.tokens_per_s)}, ${signed(h.tokens_per_s / plan.tokens_per_s - 1)}` : "while stepping";
+    const figure = (name, value, unit, more) => el("div", { class: "figure" }, el("span", {}, name),
+      el("b", {}, value, unit && el("small", {}, ` ${unit}`)), el("span", { class: "more" }, more ?? ""));
+    const running = h.status === "running";
+    const left = running
+      ? figure("left", spoken(h.left_s), "", h.left_s === null ? "" : `ends about ${clock(Date.now() / 1000 + h.left_s).slice(0, -3)}`)
+      : figure("took", spoken(h.wall_s), "", h.ended ? clock(h.ended, true) : "");
+    put(this.figures,
+      figure("step", whole(h.step), `of ${whole(h.steps)}`, `${percent(share, 0)} · ${compact(h.tokens)} tokens`),
+      figure("loss", lossy(h.loss), "", h.val_loss === null ? "" : `validation ${lossy(h.val_loss)}`),
+      figure("tokens/s", compact(h.tokens_per_s), "", against),
+      figure("MFU", h.mfu === null ? "–" : percent(h.mfu), "", h.mfu === null ? "no published peak" : "of the published peak"),
+      left,
+      figure("useful", percent(h.useful), "", `effective ${percent(h.effective)}`),
+      energy?.figure ? figure(energy.figure.name, energy.figure.value, energy.figure.unit, energy.figure.more) : null,
+      el("div", { class: "progress" }, el("i", { style: { width: `${100 * share}%` } })));
+    document.title = running ? `${percent(share, 0)} · ${lossy(h.loss)} · ${h.name}` : `${status} · ${h.name}`;
+  }
+
+  plan(plan) {
+    const rows = plan.rows.filter((row) => row.actual_s > 0 || row.planned_s > 0.05 || row.cause === "unexplained");
+    const longest = Math.max(...rows.flatMap((row) => [row.actual_s, row.planned_s ?? 0]), 1e-9);
+    const planned = plan.planned_s !== null;
+    const width = (s) => `${(100 * s) / longest}%`;
+    const heads = ["", ["per rank", "track"], planned ? ["planned", "n"] : ["", "n"], ["actual", "n"], ["share", "n"]];
+    const cells = [el("div", { class: "row" }, heads.map((head) => el("span", { class: `head ${head[1] ?? ""}` }, head[0] ?? "")))];
+    for (const row of rows) {
+      const name = row.cause;
+      cells.push(el("div", { class: "row", "data-cause": name },
+        el("span", { class: "cause", title: row.meaning }, el("i", { style: { background: `var(--${name})` } }), name),
+        el("div", { class: "bar track", title: `${name}: ${spoken(row.actual_s)}${planned ? `, planned ${spoken(row.planned_s)}` : ""}` },
+          el("i", { style: { background: `var(--${name})`, width: width(row.actual_s) } }),
+          planned && row.planned_s >= 0.05 && el("u", { style: { left: `calc(${width(row.planned_s)} - 1px)` } })),
+        el("span", { class: "n dim" }, planned ? spoken(row.planned_s) : ""),
+        el("span", { class: "n" }, spoken(row.actual_s)),
+        el("span", { class: "n dim" }, percent(row.share))));
+    }
+    cells.push(el("div", { class: "row" }, el("span", { class: "sum" }, "wall-clock"), el("span", { class: "sum track" }),
+      el("span", { class: "sum n" }, planned ? spoken(plan.planned_s) : ""), el("span", { class: "sum n" }, spoken(plan.actual_s)),
+      el("span", { class: "sum n" }, "100 %")));
+    put(this.cards.plan.tools, planned && el("span", {}, el("i", { style: { background: "var(--ink)", width: "2px", height: "14px" } }), "planned"));
+    put(this.cards.plan.body, el("div", { class: "bars" }, cells));
+  }
+
+  data(data) {
+    const feed = data.feed;
+    const full = feed && feed.capacity ? Math.min(1, feed.ready / feed.capacity) : null;
+    put(this.cards.data.body,
+      full === null ? null : [el("div", { class: "dim" }, `buffer: ${whole(feed.ready)} of ${whole(feed.capacity)} batches ready`),
+        el("div", { class: "gauge" }, el("i", { style: { width: `${100 * full}%` } }))],
+      facts([
+        ["dataset", data.dataset ?? "–"],
+        data.samples && ["samples", whole(data.samples)],
+        ["trained on", `${compact(data.tokens)} tokens`],
+        feed?.tokens_per_s && ["read", `${compact(feed.tokens_per_s)} tokens/s`],
+        feed?.bytes_per_s && ["read", `${bytes(feed.bytes_per_s)}/s`],
+        ["waited for data", `${spoken(data.waited_s)} a rank, ${percent(data.waited)}`],
+        ["damaged blocks", data.skipped ? whole(data.skipped) : "none"],
+      ]));
+  }
+
+  checkpoints(found) {
+    if (!found.kept.length) {
+      return put(this.cards.checkpoints.body, el("p", { class: "none" }, found.saved ? "None is kept any more." : "None saved yet."));
+    }
+    put(this.cards.checkpoints.body,
+      table([">step", "tier", ">size", ">age", "state"], found.kept.map((one) => [whole(one.step), one.tier, bytes(one.bytes),
+        one.t === null ? "–" : spoken(Math.max(0, Date.now() / 1000 - one.t)), el("span", { class: one.good ? "good" : "bad", title: one.path }, one.state)])));
+  }
+
+  events(events) {
+    const lines = events.lines.map((line) => el("li", { "data-level": line.level },
+      el("time", { title: line.kind }, clock(line.t)), el("span", {}, line.words)));
+    put(this.cards.events.body,
+      lines.length ? el("ul", { class: "list" }, lines) : el("p", { class: "none" }, "Nothing told yet."),
+      events.sample && el("details", {}, el("summary", {}, "What the model writes"),
+        el("pre", {}, el("span", { class: "dim" }, events.prompt ?? ""), events.sample)));
+  }
+}

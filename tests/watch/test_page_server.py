@@ -1,0 +1,211 @@
+"""The page's server: who may look, at what, and what it costs."""
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from made_run import made_run
+from penstock.errors import PenstockError
+from penstock.watch import desk as desks
+from penstock.watch.desk import Desk
+from penstock.watch.page import files
+from penstock.watch.server import Server, opened
+
+Serve = Callable[..., Server]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    servers: list[Server] = []
+
+    def start(host: str = "127.0.0.1", token: str | None = None) -> Server:
+        server = opened(Desk(str(tmp_path)), host, 0, token)
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def get(
+    server: Server, path: str, method: str = "GET", **headers: str
+) -> tuple[int, dict[str, str], str]:
+    link = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    link.request(method, path, headers=headers)
+    answer = link.getresponse()
+    return answer.status, dict(answer.getheaders()), answer.read().decode()
+
+
+def test_a_run_and_the_list_of_runs(serve: Serve, tmp_path: Path) -> None:
+    made_run(tmp_path, "a")
+    made_run(tmp_path, "b", steps=20)
+    server = serve()
+    status, _, text = get(server, "/api/runs")
+    assert status == 200
+    assert {line["key"] for line in json.loads(text)[""]["runs"]["lines"]} == {"a", "b"}
+    _, _, text = get(server, "/api/runs?run=a&run=b")
+    found = json.loads(text)
+    assert found["a"]["headline"]["steps"] == 40
+    assert found["b"]["headline"]["steps"] == 20
+
+
+@pytest.mark.parametrize("name", ["missing", "../a", "..%2Fa", "%2Fetc", "a%2F..%2Fa", "a%00"])
+def test_a_name_in_an_address_is_never_a_path(serve: Serve, tmp_path: Path, name: str) -> None:
+    made_run(tmp_path / "below", "a")
+    (tmp_path / "runs").mkdir()
+    made_run(tmp_path, "a")
+    server = serve()
+    server.desk.root = str(tmp_path / "runs")
+    status, _, text = get(server, f"/api/runs?run={name}")
+    assert status == 404
+    assert "no run" in text
+    assert get(server, f"/api/stream?run={name}")[0] == 404
+
+
+@pytest.mark.parametrize(
+    "path", ["/static/../server.py", "/static/%2e%2e/server.py", "/x", "/static/"]
+)
+def test_there_is_nothing_else(serve: Serve, path: str) -> None:
+    assert get(serve(), path)[0] == 404
+
+
+def test_files_of_the_page_come_from_here_alone(serve: Serve) -> None:
+    server = serve()
+    for name in files():
+        status, headers, text = get(server, f"/static/{name}")
+        assert status == 200
+        assert text
+        policy = headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+    page = get(server, "/")[2]
+    assert "http:" not in page
+    assert "https:" not in page
+    assert "onload" not in page
+    own = [path.read_text() for path in files().values() if path.name in ("app.js", "dom.js")]
+    assert not any("innerHTML" in text for text in own)
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_only_looking(serve: Serve, tmp_path: Path, method: str) -> None:
+    made_run(tmp_path)
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
+    server = serve()
+    assert get(server, "/api/runs?run=made", method)[0] == 501
+    get(server, "/api/runs?run=made")
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("host", "good"),
+    [("127.0.0.1", True), ("localhost:9999", True), ("[::1]:7070", True), ("evil.example", False)],
+)
+def test_another_name_that_points_here_is_refused(serve: Serve, host: str, good: bool) -> None:
+    assert (get(serve(), "/", Host=host)[0] == 200) is good
+
+
+def test_elsewhere_needs_a_token(serve: Serve, tmp_path: Path) -> None:
+    made_run(tmp_path)
+    server = serve("0.0.0.0")
+    assert server.token
+    assert len(server.token) >= 20
+    for path in ("/", "/api/runs", "/static/app.js", "/?token=wrong", "/?token="):
+        assert get(server, path)[0] == 401
+    status, headers, _ = get(server, f"/?run=made&token={server.token}")
+    assert status == 303
+    assert headers["Location"] == "/?run=made"
+    cookie = headers["Set-Cookie"]
+    assert server.token not in cookie
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    assert get(server, "/?run=made", Cookie=cookie.split(";")[0])[0] == 200
+    assert get(server, "/api/runs", Authorization=f"Bearer {server.token}")[0] == 200
+    assert get(server, "/", Cookie=f"{server.cookie}=wrong")[0] == 401
+    assert server.token in server.address("made")
+
+
+def test_a_token_of_ones_own_may_have_any_signs(serve: Serve) -> None:
+    server = serve(token="päß; w=1")
+    assert get(server, "/")[0] == 401
+    path = server.address().split(str(server.port))[1]
+    headers = get(server, path)[1]
+    assert get(server, "/", Cookie=headers["Set-Cookie"].split(";")[0])[0] == 200
+
+
+def test_the_next_free_port_unless_one_was_asked_for(tmp_path: Path) -> None:
+    desk = Desk(str(tmp_path))
+    with opened(desk) as first, opened(desk) as second:
+        assert first.port != second.port
+        with pytest.raises(PenstockError, match=f"port {first.port}"):
+            opened(desk, port=first.port)
+
+
+def test_the_stream_sends_what_changed(serve: Serve, tmp_path: Path) -> None:
+    folder = made_run(tmp_path, ended=None)
+    server = serve()
+    link = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    link.request("GET", "/api/stream?run=made")
+    answer = link.getresponse()
+    assert answer.getheader("Content-Type") == "text/event-stream; charset=utf-8"
+    first = json.loads(answer.readline().removeprefix(b"data: "))
+    assert first["made"]["headline"]["status"] == "killed"
+    assert answer.readline() == b"\n"
+    with (folder.journal / "supervisor.events").open("a") as file:
+        file.write('{"t": 1800000090.0, "kind": "ended", "result": "done", "error": ""}\n')
+    second = json.loads(answer.readline().removeprefix(b"data: "))
+    assert second["made"]["headline"]["status"] == "done"
+    assert "curve" not in second["made"]  # which is as it was
+    link.close()
+
+
+def test_a_run_is_read_once_a_second_however_many_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_run(tmp_path)
+    read: list[float] = []
+    real = desks.snapshot
+    monkeypatch.setattr(desks, "snapshot", lambda view: read.append(time.monotonic()) or real(view))
+    monkeypatch.setattr(desks, "_mark", lambda folder: None)  # as of a run that runs
+    desk = Desk(str(tmp_path))
+    until = time.monotonic() + 1.5
+
+    def look() -> None:
+        while time.monotonic() < until:
+            desk.sections("made")
+
+    many = [threading.Thread(target=look) for _ in range(4)]
+    for one in many:
+        one.start()
+    for one in many:
+        one.join()
+    assert read
+    assert all(b - a >= desks.PAUSE_S for a, b in pairwise(read))
+
+
+def test_a_run_that_has_ended_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = made_run(tmp_path)
+    monkeypatch.setattr(desks, "PAUSE_S", 0.0)
+    monkeypatch.setattr(desks, "READ_SHARE", 1e9)
+    desk = Desk(str(tmp_path))
+    first = desk.sections("made")
+    assert desk.sections("made") is first
+    (folder.path / "run.toml.new").write_text("")  # something happened in the folder
+    assert desk.sections("made") is not first
+
+
+def test_one_unreadable_run_leaves_the_others(serve: Serve, tmp_path: Path) -> None:
+    made_run(tmp_path, "good")
+    bad = made_run(tmp_path, "bad")
+    bad.plan_file.write_text("{")
+    lines = json.loads(get(serve(), "/api/runs")[2])[""]["runs"]["lines"]
+    assert {line["key"]: line["status"] for line in lines} == {"good": "done", "bad": "unreadable"}
