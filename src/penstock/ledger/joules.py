@@ -1,0 +1,137 @@
+"""Spans of energy put in order, their gaps filled, and the whole divided over causes.
+
+Pure arithmetic on columns. Whatever comes in, the parts add up to the total: joules are never made
+by dividing them, and never lost.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.ledger.causes import Cause
+from penstock.ledger.energy import Counted
+
+# A writer that was killed leaves at most one span unwritten; a gap behind the last one that is
+# longer is a node that was gone.
+LONGEST_TAIL_S = 60.0
+
+
+@dataclass(frozen=True)
+class Spans:
+    """The energy of one device, or of several, in spans of time."""
+
+    start: np.ndarray
+    end: np.ndarray
+    joules: np.ndarray  # NaN is unknown
+    measured: np.ndarray  # by a counter, or by power × time
+
+    @property
+    def seconds(self) -> np.ndarray:
+        return self.end - self.start
+
+    @property
+    def known(self) -> "Spans":
+        return self.where(np.isfinite(self.joules))
+
+    @property
+    def mean_w(self) -> float | None:
+        """Over what is known."""
+        known = self.known
+        seconds = float(known.seconds.sum())
+        return float(known.joules.sum()) / seconds if seconds > 0 else None
+
+    @property
+    def total_j(self) -> float:
+        return float(self.known.joules.sum())
+
+    @property
+    def measured_j(self) -> float:
+        return self.where(self.measured).total_j
+
+    def where(self, chosen: np.ndarray) -> "Spans":
+        return Spans(
+            self.start[chosen], self.end[chosen], self.joules[chosen], self.measured[chosen]
+        )
+
+    def __add__(self, other: "Spans") -> "Spans":
+        return Spans(
+            np.concatenate([self.start, other.start]),
+            np.concatenate([self.end, other.end]),
+            np.concatenate([self.joules, other.joules]),
+            np.concatenate([self.measured, other.measured]),
+        )
+
+
+def no_spans() -> Spans:
+    none = np.empty(0)
+    return Spans(none, none, none, np.empty(0, bool))
+
+
+def of_records(records: np.ndarray) -> Spans:
+    """Of one device, from one file or from several: what two have counted counts once."""
+    end = records["t"].astype(np.float64)
+    start = end - records["seconds"]
+    joules = records["joules"].astype(np.float64)
+    order = np.argsort(start, kind="stable")
+    start, end, joules = start[order], end[order], joules[order]
+    # Times are doubles and lengths are not: spans that follow each other may seem to overlap.
+    taken = np.maximum.accumulate(np.concatenate([[-np.inf], end]))[:-1]
+    begin = np.minimum(np.maximum(start, taken), end)
+    joules = joules * np.divide(end - begin, end - start, where=end > start, out=np.zeros(len(end)))
+    measured = (records["source"] <= Counted.POWER)[order]
+    return Spans(begin, end, joules, measured).where(end > begin)
+
+
+def filled(spans: Spans, windows: list[tuple[float, float]], closed: list[float]) -> Spans:
+    """With the gaps inside the windows as spans that are not measured: at the mean power of what
+    is known, or NaN where nothing is.
+
+    A gap lies between two spans, or behind the last one when its writer did not say that it
+    `closed`. Before the first span of a window the device was not there.
+    """
+    mean_w = spans.mean_w
+    fill_w = np.nan if mean_w is None else mean_w
+    unknown = ~np.isfinite(spans.joules)
+    joules = np.where(unknown, fill_w * spans.seconds, spans.joules)
+    made = Spans(spans.start, spans.end, joules, spans.measured & ~unknown)
+    gaps = [gap for window in windows for gap in _gaps(spans, *window, closed)]
+    if not gaps:
+        return made
+    start, end = np.array(gaps).T
+    return made + Spans(start, end, fill_w * (end - start), np.zeros(len(gaps), bool))
+
+
+def _gaps(spans: Spans, low: float, high: float, closed: list[float]) -> list[tuple[float, float]]:
+    inside = spans.where((spans.end > low) & (spans.start < high))
+    if not len(inside.start):
+        return []
+    holes = inside.start[1:] - inside.end[:-1] > 1e-3
+    found = list(zip(inside.end[:-1][holes], inside.start[1:][holes], strict=True))
+    last = float(inside.end[-1])
+    ended = any(last - 1.0 <= t <= high + 1.0 for t in closed)
+    if high > last and not ended:
+        found.append((last, min(high, last + LONGEST_TAIL_S)))
+    return found
+
+
+def by_cause(
+    spans: Spans, edges: np.ndarray, done: np.ndarray, watts: Mapping[Cause, float]
+) -> dict[Cause, float]:
+    """The joules of the spans over what was done in them.
+
+    `done` are the rank-seconds by cause before each of the `edges`. Where causes mix in a span each
+    has its part by seconds × `watts`. A span in which nobody did anything counts as `startup`.
+    """
+    level = np.array([watts[cause] for cause in Cause])
+    known = spans.known
+    if not len(known.start):
+        return dict.fromkeys(Cause, 0.0)
+    before, after = (
+        np.array([np.interp(t, edges, column) for column in done.T]).T
+        for t in (known.start, known.end)
+    )
+    weight = np.maximum(after - before, 0.0) * level
+    weight[weight.sum(axis=1) <= 0, list(Cause).index(Cause.STARTUP)] = 1.0
+    share = weight / weight.sum(axis=1, keepdims=True)
+    return dict(zip(Cause, (known.joules @ share).tolist(), strict=True))
