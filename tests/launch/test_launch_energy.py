@@ -1,0 +1,76 @@
+"""Real runs beside a counter in files: N ranks on a node have the energy of the node, once."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.launch.start import start
+from penstock.ledger.energy import Counted, read_nodes
+from penstock.run.load import load
+from penstock.watch.energy import energy_of
+from penstock.watch.view import View
+
+WATTS = 80.0
+RANGE_J = 2000.0  # wraps within the test
+
+
+@contextmanager
+def drawing(root: Path) -> Iterator[Callable[[], float]]:
+    """A package that draws `WATTS` whatever runs on it; joules so far."""
+    zone = root / "intel-rapl:0"
+    zone.mkdir(parents=True)
+    (zone / "name").write_text("package-0\n")
+    (zone / "max_energy_range_uj").write_text(f"{RANGE_J * 1e6:.0f}\n")
+    began, over = time.perf_counter(), threading.Event()
+
+    def spent_j() -> float:
+        return 1900.0 + WATTS * (time.perf_counter() - began)
+
+    def count() -> None:
+        while True:
+            made = zone / "made"
+            made.write_text(f"{spent_j() % RANGE_J * 1e6:.0f}\n")
+            made.replace(zone / "energy_uj")  # a file of the kernel is never half there
+            if over.wait(0.02):
+                return
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    while not (zone / "energy_uj").exists():
+        time.sleep(0.01)
+    try:
+        yield spent_j
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_ranks_of_a_node_share_its_energy(
+    tmp_path: Path,
+    run_file: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    ranks: int,
+):
+    monkeypatch.setenv("PENSTOCK_POWERCAP", str(tmp_path / "powercap"))
+    fields = {"cluster.accelerators": ranks, "train.steps": 6, "evaluate.every": "never"}
+    with drawing(tmp_path / "powercap"):
+        folder = start(load(run_file("metered", **fields)))
+    view = View(folder)
+    found = energy_of(view)
+    assert found is not None
+    assert view.account.ranks == ranks
+    assert found.accelerator_j.joules == pytest.approx(WATTS * view.account.wall_s, rel=0.03)
+    (device,) = found.devices
+    assert device.kind == "package"
+    # The first span has no counter to differ from and is filled by the mean.
+    (node,) = read_nodes(folder.journal)
+    assert (node.records["source"] == Counted.COUNTER).sum() >= 1
+    assert sum(found.by_cause.values()) == pytest.approx(found.node_j.joules)
+    assert [line.kind for line in node.lines] == ["meters", "closed"]
+    json.dumps(found.to_json(), allow_nan=False)
