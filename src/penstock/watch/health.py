@@ -19,7 +19,7 @@ WORDS = {
     UNKNOWN: "not started",
 }
 # A rank can be back before a page is drawn again; a fall that nobody sees would be none.
-RED_S = 3.0
+RED_S = 5.0
 
 
 @dataclass

@@ -112,7 +112,7 @@ export class RunPage {
         el("span", { class: "cause", title: row.meaning }, el("i", { style: { background: `var(--${name})` } }), name),
         el("div", { class: "bar track", title: `${name}: ${spoken(row.actual_s)}${planned ? `, planned ${spoken(row.planned_s)}` : ""}` },
           el("i", { style: { background: `var(--${name})`, width: width(row.actual_s) } }),
-          planned && row.planned_s >= 0.05 && el("u", { style: { left: `calc(${width(row.planned_s)} - 1px)` } })),
+          planned && row.planned_s > longest / 300 && el("u", { style: { left: `calc(${width(row.planned_s)} - 1px)` } })),
         el("span", { class: "n dim" }, planned ? spoken(row.planned_s) : ""),
         el("span", { class: "n" }, spoken(row.actual_s)),
         el("span", { class: "n dim" }, percent(row.share))));
