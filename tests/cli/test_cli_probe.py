@@ -48,3 +48,20 @@ def test_an_interrupted_probe_writes_nothing(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("penstock.meter.probe.probe", stopped)
     assert CliRunner().invoke(app, []).exit_code != 0
     assert not here_file().exists()
+
+
+def test_a_new_probe_keeps_the_site_and_the_price_that_a_person_wrote() -> None:
+    CliRunner().invoke(app, [])
+    here = here_file()
+    here.write_text(here.read_text() + '\n[site]\nname = "us-east-1"\n[price]\nusd_per_hour = 2\n')
+    assert CliRunner().invoke(app, []).exit_code == 0
+    found = load_cluster(here)
+    assert (found.site.name, found.price.usd_per_hour) == ("us-east-1", 2)
+    assert found.probe == probed("x").probe
+
+
+def test_a_damaged_file_is_no_reason_not_to_probe() -> None:
+    here_file().parent.mkdir(parents=True)
+    here_file().write_text("nodes = [")
+    assert CliRunner().invoke(app, []).exit_code == 0
+    assert load_cluster(here_file()) == probed("x")

@@ -12,7 +12,9 @@ from penstock.launch.start import start
 from penstock.ledger.readers import read_events
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
+from penstock.watch.costs import costs_of
 from penstock.watch.report import summary
+from penstock.watch.view import View
 
 MakeFile = Callable[..., Path]
 FIELDS: dict[str, Any] = {"train.steps": 60, "cluster.accelerators": 1}
@@ -29,6 +31,20 @@ def test_money_without_a_price_is_refused_and_not_forgotten(run_file: MakeFile) 
     run = load(run_file(**FIELDS), ["budget.usd=5"])
     with pytest.raises(PenstockError, match=r"budget\.usd = 5: no price is known"):
         start(run)
+
+
+def test_a_price_in_the_run_file_is_planned_with_kept_and_counted(run_file: MakeFile) -> None:
+    own = ["cluster.usd_per_hour=36", "cluster.carbon=100", "budget.usd=5", "train.steps=5"]
+    folder = start(load(run_file(**FIELDS), own))
+    costs = costs_of(View(folder))
+    assert costs.usd == pytest.approx(summary(folder)["rank_s"] / 100)
+    assert costs.usd_to_go == 0
+    assert costs.gco2e is not None
+    assert costs.gco2e > 0
+    assert all("given in the run file" in note for note in costs.notes[:2])
+    plan = folder.read_plan()
+    assert plan["rates"]["usd_per_hour"]["value"] == 36
+    assert plan["predicted"]["usd"] > 0
 
 
 def test_a_run_that_reaches_its_budget_saves_stops_and_goes_on_when_it_is_raised(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from made_probe import probed
+from penstock.catalog import sites
 from penstock.errors import PenstockError
 from penstock.meter import glance as glance_module
 from penstock.meter.devices import Devices
@@ -192,3 +193,40 @@ def test_finding_a_machine_needs_no_torch(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_the_run_file_can_name_the_place_and_the_price(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_cpu(monkeypatch)
+    machine = machine_for(run_on(use="here", usd_per_hour=0.4, site="us-east-1")).machine
+    place = sites.find("us-east-1")
+    assert machine.usd_per_hour == 0.4
+    assert machine.sources["usd_per_hour"] == "given in the run file"
+    assert (machine.gco2e_per_kwh, machine.pue) == (place.carbon_gco2_per_kwh, place.pue)
+    assert f"us-east-1 in {place.carbon_year}" in machine.sources["gco2e_per_kwh"]
+    own = machine_for(run_on(use="here", site="us-east-1", carbon=12)).machine
+    assert own.gco2e_per_kwh == 12
+    assert own.sources["gco2e_per_kwh"] == "given in the run file"
+
+
+def test_the_place_of_the_run_file_takes_that_of_the_cluster_file_away(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    text = '[accelerator]\nname = "H100"\n[site]\nname = "us-east-1"\npue = 1.9\n'
+    file.write_text(text + "usd_per_kwh = 0.3\n[price]\nusd_per_hour = 2\n")
+    country = next(s for s in sites.all() if s.kind == "country" and s.pue is None)
+    machine = machine_for(run_on(use=str(file), site=country.name)).machine
+    assert machine.gco2e_per_kwh == country.carbon_gco2_per_kwh
+    assert machine.pue is None  # of another place
+    assert "pue" not in machine.sources
+    assert machine.usd_per_hour == 2
+    assert machine_for(run_on(use=str(file), usd_per_hour=3)).machine.usd_per_hour == 3
+
+
+def test_what_a_person_wrote_into_a_probe_is_not_measured() -> None:
+    file = probed("x")
+    price = file.price.model_copy(update={"usd_per_hour": 1.0})
+    site = file.site.model_copy(update={"pue": 1.1})
+    machine = machine_of(file.model_copy(update={"price": price, "site": site}))
+    assert machine.sources["usd_per_hour"] == machine.sources["pue"] == "cluster file here"
+    assert machine.sources["memory_bytes"].startswith("measured")

@@ -46,7 +46,7 @@ def test_a_machine_that_may_be_owned_gets_no_market_price(use: str) -> None:
     bill = billed(use=use)
     assert bill.usd is None
     assert bill.ledger.usd is None
-    assert any("price.usd_per_hour" in line for line in bill.warnings)
+    assert any("cluster.usd_per_hour" in line for line in bill.warnings)
 
 
 def test_electricity_alone_is_marked_and_follows_the_energy() -> None:
@@ -70,7 +70,7 @@ def test_without_a_site_there_is_no_carbon_and_the_way_to_give_one() -> None:
     bill = billed()
     assert bill.co2e_kg is None
     assert bill.ledger.gco2e is None
-    assert any("[site]" in line for line in bill.warnings)
+    assert any("cluster.site" in line for line in bill.warnings)
     assert bill.energy_kwh == bill.energy_it_kwh
     assert "cooling not included" in bill.notes["energy_kwh"][0]
 

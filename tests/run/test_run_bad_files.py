@@ -13,6 +13,20 @@ SHAPE = "[model]\nlayers = 2\nhidden = 64\nheads = 4\nffn = 128\n"
 
 # (text, line, field, found, part of the fix)
 BAD = {
+    "a site that nobody knows": (
+        MODEL + '[cluster]\nsite = "us-east-99"\n',
+        4,
+        "cluster.site",
+        '"us-east-99"',
+        "write carbon = ... in gCO2e per kWh",
+    ),
+    "a price below zero": (
+        MODEL + "[cluster]\nusd_per_hour = -1\n",
+        4,
+        "cluster.usd_per_hour",
+        "-1",
+        "write a number of at least 0",
+    ),
     "batch is no quantity": (
         MODEL + '[train]\nbatch_tokens = "12x"\n',
         4,

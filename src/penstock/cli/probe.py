@@ -22,7 +22,7 @@ def probe(
     """Measure this machine and write a cluster file of it; about a minute."""
     from penstock.meter.probe import probe as measure
     from penstock.plan.cluster import here_file
-    from penstock.run.cluster_load import save_cluster, to_table
+    from penstock.run.cluster_load import save_cluster, to_table, with_stated
     from penstock.run.cluster_summary import lines
 
     columns = (TextColumn("{task.description:<14}"), BarColumn(40), TimeElapsedColumn())
@@ -32,8 +32,9 @@ def probe(
         def show(what: str, done: int, of: int) -> None:
             bar.update(task, description=what, completed=done, total=of)
 
-        file = measure(show, quick)
+        measured = measure(show, quick)
     path = to or here_file()
+    file = with_stated(measured, path)
     save_cluster(file, path, "Measured by `penstock probe`; measure again after changes.")
     if json:
         print_json({"file": str(path), **to_table(file)})

@@ -15,7 +15,7 @@ from penstock.launch import foresee, open_model
 from penstock.launch.listener import Listener
 from penstock.launch.replan import kept as kept_layout
 from penstock.meter.devices import Devices
-from penstock.plan import legal
+from penstock.plan import legal, rates
 from penstock.plan.built import refuse_unusable
 from penstock.plan.dataset import Sizes, fitted, refuse_epochs_of_a_mixture
 from penstock.plan.layout import IllegalLayout, Layout, choose
@@ -123,6 +123,7 @@ class Prepared:
             "batch_tokens": run.batch_tokens,
             "sequence": run.sequence,
             "learning_rate": run.learning_rate,
+            "rates": rates.written(run),
         }
         plan |= {name: before[name] for name in ("forked_from", "replanned") if name in before}
         sizes = Sizes(stream.vocab, stream.samples, stream.held_out * run.sequence)

@@ -6,17 +6,30 @@ from pathlib import Path
 from typing import Any
 
 from penstock.catalog import accelerators, sites
+from penstock.catalog.sites import Site
 from penstock.errors import PenstockError
 from penstock.home import home
 from penstock.meter.glance import Glance, glance
 from penstock.plan.machine import Machine, Matmul, Tier, of_catalog, only
 from penstock.plan.scale import grows, scaled
+from penstock.run.cluster import ClusterSection
 from penstock.run.cluster_file import PRECISIONS, ClusterFile
 from penstock.run.cluster_load import load_cluster
 from penstock.run.file import Run
 from penstock.run.probe_section import BY_PRECISION, ProbeSection
 
 PROBE = "`penstock probe` measures it"
+# What no probe measures: somebody wrote it.
+STATED = frozenset(
+    {"pue", "gco2e_per_kwh", "usd_per_kwh", "usd_per_hour"}
+    | {"node_mtbf_s", "power_limit_w", "cooling", "host_w"}
+)
+# Fields of a machine that a site gives: its column in the catalog, and the one with the year.
+OF_SITE = {
+    "pue": ("pue", "pue_year"),
+    "gco2e_per_kwh": ("carbon_gco2_per_kwh", "carbon_year"),
+    "usd_per_kwh": ("electricity_usd_per_kwh", "electricity_year"),
+}
 # A core of a CPU that nobody has measured, within a factor of two or so of today's servers.
 CORE_FLOPS = {"fp32": 60e9, "bf16": 90e9}
 CORE_BYTES_PER_S = 8e9
@@ -39,6 +52,26 @@ def here_file() -> Path:
 
 def machine_for(run: Run) -> Sited:
     """What `[cluster]` means."""
+    found = _machine_for(run)
+    return replace(found, machine=placed(found.machine, run.cluster))
+
+
+def placed(machine: Machine, own: ClusterSection) -> Machine:
+    """With the place and the price that the run file itself gives."""
+    if own.site is not None:
+        place = sites.find(own.site)
+        changed = {field: getattr(place, column) for field, (column, _) in OF_SITE.items()}
+        # All of one place: nothing is left of where a cluster file puts the machines.
+        sources = {k: v for k, v in machine.sources.items() if k not in OF_SITE}
+        sources |= {f: _site_source(place, f) for f, value in changed.items() if value is not None}
+        machine = replace(machine, **changed, sources=sources)
+    given = {"usd_per_hour": own.usd_per_hour, "gco2e_per_kwh": own.carbon}
+    known: dict[str, Any] = dict(_known(given))
+    sources = {**machine.sources, **dict.fromkeys(known, "given in the run file")}
+    return replace(machine, **known, sources=sources)
+
+
+def _machine_for(run: Run) -> Sited:
     use = run.cluster.use
     if use == "here":
         return _here(run)
@@ -180,7 +213,12 @@ def machine_of(file: ClusterFile) -> Machine:
         name=file.name or known.name,
         matmul_flops={**known.matmul_flops, **rates},
         tiers=tiers or known.tiers,
-        sources={**known.sources, **dict.fromkeys(own, measured), **_site_sources(file)},
+        sources={
+            **known.sources,
+            **dict.fromkeys(own, measured),
+            **dict.fromkeys(own & STATED, f"cluster file {file.name}"),
+            **_site_sources(file),
+        },
         **given,
     )
     return replace(machine, **_readings(file.probe)) if file.probe else machine
@@ -260,17 +298,21 @@ def _site_sources(file: ClusterFile) -> dict[str, str]:
     """Where the catalog filled in for the site."""
     if not file.site.name:
         return {}
-    place = sites.find(file.site.name)
-    columns = {
-        "pue": (file.site.pue, "pue"),
-        "gco2e_per_kwh": (file.site.carbon, "carbon_gco2_per_kwh"),
-        "usd_per_kwh": (file.site.usd_per_kwh, "electricity_usd_per_kwh"),
-    }
+    place, site = sites.find(file.site.name), file.site
+    own = {"pue": site.pue, "gco2e_per_kwh": site.carbon, "usd_per_kwh": site.usd_per_kwh}
     return {
-        name: f"catalog: {place.source_of(column)}"
-        for name, (own, column) in columns.items()
-        if own is None and getattr(place, column) is not None
+        field: _site_source(place, field)
+        for field, (column, _) in OF_SITE.items()
+        if own[field] is None and getattr(place, column) is not None
     }
+
+
+def _site_source(place: Site, field: str) -> str:
+    """Where a figure of a site comes from, and of which year it is."""
+    column, of_year = OF_SITE[field]
+    year = getattr(place, of_year)
+    when = f" in {year}" if year else ""
+    return f"catalog: {place.name}{when}, {place.source_of(column)}"
 
 
 def _first(own: float | None, other: float | None) -> float | None:

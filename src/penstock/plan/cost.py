@@ -40,7 +40,7 @@ def no_price(usd: float) -> str:
     """Why a limit on money is refused."""
     return (
         f"budget.usd = {usd:g}: no price is known for this machine, so the limit could not be "
-        "kept; give [price] usd_per_hour in a cluster file, or write budget.hours"
+        "kept; write cluster.usd_per_hour, or budget.hours"
     )
 
 
@@ -78,12 +78,12 @@ def bill(run: Run, machine: Machine, ledger: Ledger) -> Bill:
         notes["energy_kwh"] = (f"{kwh:.4g} kWh = {it_kwh:.4g} kWh of the machines {pue}",)
     ledger, usd, price = _with_usd(run, machine, ledger, kwh, notes)
     if usd is None:
-        warnings.append("USD: no price is known; give price.usd_per_hour in a cluster file")
+        warnings.append("USD: no price is known; write cluster.usd_per_hour in the run file")
     ledger, co2e_kg = _with_carbon(machine, ledger, kwh, notes)
     if kwh is not None and co2e_kg is None:
         warnings.append(
-            "CO2e: no site is known; name one in a cluster file, such as [site] name = "
-            '"us-east-1" (`penstock catalog sites`)'
+            'CO2e: no site is known; name one, such as cluster.site = "us-east-1" (`penstock '
+            "catalog sites`), or write cluster.carbon"
         )
     return Bill(ledger, usd, price, it_kwh, kwh, co2e_kg, tuple(warnings), notes)
 
@@ -109,7 +109,7 @@ def _with_usd(
         each = _spread(usd, ledger)
         notes["usd"] = (f"{usd:.5g} USD = {kwh:.4g} kWh: {words}; no hourly price is given",)
         return ledger.with_quantity("usd", each, Provenance("estimated", words)), usd, words
-    notes["usd"] = ("no price is known, so none is invented: price.usd_per_hour in a cluster file",)
+    notes["usd"] = ("no price is known, so none is invented: cluster.usd_per_hour gives one",)
     return ledger, None, ""
 
 

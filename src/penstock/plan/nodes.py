@@ -185,7 +185,7 @@ def _usd(point: Point) -> float:
         return inf
     if point.plan.bill.usd is None:
         raise PenstockError(
-            "budget: no price is known for this machine; give price.usd_per_hour in a cluster file"
+            "budget: no price is known for this machine; write cluster.usd_per_hour in the run file"
         )
     return point.plan.bill.usd
 

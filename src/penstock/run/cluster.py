@@ -1,10 +1,12 @@
 """`[cluster]`: the machines a run uses."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from penstock.run.section import Seconds, Section, Some, SomeOrAll, Text
+from penstock.catalog import sites
+from penstock.errors import PenstockError
+from penstock.run.section import NotNegative, Seconds, Section, Some, SomeOrAll, Text, Wrong
 
 
 class ClusterSection(Section):
@@ -24,3 +26,25 @@ class ClusterSection(Section):
     launcher: Literal["local", "slurm", "kubernetes", "sky", "ssh"] = Field(
         "local", description="Where the processes of the run come from."
     )
+    usd_per_hour: NotNegative | None = Field(
+        None,
+        description="Price of one accelerator for an hour; wins over a cluster file's. "
+        "Without any price there are no USD.",
+    )
+    site: Text | None = Field(
+        None,
+        description="Where the machines stand, as in `penstock catalog sites`: carbon, PUE and "
+        "price of electricity.",
+    )
+    carbon: NotNegative | None = Field(
+        None, description="gCO2e per kWh, where you know better than the catalog."
+    )
+
+    @model_validator(mode="after")
+    def _a_known_site(self) -> Self:
+        try:
+            if self.site is not None:
+                sites.find(self.site)
+        except PenstockError as error:
+            raise Wrong(("site", f"{error} Or write carbon = ... in gCO2e per kWh")) from None
+        return self

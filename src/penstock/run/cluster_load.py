@@ -60,6 +60,18 @@ def save_cluster(file: ClusterFile, path: Path, head: str = "") -> None:
         ) from error
 
 
+def with_stated(file: ClusterFile, path: Path) -> ClusterFile:
+    """A new probe with what a person wrote into the file that it replaces: no probe measures it."""
+    if not path.is_file():
+        return file
+    try:
+        before = load_cluster(path)
+    except PenstockError:  # damaged, or of another version: a new probe is the way to mend it
+        return file
+    kept = {name: getattr(before, name) for name in ("site", "price", "failures")}
+    return file.model_copy(update=kept)
+
+
 def to_table(file: ClusterFile) -> dict[str, Any]:
     """What the file says, without what it leaves to defaults."""
     return _without_blanks(file.model_dump(exclude_none=True, exclude_defaults=True))
