@@ -50,8 +50,11 @@ def test_the_ledger_adds_up_to_wall_clock_times_accelerators(
     assert ledger.seconds[Cause.UNEXPLAINED] == 0
     assert 0 < life.useful <= life.effective <= 1
     assert life.wall_s >= steps * step.step_s
-    stretch_s = life.interval_s + life.recovery.save_s
-    assert 0 < life.lost_s <= stretch_s / 2 * (1 + 1e-9)  # never more than half of what was at risk
+    cost = life.recovery
+    stall_s = max(cost.stall_s(step.step_s), cost.save_s - life.interval_s)
+    at_risk_s = (life.interval_s + stall_s) / 2  # on average at the most
+    late_s = min(cost.save_s, life.interval_s)
+    assert late_s < life.lost_s <= (at_risk_s + late_s) * (1 + 1e-9)
     work_s = steps * step.step_s + ledger.seconds[Cause.EVALUATE] / count
     assert isclose(life.interval_s * life.saves, work_s, rel_tol=1e-6)
 
@@ -60,7 +63,7 @@ def test_rare_failures_cost_half_an_interval_and_a_restart_each() -> None:
     life = lived(count=64, steps=100_000)
     seconds = life.ledger.seconds
     assert isclose(life.interruptions, life.wall_s / life.recovery.mtbf_s, rel_tol=0.02)
-    assert isclose(life.lost_s, life.interval_s / 2, rel_tol=0.05)
+    assert isclose(life.lost_s, life.interval_s / 2 + life.recovery.save_s, rel_tol=0.05)
     lost = life.interruptions * 64
     assert isclose(seconds[Cause.REDO], lost * life.lost_s, rel_tol=0.01)
     assert isclose(seconds[Cause.DOWN], lost * life.recovery.restart_s, rel_tol=0.01)
@@ -90,20 +93,43 @@ def test_the_machine_s_own_failure_rate_wins_over_the_catalog() -> None:
 
 def test_the_interval_is_the_policy_s_unless_the_file_says_one() -> None:
     auto = lived(steps=10_000)
-    best = policy.interval_s(auto.recovery.save_s, auto.recovery.mtbf_s)
+    cost = auto.recovery
+    takes_s = policy.cost_s(cost.stall_s(made.step().step_s), cost.save_s)
+    best = policy.interval_s(takes_s, cost.mtbf_s)
     assert isclose(auto.interval_s, best, rel_tol=0.02)
     run = made.run(guard={"checkpoint": "50 steps"}, evaluate=NEVER)
     asked = predict(run, made.job(), made.step(), 10_000)
     assert isclose(asked.interval_s, 500.0)
     assert asked.saves == 200
-    assert isclose(asked.ledger.seconds[Cause.CHECKPOINT], 200 * asked.recovery.save_s * 8)
+    # Copied behind a step of 10 s: only the last save is waited for.
+    assert isclose(asked.ledger.seconds[Cause.CHECKPOINT], asked.recovery.save_s * 8)
+
+
+def test_a_save_holds_up_what_its_copy_takes_beyond_a_step() -> None:
+    brisk = made.step(matmul=0.01)
+    run = made.run(guard={"checkpoint": "10000 steps", "fast": "never"}, evaluate=NEVER)
+    life = predict(run, made.job(), brisk, 100_000)
+    cost = life.recovery
+    stall_s = cost.copy_s - brisk.step_s
+    assert cost.stall_s(brisk.step_s) == stall_s > 0
+    whole_s = (life.saves - 1) * stall_s + cost.save_s
+    assert isclose(life.ledger.seconds[Cause.CHECKPOINT], whole_s * 8)
+    copies = made.run(guard={"checkpoint": "10000 steps", "fast": "100 steps"}, evaluate=NEVER)
+    more = predict(copies, made.job(), brisk, 100_000).ledger.seconds[Cause.CHECKPOINT]
+    assert isclose(more, (whole_s + 1000 * stall_s) * 8)
+    often = made.run(guard={"checkpoint": "50 steps", "fast": "never"}, evaluate=NEVER)
+    held = predict(often, made.job(), brisk, 100_000)  # more often than they can be written
+    assert isclose(
+        held.ledger.seconds[Cause.CHECKPOINT],
+        (1999 * (cost.save_s - held.interval_s) + cost.save_s) * 8,
+    )
 
 
 def test_a_run_shorter_than_the_interval_risks_no_more_than_itself() -> None:
     life = predict(made.run(evaluate=NEVER), made.job(), made.step(), 3)
     assert life.saves == 1
     assert isclose(life.interval_s, 30.0)
-    assert life.lost_s <= (30 + life.recovery.save_s) / 2
+    assert life.lost_s <= 30 / 2 + min(30, life.recovery.save_s)
 
 
 def test_saving_takes_the_bytes_over_the_storage() -> None:
@@ -145,15 +171,16 @@ def as_published(name: str, **changed: float) -> tuple[float, Life]:
 @pytest.mark.parametrize(
     ("name", "planned"),
     [
-        ("Meta RSC large jobs", 0.95),
-        ("Llama 3 405B run effective time", 0.94),
-        ("ByteRobust", 0.96),
+        ("Meta RSC large jobs", 1.0),
+        ("Llama 3 405B run effective time", 0.96),
+        ("ByteRobust", 0.98),
     ],
 )
 def test_published_effective_shares(name: str, planned: float) -> None:
     published, life = as_published(name)
     assert life.effective == pytest.approx(planned, abs=0.005)  # as docs/plan.md says
-    assert life.effective == pytest.approx(published, abs=0.06)
+    # Ours are saved behind the training; theirs, at least of RSC, were not.
+    assert life.effective == pytest.approx(published, abs=0.10)
     if name.startswith("Llama"):  # "more than 90 %", 54 days, 419 unexpected interruptions
         assert life.effective > 0.90
         assert life.interruptions == pytest.approx(419, rel=0.1)
@@ -163,6 +190,6 @@ def test_at_100_000_accelerators_we_are_known_to_be_too_hopeful() -> None:
     """Though how a start grows with nodes is taken from that very row."""
     published, life = as_published("FT-HSDP before")
     assert published == 0.44
-    assert life.effective == pytest.approx(0.64, abs=0.005)
+    assert life.effective == pytest.approx(0.67, abs=0.005)
     _, worse = as_published("FT-HSDP before", node_mtbf_s=86400 * 1000 / 6.5)  # RSC-1's rate
-    assert worse.effective == pytest.approx(0.53, abs=0.005)
+    assert worse.effective == pytest.approx(0.56, abs=0.005)

@@ -70,14 +70,16 @@ def predict(
     interval_s = _interval_s(run, step, cost)
     saves = max(1, ceil(steps / max(1, ceil(interval_s / step.step_s - 1e-9))))
     between_s = (work_s + evaluate_s) / saves
-    stretch_s = between_s + cost.save_s
-    struck, lost_s = _struck(stretch_s, cost.mtbf_s, run)
+    # A save is not begun before the last one is written.
+    stalls_s = (saves - 1) * max(cost.stall_s(step.step_s), cost.save_s - between_s)
+    struck, lost_s = _struck(between_s + stalls_s / saves, cost.mtbf_s, run)
+    lost_s += min(cost.save_s, between_s)  # the newest save is safe only now
     restarts = exp(_bounded(cost.restart_s / cost.mtbf_s, run))  # tries until one holds
     down_s = cost.mtbf_s * expm1(cost.restart_s / cost.mtbf_s)
 
     per_rank = {Cause(name): steps * seconds for name, seconds in step.causes.items()}
     per_rank |= {
-        Cause.CHECKPOINT: saves * cost.save_s,
+        Cause.CHECKPOINT: stalls_s + cost.save_s + _fast_s(run, step, steps, cost),
         Cause.EVALUATE: evaluate_s,
         Cause.STARTUP: cost.startup_s,
         Cause.DOWN: saves * struck * down_s,
@@ -106,8 +108,21 @@ def predict(
 def _interval_s(run: Run, step: StepTime, cost: Recovery) -> float:
     asked = run.guard.checkpoint
     if asked == "auto":
-        return policy.interval_s(cost.save_s, cost.mtbf_s)
+        takes_s = policy.cost_s(cost.stall_s(step.step_s), cost.save_s)
+        return policy.interval_s(takes_s, cost.mtbf_s)
     return asked.steps * step.step_s if asked.steps is not None else asked.seconds or 0.0
+
+
+def _fast_s(run: Run, step: StepTime, steps: int, cost: Recovery) -> float:
+    """What the copies in memory hold up, at the pace that the policy keeps to."""
+    asked, stall_s = run.guard.fast, cost.stall_s(step.step_s)
+    if asked == "never":
+        return 0.0
+    if asked == "auto":
+        every = policy.fast_steps(step.step_s, stall_s, cost.copy_s)
+    else:
+        every = asked.steps or max(1, int((asked.seconds or 0.0) / step.step_s))
+    return steps // every * stall_s
 
 
 def _evaluate(
@@ -147,7 +162,11 @@ def _bounded(x: float, run: Run) -> float:
 def derivation(run: Run, life: Life, step: StepTime) -> dict[str, tuple[str, ...]]:
     """How each number came about, by its name in a plan."""
     cost, asked = life.recovery, run.guard.checkpoint
-    how = "Young's interval from save_s and mtbf_s, bounded" if asked == "auto" else f'"{asked}"'
+    how = (
+        "Young's interval from what a save costs and mtbf_s, bounded"
+        if asked == "auto"
+        else f'"{asked}"'
+    )
     wall = (
         f"{life.wall_s:.5g} s = {life.steps} steps × {step.step_s:.4g} s + saves + evaluations + "
         "start-up + down + redo (see `ledger.seconds`)",
@@ -169,6 +188,7 @@ def derivation(run: Run, life: Life, step: StepTime) -> dict[str, tuple[str, ...
         "effective": (
             f"{life.effective:.4f} = 1 − (startup + checkpoint + down + redo) / total",
             *cost.notes["save_s"],
+            *cost.notes["copy_s"],
             *cost.notes["restart_s"],
         ),
         "useful": (f"{life.useful:.4f} = compute / total",),

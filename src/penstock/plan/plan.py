@@ -100,6 +100,7 @@ class Plan:
             "checkpoint_interval_s": life.interval_s,
             "checkpoint_bytes": cost.checkpoint_bytes,
             "save_s": cost.save_s,
+            "copy_s": cost.copy_s,
             "saves": life.saves,
             "startup_s": cost.startup_s,
             "restart_s": cost.restart_s,

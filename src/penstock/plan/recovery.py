@@ -19,8 +19,13 @@ STORAGE_SOURCE = "estimated, as BLOOM's chronicles"
 # What the storage of a very large cluster sustains in all: Tectonic behind Llama 3 (arXiv
 # 2407.21783) gives 2 TB/s.
 STORAGE_BYTES_PER_S = 2e12
-# What one rank of ours gathers, hashes and writes: 14.9 GB in 32 s on an H200 (docs/log.md).
-RANK_SAVE_BYTES_PER_S = 0.46e9
+# What one rank of ours copies, hashes and writes behind the training: 17.5 GB in 19 to 25 s on an
+# H200 (docs/log.md).
+RANK_SAVE_BYTES_PER_S = 0.8e9
+# What a rank copies of its state before it may change: from an H200 to pinned memory while the next
+# step runs (17.5 GB went unnoticed in one of 0.44 s, docs/log.md); on a CPU with everything waiting
+# (a plain copy of memory; estimated).
+COPY_BYTES_PER_S = {"cuda": 40e9, "cpu": 3e9}
 # Launch, imports, rendezvous, warm-up on one node, measured: 8 to 10 s on a CPU machine, 20 s and
 # more with CUDA (docs/log.md).
 STARTUP_S = {"cpu": 9.0, "cuda": 20.0}
@@ -36,10 +41,16 @@ class Recovery:
 
     mtbf_s: float  # of the whole run: one failure of any node stops it
     startup_s: float
-    save_s: float  # all ranks stand still; saves are synchronous
+    save_s: float  # until a save is safe; training goes on meanwhile
+    copy_s: float  # until what is saved may change
+    behind: bool  # the copy is made while the next step runs
     restart_s: float  # from the failure until steps go on
     checkpoint_bytes: float
     notes: dict[str, tuple[str, ...]]
+
+    def stall_s(self, step_s: float) -> float:
+        """How long a save holds the training up."""
+        return max(0.0, self.copy_s - step_s) if self.behind else self.copy_s
 
 
 def of(run: Run, job: Job) -> Recovery:
@@ -50,6 +61,9 @@ def of(run: Run, job: Job) -> Recovery:
     write_from = "given" if machine.write_bytes_per_s else STORAGE_SOURCE
     read_from = "given" if machine.read_bytes_per_s else STORAGE_SOURCE
     save_rate = min(nodes * write, job.layout.ranks * RANK_SAVE_BYTES_PER_S, STORAGE_BYTES_PER_S)
+    save_s = size / save_rate
+    kind = "cpu" if machine.kind == "cpu" else "cuda"
+    copy_s = size / job.layout.ranks / COPY_BYTES_PER_S[kind]
     load_s = size / min(nodes * read, STORAGE_BYTES_PER_S)
     startup = startup_s(machine, nodes)
     node_s, node_from = node_mtbf_s(machine)
@@ -59,10 +73,15 @@ def of(run: Run, job: Job) -> Recovery:
             f"{size:.4g} B = {CHECKPOINT_BYTES:g} B (weight, two moments) × trained parameters",
         ),
         "save_s": (
-            f"{size / save_rate:.3g} s = {size:.3g} B / {save_rate:.3g} B/s, the least of "
+            f"{save_s:.3g} s = {size:.3g} B / {save_rate:.3g} B/s, the least of "
             f"{nodes} nodes × {write:.3g} B/s ({write_from}), {job.layout.ranks} ranks × "
             f"{RANK_SAVE_BYTES_PER_S:.3g} B/s (measured on an H200) and {STORAGE_BYTES_PER_S:.3g} "
-            "B/s (Llama 3's storage); the step waits for it",
+            "B/s (Llama 3's storage); written while training goes on, but for the last one",
+        ),
+        "copy_s": (
+            f"{copy_s:.3g} s = {size:.3g} B / {job.layout.ranks} ranks / "
+            f"{COPY_BYTES_PER_S[kind]:.3g} B/s"
+            + (", while the next step runs" if kind == "cuda" else "; the step waits for it"),
         ),
         "startup_s": (
             f"{startup:.3g} s on {nodes} nodes: measured on one node, growing with nodes to the "
@@ -77,7 +96,7 @@ def of(run: Run, job: Job) -> Recovery:
             f"{node_s / nodes:.4g} s = {node_s:.4g} s of one node ({node_from}) / {nodes} nodes",
         ),
     }
-    return Recovery(node_s / nodes, startup, size / save_rate, restart, size, notes)
+    return Recovery(node_s / nodes, startup, save_s, copy_s, kind == "cuda", restart, size, notes)
 
 
 def nodes_of(job: Job) -> int:
