@@ -171,6 +171,7 @@ def test_a_real_run_says_that_it_finished(run_file: Callable[..., Path], server:
     assert process.returncode == 0, said
     (got,) = server.wait(1)
     assert (got["run"], got["event"], got["step"], got["steps"]) == ("hooked", "finish", 4, 4)
+    assert "\x1b" not in said.partition("Given")[0]  # no terminal: lines without codes
     assert "webhook: 1 sent to http://127.0.0.1/…" in said
     written = [p.read_text() for p in (file.parent / "runs/hooked").rglob("*.log")]
     assert "s3cr3t" not in said + "".join(written)

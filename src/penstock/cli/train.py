@@ -45,7 +45,7 @@ def train(
     from penstock.run.load import load
     from penstock.watch import outlets
     from penstock.watch.report import screen, summary
-    from penstock.watch.terminal import for_stdout
+    from penstock.watch.terminal import closed_at_the_end, for_stdout
 
     run = load(run_file, overrides or [])
     outlets.check(run)
@@ -54,13 +54,12 @@ def train(
 
     failed: RunFailed | None = None
     try:
-        folder = start(run, fork=fork, fresh=fresh, listener=display, began=BEGAN)
+        with closed_at_the_end([display]):
+            folder = start(run, fork=fork, fresh=fresh, listener=display, began=BEGAN)
     except RunFailed as error:  # told last, below where its time went
         failed, folder = error, RunFolder(run.folder.with_name(fork or run.name))
         if not folder.run_file.exists():  # nothing was started, so nothing can be told of it
             raise
-    finally:
-        display.close()
     if json:
         print_json(summary(folder))
     else:
@@ -74,7 +73,7 @@ def train(
 def _sweep(file: str, overrides: list[str], vary: list[str], fresh: bool, json: bool) -> None:
     from penstock.launch.vary import Ended, train_all, variants
     from penstock.watch import outlets
-    from penstock.watch.terminal import Terminal, for_stdout
+    from penstock.watch.terminal import Terminal, closed_at_the_end, for_stdout
     from penstock.watch.varied import table, varied
 
     every = variants(file, overrides, vary)
@@ -88,12 +87,13 @@ def _sweep(file: str, overrides: list[str], vary: list[str], fresh: bool, json: 
         return shown[-1]
 
     ended: list[Ended] = []
-    for end in train_all(every, display, fresh, BEGAN):
-        shown[-1].close()
-        if end.error:
-            said = f"{end.variant.run.name}: {end.error}"
-            shown[-1].console.print(said, markup=False, soft_wrap=True)
-        ended.append(end)
+    with closed_at_the_end(shown):
+        for end in train_all(every, display, fresh, BEGAN):
+            shown[-1].close()
+            if end.error:
+                said = f"{end.variant.run.name}: {end.error}"
+                shown[-1].console.print(said, markup=False, soft_wrap=True)
+            ended.append(end)
     found = varied(every, ended)
     if json:
         print_json(found)

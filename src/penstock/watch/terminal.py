@@ -1,16 +1,17 @@
 """A run in the terminal while it trains: a live screen, or plain lines where there is no screen."""
 
-import math
+import contextlib
+import signal
 import sys
+import threading
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
 from rich.live import Live
-from rich.progress_bar import ProgressBar
 from rich.status import Status
-from rich.table import Table
-from rich.text import Text
 
 from penstock.launch.listener import Listener
 from penstock.ledger.causes import Cause
@@ -19,28 +20,41 @@ from penstock.policy.straggler import Change
 from penstock.run.diff import describe
 from penstock.run.folder import RunFolder
 from penstock.watch.outlets import Elsewhere
+from penstock.watch.terminal_keys import Keyboard, in_foreground
+from penstock.watch.terminal_page import Page
+from penstock.watch.terminal_screen import Foot, Screen
 from penstock.watch.view import View
 from penstock.watch.words import dataset, loss, plural, size, spoken
 
 if TYPE_CHECKING:
     from penstock.launch.resume import How
 
-REFRESH_S = 0.5
+REFRESH_S = 1.0
 PLAIN_S = 10.0
-# Reading the journal may take at most this share of the time: the cores belong to the ranks.
-READ_SHARE = 0.02
+# Of a core, for reading the journal and drawing: the cores belong to the ranks.
+SHARE = 0.01
+NOTE_S = 8.0  # that the answer to a key stays
+LEAST = (40, 8)  # columns and lines of a terminal that a screen fits in
 
 
 class Terminal(Listener):
-    """Shows a launch on `console`; `screen` and `lines` differ only in how a reading is drawn."""
+    """Shows a launch on `console`: a screen with keys, or a line now and then."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.live: Live | None = None
+        self.live: Live | None = None  # the screen, from the first look on
+        self.keyboard = Keyboard()
+        self.keys = False
+        self.page: Page | None = None
         self.folder: RunFolder | None = None
+        self.view: View | None = None  # the last reading
         self.next_s = 0.0
+        self.size = console.size
         self.stage: Status | None = None  # what is done before the launch
         self.shown_step = -1
+        self.note, self.note_until = Foot(), 0.0
+        self.asking = self.helping = self.ending = False
+        self.said: list[tuple[str, str]] = []  # behind the screen, to be printed when it goes
         self.elsewhere = Elsewhere()
 
     def found(self, machine: str) -> None:
@@ -90,56 +104,186 @@ class Terminal(Listener):
             f"({Layout(**layout).ways}) → {folder.path}",
             markup=False,
         )
-        self.folder = folder
+        self.folder, self.page = folder, Page(folder)
         self.elsewhere.launching(folder, plan)
         self._end_stage()
-        if self.console.is_terminal:
-            self.live = Live(console=self.console, auto_refresh=False, transient=True)
-            self.live.start()
 
     def tick(self) -> None:
-        if self.folder is None or time.monotonic() < self.next_s:
+        if self.folder is None:
             return
-        began = time.monotonic()
-        view = View(self.folder)
+        try:
+            self._look(self.folder)
+        except BaseException:
+            self._leave()  # what is said of it is to be seen
+            raise
+
+    def _look(self, folder: RunFolder) -> None:
+        # Only now: whoever calls this hears signals, so the terminal is put back after one.
+        if self.live is None and self.view is None and has_room(self.console):
+            self.keys = self.keyboard.start()
+            self.live = Live(console=self.console, screen=True, auto_refresh=False)
+            self.live.start()
+        if self.live and (self._heard() or self.console.size != self.size):
+            self._draw()
+        if time.monotonic() < self.next_s:
+            return
+        began = time.thread_time()
+        view = self.view = View(folder)
         if self.live:
-            self.live.update(screen(view), refresh=True)
+            self._draw()
         elif view.step != self.shown_step and len(view.curve):
             self.console.print(line(view), markup=False)
             self.shown_step = view.step
         pause = REFRESH_S if self.live or not len(view.curve) else PLAIN_S
-        self.next_s = time.monotonic() + max(pause, (time.monotonic() - began) / READ_SHARE)
+        self.next_s = time.monotonic() + max(pause, (time.thread_time() - began) / SHARE)
+
+    def _draw(self) -> None:
+        if self.live and self.view:
+            self.size = self.console.size
+            self.live.update(Screen(self.view, self._foot()), refresh=True)
+
+    # Keys
+
+    def _heard(self) -> bool:
+        """Whether anything that is shown has changed."""
+        changed = 0 < self.note_until <= time.monotonic() and not self.asking
+        if changed:
+            self.note_until = 0.0
+        for key in self.keyboard.read().lower() if self.keys else "":
+            self._pressed(key)
+            changed = True
+        if self.page and self.page.look():
+            self._say(self.page.address or f"no page: {self.page.problem}", stays=True)
+            changed = True
+        return changed
+
+    def _pressed(self, key: str) -> None:
+        if self.folder is None or self.page is None:
+            return
+        if self.asking:
+            self.asking, self.note_until = False, 0.0
+            if key in "qy":
+                self._stop(self.folder)
+        elif key == "s":
+            self.folder.wish("save")
+            self._say("a checkpoint is saved after this step")
+        elif key == "q" and not self.ending:
+            self.asking = True
+            self._say("save and stop? y or q again: yes; any other key: no", "bold yellow")
+        elif key == "o" and self.page.address:
+            self._say(self.page.address, stays=True)
+        elif key == "o":
+            self.page.open()
+            self._say("the page is being opened …", stays=True)
+        elif key in "h?":
+            self.helping = not self.helping
+
+    def _stop(self, folder: RunFolder) -> None:
+        """As Ctrl-C does, once; a run whose Ctrl-C nobody hears is asked in its folder."""
+        folder.wish("stop")
+        signal.raise_signal(signal.SIGINT)
+
+    def _say(self, words: str, style: str = "cyan", stays: bool = False) -> None:
+        self.note = Foot(self.keys, words, style)
+        self.note_until = time.monotonic() + (10 * NOTE_S if stays else NOTE_S)
+
+    def _foot(self) -> Foot:
+        if self.asking or time.monotonic() < self.note_until:
+            return Foot(self.keys, self.note.note, self.note.style, self.helping)
+        if self.ending:
+            words = "stopping: saving first; Ctrl-C ends it at once"
+            return Foot(self.keys, words, "yellow", self.helping)
+        return Foot(self.keys, help=self.helping)
+
+    # The end, and what is said meanwhile
 
     def _end_stage(self) -> None:
         if self.stage:
             self.stage.stop()
             self.stage = None
 
+    def _leave(self) -> None:
+        """Puts the terminal back, and tells what was said behind the screen."""
+        live, self.live, self.keys = self.live, None, False
+        self.keyboard.stop()
+        if live:
+            with contextlib.suppress(OSError):  # the terminal itself may be gone
+                live.stop()
+        said, self.said = self.said, []
+        for words, style in said:
+            self.console.print(words, style=style, markup=False)
+
     def close(self) -> None:
         self._end_stage()
-        if self.live:
-            self.live.stop()
-            self.live = None
+        self._leave()
+        if self.page:
+            self.page.close()
         for words in self.elsewhere.ended():
-            self.told(words)
+            self._tell(words, "dim")
+
+    def _tell(self, words: str, style: str = "") -> None:
+        if self.live:
+            self.said.append((words, style))
+            self.next_s = 0.0  # the screen shows it too, as an event
+        else:
+            self.console.print(words, style=style, markup=False)
 
     def fault(self, rank: int, reason: str, action: str) -> None:
         after = "giving up" if action == "give_up" else action.replace("restart", "restarting", 1)
-        self.console.print(f"fault: rank {rank}: {reason}; {after}", style="red", markup=False)
+        self._tell(f"fault: rank {rank}: {reason}; {after}", "red")
 
     def told(self, words: str) -> None:
-        self.console.print(words, style="dim", markup=False)
+        self._tell(words, "dim")
+        if self.live:
+            self._say(words)
 
     def straggler(self, change: Change) -> None:
         words = f"takes {change.factor:.2f} times as long as the others for its own work"
         told = f"slow: rank {change.rank} {words}" if change.slow else f"rank {change.rank} is fine"
-        self.console.print(told, style="yellow" if change.slow else "", markup=False)
+        self._tell(told, "yellow" if change.slow else "")
 
     def over_budget(self, words: str) -> None:
-        self.console.print(f"{words} is reached: saving and stopping", style="yellow", markup=False)
+        self.ending = True
+        self._tell(f"{words} is reached: saving and stopping", "yellow")
 
     def stopping(self) -> None:
-        self.console.print("stopping: saving first; once more ends it at once", style="yellow")
+        self.ending, self.next_s = True, 0.0
+        if self.live is None:
+            self._tell("stopping: saving first; once more ends it at once", "yellow")
+
+
+@contextmanager
+def closed_at_the_end(displays: Sequence[Terminal]) -> Iterator[None]:
+    """The last display is closed, and the terminal put back, whatever ends the block.
+
+    The supervisor hears SIGTERM while ranks run; before and after, it is to end the block too.
+    """
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    main = threading.current_thread() is threading.main_thread()
+    deaf = main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if deaf:
+        signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        for display in displays[-1:]:
+            display.close()
+        if deaf:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def has_room(console: Console) -> bool:
+    """Whether a screen can be drawn: a terminal of some size, whose foreground is this process."""
+    if not console.is_terminal or console.is_dumb_terminal or console.options.ascii_only:
+        return False
+    try:
+        file = console.file.fileno()
+    except (OSError, ValueError):
+        return False
+    return in_foreground(file) and console.width >= LEAST[0] and console.height >= LEAST[1]
 
 
 def line(view: View) -> str:
@@ -163,39 +307,6 @@ def causes(view: View, most: int = 4) -> str:
     shares = {c: view.account.ledger.share(c) or 0.0 for c in Cause}
     largest = sorted(shares, key=lambda c: -shares[c])[:most]
     return " ".join(f"{c} {shares[c]:.0%}" for c in largest if shares[c] >= 0.005)
-
-
-def screen(view: View) -> RenderableType:
-    if not len(view.curve):
-        waited = spoken(view.account.wall_s)
-        return Text(f"starting the ranks … {waited}", style="dim")
-    left = f"{spoken(view.left_s)} left" if view.left_s is not None else ""
-    top = Table.grid(padding=(0, 2))
-    bar = ProgressBar(total=max(1, view.steps), completed=view.step, width=32)
-    top.add_row(
-        Text(view.folder.name, style="bold"), bar, f"step {view.step} of {view.steps}", left
-    )
-    numbers = Table.grid(padding=(0, 2))
-    validation = f"validation {loss(view.validation[-1][1])}" if view.validation else ""
-    numbers.add_row(
-        f"loss [bold]{loss(view.loss)}[/]",
-        sparkline(view),
-        validation,
-        f"{view.tokens_per_s or 0:,.0f} tokens/s",
-        f"{view.mfu:.0%} MFU" if view.mfu is not None else "",
-    )
-    damage = [Text(words, style="yellow") for words in skipped(view)]
-    return Group(top, numbers, *damage, Text(causes(view, most=6), style="dim"))
-
-
-def sparkline(view: View, width: int = 24) -> str:
-    """The loss since the beginning, in one line of blocks."""
-    points = [float(x) for x in view.curve["loss"] if math.isfinite(x)] or [0.0]
-    width = min(width, len(points))
-    picked = [points[i * len(points) // width] for i in range(width)]
-    low, high = min(picked), max(picked)
-    blocks = "▁▂▃▄▅▆▇█"
-    return "".join(blocks[round((x - low) / max(high - low, 1e-9) * 7)] for x in picked)
 
 
 def for_stdout(quiet: bool) -> Terminal:

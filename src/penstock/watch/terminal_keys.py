@@ -1,0 +1,90 @@
+"""Single keys from the terminal, which is put back as it was whatever happens.
+
+Only a process in the foreground that has a terminal as its input reads keys; Ctrl-C and its kin
+stay what they are.
+"""
+
+import atexit
+import contextlib
+import os
+import select
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Iterator
+from typing import Any
+
+
+class Keyboard:
+    def __init__(self, file: int | None = None) -> None:
+        self.file = _standard_input() if file is None else file
+        self._before: list[Any] | None = None
+
+    def start(self) -> bool:
+        """Whether keys can be read from now on."""
+        if self.file is None or not os.isatty(self.file) or not in_foreground(self.file):
+            return False
+        try:
+            self._before = termios.tcgetattr(self.file)
+            tty.setcbreak(self.file, termios.TCSANOW)
+        except termios.error:
+            self._before = None
+            return False
+        atexit.register(self.stop)
+        return True
+
+    def read(self) -> str:
+        """The keys that were pressed since; never waits. A terminal that is gone has no keys."""
+        pressed = b""
+        while self._before is not None and self.file is not None:
+            try:
+                if not in_foreground(self.file) or not select.select([self.file], [], [], 0)[0]:
+                    break
+                more = os.read(self.file, 64)
+            except (OSError, ValueError):
+                more = b""
+            if not more:
+                self.stop()
+                break
+            pressed += more
+        return _keys(pressed)
+
+    def stop(self) -> None:
+        """Puts the terminal back. May be called again, and from anywhere."""
+        before, self._before = self._before, None
+        if before is None or self.file is None:
+            return
+        atexit.unregister(self.stop)
+        with _unstopped(), contextlib.suppress(termios.error, OSError):
+            termios.tcsetattr(self.file, termios.TCSANOW, before)
+
+
+def in_foreground(file: int) -> bool:
+    """A job in the background is stopped by the system when it touches the terminal."""
+    try:
+        return os.tcgetpgrp(file) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def _standard_input() -> int | None:
+    try:
+        return sys.stdin.fileno()
+    except (AttributeError, OSError, ValueError):  # closed, or not a file
+        return None
+
+
+def _keys(pressed: bytes) -> str:
+    """Letters; an arrow or another key that sends several bytes is none."""
+    return "" if pressed.startswith(b"\x1b") else pressed.decode("ascii", "ignore")
+
+
+@contextlib.contextmanager
+def _unstopped() -> Iterator[None]:
+    """A process that was sent to the background may still put the terminal back."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
