@@ -8,9 +8,12 @@ machine, so whatever the ranks wrote finds an invocation too.
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.ledger.readers import Event, read_events
-from penstock.ledger.records import SUPERVISOR, JournalFile, journal_files
+from penstock.ledger.digest import Blocks
+from penstock.ledger.reader import Done, Reader, reader_of
+from penstock.ledger.readers import Event
+from penstock.ledger.records import JournalFile
 from penstock.ledger.steps import LeastExchange, Steps, read_columns
+from penstock.ledger.told import Told
 
 MOST_RANKS = 10**7  # a number beyond it in a damaged line is not a rank
 
@@ -41,14 +44,29 @@ class Attempt:
 
     number: int
     highest_before: int  # the highest step that an earlier attempt had finished on any rank
-    highest: int = -1  # the highest step that it finished itself
-    events: list[Event] = field(default_factory=list)
-    step_files: list[JournalFile] = field(default_factory=list)
+    told: dict[JournalFile, Told] = field(default_factory=dict)
+    done: Done = field(default_factory=lambda: Done({}, LeastExchange(), exact=True))
     losses: list[Loss] = field(default_factory=list)
-    least: LeastExchange = field(default_factory=LeastExchange)
     launched: float | None = None
-    first: float = float("inf")  # of all that it wrote
-    last: float = float("-inf")
+
+    @property
+    def highest(self) -> int:
+        """The highest step that it finished itself."""
+        return max((blocks.highest for blocks in self.done.blocks.values()), default=-1)
+
+    @property
+    def first(self) -> float:
+        """Of all that it wrote."""
+        firsts = [one.first for one in self._wrote()]
+        return min(firsts, default=float("inf"))
+
+    @property
+    def last(self) -> float:
+        lasts = [one.last for one in self._wrote()]
+        return max(lasts, default=float("-inf"))
+
+    def _wrote(self) -> list[Told | Blocks]:
+        return [*self.told.values(), *self.done.blocks.values()]
 
     @property
     def begin(self) -> float:
@@ -57,8 +75,9 @@ class Attempt:
 
     def ranges(self) -> list[range]:
         """The ranges of ranks that it wrote for."""
-        wrote = [e.ranks for e in self.events] + [file.ranks for file in self.step_files]
-        return wrote + [loss.ranks for loss in self.losses]
+        parts = [e.ranks for told in self.told.values() if told.parts for e in told.events]
+        wrote = [file.ranks for file in (*self.told, *self.done.blocks)]
+        return parts + wrote + [loss.ranks for loss in self.losses]
 
     def steps(self, file: JournalFile) -> Steps:
         """The steps of one of its files."""
@@ -107,10 +126,17 @@ class _Draft:
         return {*self.launched, *(f.attempt for f in self.faults if f.attempt is not None)}
 
 
-def read_history(folder: Path | str, now: float | None = None) -> History:
-    """What is in the journal; `now` ends the last invocation if it still runs."""
-    drafts = _drafts(read_events(Path(folder) / SUPERVISOR))
-    attempts = _attempts(folder, {number for draft in drafts for number in draft.mentioned()})
+def read_history(folder: Path | str, now: float | None = None, quick: bool = False) -> History:
+    """What is in the journal; `now` ends the last invocation if it still runs.
+
+    `quick`: steps that would take long to read are told by their rollups, for now.
+    """
+    reader = reader_of(folder)
+    with reader.lock:
+        files = reader.look()
+        drafts = _drafts(reader.supervisor())
+        mentioned = {number for draft in drafts for number in draft.mentioned()}
+        attempts = _attempts(reader, files, mentioned, quick)
     if not drafts:  # the supervisor's file is lost: what the ranks wrote is one invocation
         attempts = [attempt for attempt in attempts if attempt.first < float("inf")]
         drafts = [_Draft(min(attempt.first for attempt in attempts))] if attempts else []
@@ -170,43 +196,24 @@ def _loss(event: Event) -> Loss | None:
     return None
 
 
-def _attempts(folder: Path | str, mentioned: set[int]) -> list[Attempt]:
+def _attempts(
+    reader: Reader, files: list[JournalFile], mentioned: set[int], quick: bool
+) -> list[Attempt]:
     """All attempts in order: those that wrote, and those that died before they could."""
-    files: dict[int, list[JournalFile]] = {number: [] for number in mentioned}
-    for file in journal_files(folder):
-        files.setdefault(file.attempt, []).append(file)
+    of_attempts: dict[int, list[JournalFile]] = {number: [] for number in mentioned}
+    for file in files:
+        of_attempts.setdefault(file.attempt, []).append(file)
     attempts: list[Attempt] = []
     highest = -1
-    for number in sorted(files):
+    for number in sorted(of_attempts):
         attempt = Attempt(number, highest_before=highest)
-        for file in files[number]:
-            _take(attempt, file)
+        attempt.told = {f: reader.told(f) for f in of_attempts[number] if f.kind == "events"}
+        # Rollups repeat the steps, and curves say nothing about time.
+        steps = [file for file in of_attempts[number] if file.kind == "steps"]
+        attempt.done = reader.steps(number, steps, highest, quick)
         highest = max(highest, attempt.highest)
         attempts.append(attempt)
     return attempts
-
-
-def _take(attempt: Attempt, file: JournalFile) -> None:
-    """Adds one file to its attempt."""
-    if file.kind == "events":
-        events = read_events(file.path)
-        attempt.events += events
-        times = [t for event in events for t in (event.t, event.end) if t is not None]
-    elif file.kind == "steps":
-        steps = attempt.steps(file)
-        attempt.step_files.append(file)
-        attempt.least = attempt.least.taking(steps)
-        attempt.highest = max(attempt.highest, int(steps.number.max(initial=-1)))
-        times = [
-            float(t)
-            for column in (steps.start, steps.end)
-            if len(column)
-            for t in (column.min(), column.max())
-        ]
-    else:
-        return  # rollups repeat the steps, and curves say nothing about time
-    attempt.first = min([attempt.first, *times])
-    attempt.last = max([attempt.last, *times])
 
 
 def _owner(attempt: Attempt, drafts: list[_Draft]) -> _Draft:

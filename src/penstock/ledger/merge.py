@@ -8,6 +8,7 @@ a wait turn out to be a hang. The rules, for each invocation's window and each r
 - a rank that an attempt goes without: `down`
 - in a step: waiting for data, computing and pipeline bubbles as measured; of the time in
   collectives the least of any rank is `communicate` and the rest of one's own is `peer_wait`
+- what is inside computing: by the shares of the steps that were traced (`split.py`)
 - steps, evaluations and checkpoints that an earlier attempt had already passed: `redo`
 - from the last record of an attempt to its fault, the step that was lost: `redo`
 - of a rank that an attempt lost and went on without: the same, with `down` until it is back
@@ -20,23 +21,22 @@ outside are clipped, and `Account.clipped_s` says by how much.
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
 from penstock.ledger.causes import Cause
+from penstock.ledger.digested import Digested
 from penstock.ledger.history import Attempt, History, Invocation, read_history
 from penstock.ledger.ledger import Ledger, Provenance
-from penstock.ledger.readers import Event
 from penstock.ledger.records import JournalFile
+from penstock.ledger.split import Splits
 from penstock.ledger.steps import joined
 from penstock.ledger.timeline import Life, Stretch, Written, idle, lives
 
-Source = TypeVar("Source", Event, JournalFile)
 MEASURED = Provenance("measured", "the run's journal")
 
 
@@ -49,6 +49,7 @@ class Account:
     invocations: list[Invocation]
     last_step: int | None  # the highest step that was finished
     clipped_s: float  # rank-seconds of records that overlapped others or lay outside the window
+    exact: bool = True  # or a first answer from rollups, see `estimate.py`
 
     @property
     def wall_s(self) -> float:
@@ -84,12 +85,12 @@ def merge(folder: Path | str, now: float | None = None) -> Account:
     return account(read_history(folder, now))
 
 
-def account(history: History) -> Account:
-    """All of a run, rank by rank."""
+def account(history: History, found: Iterable[Line] | None = None) -> Account:
+    """All of a run, rank by rank; `found` are its lines when somebody has them already."""
     ranks = max((invocation.ranks for invocation, _ in history), default=0)
     seconds = np.zeros((ranks, len(Cause)))
     clipped_s = 0.0
-    for line in lines(history):
+    for line in lines(history) if found is None else found:
         seconds[line.ranks.start : line.ranks.stop] += line.upto(np.array([line.end]))
         clipped_s += sum(life.clipped_s for life in line.lives) * len(line.ranks)
     highest = max((a.highest for _, attempts in history for a in attempts), default=-1)
@@ -99,6 +100,7 @@ def account(history: History) -> Account:
         invocations=[invocation for invocation, _ in history],
         last_step=highest if highest >= 0 else None,
         clipped_s=clipped_s,
+        exact=all(a.done.exact for _, attempts in history for a in attempts),
     )
 
 
@@ -120,32 +122,37 @@ def lines(history: History) -> Iterator[Line]:
     for invocation, attempts in history:
         at, rest = invocation.start, Cause.STARTUP  # without any attempt, nothing ever came up
         for stretch, attempt in zip(stretches(invocation, attempts), attempts, strict=True):
-            for ranks, written in _groups(attempt, invocation.ranks):
-                yield Line(ranks, lives(stretch, written), stretch.end)
+            for ranks, found in _groups(attempt, stretch, invocation.ranks):
+                yield Line(ranks, found, stretch.end)
             at, rest = stretch.end, Cause.DOWN  # only a fault leaves time after the last attempt
         yield Line(range(invocation.ranks), [idle(at, invocation.end, rest)], invocation.end)
 
 
-def _groups(attempt: Attempt, ranks: int) -> Iterator[tuple[range, Written]]:
+def _groups(attempt: Attempt, stretch: Stretch, ranks: int) -> Iterator[tuple[range, list[Life]]]:
     """The ranks in groups that share everything they wrote, so that a group is booked once."""
     edges = {edge for r in attempt.ranges() for edge in (r.start, r.stop)}
     cuts = sorted({0, ranks, *edges})
-    events = _spread(attempt.events, cuts)
-    files = _spread(attempt.step_files, cuts)
-    read: list[JournalFile] | None = None
+    told, files = _spread(list(attempt.told), cuts), _spread(list(attempt.done.blocks), cuts)
+    splits = Splits.of(trace for one in attempt.told.values() for trace in one.traces)
     for i, (first, stop) in enumerate(pairwise(cuts)):
-        if files[i] != read:  # neighbours often share one file of a range of ranks
-            read, steps = files[i], joined([attempt.steps(file) for file in files[i]])
         lost = tuple(sorted(loss.t for loss in attempt.losses if first in loss.ranks))
-        yield (
-            range(first, stop),
-            Written(events[i], steps, attempt.least, attempt.highest_before, lost),
-        )
+        said, shares = [attempt.told[file] for file in told[i]], splits.shares(first)
+        if len(files[i]) == 1 and len(said) == 1 and not lost and not said[0].parts:
+            blocks = attempt.done.blocks[files[i][0]]
+            source = Digested(said[0], blocks, files[i][0].path, attempt.highest_before, shares)
+            if found := source.life(stretch, strict=attempt.done.exact):
+                yield range(first, stop), [found]
+                continue
+        events = [event for one in said for event in one.events if first in event.ranks]
+        steps = joined([attempt.steps(file) for file in files[i]])
+        least, before = attempt.done.least, attempt.highest_before
+        written = Written(events, steps, least, before, lost, shares)
+        yield range(first, stop), lives(stretch, written)
 
 
-def _spread(items: Sequence[Source], cuts: list[int]) -> defaultdict[int, list[Source]]:
-    """For each group of ranks between two cuts, the items that are about it."""
-    groups: defaultdict[int, list[Source]] = defaultdict(list)
+def _spread(items: Sequence[JournalFile], cuts: list[int]) -> defaultdict[int, list[JournalFile]]:
+    """For each group of ranks between two cuts, the files that are about it."""
+    groups: defaultdict[int, list[JournalFile]] = defaultdict(list)
     for item in items:
         for group in range(bisect_left(cuts, item.ranks.start), bisect_left(cuts, item.ranks.stop)):
             groups[group].append(item)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.ledger.records import SUPERVISOR, journal_files, parse_name, read_records
+from penstock.ledger.records import SUPERVISOR, JournalFile, journal_files, parse_name, read_records
 
 # Some 30,000 years: a number beyond it in a damaged file is not a time.
 LATEST_S = 1e12
@@ -43,13 +43,16 @@ def read_events(path: Path | str) -> list[Event]:
     A later invocation of the supervisor closes a torn line of the one before, so such a line can
     stand in the middle too.
     """
-    path = Path(path)
     try:
-        lines = path.read_bytes().split(b"\n")
+        return parse_lines(Path(path).read_bytes(), Path(path))
     except FileNotFoundError:
         return []
-    # What follows the last newline is empty or torn.
-    return [event for line in lines[:-1] if (event := _event(line, path))]
+
+
+def parse_lines(written: bytes, path: Path) -> list[Event]:
+    """The events in some lines of a file; what follows the last newline is empty or torn."""
+    file = parse_name(path)
+    return [event for line in written.split(b"\n")[:-1] if (event := _event(line, file))]
 
 
 def read_steps(path: Path | str) -> np.ndarray:
@@ -69,7 +72,7 @@ def next_attempt(folder: Path | str) -> int:
     return max((a for a in [*launches, *used] if a is not None), default=-1) + 1
 
 
-def _event(line: bytes, path: Path) -> Event | None:
+def _event(line: bytes, file: JournalFile | None) -> Event | None:
     try:
         payload = json.loads(line)
     except (ValueError, RecursionError):
@@ -83,7 +86,6 @@ def _event(line: bytes, path: Path) -> Event | None:
             return None
     if t is None or not isinstance(kind, str):
         return None
-    file = parse_name(path)
     ranks = _ranks(payload, file.ranks) if file else range(0)
     attempt = file.attempt if file else payload.get("attempt")
     return Event(t, kind, end, attempt if type(attempt) is int else None, ranks, payload)

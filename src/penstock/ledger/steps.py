@@ -34,12 +34,16 @@ class Steps:
         return Steps(*columns, inside, self.redo[chosen])
 
 
-@dataclass(frozen=True)
+@dataclass
 class LeastExchange:
-    """The least time that any rank spent in the collectives of a step, for steps in order."""
+    """The least time that any rank spent in the collectives of a step, for steps in order.
+
+    A step that is redone has no peers to wait for here.
+    """
 
     number: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     seconds: np.ndarray = field(default_factory=lambda: np.empty(0))
+    _summed: np.ndarray | None = None
 
     def at(self, number: np.ndarray, own: np.ndarray) -> np.ndarray:
         """The least for each of these steps; one's `own` for a step that was not taken in.
@@ -53,18 +57,38 @@ class LeastExchange:
         least[known] = np.minimum(own[known], self.seconds[place[known]])
         return least
 
-    def taking(self, steps: Steps) -> "LeastExchange":
-        """With the steps of one more file. A step that is redone has no peers to wait for here."""
-        number, seconds = steps.number[~steps.redo], steps.inside["exchange"][~steps.redo]
-        if np.array_equal(number, self.number):
-            return LeastExchange(number, np.minimum(seconds, self.seconds))
+    @property
+    def summed(self) -> np.ndarray:
+        """The seconds of all steps before each of them, and of all."""
+        if self._summed is None:
+            self._summed = np.concatenate([[0.0], np.cumsum(self.seconds)])
+        return self._summed
+
+    def take(self, number: np.ndarray, seconds: np.ndarray) -> None:
+        """Some steps of one more rank, each number once and in order."""
+        if not len(number):
+            return
+        self._summed = None
+        place = int(np.searchsorted(self.number, number[0]))
+        there = self.number[place : place + len(number)]
+        if not np.array_equal(there, number[: len(there)]):
+            self._mix(number, seconds)
+            return
+        # The ordinary case: all ranks do the same steps, and the first to be read adds new ones.
+        known = self.seconds[place : place + len(there)]
+        np.minimum(known, seconds[: len(there)], out=known)
+        if len(there) < len(number):
+            self.number = np.concatenate([self.number, number[len(there) :]])
+            self.seconds = np.concatenate([self.seconds, seconds[len(there) :]])
+
+    def _mix(self, number: np.ndarray, seconds: np.ndarray) -> None:
         every = np.union1d(number, self.number)
         least = np.full(len(every), np.inf)
         # Neither side has a number twice, so plain indexing reaches each entry once.
         for some, theirs in ((self.number, self.seconds), (number, seconds)):
             place = np.searchsorted(every, some)
             least[place] = np.minimum(least[place], theirs)
-        return LeastExchange(every, least)
+        self.number, self.seconds = every, least
 
 
 def read_columns(path: Path, highest_before: int) -> Steps:
@@ -74,18 +98,14 @@ def read_columns(path: Path, highest_before: int) -> Steps:
     (`highest_before`), or when this attempt had: a rollback goes on in the same process.
     """
     records = read_steps(path)
-    start, total = records["start"], _doubles(records["total"])
-    # After a crash of the machine a file may end in garbage; NaN compares false.
-    sane = (np.abs(start) <= LATEST_S) & (total >= 0) & (total <= LATEST_S)
-    if not sane.all():
-        records, start, total = records[sane], start[sane], total[sane]
+    records = records[sane_ones(records)]
     number = records["step"].astype(np.int64)
     before = np.concatenate([[highest_before], number[:-1]])[: len(number)]
     return Steps(
         number,
-        start,
-        total,
-        {name: _positive(records[name]) for name in INSIDE},
+        records["start"],
+        doubles(records["total"]),
+        {name: positive(records[name]) for name in INSIDE},
         redo=number <= np.maximum.accumulate(before),
     )
 
@@ -103,12 +123,19 @@ def joined(parts: list[Steps]) -> Steps:
     )
 
 
-def _doubles(seconds: np.ndarray) -> np.ndarray:
+def sane_ones(records: np.ndarray) -> np.ndarray:
+    """After a crash of the machine a file may end in garbage; NaN compares false."""
+    total = doubles(records["total"])
+    found: np.ndarray = (np.abs(records["start"]) <= LATEST_S) & (total >= 0) & (total <= LATEST_S)
+    return found
+
+
+def doubles(seconds: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore"):  # garbage may be a signalling NaN
         return seconds.astype(np.float64)
 
 
-def _positive(seconds: np.ndarray) -> np.ndarray:
+def positive(seconds: np.ndarray) -> np.ndarray:
     """Doubles of zero or more; what is not a number of seconds explains nothing."""
-    wide = _doubles(seconds)
+    wide = doubles(seconds)
     return np.where((wide > 0) & (wide <= LATEST_S), wide, 0.0)

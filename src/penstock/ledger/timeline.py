@@ -21,6 +21,7 @@ from penstock.ledger.steps import LeastExchange, Steps
 SPANS = {
     "evaluate": Cause.EVALUATE,
     "checkpoint": Cause.CHECKPOINT,
+    "held": Cause.CHECKPOINT,
     "lost": Cause.REDO,
     "regroup": Cause.DOWN,
     "rollback": Cause.DOWN,
@@ -128,22 +129,22 @@ def _life(stretch: Stretch, written: Written) -> Life:
         return idle(stretch.start, stretch.end, stretch.absent)
     ready = _within(stretch, _ready(written))
     written = written.after_warm_up(ready)
-    fit = _fit(*_intervals(written), ready, stretch.end)
+    fitted = fit(*_intervals(written), ready, stretch.end)
     # A fault loses the step it fell into. A rank that said `end` is taking itself down, which is
     # the other half of start-up; of any other time after the last record nobody has said a word.
-    ended = fit.last if stretch.faulted else max(fit.last, _within(stretch, _ended(written)))
-    spans = _spans(written, fit, stretch.waiting)
+    ended = fitted.last if stretch.faulted else max(fitted.last, _within(stretch, _ended(written)))
+    spans = _spans(written, fitted, stretch.waiting)
     return Life(
         stretch.start,
         ready,
-        fit.last,
+        fitted.last,
         ended,
         stretch.end,
         stretch.waiting,
         Cause.REDO if stretch.faulted else Cause.STARTUP,
         spans,
-        _work(written, fit, spans),
-        fit.clipped_s,
+        _work(written, fitted, spans),
+        fitted.clipped_s,
     )
 
 
@@ -191,7 +192,7 @@ class Fit:
         return self.order[(first <= self.order) & (self.order < stop)]
 
 
-def _fit(starts: np.ndarray, ends: np.ndarray, low: float, high: float) -> Fit:
+def fit(starts: np.ndarray, ends: np.ndarray, low: float, high: float) -> Fit:
     """The records inside [low, high]."""
     order = np.argsort(starts, kind="stable")
     first, last = starts[order], ends[order]

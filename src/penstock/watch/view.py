@@ -9,8 +9,8 @@ import numpy as np
 from penstock.catalog import accelerators
 from penstock.guard.published import newest
 from penstock.ledger.history import History, read_history
-from penstock.ledger.merge import Account, account
-from penstock.ledger.over_time import OverTime, over_time
+from penstock.ledger.merge import Account, Line, account, lines
+from penstock.ledger.over_time import OverTime, done, over_time
 from penstock.ledger.readers import Event, read_curve, read_events, read_steps
 from penstock.ledger.records import SUPERVISOR, journal_files
 from penstock.meter.clock import now
@@ -26,6 +26,7 @@ class View:
     """One reading of a run; make a new one to see what has changed."""
 
     folder: RunFolder
+    quick: bool = False  # may answer by rollups (`account.exact` says so) until all is read
 
     @cached_property
     def run(self) -> Run:
@@ -65,15 +66,23 @@ class View:
     @cached_property
     def history(self) -> History:
         """What the journal says, before anything is made of it."""
-        return read_history(self.folder.journal, now() if self.running else None)
+        return read_history(self.folder.journal, now() if self.running else None, self.quick)
+
+    @cached_property
+    def _lines(self) -> list[Line]:
+        return list(lines(self.history))
 
     @cached_property
     def account(self) -> Account:
-        return account(self.history)
+        return account(self.history, self._lines)
 
     def over_time(self, bins: int = 240, ranks: range | None = None) -> OverTime:
         """Where the time of all ranks, or of some, went from the first start to the last end."""
-        return over_time(self.history, bins, ranks)
+        return over_time(self.history, bins, ranks, self._lines)
+
+    def done(self, t: np.ndarray, ranks: range | None = None) -> np.ndarray:
+        """Rank-seconds by cause before these moments: [moments, causes]."""
+        return done(self._lines, t, ranks)
 
     @cached_property
     def curve(self) -> np.ndarray:

@@ -1,0 +1,123 @@
+"""A journal that is looked at again and again: only its new bytes are read.
+
+What was made of a journal is kept in this process, by folder, and never written anywhere. A journal
+too long to be read at once gives a first answer from its rollups, and the exact one some looks
+later.
+"""
+
+import os
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.ledger.digest import Blocks, Digest, Replaced
+from penstock.ledger.estimate import estimate
+from penstock.ledger.readers import Event
+from penstock.ledger.records import SUPERVISOR, JournalFile, parse_name
+from penstock.ledger.steps import LeastExchange
+from penstock.ledger.told import EventFile, Told
+
+MOST_FOLDERS = 32
+AT_ONCE_BYTES = 64 << 20  # of steps: some tenths of a second
+QUICK_S = 0.4  # of reading steps, in a look that must not take long
+
+
+@dataclass
+class _Steps:
+    """What was made of the steps of an attempt."""
+
+    highest_before: int
+    least: LeastExchange = field(default_factory=LeastExchange)
+    digests: dict[str, Digest] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Done:
+    """The steps of an attempt's files; by rollups alone, peers' waiting is an estimate."""
+
+    blocks: dict[JournalFile, Blocks]
+    least: LeastExchange
+    exact: bool
+
+
+class Reader:
+    """One journal. Use it under its lock."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lock = threading.RLock()
+        self._named: dict[str, JournalFile | None] = {}
+        self._stats: dict[str, os.stat_result] = {}
+        self._events: dict[str, EventFile] = {}
+        self._steps: dict[int, _Steps] = {}
+
+    def look(self) -> list[JournalFile]:
+        """The ranks' files that are there now, by attempt, then rank."""
+        try:
+            with os.scandir(self.folder) as entries:
+                self._stats = {entry.name: entry.stat() for entry in entries if entry.is_file()}
+        except FileNotFoundError:
+            self._stats = {}
+        for name in self._stats.keys() - self._named.keys():
+            self._named[name] = parse_name(self.folder / name)
+        found = [file for name in self._stats if (file := self._named[name])]
+        return sorted(found, key=lambda f: (f.attempt, f.ranks.start, f.ranks.stop, f.kind))
+
+    def supervisor(self) -> list[Event]:
+        return self._told(SUPERVISOR).events if SUPERVISOR in self._stats else []
+
+    def told(self, file: JournalFile) -> Told:
+        return self._told(file.path.name)
+
+    def _told(self, name: str) -> Told:
+        if name not in self._events:
+            self._events[name] = EventFile(self.folder / name)
+        return self._events[name].read(self._stats[name])
+
+    def steps(self, attempt: int, files: list[JournalFile], before: int, quick: bool) -> Done:
+        """Of these files of an attempt; `before` is the highest step of the earlier ones."""
+        made = self._steps.get(attempt)
+        if made is None or made.highest_before != before:
+            made = self._steps[attempt] = _Steps(before)
+        until = time.monotonic() + QUICK_S if quick else float("inf")
+        try:
+            exact = self._read(made, files, until)
+        except Replaced:
+            del self._steps[attempt]
+            return self.steps(attempt, files, before, quick)
+        if exact:
+            found = [made.digests[file.path.name].blocks(made.least) for file in files]
+        else:
+            found = estimate([file.path for file in files], before)
+        return Done(dict(zip(files, found, strict=True)), made.least, exact)
+
+    def _read(self, made: _Steps, files: list[JournalFile], until: float) -> bool:
+        """All that is new, or as much as there is time for."""
+        for file in files:
+            if file.path.name not in made.digests:
+                made.digests[file.path.name] = Digest(file, made.highest_before)
+        pairs = [(made.digests[f.path.name], self._stats[f.path.name]) for f in files]
+        if sum(digest.tail.unread(stat) for digest, stat in pairs) <= AT_ONCE_BYTES:
+            until = float("inf")
+        for digest, stat in pairs:
+            if time.monotonic() > until:
+                return False
+            digest.read(stat, made.least)
+        return True
+
+
+_readers: OrderedDict[Path, Reader] = OrderedDict()
+_lock = threading.Lock()
+
+
+def reader_of(folder: Path | str) -> Reader:
+    """The one that has read this journal before, or a new one."""
+    where = Path(folder).absolute()
+    with _lock:
+        reader = _readers.setdefault(where, Reader(where))
+        _readers.move_to_end(where)
+        if len(_readers) > MOST_FOLDERS:
+            _readers.popitem(last=False)
+        return reader

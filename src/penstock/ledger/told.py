@@ -1,0 +1,70 @@
+"""The lines of one `.events` file, kept up to date from its new bytes alone."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from penstock.ledger.readers import Event, parse_lines
+from penstock.ledger.records import parse_name
+from penstock.ledger.tail import Tail
+
+
+@dataclass(frozen=True)
+class Told:
+    """The lines that were there at one moment, and what a ledger asks of them."""
+
+    events: list[Event] = field(default_factory=list)
+    first: float = float("inf")
+    last: float = float("-inf")
+    ready: float = float("inf")  # the first
+    ended: float = float("-inf")  # the last
+    parts: bool = False  # some are about a part of the file's ranks
+    spans: dict[str, np.ndarray] = field(default_factory=dict)  # by kind: start, end, step or -1
+    traces: list[Event] = field(default_factory=list)
+
+    def having(self, events: list[Event], ranks: range) -> "Told":
+        """With some more lines of a file of these ranks."""
+        spans: dict[str, list[tuple[float, float, int]]] = {}
+        for event in events:
+            if event.end is not None:
+                step = event.whole("step")
+                row = (event.t, event.end, -1 if step is None else step)
+                spans.setdefault(event.kind, []).append(row)
+        tables = {kind: np.array(rows, np.float64) for kind, rows in spans.items()}
+        for kind, rows in self.spans.items():
+            tables[kind] = np.concatenate([rows, tables[kind]]) if kind in tables else rows
+        times = [t for event in events for t in (event.t, event.end) if t is not None]
+        ready = next((e.t for e in events if e.kind == "ready"), float("inf"))
+        return Told(
+            self.events + events,
+            min([self.first, *times]),
+            max([self.last, *times]),
+            self.ready if self.ready < float("inf") else ready,
+            max([self.ended, *(e.t for e in events if e.kind == "end")]),
+            self.parts or any(event.ranks != ranks for event in events),
+            tables,
+            self.traces + [event for event in events if event.kind == "trace"],
+        )
+
+
+class EventFile:
+    """One file; what `read` has given stays as it is."""
+
+    def __init__(self, path: Path) -> None:
+        self._tail = Tail(path)
+        file = parse_name(path)
+        self._ranks = file.ranks if file else range(0)
+        self._told = Told()
+
+    def read(self, stat: os.stat_result) -> Told:
+        anew, found = self._tail.more(stat)
+        # What follows the last newline is torn, or not yet written.
+        whole = found[: found.rfind(b"\n") + 1]
+        self._tail.take(found, len(whole))
+        if anew:
+            self._told = Told()
+        if whole:
+            self._told = self._told.having(parse_lines(whole, self._tail.path), self._ranks)
+        return self._told
