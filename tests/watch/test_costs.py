@@ -238,3 +238,15 @@ def test_any_rates_give_all_or_nothing(
     assert (found.usd is None) == (hour is None and kwh is None)
     assert (found.gco2e is None) == (carbon is None)
     assert (found.usd_to_go is None) == (found.usd is None)
+
+
+def test_energy_goes_by_the_same_pue(tmp_path: Path) -> None:
+    """Also of two runs on one machine that stand in two places, in one process."""
+    for name, pue in (("a", 1.5), ("b", 1.1)):
+        (tmp_path / name).mkdir()
+        view = run_of(tmp_path / name, Rates(pue=Factor(pue, "given")))
+        energy = energy_of(view)
+        assert energy is not None
+        assert energy.facility_j is not None
+        assert energy.facility_j.joules == pytest.approx(pue * energy.node_j.joules)
+        assert energy.facility_j.joules / J_PER_KWH == pytest.approx(costs_of(view).kwh)

@@ -17,6 +17,8 @@ from penstock.plan import power
 from penstock.plan.cluster import here_file, machine_for
 from penstock.plan.machine import Machine, of_catalog
 from penstock.plan.outcome import Band
+from penstock.watch.rates import rates_of
+from penstock.watch.rates import rates_of
 from penstock.watch.view import View
 
 # Of a cloud server, for one hardware thread at rest and at work: AWS's fleet by SPECpower (Cloud
@@ -49,10 +51,10 @@ def model_of(view: View, nodes: list[NodeEnergy]) -> Model | None:
     """None for an accelerator of which not even the TDP is known."""
     machine = _machine(view)
     model = _cpu(view, nodes) if view.plan.get("device", "cpu") == "cpu" else _gpu(machine, nodes)
-    if model is None or machine is None or machine.pue is None:
+    pue = rates_of(view).pue  # the one that costs go by
+    if model is None or pue is None:
         return model
-    source = machine.sources.get("pue", "given")
-    return replace(model, pue=machine.pue, notes=(*model.notes, f"PUE {machine.pue:g} ({source})"))
+    return replace(model, pue=pue.value, notes=(*model.notes, f"PUE {pue.value:g} ({pue.source})"))
 
 
 def _gpu(machine: Machine | None, nodes: list[NodeEnergy]) -> Model | None:
