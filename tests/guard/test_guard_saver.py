@@ -4,7 +4,7 @@ import random
 import shutil
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -361,6 +361,40 @@ def test_a_full_disk_stops_nobody_and_leaves_nothing_behind(tmp_path: Path) -> N
     assert (told["step"], told["tier"]) == (2, "disk")
     assert holds(training.found(), 2)
     assert not list(training.disk.root.glob(".writing-*"))
+
+
+class Tight(Disk):
+    """A disk with room for so many checkpoints and no more."""
+
+    room: ClassVar[int] = 3
+
+    def put(self, step: int, name: str, source: Path | bytes) -> None:
+        if len(self.steps()) >= self.room:
+            raise OSError(28, "No space left on device")
+        super().put(step, name, source)
+
+
+@pytest.mark.parametrize("room", [3, 2])
+def test_a_disk_with_room_for_what_is_there_gives_up_its_oldest(tmp_path: Path, room: int) -> None:
+    disk = type("Room", (Tight,), {"room": room})(tmp_path / "checkpoints")
+    training = Training(tmp_path, places=[disk]).prepare()
+    for step in range(1, 6):
+        training.save(step, durable=True)
+        assert training.saver.failed == ""
+        assert training.saver.durable_step == step
+    assert disk.steps() == [5, 4, 3][:room]
+    dropped = [told["step"] for told in training.told.of("checkpoint_dropped")]
+    assert dropped == list(range(1, 6 - room))
+    assert not training.told.of("save_failed")
+
+
+def test_the_last_checkpoint_is_never_given_up(tmp_path: Path) -> None:
+    disk = type("Room", (Tight,), {"room": 1})(tmp_path / "checkpoints")
+    training = Training(tmp_path, places=[disk]).prepare()
+    training.save(1, durable=True)
+    training.save(2, durable=True)
+    assert disk.steps() == [1]
+    assert "No space left" in training.saver.failed
 
 
 def test_a_second_place_gets_it_when_the_first_cannot(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ checkpoint is published by all or not at all.
 """
 
 import contextlib
+import errno
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,6 +17,7 @@ from penstock.guard.places import Place
 from penstock.guard.published import Files, entry_of, manifest_of
 
 T = TypeVar("T")
+FULL = os.strerror(errno.ENOSPC)
 
 
 @dataclass(frozen=True)
@@ -28,9 +31,30 @@ class Durable:
     keep: int
     world: Behind
     beside: Callable[[str, int], None]  # tells a drill where the writer is
+    dropped: list[int] = field(default_factory=list)  # by rank 0, to make room
 
     def write(self, place: Place, source: Path) -> str:
-        """Where it is published; empty if it was there already. Raises OSError on all ranks."""
+        """Where it is published; empty if it was there already. Raises OSError on all ranks.
+
+        A disk with room for no more than are there gives up its oldest: a newer one is worth more.
+        """
+        while True:
+            try:
+                return self._try(place, source)
+            except OSError as error:
+                if FULL not in str(error) or not self._together(lambda: self._drop(place))[0]:
+                    raise
+
+    def _drop(self, place: Place) -> bool:
+        """Whether there is more room now. The newest stays, whatever happens."""
+        steps = place.steps() if self._first and place.tier == "disk" else []
+        if len(steps) < 2:
+            return False
+        place.delete(steps[-1])
+        self.dropped.append(steps[-1])
+        return True
+
+    def _try(self, place: Place, source: Path) -> str:
         try:
             if self._together(lambda: self._begin(place))[0]:
                 return ""

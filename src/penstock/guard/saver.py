@@ -308,6 +308,9 @@ class Saver:
                     size = sum(self._drawing.index.files.values())
                     about = {"step": save.step, "tier": place.tier, "path": where, "bytes": size}
                     self._tell("saved", **about, seconds=now() - began)
+                for step in durable.dropped:
+                    self._tell("checkpoint_dropped", step=step, why="the disk is full")
+                durable.dropped.clear()
                 self.durable_step = save.step
             except OSError as error:  # of this place, and known to all ranks
                 bad = str(error)
