@@ -41,6 +41,7 @@ def meter(
     upto: float = END_S,
     closed: bool = True,
     scale: float = 1.0,
+    limit_w: float = 700.0,
 ) -> None:
     """Every device idle for 6 s and then busy, in spans of 2 s."""
     journal = EnergyJournal(written.folder.journal, node, devices)
@@ -53,7 +54,7 @@ def meter(
             scale * 2.0 * (IDLE_W if end <= 6 else BUSY_W),
             Counted.COUNTER,
             watts=BUSY_W,
-            limit_w=700.0,
+            limit_w=limit_w,
         )
         for end in range(2, int(upto) + 1, 2)
         for i in range(len(devices))
@@ -133,8 +134,13 @@ def test_an_unknown_device_with_a_meter_has(tmp_path: Path):
     meter(written, gpus(2))
     found = energy(written)
     assert found.accelerator_j.source == "measured"
-    assert found.host_j.joules == 0.0
-    assert any("the rest of the machines is not known" in note for note in found.notes)
+    assert 200 * END_S < found.host_j.joules < 2000 * END_S, "by the limit that the devices tell"
+    meter(written, [Device("GPU-y", "Strange 9000", "gpu")], limit_w=float("nan"), node="b")
+    for file in written.folder.journal.glob("node-a.*"):
+        file.unlink()
+    silent = energy(written)
+    assert silent.host_j.joules == 0.0
+    assert any("the rest of the machines is not known" in note for note in silent.notes)
 
 
 def test_a_killed_supervisor_leaves_a_gap_that_is_filled_and_said(tmp_path: Path):

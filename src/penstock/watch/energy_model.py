@@ -18,7 +18,6 @@ from penstock.plan.cluster import here_file, machine_for
 from penstock.plan.machine import Machine, of_catalog
 from penstock.plan.outcome import Band
 from penstock.watch.rates import rates_of
-from penstock.watch.rates import rates_of
 from penstock.watch.view import View
 
 # Of a cloud server, for one hardware thread at rest and at work: AWS's fleet by SPECpower (Cloud
@@ -48,16 +47,38 @@ class Model:
 
 
 def model_of(view: View, nodes: list[NodeEnergy]) -> Model | None:
-    """None for an accelerator of which not even the TDP is known."""
-    machine = _machine(view)
-    model = _cpu(view, nodes) if view.plan.get("device", "cpu") == "cpu" else _gpu(machine, nodes)
+    """None for an accelerator of which neither the TDP nor the limit is known."""
+    cpu = view.plan.get("device", "cpu") == "cpu"
+    model = _cpu(view, nodes) if cpu else _gpu(_machine(view) or _by_limit(nodes))
     pue = rates_of(view).pue  # the one that costs go by
     if model is None or pue is None:
         return model
     return replace(model, pue=pue.value, notes=(*model.notes, f"PUE {pue.value:g} ({pue.source})"))
 
 
-def _gpu(machine: Machine | None, nodes: list[NodeEnergy]) -> Model | None:
+def _by_limit(nodes: list[NodeEnergy]) -> Machine | None:
+    """Devices that the catalog does not know, by the power limit that they tell."""
+    limits = [float(watts) for node in nodes for watts in node.records["limit_w"][-1:]]
+    known = [watts for watts in limits if 0 < watts < 1e5]
+    if not known:
+        return None
+    gpus = [sum(d.kind == "gpu" for d in node.devices.values()) for node in nodes]
+    return Machine(
+        name="metered",
+        accelerator="",
+        kind="cuda",
+        per_node=max(1, *gpus),
+        nodes=len(nodes),
+        memory_bytes=0,
+        memory_bytes_per_s=0.0,
+        peak_flops={},
+        matmul_flops={},
+        tiers=(),
+        tdp_w=sum(known) / len(known),
+    )
+
+
+def _gpu(machine: Machine | None) -> Model | None:
     if machine is None or machine.tdp_w is None:
         return None
     usual = power.Shares().of(machine.tdp_w)
