@@ -5,7 +5,7 @@ VENV := .venv
 PEERS := .peers
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow test-s3 drill drill-campaigns drill-live drill-spot bench-data bench-plan bench-train fit-plan lint format wheel clean
+.PHONY: train test test-slow test-s3 drill drill-campaigns drill-live drill-spot bench-data bench-plan bench-train bench-power fit-plan lint format wheel clean
 
 train: $(VENV)/.core
 	@$(BIN)/penstock train examples/stdlib.toml
@@ -62,6 +62,10 @@ bench-data: $(VENV)/.dev $(PEERS)/.made
 PEER_SOURCES ?= .carry/peers
 bench-train:
 	@PYTHONPATH=src:.carry:$$PYTHONPATH $(PYTHON) benchmarks/train_speed.py --peers $(PEER_SOURCES) $(BENCH)
+
+# What one GPU draws under four loads, and whether its counter and its sampled power agree: a minute.
+bench-power:
+	@PYTHONPATH=src:.carry:$$PYTHONPATH $(PYTHON) benchmarks/power.py $(BENCH)
 
 # Fits the planner's constants to the measured runs in benchmarks/facts, and without each source.
 fit-plan: $(VENV)/.dev

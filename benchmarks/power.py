@@ -39,14 +39,17 @@ class Watcher:
 
     def __post_init__(self) -> None:
         self.seen: list[tuple[float, Reading]] = []
+        self.spent_s: list[float] = []  # by a reading
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
     def _work(self) -> None:
         while not self._stop.wait(SAMPLE_S):
+            began = time.perf_counter()
             (reading,) = self.meter.read()
             self.seen.append((time.perf_counter(), reading))
+            self.spent_s.append(time.perf_counter() - began)
 
     def stop(self) -> None:
         self._stop.set()
@@ -163,7 +166,10 @@ def main() -> None:
     counted_j = seen[-1][1].joules - seen[0][1].joules
     fine, coarse = (integral(seen, every) / counted_j - 1 for every in (SAMPLE_S, EVERY_S))
     seconds = seen[-1][0] - seen[0][0]
-    print(f"counter   {counted_j:.0f} J in {seconds:.1f} s, {len(seen)} readings")
+    each_ms = 1e3 * statistics.median(watcher.spent_s)
+    print(
+        f"counter   {counted_j:.0f} J in {seconds:.1f} s, {len(seen)} readings of {each_ms:.2f} ms"
+    )
     print(
         f"sampled power over it: {fine:+.2%} every {SAMPLE_S:g} s, {coarse:+.2%} every {EVERY_S:g}"
     )
