@@ -13,7 +13,8 @@ from pathlib import Path
 
 from penstock.errors import PenstockError
 from penstock.run.folder import RunFolder, every
-from penstock.watch.snapshot import UNREADABLE, Section, brief, snapshot
+from penstock.watch.snapshot import UNREADABLE, brief, snapshot
+from penstock.watch.supplies import Section
 from penstock.watch.view import View
 
 PAUSE_S = 1.0

@@ -11,25 +11,23 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.guard.kept import look
 from penstock.ledger.causes import Cause
 from penstock.ledger.readers import read_steps
 from penstock.ledger.records import journal_files
-from penstock.meter.clock import now
 from penstock.plan.layout import Layout
 from penstock.run.save import to_table
 from penstock.run.secret import shown
 from penstock.watch.health import health
 from penstock.watch.held import held
 from penstock.watch.story import phases, troubles
+from penstock.watch.supplies import Section, checkpoints, data, energy
 from penstock.watch.thinned import extremes, last_of_each, means, short, starts
 from penstock.watch.told import told
 from penstock.watch.view import View
-from penstock.watch.words import dataset, finite, plural, size, spoken
+from penstock.watch.words import dataset, finite, size
 
-Section = dict[str, Any]
+FEW_RANKS = 8  # that have room for where the time of each went
 BINS = 240  # of the stacked areas
-MOST_KEPT = 8  # checkpoints in the list
 # What a half-written or damaged run folder makes of a reader.
 UNREADABLE = (PenstockError, OSError, ValueError, KeyError, TypeError, IndexError)
 
@@ -197,7 +195,9 @@ def where(view: View) -> Section:
 def ranks(view: View) -> Section:
     """A letter for each, and what it spends its time with, in whole per cent."""
     by_rank = view.account.by_rank[: max(1, view.account.ranks)]
+    few = by_rank if len(by_rank) <= FEW_RANKS else []
     return health(view).to_json() | {
+        "causes": [[_per_cent(one.share(cause)) for cause in Cause] for one in few],
         "compute": [_per_cent(one.useful) for one in by_rank],
         "waits": [_per_cent(one.share(Cause.PEER_WAIT)) for one in by_rank],
     }
@@ -219,50 +219,6 @@ def story(view: View) -> Section:
         "invocations": phases(view, found),
         "troubles": [vars(trouble) for trouble in found[-200:]],
         "saves": saves[-400:],
-    }
-
-
-def checkpoints(view: View) -> Section:
-    """What there is to go back to. Another place is not asked: what was told of it is shown."""
-    saved = [e for e in view.events if e.kind == "saved"]
-    found, _ = look(view.folder, elsewhere=False)
-    kept = [
-        {
-            "step": one.step,
-            "tier": one.tier,
-            "bytes": one.bytes,
-            "t": None if one.age_s is None else round(now() - one.age_s),
-            "state": one.state,
-            "good": one.state == "whole",
-            "path": one.shelf.where,
-        }
-        for one in found
-    ]
-    for event in saved[::-1]:
-        if event.payload.get("tier") == "remote" and len(kept) < MOST_KEPT:
-            about = {name: event.payload.get(name) for name in ("step", "tier", "bytes", "path")}
-            kept.append({**about, "t": round(event.t), "state": "saved", "good": True})
-    kept.sort(key=lambda one: -int(str(one["step"])))
-    held_up_s = view.account.ledger.seconds[Cause.CHECKPOINT] / max(1, view.account.ranks)
-    return {
-        "kept": kept[:MOST_KEPT],
-        "saved": len(saved),
-        "says": f"saved {plural(len(saved), 'time')}; steps were held up for {spoken(held_up_s)}",
-    }
-
-
-def data(view: View) -> Section:
-    """What the run reads, how full its buffer is, and what the accelerators waited for it."""
-    feed = next((e for e in reversed(view.events) if e.kind == "feed"), None)
-    seconds = view.account.ledger.seconds[Cause.DATA_WAIT]
-    return {
-        "dataset": dataset(view.plan["dataset"]) if "dataset" in view.plan else None,
-        "samples": view.plan.get("samples"),
-        "feed": feed.payload | {"t": feed.t} if feed else None,
-        "tokens": int(view.curve["tokens"][-1]) if len(view.curve) else 0,
-        "waited_s": seconds / max(1, view.account.ranks),
-        "waited": view.account.ledger.share(Cause.DATA_WAIT),
-        "skipped": len(view.skipped),
     }
 
 
@@ -296,6 +252,7 @@ SECTIONS: dict[str, Callable[[View], Section]] = {
     "story": story,
     "checkpoints": checkpoints,
     "data": data,
+    "energy": energy,
     "events": events,
     "fields": fields,
 }

@@ -114,7 +114,7 @@ def _words(event: Event) -> str | None:
         case "asked_to_stop":
             return f"asked to stop ({said.get('signal')})"
         case "trace":
-            return f"step {said.get('step')} traced: {said.get('file')}"
+            return f"step {said.get('step')} traced; Perfetto opens what is under traces/"
     about = {k: v for k, v in said.items() if k != "attempt"}
     text = f"{event.kind.replace('_', ' ')} {json.dumps(about, default=str) if about else ''}"
     return text.strip()[:400]

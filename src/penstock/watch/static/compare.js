@@ -14,6 +14,8 @@ const ROWS = [
   ["effective", (h) => percent(h.effective), (h) => h.effective],
   ["wall-clock", (h) => spoken(h.wall_s)],
   ["tokens", (h) => compact(h.tokens)],
+  ["cost", (h) => (h.usd === null || h.usd === undefined ? "–" : `$${h.usd.toFixed(2)}`)],
+  ["energy", (h) => (h.kwh === null || h.kwh === undefined ? "–" : `${Number(h.kwh.toPrecision(3))} kWh`)],
   ["faults", (h) => whole(h.faults)],
   ["ranks", (h) => whole(h.ranks)],
   ["machine", (h) => h.machine ?? "–"],
@@ -63,7 +65,7 @@ export class Compare {
     const curve = (section, name) => [section?.step ?? [], smooth(section?.[name] ?? [])];
     this.loss.show(joined(all.map((one) => curve(one.curve, "loss"))));
     this.speed.show(joined(all.map((one) => curve(one.speed, "tokens_per_s"))));
-    this.compare(all.map((one) => one.headline ?? {}));
+    this.compare(all.map((one) => ({ ...one.headline, ...one.energy?.costs })));
     this.differ(all.map((one) => one.fields?.values ?? {}));
   }
 
@@ -86,9 +88,9 @@ export class Compare {
 
   differ(values) {
     const names = [...new Set(values.flatMap((one) => Object.keys(one)))].sort();
-    const differing = names.filter((name) => name !== "name" && new Set(values.map((one) => one[name])).size > 1);
+    const differing = names.filter((name) => name !== "name" && name !== "dir" && new Set(values.map((one) => one[name])).size > 1);
     if (!differing.length) return put(this.fields, el("p", { class: "none" }, "Their run files say the same."));
-    put(this.fields, el("table", {}, el("tbody", {}, differing.map((name) =>
-      el("tr", {}, el("td", { class: "dim" }, name), values.map((one) => el("td", { class: "n" }, one[name] ?? "–")))))));
+    put(this.fields, el("table", {}, el("thead", {}, el("tr", {}, el("th", {}, ""), this.runs.map((run) => el("th", { class: "n" }, run)))), el("tbody", {}, differing.map((name) =>
+      el("tr", {}, el("td", { class: "dim" }, name), values.map((one) => el("td", { class: "n" }, (one[name] ?? "–").replace(/^"(.*)"$/, "$1"))))))));
   }
 }

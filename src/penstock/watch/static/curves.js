@@ -146,7 +146,9 @@ export class Where {
     this.totals = where.edges.slice(1).map((_, i) => this.seconds.reduce((sum, one) => sum + one[i], 0));
     const stacked = order.map((_, n) => this.totals.map((total, i) => total > 0
       ? this.seconds.slice(n).reduce((sum, one) => sum + one[i], 0) / total : null));
-    put(this.tools, el("div", { class: "legend" }, [...this.causes].reverse().map((cause) =>
+    const whole = this.totals.reduce((sum, one) => sum + one, 0);
+    const seen = this.causes.filter((_, n) => this.seconds[n].reduce((sum, one) => sum + one, 0) > 0.0005 * whole);
+    put(this.tools, el("div", { class: "legend" }, seen.reverse().map((cause) =>
       el("span", {}, el("i", { style: { background: `var(--${cause})` } }), cause))));
     const changed = before !== this.causes.join();
     this.chart.show([where.edges, ...stacked.map((one) => [...one, one[one.length - 1] ?? null])]);

@@ -19,12 +19,13 @@ export function svg(tag, about = {}, ...children) {
   return made;
 }
 
-// Only what differs touches the page: selections and scroll positions stay.
+// New contents; what was scrolled or unfolded stays so.
 export function put(host, ...children) {
-  const inner = host.firstElementChild;
-  const scrolled = inner ? inner.scrollTop : 0;
+  const scrolled = [...host.children].map((one) => one.scrollTop);
+  const open = [...host.querySelectorAll("details")].map((one) => one.open);
   host.replaceChildren(...children.flat().filter((c) => c !== null && c !== undefined && c !== false));
-  if (scrolled && host.firstElementChild) host.firstElementChild.scrollTop = scrolled;
+  [...host.children].forEach((one, i) => { if (scrolled[i]) one.scrollTop = scrolled[i]; });
+  host.querySelectorAll("details").forEach((one, i) => { if (open[i]) one.open = true; });
 }
 
 export function color(name) {

@@ -3,6 +3,8 @@ import { el, put, whole } from "./dom.js";
 
 const STATES = { f: "fine", s: "slow", d: "down", u: "starting", e: "ended", n: "not started" };
 const WORST = "dusnfe"; // what a cell of several ranks shows
+const CAUSES = ["compute", "communicate", "bubble", "peer_wait", "data_wait", "checkpoint", "evaluate", "startup",
+  "down", "redo", "unexplained"];
 const MOST_CELLS = 2048;
 
 export class Ranks {
@@ -11,7 +13,7 @@ export class Ranks {
     this.grid = el("div", { class: "ranks" });
     this.told = el("div", { class: "told" });
     this.cells = [];
-    this.grid.addEventListener("pointerover", (event) => this.tell(event.target.dataset.rank));
+    this.grid.addEventListener("pointerover", (event) => this.tell(event.target.closest(".rank")?.dataset.rank));
     this.grid.addEventListener("pointerleave", () => this.tell(undefined));
     put(host, this.grid, this.told);
   }
@@ -32,7 +34,7 @@ export class Ranks {
     this.grid.dataset.size = cells <= 8 ? "xl" : cells <= 64 ? "l" : cells <= 320 ? "m" : "s";
     this.cells = Array.from({ length: cells }, (_, n) =>
       el("div", { class: "rank", "data-rank": n }, cells <= 8 ? `rank ${n}` : cells <= 64 ? String(n * this.each) : "",
-        cells <= 8 && el("small")));
+        cells <= 8 && [el("small"), el("div", { class: "strip" })]));
     this.grid.replaceChildren(...this.cells);
   }
 
@@ -43,8 +45,12 @@ export class Ranks {
     if (cell.dataset.state !== state) cell.dataset.state = state;
     if (this.each === 1 && this.ranks.fell?.[n]) cell.dataset.fell = "";
     else delete cell.dataset.fell;
-    const more = cell.firstElementChild;
-    if (more) more.textContent = state === "fine" || state === "slow" ? `computes ${this.ranks.compute[n] ?? 0} %` : state;
+    if (!cell.firstElementChild) return;
+    const [more, strip] = cell.children;
+    const working = state === "fine" || state === "slow";
+    more.textContent = `${state}${working ? `, computes ${this.ranks.compute[n] ?? 0} %` : ""}`;
+    strip.replaceChildren(...(this.ranks.causes[n] ?? []).map((share, i) => [CAUSES[i], share]).filter((one) => one[1])
+      .map(([cause, share]) => el("i", { title: `${cause} ${share} %`, style: { background: `var(--${cause})`, width: `${share}%` } })));
   }
 
   tell(over) {

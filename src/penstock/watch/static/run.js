@@ -3,6 +3,7 @@ import { Loss, Speed, Where } from "./curves.js";
 import { bytes, clock, compact, el, facts, lossy, percent, put, signed, spoken, table, whole } from "./dom.js";
 import { pill } from "./list.js";
 import { Ranks } from "./ranks.js";
+import { spending, spendingFigure } from "./spending.js";
 import { Timeline } from "./timeline.js";
 
 export class RunPage {
@@ -43,7 +44,8 @@ export class RunPage {
     };
     this.draws = {
       plan: (section) => this.plan(section), data: (section) => this.data(section),
-      checkpoints: (section) => this.checkpoints(section), events: (section) => this.events(section),
+      checkpoints: (section) => this.checkpoints(section), energy: (section) => spending(this.cards.energy, section),
+      advice: (section) => this.advice(section), events: (section) => this.events(section),
     };
     document.getElementById("trail").textContent = key;
   }
@@ -94,7 +96,7 @@ export class RunPage {
       figure("MFU", h.mfu === null ? "–" : percent(h.mfu), "", h.mfu === null ? "no published peak" : "of the published peak"),
       left,
       figure("useful", percent(h.useful), "", `effective ${percent(h.effective)}`),
-      energy?.figure ? figure(energy.figure.name, energy.figure.value, energy.figure.unit, energy.figure.more) : null,
+      energy && !energy.problem && spendingFigure(energy, figure),
       el("div", { class: "progress" }, el("i", { style: { width: `${100 * share}%` } })));
     document.title = running ? `${percent(share, 0)} · ${lossy(h.loss)} · ${h.name}` : `${status} · ${h.name}`;
   }
@@ -124,6 +126,12 @@ export class RunPage {
     put(this.cards.plan.body, el("div", { class: "bars" }, cells));
   }
 
+  advice(advice) {
+    const { body, made } = this.cards.advice;
+    made.hidden = !advice.list.length;
+    put(body, el("ol", { class: "advice" }, advice.list.map((one) => el("li", {}, one.words))));
+  }
+
   data(data) {
     const feed = data.feed;
     const full = feed && feed.capacity ? Math.min(1, feed.ready / feed.capacity) : null;
@@ -134,8 +142,8 @@ export class RunPage {
         ["dataset", data.dataset ?? "–"],
         data.samples && ["samples", whole(data.samples)],
         ["trained on", `${compact(data.tokens)} tokens`],
-        feed?.tokens_per_s && ["read", `${compact(feed.tokens_per_s)} tokens/s`],
-        feed?.bytes_per_s && ["read", `${bytes(feed.bytes_per_s)}/s`],
+        feed?.tokens_per_s && ["reads now", `${compact(feed.tokens_per_s)} tokens/s`],
+        feed?.could_tokens_per_s && ["could read", `${compact(feed.could_tokens_per_s)} tokens/s`],
         ["waited for data", `${spoken(data.waited_s)} a rank, ${percent(data.waited)}`],
         ["damaged blocks", data.skipped ? whole(data.skipped) : "none"],
       ]));
