@@ -7,12 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import made_plans as made
+from penstock.catalog import accelerators
 from penstock.catalog import power as metered
 from penstock.ledger.causes import Cause
 from penstock.ledger.ledger import Ledger
 from penstock.plan import constants, power
 from penstock.plan.power import Shares, cooling_class
 from penstock.plan.power_fit import fit
+from penstock.plan.power_host import BOARD, CARDS, DESKTOP, FANS_LEFT, Host, host_of
 
 
 def test_the_constants_are_the_fit_of_the_metered_rows() -> None:
@@ -54,7 +56,7 @@ def made_run(node_w: float, busy: float, cooling: str) -> metered.MeteredRun:
 @given(
     st.floats(50, 2000),
     st.integers(1, 16),
-    st.sampled_from(list(power.FANS)),
+    st.sampled_from(list(FANS_LEFT)),
     st.floats(0, 1),
     st.floats(0, 1),
 )
@@ -72,6 +74,23 @@ def test_a_node_draws_more_the_more_there_is_of_anything(
     assert power.node(chip, count, cooling, supplies=1.0).busy_w < node.busy_w
     air, liquid, bath = (power.node(chip, count, c).at(one) for c in ("air", "liquid", "immersion"))
     assert air > liquid > bath
+
+
+def test_hosts_by_the_machine_that_an_accelerator_is_sold_in() -> None:
+    kinds = {n: host_of(accelerators.find(n)) for n in ("H200", "MI300X", "L40S", "RTX 4090")}
+    assert kinds == {"H200": BOARD, "MI300X": BOARD, "L40S": CARDS, "RTX 4090": DESKTOP}
+    assert host_of(None) is BOARD
+    assert BOARD.total_w(8) == 1500
+    # One accelerator of a board is a part of a node that others have the rest of.
+    assert BOARD.total_w(1) == 1500 / 8
+    # A desktop at work, as its owner reads it on the plug.
+    chip = Shares().of(450.0)
+    assert 550 < power.node(chip, 1, "air", host=DESKTOP).busy_w < 700
+
+
+@given(st.sampled_from([BOARD, CARDS, DESKTOP]), st.integers(1, 32))
+def test_more_accelerators_need_more_of_a_host(host: Host, count: int) -> None:
+    assert host.total_w(count + 1) > host.total_w(count) > host.processors_w(count) > 0
 
 
 @pytest.mark.parametrize(

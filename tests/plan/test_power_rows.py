@@ -119,6 +119,11 @@ def test_fewer_accelerators_than_nodes_are_those_of_one_node(tmp_path: Path) -> 
     assert (found.per_node, found.nodes) == (8, 64)
 
 
+def test_a_count_before_the_name_is_that_of_a_node(tmp_path: Path) -> None:
+    found = config(tmp_path, drop=("gpus",), gpu="4x H100 SXM", nodes="2")
+    assert (found.accelerator.name, found.per_node, found.nodes) == ("H100 SXM5", 4, 2)
+
+
 def test_a_row_that_cannot_be_used_says_why(tmp_path: Path) -> None:
     found = rows(
         tmp_path, {"gpu": "Abacus"}, {"gpu": ""}, {"mean_node_w": "N/A"}, {"gpu": "TPU v5e"}, {}

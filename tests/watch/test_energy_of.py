@@ -11,6 +11,7 @@ from fake_meter import gpus
 from penstock.ledger.causes import Cause
 from penstock.ledger.energy import Counted, Device, EnergyJournal, Span
 from penstock.plan import power
+from penstock.plan.power_host import BOARD
 from penstock.watch.energy import energy_of
 from penstock.watch.energy_amounts import Energy
 from penstock.watch.view import View
@@ -190,7 +191,7 @@ def test_cpus_beside_gpus_are_the_host(tmp_path: Path):
     one, two = energy(plain), energy(metered)
     assert one.accelerator_j == two.accelerator_j
     cpu_j = 600 + 40 * BUSY_W
-    modelled_j = END_S * power.SOCKET_W / power.SUPPLIES
+    modelled_j = END_S * BOARD.processors_w(2) / power.SUPPLIES
     assert two.host_j.joules - one.host_j.joules == pytest.approx(
         cpu_j / power.SUPPLIES - modelled_j
     )

@@ -51,7 +51,7 @@ class Constants:
 # that published both (SimuMax v1.2, B200), 3 to 9 %.
 FRAGMENTATION = 0.05
 # Power: shares of the TDP at work and while waiting, by `power_fit` from metered 8 × H100 nodes of
-# MLPerf Training v4.0. The meter does not tell host from accelerator; `power.host_w` splits them.
+# MLPerf Training v4.0. The meter does not tell host from accelerator; `power_host` splits them.
 BUSY_SHARE = 0.943
 WAIT_SHARE = 0.312
 

@@ -16,30 +16,21 @@ from penstock.ledger.ledger import Ledger, Provenance
 from penstock.plan.constants import BUSY_SHARE, WAIT_SHARE
 from penstock.plan.machine import Machine
 from penstock.plan.outcome import STEP_CAUSES, Band, StepTime
+from penstock.plan.power_host import BOARD, Host, host_of
 
 # Nothing running: an immersed 8 × H100 node at rest is at 2,230 W (MLPerf v4.0 logs, before and
 # after runs); with the host below, 80 of 700 W for each accelerator.
 IDLE_SHARE = 0.11
-# Behind the supplies, while training: a processor with its memory and disks, and for each
-# accelerator its network card and its part of the NVLink switches. 1.5 kW with eight (estimated).
-# An H100 alone is then at 550 W when three quarters busy; OLMo's development runs measured 542 to
-# 546 W on theirs (arXiv 2503.05804).
-SOCKET_W = 350.0
-BESIDE_W = 100.0
-ONE_SOCKET_UP_TO = 2  # accelerators
 # Supplies of the Titanium class at half load; MLPerf submitters state 0.94 to 0.98.
 SUPPLIES = 0.96
-# Fans, of the node's draw at full load: they follow temperatures, so a short stall leaves them on.
-# An air-cooled 8 × H100 node reaches 8.48 kW under gpu-burn (arXiv 2412.08602), an immersed one
-# 7.2 kW in training. Cold plates leave memory and cards to fans: about a fifth.
-FANS = {"air": 0.15, "liquid": 0.03, "immersion": 0.0}
 # How people write it; the first that fits.
 COOLING = {
     "immersion": r"immers|two-phase|2-phase",
     "liquid": r"liquid|water|cold.?plate|\bdlc\b|\bd2c\b|\bdtc\b|direct.to.chip|neptune",
     "air": r"\bair|\bfans?\b|rdhx|rear.?door",
 }
-FANS_AT_REST = 0.5  # of what they take at work
+# Fans follow temperatures: a short stall leaves them on. At rest, of what they take at work.
+FANS_AT_REST = 0.5
 # Switches per accelerator of a cluster of several nodes: 59.6 kW for 512 GPUs, as the submitter of
 # the 64-node MLPerf run estimated from ratings. An upper estimate.
 NETWORK_W = 116.0
@@ -89,21 +80,19 @@ def cooling_class(words: str) -> str | None:
     return next((kind for kind, spelt in COOLING.items() if re.search(spelt, text)), None)
 
 
-def host_w(accelerators: int) -> float:
-    """The rest of a node behind its supplies, without fans."""
-    sockets = 1 if accelerators <= ONE_SOCKET_UP_TO else 2
-    return sockets * SOCKET_W + accelerators * BESIDE_W
-
-
 def node(
-    chip: Levels, accelerators: int, cooling: str = "air", supplies: float = SUPPLIES
+    chip: Levels,
+    accelerators: int,
+    cooling: str = "air",
+    supplies: float = SUPPLIES,
+    host: Host = BOARD,
 ) -> Levels:
     """A node of which nothing is known but its accelerators and how it is cooled."""
 
     def plug(chip_w: float) -> float:
-        return (host_w(accelerators) + accelerators * chip_w) / supplies
+        return (host.total_w(accelerators) + accelerators * chip_w) / supplies
 
-    fans_w = FANS[cooling] * plug(chip.busy_w)
+    fans_w = host.fans_share(cooling) * plug(chip.busy_w)
     return Levels(
         plug(chip.rest_w) + FANS_AT_REST * fans_w,
         plug(chip.wait_w) + fans_w,
@@ -144,11 +133,13 @@ def _node(machine: Machine, tdp_w: float, cooling: str) -> tuple[Levels, tuple[s
     )
     count, given = machine.per_node, machine.host_w
     if given is None:
-        host = (
-            f"host: {host_w(count):.0f} W a node behind supplies of {SUPPLIES:.0%}, fans "
-            f"{FANS[cooling]:.0%} of the full draw ({cooling}; estimated)"
+        host = host_of(machine.fact)
+        beside = (
+            f"host ({host.kind}): {host.total_w(count):.0f} W a node behind supplies of "
+            f"{SUPPLIES:.0%}, fans {host.fans_share(cooling):.0%} of the full draw ({cooling}; "
+            "estimated)"
         )
-        return node(chip, count, cooling), (words, host)
+        return node(chip, count, cooling, host=host), (words, beside)
     # A host that somebody measured has its fans and what the supplies lose in it.
     rest, wait, busy = (count * w + given for w in (chip.rest_w, chip.wait_w, chip.busy_w))
     return Levels(rest, wait, busy), (words, f"host: {given:.0f} W a node (given)")

@@ -15,6 +15,7 @@ from penstock.errors import PenstockError
 from penstock.plan import power, power_rows, scores
 from penstock.plan.power_busy import busy
 from penstock.plan.power_fit import fit, others
+from penstock.plan.power_host import host_of
 from penstock.plan.power_rows import Config, MeteredRow
 from penstock.plan.scores import Pair, score
 
@@ -110,7 +111,8 @@ def predict(config: Config, table: Sequence[Config] = ()) -> tuple[float, float,
     known = others(config, metered.all())
     share = busy(config, known, table)
     chip = fit(known).of(config.tdp_w)
-    node = power.node(chip, config.per_node, config.cooling, config.supplies)
+    host = host_of(config.accelerator)
+    node = power.node(chip, config.per_node, config.cooling, config.supplies, host)
     watts = node.at(share.share)
     own = config.accelerator.name == FITTED_ON and config.per_node == 8
     parts = [

@@ -11,6 +11,7 @@ from penstock.catalog.power import MeteredRun
 from penstock.plan import power
 from penstock.plan.power import Shares
 from penstock.plan.power_busy import benchmark_of
+from penstock.plan.power_host import BOARD
 from penstock.plan.power_rows import Config
 
 
@@ -43,7 +44,7 @@ def _terms(run: MeteredRun) -> tuple[float, float, float]:
     tdp_w = accelerators.find(run.accelerator).tdp_w
     assert tdp_w
     each = run.accelerators // run.nodes
-    fans = power.FANS[power.cooling_class(run.cooling) or "air"]
+    fans = BOARD.fans_share(power.cooling_class(run.cooling) or "air")
     chips = each * tdp_w / power.SUPPLIES / run.node_w
-    host = power.host_w(each) / power.SUPPLIES * (1 + fans) / run.node_w
+    host = BOARD.total_w(each) / power.SUPPLIES * (1 + fans) / run.node_w
     return chips * (1 - run.busy), chips * (run.busy + fans), 1 - host

@@ -122,6 +122,9 @@ def _config(cells: Mapping[str, str]) -> Config:
     gpu = cells.get("gpu", "")
     if not gpu:
         raise Skip("gpu is blank")
+    if counted := re.match(r"(\d+)\s*[x×]\s*(?=\D)", gpu):  # "8x H100"
+        gpu = gpu[counted.end() :]
+        cells = {"gpus_per_node": counted[1], **{k: v for k, v in cells.items() if v}}
     chip = accelerators.find(accelerator_named(gpu))
     capped = re.search(r"(\d+)\s*W\b", gpu)
     tdp_w = number(cells, "power_limit_w") or (float(capped[1]) if capped else chip.tdp_w)

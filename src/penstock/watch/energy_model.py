@@ -17,6 +17,7 @@ from penstock.plan import power
 from penstock.plan.cluster import here_file, machine_for
 from penstock.plan.machine import Machine, of_catalog
 from penstock.plan.outcome import Band
+from penstock.plan.power_host import host_of
 from penstock.watch.rates import rates_of
 from penstock.watch.view import View
 
@@ -92,7 +93,8 @@ def _gpu(machine: Machine | None) -> Model | None:
         words = f"the rest of a node: {machine.host_w:g} W (given)"
         return Model(_by_cause(chip), beside, power.BAND, notes=(note, words))
     cooling = power.cooling_class(machine.cooling) or "air"
-    whole = power.node(chip, count, cooling)
+    host = host_of(machine.fact)
+    whole = power.node(chip, count, cooling, host=host)
     at_plug = [
         (node_w - count * chip_w / power.SUPPLIES) / count + network_w
         for node_w, chip_w in (
@@ -101,7 +103,6 @@ def _gpu(machine: Machine | None) -> Model | None:
             (whole.busy_w, chip.busy_w),
         )
     ]
-    sockets = power.host_w(count) - count * power.BESIDE_W
     words = (
         f"the rest of a node of {count}: about {count * at_plug[2]:.0f} W at work, {cooling}, and "
         f"{1 - power.SUPPLIES:.0%} lost in supplies (estimated)"
@@ -110,7 +111,7 @@ def _gpu(machine: Machine | None) -> Model | None:
         _by_cause(chip),
         _by_cause(power.Levels(*at_plug)),
         power.BAND,
-        sockets / power.SUPPLIES / count,
+        host.processors_w(count) / power.SUPPLIES / count,
         1 / power.SUPPLIES - 1,
         notes=(note, words),
     )

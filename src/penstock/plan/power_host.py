@@ -1,0 +1,55 @@
+"""What stands around accelerators and draws power too: processors, cards, switches, fans.
+
+Three kinds of machine, by the accelerator that is sold in them. All of it is estimated; eight
+accelerators on a board are what the metered nodes have, and there the sum is checked.
+"""
+
+from dataclasses import dataclass
+
+from penstock.catalog.accelerators import Accelerator
+
+# What is left of an air-cooled node's fans. Cold plates leave memory and cards to them.
+FANS_LEFT = {"air": 1.0, "liquid": 0.2, "immersion": 0.0}
+
+
+@dataclass(frozen=True)
+class Host:
+    """Watts behind the supplies while training."""
+
+    kind: str
+    socket_w: float  # a processor with its memory and disks
+    beside_w: float  # for each accelerator: network card, part of the switches
+    one_socket_up_to: int  # accelerators
+    fans: float  # in air, of the node's draw at full load
+    whole: int = 1  # accelerators that never come in fewer: a run on less has its part
+
+    def processors_w(self, accelerators: int) -> float:
+        sockets = 1 if accelerators <= self.one_socket_up_to else 2
+        if accelerators < self.whole:
+            return self.processors_w(2 * self.whole) * accelerators / (2 * self.whole)
+        return sockets * self.socket_w
+
+    def total_w(self, accelerators: int) -> float:
+        """Without fans."""
+        return self.processors_w(accelerators) + accelerators * self.beside_w
+
+    def fans_share(self, cooling: str) -> float:
+        return self.fans * FANS_LEFT[cooling]
+
+
+# On a board with its switches, by four or eight: 1.5 kW with eight. Fans: an air-cooled 8 × H100
+# node reaches 8.48 kW under gpu-burn (arXiv 2412.08602), an immersed one 7.2 kW in training. With
+# it an H100 alone is at 550 W when three quarters busy; OLMo's development runs measured 542 to
+# 546 W on theirs (arXiv 2503.05804).
+BOARD = Host("board", 300.0, 112.5, one_socket_up_to=0, fans=0.15, whole=4)
+CARDS = Host("server of cards", 300.0, 40.0, one_socket_up_to=2, fans=0.15)
+DESKTOP = Host("desktop", 120.0, 15.0, one_socket_up_to=8, fans=0.04)
+
+
+def host_of(chip: Accelerator | None) -> Host:
+    """The machine that an accelerator is usually sold in."""
+    if chip is None:
+        return BOARD
+    if chip.name.startswith("RTX"):
+        return DESKTOP
+    return BOARD if chip.domain > 2 else CARDS
