@@ -67,6 +67,10 @@ bench-train:
 bench-power:
 	@PYTHONPATH=src:.carry:$$PYTHONPATH $(PYTHON) benchmarks/power.py $(BENCH)
 
+# What clocks, journal and traces cost a step, on the GPU if there is one.
+bench-meter: $(VENV)/.core
+	@$(BIN)/python benchmarks/metering.py
+
 # Fits the planner's constants to the measured runs in benchmarks/facts, and without each source.
 fit-plan: $(VENV)/.dev
 	@$(BIN)/python scripts/fit_plan.py
