@@ -21,8 +21,9 @@ from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 from penstock.errors import PenstockError
-from penstock.watch.desk import Desk, Texts
+from penstock.watch.desk import Desk, Seen, Texts
 from penstock.watch.page import asset
+from penstock.watch.view import View
 
 HERE = "127.0.0.1"
 PORT = 7070
@@ -58,6 +59,7 @@ class Server(ThreadingHTTPServer):
         self.desk, self.host, self.token = desk, host, token
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.closing = threading.Event()
+        self.scraped = Seen()
         super().__init__((host, port), Handler)
 
     @property
@@ -135,12 +137,27 @@ class Handler(BaseHTTPRequestHandler):
                 self._stream(runs[:MOST_COMPARED])
             elif path == "/api/runs":
                 self._json(self._look(runs[:MOST_COMPARED]))
+            elif path == "/metrics":
+                self._metrics()
             elif path.startswith("/static/") and (found := asset(path.removeprefix("/static/"))):
                 self._send(*found)
             else:
                 self._say(HTTPStatus.NOT_FOUND, "there is nothing here")
         except PenstockError as error:
             self._say(HTTPStatus.NOT_FOUND, str(error))
+
+    def _metrics(self) -> None:
+        """For Prometheus, which may come as often as it likes: they are made now and then."""
+        from penstock.watch import metrics
+
+        desk = self.server.desk
+
+        def made() -> Texts:
+            found = metrics.worth_scraping(list(desk.runs().values()))
+            return {"": metrics.exposition([View(folder) for folder in found])}
+
+        text = self.server.scraped.read(lambda: None, made)[""]
+        self._send(text.encode(), metrics.CONTENT_TYPE)
 
     def _look(self, runs: list[str]) -> dict[str, Texts]:
         """By run, its sections; by the empty name, the list of all."""
