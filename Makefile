@@ -5,7 +5,7 @@ VENV := .venv
 PEERS := .peers
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow test-s3 drill drill-campaigns drill-live drill-spot bench-data bench-plan bench-train bench-power fit-plan lint format wheel clean
+.PHONY: train test test-slow test-s3 drill drill-campaigns drill-live drill-spot bench-data bench-plan bench-train bench-power bench-meter fit-plan lint format wheel clean
 
 train: $(VENV)/.core
 	@$(BIN)/penstock train examples/stdlib.toml
