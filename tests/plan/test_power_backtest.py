@@ -58,6 +58,32 @@ def test_errors_on_nodes_that_no_constant_has_seen() -> None:
     assert sum(item.inside for item in report.items) >= 16  # four of five
 
 
+@pytest.mark.parametrize(
+    ("column", "most"),
+    [
+        ("cooling", 9),
+        ("global_batch", 6),
+        ("mean_run_s", 6),
+        ("benchmark", 5),
+        ("meter", 4),
+        ("nodes", 4),
+        ("gpus", 4),
+    ],
+)
+def test_a_missing_column_costs_little(column: str, most: float, tmp_path: Path) -> None:
+    with MORE.open() as file:
+        rows = list(csv.DictReader(file))
+    path = tmp_path / "less.csv"
+    with path.open("w", newline="") as file:
+        left = [name for name in rows[0] if name != column]
+        writer = csv.DictWriter(file, left, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+    report = backtest.run(path)
+    assert report.predicted == 20
+    assert (mape(report.items) or 0) < most
+
+
 def config_of(run: metered.MeteredRun) -> Config:
     each, batch = run.accelerators // run.nodes, float(run.global_batch)
     made = of(run.nodes, per_node=each, benchmark=run.benchmark, batch=batch, run_s=run.run_s)
@@ -119,13 +145,18 @@ def test_another_batch_is_compared_by_samples_per_accelerator() -> None:
     found = busy(config, others(config, metered.all()))
     assert "8 nodes llama2 lora" in found.words
     assert 0.5 < found.share < 0.663  # of that run; a shorter one stands by for more of its time
+    # With one node to compare, by what of a step does not shrink with the batch.
+    alone = busy(of(8, run_s=None), others(of(8), metered.all()))
+    assert "1 node llama2 lora" in alone.words
+    assert alone.share == pytest.approx(0.663, abs=0.05)
+    assert busy(of(8, run_s=None, batch=64.0), others(of(8), metered.all())).share > 0.9
 
 
 @given(
     st.sampled_from(["H100 SXM5", "A100 SXM4 80GB", "B200 SXM", "MI300X", "RTX 4090"]),
     st.integers(1, 16),
     st.integers(1, 2048),
-    st.sampled_from(["air", "liquid", "immersion"]),
+    st.sampled_from(["air", "liquid", "immersion", "unknown"]),
     st.sampled_from(["bert", "llama2_70b_lora", "gpt3", ""]),
     st.none() | st.floats(1, 1e6),
     st.none() | st.floats(1, 1e7),
@@ -151,7 +182,10 @@ def test_any_node_gets_sane_watts_and_a_band_around_them(
 
 def test_what_is_not_said_widens_the_band() -> None:
     sure = backtest.predict(of(1))[1]
-    assert backtest.predict(of(1, assumed=("cooled by air",)))[1] > sure
+    unsaid, off, _ = backtest.predict(of(1, cooling="unknown"))
+    assert off > sure
+    for cooling in ("air", "liquid", "immersion"):  # whichever it is
+        assert unsaid * (1 - off) < backtest.predict(of(1, cooling=cooling))[0] < unsaid * (1 + off)
     assert backtest.predict(of(1, accelerator=accelerators.find("B200 SXM")))[1] > sure
     assert backtest.predict(of(8, benchmark="flux"))[1] > backtest.predict(of(8))[1]
 

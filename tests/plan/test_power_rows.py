@@ -81,16 +81,16 @@ def test_watts_per_accelerator_will_do(tmp_path: Path) -> None:
 
 def test_blanks_are_filled_and_said(tmp_path: Path) -> None:
     found = config(tmp_path, cooling="", psu_conversion_eff="", nodes="", gpus="16")
-    assert (found.cooling, found.supplies, found.per_node, found.nodes) == ("air", 0.96, 8, 2)
+    assert (found.cooling, found.supplies, found.per_node, found.nodes) == ("unknown", 0.96, 8, 2)
     said = " ".join(found.assumed)
-    for word in ("air", "96%", "2 nodes", "8 accelerators"):
+    for word in ("cooling", "96%", "2 nodes", "8 accelerators"):
         assert word in said
 
 
 def test_missing_columns_are_blanks(tmp_path: Path) -> None:
     drop = ("cooling", "meter", "psu_conversion_eff", "benchmark", "global_batch", "mean_run_s")
     found = config(tmp_path, drop=drop)
-    assert (found.cooling, found.batch, found.run_s) == ("air", None, None)
+    assert (found.cooling, found.batch, found.run_s) == ("unknown", None, None)
     assert found.benchmark == ""
 
 

@@ -118,7 +118,7 @@ def predict(config: Config, table: Sequence[Config] = ()) -> tuple[float, float,
     parts = [
         FITTED_OFF if own else OTHER_OFF,
         share.off * (node.busy_w - node.wait_w) / watts,
-        COOLING_OFF if any(word.startswith("cooled") for word in config.assumed) else 0.0,
+        COOLING_OFF if config.cooling == "unknown" else 0.0,
     ]
     return watts, hypot(*parts), (*config.assumed, f"busy: {share.words}")
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from penstock.catalog.accelerators import Accelerator
 
-# What is left of an air-cooled node's fans. Cold plates leave memory and cards to them.
-FANS_LEFT = {"air": 1.0, "liquid": 0.2, "immersion": 0.0}
+# What is left of an air-cooled node's fans. Cold plates leave memory and cards to them. Of a node
+# that may be cooled in any way, half: wrong by half of the fans at the most.
+FANS_LEFT = {"air": 1.0, "liquid": 0.2, "immersion": 0.0, "unknown": 0.5}
 
 
 @dataclass(frozen=True)

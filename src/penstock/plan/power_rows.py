@@ -41,7 +41,7 @@ class Config:
     tdp_w: float  # or the limit it was set to
     per_node: int
     nodes: int
-    cooling: str  # "air", "liquid", "immersion"
+    cooling: str  # "air", "liquid", "immersion", "unknown"
     supplies: float  # what they deliver of what they draw; 1 behind them
     benchmark: str  # as the row calls it
     batch: float | None  # samples of one step, over all accelerators
@@ -176,10 +176,15 @@ def _cooling(cells: Mapping[str, str], chip: Accelerator, assumed: list[str]) ->
     if stated:
         return stated
     found = power.cooling_class(" ".join(cells.get(key, "") for key in ("system", "note")))
+    if found:
+        assumed.append(f"cooled by {found}")
+        return found
     # Racks that are one scale-up domain are sold with cold plates only.
-    usual = "liquid" if chip.domain > IN_A_NODE and chip.vendor == "NVIDIA" else "air"
-    assumed.append(f"cooled by {found or usual}")
-    return found or usual
+    if chip.domain > IN_A_NODE and chip.vendor == "NVIDIA":
+        assumed.append("cooled by liquid")
+        return "liquid"
+    assumed.append("cooling unknown: half of the fans of an air-cooled node")
+    return "unknown"
 
 
 def _supplies(cells: Mapping[str, str], assumed: list[str]) -> float:
