@@ -168,6 +168,8 @@ class Follower:
 
     def run(self, look_s: float = LOOK_S) -> None:
         """Until the supervisor's last word or its death."""
+        while not self._opened() and self.alive():
+            time.sleep(min(look_s, 0.1))  # who a run is, is written with its first launch
         self._each(methodcaller("begin", View(self.folder)))
         while not self.teller.over:
             alive = self.alive()  # before the look: its last words come first
@@ -177,6 +179,10 @@ class Follower:
             elif not self.teller.over:
                 time.sleep(look_s)
         self._finish()
+
+    def _opened(self) -> bool:
+        events = read_events(self.folder.journal / SUPERVISOR)
+        return any(event.kind == "invocation" for event in events)
 
     def look(self) -> None:
         # What was written before an event is on disk when the event is: read it after.

@@ -22,11 +22,14 @@ from penstock.ledger.readers import read_events
 from penstock.ledger.records import SUPERVISOR
 from penstock.run import secret
 from penstock.run.save import to_table
+from penstock.watch.costs import costs_with
+from penstock.watch.energy import energy_of
 from penstock.watch.news import News
 from penstock.watch.view import View
 from penstock.watch.words import finite
 
 HOST = "https://api.wandb.ai"
+KEPT_STEPS = 50_000  # how far back a step that is made again is known
 FIELDS = ("loss", "tokens", "grad_norm", "learning_rate")
 
 
@@ -117,6 +120,8 @@ class WandbLog:
             step, loss = int(point["step"]), float(point["loss"])
             if self._logged.get(step) != loss:
                 self._logged[step] = loss
+                if len(self._logged) > KEPT_STEPS:
+                    del self._logged[next(iter(self._logged))]
                 values = {f"train/{name}": finite(point[name]) for name in FIELDS}
                 self.run.log({"step": step} | {k: v for k, v in values.items() if v is not None})
             self._step = step
@@ -135,6 +140,9 @@ class WandbLog:
             "share/effective": ledger.effective,
             **{f"rank_s/{cause}": seconds for cause, seconds in ledger.seconds.items()},
         }
+        energy = energy_of(view)
+        costs = costs_with(view, energy)
+        values |= {"energy/kwh": costs.kwh, "cost/usd": costs.usd, "cost/gco2e": costs.gco2e}
         known = {name: value for name, value in values.items() if value is not None}
         self.run.log({"step": self._step} | known)
         self.run.summary.update(known | {"status": view.status, "steps": view.step})
