@@ -29,6 +29,7 @@ HERE = "127.0.0.1"
 PORT = 7070
 MORE_PORTS = 20  # tried after the first, when nobody asked for a certain one
 MOST_COMPARED = 12
+LOOK_S, SLOW_S = 1.0, 15.0  # between looks, and for a page in the background
 SILENT_S = 15.0  # a stream that has nothing to say says so, or nobody notices that it broke
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -127,14 +128,15 @@ class Handler(BaseHTTPRequestHandler):
         elif self.server.token and "token" in parse_qs(url.query):
             self._let_in(url.path, url.query)
         else:
-            self._answer(url.path, parse_qs(url.query).get("run", []))
+            asked = parse_qs(url.query)
+            self._answer(url.path, asked.get("run", []), SLOW_S if "slow" in asked else LOOK_S)
 
-    def _answer(self, path: str, runs: list[str]) -> None:
+    def _answer(self, path: str, runs: list[str], pause_s: float) -> None:
         try:
             if path == "/":
                 self._send(*(asset("index.html") or (b"", "")))
             elif path == "/api/stream":
-                self._stream(runs[:MOST_COMPARED])
+                self._stream(runs[:MOST_COMPARED], pause_s)
             elif path == "/api/runs":
                 self._json(self._look(runs[:MOST_COMPARED]))
             elif path == "/metrics":
@@ -166,8 +168,8 @@ class Handler(BaseHTTPRequestHandler):
 
     # The stream: server-sent events, each `{run: {section: …}}` of what has changed.
 
-    def _stream(self, runs: list[str]) -> None:
-        changed = self._changes(runs)
+    def _stream(self, runs: list[str], pause_s: float) -> None:
+        changed = self._changes(runs, pause_s)
         first = next(changed)  # an unknown run is an answer of its own, not a broken stream
         self._head(HTTPStatus.OK, {"Content-Type": "text/event-stream; charset=utf-8"})
         self.close_connection = True
@@ -180,7 +182,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(f"data: {text}\n\n".encode() if text else b": still here\n\n")
         self.wfile.flush()
 
-    def _changes(self, runs: list[str]) -> Iterator[str]:
+    def _changes(self, runs: list[str], pause_s: float) -> Iterator[str]:
         known: dict[str, Texts] = {}
         silent_s = 0.0
         while not self.server.closing.is_set():
@@ -193,12 +195,12 @@ class Handler(BaseHTTPRequestHandler):
                 }
                 for run, texts in now.items()
             }
-            silent_s += 1.0
+            silent_s += pause_s
             if any(new.values()) or silent_s >= SILENT_S:
                 yield _joined({run: texts for run, texts in new.items() if texts})
                 silent_s = 0.0
             known = now
-            self.server.closing.wait(1.0)
+            self.server.closing.wait(pause_s)
 
     # Who may look
 

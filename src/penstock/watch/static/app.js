@@ -26,22 +26,28 @@ function themed() {
   });
 }
 
+let stream = null;
+
 function follow(shown) {
+  if (stream) stream.close();
   const query = runs.map((run) => `run=${encodeURIComponent(run)}`).join("&");
-  const stream = new EventSource(`/api/stream?${query}`);
+  // In the background only the title of the tab is seen: the run is read less often.
+  const own = new EventSource(`/api/stream?${query}${document.hidden ? "&slow=1" : ""}`);
+  stream = own;
   const state = (name, words) => {
     link.dataset.state = name;
     link.textContent = words;
   };
-  stream.onopen = () => state("live", "live");
-  stream.onmessage = (message) => {
+  own.onopen = () => state("live", "live");
+  own.onmessage = (message) => {
     state("live", "live");
     shown.take(JSON.parse(message.data));
     page.dataset.seen = String(Number(page.dataset.seen ?? 0) + 1);
   };
-  stream.onerror = async () => {
+  own.onerror = async () => {
+    if (own !== stream) return;
     state("lost", "reconnecting");
-    if (stream.readyState !== EventSource.CLOSED) return;
+    if (own.readyState !== EventSource.CLOSED) return;
     // The server refused: it says why in words.
     const answer = await fetch(`/api/runs?${query}`).catch(() => null);
     if (answer && !answer.ok && !page.dataset.seen) {
@@ -54,3 +60,4 @@ function follow(shown) {
 const shown = runs.length > 1 ? new Compare(page, runs) : runs.length ? new RunPage(page, runs[0]) : new RunList(page);
 themed();
 follow(shown);
+document.addEventListener("visibilitychange", () => follow(shown));

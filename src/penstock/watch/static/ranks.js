@@ -10,7 +10,7 @@ const MOST_CELLS = 2048;
 export class Ranks {
   constructor(host, tools) {
     this.tools = tools;
-    this.grid = el("div", { class: "ranks" });
+    this.grid = el("div", { class: "ranks", role: "img" });
     this.told = el("div", { class: "told" });
     this.cells = [];
     this.grid.addEventListener("pointerover", (event) => this.tell(event.target.closest(".rank")?.dataset.rank));
@@ -27,6 +27,8 @@ export class Ranks {
     this.cells.forEach((cell, n) => this.paint(cell, n));
     put(this.tools, el("div", { class: "legend" }, Object.entries(ranks.counts).map(([state, many]) =>
       el("span", {}, el("i", { class: "dot rank", "data-state": state }), `${whole(many)} ${state}`))));
+    const counted = Object.entries(ranks.counts).map(([state, many]) => `${many} ${state}`).join(", ");
+    this.grid.setAttribute("aria-label", `${count} ranks: ${counted}`);
     this.tell(this.over);
   }
 
