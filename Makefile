@@ -5,7 +5,7 @@ VENV := .venv
 PEERS := .peers
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow test-s3 drill drill-campaigns drill-live drill-spot bench-data bench-plan bench-train bench-power bench-meter fit-plan lint format wheel clean
+.PHONY: train test test-slow test-s3 drill drill-campaigns drill-live drill-spot bench-data bench-plan bench-watch bench-train bench-power bench-meter fit-plan lint format wheel clean
 
 train: $(VENV)/.core
 	@$(BIN)/penstock train examples/stdlib.toml
@@ -47,6 +47,10 @@ drill-spot: $(VENV)/.dev
 # Probe, plan and the default run, interleaved three times: the planned step over the measured one.
 bench-plan: $(VENV)/.core
 	@$(BIN)/python benchmarks/probe_plan_run.py
+
+# How long the report and the page of 1,000 ranks × 100,000 steps wait for their journal (3.3 GB).
+bench-watch: $(VENV)/.core
+	@$(BIN)/python benchmarks/big_journal.py
 
 # The data pipeline beside its peers on one corpus: end to end, tokenization, near duplicates, the
 # loader, memory as a set grows, and a run that reads from S3 over 1 Gbit/s (root and Ceph for that).

@@ -99,53 +99,56 @@ class Digest:
         return found
 
     def _take(self, records: np.ndarray, least: LeastExchange) -> None:
-        sane = sane_ones(records)
-        if not sane.all():
-            self._regular, records = False, records[sane]
+        start = np.ascontiguousarray(records["start"])
+        total, *inside = (doubles(records[name]) for name in ("total", *INSIDE))
+        if not (_sane(start, -LATEST_S) and all(_sane(column) for column in (total, *inside))):
+            self._regular, records = False, records[sane_ones(records)]
             if not len(records):
                 return
-        number, start = records["step"].astype(np.int64), np.ascontiguousarray(records["start"])
-        total, *inside = (doubles(records[name]) for name in ("total", *INSIDE))
-        if not all(_are_seconds(column) for column in inside):
-            self._regular, inside = False, [positive(records[name]) for name in INSIDE]
+            start, total = np.ascontiguousarray(records["start"]), doubles(records["total"])
+            inside = [positive(records[name]) for name in INSIDE]
         end = start + total
-        self._check_order(start, end)
-        begin = np.maximum(start, np.maximum.accumulate(np.concatenate([[self._end], end]))[:-1])
-        kept = np.maximum(end - begin, 0.0)
+        gap = start - np.concatenate([[self._end], end[:-1]])
+        kept = total if gap.min() >= 0 else np.maximum(total + np.minimum(gap, 0.0), 0.0)
         explained = inside[0] + inside[1] + inside[2] + inside[3]
-        whole = np.maximum(total, explained)
-        fresh = self._fresh(number)
-        if len(kept) and not (np.abs(kept - whole) <= EVEN * whole).all():
-            self._regular = False
-        if fresh is None:
-            least.take(number, inside[INSIDE.index("exchange")])
-            sums = [*inside, whole, kept, np.zeros(len(kept)), np.ones(len(kept))]
-        else:
-            least.take(number[fresh], inside[INSIDE.index("exchange")][fresh])
-            sums = [*(x * fresh for x in (*inside, whole, kept)), kept * ~fresh, fresh * 1.0]
-        self._add(start, end, sums)
+        whole = total if (explained <= total).all() else np.maximum(total, explained)
+        self._check(start, total, gap, whole)
+        self._add(start, end, inside, whole, kept, self._fresh(records["step"], inside, least))
         self._first = min(self._first, float(start.min()))
         self._end = max(self._end, float(end.max()))
-        self._highest = max(self._highest, int(number.max()))
+        self._highest = max(self._highest, int(records["step"].max()))
 
-    def _check_order(self, start: np.ndarray, end: np.ndarray) -> None:
-        ordered = start[0] >= self._latest_start and bool((start[1:] >= start[:-1]).all())
-        apart = start[0] >= self._end - CLOCK_ROUNDING_S
-        apart = apart and bool((start[1:] >= end[:-1] - CLOCK_ROUNDING_S).all())
-        self._regular = self._regular and ordered and apart
-        self._latest_start = max(self._latest_start, float(start.max()))
+    def _check(
+        self, start: np.ndarray, total: np.ndarray, gap: np.ndarray, whole: np.ndarray
+    ) -> None:
+        """Are they one after the other, and do their parts fit into them?"""
+        overlap = -float(gap.min())
+        shortest = float(total.min())
+        ordered = shortest > CLOCK_ROUNDING_S or bool((start[1:] >= start[:-1]).all())
+        uneven = overlap > EVEN * shortest and bool((-gap > EVEN * total).any())
+        if whole is not total:
+            uneven = uneven or bool((whole - total > EVEN * total).any())
+        fine = ordered and overlap <= CLOCK_ROUNDING_S and not uneven
+        self._regular = self._regular and fine and start[0] >= self._latest_start
+        self._latest_start = max(self._latest_start, float(start[-1]))
 
-    def _fresh(self, number: np.ndarray) -> np.ndarray | None:
+    def _fresh(
+        self, steps: np.ndarray, inside: list[np.ndarray], least: LeastExchange
+    ) -> np.ndarray | None:
         """Which of the steps were not done before; None when that is all of them, in a row."""
-        rows = bool((number[1:] - number[:-1] == 1).all())
-        if rows and number[0] > self._passed:
-            self._run(int(number[0]), len(number))
-            self._passed = int(number[-1])
+        exchange, first, count = inside[INSIDE.index("exchange")], int(steps[0]), len(steps)
+        row = int(steps[-1]) - first == count - 1 and bool((steps[1:] > steps[:-1]).all())
+        if row and first > self._passed:
+            self._run(first, count)
+            self._passed = first + count - 1
+            least.take(np.arange(first, first + count), exchange)
             return None
+        number = steps.astype(np.int64)
         before = np.maximum.accumulate(np.concatenate([[self._passed], number]))
         self._passed = int(before[-1])
         fresh: np.ndarray = number > before[:-1]
         found = number[fresh]
+        least.take(found, exchange[fresh])
         breaks = np.flatnonzero(np.diff(found) != 1) + 1
         if len(breaks) <= MOST_RUNS:
             for run in np.split(found, breaks):
@@ -160,20 +163,41 @@ class Digest:
         elif count and len(self._runs) <= MOST_RUNS:
             self._runs.append([first, count])
 
-    def _add(self, start: np.ndarray, end: np.ndarray, sums: list[np.ndarray]) -> None:
+    def _add(
+        self,
+        start: np.ndarray,
+        end: np.ndarray,
+        inside: list[np.ndarray],
+        whole: np.ndarray,
+        kept: np.ndarray,
+        fresh: np.ndarray | None,
+    ) -> None:
         """As blocks behind the others; all are made larger when they have become too many."""
         cuts = np.arange(0, len(start), self._per_block)
-        rows = np.empty((len(cuts), len(COLUMNS)))
-        rows[:, 0] = start[cuts]
-        rows[:, 1] = end[np.append(cuts[1:], len(end)) - 1]
-        rows[:, 2] = np.diff(np.append(cuts, len(start)))
-        for place, column in enumerate(sums, 3):
-            rows[:, place] = np.add.reduceat(column, cuts)
+        rows = np.zeros((len(cuts), len(COLUMNS)))
+        rows[:, _C["start"]] = start[cuts]
+        rows[:, _C["end"]] = end[np.append(cuts[1:], len(end)) - 1]
+        rows[:, _C["steps"]] = np.diff(np.append(cuts, len(start)))
+        sums = dict(zip((*INSIDE, "whole", "kept"), (*inside, whole, kept), strict=True))
+        if fresh is None:
+            rows[:, _C["fresh"]] = rows[:, _C["steps"]]
+        else:
+            sums = {name: column * fresh for name, column in sums.items()}
+            sums |= {"redo": kept * ~fresh, "fresh": fresh * 1.0}
+        for name, column in sums.items():
+            rows[:, _C[name]] = _sums(column, self._per_block)
         self._steps += len(start)
         self._rows = np.concatenate([self._rows, rows])
         if len(self._rows) > MOST_BLOCKS:
             self._per_block = max(2 * self._per_block, -(-2 * self._steps // MOST_BLOCKS))
             self._rows = _coarser(self._rows, self._per_block)
+
+
+def _sums(column: np.ndarray, each: int) -> np.ndarray:
+    """Of every so many numbers; the last may be of fewer."""
+    whole = len(column) // each * each
+    found = column[:whole].reshape(-1, each).sum(axis=1)
+    return found if whole == len(column) else np.append(found, column[whole:].sum())
 
 
 def _coarser(rows: np.ndarray, per_block: int) -> np.ndarray:
@@ -187,6 +211,6 @@ def _coarser(rows: np.ndarray, per_block: int) -> np.ndarray:
     return made
 
 
-def _are_seconds(column: np.ndarray) -> bool:
+def _sane(column: np.ndarray, low: float = 0.0) -> bool:
     """NaN compares false."""
-    return bool(column.min() >= 0 and column.max() <= LATEST_S)
+    return bool(column.min() >= low and column.max() <= LATEST_S)

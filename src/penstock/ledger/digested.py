@@ -95,7 +95,7 @@ class Digested:
         """The blocks by cause, by a clock that stands still in spans; None if both do not fit."""
         rows, column = self.blocks.rows, self.blocks.column
         starts, ends = column("start"), column("end")
-        still_start, still_end = (spans.upto(t).sum(axis=1) for t in (starts, ends))
+        still_start, still_end = spans.filled(starts), spans.filled(ends)
         kept, whole = column("kept"), column("whole")
         held = kept + column("redo") + still_end - still_start
         if strict and (held > ends - starts + 2 * CLOCK_ROUNDING_S).any():

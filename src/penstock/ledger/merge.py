@@ -73,7 +73,6 @@ class Line:
 
     ranks: range
     lives: list[Life]
-    end: float
 
     def upto(self, t: np.ndarray) -> np.ndarray:
         """Seconds by cause of each of the ranks before these moments: [moments, causes]."""
@@ -91,7 +90,7 @@ def account(history: History, found: Iterable[Line] | None = None) -> Account:
     seconds = np.zeros((ranks, len(Cause)))
     clipped_s = 0.0
     for line in lines(history) if found is None else found:
-        seconds[line.ranks.start : line.ranks.stop] += line.upto(np.array([line.end]))
+        seconds[line.ranks.start : line.ranks.stop] += sum(life.total() for life in line.lives)
         clipped_s += sum(life.clipped_s for life in line.lives) * len(line.ranks)
     highest = max((a.highest for _, attempts in history for a in attempts), default=-1)
     return Account(
@@ -123,9 +122,9 @@ def lines(history: History) -> Iterator[Line]:
         at, rest = invocation.start, Cause.STARTUP  # without any attempt, nothing ever came up
         for stretch, attempt in zip(stretches(invocation, attempts), attempts, strict=True):
             for ranks, found in _groups(attempt, stretch, invocation.ranks):
-                yield Line(ranks, found, stretch.end)
+                yield Line(ranks, found)
             at, rest = stretch.end, Cause.DOWN  # only a fault leaves time after the last attempt
-        yield Line(range(invocation.ranks), [idle(at, invocation.end, rest)], invocation.end)
+        yield Line(range(invocation.ranks), [idle(at, invocation.end, rest)])
 
 
 def _groups(attempt: Attempt, stretch: Stretch, ranks: int) -> Iterator[tuple[range, list[Life]]]:

@@ -36,6 +36,19 @@ class Pieces:
         found: np.ndarray = done[last] + self.seconds[last] * part[:, None]
         return found
 
+    def total(self) -> np.ndarray:
+        """The seconds by cause of all pieces."""
+        found: np.ndarray = self.seconds.sum(axis=0)
+        return found
+
+    def filled(self, t: np.ndarray) -> np.ndarray:
+        """The length of the pieces before each of these moments."""
+        knots = np.stack([self.start, self.end], axis=1).ravel()
+        length = np.zeros(len(knots))
+        np.cumsum(self.end - self.start, out=length[1::2])
+        length[2::2] = length[1:-1:2]
+        return np.interp(t, knots, length) if len(knots) else np.zeros(len(t))
+
 
 def nothing() -> Pieces:
     return Pieces(np.empty(0), np.empty(0), np.empty((0, len(CAUSES))))

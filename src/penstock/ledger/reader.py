@@ -12,8 +12,11 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from penstock.ledger.digest import Blocks, Digest, Replaced
 from penstock.ledger.estimate import estimate
+from penstock.ledger.grown import Grown
 from penstock.ledger.readers import Event
 from penstock.ledger.records import SUPERVISOR, JournalFile, parse_name
 from penstock.ledger.steps import LeastExchange
@@ -48,10 +51,14 @@ class Reader:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.lock = threading.RLock()
+        self.files: list[JournalFile] = []  # when it was looked at last
         self._named: dict[str, JournalFile | None] = {}
         self._stats: dict[str, os.stat_result] = {}
         self._events: dict[str, EventFile] = {}
         self._steps: dict[int, _Steps] = {}
+        self._grown: dict[str, Grown] = {}
+        self._sorted: list[Event] = []
+        self._sorted_of: dict[str, int] = {}  # how many of each file are in it
 
     def look(self) -> list[JournalFile]:
         """The ranks' files that are there now, by attempt, then rank."""
@@ -63,10 +70,31 @@ class Reader:
         for name in self._stats.keys() - self._named.keys():
             self._named[name] = parse_name(self.folder / name)
         found = [file for name in self._stats if (file := self._named[name])]
-        return sorted(found, key=lambda f: (f.attempt, f.ranks.start, f.ranks.stop, f.kind))
+        self.files = sorted(found, key=lambda f: (f.attempt, f.ranks.start, f.ranks.stop, f.kind))
+        return self.files
 
     def supervisor(self) -> list[Event]:
         return self._told(SUPERVISOR).events if SUPERVISOR in self._stats else []
+
+    def events(self) -> list[Event]:
+        """What the ranks wrote, by time."""
+        ranks = [name for name in self._events if name in self._stats and name != SUPERVISOR]
+        told = {name: self._events[name].told.events for name in sorted(ranks)}
+        if any(len(told.get(name, [])) < count for name, count in self._sorted_of.items()):
+            self._sorted, self._sorted_of = [], {}  # a file is another one now
+        new = [e for name, all_of in told.items() for e in all_of[self._sorted_of.get(name, 0) :]]
+        if new:
+            # A new list: somebody may hold the old one. It is sorted but for its end.
+            self._sorted = sorted(self._sorted + new, key=lambda event: event.t)
+            self._sorted_of = {name: len(all_of) for name, all_of in told.items()}
+        return self._sorted
+
+    def records(self, file: JournalFile) -> np.ndarray:
+        """All records of a file of one of the kinds that are not lines."""
+        name = file.path.name
+        if name not in self._grown:
+            self._grown[name] = Grown(self.folder / name, file.kind)
+        return self._grown[name].read(self._stats[name])
 
     def told(self, file: JournalFile) -> Told:
         return self._told(file.path.name)

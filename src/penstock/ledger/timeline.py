@@ -91,8 +91,8 @@ class Life:
 
     def upto(self, t: np.ndarray) -> np.ndarray:
         """Seconds by cause before each of these moments: [moments, causes]."""
-        seconds = self.spans.upto(t)
-        seconds += self.work.upto(t - seconds.sum(axis=1))
+        seconds = self.work.upto(t - self.spans.filled(t))
+        seconds += self.spans.upto(t)
         between = ramp(t, self.ready, self.last) - seconds.sum(axis=1)
         seconds[:, PLACE[Cause.UNEXPLAINED]] += np.maximum(between, 0.0)
         for cause, start, end in (
@@ -101,6 +101,18 @@ class Life:
             (self.tail, self.ended, self.end),
         ):
             seconds[:, PLACE[cause]] += ramp(t, start, end)
+        return seconds
+
+    def total(self) -> np.ndarray:
+        """Seconds by cause of all of it."""
+        seconds = self.spans.total() + self.work.total()
+        unexplained_s = max(self.last - self.ready - float(seconds.sum()), 0.0)
+        for cause, length in (
+            (Cause.UNEXPLAINED, unexplained_s + self.ended - self.last),
+            (self.waiting, self.ready - self.start),
+            (self.tail, self.end - self.ended),
+        ):
+            seconds[PLACE[cause]] += length
         return seconds
 
 
@@ -225,7 +237,7 @@ def _work(written: Written, fit: Fit, spans: Pieces) -> Pieces:
         written.shares,
     )
     begin = fit.begin[order]
-    still = spans.upto(begin).sum(axis=1)
+    still = spans.filled(begin)
     return Pieces(begin - still, begin + kept_s[order] - still, seconds)
 
 

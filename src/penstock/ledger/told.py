@@ -27,22 +27,27 @@ class Told:
     def having(self, events: list[Event], ranks: range) -> "Told":
         """With some more lines of a file of these ranks."""
         spans: dict[str, list[tuple[float, float, int]]] = {}
+        first, last, ready, ended = self.first, self.last, self.ready, self.ended
         for event in events:
+            first, last = min(first, event.t), max(last, event.t)
             if event.end is not None:
+                first, last = min(first, event.end), max(last, event.end)
                 step = event.whole("step")
                 row = (event.t, event.end, -1 if step is None else step)
                 spans.setdefault(event.kind, []).append(row)
+            elif event.kind == "ready" and ready == float("inf"):
+                ready = event.t
+            elif event.kind == "end":
+                ended = max(ended, event.t)
         tables = {kind: np.array(rows, np.float64) for kind, rows in spans.items()}
         for kind, rows in self.spans.items():
             tables[kind] = np.concatenate([rows, tables[kind]]) if kind in tables else rows
-        times = [t for event in events for t in (event.t, event.end) if t is not None]
-        ready = next((e.t for e in events if e.kind == "ready"), float("inf"))
         return Told(
             self.events + events,
-            min([self.first, *times]),
-            max([self.last, *times]),
-            self.ready if self.ready < float("inf") else ready,
-            max([self.ended, *(e.t for e in events if e.kind == "end")]),
+            first,
+            last,
+            ready,
+            ended,
             self.parts or any(event.ranks != ranks for event in events),
             tables,
             self.traces + [event for event in events if event.kind == "trace"],
@@ -56,7 +61,7 @@ class EventFile:
         self._tail = Tail(path)
         file = parse_name(path)
         self._ranks = file.ranks if file else range(0)
-        self._told = Told()
+        self.told = Told()
 
     def read(self, stat: os.stat_result) -> Told:
         anew, found = self._tail.more(stat)
@@ -64,7 +69,7 @@ class EventFile:
         whole = found[: found.rfind(b"\n") + 1]
         self._tail.take(found, len(whole))
         if anew:
-            self._told = Told()
+            self.told = Told()
         if whole:
-            self._told = self._told.having(parse_lines(whole, self._tail.path), self._ranks)
-        return self._told
+            self.told = self.told.having(parse_lines(whole, self._tail.path), self._ranks)
+        return self.told

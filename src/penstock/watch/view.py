@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,14 @@ from penstock.guard.published import newest
 from penstock.ledger.history import History, read_history
 from penstock.ledger.merge import Account, Line, account, lines
 from penstock.ledger.over_time import OverTime, done, over_time
-from penstock.ledger.readers import Event, read_curve, read_events, read_steps
-from penstock.ledger.records import SUPERVISOR, journal_files
+from penstock.ledger.reader import Reader, reader_of
+from penstock.ledger.readers import Event
+from penstock.ledger.records import CURVE
 from penstock.meter.clock import now
 from penstock.run.file import Run
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
-from penstock.watch.incidents import incidents
+from penstock.watch.incidents import KINDS, incidents
 from penstock.watch.words import finite
 
 
@@ -41,15 +43,52 @@ class View:
         return self.folder.running()
 
     @cached_property
+    def _reader(self) -> Reader:
+        _ = self.history  # looks at what is there
+        return reader_of(self.folder.journal)
+
+    @cached_property
     def events(self) -> list[Event]:
         """What the ranks wrote, by time."""
-        files = journal_files(self.folder.journal, "events")
-        return sorted((e for f in files for e in read_events(f.path)), key=lambda e: e.t)
+        with self._reader.lock:
+            return self._reader.events()
+
+    @cached_property
+    def _by_kind(self) -> dict[str, list[Event]]:
+        found: dict[str, list[Event]] = {}
+        for event in self.events:
+            found.setdefault(event.kind, []).append(event)
+        return found
+
+    def told(self, *kinds: str) -> list[Event]:
+        """What the ranks wrote of some kinds, by time. A thousand ranks write a great many lines:
+        whoever looks every second looks at few of them."""
+        found = [self._by_kind.get(kind, []) for kind in kinds]
+        return found[0] if len(found) == 1 else sorted(chain(*found), key=lambda e: e.t)
+
+    @cached_property
+    def kinds(self) -> list[str]:
+        """That the ranks wrote."""
+        return list(self._by_kind)
+
+    @cached_property
+    def supervisor(self) -> list[Event]:
+        """What the supervisor wrote."""
+        with self._reader.lock:
+            return self._reader.supervisor()
 
     def supervised(self, kind: str) -> list[Event]:
         """What the supervisor wrote of one kind, by time."""
-        file = self.folder.journal / "supervisor.events"
-        return [e for e in read_events(file) if e.kind == kind] if file.exists() else []
+        return [event for event in self.supervisor if event.kind == kind]
+
+    def _records(self, kind: str, ranks: range | None = None) -> list[tuple[int, np.ndarray]]:
+        """The files of a kind, with their attempts; those of all ranks, or that begin in some."""
+        with self._reader.lock:
+            return [
+                (file.attempt, self._reader.records(file))
+                for file in self._reader.files
+                if file.kind == kind and (ranks is None or file.ranks.start in ranks)
+            ]
 
     @cached_property
     def stragglers(self) -> list[dict[str, Any]]:
@@ -87,13 +126,12 @@ class View:
     @cached_property
     def curve(self) -> np.ndarray:
         """The training curve; after a restart, what was lost is cut off and counts no more."""
-        files = journal_files(self.folder.journal, "curve")
-        parts = [read_curve(f.path) for f in files]
-        if not parts:
-            return np.empty(0, [("step", "<u8"), ("loss", "<f8"), ("tokens", "<f8")])
-        points = np.concatenate(parts)
+        files = self._records("curve")
+        points = np.concatenate([np.empty(0, CURVE), *(part for _, part in files)])
+        if (points["step"][1:] > points["step"][:-1]).all():
+            return points
         # In live mode the rank that reports changes within an attempt.
-        attempts = np.repeat([f.attempt for f in files], [len(part) for part in parts])
+        attempts = np.repeat([attempt for attempt, _ in files], [len(part) for _, part in files])
         points = points[np.lexsort((points["t"], attempts))]
         lowest_after = np.minimum.accumulate(points["step"][::-1])[::-1][1:]
         return points[np.append(points["step"][:-1] < lowest_after, True)[: len(points)]]
@@ -101,12 +139,9 @@ class View:
     @cached_property
     def validation(self) -> list[tuple[int, float]]:
         """(step, loss on the held-out samples), by step."""
-        found = {
-            int(str(e.payload["step"])): float(str(e.payload["val_loss"]))
-            for e in self.events
-            if "val_loss" in e.payload and int(str(e.payload["step"])) <= self.step
-        }
-        return sorted(found.items())
+        told = {e.payload["step"]: e for e in self.told("evaluate") if "val_loss" in e.payload}
+        found = {int(str(step)): float(str(e.payload["val_loss"])) for step, e in told.items()}
+        return sorted((step, loss) for step, loss in found.items() if step <= self.step)
 
     @property
     def status(self) -> str:
@@ -117,15 +152,14 @@ class View:
         invocations = self.account.invocations
         if not invocations:
             return "new"
-        last = read_events(self.folder.journal / SUPERVISOR)[-1:]
-        left = bool(last) and last[0].kind == "left"
+        left = bool(self.supervisor) and self.supervisor[-1].kind == "left"
         return invocations[-1].result or ("left" if left else "killed")
 
-    @property
+    @cached_property
     def step(self) -> int:
         """The last one that was passed, with or without its batch."""
         step = int(self.curve["step"][-1]) if len(self.curve) else 0
-        left_out = {e.payload["step"] for e in self.events if e.kind == "batch_skipped"}
+        left_out = {e.payload["step"] for e in self.told("batch_skipped")}
         while step + 1 in left_out:
             step += 1
         return step
@@ -142,11 +176,9 @@ class View:
     @cached_property
     def step_s(self) -> float | None:
         """Median time of a step in the last attempt that made any: machines and layouts change."""
-        files = [f for f in journal_files(self.folder.journal, "steps") if f.ranks.start == 0]
-        for file in sorted(files, key=lambda f: -f.attempt):
-            seconds = read_steps(file.path)["total"]
-            if len(seconds):
-                return float(np.median(seconds))
+        for _, records in sorted(self._records("steps", range(1)), key=lambda found: -found[0]):
+            if len(records):
+                return float(np.median(records["total"]))
         return None
 
     @property
@@ -177,30 +209,29 @@ class View:
     @cached_property
     def skipped(self) -> list[dict[str, Any]]:
         """Damaged blocks that the run goes on without: each once, whoever met it and how often."""
-        found = [e.payload for e in self.events if e.kind == "data_skipped"]
+        found = [e.payload for e in self.told("data_skipped")]
         return list({(one["dataset"], one["shard"], one["block"]): one for one in found}.values())
 
     @cached_property
     def incidents(self) -> list[dict[str, Any]]:
         """What the sentinels found."""
-        return incidents(self.events)
+        return incidents(self.told(*KINDS))
 
     def last_of(self, key: str) -> object | None:
         """The newest value of a payload key that any rank wrote."""
-        values = [e.payload[key] for e in self.events if key in e.payload]
-        return values[-1] if values else None
+        return next((e.payload[key] for e in reversed(self.events) if key in e.payload), None)
 
     @property
     def resumed_from(self) -> int | None:
         """The step that the last invocation first went on from, at its start or after a fault."""
         began = self.account.invocations[-1].start if self.account.invocations else 0.0
-        found = [e for e in self.events if e.kind == "resumed" and e.t >= began]
+        found = [e for e in self.told("resumed") if e.t >= began]
         return int(str(found[0].payload["step"])) if found else None
 
     @property
     def weights_hash(self) -> str | None:
         """Of the weights that the last attempt ended with; None while it has not."""
-        ends = [e for e in self.events if e.kind == "end" and e.attempt == self._last_attempt]
+        ends = [e for e in self.told("end") if e.attempt == self._last_attempt]
         found = [e.payload["weights_hash"] for e in ends if "weights_hash" in e.payload]
         return str(found[0]) if found else None
 
