@@ -12,6 +12,7 @@ from penstock.catalog import power as metered
 from penstock.ledger.causes import Cause
 from penstock.ledger.ledger import Ledger
 from penstock.plan import constants, power
+from penstock.plan.machine import of_catalog
 from penstock.plan.power import Shares, cooling_class
 from penstock.plan.power_fit import fit
 from penstock.plan.power_host import BOARD, CARDS, DESKTOP, FANS_LEFT, Host, host_of
@@ -83,6 +84,12 @@ def test_hosts_by_the_machine_that_an_accelerator_is_sold_in() -> None:
     assert BOARD.total_w(8) == 1500
     # One accelerator of a board is a part of a node that others have the rest of.
     assert BOARD.total_w(1) == 1500 / 8
+    # A rack of 72: 120 to 132 kW are what it may take, switches included.
+    rack = of_catalog("GB200", 72)
+    assert rack.cooling == "direct liquid"
+    drawn = power.draw(rack, made.step(), rack.cooling)
+    assert drawn is not None
+    assert 95e3 < 72 * drawn.by_cause[Cause.COMPUTE] < 132e3
     # A desktop at work, as its owner reads it on the plug.
     chip = Shares().of(450.0)
     assert 550 < power.node(chip, 1, "air", host=DESKTOP).busy_w < 700

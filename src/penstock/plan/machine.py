@@ -142,6 +142,7 @@ def of_catalog(
         matmul_flops=_sustained(chip, peaks),
         tiers=_tiers(chip, per_node, count, scale_out_gbit),
         tdp_w=chip.tdp_w,
+        cooling=node.cooling if node and node.cooling else "air",
         sources={"": f"catalog: {chip.source_of('bf16_tflops')}"},
     )
 

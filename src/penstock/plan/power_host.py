@@ -20,15 +20,15 @@ class Host:
     kind: str
     socket_w: float  # a processor with its memory and disks
     beside_w: float  # for each accelerator: network card, part of the switches
-    one_socket_up_to: int  # accelerators
+    each_socket: int  # accelerators that share a processor
     fans: float  # in air, of the node's draw at full load
     whole: int = 1  # accelerators that never come in fewer: a run on less has its part
+    least_sockets: int = 1
 
     def processors_w(self, accelerators: int) -> float:
-        sockets = 1 if accelerators <= self.one_socket_up_to else 2
         if accelerators < self.whole:
-            return self.processors_w(2 * self.whole) * accelerators / (2 * self.whole)
-        return sockets * self.socket_w
+            return self.socket_w * accelerators / self.each_socket
+        return self.socket_w * max(self.least_sockets, -(-accelerators // self.each_socket))
 
     def total_w(self, accelerators: int) -> float:
         """Without fans."""
@@ -42,9 +42,9 @@ class Host:
 # node reaches 8.48 kW under gpu-burn (arXiv 2412.08602), an immersed one 7.2 kW in training. With
 # it an H100 alone is at 550 W when three quarters busy; OLMo's development runs measured 542 to
 # 546 W on theirs (arXiv 2503.05804).
-BOARD = Host("board", 300.0, 112.5, one_socket_up_to=0, fans=0.15, whole=4)
-CARDS = Host("server of cards", 300.0, 40.0, one_socket_up_to=2, fans=0.15)
-DESKTOP = Host("desktop", 120.0, 15.0, one_socket_up_to=8, fans=0.04)
+BOARD = Host("board", 300.0, 112.5, each_socket=4, fans=0.15, whole=4, least_sockets=2)
+CARDS = Host("server of cards", 300.0, 40.0, each_socket=4, fans=0.15)
+DESKTOP = Host("desktop", 120.0, 15.0, each_socket=8, fans=0.04)
 
 
 def host_of(chip: Accelerator | None) -> Host:
