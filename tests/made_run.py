@@ -8,7 +8,7 @@ from typing import Any
 from penstock.ledger.journal import Journal, SupervisorJournal
 from penstock.run.folder import RunFolder
 
-T0 = 1_800_000_000.0
+T0 = 1_790_000_000.0
 STEP_S = 0.5
 FILE = """
 name = {name}

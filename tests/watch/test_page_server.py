@@ -159,7 +159,7 @@ def test_the_stream_sends_what_changed(serve: Serve, tmp_path: Path) -> None:
     assert first["made"]["headline"]["status"] == "killed"
     assert answer.readline() == b"\n"
     with (folder.journal / "supervisor.events").open("a") as file:
-        file.write('{"t": 1800000090.0, "kind": "ended", "result": "done", "error": ""}\n')
+        file.write('{"t": 1790000090.0, "kind": "ended", "result": "done", "error": ""}\n')
     second = json.loads(answer.readline().removeprefix(b"data: "))
     assert second["made"]["headline"]["status"] == "done"
     assert "curve" not in second["made"]  # which is as it was

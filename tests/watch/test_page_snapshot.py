@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from made_run import T0, made_run
 from penstock.ledger.journal import Journal, SupervisorJournal
+from penstock.plan.rates import Factor, Rates
 from penstock.run.folder import RunFolder
 from penstock.watch.health import RED_S, health
 from penstock.watch.snapshot import SECTIONS, brief, snapshot
@@ -58,6 +59,34 @@ def test_the_stacked_areas_add_up_to_the_table(tmp_path: Path) -> None:
     sums = dict(zip(found["where"]["causes"], map(sum, found["where"]["seconds"]), strict=True))
     assert sums == {cause: pytest.approx(s, rel=2e-3, abs=1e-2) for cause, s in rows.items()}
     assert len(found["where"]["edges"]) == len(found["where"]["seconds"][0]) + 1
+
+
+def test_what_is_not_written_yet_is_not_drawn_as_unexplained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = made_run(tmp_path, ended=None)
+    last = float(View(folder).curve["t"][-1])
+    monkeypatch.setattr(RunFolder, "running", lambda self: True)
+
+    def shown(later_s: float) -> float:
+        monkeypatch.setattr("penstock.watch.view.now", lambda: last + later_s)
+        edges = taken(folder)["where"]["edges"]
+        return edges[-1] - last
+
+    assert shown(20.0) < 1.0  # an evaluation, say, which is written when it is over
+    assert shown(200.0) == pytest.approx(200.0, abs=0.1)  # something is wrong
+
+
+def test_energy_and_money_say_where_they_come_from(tmp_path: Path) -> None:
+    folder = made_run(tmp_path)
+    costs = taken(folder)["energy"]["costs"]
+    assert costs["usd"] is None
+    assert any("no price is known" in note for note in costs["notes"])
+    priced = folder.read_plan() | {"rates": Rates(usd_per_hour=Factor(3.6, "given")).to_json()}
+    folder.plan_file.write_text(json.dumps(priced))
+    found = taken(folder)
+    hours = found["headline"]["wall_s"] * 2 / 3600
+    assert found["energy"]["costs"]["usd"] == pytest.approx(3.6 * hours)
 
 
 def test_runs_that_have_hardly_begun(tmp_path: Path) -> None:

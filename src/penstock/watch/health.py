@@ -3,8 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.ledger.readers import Event, read_events
-from penstock.ledger.records import SUPERVISOR
+from penstock.ledger.readers import Event
 from penstock.meter.clock import now
 from penstock.watch.view import View
 
@@ -49,8 +48,7 @@ def health(view: View, t: float | None = None) -> Health:
         return Health([UNKNOWN] * int(view.plan.get("ranks") or 0))
     found = Health([STARTING] * invocations[-1].ranks)
     began = invocations[-1].start
-    supervisor = read_events(view.folder.journal / SUPERVISOR)
-    lines = [e for e in [*supervisor, *view.events] if e.t >= began]
+    lines = [e for e in [*view.supervisor, *view.told("ready", "end")] if e.t >= began]
     for event in sorted(lines, key=lambda e: e.t):
         _take(found, event)
     for rank, falls in found.fell.items() if view.running else ():

@@ -27,6 +27,8 @@ from penstock.watch.view import View
 from penstock.watch.words import dataset, finite, size
 
 FEW_RANKS = 8  # that have room for where the time of each went
+LAST_EVENTS = 64
+PATIENCE_S = 60.0
 BINS = 240  # of the stacked areas
 # What a half-written or damaged run folder makes of a reader.
 UNREADABLE = (PenstockError, OSError, ValueError, KeyError, TypeError, IndexError)
@@ -73,6 +75,7 @@ def headline(view: View) -> Section:
     return brief(view) | {
         "name": view.folder.name,
         "folder": str(view.folder.path),
+        "exact": view.account.exact,
         "mfu": view.mfu,
         "effective": ledger.effective,
         "tokens": int(view.curve["tokens"][-1]) if len(view.curve) else 0,
@@ -113,8 +116,8 @@ def _marks(view: View) -> list[Section]:
     for one in view.incidents:
         kind = {"batch_skipped": "skip", "spike": "spike"}.get(one["kind"], "differ")
         found.append({"step": one["step"], "kind": kind, "words": str(one.get("why") or kind)})
-    for event in view.events:
-        if event.kind == "rollback" and (step := event.whole("before")) is not None:
+    for event in view.told("rollback"):
+        if (step := event.whole("before")) is not None:
             words = f"went back to step {event.payload.get('to')}"
             found.append({"step": step, "kind": "rollback", "words": words})
     for trouble in troubles(view):
@@ -185,11 +188,22 @@ def plan(view: View) -> Section:
 def where(view: View) -> Section:
     """Rank-seconds by cause over the time of the run."""
     found = view.over_time(BINS)
+    shown = max(1, BINS - _not_written_yet(view, found.edges))
     return {
         "causes": [str(cause) for cause in Cause],
-        "edges": [round(edge, 2) for edge in found.edges.tolist()],
-        "seconds": [short(column, 4) for column in found.seconds.T],
+        "edges": [round(edge, 2) for edge in found.edges[: shown + 1].tolist()],
+        "seconds": [short(column, 4) for column in found.seconds[:shown].T],
     }
+
+
+def _not_written_yet(view: View, edges: np.ndarray) -> int:
+    """Bins at the end that nobody could have told of yet: a span is written when it is over. After
+    a while they show, as unexplained: then something is wrong."""
+    told = [e.t if e.end is None else e.end for e in view.events[-LAST_EVENTS:]]
+    last = max([*told, *view.curve["t"][-1:].tolist()], default=edges[-1])
+    if not view.running or edges[-1] - last > PATIENCE_S:
+        return 0
+    return int((edges[:-1] >= last).sum())
 
 
 def ranks(view: View) -> Section:
@@ -212,8 +226,7 @@ def story(view: View) -> Section:
     found = troubles(view)
     saves = [
         {"t": e.t, "step": e.payload.get("step"), "tier": e.payload.get("tier")}
-        for e in view.events
-        if e.kind == "saved"
+        for e in view.told("saved")
     ]
     return {
         "invocations": phases(view, found),
@@ -223,7 +236,10 @@ def story(view: View) -> Section:
 
 
 def events(view: View) -> Section:
-    return {"lines": told(view), "sample": view.last_of("sample"), "prompt": view.last_of("prompt")}
+    # What the model writes comes last, from each rank that has something to say.
+    last = view.told("evaluate")[-2 * max(1, view.account.ranks) :]
+    said = next((e.payload for e in reversed(last) if "sample" in e.payload), {})
+    return {"lines": told(view), "sample": said.get("sample"), "prompt": said.get("prompt")}
 
 
 def fields(view: View) -> Section:

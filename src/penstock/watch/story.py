@@ -63,7 +63,7 @@ class Readies:
 
 def troubles(view: View) -> list[Trouble]:
     """Faults that stopped everybody, and ranks that the others went on without; by time."""
-    readies = Readies.of(view.events)
+    readies = Readies.of(view.told("ready", "resumed"))
     found = []
     for invocation in view.account.invocations:
         for fault in invocation.faults:
@@ -83,7 +83,7 @@ def troubles(view: View) -> list[Trouble]:
 
 def phases(view: View, told: list[Trouble]) -> list[dict[str, Any]]:
     """Each invocation as a row of start-up, work and downtime, without gaps."""
-    readies = Readies.of(view.events)
+    readies = Readies.of(view.told("ready", "resumed"))
     return [
         {
             "start": one.start,

@@ -17,7 +17,7 @@ MOST_DEVICES = 64
 
 def checkpoints(view: View) -> Section:
     """What there is to go back to. Another place is not asked: what was told of it is shown."""
-    saved = [e for e in view.events if e.kind == "saved"]
+    saved = view.told("saved")
     found, _ = look(view.folder, elsewhere=False)
     kept = [
         {
@@ -47,7 +47,7 @@ def checkpoints(view: View) -> Section:
 
 def data(view: View) -> Section:
     """What the run reads, how full its buffer is, and what the accelerators waited for it."""
-    feed = next((e for e in reversed(view.events) if e.kind == "feed"), None)
+    feed = next(reversed(view.told("feed")), None)
     seconds = view.account.ledger.seconds[Cause.DATA_WAIT]
     return {
         "dataset": dataset(view.plan["dataset"]) if "dataset" in view.plan else None,

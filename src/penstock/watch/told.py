@@ -3,8 +3,7 @@
 import json
 from typing import Any
 
-from penstock.ledger.readers import Event, read_events
-from penstock.ledger.records import SUPERVISOR
+from penstock.ledger.readers import Event
 from penstock.watch.incidents import KINDS, words
 from penstock.watch.view import View
 from penstock.watch.words import loss, plural, spoken
@@ -23,6 +22,7 @@ QUIET = {
     "regroup",
     "mustered",
 }
+ALIKE = {"evaluate", "resumed", "trace", "went_back", "rollback", "regrouped"}
 BAD = {
     "fault", "lost", "hang", "host_lost", "quarantined", "save_failed", "checkpoint_rejected",
     "replicas_differ", "replica_at_fault", "replay_differs",
@@ -37,19 +37,33 @@ WARNING = {
 
 def told(view: View, most: int = MOST) -> list[dict[str, Any]]:
     """The newest first; what several ranks wrote of the same thing is one line."""
-    lines = [*read_events(view.folder.journal / SUPERVISOR), *view.events]
+    lines = [*view.supervisor, *_of_ranks(view)]
     found: dict[tuple[object, ...], dict[str, Any]] = {}
-    for event in sorted(lines, key=lambda e: e.t):
-        # `lost` of a rank is the step that it lost with another one, not a rank.
-        quiet = event.kind in QUIET or (event.kind == "lost" and event.ranks)
-        if quiet or (event.kind == "end" and event.payload.get("result") == "done"):
-            continue
+    for event in sorted(lines, key=lambda e: e.t)[-3 * most :]:
         said = _words(event)
         if said is not None:
             key = (event.kind, event.attempt, event.payload.get("step"), said)
             line = {"t": event.t, "kind": event.kind, "level": _level(event), "words": said}
             found.setdefault(key, line)
     return list(found.values())[-most:][::-1]
+
+
+def _of_ranks(view: View) -> list[Event]:
+    """Of what every rank writes alike, the first one's; that is where a thousand ranks differ from
+    a few."""
+    found: list[Event] = []
+    for kind in view.kinds:
+        # `lost` of a rank is the step that it lost with another one, not a rank.
+        if kind in QUIET or kind == "lost":
+            continue
+        if kind not in ALIKE:
+            found += view.told(kind)
+            continue
+        first: dict[tuple[object, ...], Event] = {}
+        for event in view.told(kind):
+            first.setdefault((event.attempt, event.payload.get("step"), event.end is None), event)
+        found += first.values()
+    return [e for e in found if e.kind != "end" or e.payload.get("result") != "done"]
 
 
 def _level(event: Event) -> str:

@@ -78,7 +78,7 @@ export class RunPage {
     const { headline: h, speed, energy } = known;
     if (!h || h.problem) return put(this.title, el("h1", {}, this.key), h?.problem && el("p", { class: "says" }, h.problem));
     const status = this.status(known);
-    put(this.title, el("h1", {}, h.name), pill(status),
+    put(this.title, el("h1", {}, h.name), pill(status), !h.exact && el("span", { class: "about" }, "first estimate; reading on …"),
       el("span", { class: "about" }, [h.model, h.precision, h.layout, h.machine, h.dataset].filter(Boolean).join(" · ")));
     const share = h.steps ? Math.min(1, h.step / h.steps) : 0;
     const plan = speed?.plan;
