@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 
 from penstock.ledger.journal import Journal
+from penstock.ledger.readers import read_events
 from penstock.meter.clock import StepClock, now
 from penstock.plan.layout import Layout
 from penstock.run.load import load
@@ -129,6 +130,9 @@ def measure(device: str, folder: Path) -> dict[str, float]:
     calls_s = timed(calls, 2000, False)  # the calls alone, around a step that does nothing
     bare_s, metered_s = statistics.median(off), statistics.median(on)
     halves = [statistics.median(off[half::2]) for half in (0, 1)]
+    told = read_events(folder / "journal" / "a0000-r00000.events")[-1].payload["split"]
+    assert isinstance(told, dict)
+    inside = {part: s for part, s in told.items() if part != "collectives"}
     size = max(file.stat().st_size for file in (folder / "traces").iterdir())
     del store
     return {
@@ -137,6 +141,7 @@ def measure(device: str, folder: Path) -> dict[str, float]:
         "calls_ms": calls_s * 1e3,
         "trace_ms": (statistics.median(traces) - bare_s) * 1e3,
         "trace_bytes": size,
+        "trace_compute": inside["compute"] / sum(inside.values()),
         "steps": metered_s / bare_s - 1,
         "traces": (statistics.median(traces) - bare_s) / (EVERY * bare_s),
         "noise": abs(halves[0] - halves[1]) / bare_s,
@@ -158,6 +163,7 @@ def main() -> None:
     print(f"metered step  {found['metered_ms']:9.3f} ms: {found['steps']:+.2%}")
     print(f"  its calls   {found['calls_ms']:9.3f} ms: {found['calls_ms'] / found['bare_ms']:.2%}")
     print(f"a trace       {found['trace_ms']:9.3f} ms: {found['traces']:+.3%} over {EVERY} steps")
+    print(f"  it saw work {found['trace_compute']:9.1%} of forward, backward and update")
     print(f"  its file    {found['trace_bytes'] / 1e3:9.0f} KB")
     print(f"together      {both:+9.2%}, noise {found['noise']:.2%}, limit {limit:.1%}")
     if given.json:

@@ -6,4 +6,8 @@ from xxhash import xxh3_64_intdigest
 
 def draw_anew(seed: int, step: int, data_rank: int) -> None:
     """Nothing about it needs saving, and another rank can draw the same."""
-    torch.manual_seed(xxh3_64_intdigest(f"{seed}:{step}:{data_rank}".encode()) >> 1)
+    drawn = xxh3_64_intdigest(f"{seed}:{step}:{data_rank}".encode()) >> 1
+    # Not `torch.manual_seed`: where CUDA is not used it formats a traceback at every call.
+    torch.default_generator.manual_seed(drawn)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(drawn)
