@@ -7,7 +7,7 @@ import typer
 from rich.table import Table as Grid
 from rich.text import Text
 
-from penstock.catalog import accelerators, failures, models, networks, nodes, prices, sites
+from penstock.catalog import accelerators, failures, models, networks, nodes, power, prices, sites
 from penstock.catalog.fact import Fact
 from penstock.catalog.models import ModelPreset
 from penstock.catalog.table import Table
@@ -88,6 +88,19 @@ KINDS = {
             "high": "usd_per_hour_high",
             "providers": "providers",
             "as of": "as_of",
+        },
+    ),
+    "power": Kind(
+        power.TABLE,
+        "what metered nodes drew while they trained",
+        {
+            "name": "name",
+            "accelerator": "accelerator",
+            "count": "accelerators",
+            "nodes": "nodes",
+            "cooling": "cooling",
+            "W a node": "node_w",
+            "busy": "busy",
         },
     ),
     "failures": Kind(
