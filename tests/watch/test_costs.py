@@ -153,6 +153,15 @@ def test_before_the_first_step_the_plan_tells_the_pace(tmp_path: Path) -> None:
     assert checked(run_of(tmp_path / "b", rates, steps=0, result="stopped")).usd_to_go is None
 
 
+def test_what_the_plan_has_beside_the_steps_is_paid_too(tmp_path: Path) -> None:
+    whole = Ledger.of(compute=90.0, data_wait=10.0, evaluate=30.0, redo=20.0, startup=500.0)
+    planned = {"step_s": 5.0, "ledger": whole.to_json()}
+    view = run_of(
+        tmp_path, Rates(usd_per_hour=GIVEN), steps=10, result="stopped", predicted=planned
+    )
+    assert checked(view).usd_to_go == pytest.approx(10 * 2.0 * 2 * 1.5 / 3600 * 3.0)
+
+
 def test_an_empty_run_costs_nothing_and_does_not_fail(tmp_path: Path) -> None:
     written = Written(tmp_path, None)
     found = costs_of(View(written.folder))

@@ -11,6 +11,7 @@ from typing import Any
 from penstock.ledger.causes import Cause
 from penstock.ledger.ledger import Ledger, Provenance, Quantity, Source
 from penstock.plan.cost import J_PER_KWH
+from penstock.plan.outcome import STEP_CAUSES
 from penstock.plan.power import RESTING
 from penstock.plan.rates import Factor, Rates
 from penstock.watch.energy import Energy, energy_of
@@ -18,6 +19,7 @@ from penstock.watch.rates import rates_of
 from penstock.watch.view import View
 
 ByCause = Mapping[Cause, float]
+BESIDE_STEPS = (Cause.CHECKPOINT, Cause.EVALUATE, Cause.DOWN, Cause.REDO)
 NO_PRICE = "USD: no price is known; write cluster.usd_per_hour in the run file"
 NO_SITE = (
     'CO2e: no site is known; write cluster.site = "us-east-1" (`penstock catalog sites`) or '
@@ -108,8 +110,8 @@ def costs_with(view: View, energy: Energy | None) -> Costs:
 
 
 def left_rank_s(view: View) -> float | None:
-    """Rank-seconds to the last step, at the pace of the run, else at the plan's; also of a run that
-    stands still, for who thinks of going on."""
+    """Rank-seconds to the end, at the pace of the run, else at the plan's, with what the plan has
+    beside the steps; also of a run that stands still, for who thinks of going on."""
     if view.status == "done":
         return 0.0
     planned = view.plan.get("predicted") or {}
@@ -117,7 +119,17 @@ def left_rank_s(view: View) -> float | None:
     ranks = view.account.ranks or view.plan.get("ranks")
     if not pace_s or not ranks or not view.steps:
         return None
-    return float(pace_s * ranks * max(0, view.steps - view.step))
+    return float(pace_s * ranks * max(0, view.steps - view.step)) * _beside_steps(planned)
+
+
+def _beside_steps(planned: Mapping[str, Any]) -> float:
+    """Time of a run after its start over the time of its steps, by the plan."""
+    if "ledger" not in planned:
+        return 1.0
+    seconds = Ledger.from_json(planned["ledger"]).seconds
+    steps_s = sum(seconds[Cause(name)] for name in STEP_CAUSES)
+    beside_s = sum(seconds[cause] for cause in BESIDE_STEPS)
+    return 1 + beside_s / steps_s if steps_s else 1.0
 
 
 def _power(
