@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from penstock.catalog import accelerators
+from penstock.errors import PenstockError
 from penstock.guard.published import newest
 from penstock.ledger.history import History, read_history
 from penstock.ledger.merge import Account, Line, account, lines
@@ -35,8 +36,19 @@ class View:
         return load(self.folder.run_file)
 
     @cached_property
+    def known_run(self) -> Run | None:
+        """None where the file is half written, or of a version that had other fields."""
+        try:
+            return self.run
+        except PenstockError:
+            return None
+
+    @cached_property
     def plan(self) -> dict[str, Any]:
-        return self.folder.read_plan()
+        try:
+            return self.folder.read_plan()
+        except ValueError:  # half written
+            return {}
 
     @cached_property
     def running(self) -> bool:
@@ -193,7 +205,7 @@ class View:
         """Share of the accelerator's published peak; None for a device not in the catalog."""
         device = accelerators.for_device(str(self.plan.get("device_name", "")))
         work, speed = self.plan.get("flops_per_token"), self.tokens_per_s
-        precision = self.run.train.precision
+        precision = self.known_run.train.precision if self.known_run else ""
         peak = device.peak_flops(precision) if device and precision in ("fp32", "bf16") else None
         if not (peak and work and speed):
             return None
