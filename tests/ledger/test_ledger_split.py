@@ -58,6 +58,11 @@ def test_a_rank_that_was_not_traced_is_like_those_with_equal_work() -> None:
     assert splits.shares(4) == UNTRACED
 
 
+def test_of_many_traces_some_are_looked_at_from_all_of_the_run() -> None:
+    found = [trace(0, step=n, compute=1.0, bubble=1.0 if n >= 500 else 0.0) for n in range(1000)]
+    assert Splits.of(found).shares(0)[Cause.BUBBLE] == pytest.approx(1 / 3, rel=0.05)
+
+
 seconds = st.floats(0, 100)
 lines = st.builds(
     trace,

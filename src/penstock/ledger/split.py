@@ -21,6 +21,7 @@ from penstock.ledger.readers import LATEST_S, Event
 Shares = dict[Cause, float]
 UNTRACED: Shares = {Cause.COMPUTE: 1.0}
 CELLS = 64  # numbers for the collectives of a step on a line; more are added up with neighbours
+MOST_STEPS = 64  # traced steps that are looked at: this is done again for every look at a run
 PARTS = ("compute", "copy", "calls", "bubble", "idle")
 
 
@@ -47,18 +48,18 @@ class Traced:
         peers, stage = (_ranks(event.payload.get(key)) for key in ("peers", "stage"))
         if not isinstance(split, dict) or step is None or not event.ranks:
             return None
-        cells = split.get("collectives", [])
-        numbers = [split.get(part, 0.0) for part in PARTS]
-        if not isinstance(cells, list) or not all(_is_time(n) for n in (*numbers, *cells)):
+        parts = _times([split.get(part, 0.0) for part in PARTS])
+        collectives = _times(split.get("collectives", []))
+        if parts is None or collectives is None:
             return None
         return cls(
             step,
             event.ranks.start,
             peers or event.ranks,
             stage or event.ranks,
-            dict(zip(PARTS, map(float, numbers), strict=True)),
-            np.array(cells, np.float64),
-            event.whole("count") or len(cells),
+            dict(zip(PARTS, parts.tolist(), strict=True)),
+            collectives,
+            event.whole("count") or len(collectives),
         )
 
 
@@ -71,7 +72,7 @@ class Splits:
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> "Splits":
-        lines = [line for e in events if e.kind == "trace" and (line := Traced.of(e))]
+        lines = [line for event in _some(events) if (line := Traced.of(event))]
         least = _least(lines)
         seconds: defaultdict[int, defaultdict[Cause, float]] = defaultdict(_none)
         stages: defaultdict[range, defaultdict[Cause, float]] = defaultdict(_none)
@@ -87,6 +88,14 @@ class Splits:
         if rank in self.by_rank:
             return self.by_rank[rank]
         return next((s for stage, s in self.by_stage.items() if rank in stage), UNTRACED)
+
+
+def _some(events: Iterable[Event]) -> list[Event]:
+    """The traces of some steps, evenly: those of a long run say the same again and again."""
+    traces = [event for event in events if event.kind == "trace"]
+    steps = sorted({step for event in traces if (step := event.whole("step")) is not None})
+    chosen = set(steps[:: -(-len(steps) // MOST_STEPS) or 1])
+    return [event for event in traces if event.whole("step") in chosen]
 
 
 Key = tuple[int, int, int, int]
@@ -128,10 +137,16 @@ def _none() -> defaultdict[Cause, float]:
     return defaultdict(float)
 
 
-def _is_time(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return 0 <= value <= LATEST_S
+def _times(values: object) -> np.ndarray | None:
+    """Numbers of seconds, or None when anything else is among them."""
+    if not isinstance(values, list):
+        return None
+    try:
+        found = np.array(values, np.float64)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    sane = found.ndim == 1 and bool(((found >= 0) & (found <= LATEST_S)).all())
+    return found if sane else None
 
 
 def _ranks(pair: object) -> range | None:
