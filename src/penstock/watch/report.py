@@ -9,19 +9,18 @@ from rich.text import Text
 from penstock.ledger.causes import Cause
 from penstock.plan.layout import Layout
 from penstock.run.folder import RunFolder
-from penstock.run.quantity import show_about
-from penstock.watch import incidents
-from penstock.watch.held import held
+from penstock.watch.report_facts import Facts, Line
 from penstock.watch.view import View
 from penstock.watch.words import finite, loss, plural, size, spoken
 
 BAR = 28  # characters of a full bar
+STYLES = {"plain": "", "dim": "dim", "warning": "yellow", "bad": "red"}
 
 
 def summary(folder: RunFolder) -> dict[str, Any]:
     """Everything the report knows, as plain values."""
-    view = View(folder)
-    account = view.account
+    facts = Facts(View(folder))
+    view, account, plan = facts.view, facts.view.account, facts.plan
     return {
         "run": folder.name,
         "status": view.status,
@@ -39,7 +38,11 @@ def summary(folder: RunFolder) -> dict[str, Any]:
         "tokens_per_s": view.tokens_per_s,
         "mfu": view.mfu,
         "ledger": {str(c): s for c, s in account.ledger.seconds.items()},
-        "plan": plan.to_json() if (plan := held(view)) else None,
+        "exact": account.exact,
+        "plan": plan.to_json() if plan else None,
+        "energy": facts.energy.to_json() if facts.energy else None,
+        "costs": facts.costs.to_json() if facts.costs else None,
+        "advice": [one.to_json() for one in facts.advice],
         "useful": account.ledger.useful,
         "effective": account.ledger.effective,
         "wall_s": account.wall_s,
@@ -59,12 +62,18 @@ def summary(folder: RunFolder) -> dict[str, Any]:
 
 
 def screen(folder: RunFolder) -> RenderableType:
-    """The last screen of a run: what it reached, where every second went, what is saved where."""
-    view = View(folder)
-    parts: list[RenderableType] = [_headline(view), Text(), _ledger(view), Text()]
-    if plan := held(view):
-        parts.append(Text(f"plan     {plan.says()}"))
-    parts += _kept(view)
+    """What it reached, plan against actual, where every second went, what it took, what to do."""
+    facts = Facts(View(folder))
+    view = facts.view
+    parts: list[RenderableType] = [_headline(facts), Text()]
+    if facts.plan:
+        parts += [Text(f"plan     {facts.plan.says()}"), Text()]
+    parts += [_ledger(facts), Text()]
+    lines = [*facts.spent(), *_kept(view), *facts.befell()]
+    parts += [Text(f"{one.name:<8} {one.words}", style=STYLES[one.style]) for one in lines]
+    if facts.advice:
+        parts += [Text(), Text("To go faster or cheaper", style="cyan")]
+        parts += [Text(f"  {one.cause}: {one.words}") for one in facts.advice]
     prompt, sample = view.last_of("prompt"), view.last_of("sample")
     if sample and view.status == "done":
         parts += [Text(), Text("Given", style="cyan"), Text(str(prompt), style="dim")]
@@ -72,26 +81,29 @@ def screen(folder: RunFolder) -> RenderableType:
     return Group(*parts)
 
 
-def _headline(view: View) -> Table:
+def _headline(facts: Facts) -> Table:
+    view = facts.view
     grid = Table.grid(padding=(0, 2))
     grid.add_row(Text(view.folder.name, style="bold"), _status(view))
-    if "layout" in view.plan:  # not in that of a fork which has not been launched
-        ways = Layout(**view.plan["layout"]).ways
-        grid.add_row(
-            "model",
-            f"{size(view.plan)}, {view.run.train.precision} on {view.plan['machine']}, {ways}",
-        )
+    if about := model(view):
+        grid.add_row("model", Text(about))
     if len(view.curve):
         last = ""
         if view.validation:
             first, final = view.validation[0][1], view.validation[-1][1]
             last = f", validation {loss(first)} → {loss(final)}"
         grid.add_row("loss", f"{loss(view.curve['loss'][0])} → {loss(view.loss)}{last}")
-        speed = f"{view.tokens_per_s:,.0f} tokens/s while stepping" if view.tokens_per_s else ""
-        if view.mfu is not None:
-            speed += f", {view.mfu:.1%} MFU"
-        grid.add_row("speed", f"{speed}; {show_about(view.curve['tokens'][-1])} tokens trained on")
+        grid.add_row("speed", facts.speed())
     return grid
+
+
+def model(view: View) -> str:
+    """What is trained, how and where; empty for a fork which has not been launched."""
+    if "layout" not in view.plan:
+        return ""
+    precision = f", {view.known_run.train.precision}" if view.known_run else ""
+    ways = Layout(**view.plan["layout"]).ways
+    return f"{size(view.plan)}{precision} on {view.plan.get('machine', '?')}, {ways}"
 
 
 def _status(view: View) -> Text:
@@ -109,10 +121,10 @@ def _status(view: View) -> Text:
     return text
 
 
-def _ledger(view: View) -> Table:
+def _ledger(facts: Facts) -> Table:
     """Every cause that took time, as seconds per rank, share and bar; the two shares below."""
+    view, plan = facts.view, facts.plan
     account, ledger = view.account, view.account.ledger
-    plan = held(view)
     planned = {row.cause: (row.predicted or 0.0) for row in plan.rows} if plan else {}
     table = Table(box=None, padding=(0, 1), show_edge=False)
     for name, side in (
@@ -137,51 +149,22 @@ def _ledger(view: View) -> Table:
             row(str(cause), plan_s, spoken(share * account.wall_s), f"{share:.1%}", bar)
     # A whole second more or less in the parts would look like an error: the sum is the window.
     whole = sum(planned.values())
-    row("[bold]wall-clock[/]", whole, spoken(account.wall_s), "100.0%", _shares(view))
+    row("[bold]wall-clock[/]", whole, spoken(account.wall_s), "100.0%", shares(view))
     return table
 
 
-def _shares(view: View) -> str:
+def shares(view: View) -> str:
     ledger = view.account.ledger
     if ledger.useful is None or ledger.effective is None:
         return ""
-    shares = f"useful {ledger.useful:.1%}, effective {ledger.effective:.1%}"
-    return f"× {plural(view.account.ranks, 'rank')}; {shares}"
+    said = f"useful {ledger.useful:.1%}, effective {ledger.effective:.1%}"
+    return f"× {plural(view.account.ranks, 'rank')}; {said}"
 
 
-def _kept(view: View) -> list[Text]:
+def _kept(view: View) -> list[Line]:
     lines = []
     if view.checkpoint:
-        lines.append(Text(f"saved    {view.checkpoint}"))
+        lines.append(Line("saved", view.checkpoint))
     if view.weights_hash:
-        lines.append(Text(f"weights  {view.weights_hash[:16]}…", style="dim"))
-    lines += _skipped(view)
-    lines += [Text(line, style="yellow") for line in incidents.lines(view.incidents)]
-    for told in view.supervised("budget_reached"):
-        lines.append(Text(f"stopped  {told.payload['budget']} was reached", style="yellow"))
-    for slow in view.stragglers:
-        words = f"{slow['factor']:.2f} times the others' time for its own work in a step"
-        lines.append(Text(f"slow     rank {slow['rank']}: {words}", style="yellow"))
-    for invocation in view.account.invocations:
-        for fault in invocation.faults:
-            lines.append(Text(f"fault    rank {fault.rank}: {fault.reason}", style="red"))
-    for told in view.supervised("lost"):
-        whom = f"replica {told.payload['replica']} (rank {told.payload['rank']})"
-        words = f"lost     {whom}: {told.payload['reason']}; the others went on"
-        lines.append(Text(words, style="yellow"))
+        lines.append(Line("weights", f"{view.weights_hash[:16]}…", "dim"))
     return lines
-
-
-def _skipped(view: View, most: int = 5) -> list[Text]:
-    """What is damaged or missing and not trained on, by name."""
-    files: dict[tuple[str, str], list[int]] = {}
-    for one in view.skipped:
-        files.setdefault((one["dataset"], one["shard"]), []).append(one["block"])
-    lines = []
-    for (dataset, file), blocks in list(files.items())[:most]:
-        which = f"block{'s' if len(blocks) > 1 else ''} {', '.join(map(str, sorted(blocks)))}"
-        lines.append(f"skipped  {dataset}: samples that need {which} of {file} count nothing")
-    if len(files) > most:
-        more = plural(len(files) - most, "more file")
-        lines.append(f"skipped  {more}; `penstock report {view.folder.name} --json` names them")
-    return [Text(line, style="yellow") for line in lines]

@@ -1,0 +1,134 @@
+"""What a report tells, gathered once for the screen, the page and programs."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from penstock.run.quantity import show_about
+from penstock.watch import incidents
+from penstock.watch.advice import Advice, advice
+from penstock.watch.costs import Costs, costs_with
+from penstock.watch.energy import energy_of
+from penstock.watch.energy_amounts import Amount, Energy
+from penstock.watch.held import Held, held
+from penstock.watch.story import Trouble, troubles
+from penstock.watch.view import View
+from penstock.watch.words import plural, spoken
+
+J_PER_KWH = 3.6e6
+MOST_TROUBLES = 20
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line with its name; `style` is plain, dim, warning or bad."""
+
+    name: str
+    words: str
+    style: str = "plain"
+
+
+@dataclass
+class Facts:
+    """Of one reading of a run."""
+
+    view: View
+
+    @cached_property
+    def plan(self) -> Held | None:
+        return held(self.view)
+
+    @cached_property
+    def energy(self) -> Energy | None:
+        return energy_of(self.view) if self.view.known_run else None
+
+    @cached_property
+    def costs(self) -> Costs | None:
+        return costs_with(self.view, self.energy) if self.view.known_run else None
+
+    @cached_property
+    def advice(self) -> list[Advice]:
+        return advice(self.view)
+
+    @cached_property
+    def troubles(self) -> list[Trouble]:
+        return troubles(self.view)
+
+    def spent(self) -> list[Line]:
+        """Energy, money and carbon, each with where it comes from."""
+        lines = []
+        if self.energy:
+            own, node = self.energy.accelerator_j, self.energy.node_j
+            where = f"{_amount(node)} the machines, {_amount(own)} of it the accelerators"
+            site = self.energy.facility_j
+            lines.append(Line("energy", where + (f"; {_amount(site)} the site" if site else "")))
+        if self.costs is None:
+            return lines
+        found = self.costs
+        if found.usd is not None:
+            lines.append(Line("cost", f"${found.usd:,.2f}{_to_go(found.usd_to_go, '${:,.2f}')}"))
+        if found.gco2e is not None:
+            to_go = None if found.gco2e_to_go is None else found.gco2e_to_go / 1e3
+            lines.append(Line("CO2e", f"{found.gco2e / 1e3:,.3g} kg{_to_go(to_go, '{:,.3g} kg')}"))
+        return lines + [Line("", note, "dim") for note in found.notes]
+
+    def befell(self) -> list[Line]:
+        """What went wrong and what was done about it, by time."""
+        lines = [Line("skipped", words, "warning") for words in self._skipped()]
+        for said in incidents.lines(self.view.incidents):
+            name, _, words = said.partition(" ")
+            lines.append(Line(name, words.strip(), "warning"))
+        for told in self.view.supervised("budget_reached"):
+            lines.append(Line("stopped", f"{told.payload.get('budget')} was reached", "warning"))
+        for slow in self.view.stragglers:
+            words = f"{slow['factor']:.2f} times the others' time for its own work in a step"
+            lines.append(Line("slow", f"rank {slow['rank']}: {words}", "warning"))
+        return lines + [self._trouble(one) for one in self.troubles[-MOST_TROUBLES:]]
+
+    def _trouble(self, one: Trouble) -> Line:
+        who = "the run" if one.rank is None else f"rank {one.rank}"
+        if one.live:
+            whole = f"; whole again after {spoken(one.back - one.since)}" if one.back else ""
+            return Line("lost", f"{who}: {one.reason}; the others went on{whole}", "warning")
+        back = ""
+        if one.back is not None:
+            where = f" at step {one.step}" if one.step is not None else ""
+            back = f"; went on{where} after {spoken(max(0.0, one.back - one.since))}"
+        return Line("fault", f"{who}: {one.reason}{back}", "bad")
+
+    def _skipped(self, most: int = 5) -> list[str]:
+        """What is damaged or missing and not trained on, by name."""
+        files: dict[tuple[str, str], list[int]] = {}
+        for one in self.view.skipped:
+            files.setdefault((one["dataset"], one["shard"]), []).append(one["block"])
+        lines = []
+        for (dataset, file), blocks in list(files.items())[:most]:
+            which = f"block{'s' if len(blocks) > 1 else ''} {', '.join(map(str, sorted(blocks)))}"
+            lines.append(f"{dataset}: samples that need {which} of {file} count nothing")
+        if len(files) > most:
+            more = plural(len(files) - most, "more file")
+            lines.append(f"{more}; `penstock report {self.view.folder.name} --json` names them")
+        return lines
+
+    def speed(self) -> str:
+        view = self.view
+        speed = f"{view.tokens_per_s:,.0f} tokens/s while stepping" if view.tokens_per_s else ""
+        if view.mfu is not None:
+            speed += f", {view.mfu:.1%} MFU"
+        return f"{speed}; {show_about(view.curve['tokens'][-1])} tokens trained on".lstrip("; ")
+
+
+def _amount(amount: Amount) -> str:
+    """`1.25 kWh (measured)`, `3.1 kWh (estimated, 2.5 to 3.9)`."""
+    kwh = amount.joules / J_PER_KWH
+    if amount.source == "measured":
+        return f"{_number(kwh)} kWh (measured)"
+    low, high = (_number(joules / J_PER_KWH) for joules in (amount.low, amount.high))
+    return f"{_number(kwh)} kWh (estimated, {low} to {high})"
+
+
+def _number(kwh: float) -> str:
+    return f"{kwh:,.0f}" if kwh >= 1000 else f"{kwh:.3g}"
+
+
+def _to_go(amount: float | None, form: str) -> str:
+    return f", {form.format(amount)} to go" if amount else ""
