@@ -96,6 +96,7 @@ def test_hosts_by_the_machine_that_an_accelerator_is_sold_in() -> None:
 
 
 @given(st.sampled_from([BOARD, CARDS, DESKTOP]), st.integers(1, 32))
+@settings(deadline=None, max_examples=30)
 def test_more_accelerators_need_more_of_a_host(host: Host, count: int) -> None:
     assert host.total_w(count + 1) > host.total_w(count) > host.processors_w(count) > 0
 
