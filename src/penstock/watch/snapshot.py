@@ -17,6 +17,7 @@ from penstock.ledger.records import journal_files
 from penstock.plan.layout import Layout
 from penstock.run.save import to_table
 from penstock.run.secret import shown
+from penstock.watch.advice import advice
 from penstock.watch.health import health
 from penstock.watch.held import held
 from penstock.watch.story import phases, troubles
@@ -235,6 +236,10 @@ def story(view: View) -> Section:
     }
 
 
+def advised(view: View) -> Section:
+    return {"list": [one.to_json() for one in advice(view)]}
+
+
 def events(view: View) -> Section:
     # What the model writes comes last, from each rank that has something to say.
     last = view.told("evaluate")[-2 * max(1, view.account.ranks) :]
@@ -269,6 +274,7 @@ SECTIONS: dict[str, Callable[[View], Section]] = {
     "checkpoints": checkpoints,
     "data": data,
     "energy": energy,
+    "advice": advised,
     "events": events,
     "fields": fields,
 }

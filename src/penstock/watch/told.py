@@ -110,7 +110,7 @@ def _words(event: Event) -> str | None:
         case "evaluate":
             return None
         case "saved":
-            return f"step {said.get('step')} saved to {said.get('tier')}: {said.get('path')}"
+            return f"step {said.get('step')} saved to {said.get('tier')}"
         case "save_failed":
             return f"step {said.get('step')} not saved to {said.get('tier')}: {said.get('error')}"
         case "rollback" if event.end is not None:

@@ -102,7 +102,7 @@ export class RunPage {
   }
 
   plan(plan) {
-    const rows = plan.rows.filter((row) => row.actual_s > 0 || row.planned_s > 0.05 || row.cause === "unexplained");
+    const rows = plan.rows.filter((row) => row.share >= 0.0005 || row.planned_s > 0.05 || row.cause === "unexplained");
     const longest = Math.max(...rows.flatMap((row) => [row.actual_s, row.planned_s ?? 0]), 1e-9);
     const planned = plan.planned_s !== null;
     const width = (s) => `${(100 * s) / longest}%`;
@@ -129,7 +129,11 @@ export class RunPage {
   advice(advice) {
     const { body, made } = this.cards.advice;
     made.hidden = !advice.list.length;
-    put(body, el("ol", { class: "advice" }, advice.list.map((one) => el("li", {}, one.words))));
+    put(body, el("ol", { class: "advice" }, advice.list.map((one) => {
+      const setting = one.field && one.words.startsWith(`${one.field} = `) ? one.words.split(": ", 1)[0] : null;
+      return el("li", {}, el("span", { class: "cause" }, el("i", { style: { background: `var(--${one.cause})` } }), one.cause),
+        el("p", {}, setting && el("code", {}, setting), setting ? one.words.slice(setting.length + 1) : one.words));
+    })));
   }
 
   data(data) {
