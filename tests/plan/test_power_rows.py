@@ -115,8 +115,14 @@ def test_a_power_limit_stands_for_the_tdp(tmp_path: Path) -> None:
 
 
 def test_fewer_accelerators_than_nodes_are_those_of_one_node(tmp_path: Path) -> None:
-    found = config(tmp_path, gpus="8", nodes="64")
-    assert (found.per_node, found.nodes) == (8, 64)
+    for nodes in (64, 8, 4):
+        found = config(tmp_path, gpus="8", nodes=str(nodes))
+        assert (found.per_node, found.nodes) == (8, nodes)
+        assert "8 accelerators in each node" in found.assumed
+    cards = config(tmp_path, gpu="RTX 4090", gpus="8", nodes="8")
+    assert (cards.per_node, cards.nodes) == (1, 8)
+    one = config(tmp_path, gpus="1", nodes="1")
+    assert (one.per_node, one.nodes) == (1, 1)
 
 
 def test_a_count_before_the_name_is_that_of_a_node(tmp_path: Path) -> None:

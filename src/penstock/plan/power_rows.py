@@ -15,6 +15,7 @@ from penstock.catalog.accelerators import Accelerator
 from penstock.errors import PenstockError
 from penstock.plan import power, row_file
 from penstock.plan.power_columns import COLUMNS, column_of
+from penstock.plan.power_host import host_of
 from penstock.plan.rows import Skip, accelerator_named, number, whole
 
 BLANK = {"", "-", "–", "n/a", "na", "none", "null", "nan", "?"}
@@ -152,9 +153,10 @@ def _counts(cells: Mapping[str, str], chip: Accelerator, assumed: list[str]) -> 
     per_node = whole(cells, "gpus_per_node")
     usual = _usual_per_node(chip.name)
     if not per_node and total and count:
-        # Fewer accelerators than nodes can only be those of one node.
-        per_node = total // count if total % count == 0 else total
-        if total % count:
+        # Too few for so many nodes can only be those of one node: boards have four or eight.
+        of_one = total % count > 0 or total // count < host_of(chip).whole <= total
+        per_node = total if of_one else total // count
+        if of_one:
             assumed.append(f"{total} accelerators in each node")
     elif not per_node:
         per_node = min(total, usual) if total else usual
