@@ -7,10 +7,10 @@ from dataclasses import fields
 
 import pytest
 
-from penstock.catalog import accelerators, failures, models, networks, nodes, prices, sites
+from penstock.catalog import accelerators, draws, failures, models, networks, nodes, prices, sites
 from penstock.catalog.table import fold
 
-TABLES = [m.TABLE for m in (accelerators, failures, models, networks, nodes, prices, sites)]
+TABLES = [m.TABLE for m in (accelerators, draws, failures, models, networks, nodes, prices, sites)]
 RECORDS = [pytest.param(r, id=f"{t.kind}:{r.name}") for t in TABLES for r in t]
 
 
@@ -43,6 +43,15 @@ def test_the_tables_are_as_full_as_promised():
     assert counts["sites"] >= 400
     assert counts["models"] >= 30
     assert 15 <= counts["prices"] <= 25, "a summary, not somebody's table"
+
+
+@pytest.mark.parametrize("draw", draws.all(), ids=lambda d: d.name)
+def test_a_draw_is_of_a_known_accelerator_and_below_its_limit(draw):
+    assert accelerators.find(draw.accelerator).name == draw.accelerator
+    assert draw.load in ("rest", "idle", "memory", "matmul", "training")
+    assert 0 < draw.watts < 1.02 * draw.limit_w
+    assert draw.basis_of("watts") == "measured"
+    assert (draw.rate is None) == (draw.rate_unit == "")
 
 
 @pytest.mark.parametrize("a", accelerators.all(), ids=lambda a: a.name)

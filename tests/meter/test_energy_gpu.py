@@ -49,8 +49,9 @@ def test_a_run_has_its_energy_on_record(run_file: Callable[..., Path]):
         "model.heads": 8,
         "model.kv_heads": 8,
         "model.ffn": 1408,
-        "train.steps": 1500,
+        "train.steps": 400,
         "train.batch_tokens": 4096,
+        "train.learning_rate": 1e-4,
         "evaluate.every": "never",
         "train.compile": "off",
     }

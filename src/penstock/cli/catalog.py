@@ -7,7 +7,17 @@ import typer
 from rich.table import Table as Grid
 from rich.text import Text
 
-from penstock.catalog import accelerators, failures, models, networks, nodes, power, prices, sites
+from penstock.catalog import (
+    accelerators,
+    draws,
+    failures,
+    models,
+    networks,
+    nodes,
+    power,
+    prices,
+    sites,
+)
 from penstock.catalog.fact import Fact
 from penstock.catalog.models import ModelPreset
 from penstock.catalog.table import Table
@@ -103,6 +113,20 @@ KINDS = {
             "busy": "busy",
         },
     ),
+    "draws": Kind(
+        draws.TABLE,
+        "what one accelerator drew under known loads, measured",
+        {
+            "name": "name",
+            "load": "load",
+            "W": "watts",
+            "limit W": "limit_w",
+            "MHz": "clock_mhz",
+            "°C": "temperature_c",
+            "rate": "rate",
+            "unit": "rate_unit",
+        },
+    ),
     "failures": Kind(
         failures.TABLE,
         "what breaks, how often, and how much it costs",
@@ -151,7 +175,7 @@ def catalog(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Facts with sources: accelerators, nodes, networks, sites, prices, failures, models."""
+    """Facts with sources: accelerators, nodes, networks, sites, prices, power, failures, models."""
     if kind is None:
         _show_kinds(json)
         return
