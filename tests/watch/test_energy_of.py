@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from test_watch_report import PLAN, T, Written
 
 from fake_meter import gpus
@@ -216,3 +218,41 @@ def test_a_start_that_was_not_metered_is_estimated(tmp_path: Path):
     assert 1.5 * metered_j < found.accelerator_j.joules < 2.5 * metered_j
     assert found.accelerator_j.source == "estimated"
     assert any("1 of 2 starts" in note for note in found.notes)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cut=st.floats(0, 1), which=st.sampled_from(["energy", "meters"]))
+def test_files_cut_anywhere_still_tell_an_energy(whole: Written, cut: float, which: str):
+    (path,) = whole.folder.journal.glob(f"node-a.{which}")
+    before = path.read_bytes()
+    path.write_bytes(before[: int(cut * len(before))])
+    try:
+        # Past 60 s nobody knows whether a node was there; what is left of it is not made up.
+        found = energy(whole)
+        assert 0 <= found.accelerator_j.joules < 1.2 * 2 * 46 * BUSY_W
+    finally:
+        path.write_bytes(before)
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Written:
+    written = run_of(tmp_path)
+    meter(written, gpus(2))
+    return written
+
+
+def test_a_file_that_is_no_energy_is_said(whole: Written):
+    (path,) = whole.folder.journal.glob("node-a.energy")
+    path.write_bytes(b"x" * 400)
+    found = energy(whole)
+    assert found.accelerator_j.source == "estimated"
+    assert any("not a energy file" in note for note in found.notes)
+
+
+def test_what_was_odd_is_said(whole: Written):
+    journal = EnergyJournal(whole.folder.journal, "a", gpus(2))
+    journal.line("odd", T + 10, device=1, what="the counter went from 9 to 0 J in 2.0 s")
+    journal.line("odd", T + 12, device=1, what="reads again")
+    journal.close()
+    odd = [note for note in energy(whole).notes if "counter went" in note]
+    assert odd == ["NVIDIA H200: the counter went from 9 to 0 J in 2.0 s; filled by power"]

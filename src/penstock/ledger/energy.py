@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from penstock.errors import PenstockError
 from penstock.ledger.append import Appender
 from penstock.ledger.journal import write_line
 from penstock.ledger.readers import Event, read_events
@@ -136,17 +137,22 @@ def read_nodes(folder: Path | str) -> list[NodeEnergy]:
 
 def _read(path: Path) -> NodeEnergy:
     records = path.with_suffix(".energy")
-    sizes = [os.stat(p).st_size if p.exists() else 0 for p in (path, records)]
-    return _read_once(path, records, *sizes)
+    stats = [os.stat(p) for p in (path, records) if p.exists()]
+    return _read_once(path, records, *((s.st_ino, s.st_size, s.st_mtime_ns) for s in stats))
 
 
-@lru_cache(maxsize=4096)
-def _read_once(path: Path, records: Path, *sizes: int) -> NodeEnergy:
-    """Pages and terminals look every second; files that have not grown are not read again."""
+@lru_cache(maxsize=512)
+def _read_once(path: Path, records: Path, *states: tuple[int, ...]) -> NodeEnergy:
+    """Pages and terminals look every second; files that have not changed are not read again."""
     lines = read_events(path)
+    try:
+        found = _sane(read_records(records, "energy"))
+    except PenstockError as error:  # the rest of the run can be told all the same
+        found = np.empty(0, ENERGY)
+        lines.append(Event(0.0, "odd", payload={"what": str(error)}))
     named = [str(e.payload["node"]) for e in lines if e.kind == "meters" and "node" in e.payload]
     name = named[-1] if named else path.stem.removeprefix("node-")
-    return NodeEnergy(name, _devices(lines), _sane(read_records(records, "energy")), tuple(lines))
+    return NodeEnergy(name, _devices(lines), found, tuple(lines))
 
 
 def _devices(lines: Sequence[Event]) -> dict[int, Device]:
