@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parent))
 from train_speed import WORKS, ours
@@ -152,6 +153,8 @@ def main() -> None:
     for name, make in LOADS.items():
         load = make()
         points[name] = measure(load, given.seconds, watcher)
+        if dist.is_initialized():  # before its store goes with the load
+            dist.destroy_process_group()
         del load
         torch.cuda.empty_cache()
         p = points[name]
