@@ -125,8 +125,10 @@ def test_a_host_without_room_refuses(
 ) -> None:
     (a, at_a), (b, _), _ = hosts
     monkeypatch.setattr("penstock.launch.shelf.free_bytes", lambda folder: 10)
+    slot = seal(a, rank=0, step=7)
+    (slot / "state/__0_0.distcp").write_bytes(bytes(8 << 20))  # more than a line holds at once
     with pytest.raises(OSError, match="507"):
-        at_a.send(a, seal(a, rank=0, step=7), ["state/__0_0.distcp"])
+        at_a.send(a, slot, ["state/__0_0.distcp"])
     assert not list(sealed(b))
 
 

@@ -6,6 +6,7 @@ hosts hold is whole on either. Seals go last and are taken away first, as on the
 Whoever sends or asks proves that it knows the run's secret, which never travels.
 """
 
+import contextlib
 import hmac
 import http.client
 import json
@@ -116,7 +117,9 @@ class Peers:
         line = http.client.HTTPConnection(address, int(port), timeout=ANSWER_S)
         proved = {"Proof": proof(self.secret, method, f"/{path}"), **(headers or {})}
         try:
-            line.request(method, f"/{path}", body, proved)  # type: ignore[arg-type]
+            # One that refuses answers before it has read everything, and hangs up.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                line.request(method, f"/{path}", body, proved)  # type: ignore[arg-type]
             answer = line.getresponse()
         except http.client.HTTPException as error:
             raise OSError(f"{shelf}: {type(error).__name__}: {error}") from error
