@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import made_story
 from penstock.watch.data_charts import histogram
-from penstock.watch.data_markup import Markup, tag
 from penstock.watch.data_page import opening, page
 from penstock.watch.data_style import STYLE
+from penstock.watch.markup import Markup, tag
 
 VOID = {"meta", "br", "wbr"}
 

@@ -14,7 +14,8 @@ from penstock.data.tokenizer import train
 from penstock.data.writer import Writer
 from penstock.watch import data_screen
 from penstock.watch.data_screen import bar, share, show_size, spark
-from penstock.watch.data_story import printable, story
+from penstock.watch.data_story import story
+from penstock.watch.words import printable
 
 
 def drawn(shown, width: int = 80) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from penstock.cli.show import Json, err, out, print_json
+from penstock.cli.show import Json, err, out, print_json, write_page
 from penstock.errors import PenstockError, RunFailed
 
 _CHATS = 12  # that a page shows
@@ -102,7 +102,7 @@ def show(
     if html:
         # The record has what is said in a conversation; tokens have who says it.
         chats = kept(there, _CHATS, seed=0, where={}) if told.chats else None
-        _write(html, page(told, chats))
+        write_page(html, page(told, chats))
         err.print(f"wrote {html}", markup=False, soft_wrap=True)
     if json:
         print_json(told.to_json())
@@ -211,12 +211,3 @@ def _conditions(texts: list[str]) -> dict[str, str]:
         if not name or not equals:
             raise PenstockError(f"--where {name}: not a condition; write COLUMN=VALUE")
     return {name: value for name, _, value in pairs}
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise PenstockError(
-            f"{path}: cannot be written: {error.strerror}; name another file with --html"
-        ) from None

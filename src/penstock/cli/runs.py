@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 from rich.table import Column, Table
 
-from penstock.cli.show import Json, out, print_json
+from penstock.cli.show import Json, out, print_json, write_page
 from penstock.errors import PenstockError
 from penstock.run.folder import RunFolder, every, find
 from penstock.watch.report import screen, summary
+from penstock.watch.report_html import page
 from penstock.watch.terminal import line
 from penstock.watch.view import View
 from penstock.watch.words import loss
@@ -59,9 +60,21 @@ def status(run: RunName, root: Root = "runs", json: Json = False) -> None:
     out.print(f"{folder.name}: {view.status}  {detail}", markup=False)
 
 
-def report(run: RunName, root: Root = "runs", json: Json = False) -> None:
-    """Where everything went."""
+def report(
+    run: RunName,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write it as a page with pictures.")
+    ] = None,
+    root: Root = "runs",
+    json: Json = False,
+) -> None:
+    """Where everything went: plan against actual, energy, cost, faults, what to change."""
     folder = find(run, root)
+    if html is not None:
+        write_page(html, page(folder))
+        if not json:
+            out.print(f"wrote {html}", markup=False)
+            return
     if json:
         print_json(summary(folder))
     else:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +23,15 @@ def print_json(value: Any) -> None:
         sys.stdout.write(f"{said}\n")
     except UnicodeEncodeError:
         sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def write_page(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise PenstockError(
+            f"{path}: cannot be written: {error.strerror}; name another file with --html"
+        ) from None
 
 
 def print_error(error: PenstockError) -> None:

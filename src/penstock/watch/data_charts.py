@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from penstock.watch.data_markup import Markup, join, tag
+from penstock.watch.markup import Markup, join, tag
 
 _HEIGHT, _BASE, _TOP = 120, 98, 12
 _LAST_TICK = 0.75  # of the width

@@ -11,8 +11,8 @@ from penstock.data.manifest import Json
 from penstock.run.quantity import show_about
 from penstock.watch.data_diff import Comparison, Difference
 from penstock.watch.data_screen import brief
-from penstock.watch.data_story import Story, printable
-from penstock.watch.words import plural
+from penstock.watch.data_story import Story
+from penstock.watch.words import plural, printable
 
 _VALUE_CHARACTERS = 24  # of one side, where the two stand in columns
 _GAPS = 4

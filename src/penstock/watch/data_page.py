@@ -11,34 +11,24 @@ from penstock.run import toml
 from penstock.run.quantity import show_about
 from penstock.watch.data_charts import bar, histogram
 from penstock.watch.data_diff import flat
-from penstock.watch.data_markup import Markup, breakable, join, tag
 from penstock.watch.data_screen import brief, packing, share, show_size
 from penstock.watch.data_story import Story
 from penstock.watch.data_style import STYLE
+from penstock.watch.markup import Markup, breakable, cards, document, join, section, tag
 from penstock.watch.words import plural, spoken
 
 _MOST_LANGUAGES = 20
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def page(told: Story, chats: Sequence[Sample] | None = None) -> str:
     """`chats`: conversations with their roles, in place of what the record has kept to show."""
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        tag("title", told.id),
-        tag("style", Markup(STYLE)),
-    )
     parts = [_title(told), _cards(told), _funnel(told)]
     if told.record:
         parts += [_charts(told.record), _languages(told.record), _sources(told)]
         parts += [_chats(chats) if chats else _kept(told.record.kept)]
         parts += [_dropped(told.record), _changes(told.record)]
     parts += [_recipe(told), _lineage(told)]
-    body = tag("html", head, tag("body", tag("main", *parts)), lang="en")
-    return f"<!doctype html>\n{body}\n"
+    return document(told.id, STYLE, *parts)
 
 
 def _title(told: Story) -> Markup:
@@ -64,8 +54,7 @@ def _cards(told: Story) -> Markup:
     }
     if told.record:
         facts["built in"] = spoken(told.record.seconds)
-    cards = [tag("div", tag("dt", name), tag("dd", value)) for name, value in facts.items()]
-    return tag("dl", *cards, class_="cards")
+    return cards(facts)
 
 
 def _funnel(told: Story) -> Markup:
@@ -83,7 +72,7 @@ def _funnel(told: Story) -> Markup:
         parts.append(tag("p", sentence(packing(told))))
     if told.with_copies:
         parts.append(tag("p", f"With copies, the dataset holds {told.with_copies:,}."))
-    return _section("Where documents went", *parts)
+    return section("Where documents went", *parts)
 
 
 def _bar_row(name: str, count: int, whole: int, row: str, kind: str, before: float = 0) -> Markup:
@@ -111,9 +100,7 @@ def _charts(record: Record) -> Markup:
     if any(record.scores):
         borders = [f"{place * SCORE_BIN / 1000:g}" for place in range(len(record.scores) + 1)]
         charts.append(histogram(record.scores, borders, "Score, of documents that cleaning kept"))
-    return (
-        _section("What they are like", tag("div", *charts, class_="charts")) if charts else join()
-    )
+    return section("What they are like", tag("div", *charts, class_="charts")) if charts else join()
 
 
 def _power(exponent: int) -> str:
@@ -131,7 +118,7 @@ def _languages(record: Record) -> Markup:
     if rest:
         shown.append((f"{len(rest)} others", sum(count for _, count in rest)))
     rows = [_bar_row(code, count, total, "plain", "kept") for code, count in shown]
-    return _section("Languages", _table((), rows, "bars"))
+    return section("Languages", _table((), rows, "bars"))
 
 
 def _sources(told: Story) -> Markup:
@@ -151,16 +138,16 @@ def _sources(told: Story) -> Markup:
     if told.aside:
         about = "What was kept aside, with file, line and reason (the first of each): "
         parts.append(tag("p", about, breakable(told.aside)))
-    return _section("Sources", *parts)
+    return section("Sources", *parts)
 
 
 def _chats(samples: Sequence[Sample]) -> Markup:
     about = "As tokens give them back, with the marks of the chat template."
-    return _section("Some conversations", tag("p", about), *map(_sample, samples))
+    return section("Some conversations", tag("p", about), *map(_sample, samples))
 
 
 def _kept(samples: Sequence[Sample]) -> Markup:
-    return _section("Some that were kept", *map(_sample, samples)) if samples else join()
+    return section("Some that were kept", *map(_sample, samples)) if samples else join()
 
 
 def _dropped(record: Record) -> Markup:
@@ -168,7 +155,7 @@ def _dropped(record: Record) -> Markup:
         tag("details", tag("summary", reason), *map(_sample, samples))
         for reason, samples in record.dropped.items()
     ]
-    return _section("Some that were dropped, by reason", *parts) if parts else join()
+    return section("Some that were dropped, by reason", *parts) if parts else join()
 
 
 def _sample(one: Sample) -> Markup:
@@ -206,13 +193,13 @@ def _changes(record: Record) -> Markup:
         tag("tr", tag("td", breakable(what)), tag("td", f"{count:,}", class_="n"))
         for what, count in record.changes.items()
     ]
-    return _section("Documents that were changed", _table(("by", "documents"), rows, "bars"))
+    return section("Documents that were changed", _table(("by", "documents"), rows, "bars"))
 
 
 def _recipe(told: Story) -> Markup:
     """As it was written where that is known, else what of it decided the content."""
     recipe = told.record.recipe if told.record and told.record.recipe else told.manifest.recipe
-    return _section("Recipe", tag("pre", "\n".join(toml.document(_given(recipe)))))
+    return section("Recipe", tag("pre", "\n".join(toml.document(_given(recipe)))))
 
 
 def _given(recipe: dict[str, Json]) -> dict[str, Json]:
@@ -240,11 +227,7 @@ def _lineage(told: Story) -> Markup:
             )
         )
         parts += [tag("p", note) for note in record.notes]
-    return _section("Where it comes from", *parts)
-
-
-def _section(title: str, *parts: Markup) -> Markup:
-    return tag("section", tag("h2", title), *parts)
+    return section("Where it comes from", *parts)
 
 
 def _table(titles: Sequence[str], rows: Iterable[Markup], kind: str) -> Markup:

@@ -11,8 +11,8 @@ from penstock.data.build_record import SCORE_BIN, Sample
 from penstock.run.quantity import show_about, show_bytes
 from penstock.watch.data_dropped import Dropped
 from penstock.watch.data_find import Listed
-from penstock.watch.data_story import Story, documents_of, printable, stored_bytes
-from penstock.watch.words import plural, spoken
+from penstock.watch.data_story import Story, documents_of, stored_bytes
+from penstock.watch.words import plural, printable, spoken
 
 _BAR, _LEAST_BAR = 16, 6  # characters; a bar that has less room is left out
 _BLOCKS = "▁▂▃▄▅▆▇█"

@@ -13,9 +13,6 @@ from penstock.data.manifest import Json, Manifest
 from penstock.data.shards import Dataset
 
 KEPT = "kept"  # in the counts of a manifest
-# Control characters, halves of surrogate pairs, and marks that turn the direction of writing.
-_STEERING = (*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-_CONTROLS = dict.fromkeys((*_STEERING, *range(0xD800, 0xE000)), "\ufffd") | {10: "\n", 9: "\t"}
 
 
 @dataclass(frozen=True)
@@ -150,11 +147,6 @@ def _record_json(record: Record) -> dict[str, Any]:
     dropped = {why: [sample_json(one) for one in some] for why, some in record.dropped.items()}
     kept = [sample_json(one) for one in record.kept]
     return asdict(record) | {"kept": kept, "dropped": dropped}
-
-
-def printable(text: str) -> str:
-    """A document may hold anything: what would steer a terminal or break a page is shown as �."""
-    return text.translate(_CONTROLS)
 
 
 def _recorded(record: Record) -> tuple[Stage, ...]:

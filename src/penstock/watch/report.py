@@ -1,5 +1,6 @@
 """The report of a run: one dictionary for programs, one screen for people."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -11,7 +12,7 @@ from penstock.plan.layout import Layout
 from penstock.run.folder import RunFolder
 from penstock.watch.report_facts import Facts, Line
 from penstock.watch.view import View
-from penstock.watch.words import finite, loss, plural, size, spoken
+from penstock.watch.words import finite, loss, plural, printable, size, spoken
 
 BAR = 28  # characters of a full bar
 STYLES = {"plain": "", "dim": "dim", "warning": "yellow", "bad": "red"}
@@ -67,18 +68,28 @@ def screen(folder: RunFolder) -> RenderableType:
     view = facts.view
     parts: list[RenderableType] = [_headline(facts), Text()]
     if facts.plan:
-        parts += [Text(f"plan     {facts.plan.says()}"), Text()]
+        parts += [_grid([("plan", facts.plan.says(), "")]), Text()]
     parts += [_ledger(facts), Text()]
     lines = [*facts.spent(), *_kept(view), *facts.befell()]
-    parts += [Text(f"{one.name:<8} {one.words}", style=STYLES[one.style]) for one in lines]
+    parts.append(_grid([(one.name, one.words, STYLES[one.style]) for one in lines]))
     if facts.advice:
         parts += [Text(), Text("To go faster or cheaper", style="cyan")]
-        parts += [Text(f"  {one.cause}: {one.words}") for one in facts.advice]
+        parts.append(_grid([(str(one.cause), one.words, "") for one in facts.advice]))
     prompt, sample = view.last_of("prompt"), view.last_of("sample")
     if sample and view.status == "done":
-        parts += [Text(), Text("Given", style="cyan"), Text(str(prompt), style="dim")]
-        parts += [Text("the model writes", style="cyan"), Text(str(sample))]
+        parts += [Text(), Text("Given", style="cyan"), Text(printable(str(prompt)), style="dim")]
+        parts += [Text("the model writes", style="cyan"), Text(printable(str(sample)))]
     return Group(*parts)
+
+
+def _grid(rows: Iterable[tuple[str, str, str]]) -> Table:
+    """Names and words, which go on below themselves where they are long."""
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(no_wrap=True, min_width=8)
+    grid.add_column(overflow="fold")
+    for name, words, style in rows:
+        grid.add_row(Text(name, style=style), Text(printable(words), style=style))
+    return grid
 
 
 def _headline(facts: Facts) -> Table:

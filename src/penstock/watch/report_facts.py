@@ -118,16 +118,21 @@ class Facts:
 
 
 def _amount(amount: Amount) -> str:
-    """`1.25 kWh (measured)`, `3.1 kWh (estimated, 2.5 to 3.9)`."""
-    kwh = amount.joules / J_PER_KWH
+    """`1.25 kWh (measured)`, `3.1 kWh (estimated, 2.5 kWh to 3.9 kWh)`."""
     if amount.source == "measured":
-        return f"{_number(kwh)} kWh (measured)"
-    low, high = (_number(joules / J_PER_KWH) for joules in (amount.low, amount.high))
-    return f"{_number(kwh)} kWh (estimated, {low} to {high})"
+        return f"{energy_words(amount.joules)} (measured)"
+    low, high = energy_words(amount.low), energy_words(amount.high)
+    return f"{energy_words(amount.joules)} (estimated, {low} to {high})"
 
 
-def _number(kwh: float) -> str:
-    return f"{kwh:,.0f}" if kwh >= 1000 else f"{kwh:.3g}"
+def energy_words(joules: float) -> str:
+    """`690 J`, `12.5 Wh`, `3.42 kWh`, `1,250 kWh`."""
+    if joules < 3600:
+        return f"{joules:.0f} J"
+    if joules < 0.1 * J_PER_KWH:
+        return f"{joules / 3600:.3g} Wh"
+    kwh = joules / J_PER_KWH
+    return f"{kwh:,.0f} kWh" if kwh >= 1000 else f"{kwh:.3g} kWh"
 
 
 def _to_go(amount: float | None, form: str) -> str:

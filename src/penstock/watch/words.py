@@ -5,6 +5,10 @@ from typing import Any
 
 from penstock.run.quantity import show_about
 
+# Control characters, halves of surrogate pairs, and marks that turn the direction of writing.
+_STEERING = (*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_CONTROLS = dict.fromkeys((*_STEERING, *range(0xD800, 0xE000)), "\ufffd") | {10: "\n", 9: "\t"}
+
 
 def spoken(seconds: float) -> str:
     """`0.4 s`, `38 s`, `2 min 05 s`, `3 h 12 min`, `4 d 06 h`: two units at most."""
@@ -48,3 +52,8 @@ def size(plan: dict[str, Any]) -> str:
         return "own module"
     trained = f", {show_about(plan['trained'])} trained beside them" if "trained" in plan else ""
     return f"{show_about(plan['params'])} parameters{trained}"
+
+
+def printable(text: str) -> str:
+    """A file may hold anything: what would steer a terminal or break a page is shown as �."""
+    return text.translate(_CONTROLS)
