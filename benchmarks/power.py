@@ -178,7 +178,9 @@ def main() -> None:
     )
     if given.json:
         out = {"device": found.name, "points": points, "counter_j": counted_j, "seconds": seconds}
-        given.json.write_text(json.dumps(out | {"fine": fine, "coarse": coarse}, indent=1))
+        given.json.write_text(
+            json.dumps(out | {"fine": fine, "coarse": coarse, "reading_ms": each_ms}, indent=1)
+        )
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from penstock.watch.view import View
 MOMENTS = 100_000  # × ranks at which it is asked what they did
 PER_NODE_UP_TO = 16  # nodes; of more, each did what all did
 FRESH_S = 90.0  # an older reading is not now
-METER = (0.95, 1.05)  # what counters are good for: NVML states 5 %
+METER = (0.95, 1.05)  # NVML states 5 % for the power of Kepler parts; assumed for all others
 WHOLE = 0.95  # of the joules by a meter: the amount is measured
 
 

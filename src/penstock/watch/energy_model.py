@@ -25,8 +25,8 @@ from penstock.watch.view import View
 # Carbon Footprint, methodology; 0.71 and 4.26 for Google's, 0.78 and 3.76 for Azure's).
 THREAD_REST_W, THREAD_BUSY_W = 0.74, 3.5
 THREADS = "AWS's servers, Cloud Carbon Footprint"
-# CPUs and memory, of what a server draws: 61 and 18 % at the peak of Google's servers (The
-# Datacenter as a Computer, third edition), less at part load.
+# CPUs and memory, of what a server draws: 61 and 18 % at the peak of Google's servers (estimated,
+# recalled from The Datacenter as a Computer, third edition), less at part load.
 CPU_SHARE = 0.75
 CPU_BAND = Band(0.5, 2.0)
 HOST_BAND = Band(0.7, 1.3)
