@@ -159,3 +159,16 @@ def test_now_is_the_time_of_day_and_never_goes_back() -> None:
     assert now() == pytest.approx(time.time(), abs=5)
     times = [now() for _ in range(1000)]
     assert times == sorted(times)
+
+
+def test_events_of_the_device_are_used_again(wait: Pass, cuda: type[Event]) -> None:
+    clock = StepClock(cuda=True)
+    used = set()
+    for _ in range(5):
+        clock.begin()
+        for name in ("compute", "exchange"):
+            with clock.part(name):
+                wait(1)
+        used |= {id(event) for _, *pair in clock._pending for event in pair}
+        assert clock.settle()["compute"] == 1.0
+    assert len(used) == 4

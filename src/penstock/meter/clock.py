@@ -34,6 +34,7 @@ class StepClock:
         self.cuda = cuda
         self.note: Callable[[str], AbstractContextManager[Any]] = nullcontext
         self._pending: list[tuple[str, Any, Any]] = []
+        self._spare: list[tuple[Any, Any]] = []  # to make an event anew takes the host longer
         self.begin()
 
     def begin(self) -> None:
@@ -47,9 +48,7 @@ class StepClock:
 
     def _timed(self, name: str) -> Iterator[None]:
         if self.cuda and name != "fetch":
-            import torch
-
-            first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            first, last = self._spare.pop() if self._spare else _pair()
             first.record()
             yield
             last.record()
@@ -64,8 +63,16 @@ class StepClock:
         while self._pending and self._pending[0][2].query():
             name, first, last = self._pending.pop(0)
             self.seconds[name] += first.elapsed_time(last) / 1e3
+            self._spare.append((first, last))
         total = now() - self.start
         # Waiting for data while the device was still busy with the last update is no wait.
         excess = max(0.0, sum(self.seconds.values()) - total)
         self.seconds["fetch"] -= min(excess, self.seconds["fetch"])
         return {"start": self.start, "total": total, **self.seconds}
+
+
+def _pair() -> tuple[Any, Any]:
+    """Two events of the device."""
+    import torch
+
+    return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
