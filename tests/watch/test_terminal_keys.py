@@ -95,7 +95,7 @@ def test_a_terminal_is_put_back_after_a_crash_of_the_display(
     broken = tmp_path / "site" / "sitecustomize.py"
     broken.parent.mkdir()
     broken.write_text(
-        "import penstock.watch.terminal_screen as s\n"
+        "import penstock.watch.terminal_facts as s\n"
         "def no(*a, **k): raise RuntimeError('no screen today')\n"
         "s._speed = no\n"
     )

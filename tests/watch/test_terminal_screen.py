@@ -1,5 +1,6 @@
 """The screen fits every terminal, shows what matters, and obeys nothing that a run wrote."""
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -77,6 +78,24 @@ def test_what_matters_is_on_80_by_24(view: View) -> None:
         assert words in text, text
     assert MARK in text
     assert any(0x2800 < ord(c) <= 0x28FF for c in text)
+
+
+def test_energy_and_money_where_they_are_known(view: View) -> None:
+    assert "$" not in _text(view)
+    plan = view.folder.read_plan()
+    plan["rates"] = {
+        "usd_per_hour": {"value": 36.0, "source": "a quote"},
+        "gco2e_per_kwh": {"value": 1e6, "source": "a table"},
+    }
+    view.folder.plan_file.write_text(json.dumps(plan))
+    shown = _text(View(view.folder))
+    assert "(estimated)" in shown
+    assert "$1.40 + $" in shown  # two ranks, 70 s
+    assert " g CO2e" in shown
+
+
+def _text(view: View) -> str:
+    return "\n".join(one.plain for one in lines(view, Foot(), 80, 24))
 
 
 def test_nothing_that_a_run_wrote_is_obeyed(view: View) -> None:

@@ -20,9 +20,9 @@ from penstock.policy.straggler import Change
 from penstock.run.diff import describe
 from penstock.run.folder import RunFolder
 from penstock.watch.outlets import Elsewhere
-from penstock.watch.terminal_keys import Keyboard, in_foreground
-from penstock.watch.terminal_page import Page
-from penstock.watch.terminal_screen import Foot, Screen
+from penstock.watch.terminal_deeds import Deeds
+from penstock.watch.terminal_keys import in_foreground
+from penstock.watch.terminal_screen import Screen
 from penstock.watch.view import View
 from penstock.watch.words import dataset, loss, plural, size, spoken
 
@@ -33,7 +33,6 @@ REFRESH_S = 1.0
 PLAIN_S = 10.0
 # Of a core, for reading the journal and drawing: the cores belong to the ranks.
 SHARE = 0.01
-NOTE_S = 8.0  # that the answer to a key stays
 LEAST = (40, 8)  # columns and lines of a terminal that a screen fits in
 
 
@@ -43,17 +42,13 @@ class Terminal(Listener):
     def __init__(self, console: Console) -> None:
         self.console = console
         self.live: Live | None = None  # the screen, from the first look on
-        self.keyboard = Keyboard()
-        self.keys = False
-        self.page: Page | None = None
+        self.deeds: Deeds | None = None  # as long as there is a screen
         self.folder: RunFolder | None = None
         self.view: View | None = None  # the last reading
         self.next_s = 0.0
         self.size = console.size
         self.stage: Status | None = None  # what is done before the launch
         self.shown_step = -1
-        self.note, self.note_until = Foot(), 0.0
-        self.asking = self.helping = self.ending = False
         self.said: list[tuple[str, str]] = []  # behind the screen, to be printed when it goes
         self.elsewhere = Elsewhere()
 
@@ -104,7 +99,7 @@ class Terminal(Listener):
             f"({Layout(**layout).ways}) → {folder.path}",
             markup=False,
         )
-        self.folder, self.page = folder, Page(folder)
+        self.folder = folder
         self.elsewhere.launching(folder, plan)
         self._end_stage()
 
@@ -120,10 +115,10 @@ class Terminal(Listener):
     def _look(self, folder: RunFolder) -> None:
         # Only now: whoever calls this hears signals, so the terminal is put back after one.
         if self.live is None and self.view is None and has_room(self.console):
-            self.keys = self.keyboard.start()
+            self.deeds = Deeds(folder)
             self.live = Live(console=self.console, screen=True, auto_refresh=False)
             self.live.start()
-        if self.live and (self._heard() or self.console.size != self.size):
+        if self.deeds and (self.deeds.heard() or self.console.size != self.size):
             self._draw()
         if time.monotonic() < self.next_s:
             return
@@ -138,62 +133,9 @@ class Terminal(Listener):
         self.next_s = time.monotonic() + max(pause, (time.thread_time() - began) / SHARE)
 
     def _draw(self) -> None:
-        if self.live and self.view:
+        if self.live and self.deeds and self.view:
             self.size = self.console.size
-            self.live.update(Screen(self.view, self._foot()), refresh=True)
-
-    # Keys
-
-    def _heard(self) -> bool:
-        """Whether anything that is shown has changed."""
-        changed = 0 < self.note_until <= time.monotonic() and not self.asking
-        if changed:
-            self.note_until = 0.0
-        for key in self.keyboard.read().lower() if self.keys else "":
-            self._pressed(key)
-            changed = True
-        if self.page and self.page.look():
-            self._say(self.page.address or f"no page: {self.page.problem}", stays=True)
-            changed = True
-        return changed
-
-    def _pressed(self, key: str) -> None:
-        if self.folder is None or self.page is None:
-            return
-        if self.asking:
-            self.asking, self.note_until = False, 0.0
-            if key in "qy":
-                self._stop(self.folder)
-        elif key == "s":
-            self.folder.wish("save")
-            self._say("a checkpoint is saved after this step")
-        elif key == "q" and not self.ending:
-            self.asking = True
-            self._say("save and stop? y or q again: yes; any other key: no", "bold yellow")
-        elif key == "o" and self.page.address:
-            self._say(self.page.address, stays=True)
-        elif key == "o":
-            self.page.open()
-            self._say("the page is being opened …", stays=True)
-        elif key in "h?":
-            self.helping = not self.helping
-
-    def _stop(self, folder: RunFolder) -> None:
-        """As Ctrl-C does, once; a run whose Ctrl-C nobody hears is asked in its folder."""
-        folder.wish("stop")
-        signal.raise_signal(signal.SIGINT)
-
-    def _say(self, words: str, style: str = "cyan", stays: bool = False) -> None:
-        self.note = Foot(self.keys, words, style)
-        self.note_until = time.monotonic() + (10 * NOTE_S if stays else NOTE_S)
-
-    def _foot(self) -> Foot:
-        if self.asking or time.monotonic() < self.note_until:
-            return Foot(self.keys, self.note.note, self.note.style, self.helping)
-        if self.ending:
-            words = "stopping: saving first; Ctrl-C ends it at once"
-            return Foot(self.keys, words, "yellow", self.helping)
-        return Foot(self.keys, help=self.helping)
+            self.live.update(Screen(self.view, self.deeds.foot()), refresh=True)
 
     # The end, and what is said meanwhile
 
@@ -204,11 +146,14 @@ class Terminal(Listener):
 
     def _leave(self) -> None:
         """Puts the terminal back, and tells what was said behind the screen."""
-        live, self.live, self.keys = self.live, None, False
-        self.keyboard.stop()
-        if live:
-            with contextlib.suppress(OSError):  # the terminal itself may be gone
-                live.stop()
+        live, deeds, self.live, self.deeds = self.live, self.deeds, None, None
+        try:
+            if live:
+                with contextlib.suppress(OSError):  # the terminal itself may be gone
+                    live.stop()
+        finally:
+            if deeds:
+                deeds.close()
         said, self.said = self.said, []
         for words, style in said:
             self.console.print(words, style=style, markup=False)
@@ -216,8 +161,6 @@ class Terminal(Listener):
     def close(self) -> None:
         self._end_stage()
         self._leave()
-        if self.page:
-            self.page.close()
         for words in self.elsewhere.ended():
             self._tell(words, "dim")
 
@@ -234,8 +177,8 @@ class Terminal(Listener):
 
     def told(self, words: str) -> None:
         self._tell(words, "dim")
-        if self.live:
-            self._say(words)
+        if self.deeds:
+            self.deeds.say(words)
 
     def straggler(self, change: Change) -> None:
         words = f"takes {change.factor:.2f} times as long as the others for its own work"
@@ -243,13 +186,18 @@ class Terminal(Listener):
         self._tell(told, "yellow" if change.slow else "")
 
     def over_budget(self, words: str) -> None:
-        self.ending = True
+        self._ending()
         self._tell(f"{words} is reached: saving and stopping", "yellow")
 
     def stopping(self) -> None:
-        self.ending, self.next_s = True, 0.0
+        self._ending()
         if self.live is None:
             self._tell("stopping: saving first; once more ends it at once", "yellow")
+
+    def _ending(self) -> None:
+        self.next_s = 0.0
+        if self.deeds:
+            self.deeds.ending = True
 
 
 @contextmanager

@@ -13,37 +13,14 @@ from rich.text import Text
 
 from penstock.ledger.causes import Cause
 from penstock.plan.layout import Layout
-from penstock.watch.checkpoints import shown
-from penstock.watch.health import DEAD, ENDED, FINE, SLOW, STARTING, UNKNOWN, WORDS, health
 from penstock.watch.held import held
 from penstock.watch.terminal_chart import Chart
+from penstock.watch.terminal_facts import COLOURS, facts, plain, row
 from penstock.watch.told import told
 from penstock.watch.view import View
 from penstock.watch.words import loss, plural, size, spoken
 
-COLOURS = {
-    Cause.COMPUTE: "green",
-    Cause.COMMUNICATE: "blue",
-    Cause.BUBBLE: "cyan",
-    Cause.PEER_WAIT: "magenta",
-    Cause.DATA_WAIT: "yellow",
-    Cause.CHECKPOINT: "bright_blue",
-    Cause.EVALUATE: "bright_cyan",
-    Cause.STARTUP: "bright_black",
-    Cause.DOWN: "red",
-    Cause.REDO: "bright_red",
-    Cause.UNEXPLAINED: "white",
-}
-HEALTH = {
-    FINE: "green",
-    SLOW: "yellow",
-    DEAD: "red",
-    STARTING: "blue",
-    ENDED: "bright_black",
-    UNKNOWN: "bright_black",
-}
 LEVELS = {"bad": "red", "warning": "yellow", "good": "green"}
-MOST_DOTS = 64
 WIDE = 112  # columns, from which the table by cause stands beside the chart
 TABLE = 44  # its columns
 LEAST_CHART, MOST_CHART, MOST_EVENTS = 4, 24, 8
@@ -85,7 +62,7 @@ class Screen:
 def lines(view: View, foot: Foot, width: int, height: int) -> list[Text]:
     """At most `height` lines of the screen, and exactly that many where it is tall enough."""
     top = _headline(view, width)
-    below = [*_facts(view, width), *_asked(foot)]
+    below = [*facts(view, width), *_asked(foot)]
     last = _keys(foot)
     events = _events(view)
     room = height - len(top) - len(below) - len(last)
@@ -99,15 +76,6 @@ def lines(view: View, foot: Foot, width: int, height: int) -> list[Text]:
     made += events[: max(0, min(left, MOST_EVENTS))]
     made += [Text()] * max(0, height - len(made) - len(last))
     return [*made[: height - len(last)], *last][:height]
-
-
-def _row(name: str, *parts: str | Text | tuple[str, str]) -> Text:
-    """A line with its name on the left."""
-    made = Text(f"{name:<8}", style="", no_wrap=True)
-    made.stylize("dim")
-    for part in parts:
-        made.append_text(part if isinstance(part, Text) else Text.assemble(part))
-    return made
 
 
 def _headline(view: View, width: int) -> list[Text]:
@@ -155,7 +123,7 @@ def _picture(view: View, width: int, height: int) -> list[Text]:
 
 
 def _losses(view: View) -> Text:
-    made = _row("loss", (loss(view.loss), "bold green"))
+    made = row("loss", (loss(view.loss), "bold green"))
     if view.validation:
         step, value = view.validation[-1]
         made.append(f"   validation {loss(value)}", style="yellow")
@@ -192,105 +160,15 @@ def _tight(words: str) -> str:
     return words
 
 
-def _facts(view: View, width: int) -> list[Text]:
-    made = [_speed(view), _bar(view, width), _legend(view, width), _health(view, width)]
-    made += [line for line in (_saved(view), *_damage(view)) if line]
-    return made
-
-
-def _speed(view: View) -> Text:
-    if not view.tokens_per_s or not view.step_s:
-        return _row("speed", ("no step yet", "dim"))
-    made = _row("speed", (f"{view.tokens_per_s:,.0f} tokens/s", "bold"))
-    plan = held(view)
-    if plan and plan.off is not None:
-        inside = plan.band and plan.band[0] <= view.step_s <= plan.band[1]
-        speed = view.plan["batch_tokens"] / plan.planned_step_s
-        gap = plan.planned_step_s / view.step_s - 1
-        style = "green" if inside or gap > 0 else "yellow"
-        made.append(f"  plan {speed:,.0f}", style="dim")
-        made.append(f" ({gap:+.0%}{', within its band' if inside else ''})", style=style)
-    if view.mfu is not None:
-        made.append(f"   {view.mfu:.1%} MFU")
-        if plan and plan.off is not None:
-            made.append(f"  plan {view.mfu * (1 + plan.off):.1%}", style="dim")
-    return made.append(f"   {_step_words(view.step_s)} a step", style="dim")
-
-
-def _step_words(seconds: float) -> str:
-    return f"{seconds * 1e3:,.0f} ms" if seconds < 1 else spoken(seconds)
-
-
-def _bar(view: View, width: int) -> Text:
-    """Where the time went, every cause in its colour; what is seen at all is one cell or more."""
-    made, columns = _row("time"), max(8, width - 8)
-    shares = {cause: view.account.ledger.share(cause) or 0.0 for cause in Cause}
-    edges, at = [0], 0.0
-    for cause in Cause:
-        at += shares[cause]
-        edges.append(round(at * columns))
-    for cause, start, end in zip(Cause, edges, edges[1:], strict=False):
-        made.append("█" * (end - start), style=COLOURS[cause])
-    return made
-
-
-def _legend(view: View, width: int) -> Text:
-    shares = {cause: view.account.ledger.share(cause) or 0.0 for cause in Cause}
-    made = _row("")
-    for cause in sorted(Cause, key=lambda c: -shares[c]):
-        if shares[cause] >= 0.005:
-            part = Text(f"█ {cause} {shares[cause]:.0%}  ", style=COLOURS[cause])
-            if made.cell_len + part.cell_len > width:
-                break
-            part.stylize("default", 2)
-            made.append_text(part)
-    return made
-
-
-def _health(view: View, width: int) -> Text:
-    found = health(view)
-    letters, made = found.letters, _row("ranks")
-    if len(letters) <= min(MOST_DOTS, max(8, width - 40)):
-        for letter in letters:
-            made.append("●", style=HEALTH[letter])
-        made.append("  ")
-    counts = [(letter, letters.count(letter)) for letter in WORDS if letter in letters]
-    made.append(", ".join(f"{count} {WORDS[letter]}" for letter, count in counts))
-    for rank, why in sorted(found.why.items())[:1]:
-        made.append(f"   rank {rank}: {_plain(why)}", style=HEALTH[letters[rank]])
-    return made
-
-
-def _saved(view: View) -> Text | None:
-    saved = [e for e in view.events if e.kind == "saved"]
-    if not saved:
-        return _row("saved", ("nothing yet", "dim")) if len(view.curve) else None
-    last = saved[-1]
-    age = spoken(max(0.0, time.time() - last.t))
-    made = _row("saved", f"step {last.payload.get('step')}", (f"  {age} ago", "dim"))
-    size_of = shown(last.whole("bytes") or 0)
-    return made.append(f"  {last.payload.get('tier')}, {size_of}", style="dim")
-
-
-def _damage(view: View) -> list[Text]:
-    many = len(view.skipped)
-    return [_row("data", (f"{plural(many, 'damaged block')} skipped", "yellow"))] if many else []
-
-
 def _events(view: View) -> list[Text]:
     """The newest first."""
     made = []
     for one in [one for one in told(view, 4 * MOST_EVENTS) if one["kind"] != "trace"]:
         clock = time.strftime("%H:%M:%S", time.localtime(one["t"]))
-        words = _plain(one["words"])
+        words = plain(one["words"])
         line = Text(clock, style="dim", no_wrap=True)
         made.append(line.append(f"  {words}", style=LEVELS.get(one["level"], "not dim default")))
     return made
-
-
-def _plain(words: object) -> str:
-    """On one line, and without what a terminal would obey: an error may hold anything."""
-    return "".join(c if c.isprintable() else "�" for c in " ".join(str(words).split()))
 
 
 def _asked(foot: Foot) -> list[Text]:
