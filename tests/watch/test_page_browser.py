@@ -50,15 +50,16 @@ def browser() -> Iterator[Any]:
 def serve() -> Iterator[Callable[..., Server]]:
     servers: list[Server] = []
 
-    def start(root: Path, token: str | None = None) -> Server:
-        server = opened(Desk(str(root)), port=0, token=token)
+    def start(root: Path, token: str | None = None, port: int = 0) -> Server:
+        server = opened(Desk(str(root)), port=port, token=token)
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         servers.append(server)
         return server
 
     yield start
     for server in servers:
-        server.close()
+        if not server.closing.is_set():
+            server.close()
 
 
 @contextmanager
@@ -263,6 +264,26 @@ def test_from_the_list_to_several_beside_each_other(
         assert "train.steps" in page.locator("#fields").inner_text()
         page.click(".chip a >> nth=0")
         page.wait_for_selector("#story .lane")
+
+
+def test_a_page_left_open_finds_its_server_again(
+    browser: Any, serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    folder = made_run(tmp_path, ended=None)
+    first = serve(tmp_path)
+    context = browser.new_context()
+    page = context.new_page()
+    page.set_default_timeout(LONG_MS)
+    page.goto(first.address("made"))
+    page.wait_for_selector(".pill >> text=killed")
+    first.close()
+    page.wait_for_selector('#link[data-state="lost"]')
+    assert page.locator(".figure").count() > 5  # what was known stays
+    SupervisorJournal(folder.journal).event("ended", t=T0 + 90, result="done", error="")
+    serve(tmp_path, port=first.port)
+    page.wait_for_selector('#link[data-state="live"]')
+    page.wait_for_selector(".pill >> text=done")
+    context.close()
 
 
 def test_a_run_that_is_not_there_is_said(

@@ -206,6 +206,6 @@ def test_a_run_that_has_ended_is_not_read_again(
 def test_one_unreadable_run_leaves_the_others(serve: Serve, tmp_path: Path) -> None:
     made_run(tmp_path, "good")
     bad = made_run(tmp_path, "bad")
-    bad.plan_file.write_text("{")
+    (bad.journal / "a0000-r00000.curve").write_bytes(b"of another program altogether" * 9)
     lines = json.loads(get(serve(), "/api/runs")[2])[""]["runs"]["lines"]
     assert {line["key"]: line["status"] for line in lines} == {"good": "done", "bad": "unreadable"}

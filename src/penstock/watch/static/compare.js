@@ -15,7 +15,7 @@ const ROWS = [
   ["wall-clock", (h) => spoken(h.wall_s)],
   ["tokens", (h) => compact(h.tokens)],
   ["cost", (h) => (h.usd === null || h.usd === undefined ? "–" : `$${h.usd.toFixed(2)}`)],
-  ["energy", (h) => (h.kwh === null || h.kwh === undefined ? "–" : `${Number(h.kwh.toPrecision(3))} kWh`)],
+  ["energy", (h) => (h.kwh === null || h.kwh === undefined ? "–" : h.kwh < 1 ? `${Number((1000 * h.kwh).toPrecision(3))} Wh` : `${Number(h.kwh.toPrecision(3))} kWh`)],
   ["faults", (h) => whole(h.faults)],
   ["ranks", (h) => whole(h.ranks)],
   ["machine", (h) => h.machine ?? "–"],
