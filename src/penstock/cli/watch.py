@@ -1,5 +1,6 @@
 """`penstock watch [RUN…]`: the runs in a browser, live."""
 
+import gc
 import os
 import sys
 import webbrowser
@@ -44,6 +45,8 @@ def watch(
         folders = chosen or list(Desk(root).runs().values())
         print_json({folder.name: snapshot(View(folder)) for folder in folders})
         return
+    # Lines of a long journal are read once and kept: to look for garbage among them is in vain.
+    gc.set_threshold(200_000, 50, 50)
     desk = Desk(root, chosen)
     server = opened(desk, host, port, token)
     address = server.address(*(desk.runs() if chosen else ()))
