@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.ledger.digest import Blocks
-from penstock.ledger.reader import Done, Reader, reader_of
+from penstock.ledger.reader import Done, Reader, no_collecting, reader_of
 from penstock.ledger.readers import Event
 from penstock.ledger.records import JournalFile
 from penstock.ledger.steps import LeastExchange, Steps, read_columns
@@ -132,7 +132,7 @@ def read_history(folder: Path | str, now: float | None = None, quick: bool = Fal
     `quick`: steps that would take long to read are told by their rollups, for now.
     """
     reader = reader_of(folder)
-    with reader.lock:
+    with reader.lock, no_collecting():
         files = reader.look()
         drafts = _drafts(reader.supervisor())
         mentioned = {number for draft in drafts for number in draft.mentioned()}

@@ -5,10 +5,13 @@ too long to be read at once gives a first answer from its rollups, and the exact
 later.
 """
 
+import gc
 import os
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -109,7 +112,9 @@ class Reader:
         made = self._steps.get(attempt)
         if made is None or made.highest_before != before:
             made = self._steps[attempt] = _Steps(before)
-        until = time.monotonic() + QUICK_S if quick else float("inf")
+        # The very first answer is not kept waiting by steps.
+        quick_s = QUICK_S if made.digests else 0.0
+        until = time.monotonic() + quick_s if quick else float("inf")
         try:
             exact = self._read(made, files, until)
         except Replaced:
@@ -130,10 +135,22 @@ class Reader:
         if sum(digest.tail.unread(stat) for digest, stat in pairs) <= AT_ONCE_BYTES:
             until = float("inf")
         for digest, stat in pairs:
-            if time.monotonic() > until:
+            if time.monotonic() >= until:
                 return False
             digest.read(stat, made.least)
         return True
+
+
+@contextmanager
+def no_collecting() -> Iterator[None]:
+    """Hundreds of thousands of lines are made, and none is garbage: looking for some takes long."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 _readers: OrderedDict[Path, Reader] = OrderedDict()
