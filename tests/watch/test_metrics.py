@@ -103,7 +103,7 @@ def test_many_ranks_are_few_series(made: Callable[..., RunFolder]) -> None:
 
 def test_a_damaged_run_does_not_hide_the_others(made: Callable[..., RunFolder]) -> None:
     good, bad = made("good"), made("bad")
-    bad.plan_file.write_text("{")
+    bad.run_file.write_text("{")
     text = metrics.exposition([View(bad), View(good)])
     assert values(text, "penstock_unreadable_runs") == {(): 1}
     assert values(text, "penstock_step") == {(): 20}

@@ -123,12 +123,12 @@ def test_no_screen_without_a_terminal(tmp_path: Path) -> None:
         assert not has_room(Console(file=file, force_terminal=True))  # nobody's foreground
 
 
-def test_what_is_said_behind_the_screen_is_printed_when_it_goes(view: View) -> None:
+def test_a_fault_that_is_told_is_not_obeyed_either() -> None:
     console = Console(width=80, height=24, force_terminal=True, color_system=None)
-    terminal = Terminal(console)
     with console.capture() as captured:
-        terminal.fault(1, EVIL, "restart")
-    assert captured.get().startswith("fault: rank 1: boom")
+        Terminal(console).fault(1, EVIL, "restart")
+    assert captured.get().startswith("fault: rank 1: boom �[2J�]0;owned� [red]; restarting")
+    assert "\x1b" not in captured.get()
 
 
 numbers = st.floats(allow_nan=True, allow_infinity=True, width=32)

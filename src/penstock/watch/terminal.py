@@ -24,7 +24,7 @@ from penstock.watch.terminal_deeds import Deeds
 from penstock.watch.terminal_keys import in_foreground
 from penstock.watch.terminal_screen import Screen
 from penstock.watch.view import View
-from penstock.watch.words import dataset, loss, plural, size, spoken
+from penstock.watch.words import dataset, loss, plural, printable, size, spoken
 
 if TYPE_CHECKING:
     from penstock.launch.resume import How
@@ -165,6 +165,7 @@ class Terminal(Listener):
             self._tell(words, "dim")
 
     def _tell(self, words: str, style: str = "") -> None:
+        words = printable(words)  # the reason of a fault may hold anything
         if self.live:
             self.said.append((words, style))
             self.next_s = 0.0  # the screen shows it too, as an event

@@ -11,7 +11,7 @@ from penstock.watch.energy import energy_of
 from penstock.watch.health import DEAD, ENDED, FINE, SLOW, STARTING, UNKNOWN, WORDS, health
 from penstock.watch.held import held
 from penstock.watch.view import View
-from penstock.watch.words import plural, spoken
+from penstock.watch.words import plural, printable, spoken
 
 COLOURS = {
     Cause.COMPUTE: "green",
@@ -172,4 +172,4 @@ def _damage(view: View) -> list[Text]:
 
 def plain(words: object) -> str:
     """On one line, and without what a terminal would obey: an error may hold anything."""
-    return "".join(c if c.isprintable() else "�" for c in " ".join(str(words).split()))
+    return printable(" ".join(str(words).split()))
