@@ -98,7 +98,8 @@ def test_off_line_files_are_read_back_by_the_client_itself(
     assert not server.runs
     (kept,) = folder.path.glob("wandb/offline-run-*")
     wandb = [sys.executable, "-c", "from wandb.cli.cli import cli; cli()", "sync", str(kept)]
-    subprocess.run(wandb, env=os.environ | server.env, check=True, timeout=250)
+    env = os.environ | server.env
+    subprocess.run(wandb, env=env, cwd=folder.path, check=True, timeout=250)
     name = run_id(View(folder))
     assert server.steps(name, "train/loss") == [(1, 5.0), (2, 4.0)]
 
