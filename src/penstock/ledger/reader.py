@@ -27,7 +27,7 @@ from penstock.ledger.told import EventFile, Told
 
 MOST_FOLDERS = 32
 AT_ONCE_BYTES = 64 << 20  # of steps: some tenths of a second
-QUICK_S = 0.4  # of reading steps, in a look that must not take long
+QUICK_S = 0.8  # of reading steps, in a look that must not take long
 
 
 @dataclass

@@ -80,18 +80,19 @@ def _plan(facts: Facts) -> Markup:
             tag(
                 "tr",
                 tag("td", tag("i", class_=f"c-{cause}"), cause, title=cause.meaning),
-                tag("td", spoken(planned[cause]) if plan else "", class_="n"),
+                tag("td", spoken(planned[cause]), class_="n") if plan else join(),
                 tag("td", spoken(took[cause]), class_="n"),
                 tag("td", f"{account.ledger.share(cause) or 0.0:.1%}", class_="n"),
                 tag("td", *bars, class_="bar"),
             )
         )
-    heads = ("", "planned" if plan else "", "took", "share", "")
+    heads = ("", *(["planned"] if plan else []), "took", "share", "")
     head = tag("thead", tag("tr", *(tag("th", name, class_="n") for name in heads)))
     title = "Plan against actual" if plan else "Where it went"
     said = plan.says() if plan else "This run has no plan to be held to."
+    table = tag("table", head, tag("tbody", *rows), class_="causes planned" if plan else "causes")
     below = f"Seconds of each rank. {shares(facts.view)}"
-    return section(title, tag("p", said), tag("table", head, tag("tbody", *rows)), tag("p", below))
+    return section(title, tag("p", said), table, tag("p", below))
 
 
 def _over_time(view: View) -> Markup:

@@ -51,5 +51,9 @@ tr.sum td {{ border-top: 1px solid var(--edge); font-weight: 600; }}
 dl.lines {{ display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: .2rem 1rem; }}
 dl.lines dt {{ color: var(--dim); }} dl.lines dd {{ margin: 0; overflow-wrap: anywhere; }}
 dl.lines dd.dim {{ font-size: .85rem; }} ol li {{ margin: .35rem 0; }}
+@media (max-width: 40rem) {{
+  table.causes tr {{ grid-template-columns: minmax(0, 1fr) auto 4rem; }}
+  table.planned tr {{ grid-template-columns: minmax(0, 1fr) auto auto 4rem; }}
+}}
 @media print {{ svg, tr, figure {{ break-inside: avoid; }} body {{ background: #fff; }} }}
 """
