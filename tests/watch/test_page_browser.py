@@ -28,6 +28,8 @@ ARGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background
 LONG_MS = 120_000  # the machine may be busy
 BEYOND = """step => Number(document.querySelector(".figure b").firstChild.data
   .replace(/,/g, "")) > step"""
+# On a busy machine a rank may be slow and is well all the same.
+WORKS = '.rank[data-rank="1"]:is([data-state="fine"], [data-state="slow"])'
 HOSTILE = "<img src=x onerror=window.bad=1>"
 
 pytestmark = [
@@ -126,7 +128,7 @@ def test_a_live_run_moves_and_a_killed_rank_turns_red_and_green_again(
         while not (folder.journal / file_name(0, range(1), "events")).exists():
             threading.Event().wait(0.1)
         with page_of(browser, serve(tmp_path / "runs").address("live")) as page:
-            page.wait_for_selector('.rank[data-rank="1"][data-state="fine"]')
+            page.wait_for_selector(WORKS)
             page.wait_for_selector("#curve canvas")
             assert page.locator(".pill").inner_text() == "running"
 
@@ -140,7 +142,8 @@ def test_a_live_run_moves_and_a_killed_rank_turns_red_and_green_again(
             # Plan against actual.
             compute = page.locator('#plan [data-cause="compute"]')
             assert compute.locator(".bar i").is_visible()
-            assert compute.locator(".bar u").is_visible()  # the plan's mark
+            assert compute.locator("span.n").first.inner_text().endswith(" s")  # as planned
+            assert page.locator("#plan .bar u").first.is_visible()  # the plan's mark
             assert "planned" in page.locator("#plan .says").inner_text()
 
             # Every colour that the rank takes from now on.
@@ -155,14 +158,12 @@ def test_a_live_run_moves_and_a_killed_rank_turns_red_and_green_again(
             red = page.eval_on_selector(
                 '.rank[data-rank="1"]', "cell => getComputedStyle(cell).backgroundColor"
             )
-            page.wait_for_selector('.rank[data-rank="1"][data-state="fine"]')
-            assert page.evaluate("window.seen")[0] == "down"
+            page.wait_for_selector(WORKS)
+            assert "down" in page.evaluate("window.seen")
             page.wait_for_selector("#story li")
             assert "SIGKILL" in page.locator("#story li").first.inner_text()
             assert "back after" in page.locator("#story li").first.inner_text()
-            green = page.eval_on_selector(
-                '.rank[data-rank="0"]', "cell => getComputedStyle(cell).backgroundColor"
-            )
+            green = page.eval_on_selector(WORKS, "cell => getComputedStyle(cell).backgroundColor")
             assert red != green
             page.wait_for_function(BEYOND, arg=number(page, "step") + 1)  # and it goes on
 
