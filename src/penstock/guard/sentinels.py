@@ -90,7 +90,7 @@ class Sentinels:
 
     def _tell(self, kind: str, **what: object) -> None:
         if self.tells():
-            self.journal.event(kind, t=None, **what)
+            self.journal.event(kind, t=None, synced=True, **what)
 
 
 def _listed(replicas: Sequence[int]) -> str:

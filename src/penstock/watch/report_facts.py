@@ -12,7 +12,7 @@ from penstock.watch.energy_amounts import Amount, Energy
 from penstock.watch.held import Held, held
 from penstock.watch.story import Trouble, troubles
 from penstock.watch.view import View
-from penstock.watch.words import plural, spoken
+from penstock.watch.words import grams, plural, spoken
 
 J_PER_KWH = 3.6e6
 MOST_TROUBLES = 20
@@ -67,8 +67,8 @@ class Facts:
         if found.usd is not None:
             lines.append(Line("cost", f"${found.usd:,.2f}{_to_go(found.usd_to_go, '${:,.2f}')}"))
         if found.gco2e is not None:
-            to_go = None if found.gco2e_to_go is None else found.gco2e_to_go / 1e3
-            lines.append(Line("CO2e", f"{found.gco2e / 1e3:,.3g} kg{_to_go(to_go, '{:,.3g} kg')}"))
+            left = f", {grams(found.gco2e_to_go)} to go" if found.gco2e_to_go else ""
+            lines.append(Line("CO2e", f"{grams(found.gco2e)}{left}"))
         return lines + [Line("", note, "dim") for note in found.notes]
 
     def befell(self) -> list[Line]:

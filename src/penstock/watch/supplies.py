@@ -19,7 +19,7 @@ def checkpoints(view: View) -> Section:
     """What there is to go back to. Another place is not asked: what was told of it is shown."""
     saved = view.told("saved")
     found, _ = look(view.folder, elsewhere=False)
-    kept = [
+    kept: list[dict[str, Any]] = [
         {
             "step": one.step,
             "tier": one.tier,
@@ -33,7 +33,8 @@ def checkpoints(view: View) -> Section:
     ]
     for event in saved[::-1]:
         if event.payload.get("tier") == "remote" and len(kept) < MOST_KEPT:
-            about = {name: event.payload.get(name) for name in ("step", "tier", "bytes", "path")}
+            names = ("step", "tier", "bytes", "path")
+            about: dict[str, Any] = {name: event.payload.get(name) for name in names}
             kept.append({**about, "t": round(event.t), "state": "saved", "good": True})
     kept.sort(key=lambda one: -int(str(one["step"])))
     held_up_s = view.account.ledger.seconds[Cause.CHECKPOINT] / max(1, view.account.ranks)

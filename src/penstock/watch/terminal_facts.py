@@ -11,7 +11,7 @@ from penstock.watch.energy import energy_of
 from penstock.watch.health import DEAD, ENDED, FINE, SLOW, STARTING, UNKNOWN, WORDS, health
 from penstock.watch.held import held
 from penstock.watch.view import View
-from penstock.watch.words import plural, printable, spoken
+from penstock.watch.words import digits, grams, plural, printable, spoken
 
 COLOURS = {
     Cause.COMPUTE: "green",
@@ -142,7 +142,7 @@ def _spent(view: View) -> Text | None:
         made.append(f"   ${costs.usd:,.2f}")
         made.append(f" + ${costs.usd_to_go:,.2f}" if costs.usd_to_go else "", style="dim")
     if costs.gco2e is not None:
-        made.append(f"   {_grams(costs.gco2e)} CO2e", style="dim")
+        made.append(f"   {grams(costs.gco2e)} CO2e", style="dim")
     return made
 
 
@@ -150,19 +150,8 @@ def _kwh(kwh: float) -> str:
     """In three digits: `192 mWh`, `1.20 Wh`, `35.1 kWh`, `2.10 MWh`."""
     for unit, factor in (("MWh", 1e-3), ("kWh", 1.0), ("Wh", 1e3)):
         if kwh * factor >= 1:
-            return f"{_digits(kwh * factor)} {unit}"
-    return f"{_digits(kwh * 1e6)} mWh"
-
-
-def _grams(grams: float) -> str:
-    for unit, factor in (("t", 1e-6), ("kg", 1e-3)):
-        if grams * factor >= 1:
-            return f"{_digits(grams * factor)} {unit}"
-    return f"{_digits(grams)} g"
-
-
-def _digits(value: float) -> str:
-    return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
+            return f"{digits(kwh * factor)} {unit}"
+    return f"{digits(kwh * 1e6)} mWh"
 
 
 def _damage(view: View) -> list[Text]:

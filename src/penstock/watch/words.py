@@ -57,3 +57,16 @@ def size(plan: dict[str, Any]) -> str:
 def printable(text: str) -> str:
     """A file may hold anything: what would steer a terminal or break a page is shown as �."""
     return text.translate(_CONTROLS)
+
+
+def grams(amount: float) -> str:
+    """In three digits: `64.0 mg`, `1.20 g`, `35.1 kg`, `2.10 t`."""
+    for unit, factor in (("t", 1e-6), ("kg", 1e-3), ("g", 1.0)):
+        if amount * factor >= 1:
+            return f"{digits(amount * factor)} {unit}"
+    return f"{digits(amount * 1e3)} mg"
+
+
+def digits(value: float) -> str:
+    """Three of them."""
+    return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
