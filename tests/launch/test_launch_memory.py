@@ -72,6 +72,7 @@ def test_a_smaller_layout_is_kept_while_all_is_as_it_was() -> None:
     assert kept({}, asked, "1 × H200") == asked
 
 
+@pytest.mark.slow
 def test_out_of_memory_is_told_with_a_way_out_and_a_run_that_may_takes_it(
     run_file: MakeFile,
 ) -> None:

@@ -85,6 +85,7 @@ def test_before_the_first_step_it_ends_at_once(phase: str, run_file: MakeFile) -
     assert took_s < 50
 
 
+@pytest.mark.slow
 def test_at_the_end_of_the_grace_it_is_killed(run_file: MakeFile) -> None:
     path = run_file(**FIELDS | {"guard.grace": "2 s"})
     folder = RunFolder(load(path).folder)

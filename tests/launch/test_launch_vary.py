@@ -69,6 +69,7 @@ def test_what_is_not_built_is_refused_before_anything_starts(run_file: MakeFile)
         vary.variants(str(run_file("base")), [], ["train.sync.local_steps=1,2"])
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_goes_on_and_a_failed_run_stops_no_other(
     run_file: MakeFile, tiny: str, tmp_path: Path
 ) -> None:

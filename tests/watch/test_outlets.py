@@ -177,6 +177,7 @@ def test_a_real_run_says_that_it_finished(run_file: Callable[..., Path], server:
     assert "s3cr3t" not in said + "".join(written)
 
 
+@pytest.mark.slow
 def test_a_supervisor_killed_for_real_is_told_of(
     run_file: Callable[..., Path], server: Hook
 ) -> None:

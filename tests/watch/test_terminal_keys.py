@@ -7,6 +7,8 @@ import termios
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.watch.terminal_keys import Keyboard
@@ -88,6 +90,7 @@ def pages_of(parent: int) -> list[int]:
     return [int(line.split()[0]) for line in listed.splitlines() if " watch " in line]
 
 
+@pytest.mark.slow
 def test_a_terminal_is_put_back_after_a_crash_of_the_display(
     run_file: Callable[..., Path], tmp_path: Path
 ) -> None:

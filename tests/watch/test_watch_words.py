@@ -1,4 +1,4 @@
-"""Durations as a person says them."""
+"""Durations and amounts as a person says them."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.watch.words import spoken
+from penstock.watch.words import grams, spoken
 
 UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 
@@ -51,3 +51,18 @@ def test_longer_is_never_said_as_shorter(one: float, other: float) -> None:
 
     low, high = sorted((one, other))
     assert value(low) <= value(high)
+
+
+@pytest.mark.parametrize(
+    ("amount", "words"),
+    [
+        (0.064, "64.0 mg"),
+        (1.2, "1.20 g"),
+        (999.0, "999 g"),
+        (35_100.0, "35.1 kg"),
+        (2.1e6, "2.10 t"),
+        (4.2e9, "4,200 t"),
+    ],
+)
+def test_grams(amount: float, words: str) -> None:
+    assert grams(amount) == words
