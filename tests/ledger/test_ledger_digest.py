@@ -6,7 +6,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_ledger_merge_any import SEEDS, Play, check_the_sum, damage
 
@@ -63,6 +63,7 @@ def step_on(journals: list[Journal], numbers: range, rng: Random) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(SEEDS, st.booleans())
+@example(2030, True)  # a damaged `ready` that has an end
 def test_it_is_what_the_steps_say(seed: int, damaged: bool) -> None:
     with tempfile.TemporaryDirectory() as name:
         rng = Random(seed)

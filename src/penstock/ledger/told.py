@@ -35,7 +35,7 @@ class Told:
                 step = event.whole("step")
                 row = (event.t, event.end, -1 if step is None else step)
                 spans.setdefault(event.kind, []).append(row)
-            elif event.kind == "ready" and ready == float("inf"):
+            if event.kind == "ready" and ready == float("inf"):
                 ready = event.t
             elif event.kind == "end":
                 ended = max(ended, event.t)
