@@ -10,9 +10,9 @@ BIN := $(VENV)/bin
 train: $(VENV)/.core
 	@$(BIN)/penstock train examples/stdlib.toml
 
-# Two at a time, file by file: most tests wait for processes, and many start several of their own.
+# Three at a time, file by file: most tests wait for processes, and many start several of their own.
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "slow and not gpu"

@@ -107,6 +107,7 @@ def test_a_killed_sweep_goes_on_and_a_failed_run_stops_no_other(
     assert attempts == [1, 2]  # the first was not begun again, the second went on
 
 
+@pytest.mark.slow
 def test_a_stop_ends_the_whole_sweep(run_file: MakeFile) -> None:
     path = run_file("s", **{"train.steps": 100_000, "cluster.accelerators": 1})
     command = [sys.executable, "-m", "penstock", "train", str(path), "--vary", "train.seed=0,1"]

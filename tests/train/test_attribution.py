@@ -3,6 +3,8 @@
 A step that is not disturbed waits and exchanges a little too, more so on a busy machine. What such
 steps took is read from their records and taken off; what is left must be the delay, within 10 %.
 Inside forward and backward every step waits a little: there it is 20 %, with nothing taken off.
+All of that on a quiet machine, by `make test-slow`; beside other tests the causes are told apart,
+and lengths are held to a half.
 """
 
 import gzip
@@ -55,7 +57,12 @@ def calm(folder: RunFolder, but: set[int]) -> dict[Cause, float]:
     }
 
 
-def test_a_mixture_of_delays_is_recovered_within_ten_percent(run_file: MakeFile) -> None:
+@pytest.mark.parametrize(
+    ("near", "unexplained"), [(0.5, 0.1), pytest.param(0.1, 0.02, marks=pytest.mark.slow)]
+)
+def test_a_mixture_of_delays_is_recovered(
+    near: float, unexplained: float, run_file: MakeFile
+) -> None:
     fields = {"train.steps": 9, "guard.checkpoint": "5 steps", "log.trace": "never"}
     path = run_file("mixture", **FIELDS | fields)
     folder = disturbed(
@@ -83,8 +90,8 @@ def test_a_mixture_of_delays_is_recovered_within_ten_percent(run_file: MakeFile)
         Cause.CHECKPOINT: 4.0,
     }
     found = {cause: ledger.seconds[cause] - own[cause] for cause in injected}
-    assert found == pytest.approx(injected, rel=0.1)
-    assert ledger.share(Cause.UNEXPLAINED) < 0.02
+    assert found == pytest.approx(injected, rel=near)
+    assert ledger.share(Cause.UNEXPLAINED) < unexplained
     assert not lines(folder, 0)  # it wanted none
     assert not list(folder.traces.iterdir())
 
@@ -106,6 +113,7 @@ def scale(folder: RunFolder, rank: int) -> float:
     return float(compute.sum() / compute[1:].sum())
 
 
+@pytest.mark.slow
 def test_a_slow_rank_inside_a_replica_is_waiting_and_not_work(run_file: MakeFile) -> None:
     """Weights are split over both: they meet in collectives within forward and backward."""
     layout = {"layout.tensor": 2, "layout.microbatch": 4}
@@ -123,6 +131,7 @@ def test_a_slow_rank_inside_a_replica_is_waiting_and_not_work(run_file: MakeFile
     assert waits[Cause.COMMUNICATE] > 0
 
 
+@pytest.mark.slow
 def test_a_stage_that_waits_for_the_one_before_it_has_a_bubble(run_file: MakeFile) -> None:
     layout = {"model.layers": 2, "layout.pipeline": 2, "layout.microbatch": 2}
     folder = disturbed(

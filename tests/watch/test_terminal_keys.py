@@ -63,6 +63,7 @@ def test_keys_save_help_ask_and_stop_and_the_size_is_followed(
     assert [e.payload["signal"] for e in asked] == ["SIGINT"]
 
 
+@pytest.mark.slow
 def test_the_page_is_opened_by_a_key_and_ends_with_the_run(run_file: Callable[..., Path]) -> None:
     """By SIGTERM, after which the terminal is put back too."""
     env = {"DISPLAY": "", "WAYLAND_DISPLAY": "", "SSH_CONNECTION": "x"}
