@@ -49,6 +49,7 @@ def watch(
     gc.set_threshold(200_000, 50, 50)
     desk = Desk(root, chosen)
     server = opened(desk, host, port, token)
+    desk.read_ahead()
     address = server.address(*(desk.runs() if chosen else ()))
     out.print(address, markup=False, soft_wrap=True)
     out.print("Ctrl-C ends it; the runs go on", style="dim")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.errors import PenstockError
+from penstock.ledger.reader import no_collecting
 from penstock.run.folder import RunFolder, every
 from penstock.watch.snapshot import UNREADABLE, brief, snapshot
 from penstock.watch.supplies import Section
@@ -79,11 +80,17 @@ class Desk:
             seen = self._runs.setdefault(name, Seen())
 
         def make() -> Texts:
-            found = snapshot(View(folder, quick=True))
+            with no_collecting():
+                found = snapshot(View(folder, quick=True))
             seen.exact = found["headline"].get("exact", True)
             return _texts(found)
 
         return seen.read(lambda: _mark(folder), make)
+
+    def read_ahead(self) -> None:
+        """Begin with the run that will be looked at first: a browser takes a while to open."""
+        for name in list(self.runs())[:1]:
+            threading.Thread(target=self.sections, args=(name,), daemon=True).start()
 
     def listed(self) -> Texts:
         """All runs, a line each."""
