@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from penstock.meter.clock import StepClock
 from penstock.model.decoder import Decoder
 from penstock.plan.layout import Layout
 from penstock.train.batch import Micro
@@ -111,9 +112,10 @@ class Pipelined:
             work.wait()
         grads[TABLE] = own + theirs
 
-    def drain(self) -> None:
+    def drain(self, clock: StepClock) -> None:
         """So that the wait at the end of the schedule is known for what it is, a bubble."""
-        dist.all_reduce(self._token, group=self.world.group("pipeline"))
+        with clock.part("bubble"):
+            dist.all_reduce(self._token, group=self.world.group("pipeline"))
 
     def _schedule(self, flow: Flow) -> Schedule:
         if flow not in self._schedules:

@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from penstock.meter.clock import StepClock
 from penstock.model.build import logits_in, summed_loss, tensors_in
 from penstock.model.decoder import Decoder
 from penstock.train.batch import Micro
@@ -29,7 +30,7 @@ class Runner(Protocol):
     def settle(self, grads: Grads) -> None:
         """What is left to add up inside a replica once all microbatches are through."""
 
-    def drain(self) -> None:
+    def drain(self, clock: StepClock) -> None:
         """Wait until all stages of a pipeline are through; the first is the last to be."""
 
     def evaluate(self, batch: list[Micro], go_on: GoOn = for_ever) -> Tensor | None:
@@ -61,7 +62,7 @@ class Plain:
     def settle(self, grads: Grads) -> None:
         pass
 
-    def drain(self) -> None:
+    def drain(self, clock: StepClock) -> None:
         pass
 
     @torch.no_grad()

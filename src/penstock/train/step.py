@@ -58,8 +58,7 @@ class Stepper:
             self.balancer.exchange()
         with clock.part("compute"):
             squares = squared_norm(summed, self.shares)
-        with clock.part("bubble"):
-            self.runner.drain()
+        self.runner.drain(clock)
         with clock.part("exchange"):
             self._at("vote")
             vote = self.replicas.vote(loss, squares, wishes)
