@@ -29,7 +29,7 @@ class Counting:
     def settle(self, grads: dict[str, Tensor]) -> None:
         pass
 
-    def drain(self) -> None:
+    def drain(self, clock: StepClock) -> None:
         pass
 
 

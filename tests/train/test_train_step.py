@@ -35,7 +35,7 @@ class Runner:
     def settle(self, grads: dict[str, Tensor]) -> None:
         pass
 
-    def drain(self) -> None:
+    def drain(self, clock: StepClock) -> None:
         pass
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
-from penstock.watch.terminal_keys import Keyboard
+from penstock.watch.terminal_keys import Keyboard, _keys
 from penstock.watch.view import View
 from terminal_lab import ENTER, SHOW, Seat, seat
 
@@ -124,3 +124,18 @@ def test_a_pipe_has_no_keys() -> None:
     finally:
         os.close(read)
         os.close(write)
+
+
+@pytest.mark.parametrize(
+    ("sent", "keys"),
+    [
+        (b"s", "s"),
+        (b"h\x1b[As", "hs"),  # an arrow between two keys, all read at once
+        (b"\x1b[1;5Cq", "q"),
+        (b"\x1bOPs", "s"),
+        (b"\x1b", ""),
+        (b"\xc3\xa9y", "y"),
+    ],
+)
+def test_an_arrow_takes_no_other_key_along(sent: bytes, keys: str) -> None:
+    assert _keys(sent) == keys

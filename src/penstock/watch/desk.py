@@ -90,7 +90,7 @@ class Desk:
     def read_ahead(self) -> None:
         """Begin with the run that will be looked at first: a browser takes a while to open."""
         for name in list(self.runs())[:1]:
-            threading.Thread(target=self.sections, args=(name,), daemon=True).start()
+            threading.Thread(target=self.sections, args=(name,)).start()
 
     def listed(self) -> Texts:
         """All runs, a line each."""

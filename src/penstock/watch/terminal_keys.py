@@ -7,6 +7,7 @@ stay what they are.
 import atexit
 import contextlib
 import os
+import re
 import select
 import signal
 import sys
@@ -14,6 +15,8 @@ import termios
 import tty
 from collections.abc import Iterator
 from typing import Any
+
+_SEQUENCE = re.compile(rb"\x1b(\[[0-?]*[ -/]*[@-~]|O.|.)?", re.DOTALL)  # what such keys send
 
 
 class Keyboard:
@@ -77,7 +80,7 @@ def _standard_input() -> int | None:
 
 def _keys(pressed: bytes) -> str:
     """Letters; an arrow or another key that sends several bytes is none."""
-    return "" if pressed.startswith(b"\x1b") else pressed.decode("ascii", "ignore")
+    return _SEQUENCE.sub(b"", pressed).decode("ascii", "ignore")
 
 
 @contextlib.contextmanager
