@@ -9,6 +9,7 @@ same page once more from the server that knows it. Chromium and Playwright, as f
 
 import argparse
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
 
-CHROMIUM = "/usr/bin/chromium"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 LIMIT_MS = 120_000
 
 

@@ -1,5 +1,6 @@
 """What a report tells, gathered once for the screen, the page and programs."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -65,10 +66,9 @@ class Facts:
             return lines
         found = self.costs
         if found.usd is not None:
-            lines.append(Line("cost", f"${found.usd:,.2f}{_to_go(found.usd_to_go, '${:,.2f}')}"))
+            lines.append(Line("cost", _with_rest(found.usd, found.usd_to_go, "${:,.2f}".format)))
         if found.gco2e is not None:
-            left = f", {grams(found.gco2e_to_go)} to go" if found.gco2e_to_go else ""
-            lines.append(Line("CO2e", f"{grams(found.gco2e)}{left}"))
+            lines.append(Line("CO2e", _with_rest(found.gco2e, found.gco2e_to_go, grams)))
         return lines + [Line("", note, "dim") for note in found.notes]
 
     def befell(self) -> list[Line]:
@@ -135,5 +135,6 @@ def energy_words(joules: float) -> str:
     return f"{kwh:,.0f} kWh" if kwh >= 1000 else f"{kwh:.3g} kWh"
 
 
-def _to_go(amount: float | None, form: str) -> str:
-    return f", {form.format(amount)} to go" if amount else ""
+def _with_rest(amount: float, to_go: float | None, say: Callable[[float], str]) -> str:
+    """`$0.12`, or `$0.12, $0.30 to go`."""
+    return f"{say(amount)}, {say(to_go)} to go" if to_go else say(amount)
