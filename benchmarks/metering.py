@@ -54,15 +54,18 @@ class Bare(StepClock):
         yield
 
 
+SETTLED = ("train.learning_rate=3e-4", "train.precision=bf16")  # no launch chooses here
+
+
 def engine(device: str) -> tuple[Step, World, dist.TCPStore]:
     """A step of the product on random tokens; the store has to outlive it."""
     fields, batch = MODELS[device]
     path = Path(tempfile.mkdtemp()) / "bench.toml"
     path.write_text('name = "bench"\n')
-    run = load(str(path), [*fields, "train.learning_rate=3e-4"])
+    run = load(str(path), [*fields, *SETTLED])
     assert run.model.preset
     tokens = batch * run.data.sequence
-    run = load(str(path), [*fields, f"train.batch_tokens={tokens}", "train.learning_rate=3e-4"])
+    run = load(str(path), [*fields, *SETTLED, f"train.batch_tokens={tokens}"])
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "PENSTOCK_ATTEMPT": "1"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}

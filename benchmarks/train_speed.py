@@ -111,6 +111,7 @@ def ours(work: Work, option: str) -> Callable[[Tensor], Tensor]:
             f"data.sequence={work.sequence}",
             f"train.batch_tokens={work.batch * work.sequence}",
             "train.learning_rate=3e-4",
+            "train.precision=bf16",
             *work.settings,
             *OPTIONS[option],
         ],

@@ -18,6 +18,7 @@ preset = "llama-3m"
 dataset = "stdlib"
 [train]
 steps = 100
+precision = "bf16"
 """
 
 

@@ -91,7 +91,7 @@ BAD = {
         4,
         "train.precision",
         "16",
-        'write "fp32", "bf16", "fp8" or "fp64"',
+        'write "auto", "fp32", "bf16", "fp8" or "fp64"',
     ),
     "betas one number": (MODEL + "[train]\nbetas = 0.9\n", 4, "train.betas", "0.9", "[0.9, 0.95]"),
     "betas too large": (

@@ -158,6 +158,7 @@ def test_a_fingerprint_is_short_and_stays(run_of):
     text = (
         "[model]\nlayers=2\nhidden=64\nheads=4\nffn=128\nvocab=300\n"
         "[data]\nsequence=64\n[train]\nsteps=10\nbatch_tokens=256\nlearning_rate=0.001\n"
+        'precision="bf16"\n'
     )
     assert fingerprint(run_of(text)) == (
         "9b01b007f2736a3ef748eb492a3ba26638985b97028e81e6a2f9b593cb62cd55"
@@ -171,3 +172,11 @@ def test_defaults_of_a_new_section_are_not_told(run_of):
     assert "layout.tensor: not set → 1" in describe(only)  # what was asked for is answered
     other = diff(run_of(TEXT), run_of(TEXT, "train.clip=0.5"))
     assert describe(other) == "train.clip: 1.0 → 0.5   (needs a fork)"
+
+
+def test_going_on_keeps_the_precision_that_the_first_machine_chose(run_of):
+    old = run_of(TEXT, "train.precision=fp32")
+    assert keep_choices(old, run_of(TEXT)).train.precision == "fp32"
+    assert not diff(old, run_of(TEXT))
+    asked = diff(old, run_of(TEXT, "train.precision=bf16"))
+    assert [(c.field, c.safe) for c in asked] == [("train.precision", False)]

@@ -15,7 +15,7 @@ from penstock.ledger.journal import Journal, SupervisorJournal
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.run.save import save
-from penstock.watch import terminal, terminal_screen
+from penstock.watch import report_html, terminal, terminal_screen
 from penstock.watch.report import screen, summary
 from penstock.watch.view import View
 
@@ -44,7 +44,7 @@ class Written:
         file.write_text('name = "hand"\n[model]\npreset = "llama-3m"\n')
         self.folder = RunFolder(home / "runs" / "hand")
         self.folder.make()
-        save(load(file), self.folder.run_file)
+        save(load(file, ["train.precision=bf16"]), self.folder.run_file)
         if plan is not None:
             self.folder.plan_file.write_text(json.dumps(plan))
 
@@ -357,3 +357,12 @@ def test_lines_of_a_running_run_and_what_is_told_at_once(written: Written) -> No
     assert "fault: rank 1: died; restarting" in text  # now, and not those of earlier launches
     assert text.count("fault") == 1
     assert "once more ends it at once" in text
+
+
+def test_the_report_says_why_auto_chose_its_precision(tmp_path: Path) -> None:
+    why = "bf16 matmuls are 2.1 × faster than fp32 on this CPU (measured)"
+    written = Written(tmp_path, PLAN | {"precision_why": why})
+    found = finished(written)
+    assert (found["precision"], found["precision_why"]) == ("bf16", why)
+    assert f"chosen by this machine: {why}" in " ".join(shown(screen(written.folder)).split())
+    assert why in report_html.page(written.folder)

@@ -13,6 +13,7 @@ from penstock.errors import PenstockError, RunFailed
 from penstock.plan import legal
 from penstock.plan.layout import IllegalLayout
 from penstock.plan.plan import Plan
+from penstock.run.diff import with_fields
 from penstock.run.file import Run
 from penstock.run.load import load
 from penstock.run.notyet import not_yet, refuse
@@ -51,6 +52,8 @@ def check(
         planned, where = _planned(known)
     except IllegalLayout as error:  # told last, below what the run is
         illegal, planned, where = error, None, ""
+    if planned:  # what "auto" means there
+        run = with_fields(run, {"train.precision": planned.job.precision})
     held = planned.memory if planned else None
     notes = [*known.missing, *missing_rows(run), *_not_exported(run)]
     if json:

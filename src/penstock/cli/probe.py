@@ -21,7 +21,9 @@ def probe(
 ) -> None:
     """Measure this machine and write a cluster file of it; about a minute."""
     from penstock.meter.probe import probe as measure
-    from penstock.plan.cluster import here_file
+    from penstock.plan.cluster import here_file, machine_of
+    from penstock.plan.precision import speed_of
+    from penstock.policy.precision import choose
     from penstock.run.cluster_load import save_cluster, to_table, with_stated
     from penstock.run.cluster_summary import lines
 
@@ -36,8 +38,11 @@ def probe(
     path = to or here_file()
     file = with_stated(measured, path)
     save_cluster(file, path, "Measured by `penstock probe`; measure again after changes.")
+    auto = choose(speed_of(machine_of(file)))
     if json:
-        print_json({"file": str(path), **to_table(file)})
+        chosen = {"precision": auto.precision, "why": auto.why}
+        print_json({"file": str(path), "auto": chosen, **to_table(file)})
         return
-    for line in (*lines(file), f"written to {path}"):
+    chosen_line = f'precision "auto" is {auto.precision}: {auto.why}'
+    for line in (*lines(file), chosen_line, f"written to {path}"):
         out.print(line, markup=False, soft_wrap=True)

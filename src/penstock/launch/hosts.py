@@ -48,6 +48,7 @@ _HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _MUST_EQUAL = {
     "version": "version of Penstock",
     "kind": "kind of device",
+    "precision": "train.precision, where the file says auto",
     "run": "run file",
     "data": "dataset",
 }
@@ -151,6 +152,7 @@ class Host:
             "machine": str(self.prepared.machine),
             "kind": self.prepared.machine.kind,
             "version": __version__,
+            "precision": self.prepared.run.train.precision,
             "run": fingerprint(self.prepared.run),
             "data": kept([part.dataset for part in self.prepared.stream.parts]),
         }

@@ -15,6 +15,9 @@ class Listener:
     def found(self, machine: str) -> None:
         """The machine, in words: `2 CPU cores`."""
 
+    def warning(self, words: str) -> None:
+        """Something about the run that its owner should know before it starts."""
+
     def progress(self, what: str, done: int, total: int) -> None:
         """Work before the launch, such as building the dataset."""
 

@@ -15,12 +15,13 @@ from penstock.launch import foresee, open_model
 from penstock.launch.listener import Listener
 from penstock.launch.replan import kept as kept_layout
 from penstock.meter.devices import Devices
+from penstock.meter.precision import measure
 from penstock.plan import legal, rates
 from penstock.plan.built import refuse_unusable
 from penstock.plan.dataset import Sizes, fitted, refuse_epochs_of_a_mixture
 from penstock.plan.layout import IllegalLayout, Layout, choose
-from penstock.policy import shrink
-from penstock.run.diff import closed
+from penstock.policy import precision, shrink
+from penstock.run.diff import closed, with_fields
 from penstock.run.file import Run
 from penstock.run.layout import LayoutSection
 
@@ -30,6 +31,7 @@ class Prepared:
     run: Run  # with every choice made
     stream: Stream
     machine: Devices  # of each host
+    precision_why: str = ""  # why "auto" means what it does here; "" where the file says it
 
     def planned(self, before: dict[str, Any]) -> tuple[Layout, dict[str, Any]]:
         """The layout of the whole run on hosts like this one, and its plan; `before` is the plan of
@@ -106,6 +108,7 @@ class Prepared:
         shape = None if run.model.module else run.model.shape(stream.vocab)
         adapter = run.model.adapter
         frozen = adapter is not None
+        why = self.precision_why or before.get("precision_why")
         plan = {
             "device": machine.kind,
             "device_name": machine.name,
@@ -123,6 +126,7 @@ class Prepared:
             "batch_tokens": run.batch_tokens,
             "sequence": run.sequence,
             "learning_rate": run.learning_rate,
+            **({"precision_why": why} if why else {}),
             "rates": rates.written(run),
         }
         plan |= {name: before[name] for name in ("forked_from", "replanned") if name in before}
@@ -133,6 +137,7 @@ class Prepared:
 def prepare(run: Run, before: dict[str, Any], machine: Devices, listener: Listener) -> Prepared:
     """Opens the data, builds it where it has to be, and settles what follows from it."""
     refuse_epochs_of_a_mixture(run)
+    run, why = _with_precision(run, machine, listener)
     open_model.fetch(run)
     if not before:  # building data may take hours
         _refuse_early(run, machine)
@@ -150,7 +155,18 @@ def prepare(run: Run, before: dict[str, Any], machine: Devices, listener: Listen
             "data.across_documents = false: only the models of Penstock keep documents apart, and "
             "model.module is your own; write true, or mark the borders inside your module"
         )
-    return Prepared(run, stream, machine)
+    return Prepared(run, stream, machine, why)
+
+
+def _with_precision(run: Run, machine: Devices, listener: Listener) -> tuple[Run, str]:
+    """Choose what "auto" means on this machine; warn of a given precision that is slow here."""
+    speed = measure(machine)
+    if run.train.precision != "auto":
+        if warning := precision.warning(run.train.precision, speed):
+            listener.warning(warning)
+        return run, ""
+    chosen = precision.choose(speed, run.train.weights)
+    return with_fields(run, {"train.precision": chosen.precision}), chosen.why
 
 
 def _refuse_early(run: Run, machine: Devices) -> None:

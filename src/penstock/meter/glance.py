@@ -30,6 +30,8 @@ class Glance:
         gpus = self.devices
         gib = round(host_memory_bytes() / 2**30)
         text = f"{cpu_cores()} × {self.cpu}, {gib} GiB"
+        if held_to := os.environ.get("ONEDNN_MAX_CPU_ISA"):  # as good as another CPU
+            text += f", {held_to}"
         return f"{gpus.count} × {gpus.name}, {text}" if gpus.kind == "cuda" else text
 
 

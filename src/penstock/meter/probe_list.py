@@ -84,14 +84,22 @@ QUICK = {
 }
 
 
-def items(kind: str, ranks: int, fp8: bool = False, quick: bool = False) -> list[Item]:
-    """In order of size: when time runs out, it is the largest that are left to extrapolation."""
+def items(
+    kind: str, ranks: int, fp8: bool = False, quick: bool = False, slow: tuple[str, ...] = ()
+) -> list[Item]:
+    """In order of size: when time runs out, it is the largest that are left to extrapolation.
+
+    Of precisions that are `slow` here only small products are taken: a reading of a large one
+    would last seconds, and nobody trains in them.
+    """
     sizes = (QUICK if quick else SIZES)[kind]
     found = [Item("op_s", ())]
     for precision in (*PRECISIONS, *(("fp8",) if fp8 else ())):
-        found += [Item("matmul_s", at, precision) for at in product(sizes.sides, repeat=3)]
+        sides = sizes.sides[:2] if precision in slow else sizes.sides
+        found += [Item("matmul_s", at, precision) for at in product(sides, repeat=3)]
     for precision in PRECISIONS:
-        found += _by_precision(sizes, precision)
+        if precision not in slow:
+            found += _by_precision(sizes, precision)
     found += [Item("update_s", (n,)) for n in sizes.all_parameters]
     if kind == "cpu":
         found.append(Item("fresh_s", (FRESH_BYTES,)))

@@ -18,8 +18,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from penstock.meter import pieces, power
+from penstock.meter import devices, pieces, power
 from penstock.meter.orphan import die_with
+from penstock.meter.precision import measure
 from penstock.meter.probe_list import Item, items
 
 TIMEOUT_S = 60.0
@@ -136,13 +137,20 @@ class Rank:
             dist.all_reduce(votes)
         return votes.item() > 0
 
-    def loaded_w(self) -> float | None:
+    def slow(self) -> tuple[str, ...]:
+        """Return the precisions in which no run of "auto" trains here; all ranks agree."""
+        if self.device.type == "cuda":
+            units = torch.cuda.is_bf16_supported(including_emulation=False)
+            return () if units else ("bf16",)
+        return ("bf16",) if self._anyone(not measure(devices.find()).fast) else ()
+
+    def loaded_w(self, precision: str) -> float | None:
         """Power of one accelerator (or of the CPUs) while all ranks multiply."""
         gauge = power.gauge(self.device.type, self._uuids())
         if self._anyone(gauge is None):
             return None
         side = 8192 if self.device.type == "cuda" else 1024
-        work = pieces.product(side, side, side, "bf16", self.device)
+        work = pieces.product(side, side, side, precision, self.device)
         once = self._time(work)
         assert gauge is not None
         gauge.start()
@@ -208,9 +216,10 @@ def main(quick: bool, limit_s: float) -> None:
     )
     worker = Rank(rank, ranks, device, quick)
     fp8 = cuda and torch.cuda.get_device_capability(device) >= (8, 9)
-    todo = items(device.type, ranks, fp8, quick)
+    slow = worker.slow()
+    todo = items(device.type, ranks, fp8, quick, slow)
     found = worker.gathered(worker.readings(todo, limit_s))
-    loaded_w = None if quick else worker.loaded_w()
+    loaded_w = None if quick else worker.loaded_w("fp32" if slow else "bf16")
     if rank == 0:
         tell(readings=found, loaded_w=loaded_w)
     worker._anyone(False)  # nobody leaves while another still talks to it

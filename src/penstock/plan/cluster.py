@@ -10,6 +10,7 @@ from penstock.catalog.sites import Site
 from penstock.errors import PenstockError
 from penstock.home import home
 from penstock.meter.glance import Glance, glance
+from penstock.meter.precision import estimate
 from penstock.plan.machine import Machine, Matmul, Tier, of_catalog, only
 from penstock.plan.scale import grows, scaled
 from penstock.run.cluster import ClusterSection
@@ -31,7 +32,7 @@ OF_SITE = {
     "usd_per_kwh": ("electricity_usd_per_kwh", "electricity_year"),
 }
 # A core of a CPU that nobody has measured, within a factor of two or so of today's servers.
-CORE_FLOPS = {"fp32": 60e9, "bf16": 90e9}
+CORE_FLOPS = 60e9  # in fp32
 CORE_BYTES_PER_S = 8e9
 # What gloo does between processes of one machine.
 SOCKET_BYTES_PER_S, SOCKET_HOP_S = 1.5e9, 200e-6
@@ -129,7 +130,8 @@ def _not_probed(seen: Glance, run: Run, why: str) -> Sited:
 
 
 def _any_cpu(seen: Glance, ranks: int, count: int) -> Machine:
-    cores = seen.devices.count / ranks
+    cores, bf16 = seen.devices.count / ranks, estimate(seen.cpu)
+    assert bf16.speedup
     return Machine(
         name="here",
         accelerator=seen.cpu,
@@ -139,7 +141,7 @@ def _any_cpu(seen: Glance, ranks: int, count: int) -> Machine:
         memory_bytes=seen.devices.memory_bytes // ranks,
         memory_bytes_per_s=CORE_BYTES_PER_S * cores,
         peak_flops={},
-        matmul_flops={kind: rate * cores for kind, rate in CORE_FLOPS.items()},
+        matmul_flops={"fp32": CORE_FLOPS * cores, "bf16": CORE_FLOPS * cores * bf16.speedup},
         tiers=(Tier("node", ranks * count, SOCKET_BYTES_PER_S, SOCKET_HOP_S),),
         sources={"": "estimated: a core of a server's CPU, within a factor of two"},
     )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from penstock.catalog.shapes import ModelShape
-from penstock.plan import calibration, legal, memory, own, step, step_notes
+from penstock.plan import calibration, legal, memory, own, precision, step, step_notes
 from penstock.plan.advice import Models
 from penstock.plan.assemble import Bands, assemble
 from penstock.plan.constants import band, seen
@@ -38,6 +38,8 @@ def make(
     if data is None:
         known = needed(run)
         run, data, warnings = known.run, known.sizes, (*warnings, *known.notes)
+    run, notes = precision.settled(run, machine)
+    warnings = (*warnings, *notes)
     picked = choice(run, machine, data.vocab if data else None, layout)
     job = picked.job
     records = calibration.matching(job, calibration.load())
@@ -124,6 +126,7 @@ def choice(
     On this machine the best is looked for among what this version trains; on a CPU, whose ranks
     share one memory, the fewest shards that hold are taken.
     """
+    run, _ = precision.settled(run, machine)
     shape = run.model.shape(vocab)
     here = run.cluster.use == "here"
     if layout is not None or run.layout is not None or (here and machine.kind == "cpu"):

@@ -187,7 +187,9 @@ class _Readings:
             raise PenstockError(f"{machine.name}: not probed; run `penstock probe` on it")
         self.machine, self.precision = machine, precision
         # Narrow precisions change products only; what lies between them stays in bf16.
-        self.wide = "fp32" if precision in ("fp32", "tf32") else "bf16"
+        # A CPU on which bf16 is slow has only its products read; the rest is taken to be as fp32.
+        narrow = "add_s.bf16" in machine.curves
+        self.wide = "fp32" if precision in ("fp32", "tf32") or not narrow else "bf16"
         # Views launch nothing, and launching is most of what the reading says on CUDA.
         launched = 5.0 if machine.kind == "cuda" else 1.0
         self.call_s = machine.probed.get("op_s", 0.0) / launched

@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.ledger.causes import Cause
-from penstock.plan import calibration, limits, step
+from penstock.plan import calibration, limits, precision, step
 from penstock.plan.cost import named_in_catalog
 from penstock.plan.dataset import Sizes, needed
 from penstock.plan.job import Job
@@ -128,7 +128,8 @@ class Planner:
     @classmethod
     def of(cls, run: Run, machine: Machine) -> "Planner":
         known = needed(run)
-        return cls(known.run, machine, known.sizes, known.notes)
+        run, notes = precision.settled(known.run, machine)
+        return cls(run, machine, known.sizes, (*known.notes, *notes))
 
     @cached_property
     def perfect(self) -> StepTime:

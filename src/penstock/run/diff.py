@@ -4,6 +4,7 @@ A run may be made longer, moved, spread, guarded, paid for and shown otherwise. 
 make the rest of the run belong to another run, and needs a fork.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,9 @@ _SAFE = (
     "data.cache",
     "data.cache_bytes",
 )
+
+
+Value = int | float | str
 
 
 @dataclass(frozen=True)
@@ -55,13 +59,15 @@ def keep_choices(old: Run, new: Run) -> Run:
 
     A longer run would choose a larger batch; going on must not change it halfway.
     """
-    open_fields = new.choices()
-    values: dict[str, int | float] = {
+    values: dict[str, Value] = {
         "data.sequence": old.sequence,
         "train.batch_tokens": old.batch_tokens,
         "train.learning_rate": old.learning_rate,
     }
-    return _with(new, {name: values[name] for name in open_fields})
+    chosen = {name: values[name] for name in new.choices()}
+    if new.train.precision == "auto":  # chosen by the machine on which the run began
+        chosen["train.precision"] = old.train.precision
+    return with_fields(new, chosen)
 
 
 def describe(changes: list[Change]) -> str:
@@ -86,12 +92,12 @@ def _is_default(change: Change, default: Any) -> bool:
 
 def closed(run: Run) -> Run:
     """The run with every choice made, so that a later version's rules cannot change it."""
-    return _with(run, run.choices())
+    return with_fields(run, run.choices())
 
 
-def _with(run: Run, values: dict[str, int | float]) -> Run:
-    """The run with fields replaced; not checked again, the values come from a checked run."""
-    sections: dict[str, dict[str, int | float]] = {}
+def with_fields(run: Run, values: Mapping[str, Value]) -> Run:
+    """Return the run with fields replaced, unchecked: the values come from a checked run."""
+    sections: dict[str, dict[str, Value]] = {}
     for name, value in values.items():
         section, _, field = name.partition(".")
         sections.setdefault(section, {})[field] = value

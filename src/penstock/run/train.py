@@ -154,8 +154,10 @@ class TrainSection(Section):
     decay: PartOfRun = Field(
         Portion(share=0.2), description="Fall of the learning rate at the end, for wsd."
     )
-    precision: Literal["fp32", "bf16", "fp8", "fp64"] = Field(
-        "bf16", description="Number format of the matrix work; fp64 is for equality checks."
+    precision: Literal["auto", "fp32", "bf16", "fp8", "fp64"] = Field(
+        "auto",
+        description="Number format of the matrix work; auto is bf16 on GPUs and CPUs that multiply "
+        "it faster than fp32 (a CPU is timed for 10 ms), else fp32; fp64 is for equality checks.",
     )
     weights: Literal["fp32", "bf16"] = Field(
         "fp32",
@@ -189,7 +191,7 @@ class TrainSection(Section):
 
     @model_validator(mode="after")
     def _weights_fit(self) -> Self:
-        if self.weights == "bf16" and self.precision not in ("bf16", "fp8"):
+        if self.weights == "bf16" and self.precision not in ("auto", "bf16", "fp8"):
             what = f'narrower than the matrix work, which precision = "{self.precision}" asks for'
             raise Wrong(("weights", f'{what}; write weights = "fp32" or precision = "bf16"'))
         return self

@@ -30,6 +30,8 @@ def summary(folder: RunFolder) -> dict[str, Any]:
         "layout": view.plan.get("layout"),
         "dataset": view.plan.get("dataset"),
         "params": view.plan.get("params"),
+        "precision": view.known_run.train.precision if view.known_run else None,
+        "precision_why": view.plan.get("precision_why"),
         "steps": view.step,
         "steps_planned": view.steps,
         "tokens": int(view.curve["tokens"][-1]) if len(view.curve) else 0,
@@ -98,6 +100,8 @@ def _headline(facts: Facts) -> Table:
     grid.add_row(Text(view.folder.name, style="bold"), _status(view))
     if about := model(view):
         grid.add_row("model", Text(about))
+    if why := precision(view):
+        grid.add_row("precision", Text(why))
     if len(view.curve):
         last = ""
         if view.validation:
@@ -115,6 +119,12 @@ def model(view: View) -> str:
     precision = f", {view.known_run.train.precision}" if view.known_run else ""
     ways = Layout(**view.plan["layout"]).ways
     return f"{size(view.plan)}{precision} on {view.plan.get('machine', '?')}, {ways}"
+
+
+def precision(view: View) -> str:
+    """Return why "auto" chose the run's number format; "" where the file gave one."""
+    why = view.plan.get("precision_why")
+    return f"chosen by this machine: {why}" if why else ""
 
 
 def _status(view: View) -> Text:

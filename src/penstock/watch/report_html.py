@@ -7,7 +7,7 @@ from penstock.ledger.causes import Cause
 from penstock.run.folder import RunFolder
 from penstock.watch.data_charts import bar
 from penstock.watch.markup import Markup, cards, document, join, section, tag
-from penstock.watch.report import model, shares
+from penstock.watch.report import model, precision, shares
 from penstock.watch.report_charts import areas, curve, stack
 from penstock.watch.report_facts import Facts, Line, energy_words
 from penstock.watch.report_style import STYLE
@@ -40,7 +40,8 @@ def _title(view: View) -> Markup:
     kind = "done" if view.status in GOOD else "bad"
     status = tag("span", view.status, class_=f"status {kind}")
     made = [tag("h1", view.folder.name, " ", tag("small", status))]
-    return join(*made, tag("p", about) if (about := model(view)) else join())
+    told = (model(view), precision(view) and f"precision {precision(view)}")
+    return join(*made, *(tag("p", words) for words in told if words))
 
 
 def _cards(facts: Facts) -> Markup:

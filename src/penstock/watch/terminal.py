@@ -55,6 +55,9 @@ class Terminal(Listener):
     def found(self, machine: str) -> None:
         self.console.print(machine)
 
+    def warning(self, words: str) -> None:
+        self._tell(f"warning: {words}", style="yellow")
+
     def progress(self, what: str, done: int, total: int) -> None:
         text = f"{what}: {done:,} of {total:,}"
         if self.stage is None:
