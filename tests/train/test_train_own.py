@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> str:
     file = tmp_path / "run.toml"
     file.write_text(
         f'name = "own"\n[model]\nmodule = "{tmp_path}/own.py:build"\n[data]\nsequence = 8\n'
-        "[train]\nsteps = 2\nbatch_tokens = 16\nlearning_rate = 1e-2\n"
+        '[train]\nsteps = 2\nbatch_tokens = 16\nlearning_rate = 1e-2\nprecision = "bf16"\n'
     )
     return str(file)
 
