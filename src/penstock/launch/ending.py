@@ -1,5 +1,6 @@
 """How an attempt ended: by what its ranks wrote before, and by how it looked from outside."""
 
+import math
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -56,6 +57,19 @@ class Ending:
         """Empty when it left none."""
         ends = [e.payload for e in self.events(rank) if e.kind == "end"]
         return ends[-1] if ends else {}
+
+    def by_failure(self, ranks: Sequence[int]) -> list[int]:
+        """Return the ranks in the order in which they wrote that they failed.
+
+        Several may be found dead at once. A rank writes its error before it exits, and its peers
+        notice only that exit.
+        """
+
+        def wrote_t(rank: int) -> float:
+            ends = [e.t for e in self.events(rank) if e.kind == "end"]
+            return ends[-1] if ends else math.inf
+
+        return sorted(ranks, key=wrote_t)
 
     def ended(self, done: Sequence[int] = ()) -> restart.Ended:
         """Where replicas go on without each other, those count that came to the end: `done`."""

@@ -295,12 +295,12 @@ class Local:
     ) -> restart.Action:
         """Puts it on record; what is done now, which is to give up where nothing smaller is left.
 
-        A rank that was full is the one to name, or one that vanished without a word; its peers only
-        noticed.
+        A rank that was full is the one to name, or one that vanished without a word, or the one
+        that failed first; its peers only noticed.
         """
         full = [rank for rank, result in enumerate(ended.results) if result == "oom"]
         silent = [rank for rank in fault.died if ended.results[rank] is None]
-        rank = (full or silent or fault.died or [0])[0]
+        rank = (full or silent or ending.by_failure(fault.died) or [0])[0]
         said = str(ending.last_word(rank).get("error", ""))
         if silent and not full:
             said = fault.how_died(rank)
