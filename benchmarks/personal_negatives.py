@@ -164,7 +164,8 @@ def stamps(rng: Rng) -> str:
 def more_dates(rng: Rng) -> str:
     y, m, d = _day(rng)
     return rng.choice(
-        [f"Published {m:02}-{d:02}-{y}", f"{y}.{m:02}.{d:02} - {y}.{m:02}.{d:02}", f"{d}.{m}.{y % 100:02}",
+        [f"Published {m:02}-{d:02}-{y}", f"{y}.{m:02}.{d:02} - {y}.{m:02}.{d:02}",
+         f"{d}.{m}.{y % 100:02}",
          f"({y}) {m:02}-{d:02}", f"{y}年{m}月{d}日", f"{y}/{m:02}/{d:02}:{digits(rng, 6)}",
          f"seasons {y}-{y + 1} {y + 1}-{y + 2}", f"DTSTART:{y}{m:02}{d:02}T{digits(rng, 6)}Z",
          f"{d:02}-{m:02}-{y} 10-12-30"]
@@ -175,8 +176,10 @@ def more_books(rng: Rng) -> str:
     return rng.choice(
         [f"(ISBN 0-{digits(rng, 3)}-{digits(rng, 5)}-{digits(rng, 1)})", f"PMID: {digits(rng, 8)}",
          f"978 {digits(rng, 1)} {digits(rng, 4)} {digits(rng, 4)} {digits(rng, 1)}",
-         f"UPC 0{digits(rng, 11)}", f"US Patent {rng.randint(4, 11)},{digits(rng, 3)},{digits(rng, 3)}",
-         f"pp. {rng.randint(100, 400)}-{rng.randint(401, 900)}", f"RFC {digits(rng, 4)}, section 4.2.1.1",
+         f"UPC 0{digits(rng, 11)}",
+         f"US Patent {rng.randint(4, 11)},{digits(rng, 3)},{digits(rng, 3)}",
+         f"pp. {rng.randint(100, 400)}-{rng.randint(401, 900)}",
+         f"RFC {digits(rng, 4)}, section 4.2.1.1",
          f"LCCN {digits(rng, 2)}-{digits(rng, 6)}"]
     )  # fmt: skip
 
@@ -213,7 +216,8 @@ def more_places(rng: Rng) -> str:
     a, b = rng.uniform(30, 60), rng.uniform(0, 20)
     return rng.choice(
         [f"{a:.5f}N {b:.5f}E", f"geo:{a:.6f},{b:.6f}", f"LatLng({a:.6f}, {b:.6f})",
-         f"20{digits(rng, 3)} Milano, Via Roma {rng.randint(1, 99)}", f"CEP 0{digits(rng, 4)}-{digits(rng, 3)}",
+         f"20{digits(rng, 3)} Milano, Via Roma {rng.randint(1, 99)}",
+         f"CEP 0{digits(rng, 4)}-{digits(rng, 3)}",
          f"〒{digits(rng, 3)}-{digits(rng, 4)}", f"bbox {a:.2f} {b:.2f} {a + 1:.2f} {b + 1:.2f}"]
     )  # fmt: skip
 
@@ -233,7 +237,8 @@ def more_orders(rng: Rng) -> str:
         [f"Your order #{digits(rng, 3)}-{digits(rng, 3)}-{digits(rng, 4)} has shipped",
          f"Rechnung Nr. {digits(rng, 2)}-{digits(rng, 6)}", f"PO {digits(rng, 10)}",
          f"commande n° {digits(rng, 9)}", f"Flight 0{digits(rng, 3)} seat {digits(rng, 2)}A",
-         f"account {digits(rng, 8)} was closed", f"model 0{digits(rng, 2)}-{digits(rng, 4)}-{digits(rng, 2)}",
+         f"account {digits(rng, 8)} was closed",
+         f"model 0{digits(rng, 2)}-{digits(rng, 4)}-{digits(rng, 2)}",
          f"customer id {digits(rng, 9)}", f"RMA {digits(rng, 3)} {digits(rng, 3)} {digits(rng, 4)}"]
     )  # fmt: skip
 
@@ -246,7 +251,8 @@ def more_code(rng: Rng) -> str:
          "token = self.tokens[self.pos]", "print('password:', '*' * 8)", "String password = null;",
          "token=token_for(user)", "export API_KEY=<your key>", "password_hash = hash(password)",
          "passwords: list[str] = []", "const token = await getToken();", "token := lexer.Next()",
-         "label: 'Password:'", f"a[{n}] = b::c::d({n});", "git clone git@github.com:example/repo.git",
+         "label: 'Password:'", f"a[{n}] = b::c::d({n});",
+         "git clone git@github.com:example/repo.git",
          "@decorator.method", "%(password)s", "password=%s&user=%s", "secret=\"{}\".format(s)",
          "M = A@B.T", f"#define VERSION 0x{n:08x}", f"rgba({n}, {n}, {n}, 0.{n})",
          "token: 'identifier'", "api_key: str = Field(description='the key')"]
@@ -257,7 +263,8 @@ def more_words(rng: Rng) -> str:
     return rng.choice(
         ["Passwords are hashed; the secret is a slow function.", "Forgot your password? Reset it.",
          "The token is invalid or has expired.", "Secret: ingredients from the garden.",
-         "password is case sensitive", "Ein Passwort: das ist Pflicht.", "tokens=words in this text",
+         "password is case sensitive", "Ein Passwort: das ist Pflicht.",
+         "tokens=words in this text",
          "a bearer of good news", "Bearer tokens are explained below.", "Call 911 in an emergency.",
          "ask for room 1204", "Psalm 119:105 and John 3:16-18"]
     )  # fmt: skip
@@ -266,9 +273,12 @@ def more_words(rng: Rng) -> str:
 def more_tables(rng: Rng) -> str:
     return rng.choice(
         [" ".join(f"{rng.randint(10, 99)}" for _ in range(9)),
-         "de ad be ef 01 02 03 04", "\n".join(f"{i:03} {digits(rng, 4)} {digits(rng, 4)}" for i in range(3)),
-         f"{digits(rng, 3)}\t{digits(rng, 3)}\t{digits(rng, 4)}", f"1 {digits(rng, 3)} {digits(rng, 3)} km",
-         "96 192 384 768 1536 3072", f"Lotto: 03 11 19 27 38 45", f"2010 2011 2012 2013 {digits(rng, 4)}",
+         "de ad be ef 01 02 03 04",
+         "\n".join(f"{i:03} {digits(rng, 4)} {digits(rng, 4)}" for i in range(3)),
+         f"{digits(rng, 3)}\t{digits(rng, 3)}\t{digits(rng, 4)}",
+         f"1 {digits(rng, 3)} {digits(rng, 3)} km",
+         "96 192 384 768 1536 3072", f"Lotto: 03 11 19 27 38 45",
+         f"2010 2011 2012 2013 {digits(rng, 4)}",
          "6-4 3-6 7-6 (7-5)", f"00000{digits(rng, 3)}: 4500 0034 1c46 4000 4006"]
     )  # fmt: skip
 
@@ -276,8 +286,10 @@ def more_tables(rng: Rng) -> str:
 def more_stamps(rng: Rng) -> str:
     return rng.choice(
         [f"epoch 1{digits(rng, 9)}", f"trace={digits(rng, 16)}", f"{digits(rng, 20)}",
-         f"msg id: {digits(rng, 14)}", f"rc=0 t={digits(rng, 6)}us", f"block {digits(rng, 7)} mined",
-         f"tweet/1{digits(rng, 18)}", f"0{digits(rng, 2)}:{digits(rng, 2)}:{digits(rng, 2)},{digits(rng, 3)}"]
+         f"msg id: {digits(rng, 14)}", f"rc=0 t={digits(rng, 6)}us",
+         f"block {digits(rng, 7)} mined",
+         f"tweet/1{digits(rng, 18)}",
+         f"0{digits(rng, 2)}:{digits(rng, 2)}:{digits(rng, 2)},{digits(rng, 3)}"]
     )  # fmt: skip
 
 

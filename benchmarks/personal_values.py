@@ -98,7 +98,8 @@ def fr_phone(rng: Rng) -> str:
     pairs = [*head, digits(rng, 2), digits(rng, 2)]
     plain = "".join(pairs)
     return rng.choice(
-        [" ".join(pairs), ".".join(pairs), "-".join(pairs), f"+33 {plain[1]} " + " ".join(pairs[1:]),
+        [" ".join(pairs), ".".join(pairs), "-".join(pairs),
+         f"+33 {plain[1]} " + " ".join(pairs[1:]),
          f"+33{plain[1:]}", f"+33 (0){plain[1]} " + " ".join(pairs[1:]),
          f"0033 {plain[1]} " + " ".join(pairs[1:])]
     )  # fmt: skip
@@ -197,7 +198,9 @@ def grouped(text: str, size: int, separator: str) -> str:
 
 def iban(rng: Rng) -> str:
     plain = iban_plain(rng)
-    return rng.choice([plain, grouped(plain, 4, " "), grouped(plain, 4, " "), grouped(plain, 4, "-")])
+    return rng.choice(
+        [plain, grouped(plain, 4, " "), grouped(plain, 4, " "), grouped(plain, 4, "-")]
+    )
 
 
 _CARDS = [

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from penstock.data import clean_personal
 from penstock.data.recipe import Recipe
 from penstock.data.recipe_load import RECIPE, load_recipe
 
@@ -15,7 +16,8 @@ CHANGES = {
     "text": "body", "kind": "jsonl", "messages": "turns", "columns": ["url"], "name": "crawl",
     "separator": "--", "encodings": ["utf-8", "cp1252"], "most_bytes": "1 MiB",
     "keep": ["de"], "stop_words": ["und"], "top": [[2, 0.5]], "duplicate": [[5, 0.5]],
-    "key": "[key]", "email": "[mail]", "ip": "[ip]", "phone": "[phone]",
+    "key": "[key]", "email": "[mail]", "ip": "[ip]", "phone": "[phone]", "secret": "[secret]",
+    "iban": "[iban]", "card": "[card]", "ssn": "[ssn]",
     "use": "stars", "least": 0.5, "pack": 64, "copies": [[0.5, 2]], "agree": 0.5,
     "tokenizer": "given", "loss": "all", "size": "1 MiB", "preset": "code",
 }  # fmt: skip
@@ -69,6 +71,16 @@ def test_every_field_that_decides_content_changes_the_identity(field):
     if field.name in ("dedup.lines.on", "clean.c4.terminal_punctuation"):
         value = not value  # on in `_with`, off in the preset
     assert _with(field.path, value) != plain, f"{field.name} = {value!r}"
+
+
+def test_another_revision_of_the_recognisers_counts_only_where_they_run(monkeypatch):
+    def identities():
+        return [_with(("clean", "preset"), preset) for preset in ("web", "code", "none")]
+
+    before = identities()
+    monkeypatch.setattr(clean_personal, "REVISION", clean_personal.REVISION + 1)
+    changed = [old != new for old, new in zip(before, identities(), strict=True)]
+    assert changed == [True, True, False]
 
 
 def test_paths_and_names_do_not_change_the_identity(tmp_path):

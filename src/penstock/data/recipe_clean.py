@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import Field
 
-from penstock.data import clean_boilerplate, clean_language
+from penstock.data import clean_boilerplate, clean_language, clean_personal
 from penstock.data.clean_boilerplate import Boilerplate
 from penstock.data.clean_config import C4, Filters, FineWeb, GopherQuality, GopherRepetition
 from penstock.data.clean_language import Language
@@ -47,6 +47,8 @@ class Cleaning:
             "boilerplate": clean_boilerplate.REVISION,
             "language": clean_language.REVISION,
         }
+        if self.personal is not None:
+            revisions["personal"] = clean_personal.REVISION
         return {"revisions": revisions, **asdict(self)}
 
 
@@ -80,12 +82,26 @@ class RepairSection(Switch):
 
 
 class PersonalSection(Switch):
-    """Replaces personal data and secrets by a word each; `false` leaves a kind alone."""
+    """Replaces personal data and secrets by a placeholder; `false` leaves a kind alone."""
 
-    key: TextOrOff = Field(Personal.key, description="For keys and tokens of services.")
-    email: TextOrOff = Field(Personal.email, description="For addresses of mail.")
-    ip: TextOrOff = Field(Personal.ip, description="For addresses of the public internet.")
-    phone: TextOrOff = Field(Personal.phone, description="For telephone numbers.")
+    key: TextOrOff = Field(
+        Personal.key, description="Keys of services by their shape, private keys, bearer tokens."
+    )
+    secret: TextOrOff = Field(
+        Personal.secret,
+        description="Values of passwords, secrets, tokens and keys: `password=hunter2`. Names of "
+        "variables and words of letters alone stay.",
+    )
+    email: TextOrOff = Field(Personal.email, description="E-mail addresses.")
+    ip: TextOrOff = Field(
+        Personal.ip, description="IPv4 and IPv6 addresses of the public internet."
+    )
+    iban: TextOrOff = Field(Personal.iban, description="IBANs with right check digits.")
+    card: TextOrOff = Field(Personal.card, description="Payment cards with a right check digit.")
+    ssn: TextOrOff = Field(Personal.ssn, description="US social security numbers.")
+    phone: TextOrOff = Field(
+        Personal.phone, description="Telephone numbers, international and national."
+    )
 
 
 class BoilerplateSection(Switch):
