@@ -277,7 +277,7 @@ def more_tables(rng: Rng) -> str:
          "\n".join(f"{i:03} {digits(rng, 4)} {digits(rng, 4)}" for i in range(3)),
          f"{digits(rng, 3)}\t{digits(rng, 3)}\t{digits(rng, 4)}",
          f"1 {digits(rng, 3)} {digits(rng, 3)} km",
-         "96 192 384 768 1536 3072", f"Lotto: 03 11 19 27 38 45",
+         "96 192 384 768 1536 3072", "Lotto: 03 11 19 27 38 45",
          f"2010 2011 2012 2013 {digits(rng, 4)}",
          "6-4 3-6 7-6 (7-5)", f"00000{digits(rng, 3)}: 4500 0034 1c46 4000 4006"]
     )  # fmt: skip

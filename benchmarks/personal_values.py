@@ -89,7 +89,7 @@ def de_phone(rng: Rng) -> str:
         [f"030 23125{x}", f"030/23125{x}", f"(030) 23125{x}", f"030-23125{x}", f"069 90009{x}",
          f"040 66969 {x}", f"0221 / 4710{x}", f"089 99998{x}", f"0171 39200{y}", f"0171/39200{y}",
          f"+49 30 23125{x}", f"+49 (0)30 23125-{x}", f"+49 171 39200{y}", f"0049 89 99998{x}",
-         f"030 231 25 {x}", f"+49(0)221/4710{x}", f"(0 30) 23 12 5{x}", f"030 123456"]
+         f"030 231 25 {x}", f"+49(0)221/4710{x}", f"(0 30) 23 12 5{x}", "030 123456"]
     )  # fmt: skip
 
 
@@ -172,7 +172,7 @@ def bare_phone(rng: Rng) -> str:
     )  # fmt: skip
 
 
-# ISO 13616: a country's letters, and the shape of what follows the check digits (n digits, a letters)
+# ISO 13616: the shape of what follows a country's letters and check digits (n digits, a letters)
 _IBANS = {
     "DE": "n18", "GB": "a4n14", "FR": "n20a1n2", "ES": "n20", "IT": "a1n22", "NL": "a4n10",
     "CH": "n17", "AT": "n16", "BE": "n12", "PL": "n24", "SE": "n20", "NO": "n11", "PT": "n21",
@@ -256,7 +256,9 @@ def key(rng: Rng) -> str:
          lambda: rng.choice(["ghp_", "gho_", "ghs_"]) + _any(rng, _ALNUM, 36),
          lambda: "github_pat_" + _any(rng, _ALNUM, 22) + "_" + _any(rng, _ALNUM, 59),
          lambda: f"xoxb-{digits(rng, 12)}-{digits(rng, 13)}-{_any(rng, _ALNUM, 24)}",
-         lambda: f"xapp-1-{_any(rng, upper, 11)}-{digits(rng, 13)}-{_any(rng, 'abcdef0123456789', 64)}",
+         lambda: (
+             f"xapp-1-{_any(rng, upper, 11)}-{digits(rng, 13)}-{_any(rng, 'abcdef0123456789', 64)}"
+         ),
          lambda: "AIza" + _any(rng, _ALNUM + "-_", 35),
          lambda: "sk-" + _any(rng, _ALNUM, 48),
          lambda: "sk-proj-" + _any(rng, _ALNUM + "-_", 74),

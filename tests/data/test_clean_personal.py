@@ -109,6 +109,8 @@ def test_shapes_that_go_anywhere(secret: str, kind: str) -> None:
         ("GB82-WEST-1234-5698-7654-32", "<IBAN>"),
         ("4111 1111 1111 1111 04/27", "<CARD> 04/27"),
         ("SSN 219099999", "SSN <SSN>"),
+        ("Social Security #: 219-09-9999", "Social Security #: <SSN>"),
+        ("Phone # 2125550123", "Phone # <PHONE>"),
         ("social security number: 219 09 9999", "social security number: <SSN>"),
         # Addresses
         ("http://8.8.8.8:53/x", "http://<IP>:53/x"),
@@ -237,10 +239,11 @@ def test_every_valid_iban_is_found_and_none_with_one_digit_off(
 
 
 PIECES = [
-    "password=", "hunter2", "token: ", "q8Zr1vT0pLx93KdW", "tel ", "order ", "415-555-2671", "4111 ",
-    "1111 1111 1111", "020 7946 0958", "+49 30 ", "1234567", "8.8.8.8", "v1.2.3.4", "DE89 3704 0044",
-    " 0532 0130 00", "219-09-9999", "a@b.example", "2001:4860::1", "://u:", "@h.example", "<PHONE>",
-    "Bearer ", "sk-a1b2c3a1b2c3a1b2c3a1b2", " ", "\n", "-", "+", "(", ")", ".", ",", "'", "0", "is ",
+    "password=", "hunter2", "token: ", "q8Zr1vT0pLx93KdW", "tel ", "order ", "415-555-2671",
+    "4111 ", "1111 1111 1111", "020 7946 0958", "+49 30 ", "1234567", "8.8.8.8", "v1.2.3.4",
+    "DE89 3704 0044", " 0532 0130 00", "219-09-9999", "a@b.example", "2001:4860::1", "://u:",
+    "@h.example", "<PHONE>", "Bearer ", "sk-a1b2c3a1b2c3a1b2c3a1b2", " ", "\n", "-", "+",
+    "(", ")", ".", ",", "'", "0", "is ",
 ]  # fmt: skip
 
 
@@ -264,8 +267,8 @@ def test_text_without_digits_and_marks_stays(text: str) -> None:
 @pytest.mark.parametrize(
     "part",
     [
-        "a", "1.", "+1 ", ":", "a@", "a.", "1-", "(2", "0", "01 ", "0(", "0/", "4111 ", "DE89", "2001:",
-        "1.1.1.1 ", "tel 1", "0049 ", "eyJ", "sk-", "AKIA", "-----BEGIN PRIVATE KEY-----",
+        "a", "1.", "+1 ", ":", "a@", "a.", "1-", "(2", "0", "01 ", "0(", "0/", "4111 ", "DE89",
+        "2001:", "1.1.1.1 ", "tel 1", "0049 ", "eyJ", "sk-", "AKIA", "-----BEGIN PRIVATE KEY-----",
         "-----BEGIN PRIVATE KEY-----a-", "password=", "password:'", "token=a1", "--password ", "://",
         "://a:", "bearer ", "authorization: basic ", "İpwd=x1",
     ],

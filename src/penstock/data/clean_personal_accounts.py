@@ -42,7 +42,7 @@ def find_ibans(text: str) -> Iterator[tuple[int, int]]:
         length = _IBAN_LENGTHS.get(text[start : start + 2])
         if length is None:
             continue
-        end, plain = start, []
+        end, plain = start, list[str]()
         while end < match.end() and len(plain) < length:
             if text[end].isalnum():
                 plain.append(text[end])

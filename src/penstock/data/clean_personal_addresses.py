@@ -34,7 +34,8 @@ _VERSION = re.compile(
     r"(?:(?<![a-z])(?:v|ver|vers|versions?|releases?|released|since|until|rev|revision|build|firmware"
     r"|driver|sections?|sec|chapter|clause|table|figure|fig|appendix|annex|rule|item|paragraph"
     r"|update[ds]?|upgraded? to|changes in|new in|oid|asn)"
-    r"|§|[~<>^!]=|[<>^]|[a-z0-9_\]-]==)[^\n0-9a-z]{0,6}(?:[0-9](?:[0-9. ,-]|and|or|to|through){0,30})?$"
+    r"|§|[~<>^!]=|[<>^]|[a-z0-9_\]-]==)[^\n0-9a-z]{0,6}"
+    r"(?:[0-9](?:[0-9. ,-]|and|or|to|through){0,30})?$"
 )
 _PRODUCT = re.compile(r"(?:(?<![\w/.:-])[A-Z][\w.+-]{1,30}/|[A-Za-z][-_])$")  # Firefox/, foo-
 _HEADING = re.compile(r"[ \t]+[A-Z][a-z]+ ?[a-z]")
@@ -49,9 +50,9 @@ def find_emails(text: str) -> Iterator[tuple[int, int]]:
             before = text[max(0, at - _LOCAL_MOST - 1) : at]
             local = before[len(before.rstrip(_LOCAL)) :]
             start = at - len(local.lstrip(".-"))
-            if len(local) <= _LOCAL_MOST and start < at:
-                if not _is_remote(text, start, at, domain.end()):
-                    yield start, domain.end()
+            whole = len(local) <= _LOCAL_MOST and start < at
+            if whole and not _is_remote(text, start, at, domain.end()):
+                yield start, domain.end()
         at = text.find("@", at + 1)
 
 

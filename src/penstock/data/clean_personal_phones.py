@@ -7,6 +7,7 @@ Digits in any other grouping are a telephone number only after a word such as "p
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from penstock.data.clean_personal_context import Clue, clue_before, clusters
 
@@ -76,7 +77,7 @@ _GROUP = re.compile(r"[0-9]+")
 
 
 def find_phones(text: str) -> Iterator[tuple[int, int]]:
-    """Finds telephone numbers of every tier; where two tiers overlap, the caller keeps the first."""
+    """Finds telephone numbers, international and national."""
     for first, last in clusters(text, 8):
         start = first
         while start and text[start - 1] in "+(":
@@ -161,7 +162,7 @@ def _is_grouped(text: str, match: re.Match[str]) -> bool:
         return False
     if sizes == (2, 2, 2, 2, 2):
         numbers = [int(group) for group in groups]
-        steps = {b - a for a, b in zip(numbers, numbers[1:], strict=False)}
+        steps = {b - a for a, b in pairwise(numbers)}
         before = text[max(0, match.start() - 6) : match.start()]
         counted = len(steps) == 1 and abs(steps.pop()) <= 10
         return (

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 
 _BLOCK_MARK = "PRIVATE KEY"
 _BLOCK = re.compile(
-    r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----[^-]{0,40000}+(?:-(?!----)[^-]{0,2000}+){0,50}+"
+    r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
+    r"[^-]{0,40000}+(?:-(?!----)[^-]{0,2000}+){0,50}+"
     r"-----END [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
 )
 _END = r"(?![A-Za-z0-9_-])"
