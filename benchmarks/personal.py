@@ -2,6 +2,7 @@
 
     python benchmarks/personal.py [--part report] [--mistakes]
     python benchmarks/personal.py --peers .peers/bin/python   # presidio-analyzer and scrubadub too
+    python benchmarks/personal.py --speed                     # documents per CPU-second
     python benchmarks/personal.py --library                   # what changes in Python's library
 
 The texts are made by `personal_texts.py`. A find counts if it has the label's kind and covers at
@@ -21,6 +22,7 @@ from collections import Counter
 from dataclasses import fields
 from pathlib import Path
 
+from clean import DOCUMENTS, corpus
 from personal_texts import KINDS, PARTS, Labelled, texts
 
 from penstock.data.clean_personal import Personal, find, scrub
@@ -150,13 +152,31 @@ def library(show: bool) -> None:
         print(f"  {kind:7} {count:5} {count / size:6.2f} per MB")
 
 
+def speed() -> None:
+    """Times the step on the pages of `clean.py`, the best of five."""
+    pages = corpus(DOCUMENTS)
+    size = sum(map(len, pages))
+    spent = []
+    for _ in range(5):
+        start = time.process_time()
+        scrub(pages, Personal())
+        spent.append(time.process_time() - start)
+    best = min(spent)
+    print(f"{len(pages) / best:,.0f} documents, {size / best / 1e6:.1f}M characters a CPU-second; "
+          f"{1e6 * best / len(pages):.0f} us per document")  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--part", choices=PARTS, default="report")
     parser.add_argument("--peers", help="an interpreter with presidio-analyzer and scrubadub")
     parser.add_argument("--mistakes", action="store_true", help="print what was missed or false")
     parser.add_argument("--library", action="store_true", help="changes in Python's own sources")
+    parser.add_argument("--speed", action="store_true", help="documents per CPU-second")
     options = parser.parse_args()
+    if options.speed:
+        speed()
+        return
     if options.library:
         library(options.mistakes)
         return

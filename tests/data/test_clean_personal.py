@@ -107,6 +107,7 @@ def test_shapes_that_go_anywhere(secret: str, kind: str) -> None:
         # Accounts
         ("IBAN DE89 3704 0044 0532 0130 00 BIC", "IBAN <IBAN> BIC"),
         ("GB82-WEST-1234-5698-7654-32", "<IBAN>"),
+        ("8812,4111111111111111,2025-03", "8812,<CARD>,2025-03"),
         ("4111 1111 1111 1111 04/27", "<CARD> 04/27"),
         ("SSN 219099999", "SSN <SSN>"),
         ("Social Security #: 219-09-9999", "Social Security #: <SSN>"),
@@ -165,6 +166,8 @@ def test_what_goes_because_of_the_words_around_it(text: str, clean: str) -> None
         "phone since 2024-01-02; call on 01.02.2024",
         "550e8400-e29b-41d4-a716-446655440000 d41d8cd98f00b204e9800998ecf8427e",
         "4111111111111112, 4111 1111 1111 1112, 1234567812345678, 1700000000000000000",
+        "0.2552805046961355 1.6449340668482264 13.346107628161008 4111111111111111.5",
+        "doi.org/10.1016/0021-9991(90)90201-B, 01001–99998, 07-3456789",
         "DE89370400440532013001 DE8937040044053201300 XX89370400440532013000",
         "000-12-3456 666-12-3456 900-12-3456 123-00-4567 123-45-0000 123456789 1-123-45-6789",
         # Names of secrets in code and prose
@@ -177,6 +180,8 @@ def test_what_goes_because_of_the_words_around_it(text: str, clean: str) -> None
         "The password is required. Password: it must be long. A token of thanks, a bearer of news.",
         "http://user:pass@host.test http://%s:%s@host http://host:8080/a@b",
         "sk-learn task-force-with-many-words-in-it hf_hub eyJ AKIA ASIA",
+        'publicKeyToken="1fc8b3b9a1e18e3b" Signal Processing Magazine 34.4 (2017): 183-187',
+        "Phone survey 34.4 (2017): 183-187",
         "-----BEGIN PUBLIC KEY-----\nMIIB\n-----END PUBLIC KEY-----",
     ],
 )

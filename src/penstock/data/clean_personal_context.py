@@ -22,7 +22,7 @@ class Clue(Enum):
 
 _WORDS = re.compile(
     r"(?P<phone>(?<![a-zà-ÿ])(?:tel|tél|tele(?:ph|f)\w*|télé(?:ph|f)\w*|phones?|fon|mobil\w*|cell"
-    r"|cell ?phone|cellulare|celular|fax|telefax|whatsapp|signal|sms|hotline|helpline|handy\w*"
+    r"|cell ?phone|cellulare|celular|fax|telefax|whatsapp|sms|hotline|helpline|handy\w*"
     r"|rufnummer|anruf\w*|ruf\w*|durchwahl|call(?:ing)?|dial|appel\w*|joignable|portable"
     r"|ll[aá]m\w*|móvil|movil|chiam\w*|ligue|ligar|contact numbers?|contact no)(?![a-zà-ÿ])"
     r"|電話|携帯|电话|手机|फोन|тел)"

@@ -13,8 +13,8 @@ from penstock.data.clean_personal_context import Clue, clue_before, clusters
 
 _S = r"[ \u00a0\u202f]"  # blanks
 _H = r"[-\u2011\u2013]"  # hyphens
-# What may not stand before a number: words, signs, and the comma or colon of another number.
-_OPEN = r"(?<![A-Za-z0-9_+.$-])(?<![0-9][,:])"
+# What may not stand before a number: words, signs, and the comma, colon or slash of another number.
+_OPEN = r"(?<![A-Za-z0-9_+.$-])(?<![0-9][,:/])"
 # Digits after the country code, least and most; the rest of the world: 7 to 12.
 _NATIONAL = {
     "1": (10, 10), "7": (10, 10), "20": (8, 10), "27": (9, 9), "30": (10, 10), "31": (9, 9),
@@ -62,7 +62,7 @@ _TRUNK_SHAPES = {
 }  # fmt: skip
 _BLANK = re.compile(_S)
 _NAMED = re.compile(
-    rf"{_OPEN}\(?[0-9](?:(?:{_S}|{_H}|[()./]){{0,2}}[0-9]){{6,13}}"
+    rf"{_OPEN}\(?[0-9](?:(?:{_S}|{_H}|[)./]){{0,2}}[0-9]){{6,13}}"
     rf"(?![0-9A-Za-z_]|[.,/:-][0-9]|{_S}[0-9])"
 )
 _DATE = re.compile(r"(?:19|20)[0-9]{2}([-./ ])[0-9]{1,2}\1[0-9]{1,2}(?![0-9])"
@@ -153,7 +153,8 @@ def _is_grouped(text: str, match: re.Match[str]) -> bool:
     if groups[0].startswith("00") or set("".join(groups[1:])) == {"0"} or _DATE.match(found):
         return False
     if len(sizes) == 2:
-        if "." in found:  # 0704.00012 is a decimal or a paper
+        # 0704.00012 is a paper, 01001–99998 a range and 07-3456789 a number of a company.
+        if "." in found or "–" in found or (sizes[0] == 2 and sizes[1] != 8):
             return False
         return 2 <= sizes[0] <= 5 and 5 <= sizes[1] <= 8 and 9 <= sum(sizes) <= 12
     if sizes not in _TRUNK_SHAPES and not ("(" in found or "/" in found):

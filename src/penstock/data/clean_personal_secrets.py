@@ -125,6 +125,8 @@ def find_secrets(text: str) -> Iterator[tuple[int, int]]:
         for stem, names in stems.items():
             for name in names if stem in lower else ():
                 for end in _places(lower, name):
+                    if "public" in lower[max(0, end - len(name) - 12) : end]:
+                        continue  # publicKeyToken
                     found = _ASSIGNED.match(text, end)
                     if found is None and _is_option(text, end - len(name)):
                         found = _OPTION.match(text, end)
