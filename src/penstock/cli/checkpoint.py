@@ -15,6 +15,7 @@ from penstock.errors import PenstockError, RunFailed
 from penstock.guard.kept import TIERS, choose, index_of, look
 from penstock.guard.kept import verify as verified
 from penstock.run.folder import find
+from penstock.secret import redact
 from penstock.watch.checkpoints import details, table, tensors
 
 checkpoint = typer.Typer(no_args_is_help=True, help="Look at, check and convert checkpoints.")
@@ -163,4 +164,4 @@ def _progress(what: str, size: int, quiet: bool) -> Iterator[Any]:
 
 def _say_unreachable(unreachable: list[str]) -> None:
     for problem in unreachable:
-        sys.stderr.write(f"not reached: {problem}\n")
+        sys.stderr.write(redact(f"not reached: {problem}\n"))

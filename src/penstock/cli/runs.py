@@ -11,6 +11,7 @@ from rich.table import Column, Table
 from penstock.cli.show import Json, out, print_json, write_page
 from penstock.errors import PenstockError
 from penstock.run.folder import RunFolder, every, find
+from penstock.secret import redact
 from penstock.watch.report import screen, summary
 from penstock.watch.report_html import page
 from penstock.watch.terminal import line
@@ -91,7 +92,7 @@ def logs(
 ) -> None:
     """What the ranks printed."""
     for path, title in _log_files(find(run, root), rank, attempt):
-        text = path.read_text(errors="replace").strip()
+        text = redact(path.read_text(errors="replace").strip())
         if text:
             sys.stdout.write(f"== {title}\n{text}\n")
 

@@ -6,18 +6,23 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from penstock.errors import PenstockError
+from penstock.secret import redact_all
+from penstock.watch.console import RedactedConsole
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+out = RedactedConsole(highlight=False)
+err = RedactedConsole(stderr=True, highlight=False)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]
 
 
-def print_json(value: Any) -> None:
-    """As people read it where the terminal can show it, else in plain ASCII."""
+def print_json(value: Any, documents: bool = False) -> None:
+    """Print as people read it where the terminal can show it, else in plain ASCII.
+
+    Secrets are hidden, unless the value holds `documents`: their text is shown as it is.
+    """
+    value = value if documents else redact_all(value)
     said = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     try:
         sys.stdout.write(f"{said}\n")

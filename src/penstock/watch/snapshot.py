@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from penstock import secret
 from penstock.errors import PenstockError
 from penstock.ledger.causes import Cause
 from penstock.ledger.readers import read_steps
 from penstock.ledger.records import journal_files
 from penstock.plan.layout import Layout
+from penstock.run import toml
 from penstock.run.save import to_table
-from penstock.run.secret import shown
 from penstock.watch.advice import advice
 from penstock.watch.health import health
 from penstock.watch.held import held
@@ -42,9 +43,11 @@ def snapshot(view: View) -> dict[str, Section]:
 
 def _section(make: Callable[[View], Section], view: View) -> Section:
     try:
-        return make(view)
+        made = make(view)
     except UNREADABLE as error:
-        return {"problem": f"{type(error).__name__}: {error}"}
+        made = {"problem": f"{type(error).__name__}: {error}"}
+    # An earlier version may have journaled secrets.
+    return secret.redact_all(made)
 
 
 def brief(view: View) -> Section:
@@ -259,7 +262,7 @@ def _flat(table: dict[str, Any], above: str = "") -> dict[str, str]:
         if isinstance(value, dict):
             flat |= _flat(value, f"{whole}.")
         else:
-            flat[whole] = shown(whole, value)
+            flat[whole] = toml.value(secret.visible(whole, value))
     return flat
 
 
