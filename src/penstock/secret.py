@@ -21,7 +21,7 @@ _Value = TypeVar("_Value")
 # One slash is enough: a URL that went through `pathlib` has lost the other one.
 _URL = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]+):(?P<slashes>/+)(?P<rest>[^\s\"'`<>]+)")
 # A password may hold "/", "?" or "#": then what follows the first colon is no port.
-_BROKEN_PASSWORD = re.compile(r"[^/?#@:\[]+:(?!\d*(?:[/?#.,;:)\]}]|$))(?:.*@|[^/?#]*)")
+_BROKEN_PASSWORD = re.compile(r"[^/?#@:\[]+:(?!\d+(?:[/?#.,;:)\]}]|$))(?:.*@|[^/?#]*)")
 _USER = re.compile(r"[^/?#]*@")
 _USER_IS_A_BUCKET = ("abfs", "abfss", "wasb", "wasbs")  # abfss://container@account…
 _HOOK = re.compile(r"hooks\.|[^?#]*/(?:web)?hooks?/|api\.telegram\.org/bot", re.IGNORECASE)

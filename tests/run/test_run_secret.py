@@ -30,6 +30,13 @@ def test_what_programs_read_and_checkpoints_hold_shows_the_host_alone(run_of):
     assert run.log.webhook == HOOK
 
 
+def test_an_address_of_a_mixture_shows_no_password(run_of):
+    mix = 'data.mix=[{dataset="s3://k:s3cr3t@b/x", weight=1}, {dataset="tiny", weight=2}]'
+    run = run_of(TEXT, mix)
+    assert "s3cr3t" not in json.dumps(facts(run))
+    assert [part["dataset"] for part in facts(run)["run"]["data"]["mix"]] == ["s3://…@b/x", "tiny"]
+
+
 def test_the_name_of_a_variable_is_no_secret(run_of):
     run = run_of(TEXT, "log.webhook=$SLACK_HOOK")
     assert facts(run)["run"]["log"]["webhook"] == "$SLACK_HOOK"
