@@ -99,6 +99,8 @@ def _sweep(file: str, overrides: list[str], vary: list[str], fresh: bool, json: 
         print_json(found)
     else:
         out.print(table(found))
+        if found["note"]:
+            out.print(found["note"], markup=False, soft_wrap=True)
     failed = [end.variant.run.name for end in ended if end.error]
     if failed:
         raise RunFailed(f"{len(failed)} of {len(every)} runs failed: {', '.join(failed)}")

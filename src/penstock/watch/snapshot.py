@@ -90,17 +90,20 @@ def headline(view: View) -> Section:
         "precision": view.run.train.precision,
         "layout": Layout(**layout).ways if layout else None,
         "dataset": dataset(view.plan["dataset"]) if "dataset" in view.plan else None,
+        "tokenizer": view.plan.get("tokenizer"),
         "faults": len(troubles(view)),
     }
 
 
 def curve(view: View) -> Section:
-    """The loss, thinned with its extremes; validation; what the sentinels and restarts did."""
+    """The loss and the gradient, thinned with their extremes; the learning rate; validation; what
+    the sentinels and restarts did."""
     points = view.curve
     at = starts(len(points))
     if len(points) == 0:
         return {"step": [], "loss": [], "validation": [], "marks": _marks(view)}
     low, high = extremes(points["loss"], at)
+    norms = points["grad_norm"].astype(np.float64)
     last = np.append(at[1:], len(points)) - 1  # a block is drawn where it ends
     return {
         "step": points["step"][last].tolist(),
@@ -108,7 +111,9 @@ def curve(view: View) -> Section:
         "low": short(low),
         "high": short(high),
         "learning_rate": short(points["learning_rate"][last], 4),
-        "grad_norm": short(means(points["grad_norm"].astype(np.float64), at), 4),
+        "grad_norm": short(means(norms, at), 4),
+        "grad_norm_high": short(extremes(norms, at)[1], 4),
+        "clip": view.known_run.train.clip if view.known_run else None,
         "validation": [[step, finite(loss)] for step, loss in view.validation],
         "marks": _marks(view),
     }
