@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.show import Json, err, out, print_json, write_page
+from penstock.cli.show import Json, err, out, print_json, print_table, write_page
 from penstock.errors import PenstockError, RunFailed
 from penstock.secret import redact
 from penstock.watch.console import RedactedConsole
@@ -197,7 +197,7 @@ def ls(json: List = False) -> None:
     if json:
         print_json([one.to_json() for one in found])
     elif found:
-        out.print(listing(found))
+        print_table(listing(found))
     else:
         out.print(
             f"no datasets in {datasets_home()}; `penstock data build RECIPE` makes one",
