@@ -7,11 +7,17 @@ wrong, where, what was found and how to fix it. The CLI prints it alone, without
 import difflib
 from collections.abc import Iterable
 
+from penstock.secret import redact
+
 
 class PenstockError(Exception):
     """Bad input: the CLI prints the message and exits with 2."""
 
     exit_code = 2
+
+    def __str__(self) -> str:
+        """Return the message without secrets: it is printed, journaled and sent."""
+        return redact(super().__str__())
 
 
 class NotYet(PenstockError):

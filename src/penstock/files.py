@@ -3,19 +3,22 @@
 import os
 from pathlib import Path
 
+READABLE, PRIVATE = 0o666, 0o600  # modes of a new file, before the umask
 
-def write_synced(path: Path, content: bytes) -> None:
-    """On disk when it returns."""
-    with path.open("wb") as file:
+
+def write_synced(path: Path, content: bytes, mode: int = READABLE) -> None:
+    """On disk when it returns; a new file gets `mode`, less the umask."""
+    with open(path, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
 
 
-def write_atomic(path: Path, text: str) -> None:
+def write_atomic(path: Path, text: str, mode: int = READABLE) -> None:
     """A reader sees the old or the new file, never a half."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    write_synced(aside, text.encode())
+    aside.unlink(missing_ok=True)  # of a process that was killed: its mode may be another
+    write_synced(aside, text.encode(), mode)
     aside.replace(path)
 
 

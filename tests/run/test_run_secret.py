@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock import secret
 from penstock.errors import PenstockError
-from penstock.run import secret
 from penstock.run.diff import describe, diff
 from penstock.run.save import to_table
 from penstock.run.summary import facts
@@ -26,8 +26,15 @@ def test_a_change_shows_the_host_alone(run_of):
 def test_what_programs_read_and_checkpoints_hold_shows_the_host_alone(run_of):
     run = run_of(TEXT, f"log.webhook={HOOK}")
     assert "s3cr3t" not in json.dumps(facts(run))
-    assert secret.without(to_table(run))["log"]["webhook"] == "https://hooks.slack.com/…"
+    assert secret.visible_table(to_table(run))["log"]["webhook"] == "https://hooks.slack.com/…"
     assert run.log.webhook == HOOK
+
+
+def test_an_address_of_a_mixture_shows_no_password(run_of):
+    mix = 'data.mix=[{dataset="s3://k:s3cr3t@b/x", weight=1}, {dataset="tiny", weight=2}]'
+    run = run_of(TEXT, mix)
+    assert "s3cr3t" not in json.dumps(facts(run))
+    assert [part["dataset"] for part in facts(run)["run"]["data"]["mix"]] == ["s3://…@b/x", "tiny"]
 
 
 def test_the_name_of_a_variable_is_no_secret(run_of):

@@ -1,5 +1,6 @@
 """The page in a real browser: on a run of real processes, and on runs made to be difficult."""
 
+import json
 import os
 import shutil
 import signal
@@ -261,10 +262,30 @@ def test_from_the_list_to_several_beside_each_other(
         page.click(".go")
         page.wait_for_selector("#numbers td")
         assert page.locator("#curve canvas").count() == 1
+        assert "dots: validation" in page.locator("#curve").inner_text()
+        assert page.locator("#numbers .best").count() > 0
+        assert page.locator("tr:has-text('loss') .best").count() == 1  # the longer run's
+        assert "different tokenizers" not in page.locator("#numbers").inner_text()
         assert page.locator("#numbers thead th").all_inner_texts()[1:] in (["a", "b"], ["b", "a"])
         assert "train.steps" in page.locator("#fields").inner_text()
         page.click(".chip a >> nth=0")
         page.wait_for_selector("#story .lane")
+        for chart in ("curve", "rate", "gradient"):
+            assert int(page.locator(f"#{chart} .chart").get_attribute("data-points")) >= 20
+        assert "clipped to 1" in page.locator("#gradient").inner_text()
+
+
+def test_losses_of_other_tokenizers_have_no_best(
+    browser: Any, serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    for name, steps in (("a", 40), ("b", 20)):
+        folder = made_run(tmp_path, name, steps=steps)
+        plan = folder.read_plan() | {"tokenizer": f"of {name}"}
+        folder.plan_file.write_text(json.dumps(plan))
+    with page_of(browser, serve(tmp_path).address("a", "b")) as page:
+        page.wait_for_selector("#numbers td.best")  # speed and shares are compared as ever
+        assert page.locator("tr:has-text('loss') .best").count() == 0
+        assert "the losses cannot be compared" in page.locator("#numbers").inner_text()
 
 
 def test_a_page_left_open_finds_its_server_again(

@@ -239,3 +239,18 @@ def test_a_line_of_the_list(tmp_path: Path) -> None:
     assert found["useful"] == pytest.approx(
         View(RunFolder(tmp_path / "made")).account.ledger.useful
     )
+
+
+def test_learning_rate_and_gradient_norm_keep_their_spikes(tmp_path: Path) -> None:
+    folder = made_run(tmp_path, steps=2)
+    with Journal(folder.journal, 5) as journal:
+        for step in range(3, 4003):
+            norm = 50.0 if step == 2000 else 0.5
+            journal.curve(step, 3.0, norm, 1e-3 * step, 1.0, t=T0 + step)
+    curve = snapshot(View(folder))["curve"]
+    lengths = {len(curve[name]) for name in ("step", "learning_rate", "grad_norm")}
+    assert lengths == {len(curve["grad_norm_high"])}
+    assert max(curve["grad_norm_high"]) == 50.0  # thinned, and still there
+    assert max(curve["grad_norm"][10:]) < 15
+    assert curve["learning_rate"][-1] == pytest.approx(4.002, rel=1e-3)
+    assert curve["clip"] == 1.0

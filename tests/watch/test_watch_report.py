@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
+from made_run import T0, made_run
 from penstock.ledger.causes import Cause
 from penstock.ledger.journal import Journal, SupervisorJournal
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.run.save import save
 from penstock.watch import report_html, terminal, terminal_screen
+from penstock.watch.advice import advice
 from penstock.watch.report import screen, summary
 from penstock.watch.view import View
 
@@ -366,3 +368,32 @@ def test_the_report_says_why_auto_chose_its_precision(tmp_path: Path) -> None:
     assert (found["precision"], found["precision_why"]) == ("bf16", why)
     assert f"chosen by this machine: {why}" in " ".join(shown(screen(written.folder)).split())
     assert why in report_html.page(written.folder)
+
+
+def test_a_restart_is_no_start_in_the_advice(tmp_path: Path) -> None:
+    """The start took 3.0 s; what the restart took is `down`."""
+    (one,) = [
+        a for a in advice(View(made_run(tmp_path, killed_at=20)), most=20) if a.cause == "startup"
+    ]
+    assert "a start takes 3.0 s however long the run" in one.words
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [(1, "2 starts took 3.0 s and 4.0 s: fewer"), (5, "6 starts took 3.0 s to 8.0 s: fewer")],
+)
+def test_starts_are_told_as_they_were_measured(tmp_path: Path, more: int, said: str) -> None:
+    folder = made_run(tmp_path)
+    supervisor = SupervisorJournal(folder.journal)
+    for number in range(1, more + 1):
+        t = T0 + 1000 * number
+        supervisor.event("invocation", t=t, ranks=2)
+        supervisor.event("launch", t=t + 1, attempt=number, ranks=2)
+        with Journal(folder.journal, number, range(2)) as journal:
+            journal.event("ready", t=t + 3 + number)
+            journal.step(40 + number, t + 3 + number, 0.5, 0.0, 0.4, 0.0)
+            journal.event("end", t=t + 10, result="done")
+        supervisor.event("ended", t=t + 10, result="done", error="")
+    supervisor.close()
+    (one,) = [a for a in advice(View(folder), most=20) if a.cause == "startup"]
+    assert said in one.words

@@ -19,6 +19,7 @@ from penstock.run.load import load
 from penstock.run.notyet import not_yet, refuse
 from penstock.run.settle import settled
 from penstock.run.summary import facts, lines
+from penstock.secret import visible_override
 
 if TYPE_CHECKING:
     from penstock.plan.dataset import Known
@@ -78,7 +79,9 @@ def check(
     if planned and planned.over_budget:
         raise RunFailed("; ".join(planned.over_budget))
     if not json:
-        command = shlex.join(["penstock", "train", str(file), *(overrides or [])])
+        command = shlex.join(
+            ["penstock", "train", str(file), *map(visible_override, overrides or [])]
+        )
         show.out.print(f"The file is right. Next: {command}", markup=False, soft_wrap=True)
 
 

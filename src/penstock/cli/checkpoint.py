@@ -10,11 +10,12 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from penstock.cli.runs import Root, RunName
-from penstock.cli.show import Json, err, out, print_json
+from penstock.cli.show import Json, err, out, print_json, print_table
 from penstock.errors import PenstockError, RunFailed
 from penstock.guard.kept import TIERS, choose, index_of, look
 from penstock.guard.kept import verify as verified
 from penstock.run.folder import find
+from penstock.secret import redact
 from penstock.watch.checkpoints import details, table, tensors
 
 checkpoint = typer.Typer(no_args_is_help=True, help="Look at, check and convert checkpoints.")
@@ -35,7 +36,7 @@ def list_(run: RunName, root: Root = "runs", json: Json = False) -> None:
     if not found:
         out.print(f"'{run}' has saved nothing yet", markup=False)
         return
-    out.print(table(found, folder.path))
+    print_table(table(found, folder.path))
     for one in found:
         for problem in one.problems:
             out.print(f"{one.name}: {problem}", style="red", markup=False, soft_wrap=True)
@@ -163,4 +164,4 @@ def _progress(what: str, size: int, quiet: bool) -> Iterator[Any]:
 
 def _say_unreachable(unreachable: list[str]) -> None:
     for problem in unreachable:
-        sys.stderr.write(f"not reached: {problem}\n")
+        sys.stderr.write(redact(f"not reached: {problem}\n"))

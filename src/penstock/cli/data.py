@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from penstock.cli.show import Json, err, out, print_json, write_page
+from penstock.cli.show import Json, err, out, print_json, print_table, write_page
 from penstock.errors import PenstockError, RunFailed
+from penstock.secret import redact
+from penstock.watch.console import RedactedConsole
 
 _CHATS = 12  # that a page shows
 data = typer.Typer(no_args_is_help=True, help="Build, check and look at datasets.")
@@ -48,7 +49,7 @@ def build(
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with BuildProgress(Console(stderr=json, highlight=False)) as progress:
+        with BuildProgress(RedactedConsole(stderr=json, highlight=False)) as progress:
             watcher = WarningsOnly() if quiet else progress
             dataset = engine.build(made_of, workers=workers, watcher=watcher)
     except KeyboardInterrupt:
@@ -57,7 +58,7 @@ def build(
         ) from None
     told = story(dataset)
     if json:
-        print_json(told.to_json())
+        print_json(told.to_json(), documents=True)
     else:
         out.print(built(told))
 
@@ -74,7 +75,7 @@ def verify(dataset: Name, json: Json = False) -> None:
         out.print(f"{found.name}: every file is as it was built", markup=False, soft_wrap=True)
     if found.problems:
         if not json:
-            sys.stderr.write("".join(f"{problem}\n" for problem in found.problems))
+            sys.stderr.write(redact("".join(f"{problem}\n" for problem in found.problems)))
         # A build would find the folder and take it as it is.
         raise RunFailed(
             f"{found.name}: {len(found.problems)} of its files are not as they were built. Delete "
@@ -105,7 +106,7 @@ def show(
         write_page(html, page(told, chats))
         err.print(f"wrote {html}", markup=False, soft_wrap=True)
     if json:
-        print_json(told.to_json())
+        print_json(told.to_json(), documents=True)
     elif not html:
         out.print(screen(told))
 
@@ -155,7 +156,7 @@ def sample(
     else:
         found = data_sample.kept(there, count, seed, _conditions(where or []))
     if json:
-        print_json([sample_json(one) for one in found])
+        print_json([sample_json(one) for one in found], documents=True)
     else:
         for one in found:
             out.print(drawn(one), soft_wrap=True)
@@ -177,7 +178,7 @@ def copy(
     from penstock.watch.data_progress import BuildProgress
 
     there = open_there(dataset)
-    with BuildProgress(Console(stderr=json, highlight=False)) as progress:
+    with BuildProgress(RedactedConsole(stderr=json, highlight=False)) as progress:
         where = send(there, url, Quiet() if quiet else progress)
     if json:
         print_json({"dataset": there.id, "url": where})
@@ -196,7 +197,7 @@ def ls(json: List = False) -> None:
     if json:
         print_json([one.to_json() for one in found])
     elif found:
-        out.print(listing(found))
+        print_table(listing(found))
     else:
         out.print(
             f"no datasets in {datasets_home()}; `penstock data build RECIPE` makes one",

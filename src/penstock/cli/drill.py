@@ -10,6 +10,7 @@ import typer
 
 from penstock.cli.show import Json, err, out
 from penstock.errors import PenstockError, RunFailed
+from penstock.secret import redact_all
 
 
 def drill(
@@ -66,7 +67,7 @@ def drill(
     for fault in picked:
         verdict = session.drill(fault)
         if json:
-            sys.stdout.write(json_lines.dumps(verdict.to_json()) + "\n")
+            sys.stdout.write(json_lines.dumps(redact_all(verdict.to_json())) + "\n")
             sys.stdout.flush()
         else:
             said = "" if verdict.skipped else "ok" if verdict.passed else "FAILED"

@@ -31,6 +31,6 @@ def generate(
 
     written = write(folder, text, tokens, temperature, seed, chat)
     if json:
-        print_json({"run": folder.name, "prompt": text, "text": written})
+        print_json({"run": folder.name, "prompt": text, "text": written}, documents=True)
     else:
         sys.stdout.write(("" if chat else text) + written + "\n")

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Column, Table
+from rich.table import Table
 
-from penstock.cli.show import Json, out, print_json, write_page
+from penstock.cli.show import Json, out, print_json, print_table, write_page
 from penstock.errors import PenstockError
 from penstock.run.folder import RunFolder, every, find
+from penstock.secret import redact
 from penstock.watch.report import screen, summary
 from penstock.watch.report_html import page
 from penstock.watch.terminal import line
@@ -32,8 +33,7 @@ def ls(root: Root = "runs", json: Json = False) -> None:
             f"no runs in {root}/; `penstock init` writes a run file, `penstock train` runs it"
         )
         return
-    name = Column("run", overflow="fold")  # a name that is cut short cannot be typed
-    table = Table(name, "status", "step", "loss", "validation", "tokens/s", box=None)
+    table = Table("run", "status", "step", "loss", "validation", "tokens/s", box=None)
     for folder in found:
         view = View(folder)
         validation = loss(view.validation[-1][1] if view.validation else None)
@@ -46,7 +46,7 @@ def ls(root: Root = "runs", json: Json = False) -> None:
             validation,
             speed,
         )
-    out.print(table)
+    print_table(table)
 
 
 def status(run: RunName, root: Root = "runs", json: Json = False) -> None:
@@ -91,7 +91,7 @@ def logs(
 ) -> None:
     """What the ranks printed."""
     for path, title in _log_files(find(run, root), rank, attempt):
-        text = path.read_text(errors="replace").strip()
+        text = redact(path.read_text(errors="replace").strip())
         if text:
             sys.stdout.write(f"== {title}\n{text}\n")
 
@@ -114,7 +114,16 @@ def _log_files(
     chosen = numbers[-1] if attempt is None else attempt
     if chosen not in numbers:
         raise PenstockError(f"no attempt {chosen} of run '{folder.name}'; there are {numbers}")
-    for path in sorted((folder.logs / f"attempt-{chosen}").glob("rank-*")):
-        number = path.stem.removeprefix("rank-")
-        if rank is None or number == str(rank):
-            yield path, f"attempt {chosen}, rank {number}, std{path.suffix[1:]}"
+    files = sorted(
+        (int(path.stem.removeprefix("rank-")), path.suffix, path)
+        for path in (folder.logs / f"attempt-{chosen}").glob("rank-*.*")
+    )
+    there = sorted({number for number, _, _ in files})
+    if rank is not None and rank not in there:
+        known = f"there are ranks {', '.join(map(str, there))}" if there else "there is none"
+        raise PenstockError(
+            f"--rank {rank}: run '{folder.name}' has no log of it in attempt {chosen}; {known}"
+        )
+    for number, suffix, path in files:
+        if rank in (None, number):
+            yield path, f"attempt {chosen}, rank {number}, std{suffix[1:]}"

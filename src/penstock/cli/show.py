@@ -6,23 +6,42 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
 
 from penstock.errors import PenstockError
+from penstock.secret import redact_all
+from penstock.watch.console import RedactedConsole
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+out = RedactedConsole(highlight=False)
+err = RedactedConsole(stderr=True, highlight=False)
+
+WIDEST = 10_000  # characters: wider than any table
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]
 
 
-def print_json(value: Any) -> None:
-    """As people read it where the terminal can show it, else in plain ASCII."""
+def print_json(value: Any, documents: bool = False) -> None:
+    """Print as people read it where the terminal can show it, else in plain ASCII.
+
+    Secrets are hidden, unless the value holds `documents`: their text is shown as it is.
+    """
+    value = value if documents else redact_all(value)
     said = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     try:
         sys.stdout.write(f"{said}\n")
     except UnicodeEncodeError:
         sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def print_table(table: Table) -> None:
+    """Print a table in full: no cell is wrapped or cut, however narrow the terminal is.
+
+    A name that is broken cannot be typed or searched for. Without a terminal, as in a pipe, there
+    is no width to keep to.
+    """
+    needed = Measurement.get(out, out.options.update(width=WIDEST), table).maximum
+    RedactedConsole(highlight=False, width=needed).print(table)
 
 
 def write_page(path: Path, text: str) -> None:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.show import Json, out, print_json
+from penstock.cli.show import Json, out, print_json, print_table
 from penstock.errors import PenstockError, RunFailed
 from penstock.meter.clock import now
 
@@ -98,7 +98,9 @@ def _sweep(file: str, overrides: list[str], vary: list[str], fresh: bool, json: 
     if json:
         print_json(found)
     else:
-        out.print(table(found))
+        print_table(table(found))
+        if found["note"]:
+            out.print(found["note"], markup=False, soft_wrap=True)
     failed = [end.variant.run.name for end in ended if end.error]
     if failed:
         raise RunFailed(f"{len(failed)} of {len(every)} runs failed: {', '.join(failed)}")

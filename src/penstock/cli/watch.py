@@ -51,7 +51,7 @@ def watch(
     server = opened(desk, host, port, token)
     desk.read_ahead()
     address = server.address(*(desk.runs() if chosen else ()))
-    out.print(address, markup=False, soft_wrap=True)
+    sys.stdout.write(f"{address}\n")  # whole: its token is for who started this
     out.print("Ctrl-C ends it; the runs go on", style="dim")
     sys.stdout.flush()  # who starts this as a child waits for the address
     if browser or (browser is None and _has_screen()):

@@ -6,12 +6,13 @@ id, so they are the same however many workers there were.
 """
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
 from penstock.data.manifest import Json
 from penstock.errors import PenstockError
+from penstock.secret import redact_all
 
 RECORD = "build.json"
 FORMAT = 1
@@ -88,8 +89,14 @@ class Record:
     notes: list[str] = field(default_factory=list)
     format: int = FORMAT
 
+    def visible(self) -> "Record":
+        """Return it without secrets of sources and recipe: a record travels with its dataset."""
+        sources = [SourceRecord(**redact_all(asdict(one))) for one in self.sources]
+        recipe, notes = redact_all(self.recipe), redact_all(self.notes)
+        return replace(self, sources=sources, recipe=recipe, notes=notes)
+
     def to_json(self) -> bytes:
-        told = json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
+        told = json.dumps(asdict(self.visible()), indent=1, ensure_ascii=False) + "\n"
         return told.encode("utf-8", "backslashreplace")  # a path may hold bytes that are no text
 
 
@@ -108,7 +115,7 @@ def parse_record(content: bytes, where: str) -> Record:
         stored = json.loads(content)
         if stored["format"] != FORMAT:
             raise ValueError(f"it has format {stored['format']!r}, not {FORMAT}")
-        return Record(
+        record = Record(
             **{
                 **stored,
                 "machine": Machine(**stored["machine"]),
@@ -118,6 +125,7 @@ def parse_record(content: bytes, where: str) -> Record:
                 "dropped": {why: _each(Sample, some) for why, some in stored["dropped"].items()},
             }
         )
+        return record.visible()  # an earlier version may have written them
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise PenstockError(
             f"{where} cannot be read as the record of a build: {error}. "

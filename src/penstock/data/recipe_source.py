@@ -11,6 +11,7 @@ from penstock.data.recipe_fields import Encoding, Separator
 from penstock.data.source_options import Options
 from penstock.run.machine_fields import Size
 from penstock.run.section import Section, Text, Wrong
+from penstock.secret import redact
 
 _DEFAULT = Options()
 _REMOTE = re.compile(r"(hf:|[a-z][a-z0-9+.-]*://)", re.I)
@@ -71,8 +72,9 @@ class SourceSection(Section):
     @property
     def label(self) -> str:
         """What to call it in a report."""
-        plain = re.split(r"[*?\[]", self.path)[0] or self.path
-        return self.name or plain.rstrip("/").rsplit("/", 1)[-1].removeprefix("hf:") or self.path
+        path = redact(self.path)
+        plain = re.split(r"[*?\[]", path)[0] or path
+        return self.name or plain.rstrip("/").rsplit("/", 1)[-1].removeprefix("hf:") or path
 
     @property
     def is_chat(self) -> bool:

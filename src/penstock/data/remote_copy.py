@@ -29,7 +29,7 @@ def copy(dataset: Dataset, url: str, watcher: Watcher | None = None) -> str:
             f"{dataset.id} was not copied in full: {error.strerror or error}. "
             "Give the same command again: it goes on with what is missing."
         ) from None
-    return store.url
+    return store.where("")
 
 
 def _send(dataset: Dataset, store: Store, watcher: Watcher) -> None:

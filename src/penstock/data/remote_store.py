@@ -20,6 +20,7 @@ from typing import IO, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from penstock.data.extra import extra
+from penstock.secret import redact
 
 PATIENCE_S = 120.0  # how long a request is tried again
 FIRST_PATIENCE_S = 20.0  # with one that has never answered
@@ -50,7 +51,7 @@ def split_url(url: str) -> tuple[str, str]:
         return "file:///", unquote(parts.path).strip("/")
     if parts.scheme in ("http", "https"):
         if parts.query or parts.fragment:
-            raise OSError(errno.EINVAL, f"{url} has a query; only plain paths can be read")
+            raise OSError(errno.EINVAL, f"{redact(url)} has a query; only plain paths can be read")
         return f"{parts.scheme}://{parts.netloc}", unquote(parts.path).strip("/")
     base = f"{parts.scheme}://{parts.netloc}"
     return base, url[len(base) :].strip("/")
@@ -137,7 +138,8 @@ class Store:
         self._try(name, lambda path: self._obstore.delete(self._inner, path))
 
     def where(self, name: str) -> str:
-        return f"{self.url}/{name}" if name else self.url
+        """Return the address of an object as it may be shown."""
+        return redact(f"{self.url}/{name}" if name else self.url)
 
     def _try(self, name: str, once: Callable[[str], _Answer]) -> _Answer:
         path = f"{self._prefix}/{name}".strip("/")
@@ -230,5 +232,5 @@ def _final(error: Exception, where: str) -> OSError | None:
 
 def _short(error: Exception) -> str:
     """The first line of what obstore says; the rest is its internals."""
-    text = " ".join(str(error).split("Debug source")[0].split())
+    text = redact(" ".join(str(error).split("Debug source")[0].split()))
     return text[:300]

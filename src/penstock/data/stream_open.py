@@ -18,6 +18,7 @@ from penstock.data.shards import Dataset, Progress
 from penstock.data.stream import Stream
 from penstock.errors import PenstockError
 from penstock.run.file import Run
+from penstock.secret import redact
 
 
 def open_first(run: Run, progress: Progress | None = None) -> list[Dataset]:
@@ -69,7 +70,7 @@ def _kept(dataset: Dataset) -> str | dict[str, str]:
     if dataset.where == str(dataset.folder) and dataset.folder.parent == datasets_home():
         return dataset.id
     if is_url(dataset.where):
-        return {"id": dataset.id, "at": dataset.where}
+        return {"id": dataset.id, "at": redact(dataset.where)}
     # Wherever the run is gone on with from.
     return {"id": dataset.id, "at": str(dataset.folder.absolute())}
 
@@ -78,6 +79,8 @@ def _open_part(part: str | dict[str, str], spec: str) -> Dataset:
     """What the run has read so far, and nothing else. Not `open_dataset`: it would build."""
     id_ = part if isinstance(part, str) else part["id"]
     where: str | Path = datasets_home() / part if isinstance(part, str) else part["at"]
+    if is_url(where) and redact(spec.rstrip("/")) == where:
+        where = spec  # the plan is shown, so it keeps no password: the run file does
     if not is_url(where) and not (Path(where) / MANIFEST).is_file():
         raise PenstockError(_gone(id_, where, spec))
     dataset = Dataset.open(where)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from penstock.files import write_atomic
+from penstock.files import PRIVATE, write_atomic
 from penstock.guard import pulse
 from penstock.launch import addresses
 from penstock.launch.addresses import network
@@ -118,7 +118,7 @@ class Agent:
         if not self.shared:
             self.folder.make()
             for name, text in order["files"].items():
-                write_atomic(self.folder.path / Path(name).name, text)
+                write_atomic(self.folder.path / Path(name).name, text, PRIVATE)
         self.folder.make_scratch()
 
     def _start(self, order: Message) -> None:

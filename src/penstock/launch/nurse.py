@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from penstock.launch import fence
 from penstock.meter.orphan import die_with
+from penstock.secret import RedactedText
 
 PR_SET_NAME = 15
 _CHUNK_BYTES = 1 << 16
@@ -136,12 +137,17 @@ def _name(name: str) -> None:
 
 
 def _log_to(folder: Path, rank: int) -> None:
-    """`rank-0.out` and `rank-0.err`; a rank started again in the same attempt writes on."""
+    """`rank-0.out` and `rank-0.err`; a rank started again in the same attempt writes on.
+
+    What Python prints is redacted.
+    """
     for number, ending in ((1, "out"), (2, "err")):
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         file = os.open(folder / f"rank-{rank}.{ending}", flags, 0o644)
         os.dup2(file, number)
         os.close(file)
+    sys.stdout = RedactedText(1)
+    sys.stderr = RedactedText(2)
 
 
 def main(line: socket.socket, parent: int, modules: list[str]) -> None:

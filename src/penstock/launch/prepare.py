@@ -117,6 +117,7 @@ class Prepared:
             "ranks": layout.ranks,
             "dataset": kept([part.dataset for part in stream.parts]),
             "vocab": stream.vocab,
+            "tokenizer": stream.parts[0].dataset.manifest.tokenizer,  # all parts have the same
             "samples": stream.samples,
             "held_out": stream.held_out,
             "params": shape.params() if shape else None,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from penstock import secret
 from penstock.errors import PenstockError
 from penstock.launch.listener import Listener
 from penstock.launch.start import start
@@ -28,7 +29,7 @@ class Variant:
     """One run of a sweep, and what it has of its own."""
 
     run: Run
-    values: dict[str, str]  # field: value, as they were written
+    values: dict[str, str]  # field: value, as they were written, without secrets
 
     @property
     def folder(self) -> RunFolder:
@@ -53,11 +54,15 @@ def variants(file: str, overrides: Sequence[str], vary: Sequence[str]) -> list[V
     base, found = load(file, overrides).name, {}
     for values in product(*fields.values()):
         chosen = dict(zip(fields, values, strict=True))
-        name = f"{base}-vary-{_named(chosen)}"
+        name = f"{base}-vary-{_named(chosen)}"  # a folder, so it holds no secret
         if name in found:
-            raise PenstockError(f"--vary: two of the runs would be called {name}; name each once")
+            raise PenstockError(
+                f"--vary: two of the runs would be called {name}; name each value once, and vary "
+                "no secret: a run is not named by one"
+            )
         own = [f"{field}={value}" for field, value in chosen.items()]
-        found[name] = Variant(load(file, [*overrides, *own, f"name={name}"]), chosen)
+        shown = {field: secret.visible(field, value) for field, value in chosen.items()}
+        found[name] = Variant(load(file, [*overrides, *own, f"name={name}"]), shown)
     for variant in found.values():
         refuse(variant.run)
     return list(found.values())
@@ -97,7 +102,8 @@ def _named(values: dict[str, str]) -> str:
     last = [field.rpartition(".")[2] for field in values]
     short = len(set(last)) == len(last)
     parts = [
-        f"{field.rpartition('.')[2] if short else field}-{value}" for field, value in values.items()
+        f"{field.rpartition('.')[2] if short else field}-{secret.visible(field, value)}"
+        for field, value in values.items()
     ]
     return re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(parts)).rstrip(".")
 

@@ -28,6 +28,7 @@ from penstock.ledger.records import (
     read_records,
 )
 from penstock.ledger.rollups import rollup
+from penstock.secret import redact_all
 
 HELD_S = 1e-3  # less is not worth a line
 _STEP = struct.Struct("<dI5f")
@@ -219,5 +220,5 @@ def write_line(
 ) -> None:
     assert not payload.keys() & {"t", "end"}, f"{kind}: t and end are the event's own times"
     times = {"t": t} if end is None else {"t": t, "end": end}
-    line = json.dumps({**times, "kind": kind, **payload}, separators=(",", ":"))
+    line = json.dumps({**times, "kind": kind, **redact_all(payload)}, separators=(",", ":"))
     file.append(line.encode() + b"\n", synced=synced)

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.run import fields, secret
+from penstock import secret
+from penstock.run import fields, toml
 from penstock.run.file import Run
 from penstock.run.save import to_table
 from penstock.run.train import LENGTHS
@@ -131,4 +132,4 @@ def _is_safe(name: str, longer: bool) -> bool:
 
 
 def _show(field: str, value: Any) -> str:
-    return "not set" if value is None else secret.shown(field, value)
+    return "not set" if value is None else toml.value(secret.visible(field, value))

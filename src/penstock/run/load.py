@@ -14,6 +14,7 @@ from penstock.run.file import Run
 from penstock.run.locate import Lines
 from penstock.run.override import Override, apply, read
 from penstock.run.words import Mistake, mistakes
+from penstock.secret import visible_line
 
 _LARGEST_BYTES = 2**20
 _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
@@ -82,7 +83,7 @@ def syntax(message: str, text: str) -> str:
     line, column = (
         (int(place[1]), int(place[2])) if place and place[1] else (len(lines), len(lines[-1]) + 1)
     )
-    shown = lines[line - 1].strip() if line <= len(lines) else ""
+    shown = visible_line(lines[line - 1].strip()) if line <= len(lines) else ""
     what = message[: place.start()] if place else message
     slip = _UNQUOTED.fullmatch(shown)
     fix = "write it as KEY = VALUE, text in quotes"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.run.fields import Field, Path, Schema
+from penstock.secret import visible_override
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ def read(texts: Sequence[str], schema: Schema[Any]) -> tuple[list[Override], lis
         path = tuple(part.strip() for part in name.split("."))
         if not equals or not all(path) or not raw.strip():
             what = f"not an override; write FIELD=VALUE, such as {schema.override}"
-            problems.append(f"command line: {text!r}: {what}")
+            problems.append(f"command line: {visible_override(text)!r}: {what}")
         else:
             overrides.append(Override(path, _value(schema.by_path.get(path), raw.strip())))
     return overrides, problems

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from penstock import __version__
-from penstock.files import write_atomic
+from penstock import __version__, secret
+from penstock.files import PRIVATE, READABLE, write_atomic
 from penstock.run import toml
 from penstock.run.file import Run
 
@@ -25,5 +25,11 @@ def to_toml(run: Run) -> str:
 
 
 def save(run: Run, path: Path) -> None:
-    """Writes the file whole or not at all."""
-    write_atomic(path, to_toml(run))
+    """Write the file whole or not at all. One that holds a secret is for its owner alone."""
+    is_visible = secret.is_visible(to_table(run))
+    write_atomic(path, to_toml(run), READABLE if is_visible else PRIVATE)
+
+
+def visible_toml(run: Run) -> str:
+    """Return the resolved run as it may be shown, without secrets."""
+    return "\n".join(toml.document(secret.visible_table(to_table(run)))) + "\n"

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from penstock import secret
 from penstock.catalog.shapes import ModelShape
-from penstock.run import secret
 from penstock.run.file import Run
 from penstock.run.fingerprint import fingerprint
 from penstock.run.quantity import Every, show_about, show_count, show_share
@@ -15,13 +15,13 @@ def facts(run: Run) -> dict[str, Any]:
     shape = run.model.base()
     return {
         "fingerprint": fingerprint(run),
-        "folder": str(run.folder),
+        "folder": secret.redact(str(run.folder)),
         "parameters": shape.params() if shape and shape.vocab else None,
         "sequence": run.sequence,
         "batch_tokens": run.batch_tokens,
         "steps": None if run.train.epochs else run.steps(),
         "learning_rate": run.learning_rate,
-        "run": secret.without(to_table(run)),
+        "run": secret.visible_table(to_table(run)),
     }
 
 
@@ -38,7 +38,7 @@ def lines(run: Run) -> list[str]:
         "layout": _layout(run),
         "checkpoint": _checkpoint(run),
     }
-    return [f"{name:<11}{text}" for name, text in rows.items()]
+    return [secret.redact(f"{name:<11}{text}") for name, text in rows.items()]
 
 
 def _model(run: Run) -> str:

@@ -7,8 +7,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from penstock import secret
 from penstock.errors import nearest
-from penstock.run import secret, toml
+from penstock.run import toml
 from penstock.run.fields import Schema
 from penstock.run.quantity import BadQuantity
 from penstock.run.section import Switch, Wrong
@@ -147,5 +148,5 @@ def _found(path: Path, table: Any) -> Any:
 
 
 def _short(path: Path, found: Any) -> str:
-    text = secret.shown(".".join(_plain(path)), found)
+    text = toml.value(secret.visible(".".join(_plain(path)), found))
     return text if len(text) <= 60 else text[:57] + "..."

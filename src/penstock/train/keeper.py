@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from penstock import __version__
+from penstock import __version__, secret
 from penstock.data.stream import Stream
 from penstock.errors import RunFailed
 from penstock.guard import checkpoint
@@ -15,7 +15,6 @@ from penstock.guard.sentinels import Sentinels
 from penstock.ledger.journal import Journal
 from penstock.meter.clock import now
 from penstock.plan.layout import Layout
-from penstock.run import secret
 from penstock.run.file import Run
 from penstock.run.fingerprint import fingerprint
 from penstock.run.folder import RunFolder
@@ -178,7 +177,7 @@ class Keeper:
                 "optimizer": self.run.train.optimizer,
                 "layout": self.layout.to_json(),
                 "fingerprint": fingerprint(self.run),
-                "run": secret.without(to_table(self.run)),
+                "run": secret.visible_table(to_table(self.run)),
                 "weights": self._shapes(),
             }
         return self._about | {

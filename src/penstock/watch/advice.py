@@ -14,12 +14,14 @@ from penstock.catalog import accelerators
 from penstock.ledger.causes import Cause
 from penstock.run.file import Run
 from penstock.run.quantity import Every
+from penstock.watch.story import starts_s
 from penstock.watch.view import View
 from penstock.watch.words import spoken
 
 WORTH_SAYING = 0.01  # of the time, that a cause took
 UNEXPLAINED = 0.02  # of the time: what a healthy run stays below
 MOST = 5
+FEW_STARTS = 4  # that are told one by one
 
 
 @dataclass(frozen=True)
@@ -148,14 +150,17 @@ def _peer_wait(found: Found) -> Advice:
 
 
 def _startup(found: Found) -> Advice | None:
-    starts = sum(len(i.attempts) for i in found.view.account.invocations)
-    each = spoken(found.seconds / max(1, starts))
-    if starts > 1:
-        return found.say(f"{starts} starts of {each} each: fewer, longer invocations", None)
+    took = starts_s(found.view)
+    if len(took) > 1:
+        each = f"{spoken(min(took))} to {spoken(max(took))}"
+        if len(took) <= FEW_STARTS:
+            each = f"{', '.join(map(spoken, took[:-1]))} and {spoken(took[-1])}"
+        return found.say(f"{len(took)} starts took {each}: fewer, longer invocations", None)
     if found.run.train.compile == "on":
         return found.change("train.compile", "off", "compiling does not pay in a short run", None)
     return found.say(
-        f"a start takes {each} however long the run: it weighs less in a longer one", None
+        f"a start takes {spoken(took[0])} however long the run: it weighs less in a longer one",
+        None,
     )
 
 

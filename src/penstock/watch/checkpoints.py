@@ -25,7 +25,7 @@ def table(found: list[Kept], folder: Path) -> Table:
         Column("age", justify="right"),
         "made by",
         "state",
-        Column("where", overflow="fold"),
+        "where",
         box=None,
     )
     for one in found:

@@ -12,6 +12,7 @@ from penstock.data.manifest import MANIFEST, Manifest, read_manifest
 from penstock.data.remote_store import is_url
 from penstock.data.shards import Dataset
 from penstock.errors import PenstockError
+from penstock.secret import redact
 from penstock.watch.data_story import documents_of, stored_bytes
 
 
@@ -80,7 +81,7 @@ def check(spec: str) -> Checked:
             return Checked(str(where), str(where), [str(error)])
         # Not `Dataset.open`: it stops at the first file that has another size.
         dataset = Dataset(where, manifest)
-    return Checked(dataset.id, dataset.where, dataset.verify())
+    return Checked(dataset.id, redact(dataset.where), dataset.verify())
 
 
 def listed() -> list[Listed]:

@@ -198,9 +198,9 @@ def few(held: Dropped, asked: int) -> str:
     return f"{shown} of {held.total:,}: a build keeps no more of those it drops for {reasons}"
 
 
-def listing(found: Sequence[Listed]) -> RenderableType:
+def listing(found: Sequence[Listed]) -> Table:
     table = Table(box=None, pad_edge=False)
-    table.add_column("dataset", overflow="fold")
+    table.add_column("dataset", no_wrap=True)
     table.add_column("built", no_wrap=True)
     for title in ("tokens", "documents", "vocab", "shards", "size"):
         table.add_column(title, justify="right", no_wrap=True)

@@ -11,6 +11,7 @@ from penstock.data.build_publish import ASIDE
 from penstock.data.build_record import Record, Sample, SourceRecord, read_record
 from penstock.data.manifest import Json, Manifest
 from penstock.data.shards import Dataset
+from penstock.secret import redact
 
 KEPT = "kept"  # in the counts of a manifest
 
@@ -112,7 +113,7 @@ def story(dataset: Dataset) -> Story:
     told = _recorded(record) if record else _counted(dataset.manifest)
     aside = dataset.folder / ASIDE
     there = str(aside) if aside.is_file() else ""
-    return Story(dataset.id, dataset.where, dataset.manifest, told, record, there)
+    return Story(dataset.id, redact(dataset.where), dataset.manifest, told, record, there)
 
 
 def source_names(made: Manifest, folder: Path) -> dict[str, str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from penstock.errors import PenstockError
 from penstock.ledger.reader import no_collecting
 from penstock.run.folder import RunFolder, every
+from penstock.secret import redact
 from penstock.watch.snapshot import UNREADABLE, brief, snapshot
 from penstock.watch.supplies import Section
 from penstock.watch.view import View
@@ -112,7 +113,7 @@ def _brief(folder: RunFolder) -> Section:
     try:
         return brief(View(folder, quick=True))
     except UNREADABLE as error:
-        return {"status": "unreadable", "problem": f"{type(error).__name__}: {error}"}
+        return {"status": "unreadable", "problem": redact(f"{type(error).__name__}: {error}")}
 
 
 def _mark(folder: RunFolder) -> object:

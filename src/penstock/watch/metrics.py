@@ -16,6 +16,7 @@ from penstock import __version__
 from penstock.ledger.causes import Cause
 from penstock.plan.layout import Layout
 from penstock.run.folder import RunFolder
+from penstock.secret import redact
 from penstock.watch.costs import costs_with
 from penstock.watch.energy import energy_of
 from penstock.watch.energy_amounts import Energy
@@ -163,7 +164,7 @@ def _about(view: View) -> Iterator[Sample]:
         1,
         {
             "version": __version__,
-            "model": str(view.run.model.preset or view.run.model.from_ or "own"),
+            "model": redact(str(view.run.model.preset or view.run.model.from_ or "own")),
             "dataset": dataset(plan["dataset"]) if "dataset" in plan else "",
             "machine": str(plan.get("machine") or ""),
             "layout": Layout(**layout).ways if layout else "",

@@ -27,6 +27,7 @@ from penstock.ledger.records import SUPERVISOR, parse_name, read_records
 from penstock.meter.clock import now
 from penstock.run.file import Run
 from penstock.run.folder import RunFolder
+from penstock.secret import RedactedText
 from penstock.watch.news import News, Point, Teller
 from penstock.watch.view import View
 
@@ -263,4 +264,5 @@ def main(path: str, parent: str, heard: str, first_attempt: str) -> None:
 
 
 if __name__ == "__main__":
+    sys.stdout = sys.stderr = RedactedText(1)
     main(*sys.argv[1:])

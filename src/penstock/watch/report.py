@@ -29,6 +29,7 @@ def summary(folder: RunFolder) -> dict[str, Any]:
         "machine": view.plan.get("machine"),
         "layout": view.plan.get("layout"),
         "dataset": view.plan.get("dataset"),
+        "tokenizer": view.plan.get("tokenizer"),
         "params": view.plan.get("params"),
         "precision": view.known_run.train.precision if view.known_run else None,
         "precision_why": view.plan.get("precision_why"),

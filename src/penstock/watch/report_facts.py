@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from penstock.run.quantity import show_about
+from penstock.secret import redact
 from penstock.watch import incidents
 from penstock.watch.advice import Advice, advice
 from penstock.watch.costs import Costs, costs_with
@@ -26,6 +27,10 @@ class Line:
     name: str
     words: str
     style: str = "plain"
+
+    def __post_init__(self) -> None:
+        # An earlier version may have journaled secrets.
+        object.__setattr__(self, "words", redact(self.words))
 
 
 @dataclass

@@ -3,8 +3,12 @@
 Whatever a run's files say is shown as text.
 """
 
+from pathlib import Path
+
 from penstock.ledger.causes import Cause
 from penstock.run.folder import RunFolder
+from penstock.run.save import visible_toml
+from penstock.secret import visible_line
 from penstock.watch.data_charts import bar
 from penstock.watch.markup import Markup, cards, document, join, section, tag
 from penstock.watch.report import model, precision, shares
@@ -155,6 +159,11 @@ def _written(view: View) -> Markup:
         parts.append(tag("details", tag("summary", "What the model writes"), words))
     file = view.folder.run_file
     if file.is_file():
-        text = file.read_text(errors="replace")
+        text = visible_toml(view.known_run) if view.known_run else _visible_lines(file)
         parts.append(tag("details", tag("summary", "The run file"), tag("pre", text)))
     return section("What was asked for", *parts) if parts else join()
+
+
+def _visible_lines(file: Path) -> str:
+    """Return the text of a run file that cannot be loaded, without its secrets."""
+    return "\n".join(map(visible_line, file.read_text(errors="replace").splitlines()))

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from penstock import secret
 from penstock.errors import PenstockError
 from penstock.ledger.causes import Cause
 from penstock.ledger.readers import read_steps
 from penstock.ledger.records import journal_files
 from penstock.plan.layout import Layout
+from penstock.run import toml
 from penstock.run.save import to_table
-from penstock.run.secret import shown
 from penstock.watch.advice import advice
 from penstock.watch.health import health
 from penstock.watch.held import held
@@ -42,9 +43,11 @@ def snapshot(view: View) -> dict[str, Section]:
 
 def _section(make: Callable[[View], Section], view: View) -> Section:
     try:
-        return make(view)
+        made = make(view)
     except UNREADABLE as error:
-        return {"problem": f"{type(error).__name__}: {error}"}
+        made = {"problem": f"{type(error).__name__}: {error}"}
+    # An earlier version may have journaled secrets.
+    return secret.redact_all(made)
 
 
 def brief(view: View) -> Section:
@@ -87,17 +90,20 @@ def headline(view: View) -> Section:
         "precision": view.run.train.precision,
         "layout": Layout(**layout).ways if layout else None,
         "dataset": dataset(view.plan["dataset"]) if "dataset" in view.plan else None,
+        "tokenizer": view.plan.get("tokenizer"),
         "faults": len(troubles(view)),
     }
 
 
 def curve(view: View) -> Section:
-    """The loss, thinned with its extremes; validation; what the sentinels and restarts did."""
+    """The loss and the gradient, thinned with their extremes; the learning rate; validation; what
+    the sentinels and restarts did."""
     points = view.curve
     at = starts(len(points))
     if len(points) == 0:
         return {"step": [], "loss": [], "validation": [], "marks": _marks(view)}
     low, high = extremes(points["loss"], at)
+    norms = points["grad_norm"].astype(np.float64)
     last = np.append(at[1:], len(points)) - 1  # a block is drawn where it ends
     return {
         "step": points["step"][last].tolist(),
@@ -105,7 +111,9 @@ def curve(view: View) -> Section:
         "low": short(low),
         "high": short(high),
         "learning_rate": short(points["learning_rate"][last], 4),
-        "grad_norm": short(means(points["grad_norm"].astype(np.float64), at), 4),
+        "grad_norm": short(means(norms, at), 4),
+        "grad_norm_high": short(extremes(norms, at)[1], 4),
+        "clip": view.known_run.train.clip if view.known_run else None,
         "validation": [[step, finite(loss)] for step, loss in view.validation],
         "marks": _marks(view),
     }
@@ -259,7 +267,7 @@ def _flat(table: dict[str, Any], above: str = "") -> dict[str, str]:
         if isinstance(value, dict):
             flat |= _flat(value, f"{whole}.")
         else:
-            flat[whole] = shown(whole, value)
+            flat[whole] = toml.value(secret.visible(whole, value))
     return flat
 
 

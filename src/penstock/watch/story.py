@@ -96,11 +96,25 @@ def phases(view: View, told: list[Trouble]) -> list[dict[str, Any]]:
     ]
 
 
+def starts_s(view: View) -> list[float]:
+    """Return how long each invocation took to start, in order of time.
+
+    A restart after a fault is no start: its time is `down`.
+    """
+    readies = Readies.of(view.told("ready"))
+    return [_up(one, readies) - one.start for one in view.account.invocations]
+
+
+def _up(one: Invocation, readies: Readies) -> float:
+    """Return when an invocation began to work; its end if it never did."""
+    first = [t for a in one.attempts if (t := readies.all_ready(a)) is not None]
+    return min([*first, one.end])
+
+
 def _parts(
     one: Invocation, readies: Readies, told: list[Trouble]
 ) -> list[tuple[str, float, float]]:
-    first = [t for a in one.attempts if (t := readies.all_ready(a)) is not None]
-    up = min([*first, one.end])
+    up = _up(one, readies)
     parts = [("startup", one.start, up)]
     at = up
     for trouble in told:

@@ -19,6 +19,8 @@ from penstock.plan.layout import Layout
 from penstock.policy.straggler import Change
 from penstock.run.diff import describe
 from penstock.run.folder import RunFolder
+from penstock.secret import redact
+from penstock.watch.console import RedactedConsole
 from penstock.watch.outlets import Elsewhere
 from penstock.watch.terminal_deeds import Deeds
 from penstock.watch.terminal_keys import in_foreground
@@ -168,7 +170,7 @@ class Terminal(Listener):
             self._tell(words, "dim")
 
     def _tell(self, words: str, style: str = "") -> None:
-        words = printable(words)  # the reason of a fault may hold anything
+        words = redact(printable(words))  # the reason of a fault may hold anything
         if self.live:
             self.said.append((words, style))
             self.next_s = 0.0  # the screen shows it too, as an event
@@ -263,4 +265,6 @@ def causes(view: View, most: int = 4) -> str:
 
 def for_stdout(quiet: bool) -> Terminal:
     """The display of `penstock train`; with --json it goes to stderr, stdout is for programs."""
-    return Terminal(Console(stderr=quiet, highlight=False, soft_wrap=not sys.stdout.isatty()))
+    return Terminal(
+        RedactedConsole(stderr=quiet, highlight=False, soft_wrap=not sys.stdout.isatty())
+    )

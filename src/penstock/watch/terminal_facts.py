@@ -5,6 +5,7 @@ import time
 from rich.text import Text
 
 from penstock.ledger.causes import Cause
+from penstock.secret import redact
 from penstock.watch.checkpoints import shown
 from penstock.watch.costs import costs_with
 from penstock.watch.energy import energy_of
@@ -161,4 +162,4 @@ def _damage(view: View) -> list[Text]:
 
 def plain(words: object) -> str:
     """On one line, and without what a terminal would obey: an error may hold anything."""
-    return printable(" ".join(str(words).split()))
+    return redact(printable(" ".join(str(words).split())))

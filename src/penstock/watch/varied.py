@@ -6,22 +6,31 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
+from penstock.watch.comparable import NOTE, same_tokenizer
 from penstock.watch.report import summary
 from penstock.watch.words import loss, spoken
 
 if TYPE_CHECKING:  # what trains is not needed to tell of it
     from penstock.launch.vary import Ended, Variant
 
-SAID = ("status", "steps", "tokens", "loss", "val_loss", "tokens_per_s", "wall_s")
+SAID = ("status", "steps", "tokens", "loss", "val_loss", "tokens_per_s", "wall_s", "dataset",
+        "tokenizer")  # fmt: skip
 
 
 def varied(all_: Sequence["Variant"], ended: Sequence["Ended"]) -> dict[str, Any]:
-    """Everything the table knows, as plain values; `best` is a run's name, if one is done."""
+    """Return everything the table knows, as plain values.
+
+    `best` is a run's name; None where none is done, or where `note` says why there is none.
+    """
     errors = {end.variant.run.name: end.error for end in ended}
     rows = [_row(variant, errors.get(variant.run.name, "")) for variant in all_]
-    done = [row for row in rows if row["status"] == "done" and _score(row) is not None]
-    best = min(done, key=lambda row: _score(row) or 0.0)["run"] if done else None
-    return {"best": best, "runs": rows}
+    done = [row for row in rows if row["status"] == "done" and row["loss"] is not None]
+    if not same_tokenizer(done):
+        return {"best": None, "note": NOTE, "runs": rows}
+    # The loss on what was held out, if all of them have one.
+    kind = "loss" if any(row["val_loss"] is None for row in done) else "val_loss"
+    best = min(done, key=lambda row: float(row[kind]))["run"] if done else None
+    return {"best": best, "note": None, "runs": rows}
 
 
 def _row(variant: "Variant", error: str) -> dict[str, Any]:
@@ -30,12 +39,6 @@ def _row(variant: "Variant", error: str) -> dict[str, Any]:
     known = {name: told.get(name) for name in SAID}
     own = {"run": folder.name, "folder": str(folder.path), "values": variant.values}
     return {**own, **known, "error": error or None}
-
-
-def _score(row: dict[str, Any]) -> float | None:
-    """What the best has the least of: the loss on what was held out, else on the data."""
-    score: float | None = row["loss"] if row["val_loss"] is None else row["val_loss"]
-    return score
 
 
 def table(found: dict[str, Any]) -> Table:

@@ -20,6 +20,7 @@ from penstock.meter.clock import now
 from penstock.run.file import Run
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
+from penstock.secret import redact_all
 from penstock.watch.incidents import KINDS, incidents
 from penstock.watch.words import finite
 
@@ -46,7 +47,7 @@ class View:
     @cached_property
     def plan(self) -> dict[str, Any]:
         try:
-            return self.folder.read_plan()
+            return redact_all(self.folder.read_plan())
         except ValueError:  # half written
             return {}
 

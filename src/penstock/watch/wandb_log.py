@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from penstock import secret
 from penstock.errors import PenstockError
 from penstock.ledger.readers import read_events
 from penstock.ledger.records import SUPERVISOR
-from penstock.run import secret
 from penstock.run.save import to_table
 from penstock.watch.costs import costs_with
 from penstock.watch.energy import energy_of
@@ -98,7 +98,7 @@ class WandbLog:
             name=view.folder.name,
             resume="allow",
             dir=str(view.folder.path),
-            config={**secret.without(to_table(view.run)), "plan": _of_plan(view)},
+            config={**secret.visible_table(to_table(view.run)), "plan": _of_plan(view)},
             settings=wandb.Settings(
                 console="off",  # nothing of ours is a log of the run
                 silent=True,

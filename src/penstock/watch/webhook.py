@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.run.secret import masked
+from penstock.secret import masked
 from penstock.watch.news import News, sentence
 from penstock.watch.view import View
 

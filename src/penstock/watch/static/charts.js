@@ -51,7 +51,7 @@ export class Chart {
     const made = this.options();
     made.axes = made.axes.map((one) => ({ ...axis, ...one }));
     const full = {
-      ...this.size(), padding: [10, 8, 0, 0], legend: { show: false }, ...made,
+      ...this.size(), padding: [10, 14, 0, 0], legend: { show: false }, ...made,
       cursor: { points: { size: 6 }, drag: { x: true, y: false }, ...made.cursor },
       hooks: {
         ...made.hooks,

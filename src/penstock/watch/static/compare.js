@@ -1,13 +1,13 @@
 // Several runs on one page: curves over each other, key numbers and what differs side by side.
 import { Chart, joined, smooth } from "./charts.js";
-import { color, compact, el, lossy, percent, put, spoken, whole } from "./dom.js";
+import { color, compact, el, faded, lossy, percent, put, spoken, whole } from "./dom.js";
 import { pill } from "./list.js";
 
 const TONES = ["accent", "data_wait", "checkpoint", "good", "bad", "communicate", "peer_wait", "evaluate", "redo", "startup", "bubble", "dim"];
 const ROWS = [
   ["step", (h) => `${whole(h.step)} of ${whole(h.steps)}`],
-  ["loss", (h) => lossy(h.loss), (h) => -h.loss],
-  ["validation", (h) => lossy(h.val_loss), (h) => -h.val_loss],
+  ["loss", (h) => lossy(h.loss), (h) => -h.loss, true],
+  ["validation", (h) => lossy(h.val_loss), (h) => -h.val_loss, true],
   ["tokens/s", (h) => compact(h.tokens_per_s), (h) => h.tokens_per_s],
   ["MFU", (h) => percent(h.mfu), (h) => h.mfu],
   ["useful", (h) => percent(h.useful), (h) => h.useful],
@@ -21,22 +21,27 @@ const ROWS = [
   ["machine", (h) => h.machine ?? "–"],
 ];
 
+// As `watch/comparable.py`: a loss is per token, and the plan of an earlier version names no tokenizer.
+const alike = (one, other) => (one.tokenizer && other.tokenizer ? one.tokenizer === other.tokenizer : one.dataset === other.dataset);
+const NOTE = "The runs have different tokenizers, and a loss is per token: the losses cannot be compared, so none is marked as the best.";
+
 export class Compare {
   constructor(host, runs) {
     this.runs = runs;
     this.known = Object.fromEntries(runs.map((run) => [run, {}]));
-    const card = (id, title, width, body) => [body, el("section", { class: `card ${width}`, id }, el("header", {}, el("h2", {}, title)), body)];
+    const card = (id, title, width, body) => [body, el("section", { class: `card ${width}`, id }, el("header", {}, el("h2", {}, title), el("div", { class: "legend" })), body)];
     const [loss, lossCard] = card("curve", "Loss", "w6", el("div", { class: "chart" }));
     const [speed, speedCard] = card("speed", "Tokens per second", "w6", el("div", { class: "chart" }));
     const [numbers, numbersCard] = card("numbers", "Key numbers", "", el("div", { class: "scroll" }));
     const [fields, fieldsCard] = card("fields", "What differs in their run files", "", el("div", { class: "scroll" }));
     Object.assign(this, { numbers, fields });
+    put(lossCard.querySelector(".legend"), el("span", {}, "line: training"), el("span", {}, "dots: validation"));
     const chips = runs.map((run, n) => el("span", { class: "chip" }, el("i", { style: { background: `var(--${TONES[n]})` } }),
       el("a", { href: this.link([run]) }, run),
       el("button", { type: "button", title: "Leave out", onclick: () => location.assign(this.link(runs.filter((_, m) => m !== n))) }, "×")));
     put(host, el("div", { class: "title" }, el("h1", {}, `${runs.length} runs`), el("div", { class: "chips" }, chips)),
       el("div", { class: "grid" }, lossCard, speedCard, numbersCard, fieldsCard));
-    this.loss = new Chart(loss, () => this.options(), (u, i) => this.rows(u, i, lossy));
+    this.loss = new Chart(loss, () => this.losses(), (u, i) => this.rows(u, i, lossy));
     this.speed = new Chart(speed, () => this.options(true), (u, i) => this.rows(u, i, (v) => compact(v, 4)));
     document.title = `${runs.length} runs · Penstock`;
   }
@@ -54,8 +59,17 @@ export class Compare {
     };
   }
 
+  // Training and, in the same colours, validation.
+  losses() {
+    const options = this.options();
+    const held = this.runs.map((_, n) => ({ stroke: faded(TONES[n], 0.55), width: 1.5, dash: [5, 4], spanGaps: true,
+      points: { show: true, size: 7, fill: color(TONES[n]), width: 0 } }));
+    return { ...options, series: [...options.series, ...held] };
+  }
+
   rows(u, i, say) {
-    const found = this.runs.map((run, n) => [color(TONES[n]), run, u.data[n + 1][i]]).filter((row) => Number.isFinite(row[2]));
+    const named = [...this.runs, ...this.runs.map((run) => `${run}, validation`)].slice(0, u.data.length - 1);
+    const found = named.map((name, n) => [color(TONES[n % this.runs.length]), name, u.data[n + 1][i]]).filter((row) => Number.isFinite(row[2]));
     return found.length ? [[null, "step", whole(u.data[0][i])], ...found.map(([tone, run, v]) => [tone, run, say(v)])] : [];
   }
 
@@ -63,24 +77,27 @@ export class Compare {
     for (const [run, changed] of Object.entries(news)) Object.assign(this.known[run] ?? {}, changed);
     const all = this.runs.map((run) => this.known[run]);
     const curve = (section, name) => [section?.step ?? [], smooth(section?.[name] ?? [])];
-    this.loss.show(joined(all.map((one) => curve(one.curve, "loss"))));
+    const held = all.map((one) => one.curve?.validation ?? []).map((points) => [points.map((v) => v[0]), points.map((v) => v[1])]);
+    this.loss.show(joined([...all.map((one) => curve(one.curve, "loss")), ...held]));
     this.speed.show(joined(all.map((one) => curve(one.speed, "tokens_per_s"))));
     this.compare(all.map((one) => ({ ...one.headline, ...one.energy?.costs })));
     this.differ(all.map((one) => one.fields?.values ?? {}));
   }
 
   compare(heads) {
+    const known = heads.filter((h) => h.name && !h.problem);
+    const comparable = known.every((h) => alike(known[0], h));
     const best = (rank) => {
       const values = heads.map((h) => (rank && !h.problem ? rank(h) : NaN)).map((v) => (v === null ? NaN : v));
-      const top = Math.max(...values.filter(Number.isFinite));
-      return values.map((v) => values.filter(Number.isFinite).length > 1 && v === top);
+      const found = new Set(values.filter(Number.isFinite)); // equal ones: none is the best
+      return values.map((v) => found.size > 1 && v === Math.max(...found));
     };
-    put(this.numbers, el("table", {},
+    put(this.numbers, !comparable && el("p", { class: "says" }, NOTE), el("table", {},
       el("thead", {}, el("tr", {}, el("th", {}, ""), this.runs.map((run, n) => el("th", { class: "n" },
         el("span", { class: "cause" }, el("i", { style: { background: `var(--${TONES[n]})` } }), run))))),
       el("tbody", {}, el("tr", {}, el("td", { class: "dim" }, "status"), heads.map((h) => el("td", { class: "n" }, pill(h.status ?? "?")))),
-        ROWS.map(([name, say, rank]) => {
-          const top = best(rank);
+        ROWS.map(([name, say, rank, ofLoss]) => {
+          const top = best(ofLoss && !comparable ? null : rank);
           return el("tr", {}, el("td", { class: "dim" }, name), heads.map((h, n) =>
             el("td", { class: `n ${top[n] ? "best" : ""}` }, h.problem ? "–" : say(h))));
         }))));

@@ -1,4 +1,4 @@
-// The three charts of a run: its loss, its speed beside the plan, and where the time goes.
+// The charts of a run: loss, learning rate, gradient norm, speed beside the plan, where time goes.
 import { Chart, drawMarks, joined, marksNear, smooth } from "./charts.js";
 import { clock, color, compact, el, faded, lossy, percent, put, whole } from "./dom.js";
 
@@ -57,6 +57,62 @@ export class Loss {
     const own = curve.step?.length ? [curve.step, curve.high, curve.low, curve.loss, smooth(curve.loss)] : [[], [], [], [], []];
     const held = curve.validation ?? [];
     this.chart.show(joined([own, [held.map((v) => v[0]), held.map((v) => v[1])]]));
+  }
+}
+
+// The learning rate of each step.
+export class Rate {
+  constructor(host) {
+    this.chart = new Chart(host, () => this.options(), (u, i) => [
+      [null, "step", whole(u.data[0][i])], [color("checkpoint"), "learning rate", compact(u.data[1][i])]]);
+  }
+
+  options() {
+    return {
+      scales: { x: { time: false }, y: { range: (u, low, high) => [0, Math.max(1e-12, high) * 1.12] } },
+      axes: [{ ...STEPS, size: 30 }, { size: 58, values: (u, ticks) => ticks.map((t) => (t ? t.toExponential() : "0")) }],
+      series: [{}, { stroke: color("checkpoint"), width: 2, points: { show: false } }],
+    };
+  }
+
+  take(curve) {
+    this.chart.show([curve.step, curve.learning_rate ?? []]);
+  }
+}
+
+// The norm of the gradient before it is clipped: the mean of the steps under a point, up to the
+// largest of them, and the norm that it is clipped to.
+export class Gradient {
+  constructor(host, tools) {
+    this.tools = tools;
+    this.chart = new Chart(host, () => this.options(), (u, i) => this.rows(u, i));
+  }
+
+  options() {
+    const line = { points: { show: false } };
+    return {
+      scales: { x: { time: false }, y: { distr: 3 } },
+      axes: [{ ...STEPS, size: 30 }, { values: (u, ticks) => ticks.map((t) => (t === null ? "" : compact(t))) }],
+      series: [{},
+        { ...line, stroke: color("dim"), width: 1.5, dash: [6, 4] },
+        { ...line, stroke: faded("communicate", 0.45), width: 1 }, { ...line, stroke: color("communicate"), width: 2 }],
+      bands: [{ series: [2, 3], fill: faded("communicate", 0.14) }],
+    };
+  }
+
+  rows(u, i) {
+    const [clip, high, mean] = [1, 2, 3].map((n) => u.data[n][i]);
+    const rows = [[null, "step", whole(u.data[0][i])], [color("communicate"), "gradient norm", compact(mean)]];
+    if (high > mean) rows.push([null, "up to", compact(high)]);
+    if (clip) rows.push([color("dim"), "clipped to", compact(clip)]);
+    return rows;
+  }
+
+  take(curve) {
+    const above = (values) => (values ?? []).map((value) => (value > 0 ? value : null)); // the scale is logarithmic
+    put(this.tools, curve.clip && el("div", { class: "legend" },
+      el("span", {}, el("i", { class: "line", style: { background: "var(--dim)" } }), `clipped to ${compact(curve.clip)}`)));
+    this.chart.show([curve.step, curve.step.map(() => curve.clip || null), above(curve.grad_norm_high), above(curve.grad_norm)]);
   }
 }
 

@@ -1,5 +1,5 @@
 // The page of one run.
-import { Loss, Speed, Where } from "./curves.js";
+import { Gradient, Loss, Rate, Speed, Where } from "./curves.js";
 import { bytes, clock, compact, el, facts, lossy, percent, put, signed, spoken, table, whole } from "./dom.js";
 import { pill } from "./list.js";
 import { Ranks } from "./ranks.js";
@@ -21,12 +21,14 @@ export class RunPage {
       grid.append(made);
       return { made, tools, note, body };
     };
-    const chart = () => el("div", { class: "chart" });
+    const chart = (more = "") => el("div", { class: `chart ${more}` });
     this.cards = {
       curve: card("curve", "Loss", "w7", chart()),
       plan: card("plan", "Plan against actual", "w5"),
       speed: card("speed", "Speed", "w6", chart()),
       where: card("where", "Where the time goes", "w6", chart()),
+      rate: card("rate", "Learning rate", "w6", chart("low")),
+      gradient: card("gradient", "Gradient norm", "w6", chart("low")),
       ranks: card("ranks", "Ranks", "w6"),
       story: card("story", "Faults and recoveries", "w6"),
       checkpoints: card("checkpoints", "Checkpoints", "w4 third"),
@@ -36,9 +38,10 @@ export class RunPage {
       events: card("events", "Events", "w7"),
     };
     for (const name of ["energy", "advice"]) this.cards[name].made.hidden = true; // until there is some
-    const { curve, speed, where, ranks, story } = this.cards;
+    const { curve, rate, gradient, speed, where, ranks, story } = this.cards;
+    const curves = [new Loss(curve.body, curve.tools), new Rate(rate.body), new Gradient(gradient.body, gradient.tools)];
     this.parts = {
-      curve: new Loss(curve.body, curve.tools), speed: new Speed(speed.body, speed.tools),
+      curve: { take: (section) => curves.forEach((one) => one.take(section)) }, speed: new Speed(speed.body, speed.tools),
       where: new Where(where.body, where.tools), ranks: new Ranks(ranks.body, ranks.tools),
       story: new Timeline(story.body),
     };
