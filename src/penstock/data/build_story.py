@@ -204,6 +204,7 @@ def nothing_left(
 def told_aside(record: Mapping[str, Json]) -> str:
     """A piece that was kept aside, in words."""
     line = f", line {record['line']}" if record.get("line") else ""
+    line = f", row {record['row']}{line}" if record.get("row") else line
     detail = f" ({record['detail']})" if record.get("detail") else ""
     return f"{record['file']}{line}: {record['reason']}{detail}"
 
