@@ -35,8 +35,9 @@ from penstock.data.build_watch import WARNING, Quiet, Watcher
 from penstock.data.build_work import Crew, Task
 from penstock.data.dedup_columns import write_columns
 from penstock.data.extra import extra
-from penstock.data.home import building, datasets_home, follow, point, versions
+from penstock.data.home import building, follow, point
 from penstock.data.manifest import SHARDS, Json, Shard
+from penstock.data.named import datasets_home, versions
 from penstock.data.recipe import Recipe
 from penstock.data.shards import Dataset
 from penstock.data.token_special import read_special

@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 
 from penstock.catalog.open_folder import folder_of, small_files, with_weights
-from penstock.data.home import datasets_home
 from penstock.data.manifest import MANIFEST
+from penstock.data.named import datasets_home
 from penstock.data.shards import Dataset
 from penstock.data.token_match import refuse_other_tokens
 from penstock.files import write_synced

@@ -31,9 +31,20 @@ def load_as(schema: Schema[S], path: Path, overrides: Sequence[str] = ()) -> S:
     table = _parse(text, path, schema)
     if not table and not overrides:
         raise PenstockError(f"{path}: the file is empty; {schema.start}")
+    table.setdefault("name", _name_from(path))
+    return check_table(schema, table, overrides, path, text)
+
+
+def check_table(
+    schema: Schema[S],
+    table: dict[str, Any],
+    overrides: Sequence[str],
+    path: Path,
+    text: str = "",
+) -> S:
+    """The table with its overrides, checked; `path` and `text` are the file that it stands in."""
     changes, problems = read(overrides, schema)
     problems += apply(changes, table, schema)
-    table.setdefault("name", _name_from(path))
     try:
         loaded = schema.root.model_validate(table)
     except ValidationError as error:
