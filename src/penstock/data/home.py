@@ -27,6 +27,7 @@ from penstock.data.shards import Dataset, Progress
 from penstock.data.writer import unfinished
 from penstock.errors import PenstockError, RunFailed
 from penstock.files import write_atomic
+from penstock.found import located
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -46,7 +47,7 @@ def open_dataset(
     before a dataset of that name. `tokenizer` and `vocab` are for raw files; if these are
     conversations, `pack` and `chat_template` too.
     """
-    home = datasets_home()
+    home, spec = datasets_home(), located(spec)
 
     def raw() -> Dataset:
         from penstock.data.build import build

@@ -13,6 +13,7 @@ from penstock.data.source_files import KINDS, PACKINGS
 from penstock.data.source_guess import guess
 from penstock.data.token_load import has_template
 from penstock.errors import PenstockError
+from penstock.found import located
 from penstock.run.load import check_table
 
 
@@ -51,6 +52,7 @@ def raw_recipe(
     shows when one talks to it, so it is refused.
     """
     rows = guess(spec)
+    chat_template = located(chat_template) if chat_template else None
     if chat_template not in (None, PLAIN) and not Path(chat_template).is_file():
         raise PenstockError(
             f'data.chat_template = "{chat_template}": no such file; write one that holds a '

@@ -13,6 +13,7 @@ from penstock.data.manifest import MANIFEST, Manifest, read_manifest
 from penstock.data.named import STDLIB, datasets_home, matching, versions
 from penstock.data.remote_store import Store, is_url
 from penstock.errors import PenstockError
+from penstock.found import located
 from penstock.run.file import Run
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ _PATIENCE_S = 3.0  # a plan answers soon, also where the store cannot be reached
 def built(run: Run, spec: str) -> Manifest | str:
     """The manifest, or why there is none: a sentence without its full stop."""
     try:
+        spec = located(spec)
         if is_url(spec):
             return _at_url(spec)
         path = Path(spec).expanduser()
@@ -41,7 +43,8 @@ def refuse_unusable(run: Run) -> None:
     """An error for data that no run can read: a file that is not there, rows without a template."""
     from penstock.data.source_files import KINDS
 
-    for spec, _ in run.data.parts:
+    for given, _ in run.data.parts:
+        spec = located(given)
         path = Path(spec).expanduser()
         if is_url(spec) or spec.startswith("hf:") or has_magic(spec) or path.exists():
             if path.exists() and path.suffix != ".toml" and not (path / MANIFEST).is_file():
