@@ -11,6 +11,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from penstock.data import clean_custom
 from penstock.data.build_clean import Cleaner, clean_part
 from penstock.data.build_dedup import Kept, decontaminate, deduplicate, part_path
 from penstock.data.build_examples import classifier, evaluation_texts
@@ -67,6 +68,9 @@ def build(recipe: Recipe, *, workers: int | None = None, watcher: Watcher | None
     work = home / f"{WORK}{recipe.name}@{key}"
     if (dataset := follow(home, recipe.name, key)) and not work.exists():
         return dataset
+
+    for step in recipe.cleaning().steps:  # a mistake in one should not cost hours
+        clean_custom.check(step)
 
     def waiting(what: str, done: int, total: int) -> None:
         watcher.note(f"{recipe.name}: {what}")

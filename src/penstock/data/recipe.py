@@ -77,6 +77,14 @@ class Recipe(Section):
             "source": tuple(
                 one.model_copy(update={"path": rooted(one.path, folder)}) for one in self.source
             ),
+            "clean": self.clean.model_copy(
+                update={
+                    "step": tuple(
+                        one.model_copy(update={"module": rooted(one.module, folder)})
+                        for one in self.clean.step
+                    )
+                }
+            ),
             "label": label.model_copy(
                 update={
                     "good": tuple(rooted(path, folder) for path in label.good),
