@@ -123,6 +123,8 @@ def test_raw_files_are_built_as_a_run_builds_them(mine: Dataset) -> None:
         (["a.csv", "tokens.vocabulary=3"], "command line: tokens.vocabulary: no such field"),
         (["a.csv", "tokens.vocab=3"], "command line: tokens.vocab = 3: too few tokens"),
         (["built"], "built is a built dataset already"),
+        (["header.csv"], "no document is left. The files of its sources hold no row."),
+        (["none.json"], "no document is left. The files of its sources hold no row."),
         (["a.csv"], "no single column 'text' in the first row; found id, body"),
     ],
 )
@@ -130,6 +132,8 @@ def test_what_cannot_be_built_is_told(words: list[str], told: str) -> None:
     Path("empty").mkdir()
     Path("built").mkdir()
     Path("built/manifest.json").write_text("{}")
+    Path("header.csv").write_text("text\n")
+    Path("none.json").write_text("[]")
     Path("a.csv").write_text("id,body\n1,a\n")
     done = CliRunner().invoke(app, ["data", "build", *words])
     assert isinstance(done.exception, PenstockError), done.output
