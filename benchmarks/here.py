@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 from blake3 import blake3
 
-from penstock.data.home import building, datasets_home, follow, point
+from penstock.data.home import building, follow, point
+from penstock.data.named import datasets_home
 from penstock.data.shards import Dataset
 from penstock.data.tokenizer import train
 from penstock.data.writer import Writer

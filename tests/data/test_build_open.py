@@ -12,7 +12,8 @@ from build_corpus import text, write_corpus
 
 from penstock.data import build as building
 from penstock.data.build import _Build
-from penstock.data.home import datasets_home, open_dataset
+from penstock.data.home import open_dataset
+from penstock.data.named import datasets_home
 from penstock.errors import PenstockError
 
 RECIPE = """

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.data import home as homes
 from penstock.data import stdlib
 from penstock.data.home import building, datasets_home, open_dataset
+from penstock.data.named import versions
 from penstock.data.writer import unfinished
 from penstock.errors import PenstockError
 
@@ -137,7 +137,7 @@ def test_a_killed_build_frees_the_lock_and_leaves_no_dataset(home, library):
     assert subprocess.run([sys.executable, "-c", script]).returncode == -signal.SIGKILL
     left = list(home.glob(f"{unfinished('stdlib')}*"))
     assert len(left) == 1
-    assert homes.versions(home, "stdlib") == []
+    assert versions(home, "stdlib") == []
     found = open_dataset("stdlib")
     assert found.verify() == []
     assert not left[0].exists()

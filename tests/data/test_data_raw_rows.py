@@ -155,3 +155,19 @@ def test_text_is_built_as_before():
     assert made.tokens.pack == 0
     assert made.tokens.chat_template is None
     assert made.dedup.documents
+
+
+def test_an_array_and_a_table_are_guessed_and_built_as_lines_are():
+    rows = [{"instruction": f"Add {n}.", "input": "", "output": "Yes"} for n in range(40)]
+    of_lines = open_dataset(write("a.jsonl", rows), vocab=300, pack=64)
+    Path("b.json").write_text(json.dumps(rows, indent=4))
+    Path("c.csv").write_text(
+        "instruction,input,output\n" + "".join(f"Add {n}.,,Yes\n" for n in range(40))
+    )
+    fields = {"prompt": "instruction", "response": "output"}
+    assert guess("a.jsonl") == guess("b.json") == guess("c.csv") == fields
+    for path in ("b.json", "c.csv"):
+        same = open_dataset(path, vocab=300, pack=64)
+        assert same.manifest.tokens == of_lines.manifest.tokens
+        assert same.manifest.tokenizer == of_lines.manifest.tokenizer
+        assert mask_of(same).sum() == mask_of(of_lines).sum()

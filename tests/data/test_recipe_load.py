@@ -117,7 +117,7 @@ def test_urls_and_names_stay_as_they_are(recipe, tmp_path):
         ("source = []\n", 1, "source = []: none; write [[source]]"),
         ("[[source]]\nkind = 'text'\n", 1, "source[0].path: missing"),
         (SHORTEST + "texxt = 'a'\n", 3, "no such field. Did you mean 'text'?"),
-        (SHORTEST + "kind = 'csv'\n", 3, 'write "text", "jsonl", "parquet" or "arrow"'),
+        (SHORTEST + "kind = 'xml'\n", 3, 'write "text", "jsonl", "csv", "parquet" or "arrow"'),
         (SHORTEST + "columns = 'url'\n", 3, 'not a list; write it as ["...", "..."]'),
         (SHORTEST + "encodings = ['utf-9']\n", 3, "'utf-9' is not a text encoding"),
         (SHORTEST + "separator = ''\n", 3, "not text; write for example"),

@@ -12,7 +12,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 import hub_server
 from penstock.data.fast_tokens import FastTokenizer
-from penstock.data.home import datasets_home
+from penstock.data.named import datasets_home
 from penstock.data.token_load import load_tokenizer
 from penstock.data.token_special import END, Special, read_special, with_special
 from penstock.data.token_train import train_tokenizer

@@ -158,7 +158,7 @@ def _wide(folder: Path) -> str:
     """A built dataset with more tokens than the model has."""
     import numpy as np
 
-    from penstock.data.home import datasets_home
+    from penstock.data.named import datasets_home
     from penstock.data.tokenizer import train
     from penstock.data.writer import Writer
 

@@ -15,6 +15,7 @@ from penstock.catalog.open_hub import NotFound
 from penstock.catalog.open_models import shape_of
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
+from penstock.found import place_of
 
 CONFIG = "config.json"
 # All that describes a model and its tokenizer, and is carried along with its weights.
@@ -35,12 +36,12 @@ _WEIGHTS = ["model*.safetensors", "model.safetensors.index.json", "pytorch_model
 
 
 def is_local(given: str) -> bool:
-    return Path(given).expanduser().is_dir()
+    return place_of(given).is_dir()
 
 
 def folder_of(given: str, fetch: bool = True) -> Path:
     """The folder of `model.from`, with its config and tokenizer in it; fetched if it must be."""
-    path = Path(given).expanduser()
+    path = place_of(given)
     if path.is_dir():
         if not (path / CONFIG).is_file():
             raise NotFound(f'model.from = "{given}": {path} has no {CONFIG}; it holds {_in(path)}')

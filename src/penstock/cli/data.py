@@ -26,7 +26,14 @@ Quietly = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress."
 
 @data.command()
 def build(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="The recipe, a TOML file.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            help="The recipe, a TOML file; or raw files as they are: a file, folder, glob, URL or "
+            "hf:org/name.",
+        ),
+    ],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(help="Fields to change: tokens.vocab=65536", show_default=False),
@@ -38,9 +45,9 @@ def build(
     json: Json = False,
 ) -> None:
     """Make a dataset from raw files. One that was interrupted goes on where it was."""
-    from penstock.data.recipe_load import load_recipe
+    from penstock.data.recipe_raw import recipe_of
 
-    made_of = load_recipe(recipe, overrides or [])
+    made_of = recipe_of(recipe, overrides or [])
     from penstock.data import build as engine  # numpy and more: after the recipe has been checked
     from penstock.data.build_watch import WarningsOnly
     from penstock.watch.data_progress import BuildProgress
@@ -189,7 +196,7 @@ def copy(
 @data.command()
 def ls(json: List = False) -> None:
     """List the datasets that are built, the newest first."""
-    from penstock.data.home import datasets_home
+    from penstock.data.named import datasets_home
     from penstock.watch.data_find import listed
     from penstock.watch.data_screen import listing
 

@@ -11,6 +11,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from penstock.data import clean_custom
 from penstock.data.build_clean import Cleaner, clean_part
 from penstock.data.build_dedup import Kept, decontaminate, deduplicate, part_path
 from penstock.data.build_examples import classifier, evaluation_texts
@@ -35,8 +36,9 @@ from penstock.data.build_watch import WARNING, Quiet, Watcher
 from penstock.data.build_work import Crew, Task
 from penstock.data.dedup_columns import write_columns
 from penstock.data.extra import extra
-from penstock.data.home import building, datasets_home, follow, point, versions
+from penstock.data.home import building, follow, point
 from penstock.data.manifest import SHARDS, Json, Shard
+from penstock.data.named import datasets_home, versions
 from penstock.data.recipe import Recipe
 from penstock.data.shards import Dataset
 from penstock.data.token_special import read_special
@@ -66,6 +68,9 @@ def build(recipe: Recipe, *, workers: int | None = None, watcher: Watcher | None
     work = home / f"{WORK}{recipe.name}@{key}"
     if (dataset := follow(home, recipe.name, key)) and not work.exists():
         return dataset
+
+    for step in recipe.cleaning().steps:  # a mistake in one should not cost hours
+        clean_custom.check(step)
 
     def waiting(what: str, done: int, total: int) -> None:
         watcher.note(f"{recipe.name}: {what}")

@@ -1,8 +1,9 @@
 """Stage 3, clean: from a raw part to the part of documents that are kept, and why others went.
 
-Repair, personal data, boilerplate lines, language, filters, labels: in this order, so that what
-judges a document sees it as it will be trained on. A document that one step drops is not seen by
-the next. Steps that remove lines do not change conversations, which are trained on whole.
+Repair, personal data, boilerplate lines, language, filters, the user's own steps, labels: in this
+order, so that what judges a document sees it as it will be trained on. A document that one step
+drops is not seen by the next. Steps that remove lines do not change conversations, which are
+trained on whole.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.data import clean_filters, clean_language
+from penstock.data import clean_custom, clean_filters, clean_language
 from penstock.data.build_parts import Extras, Ints, Part, read_part, result
 from penstock.data.build_record import Sample
 from penstock.data.build_tally import TEXT_CHARACTERS, Tally
@@ -74,6 +75,7 @@ def clean_part(raw: Path, source: int, cleaner: Cleaner) -> Columns:
         work.mend()
         work.tell_language()
         work.filter()
+        work.ask_own_steps()
         kept.append((batch, *work.label()))
     tally.kept = sum(len(batch.ids) for batch, _, _ in kept)
     clean = Part(
@@ -153,6 +155,32 @@ class _Work:
 
         self._drop([verdicts.reason(at) for at in range(len(before))], measured, before)
         self._drop([None if text.strip() else EMPTY for text in self.batch.texts])
+
+    def ask_own_steps(self) -> None:
+        for step in self.cleaner.cleaning.steps:
+            batch = self.batch
+            verdicts = [
+                clean_custom.apply(step, *document)
+                for document in zip(
+                    batch.ids,
+                    batch.texts,
+                    (extra.row() for extra in batch.extras),
+                    (extra.conversation is not None for extra in batch.extras),
+                    strict=True,
+                )
+            ]
+            before = batch.texts
+            batch.texts = [
+                text if said.text is None else said.text
+                for text, said in zip(before, verdicts, strict=True)
+            ]
+            changed = sum(a != b for a, b in zip(before, batch.texts, strict=True))
+            self._changed("step", {step.function: changed})
+            # The measures are those of the texts before; labels take their own.
+            batch.measures = {}
+            why = [one.reason for one in verdicts]
+            self._drop(why, lambda at: verdicts[at].detail, before)  # noqa: B023
+            self._drop([None if text.strip() else EMPTY for text in self.batch.texts])
 
     def label(self) -> tuple[Ints, list[bytes]]:
         """The scores of what is left, and its extras with labels."""

@@ -13,8 +13,8 @@ from blake3 import blake3
 
 from penstock.data import source_hub
 from penstock.data.build_parts import plain_json
-from penstock.data.home import datasets_home, versions
 from penstock.data.manifest import FORMAT
+from penstock.data.named import datasets_home, versions
 from penstock.data.recipe import Recipe
 from penstock.data.recipe_source import SourceSection, is_remote
 from penstock.data.source_files import Choice, File

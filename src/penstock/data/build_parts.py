@@ -5,6 +5,7 @@ thousandths. Results of tasks that are not documents are JSON in the same kind o
 runner writes everything.
 """
 
+import copy
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -40,6 +41,13 @@ class Extras:
     def from_json(content: bytes) -> "Extras":
         columns, language, labels, chat = json.loads(content)
         return Extras(columns, language, labels, Conversation.from_column(chat) if chat else None)
+
+    def row(self) -> dict[str, Any]:
+        """For a function of the user's: the columns, and of a conversation its messages."""
+        row = copy.deepcopy(self.columns)
+        if self.conversation:
+            row["messages"] = [dict(message) for message in self.conversation.messages]
+        return row
 
     def shown(self) -> dict[str, Json]:
         """For people: columns and labels, what is long cut short."""

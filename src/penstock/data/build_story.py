@@ -192,7 +192,7 @@ def nothing_left(
     for source in found.sources:
         rejected.update(source.rejected)
     if aside is None:
-        return f"{begin} The files of its sources are empty."
+        return f"{begin} The files of its sources hold no row."
     return (
         f"{begin} Nothing in its sources could be read as a document: {_listed(rejected)}. "
         f"The first is {told_aside(aside)}. Check `kind` and `text` (or `messages`, `prompt` and "
@@ -204,6 +204,7 @@ def nothing_left(
 def told_aside(record: Mapping[str, Json]) -> str:
     """A piece that was kept aside, in words."""
     line = f", line {record['line']}" if record.get("line") else ""
+    line = f", row {record['row']}{line}" if record.get("row") else line
     detail = f" ({record['detail']})" if record.get("detail") else ""
     return f"{record['file']}{line}: {record['reason']}{detail}"
 

@@ -13,7 +13,6 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from glob import has_magic
 from pathlib import Path
 from typing import TextIO
@@ -22,19 +21,15 @@ from blake3 import blake3
 
 from penstock.data import stdlib
 from penstock.data.manifest import FORMAT, MANIFEST
+from penstock.data.named import datasets_home, named
 from penstock.data.remote_store import Store, is_url
 from penstock.data.shards import Dataset, Progress
-from penstock.data.source_files import KINDS
 from penstock.data.writer import unfinished
-from penstock.errors import PenstockError, RunFailed, nearest
+from penstock.errors import PenstockError, RunFailed
 from penstock.files import write_atomic
-from penstock.home import home as penstock_home
+from penstock.found import located
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-
-
-def datasets_home() -> Path:
-    return penstock_home() / "datasets"
 
 
 def open_dataset(
@@ -52,7 +47,7 @@ def open_dataset(
     before a dataset of that name. `tokenizer` and `vocab` are for raw files; if these are
     conversations, `pack` and `chat_template` too.
     """
-    home = datasets_home()
+    home, spec = datasets_home(), located(spec)
 
     def raw() -> Dataset:
         from penstock.data.build import build
@@ -72,27 +67,13 @@ def open_dataset(
         return Dataset.open(path)
     if spec.startswith("hf:") or (spec and path.exists()) or has_magic(spec):
         return raw()
-    name, _, version = spec.partition("@")
-    if not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(spec.partition("@")[0]):
         raise PenstockError(
             f"Dataset {spec!r}: there is no such file, and it is not a name. Give the name of a "
             "dataset, name@version, a recipe (.toml), a file, a folder, a glob, a URL or "
             "hf:org/name."
         )
-    there = versions(home, name)
-    begun = [one for one in there if one.startswith(version) and spec[-1] != "@"]
-    if len(begun) == 1:
-        (version,) = begun
-    if version not in there:
-        raise PenstockError(_not_there(home, spec, name, there))
-    return _open(home, f"{name}@{version}")
-
-
-def versions(home: Path, name: str) -> list[str]:
-    """The built versions of a dataset."""
-    return sorted(
-        folder.name.partition("@")[2] for folder in home.glob(f"{name}@*") if folder.is_dir()
-    )
+    return _open(home, named(home, spec).name)
 
 
 @contextmanager
@@ -218,32 +199,3 @@ def _stdlib_key() -> str:
     for path, stat in stdlib.python_files(root):
         digest.update(b"\n" + os.fsencode(path) + f"\0{stat.st_size} {stat.st_mtime_ns}".encode())
     return digest.hexdigest()[:12]
-
-
-def _built(home: Path, name: str, version: str) -> datetime:
-    """A folder that is published changes no more."""
-    return datetime.fromtimestamp((home / f"{name}@{version}").stat().st_mtime)
-
-
-def _not_there(home: Path, spec: str, name: str, there: list[str]) -> str:
-    listed = ", ".join(f"{name}@{version}" for version in there)
-    if there and "@" not in spec:
-        built = sorted(((_built(home, name, one), one) for one in there), reverse=True)
-        lines = "".join(f"\n  {name}@{one}  built {when:%Y-%m-%d %H:%M}" for when, one in built)
-        return (
-            f"Dataset {name!r} has several versions in {home}. Name one of them, its first digits "
-            f"are enough:{lines}"
-        )
-    if name == stdlib.NAME:
-        return (
-            f"Dataset {spec!r} is not in {home}. There: {listed or 'none'}. A version of {name} "
-            f"belongs to one Python install; {name!r} alone builds that of this one."
-        )
-    if there:
-        return f"Dataset {spec!r} is not in {home}. There: {listed}."
-    names = {folder.name.partition("@")[0] for folder in home.glob("[!.]*@*")} | {stdlib.NAME}
-    known = ", ".join(sorted(names))
-    what = f"Dataset {spec!r} is not in {home}"
-    if Path(spec).suffix in KINDS:
-        what = f"{spec!r} is no file in {Path.cwd()}, and no dataset in {home}"
-    return f"{what}. Known: {known}. {nearest(name, names)}".rstrip()

@@ -21,6 +21,7 @@ from penstock.data.recipe_dedup import DecontaminateSection, DedupSection
 from penstock.data.recipe_label import LabelSection
 from penstock.data.recipe_source import SourceSection, is_remote, rooted
 from penstock.data.recipe_tokens import LEAST_PACK, PLAIN, ShardsSection, TokensSection
+from penstock.data.source_files import KINDS, PACKINGS
 from penstock.run.file import Name, read_name
 from penstock.run.section import Section, Wrong
 
@@ -75,6 +76,14 @@ class Recipe(Section):
         place = {
             "source": tuple(
                 one.model_copy(update={"path": rooted(one.path, folder)}) for one in self.source
+            ),
+            "clean": self.clean.model_copy(
+                update={
+                    "step": tuple(
+                        one.model_copy(update={"module": rooted(one.module, folder)})
+                        for one in self.clean.step
+                    )
+                }
             ),
             "label": label.model_copy(
                 update={
@@ -155,5 +164,6 @@ def _canonical(value: object) -> Json:
 
 
 def _name_of(label: str) -> str:
-    stem = re.sub(r"(\.(jsonl|ndjson|json|parquet|pq|txt|text|md|arrow|gz|zst))+$", "", label)
+    endings = "|".join(re.escape(ending) for ending in (*KINDS, *PACKINGS))
+    stem = re.sub(f"({endings})+$", "", label)
     return read_name(re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("._-")[:90] or "dataset")

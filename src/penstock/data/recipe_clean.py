@@ -5,13 +5,14 @@ preset has it. Where a preset has nothing, the published defaults of `clean_conf
 """
 
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from penstock.data import clean_boilerplate, clean_language, clean_personal
 from penstock.data.clean_boilerplate import Boilerplate
 from penstock.data.clean_config import C4, Filters, FineWeb, GopherQuality, GopherRepetition
+from penstock.data.clean_custom import Step
 from penstock.data.clean_language import Language
 from penstock.data.clean_personal import Personal
 from penstock.data.clean_repair import Repair
@@ -23,7 +24,8 @@ from penstock.data.recipe_filters import (
     GopherQualitySection,
     GopherRepetitionSection,
 )
-from penstock.run.section import Flag, Section, Switch
+from penstock.data.recipe_step import StepSection
+from penstock.run.section import Flag, Section, Switch, Wrong
 
 # Raised when a step gives another result for the same text and thresholds.
 REVISION = 1
@@ -40,6 +42,7 @@ class Cleaning:
     boilerplate: Boilerplate | None
     language: Language | None
     filters: Filters
+    steps: tuple[Step, ...] = ()  # of the user's own, after all others
 
     def identity(self) -> dict[str, Json]:
         revisions: dict[str, Json] = {
@@ -49,7 +52,11 @@ class Cleaning:
         }
         if self.personal is not None:
             revisions["personal"] = clean_personal.REVISION
-        return {"revisions": revisions, **asdict(self)}
+        known = asdict(replace(self, steps=()))
+        del known["steps"]
+        # Left out while there are none, so that a dataset of before has the version it had.
+        own: dict[str, Json] = {"steps": [step.identity() for step in self.steps]}
+        return {"revisions": revisions, **known, **(own if self.steps else {})}
 
 
 _NO_FILTERS = Filters(None, None, None, None)
@@ -152,6 +159,16 @@ class CleanSection(Section):
     gopher_quality: GopherQualitySection | None = Field(None, description="Prose.")
     c4: C4Section | None = Field(None, description="Lines and documents of the web.")
     fineweb: FineWebSection | None = Field(None, description="Lists and menus.")
+    step: tuple[StepSection, ...] = Field((), description="Functions of your own.")
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        names = [one.function for one in self.step]
+        for place, name in enumerate(names):
+            if name in names[:place]:
+                what = f"two steps are called {name!r}, so their counts could not be told apart"
+                raise Wrong(("step", f"{what}; give one another name"))
+        return self
 
     def cleaning(self, otherwise: Preset) -> Cleaning:
         """`otherwise` is the preset when none is named."""
@@ -168,6 +185,7 @@ class CleanSection(Section):
                 _merged(self.c4, filters.c4, C4()),
                 _merged(self.fineweb, filters.fineweb, FineWeb()),
             ),
+            steps=tuple(one.step() for one in self.step),
         )
 
 

@@ -69,6 +69,12 @@ def _separator(found: object) -> str:
     return found
 
 
+def _delimiter(found: object) -> str:
+    if not isinstance(found, str) or len(found) != 1 or not found.isascii() or found in '\r\n"\0':
+        raise ValueError(r'not one character; write for example ";" or "\t"')
+    return found
+
+
 def _encoding(found: object) -> str:
     try:
         Options(encodings=(text(found),))
@@ -123,6 +129,7 @@ WordShares = Annotated[
     _titled("rows of [words, share]", "array"),
 ]
 Separator = Annotated[str, PlainValidator(_separator), _titled("text", "string")]
+Delimiter = Annotated[str, PlainValidator(_delimiter), _titled("text", "string")]
 Encoding = Annotated[str, PlainValidator(_encoding), _titled("text", "string")]
 LanguageCode = Annotated[str, PlainValidator(_language), _titled("text", "string")]
 TextOrOff = Annotated[

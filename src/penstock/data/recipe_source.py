@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from penstock.data.manifest import Json
-from penstock.data.recipe_fields import Encoding, Separator
+from penstock.data.recipe_fields import Delimiter, Encoding, Separator
 from penstock.data.source_options import Options
 from penstock.run.machine_fields import Size
 from penstock.run.section import Section, Text, Wrong
@@ -39,8 +39,10 @@ class SourceSection(Section):
         None,
         description="What this source is called in reports; the path's last part if not given.",
     )
-    kind: Literal["text", "jsonl", "parquet", "arrow"] | None = Field(
-        None, description="What the files are; by their names if not given."
+    kind: Literal["text", "jsonl", "csv", "parquet", "arrow"] | None = Field(
+        None,
+        description="What the files are; by their names if not given. `jsonl`: an object a line, "
+        "or one array of objects. `csv`: the first row names the columns.",
     )
     text: Text = Field(_DEFAULT.text, description="Field or column that holds the text.")
     messages: Text | None = Field(
@@ -56,6 +58,11 @@ class SourceSection(Section):
     separator: Separator | None = Field(
         None,
         description="Between the documents of a text file; if not given, a file is one document.",
+    )
+    delimiter: Delimiter | None = Field(
+        None,
+        description="Between the cells of a CSV file, one character; if not given, a tab for "
+        "`.tsv`, else the one of `,` `;` `|` and tab that the first row has most of.",
     )
     encodings: tuple[Encoding, ...] = Field(
         _DEFAULT.encodings, description="Tried in this order; a byte-order mark goes first."
@@ -89,6 +96,7 @@ class SourceSection(Section):
             response=self.response or "",
             columns=self.columns,
             separator=self.separator,
+            delimiter=self.delimiter or "",
             encodings=self.encodings,
             most_bytes=self.most_bytes,
         )

@@ -13,6 +13,8 @@ class Cut:
     content: bytes  # only the first bytes when it is too long
     too_long: bool = False
     last: bool = False  # the stream ended before a separator came
+    line: int = 0  # of its first byte, from 1, where `number` counts rows; 0: they are the same
+    problem: str = ""  # what is wrong with it, where that is known already
 
 
 def cut(blocks: Iterable[bytes], separator: bytes, most_bytes: int) -> Iterator[Cut]:

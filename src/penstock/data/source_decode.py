@@ -21,4 +21,6 @@ def not_decodable(encodings: tuple[str, ...]) -> str:
 
 
 def aside(file: str, cut: Cut, reason: str, detail: str = "") -> Rejected:
-    return Rejected(file, reason, detail, cut.number, cut.offset, cut.content[:HEAD_BYTES])
+    """A part that is not taken, with its place."""
+    line, row = (cut.line, cut.number) if cut.line else (cut.number, None)
+    return Rejected(file, reason, detail, line, cut.offset, cut.content[:HEAD_BYTES], row)

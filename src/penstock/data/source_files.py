@@ -9,6 +9,9 @@ KINDS = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "jsonl",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".tab": "csv",
     ".parquet": "parquet",
     ".pq": "parquet",
     ".arrow": "arrow",
@@ -21,7 +24,7 @@ PACKINGS = {".gz": "gzip", ".zst": "zstd"}
 class File:
     name: str  # in ids and records
     path: str  # what `open_file` takes: a path, a URL, or hf://datasets/org/name@commit/path
-    kind: str  # text, jsonl, parquet or arrow
+    kind: str  # text, jsonl, csv, parquet or arrow
     packing: str = ""  # gzip, zstd or nothing, as the name says
     bytes: int = -1  # as stored, where a listing told it
     stamp: str = ""  # changes with the content, where a listing told it: ETag or hash

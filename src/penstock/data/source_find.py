@@ -30,8 +30,8 @@ def find(
     """
     if kind not in {"", *KINDS.values()}:
         raise PenstockError(
-            f"Files of kind {kind!r} cannot be read. Use text, jsonl, parquet or arrow, or leave "
-            "it out."
+            f"Files of kind {kind!r} cannot be read. Use text, jsonl, csv, parquet or arrow, or "
+            "leave it out."
         )
     choice = choice or Choice()
     for one in given:

@@ -9,9 +9,10 @@ import json
 from itertools import islice
 
 from penstock.data.source_blocks import Blocks
-from penstock.data.source_cut import cut
+from penstock.data.source_csv import Refused, Table
 from penstock.data.source_files import File
 from penstock.data.source_find import find, open_file
+from penstock.data.source_json import JsonRows
 from penstock.data.source_options import Options
 from penstock.errors import PenstockError
 
@@ -26,7 +27,7 @@ PAIRS = (
     ("question", "answer"),
     ("input", "output"),
 )
-_LOOK_AT = 20  # files, and lines of each: the first ones may be damaged
+_LOOK_AT = 20  # files, and rows of each: the first ones may be damaged
 
 
 def guess(path: str) -> dict[str, str]:
@@ -36,7 +37,7 @@ def guess(path: str) -> dict[str, str]:
         found = [one for one in find([path]) if isinstance(one, File)]
     except PenstockError:  # told by the build itself
         return {}
-    for file in [one for one in found if one.kind in ("jsonl", "parquet")][:_LOOK_AT]:
+    for file in [one for one in found if one.kind in ("jsonl", "csv", "parquet")][:_LOOK_AT]:
         if names := _names(file):
             return _meaning(names)
     return {}
@@ -56,14 +57,17 @@ def _meaning(names: set[str]) -> dict[str, str]:
 
 def _names(file: File) -> set[str]:
     """The fields of the file's first row; none where that cannot be told."""
-    if file.kind != "jsonl":
+    if file.kind == "parquet":
         return _of_table(file)
     try:
         with open_file(file) as stored:
-            lines = cut(Blocks(stored, file.packing), b"\n", Options().most_bytes)
-            found = (_of_line(line.content) for line in islice(lines, _LOOK_AT))
+            blocks = Blocks(stored, file.packing)
+            if file.kind == "csv":
+                return set(Table(file, blocks, Options()).columns())
+            rows = islice(JsonRows(blocks, Options().most_bytes), _LOOK_AT)
+            found = (_of_line(row.content) for row in rows)
             return next((names for names in found if names), set())
-    except OSError:  # told by the build itself
+    except (OSError, Refused):  # told by the build itself
         return set()
 
 

@@ -1,18 +1,24 @@
-"""JSON lines: one object a line, each line on its own, whatever its neighbours hold."""
+"""JSON: an object a line or an array of objects, each row on its own, whatever the others hold."""
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import BinaryIO
 
 from penstock.data.chat_messages import NotChat, carried, take_conversation
 from penstock.data.extra import extra
 from penstock.data.source_blocks import Blocks
-from penstock.data.source_cut import Cut, cut
+from penstock.data.source_cut import Cut
 from penstock.data.source_damage import finish
 from penstock.data.source_decode import aside, decode, not_decodable
-from penstock.data.source_find import File
+from penstock.data.source_files import File
+from penstock.data.source_json import JsonRows
 from penstock.data.source_options import Options
 from penstock.data.source_pieces import Document, Rejected, Tally
+
+BROKEN = "broken JSON"
+_WRAPPER = re.compile(rb'\{\s*"([^"\\]+)"\s*:\s*\[')  # {"data": [
 
 
 def read(
@@ -20,14 +26,35 @@ def read(
 ) -> Iterator[Document | Rejected]:
     parse = _Parser(file.name, options, tally)
     blocks = Blocks(stored, file.packing)
-    for line in cut(blocks, b"\n", options.most_bytes):
-        if line.last and blocks.damage:
-            yield aside(file.name, line, "cut off by damage", blocks.damage.reason)
-        elif line.too_long:
-            yield aside(file.name, line, "too long", f"over {options.most_bytes} bytes")
-        elif not line.content.isspace() and line.content:
-            yield parse(line, blocks.encoding)
+    rows = JsonRows(blocks, options.most_bytes)
+    for row in rows:
+        if row.last and blocks.damage:
+            yield aside(file.name, row, "cut off by damage", blocks.damage.reason)
+        elif row.too_long:
+            detail = f"over {options.most_bytes} bytes{_wrapped(row.content)}"
+            yield aside(file.name, row, "too long", detail)
+        elif row.problem:
+            yield aside(file.name, row, BROKEN, row.problem)
+        elif not row.content.isspace() and row.content:
+            yield parse(row, blocks.encoding)
     yield from finish(file.name, blocks, tally)
+    if rows.unclosed and not blocks.damage:
+        tally.damage = "truncated JSON array"
+        detail = "the file ends before the closing ]; the rows before it are kept"
+        yield Rejected(file.name, tally.damage, detail)
+
+
+def _wrapped(head: bytes) -> str:
+    """A hint for an object that holds all rows, as its first bytes tell."""
+    found = _WRAPPER.match(head)
+    return _unwrap(found[1].decode("utf-8", "replace")) if found else ""
+
+
+def _unwrap(field: str) -> str:
+    return (
+        f"; if the rows are the list {field!r} in it, put that list alone into a file: "
+        f"jq '.[\"{field}\"]' FILE > rows.json"
+    )
 
 
 class _Parser:
@@ -64,7 +91,9 @@ class _Parser:
         field = self._options.text
         if field not in record:
             found = ", ".join(map(str, record))[:200] or "none"
-            raise _Refused("no text", f"no field {field!r}; found {found}")
+            lists = (name for name, value in record.items() if _holds_objects(value))
+            hint = "".join(_unwrap(name) for name in islice(lists, 1))
+            raise _Refused("no text", f"no field {field!r}; found {found}{hint}")
         text = record.pop(field)
         if not isinstance(text, str):
             raise _Refused("text is not a string", type(text).__name__)
@@ -81,8 +110,12 @@ class _Parser:
         try:
             return self._loads(decoded[0]), decoded[1]
         except ValueError as error:
-            reason = "NUL bytes" if b"\0" in content else "broken JSON"
+            reason = "NUL bytes" if b"\0" in content else BROKEN
             raise _Refused(reason, str(error)) from None
+
+
+def _holds_objects(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
 
 
 class _Refused(Exception):

@@ -7,13 +7,14 @@ from penstock.errors import PenstockError
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    kind: str = ""  # text, jsonl or parquet; empty: by the file's name
+    kind: str = ""  # text, jsonl, csv, parquet or arrow; empty: by the file's name
     text: str = "text"  # the field or column that holds the text
     messages: str = ""  # instead: the field with a conversation
     prompt: str = ""  # instead: the field with a prompt, and
     response: str = ""  # the one with what answers it
     columns: tuple[str, ...] | None = None  # carried along; None: all the others
     separator: str | None = None  # of documents in a text file; None: the file is one document
+    delimiter: str = ""  # of the cells of a CSV file; empty: its name or its first row tells
     encodings: tuple[str, ...] = ("utf-8",)  # tried in this order; a byte-order mark goes first
     most_bytes: int = 16 << 20  # of a document or a line; longer ones are kept aside
 

@@ -29,6 +29,7 @@ class Rejected:
     line: int | None = None  # of the unpacked text, from 1; for Parquet the row, from 1
     offset: int | None = None  # of the first byte, in the unpacked text
     head: bytes = b""  # the first bytes
+    row: int | None = None  # from 1, where rows are not lines: JSON arrays and CSV
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 from penstock.data import source_arrow as arrow
+from penstock.data import source_csv as csv
 from penstock.data import source_jsonl as jsonl
 from penstock.data import source_parquet as parquet
 from penstock.data import source_text as text
@@ -21,7 +22,13 @@ from penstock.data.source_pieces import Document, Piece, Rejected, Tally
 # Opens the stored bytes of a file; Parquet and Arrow also seek in them. An OSError is kept aside.
 Open: TypeAlias = Callable[[File], BinaryIO]
 
-_READERS = {"text": text.read, "jsonl": jsonl.read, "parquet": parquet.read, "arrow": arrow.read}
+_READERS = {
+    "text": text.read,
+    "jsonl": jsonl.read,
+    "csv": csv.read,
+    "parquet": parquet.read,
+    "arrow": arrow.read,
+}
 
 
 def read(

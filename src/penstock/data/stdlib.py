@@ -16,11 +16,12 @@ import numpy as np
 from blake3 import blake3
 
 from penstock.data.manifest import Json
+from penstock.data.named import STDLIB
 from penstock.data.shards import Progress
 from penstock.data.writer import Writer
 from penstock.errors import PenstockError
 
-NAME = "stdlib"
+NAME = STDLIB
 VOCAB = 4096
 # Merges from a quarter of the text are within 1 % of those from all of it, in a third of the time.
 TRAIN_CHARACTERS = 8_000_000

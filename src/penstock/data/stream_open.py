@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock.data import stdlib
-from penstock.data.home import datasets_home, open_dataset
+from penstock.data.home import open_dataset
 from penstock.data.manifest import MANIFEST
+from penstock.data.named import datasets_home
 from penstock.data.remote_store import is_url
 from penstock.data.shards import Dataset, Progress
 from penstock.data.stream import Stream

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.data.extra import extra
+from penstock.data.named import datasets_home, matching, versions
 from penstock.data.token_special import (
     END,
     Config,
@@ -143,23 +144,21 @@ def _from_hub(spec: str) -> tuple[Path, str]:
 
 
 def _of_dataset(given: str, path: Path) -> bytes:
-    from penstock.data.home import datasets_home, versions  # opens tokenizers itself
-    from penstock.data.shards import Dataset
+    from penstock.data.shards import Dataset  # opens tokenizers itself
 
     if "://" in given:
         return Dataset.open(given).tokenizer_json()
     if path.is_dir():
         return Dataset.open(path).tokenizer_json()
     home = datasets_home()
-    name, _, version = given.partition("@")
-    there = [] if "/" in given else versions(home, name)
-    matching = [one for one in there if version in ("", one)]
-    if len(matching) == 1:
-        return Dataset.open(home / f"{name}@{matching[0]}").tokenizer_json()
-    found = ", ".join(f"{name}@{one}" for one in there)
+    name = given.partition("@")[0]
+    found = [] if "/" in given else matching(home, given)
+    if len(found) == 1:
+        return Dataset.open(home / f"{name}@{found[0]}").tokenizer_json()
+    there = ", ".join(f"{name}@{one}" for one in found or versions(home, name))
     raise PenstockError(
         f"Tokenizer {given!r} is neither a file or folder, nor one dataset in {home}"
-        f"{f' (there: {found})' if found else ''}. Give a {_TOKENIZER}, the folder of a model, "
+        f"{f' (there: {there})' if there else ''}. Give a {_TOKENIZER}, the folder of a model, "
         f"{HUB}org/name, or the name of a built dataset."
     )
 

@@ -8,11 +8,12 @@ import shutil
 from pathlib import Path
 
 from penstock.catalog.open_folder import folder_of, small_files, with_weights
-from penstock.data.home import datasets_home
 from penstock.data.manifest import MANIFEST
+from penstock.data.named import datasets_home
 from penstock.data.shards import Dataset
 from penstock.data.token_match import refuse_other_tokens
 from penstock.files import write_synced
+from penstock.found import place_of
 from penstock.model.open_files import look
 from penstock.plan.built import built
 from penstock.run.file import Run
@@ -39,7 +40,7 @@ def refuse_other_built(run: Run) -> None:
         if isinstance(manifest, str):
             continue
         id_ = f"{manifest.name}@{manifest.version}"
-        for place in (Path(spec).expanduser(), datasets_home() / id_):
+        for place in (place_of(spec), datasets_home() / id_):
             if (place / MANIFEST).is_file():
                 refuse_other_data(run, [Dataset.open(place)])
                 break

@@ -24,6 +24,8 @@ from penstock.policy import precision, shrink
 from penstock.run.diff import closed, with_fields
 from penstock.run.file import Run
 from penstock.run.layout import LayoutSection
+from penstock.run.paths import KEY as PATHS
+from penstock.run.paths import found_paths
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,7 @@ class Prepared:
             "learning_rate": run.learning_rate,
             **({"precision_why": why} if why else {}),
             "rates": rates.written(run),
+            PATHS: {**before.get(PATHS, {}), **found_paths(run)},
         }
         plan |= {name: before[name] for name in ("forked_from", "replanned") if name in before}
         sizes = Sizes(stream.vocab, stream.samples, stream.held_out * run.sequence)

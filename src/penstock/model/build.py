@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
+from penstock.found import located
 from penstock.model.decoder import Decoder, init_std
 from penstock.model.put import generator_of, put
 
@@ -48,7 +49,7 @@ def fill(model: Decoder, device: torch.device, seed: int) -> None:
 
 def user_module(spec: str, seed: int) -> nn.Module:
     """Call the user's `file.py:function` and check that a module comes back."""
-    path_text, _, function = spec.partition(":")
+    path_text, _, function = located(spec).rpartition(":")
     path = Path(path_text).resolve()
     if not function or not path.is_file():
         raise PenstockError(

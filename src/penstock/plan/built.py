@@ -10,21 +10,22 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from penstock.data.manifest import MANIFEST, Manifest, read_manifest
+from penstock.data.named import STDLIB, datasets_home, matching, versions
 from penstock.data.remote_store import Store, is_url
 from penstock.errors import PenstockError
-from penstock.home import home
+from penstock.found import located
 from penstock.run.file import Run
 
 if TYPE_CHECKING:
     from penstock.data.recipe import Recipe
 
-STDLIB = "stdlib"  # as data/stdlib.py has it, which needs numpy
 _PATIENCE_S = 3.0  # a plan answers soon, also where the store cannot be reached
 
 
 def built(run: Run, spec: str) -> Manifest | str:
     """The manifest, or why there is none: a sentence without its full stop."""
     try:
+        spec = located(spec)
         if is_url(spec):
             return _at_url(spec)
         path = Path(spec).expanduser()
@@ -42,7 +43,8 @@ def refuse_unusable(run: Run) -> None:
     """An error for data that no run can read: a file that is not there, rows without a template."""
     from penstock.data.source_files import KINDS
 
-    for spec, _ in run.data.parts:
+    for given, _ in run.data.parts:
+        spec = located(given)
         path = Path(spec).expanduser()
         if is_url(spec) or spec.startswith("hf:") or has_magic(spec) or path.exists():
             if path.exists() and path.suffix != ".toml" and not (path / MANIFEST).is_file():
@@ -86,7 +88,7 @@ def _recipe_of(run: Run, spec: str, path: Path) -> Manifest | str:
     if spec.startswith("hf:"):
         return f"{spec} is built from the hub when the run starts; what it gives is not known yet"
     from penstock.data.build_list import build_key, list_sources
-    from penstock.data.home import datasets_home, follow
+    from penstock.data.home import follow
     from penstock.data.recipe_load import load_recipe
     from penstock.data.recipe_source import is_remote
 
@@ -101,21 +103,14 @@ def _recipe_of(run: Run, spec: str, path: Path) -> Manifest | str:
 
 
 def _named(spec: str) -> Manifest | str:
-    name, _, version = spec.partition("@")
-    where = home() / "datasets"
-    # A name is no pattern: a glob would take it for one.
-    there = [
-        folder
-        for folder in sorted(where.iterdir() if where.is_dir() else ())
-        if folder.name.partition("@")[0] == name and folder.name.partition("@")[2]
-    ]
-    found = [folder for folder in there if not version or folder.name == spec]
+    where, name = datasets_home(), spec.partition("@")[0]
+    found = [f"{name}@{version}" for version in matching(where, spec)]
     if len(found) == 1:
-        return read_manifest(found[0])
+        return read_manifest(where / found[0])
     if spec == STDLIB:  # several: one for each Python install
         return f"{spec} is not built here yet for this Python; `penstock train` builds it"
     if found:
-        names = ", ".join(folder.name for folder in found)
-        return f"{spec} has several versions here, and a run needs one of them: {names}"
-    also = f"; there are {', '.join(folder.name for folder in there)}" if there else ""
+        return f"{spec} has several versions here, and a run needs one of them: {', '.join(found)}"
+    there = [f"{name}@{version}" for version in versions(where, name)]
+    also = f"; there are {', '.join(there)}" if there else ""
     return f"{spec} is not built here{also}: no run can start from it before it is in {where}"

@@ -30,8 +30,8 @@ class DataSection(Section):
 
     dataset: Text = Field(
         "stdlib",
-        description="A built dataset `name` or `name@version`, a recipe, a folder, a URL or "
-        "`hf:org/name`.",
+        description="A built dataset `name` or `name@version` (its first digits are enough), a "
+        "recipe, a file, a folder, a glob, a URL or `hf:org/name`.",
     )
     sequence: Tokens | None = Field(
         None,

@@ -170,7 +170,11 @@ def find(where: str, root: str = "runs") -> RunFolder:
     if path.is_file() and path.suffix == ".toml":
         from penstock.run.load import load
 
-        folder = RunFolder(load(path).folder)
+        run = load(path)
+        folder = RunFolder(run.folder)
+        beside = RunFolder(path.parent / run.folder)
+        if not folder.exists() and beside.exists():  # started in the folder of the run file
+            folder = beside
     else:
         folder = RunFolder(path if (path / "run.toml").is_file() else Path(root) / where)
     if not folder.exists():

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from penstock.run.fields import RUN, S, Schema
 from penstock.run.file import Run
 from penstock.run.locate import Lines
 from penstock.run.override import Override, apply, read
+from penstock.run.paths import find_paths
 from penstock.run.words import Mistake, mistakes
 from penstock.secret import visible_line
 
@@ -23,18 +24,40 @@ _UNQUOTED = re.compile(r"""\s*([\w.-]+)\s*=\s*([^\s"'\[{#][^"'#]*?)\s*(?:#.*)?""
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Run:
     """The run that the file describes. `overrides` are "train.tokens=2B"; they beat the file."""
-    return load_as(RUN, Path(path), overrides)
+    return load_as(RUN, Path(path), overrides, find_paths)
 
 
-def load_as(schema: Schema[S], path: Path, overrides: Sequence[str] = ()) -> S:
-    """The file as `schema` has it; a file that gives no name has its own."""
+def load_as(
+    schema: Schema[S],
+    path: Path,
+    overrides: Sequence[str] = (),
+    prepare: Callable[[dict[str, Any], Path], None] | None = None,
+) -> S:
+    """The file as `schema` has it; a file that gives no name has its own.
+
+    `prepare` may change the table, overrides included, before it is checked.
+    """
     text = _read_text(path, schema)
     table = _parse(text, path, schema)
     if not table and not overrides:
         raise PenstockError(f"{path}: the file is empty; {schema.start}")
+    table.setdefault("name", _name_from(path))
+    return check_table(schema, table, overrides, path, text, prepare)
+
+
+def check_table(
+    schema: Schema[S],
+    table: dict[str, Any],
+    overrides: Sequence[str],
+    path: Path,
+    text: str = "",
+    prepare: Callable[[dict[str, Any], Path], None] | None = None,
+) -> S:
+    """The table with its overrides, checked; `path` and `text` are the file that it stands in."""
     changes, problems = read(overrides, schema)
     problems += apply(changes, table, schema)
-    table.setdefault("name", _name_from(path))
+    if prepare:
+        prepare(table, path)
     try:
         loaded = schema.root.model_validate(table)
     except ValidationError as error:

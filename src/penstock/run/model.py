@@ -50,10 +50,13 @@ class ModelSection(Section):
         None,
         alias="from",
         description="Open model to start from: the folder of Hugging Face safetensors, or "
-        "`hf:org/name`, `hf:org/name@revision` on the hub. Its tokenizer reads raw data.",
+        "`hf:org/name`, `hf:org/name@revision` on the hub. Its tokenizer reads raw data. A "
+        "relative folder starts at the current one, or else at the run file's.",
     )
     module: Text | None = Field(
-        None, description='Your own code, "my_model.py:build": a function that gives an nn.Module.'
+        None,
+        description='Your own code, "my_model.py:build": a function that gives an nn.Module. The '
+        "file is looked for in the current folder, then beside the run file.",
     )
     layers: Some | None = Field(None, description="Number of layers.")
     hidden: Width | None = Field(None, description="Width of the residual stream, elements.")

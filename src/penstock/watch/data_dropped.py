@@ -67,10 +67,10 @@ def aside(folder: Path) -> dict[str, list[Sample]]:
 
 def _sample(one: dict[str, Any]) -> Sample:
     """Its text is the first bytes; how long the whole is, nobody has counted."""
-    line = one.get("line")
+    place = one.get("row") or one.get("line")  # as in the ids of documents
     detail = f"{one['reason']}: {one['detail']}" if one.get("detail") else one["reason"]
     return Sample(
-        id=f"{one['file']}:{line}" if line is not None else one["file"],
+        id=f"{one['file']}:{place}" if place is not None else one["file"],
         source=one.get("source", ""),
         text=one.get("head", ""),
         characters=0,

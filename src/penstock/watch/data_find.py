@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock.data.build_record import read_record
-from penstock.data.home import datasets_home, open_dataset, versions
+from penstock.data.home import open_dataset
 from penstock.data.manifest import MANIFEST, Manifest, read_manifest
+from penstock.data.named import datasets_home, matching
 from penstock.data.remote_store import is_url
 from penstock.data.shards import Dataset
 from penstock.errors import PenstockError
@@ -56,10 +57,9 @@ def locate(spec: str) -> Path | str:
     if (Path(spec) / MANIFEST).is_file() or "/" in spec:
         return Path(spec)
     home = datasets_home()
-    name, _, version = spec.partition("@")
-    begun = [one for one in versions(home, name) if one.startswith(version)]
-    if len(begun) == 1 and not spec.endswith("@"):
-        return home / f"{name}@{begun[0]}"
+    found = matching(home, spec)
+    if len(found) == 1:
+        return home / f"{spec.partition('@')[0]}@{found[0]}"
     if Path(spec).exists() or has_magic(spec) or spec.startswith("hf:"):
         raise PenstockError(
             f"{spec} is no built dataset. `penstock data build RECIPE` makes one of it, and "

@@ -6,10 +6,10 @@ For a CPU that nobody metered it is a share of a server by its hardware threads.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from penstock.catalog import accelerators
 from penstock.errors import PenstockError
+from penstock.found import place_of
 from penstock.ledger.causes import Cause
 from penstock.ledger.energy import NodeEnergy
 from penstock.meter.glance import glance
@@ -160,10 +160,10 @@ _machines: dict[tuple[object, ...], Machine | None] = {}
 def _machine(view: View) -> Machine | None:
     """What `[cluster]` means; looked up once, since pages ask every second."""
     cluster, device = view.run.cluster, str(view.plan.get("device_name", ""))
-    file = here_file() if cluster.use == "here" else Path(cluster.use).expanduser()
+    file = here_file() if cluster.use == "here" else place_of(cluster.use)
     changed = file.stat().st_mtime if file.is_file() else 0.0
     ranks = view.plan.get("ranks")
-    key = (cluster.use, cluster.accelerators, cluster.nodes, device, ranks, changed)
+    key = (str(file), cluster.accelerators, cluster.nodes, device, ranks, changed)
     if key not in _machines:
         _machines[key] = _found(view, device)
     return _machines[key]

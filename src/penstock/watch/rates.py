@@ -6,6 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from penstock.errors import PenstockError
+from penstock.found import place_of
 from penstock.plan.cluster import here_file
 from penstock.plan.rates import Rates, of_file
 from penstock.run.cluster_file import ClusterFile
@@ -27,7 +28,7 @@ def _today(view: View, seen: str) -> Rates:
     here = use == "here"
     if not here and not use.endswith(".toml"):
         return Rates()  # a name of the catalog, whose prices move
-    path = here_file() if here else Path(use).expanduser()
+    path = here_file() if here else place_of(use)
     try:
         file = _loaded(path, path.stat().st_mtime_ns)
         # The report may be read on another machine than the run ran on.

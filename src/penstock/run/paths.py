@@ -1,0 +1,101 @@
+"""Where the relative paths of a run file lie.
+
+They start at the current folder. What is not there is looked for beside the run file. A run that
+has started keeps in its plan where each was found, and everything that opens the run again, from
+whichever folder, looks there first.
+"""
+
+import glob
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from penstock.found import FoundPath, located
+from penstock.home import home
+from penstock.run.file import Run
+
+PLAN = "plan.json"  # beside the run file of a run that has started
+KEY = "paths"  # of it: path as written → where it was found
+_DATA = ("data", "dataset")
+_FIELDS = (("model", "from"), ("model", "module"), _DATA, ("data", "chat_template"),
+           ("cluster", "use"))  # fmt: skip
+_BUILT_IN = ("stdlib", "default", "here")  # words that are no paths
+
+
+def find_paths(table: dict[str, Any], file: Path) -> None:
+    """Notes in the table of a run file where its relative paths were found."""
+    wanted = [one for one in _given(table) if _is_relative(one[2])]
+    if not wanted:
+        return
+    before = _recorded(file.parent)
+    for holder, name, given in wanted:
+        if found := _find(given, name, before.get(given), file, table.get("dir", "runs")):
+            holder[name] = FoundPath(given, found)
+
+
+def found_paths(run: Run) -> dict[str, str]:
+    """Where each relative path of a run lies now, for its plan."""
+    found = {}
+    for _, _, given in _given(run.model_dump(by_alias=True)):
+        where = located(given)
+        if _is_relative(given) and _exists(where):
+            found[str(given)] = str(Path.cwd() / where)
+    return found
+
+
+def _given(table: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, str]]:
+    """(table, field, value) of every field that may be a path."""
+    for section, name in _FIELDS:
+        holder = table.get(section)
+        if isinstance(holder, dict) and isinstance(holder.get(name), str):
+            yield holder, name, holder[name]
+    data = table.get("data")
+    mix = data.get("mix") if isinstance(data, dict) else None
+    for part in mix if isinstance(mix, list | tuple) else ():
+        if isinstance(part, dict) and isinstance(part.get("dataset"), str):
+            yield part, "dataset", part["dataset"]
+
+
+def _find(given: str, name: str, before: str | None, file: Path, runs: object) -> str | None:
+    """Where a path lies, when that is not the current folder."""
+    if before and _exists(before):
+        return before
+    if _exists(given) or (name == "dataset" and _is_built(given)):
+        return None
+    folder = file.resolve().parent
+    # A run folder lies in `dir` of the folder that the run was started in.
+    started_in = folder.parent
+    for _ in Path(runs).parts if isinstance(runs, str) else ():
+        started_in = started_in.parent
+    places = [folder, *([started_in] if (folder / PLAN).is_file() else [])]
+    return next((str(one / given) for one in places if _exists(str(one / given))), None)
+
+
+def _is_relative(given: str) -> bool:
+    remote = given.startswith("hf:") or "://" in given
+    return not (remote or given in _BUILT_IN or given.startswith("~") or Path(given).is_absolute())
+
+
+def _exists(given: str) -> bool:
+    path, colon, function = given.rpartition(":")  # my_model.py:build
+    try:
+        if Path(given).exists() or (glob.has_magic(given) and any(glob.iglob(given))):
+            return True
+        return bool(colon) and function.isidentifier() and Path(path).exists()
+    except (OSError, ValueError):  # no name that a file could have
+        return False
+
+
+def _is_built(given: str) -> bool:
+    """Whether a built dataset has that name, which goes before a file elsewhere."""
+    name = glob.escape(given.partition("@")[0])
+    return "/" not in given and any((home() / "datasets").glob(f"{name}@*"))
+
+
+def _recorded(folder: Path) -> dict[str, str]:
+    try:
+        found = json.loads((folder / PLAN).read_text())[KEY]
+        return {str(given): str(where) for given, where in found.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}  # not the folder of a run, or one of before this was kept
