@@ -4,6 +4,7 @@ Whatever a run's files say is shown as text.
 """
 
 from penstock.ledger.causes import Cause
+from penstock.policy.restart import EARLY
 from penstock.run.folder import RunFolder
 from penstock.watch.data_charts import bar
 from penstock.watch.markup import Markup, cards, document, join, section, tag
@@ -15,7 +16,7 @@ from penstock.watch.view import View
 from penstock.watch.words import loss, plural, spoken
 
 MOST_RANKS = 32
-GOOD = ("done", "running")
+GOOD = ("done", "running", EARLY)
 
 
 def page(folder: RunFolder) -> str:

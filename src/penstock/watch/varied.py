@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
+from penstock.policy.restart import EARLY
 from penstock.watch.report import summary
 from penstock.watch.words import loss, spoken
 
 if TYPE_CHECKING:  # what trains is not needed to tell of it
     from penstock.launch.vary import Ended, Variant
 
+DONE = ("done", EARLY)
 SAID = ("status", "steps", "tokens", "loss", "val_loss", "tokens_per_s", "wall_s")
 
 
@@ -19,7 +21,7 @@ def varied(all_: Sequence["Variant"], ended: Sequence["Ended"]) -> dict[str, Any
     """Everything the table knows, as plain values; `best` is a run's name, if one is done."""
     errors = {end.variant.run.name: end.error for end in ended}
     rows = [_row(variant, errors.get(variant.run.name, "")) for variant in all_]
-    done = [row for row in rows if row["status"] == "done" and _score(row) is not None]
+    done = [row for row in rows if row["status"] in DONE and _score(row) is not None]
     best = min(done, key=lambda row: _score(row) or 0.0)["run"] if done else None
     return {"best": best, "runs": rows}
 
@@ -47,7 +49,7 @@ def table(found: dict[str, Any]) -> Table:
         time = spoken(row["wall_s"]) if row["wall_s"] else "–"
         numbers = [loss(row["loss"]), loss(row["val_loss"]), speed, time]
         best = row["run"] == found["best"]
-        mark = Text("best", "green") if best else Text("" if row["status"] == "done" else _why(row))
+        mark = Text("best", "green") if best else Text("" if row["status"] in DONE else _why(row))
         shown.add_row(*map(Text, [*row["values"].values(), *numbers]), mark)
     return shown
 
