@@ -1,8 +1,8 @@
-"""Reads a file of TOML, with overrides from the command line, and tells every mistake at once."""
+"""Reads a file of TOML or a table, with overrides, and tells every mistake at once."""
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from penstock.errors import PenstockError
 from penstock.run.fields import RUN, S, Schema
 from penstock.run.file import Run
 from penstock.run.locate import Lines
-from penstock.run.override import Override, apply, read
+from penstock.run.override import Given, Override, apply, plain, read
 from penstock.run.words import Mistake, mistakes
 
 _LARGEST_BYTES = 2**20
@@ -20,24 +20,44 @@ _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _UNQUOTED = re.compile(r"""\s*([\w.-]+)\s*=\s*([^\s"'\[{#][^"'#]*?)\s*(?:#.*)?""")
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> Run:
-    """The run that the file describes. `overrides` are "train.tokens=2B"; they beat the file."""
+def load(path: str | Path, overrides: Sequence[Given] = ()) -> Run:
+    """Read a run file. `overrides` are "train.tokens=2B" or tables; they beat the file."""
     return load_as(RUN, Path(path), overrides)
 
 
-def load_as(schema: Schema[S], path: Path, overrides: Sequence[str] = ()) -> S:
+def load_table(table: Mapping[str, Any], overrides: Sequence[Given] = ()) -> Run:
+    """Make a run from a table with the names of a run file, nested or dotted; no file is read."""
+    found: dict[str, Any] = {}
+    changes, problems = read([plain(table)], RUN)
+    problems += apply(changes, found, RUN)
+    return _checked(RUN, found, "run", "", overrides, problems)
+
+
+def load_as(schema: Schema[S], path: Path, overrides: Sequence[Given] = ()) -> S:
     """The file as `schema` has it; a file that gives no name has its own."""
     text = _read_text(path, schema)
     table = _parse(text, path, schema)
     if not table and not overrides:
         raise PenstockError(f"{path}: the file is empty; {schema.start}")
-    changes, problems = read(overrides, schema)
-    problems += apply(changes, table, schema)
     table.setdefault("name", _name_from(path))
+    return _checked(schema, table, str(path), text, overrides, [])
+
+
+def _checked(
+    schema: Schema[S],
+    table: dict[str, Any],
+    where: str,
+    text: str,
+    overrides: Sequence[Given],
+    problems: list[str],
+) -> S:
+    """Apply the overrides and check the result; `text` is the file at `where`, for line numbers."""
+    changes, bad = read(overrides, schema)
+    problems = [*problems, *bad, *apply(changes, table, schema)]
     try:
         loaded = schema.root.model_validate(table)
     except ValidationError as error:
-        problems = _placed(mistakes(error, table, schema), path, Lines(text), changes) + problems
+        problems = _placed(mistakes(error, table, schema), where, Lines(text), changes) + problems
     if problems:
         raise PenstockError("\n".join(problems))
     return loaded
@@ -93,14 +113,15 @@ def syntax(message: str, text: str) -> str:
     return f":{line}:{column}: not TOML: {what[:1].lower()}{what[1:]} in `{shown[:80]}`; {fix}"
 
 
-def _placed(found: list[Mistake], path: Path, lines: Lines, changes: list[Override]) -> list[str]:
-    """Mistakes with their place, in the file's order; those of the command line come last."""
+def _placed(found: list[Mistake], path: str, lines: Lines, changes: list[Override]) -> list[str]:
+    """Mistakes with their place, in the file's order; those of overrides come last."""
     from_file: list[tuple[int, str]] = []
     from_command: list[str] = []
     for mistake in found:
         line = lines.of(mistake.path)
-        if any(_brings(change.path, mistake.path, line) for change in changes):
-            from_command.append(f"command line: {mistake.text}")
+        source = next((c.source for c in changes if _brings(c.path, mistake.path, line)), "")
+        if source:
+            from_command.append(f"{source}: {mistake.text}")
             continue
         from_file.append((line or 0, f"{path}{f':{line}' if line else ''}: {mistake.text}"))
     return [text for _, text in sorted(from_file, key=lambda item: item[0])] + from_command
