@@ -1,68 +1,229 @@
-"""Penstock: one run file in, a trained model and its ledger out."""
+"""Penstock: one run file in, a trained model and its ledger out.
 
-import sys
+    import penstock
+
+    run = penstock.load("run.toml", {"train.tokens": "2M"})
+    print(penstock.plan(run).tokens_per_s)
+    report = penstock.train(run, on_event=print)
+
+docs/python.md shows all of it. The command line is a thin face over the same functions.
+"""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from os import PathLike
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from penstock.errors import PenstockError, RunFailed
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from penstock.plan.plan import Plan as Plan
+    from penstock.run.file import Run as Run
+    from penstock.run.folder import RunFolder
+    from penstock.train.export import Exported as Exported
+    from penstock.watch.callbacks import Checkpoint as Checkpoint
+    from penstock.watch.callbacks import Evaluation as Evaluation
+    from penstock.watch.callbacks import Event as Event
+    from penstock.watch.callbacks import Fault as Fault
+    from penstock.watch.callbacks import Finished as Finished
+    from penstock.watch.callbacks import Launching as Launching
+    from penstock.watch.callbacks import Restart as Restart
+    from penstock.watch.callbacks import Step as Step
+    from penstock.watch.callbacks import Stop as Stop
+    from penstock.watch.result import Report as Report
+
+    # A run, or where one is: its run file, its folder, or its name under `runs/`.
+    AnyRun = Run | str | PathLike[str]
+
+# Where the types above live. They are imported when they are first asked for.
+_TYPES = {
+    "Plan": "penstock.plan.plan",
+    "Run": "penstock.run.file",
+    "Exported": "penstock.train.export",
+    "Report": "penstock.watch.result",
+} | dict.fromkeys(
+    (
+        "Checkpoint",
+        "Evaluation",
+        "Event",
+        "Fault",
+        "Finished",
+        "Launching",
+        "Restart",
+        "Step",
+        "Stop",
+    ),
+    "penstock.watch.callbacks",
+)
+__all__ = [
+    "PenstockError",
+    "RunFailed",
+    "check",
+    "export",
+    "generate",
+    "load",
+    "plan",
+    "report",
+    "train",
+    *_TYPES,
+]
+
+
+def load(
+    source: "str | PathLike[str] | Mapping[str, Any] | Run",
+    /,
+    *overrides: str | Mapping[str, Any],
+    **fields: Any,
+) -> "Run":
+    """Read a run from a file, or make one from a dict with the names of a run file or from a run.
+
+    Overrides beat the source: "train.tokens=2B", {"train.tokens": "2B"}, {"train": {"tokens":
+    "2B"}} or `train={"tokens": "2B"}`. None removes a field, so that its default holds.
+    """
+    from pathlib import Path
+
     from penstock.run.file import Run
+    from penstock.run.load import load, load_table
+    from penstock.run.save import to_table
+
+    changes = [*overrides, *([fields] if fields else [])]
+    if isinstance(source, Run):
+        return load_table(to_table(source), changes)
+    if isinstance(source, Mapping):
+        return load_table(source, changes)
+    return load(Path(source), changes)
 
 
-def load(path: str, *overrides: str) -> "Run":
-    """Read and check a run file; `overrides` are dotted, as on the command line."""
-    from penstock.run.load import load
+def check(run: "AnyRun") -> None:
+    """Check a run as `penstock check` does; raise `PenstockError` with what is wrong."""
+    from penstock.cli.check import refuse_wrong
 
-    return load(path, list(overrides))
-
-
-def train(run: "Run | str", fork: str | None = None, fresh: bool = False) -> dict[str, Any]:
-    """Train a run (or go on with it) on this machine; its report."""
-    from penstock.launch.start import start
-    from penstock.watch import outlets
-    from penstock.watch.report import summary
-
-    run, elsewhere = load(run) if isinstance(run, str) else run, outlets.Elsewhere()
-    outlets.check(run)
-    try:
-        folder = start(run, fork=fork, fresh=fresh, listener=elsewhere)
-    finally:
-        elsewhere.ended()
-    return summary(folder)
+    refuse_wrong(_run(run))
 
 
-def plan(run: "Run | str") -> dict[str, Any]:
-    """What a run will take on its cluster, before anything is started."""
+def plan(run: "AnyRun") -> "Plan":
+    """Predict what a run takes on its cluster: memory, speed, time, cost. Starts nothing."""
     from penstock.plan.cluster import machine_for
     from penstock.plan.make import make
+    from penstock.run.settle import settled
 
-    run = load(run) if isinstance(run, str) else run
-    found = machine_for(run)
-    return make(run, found.machine, found.warnings).to_json()
+    ready = settled(_run(run))
+    found = machine_for(ready)
+    return make(ready, found.machine, found.warnings)
 
 
-def report(run: "Run | str") -> dict[str, Any]:
-    """What is known of a run: a `Run`, its name under `runs/`, its folder or its run file."""
+def train(
+    run: "AnyRun",
+    *,
+    on_event: "Callable[[Event], object] | None" = None,
+    loss: "Callable[[Tensor, Tensor], Tensor] | None" = None,
+    fork: str | None = None,
+    fresh: bool = False,
+) -> "Report":
+    """Train a run on this machine, or go on with it, and return its report.
+
+    `on_event` is called with every `Event`, in a thread of its own; it may raise `Stop`. `loss`
+    replaces the cross-entropy, as `train.loss` in the run file does. Raises `RunFailed` when the
+    run fails.
+    """
+    from penstock.launch.own_code import with_loss
+    from penstock.watch import outlets
+    from penstock.watch.callbacks import Callbacks
+    from penstock.watch.result import Report
+
+    ready = _run(run) if loss is None else with_loss(_run(run), loss)
+    outlets.check(ready)
+    from penstock.launch.start import start  # torch: after what can be refused without it
+
+    callbacks = Callbacks(on_event)
+    try:
+        folder = start(ready, fork=fork, fresh=fresh, listener=callbacks)
+    finally:
+        callbacks.close()
+    return Report.of(folder)
+
+
+def report(run: "AnyRun") -> "Report":
+    """Read what is known of a run that exists: running, finished or crashed."""
+    from penstock.watch.result import Report
+
+    return Report.of(_folder(run))
+
+
+def generate(
+    run: "AnyRun",
+    text: str = "",
+    *,
+    tokens: int = 100,
+    temperature: float = 0.8,
+    seed: int = 0,
+    chat: bool = False,
+    best: bool = False,
+) -> str:
+    """Let the newest (or the best) checkpoint of a run write on from `text`; `chat` answers it."""
+    folder = _folder(run)
+    from penstock.train.write import write
+
+    return write(folder, text, tokens, temperature, seed, chat, best)
+
+
+def export(
+    run: "AnyRun",
+    out: "str | PathLike[str] | None" = None,
+    *,
+    step: int | None = None,
+    best: bool = False,
+    dtype: str | None = None,
+    merged: bool = False,
+    force: bool = False,
+) -> "Exported":
+    """Write Hugging Face safetensors, config and tokenizer; of an adapter, PEFT's format.
+
+    Of the newest checkpoint, that of `step`, or the `best` one. `force` replaces an earlier export.
+    """
+    from pathlib import Path
+
+    folder = _folder(run)
+    from penstock.train.export import export
+
+    where = None if out is None else Path(out)
+    return export(folder, where, step, dtype, merged, best, force)
+
+
+def _run(run: "AnyRun") -> "Run":
+    from penstock.run.file import Run
+
+    return run if isinstance(run, Run) else load(run)
+
+
+def _folder(run: "AnyRun") -> "RunFolder":
+    from penstock.run.file import Run
     from penstock.run.folder import RunFolder, find
-    from penstock.watch.report import summary
 
-    return summary(find(run) if isinstance(run, str) else RunFolder(run.folder))
-
-
-_VERBS = {"plan": plan, "train": train}
+    return RunFolder(run.folder) if isinstance(run, Run) else find(str(run))
 
 
-class _Package(ModuleType):
-    """`penstock.train` and `penstock.plan` are verbs and rooms. Importing the room would hide the
-    verb, since the import system binds it here under the same name; so the room is made callable
-    as the verb."""
+if not TYPE_CHECKING:
 
-    def __setattr__(self, name: str, value: object) -> None:
-        if isinstance(value, ModuleType) and name in _VERBS:
-            verb = staticmethod(_VERBS[name])
-            value.__class__ = type("VerbAndRoom", (ModuleType,), {"__call__": verb})
-        super().__setattr__(name, value)
+    def __getattr__(name: str) -> Any:
+        if name not in _TYPES:
+            raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+        return getattr(import_module(_TYPES[name]), name)
 
 
-sys.modules[__name__].__class__ = _Package
+def _make_callable(room: str, verb: Callable[..., Any]) -> None:
+    """`penstock.train` and `penstock.plan` are packages and functions: make the package callable.
+
+    The import system binds a package to its name here when it is first imported, which is now.
+    """
+    package = import_module(f"penstock.{room}")
+    package.__class__ = type("CallablePackage", (ModuleType,), {"__call__": staticmethod(verb)})
+
+
+_make_callable("plan", plan)
+_make_callable("train", train)

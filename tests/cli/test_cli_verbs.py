@@ -87,12 +87,12 @@ def test_the_python_face_does_what_the_verbs_do(trained: Path) -> None:
     run = penstock.load(str(trained.parent / "small.toml"))
     assert run.name == "small"
     verb = json.loads(say("report", "small", "--json", "--dir", str(trained)))
-    assert penstock.report(run) == verb
-    assert penstock.train(run) == verb  # finished: nothing to do
-    import penstock.train.loop as loop  # the room of the same name
+    assert penstock.report(run).to_json() == verb
+    assert penstock.train(run).to_json() == verb  # finished: nothing to do
+    import penstock.train.loop as loop  # the package of the same name
 
     assert callable(loop.fit)
-    assert penstock.train(run) == verb
+    assert penstock.train(run).to_json() == verb
 
 
 @pytest.mark.parametrize(

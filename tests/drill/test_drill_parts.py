@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from penstock.cli.main import app
 from penstock.drill import damage, scratch
 from penstock.drill.catalog import FAULTS
 from penstock.drill.clock import Beat
@@ -20,6 +22,7 @@ from penstock.drill.needs import missing
 from penstock.drill.outage import Door
 from penstock.drill.shift import Shift
 from penstock.drill.struck import OFFSET_S, Struck
+from penstock.errors import PenstockError
 from penstock.guard.pulse import Pulse
 from penstock.ledger.readers import Event
 from penstock.run.load import load
@@ -37,6 +40,7 @@ def test_the_scratch_run_is_the_users_own_cut_down(run_file: MakeFile, tmp_path:
                 "budget.hours": 3,
                 "guard.durable": "s3://bucket/runs",
                 "guard.timeout": "20 s",
+                "evaluate.patience": 1,
             }
         )
     )
@@ -48,6 +52,7 @@ def test_the_scratch_run_is_the_users_own_cut_down(run_file: MakeFile, tmp_path:
     assert made.batch_samples == 3
     assert made.guard.durable is None
     assert made.budget.hours is None
+    assert made.evaluate.patience is None
     assert made.guard.timeout == 20
     assert str(made.guard.fast) == "3 steps"
     assert str(made.guard.checkpoint) == "8 steps"
@@ -204,13 +209,13 @@ def test_a_rank_that_the_others_went_on_without_is_no_end_of_a_life(tmp_path: Pa
 
 def test_what_is_missing_is_said(run_file: MakeFile, monkeypatch: pytest.MonkeyPatch) -> None:
     run = load(run_file())
-    assert missing(FAULTS["kill_forward"], run, 1) == ""
-    assert "two replicas" in missing(FAULTS["flip_weight"], run, 1)
-    assert "guard.durable" in missing(FAULTS["store_outage"], run, 2)
+    assert missing(FAULTS["kill_forward"], run, 1, Scale()) == ""
+    assert "two replicas" in missing(FAULTS["flip_weight"], run, 1, Scale())
+    assert "guard.durable" in missing(FAULTS["store_outage"], run, 2, Scale())
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert "root" in missing(FAULTS["disk_full"], run, 2)
+    assert "root" in missing(FAULTS["disk_full"], run, 2, Scale())
     mixed = load(run_file(**{"data.dataset": "s3://bucket/set"}))
-    assert "on this machine" in missing(FAULTS["shard_flip"], mixed, 2)
+    assert "on this machine" in missing(FAULTS["shard_flip"], mixed, 2, Scale())
 
 
 def test_the_tables_of_the_page_are_made_from_the_records(
@@ -245,3 +250,18 @@ def test_the_tables_of_the_page_are_made_from_the_records(
         assert "median 1.00 s, at most 2.00 s" in text
         assert "old" not in text
         assert [word for word in ("before", "between", "after") if word in text.split("\n")]
+
+
+@pytest.mark.parametrize("name", ["checkpoint_flip", "checkpoint_cut", "checkpoint_gone"])
+def test_a_run_that_is_too_short_for_two_checkpoints_is_said(name: str, run_file: MakeFile) -> None:
+    run = load(run_file())
+    needed = Scale().steps_for_two_checkpoints()
+    assert missing(FAULTS[name], run, 1, Scale(needed)) == ""
+    said = f"needs two checkpoints: at least {needed} steps"
+    assert missing(FAULTS[name], run, 1, Scale(needed - 1)) == said
+    assert missing(FAULTS["kill_forward"], run, 1, Scale(12)) == ""
+    # Asked for by name, it is refused before anything runs.
+    words = ["drill", str(run_file()), "--steps", "12", "--faults", f"kill_forward,{name}"]
+    refused = CliRunner().invoke(app, words)
+    assert isinstance(refused.exception, PenstockError)
+    assert str(refused.exception) == f"--steps 12: {name} {said}"

@@ -10,7 +10,7 @@ import torch
 from penstock.data.remote_store import Store
 from penstock.errors import RunFailed
 from penstock.guard import checkpoint
-from penstock.guard.places import Disk, Place, Remote, place_of
+from penstock.guard.places import Disk, Kept, Place, Remote, place_of
 from penstock.guard.published import MANIFEST, entry_of, manifest_of
 from penstock.guard.tiers import Tiers, identity
 
@@ -71,6 +71,16 @@ def test_the_newest_are_kept(place: Place) -> None:
     place.retain(2)
     assert place.steps() == [100, 10]
     place.delete(100)
+    assert place.steps() == [10]
+
+
+def test_the_best_stay_whatever_their_age(place: Place) -> None:
+    for step in (2, 4, 6, 8, 10):
+        put(place, step)
+    # The save of step 5, the best of all, has failed: the next best that is there stays.
+    place.retain(1, Kept(2, (5, 4, 2, 6)))
+    assert place.steps() == [10, 4, 2]
+    place.retain(1)
     assert place.steps() == [10]
 
 

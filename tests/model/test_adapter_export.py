@@ -1,11 +1,13 @@
 """Adapters of every family: PEFT finds each matrix where it belongs, and nothing else."""
 
+import os
 import warnings
 from pathlib import Path
 
 import pytest
 import torch
 from peft import PeftModel
+from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModelForCausalLM
 
@@ -104,3 +106,21 @@ def test_a_folder_is_not_written_over_and_nothing_is_left_out(tmp_path: Path) ->
     with pytest.raises(PenstockError, match=r"lacks layers.2.ffn.down.adapter_b"):
         write_adapter(tmp_path / "new", *given, named, "base", {})
     assert not (tmp_path / "new").exists()
+
+
+def test_an_adapter_has_the_format_that_is_asked_for_and_usual_rights(tmp_path: Path) -> None:
+    saved("llama-3.2", tmp_path / "base")
+    section = AdapterSection(rank=4)
+    decoder, weights = adapted(tmp_path / "base", section)
+    given = (weights.shape, weights.family, section, trained(decoder), "base", {})
+    before = os.umask(0o022)
+    try:
+        for dtype, expected in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+            size = write_adapter(tmp_path / dtype, *given, dtype)
+            file = tmp_path / dtype / "adapter_model.safetensors"
+            held = load_file(file)
+            assert {tensor.dtype for tensor in held.values()} == {expected}
+            assert size == sum(tensor.nbytes for tensor in held.values())
+            assert file.stat().st_mode & 0o777 == 0o644
+    finally:
+        os.umask(before)

@@ -103,7 +103,8 @@ def test_the_text_holds_the_defaults_and_says_what_was_chosen(run_of):
     assert f"train.batch_tokens = {run.batch_tokens}" in first
     read = tomllib.loads(text)
     assert read["guard"]["timeout"] == "2 min"
-    assert read["evaluate"] == {"every": "250 steps", "holdout": "0.5%", "tokens": 262144}
+    evaluate = {"every": "250 steps", "holdout": "0.5%", "tokens": 262144}
+    assert read["evaluate"] == evaluate | {"keep_best": 0, "min_delta": 0.0}
     assert read["train"]["betas"] == [0.9, 0.95]
     assert "budget" not in read
     assert "layout" not in read

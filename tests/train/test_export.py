@@ -22,6 +22,7 @@ from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.run.save import save
 from penstock.train.export import export
+from penstock.train.write import write
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 VOCAB = 300
@@ -44,9 +45,10 @@ class Kept:
     folder: RunFolder
     decoder: Decoder
 
-    def save(self, step: int) -> Checkpoint:
+    def save(self, step: int, **more: Any) -> Checkpoint:
         own = self.decoder.state_dict()
-        scalars = {"step": step, "weights": {name: list(t.shape) for name, t in own.items()}}
+        shapes = {name: list(t.shape) for name, t in own.items()}
+        scalars = {"step": step, "weights": shapes, **more}
         named = {f"model/{name}": t for name, t in own.items()}
         return checkpoint.save(self.folder.checkpoints, step, named, {}, scalars, Alone())
 
@@ -211,3 +213,54 @@ def test_the_verb(kept: Callable[..., Kept], tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["export", "kept", *where, "--step", "7", "--dtype", "fp16"])
     assert "llama model of step 7" in shown.stdout
     assert "fp16" in shown.stdout
+    assert "KiB in fp16" in shown.stdout  # not 0.00 GiB
+
+
+def test_force_replaces_an_export_of_ours_and_nothing_else(
+    kept: Callable[..., Kept], tmp_path: Path
+) -> None:
+    made, out = kept(), tmp_path / "out"
+    made.save(1)
+    made.save(2)
+    export(made.folder, out, step=1)
+    with pytest.raises(PenstockError, match=r"is there already; replace it with --force"):
+        export(made.folder, out)
+    assert export(made.folder, out, dtype="fp32", force=True).step == 2
+    assert json.loads((out / "penstock.json").read_text())["step"] == 2
+    assert sorted(path.name for path in tmp_path.iterdir() if "out" in path.name) == ["out"]
+    (out / "notes.md").write_text("mine")
+    with pytest.raises(PenstockError, match=r"files that the export did not write: notes\.md"):
+        export(made.folder, out, force=True)
+    assert (out / "notes.md").read_text() == "mine"
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    export(made.folder, foreign, force=True)  # an empty folder has nothing to lose
+    (foreign / "penstock.json").unlink()
+    with pytest.raises(PenstockError, match="is no export of Penstock"):
+        export(made.folder, foreign, force=True)
+
+
+def test_the_best_checkpoint_can_be_asked_for(kept: Callable[..., Kept], tmp_path: Path) -> None:
+    made = kept()
+    made.save(1)
+    with pytest.raises(PenstockError, match=r"--best: no checkpoint .* was evaluated"):
+        export(made.folder, tmp_path / "none", best=True)
+    for step, loss in ((2, 3.0), (3, 2.5), (4, 2.7)):
+        made.save(step, best={"last_step": step, "last_loss": loss})
+    made.save(5, best={"last_step": 4, "last_loss": 2.7})  # not evaluated itself
+    assert export(made.folder, tmp_path / "best", best=True).step == 3
+    with pytest.raises(PenstockError, match="--best and --step 3"):
+        export(made.folder, tmp_path / "both", step=3, best=True)
+    state = made.folder.checkpoints / "step-00000003" / "state"
+    largest = max(state.iterdir(), key=lambda path: path.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[:-1])
+    again = export(made.folder, tmp_path / "next", best=True)  # the next best
+    assert again.step == 4
+    assert "step-00000003" in again.passed_over[0]
+
+
+def test_chat_needs_a_template(kept: Callable[..., Kept]) -> None:
+    made = kept()
+    made.save(1)
+    with pytest.raises(PenstockError, match="--chat: run 'kept' was not trained on conversations"):
+        write(made.folder, "hello", 4, 0.0, 0, chat=True)

@@ -47,6 +47,7 @@ def drill(
 
     from penstock.drill.campaign import campaign
     from penstock.drill.faults import Scale
+    from penstock.drill.needs import too_short
     from penstock.drill.session import RECORD, Session
     from penstock.drill.table import COLUMNS, cells, line
     from penstock.run.load import load
@@ -56,6 +57,10 @@ def drill(
     run = load(run_file, overrides or [])
     root = Path(run.dir).expanduser() / ".drills" / run.name
     picked = chosen(faults)
+    short = {fault.name: why for fault in picked if (why := too_short(fault, Scale(steps)))}
+    if faults and not campaigns and short:
+        told = "; ".join(f"{name} {why}" for name, why in short.items())
+        raise PenstockError(f"--steps {steps}: {told}")
     session = Session(run, root, Scale(steps), keep, heard=lambda what: err.print(f"… {what}"))
     session.open()
     if campaigns:

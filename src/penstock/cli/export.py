@@ -8,6 +8,7 @@ import typer
 from penstock.cli.runs import Root, RunName
 from penstock.cli.show import Json, out, print_json
 from penstock.run.folder import find
+from penstock.watch.checkpoints import shown
 
 
 def export(
@@ -23,10 +24,20 @@ def export(
     step: Annotated[
         int | None, typer.Option(help="Of this checkpoint; the newest that is whole if not given.")
     ] = None,
-    dtype: Annotated[str, typer.Option(help="Format of the weights: bf16, fp16, fp32.")] = "bf16",
+    best: Annotated[
+        bool, typer.Option("--best", help="Of the checkpoint with the lowest validation loss.")
+    ] = False,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="Format of the weights: bf16, fp16, fp32. If not given, bf16; an adapter by "
+            "itself fp32."
+        ),
+    ] = None,
     merged: Annotated[
         bool, typer.Option("--merged", help="Of an adapter: the whole model with it inside.")
     ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier export.")] = False,
     root: Root = "runs",
     json: Json = False,
 ) -> None:
@@ -34,12 +45,11 @@ def export(
     found = find(run, root)
     from penstock.train.export import export as written
 
-    done = written(found, folder, step, dtype, merged)
+    done = written(found, folder, step, dtype, merged, best, force)
     if json:
         print_json(done.to_json())
         return
     for problem in done.passed_over:
         out.print(f"passed over: {problem}", markup=False, soft_wrap=True)
-    size = f"{done.bytes / 2**30:,.2f} GiB" if done.bytes >= 2**20 else f"{done.bytes:,} bytes"
-    what = f"{done.family} {done.kind} of step {done.step}, {size} in {done.dtype}"
+    what = f"{done.family} {done.kind} of step {done.step}, {shown(done.bytes)} in {done.dtype}"
     out.print(f"{what} → {done.folder}", markup=False, soft_wrap=True)

@@ -20,6 +20,9 @@ def generate(
     chat: Annotated[
         bool, typer.Option("--chat", help="The text is a user's turn; write the answer.")
     ] = False,
+    best: Annotated[
+        bool, typer.Option("--best", help="Of the checkpoint with the lowest validation loss.")
+    ] = False,
     root: Root = "runs",
     json: Json = False,
 ) -> None:
@@ -29,7 +32,7 @@ def generate(
     folder = find(run, root)
     from penstock.train.write import write
 
-    written = write(folder, text, tokens, temperature, seed, chat)
+    written = write(folder, text, tokens, temperature, seed, chat, best)
     if json:
         print_json({"run": folder.name, "prompt": text, "text": written}, documents=True)
     else:

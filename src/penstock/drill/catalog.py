@@ -107,15 +107,20 @@ NUMBERS = (
 )
 
 
-def _loaded(name: str, what: str, told: str, at: Where = "middle") -> Fault:
+def _loaded(name: str, what: str, told: str, at: Where = "middle", needs: str = "") -> Fault:
     """What is met when ranks load; in live mode the others do not."""
-    return _held(name, what, told, at, needs="loading")
+    return _held(name, what, told, at, needs=f"loading {needs}")
+
+
+def _newest(name: str, what: str) -> Fault:
+    """Damage to the newest checkpoint; the run goes on from the one before it."""
+    return _loaded(name, what, REJECTED, "late", "two_checkpoints")
 
 
 CHECKPOINTS = (
-    _loaded("checkpoint_flip", "a flipped bit in the newest checkpoint", REJECTED, "late"),
-    _loaded("checkpoint_cut", "the newest checkpoint cut short", REJECTED, "late"),
-    _loaded("checkpoint_gone", "a file of the newest checkpoint deleted", REJECTED, "late"),
+    _newest("checkpoint_flip", "a flipped bit in the newest checkpoint"),
+    _newest("checkpoint_cut", "the newest checkpoint cut short"),
+    _newest("checkpoint_gone", "a file of the newest checkpoint deleted"),
     _loaded("memory_flip", "a flipped bit in the newest copy in memory", REJECTED),
     _loaded("memory_gone", "the copies in memory lost with their host", "fault", "late"),
     replace(_held("memory_wiped", "all that it holds in shared memory deleted", ""), told=()),

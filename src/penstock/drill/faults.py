@@ -4,6 +4,7 @@ Data only. A blow is sprung by the rank itself at a named place of its work (`gu
 comes from outside is a deed of the drill (`drill/deeds.py`).
 """
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -44,6 +45,15 @@ class Scale:
             case "late":  # two checkpoints are there
                 step = _multiple(self.durable, self.steps * 3 // 4) + self.fast
                 return step + 1 if step % self.fast == 0 else step
+
+    @property
+    def two_checkpoints(self) -> bool:
+        """Whether there are two checkpoints when a `late` fault falls."""
+        return (self.step("late") or 0) > 2 * self.durable
+
+    def steps_for_two_checkpoints(self) -> int:
+        """The fewest steps of a run that has two checkpoints when a `late` fault falls."""
+        return next(n for n in itertools.count(1) if replace(self, steps=n).two_checkpoints)
 
 
 def _multiple(of: int, upto: int) -> int:

@@ -115,7 +115,8 @@ def _same(fault: Fault, weights: str) -> list[str]:
     if weights in enough[fault.outcome]:
         return []
     wanted = {"same": "bit-identical", "near": "within float noise", "skipped": "other ones"}
-    return [f"the weights are {weights}; they have to be {wanted[fault.outcome]}"]
+    found = {"equal": "are bit-identical", "near": "are within float noise", "differ": "differ"}
+    return [f"the weights {found[weights]}; they have to be {wanted[fault.outcome]}"]
 
 
 def _samples(fault: Fault, facts: Facts, batch: int) -> list[str]:

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable
 
 from penstock.data.remote_store import is_url
-from penstock.drill.faults import Fault
+from penstock.drill.faults import Fault, Scale
 from penstock.drill.outage import ENDPOINT
 from penstock.meter import devices
 from penstock.run.file import Run
@@ -46,6 +46,13 @@ def _hosts(run: Run, ranks: int) -> str:
     return ""
 
 
+def too_short(fault: Fault, scale: Scale) -> str:
+    """Why a scratch run of this length is no use for the fault."""
+    if "two_checkpoints" not in fault.needs or scale.two_checkpoints:
+        return ""
+    return f"needs two checkpoints: at least {scale.steps_for_two_checkpoints()} steps"
+
+
 CHECKS: dict[str, Callable[[Run, int], str]] = {
     "loading": _loading,
     "root": _root,
@@ -56,6 +63,7 @@ CHECKS: dict[str, Callable[[Run, int], str]] = {
 }
 
 
-def missing(fault: Fault, run: Run, ranks: int) -> str:
+def missing(fault: Fault, run: Run, ranks: int, scale: Scale) -> str:
     """The first thing that is not there; empty when all is."""
-    return next((why for need in fault.needs if (why := CHECKS[need](run, ranks))), "")
+    asked = [CHECKS[need] for need in fault.needs if need in CHECKS]
+    return too_short(fault, scale) or next((why for ask in asked if (why := ask(run, ranks))), "")

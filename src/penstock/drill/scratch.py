@@ -24,6 +24,7 @@ def write(run: Run, folder: Path, name: str, scale: Scale, ranks: int) -> Path:
     train["batch_tokens"] = min(run.batch_samples, ranks + 1) * run.sequence
     if run.train.misfit(scale.steps):
         train |= {"warmup": "5%", "decay": "20%"}
+    table["evaluate"].pop("patience", None)  # a drill is held against a run of the same length
     table["evaluate"] |= {"every": _steps(scale.evaluate), "tokens": EVALUATED * run.sequence}
     table["guard"] |= {
         "checkpoint": _steps(scale.durable),

@@ -66,7 +66,7 @@ class Session:
     def drill(self, fault: Fault) -> Verdict:
         """One fault in a run of its own."""
         assert self.calm is not None, "open first"
-        if why := missing(fault, self.run, self.ranks):
+        if why := missing(fault, self.run, self.ranks, self.scale):
             return self._record(Verdict(fault.name, fault.what, True, skipped=why))
         if self.run.guard.mode == "live":
             fault = fault.live()

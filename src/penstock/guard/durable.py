@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from penstock.guard.behind import Behind
-from penstock.guard.places import Place
+from penstock.guard.places import NONE_KEPT, Kept, Place
 from penstock.guard.published import Files, entry_of, manifest_of
 
 T = TypeVar("T")
@@ -31,6 +31,7 @@ class Durable:
     keep: int
     world: Behind
     beside: Callable[[str, int], None]  # tells a drill where the writer is
+    best: Kept = NONE_KEPT  # checkpoints that stay whatever their age
     dropped: list[int] = field(default_factory=list)  # by rank 0, to make room
 
     def write(self, place: Place, source: Path) -> str:
@@ -46,12 +47,13 @@ class Durable:
                     raise
 
     def _drop(self, place: Place) -> bool:
-        """Whether there is more room now. The newest stays, whatever happens."""
+        """Whether there is more room now. The newest and the best stay, whatever happens."""
         steps = place.steps() if self._first and place.tier == "disk" else []
-        if len(steps) < 2:
+        old = [step for step in steps[1:] if step not in self.best.of(steps)]
+        if not old:
             return False
-        place.delete(steps[-1])
-        self.dropped.append(steps[-1])
+        place.delete(old[-1])
+        self.dropped.append(old[-1])
         return True
 
     def _try(self, place: Place, source: Path) -> str:
@@ -67,7 +69,7 @@ class Durable:
             raise
         if self._first:
             with contextlib.suppress(OSError):  # what cannot be deleted now is next time
-                place.retain(self.keep)
+                place.retain(self.keep, self.best)
         return where
 
     @property

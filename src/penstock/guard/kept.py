@@ -14,7 +14,14 @@ from penstock.errors import PenstockError
 from penstock.guard.index import NAME as INDEX
 from penstock.guard.index import Index
 from penstock.guard.places import Disk, Remote, place_of
-from penstock.guard.published import FORMAT, MANIFEST, SCALARS, Checkpoint, every
+from penstock.guard.published import (
+    FORMAT,
+    MANIFEST,
+    SCALARS,
+    Checkpoint,
+    every,
+    validation_loss,
+)
 from penstock.guard.shelves import Here, Progress, Shelf, There
 from penstock.guard.slots import sealed
 from penstock.run.folder import RunFolder
@@ -35,6 +42,8 @@ class Kept:
     layout: dict[str, Any] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     aside: bool = False  # found damaged before, and out of the way
+    validation_loss: float | None = None  # None: this step was not evaluated
+    best: bool = False  # has the lowest validation loss of all that are kept
 
     @property
     def name(self) -> str:
@@ -46,7 +55,9 @@ class Kept:
             return "damaged, put aside"
         if self.problems:
             return "damaged"
-        return "whole" if self.format == FORMAT else f"format {self.format}"
+        if self.format != FORMAT:
+            return f"format {self.format}"
+        return "whole, best" if self.best else "whole"
 
     def to_json(self) -> dict[str, Any]:
         told = {n: v for n, v in vars(self).items() if n not in ("shelf", "problems")}
@@ -70,8 +81,18 @@ def look(folder: RunFolder, elsewhere: bool = True) -> tuple[list[Kept], list[st
             found += _elsewhere(durable, folder)
         except OSError as error:
             unreachable.append(str(error))
-    seen = [_described(one) for one in found]
+    seen = _with_best([_described(one) for one in found])
     return sorted(seen, key=lambda one: (-one.step, TIERS.index(one.tier))), unreachable
+
+
+def _with_best(found: list[Kept]) -> list[Kept]:
+    """Mark the step with the lowest validation loss, in every tier that has it."""
+    good = [one for one in found if one.tier != "memory" and not one.problems and not one.aside]
+    known = [(one.validation_loss, one.step) for one in good if one.validation_loss is not None]
+    if not known:
+        return found
+    _, step = min(known)
+    return [replace(one, best=one in good and one.step == step) for one in found]
 
 
 def choose(found: list[Kept], step: int | None = None, tier: str | None = None) -> list[Kept]:
@@ -148,7 +169,9 @@ def _described(one: Kept) -> Kept:
         problems = [_size(one, name, entry["bytes"]) for name, entry in sorted(files.items())]
         one = replace(one, problems=tuple(problem for problem in problems if problem))
         reading = SCALARS
-        return replace(one, layout=one.shelf.scalars()["layout"])
+        scalars = one.shelf.scalars()
+        loss = validation_loss(one.step, scalars)
+        return replace(one, layout=scalars["layout"], validation_loss=loss)
     except UNREADABLE as error:
         problem = f"{reading}: {type(error).__name__}: {error}"
         return replace(one, problems=one.problems or (problem,))

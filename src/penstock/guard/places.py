@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +20,20 @@ from penstock.guard.published import MANIFEST, Checkpoint, folder_name, publishe
 
 COPY_BYTES = 64 << 20
 _PUBLISHED = re.compile(rf"(step-\d+)/{re.escape(MANIFEST)}")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Checkpoints that rotation leaves alone: the first `count` of `steps` that are there."""
+
+    count: int = 0
+    steps: tuple[int, ...] = ()  # best first
+
+    def of(self, there: Sequence[int]) -> tuple[int, ...]:
+        return tuple(step for step in self.steps if step in there)[: self.count]
+
+
+NONE_KEPT = Kept()
 
 
 class Place(Protocol):
@@ -50,8 +64,8 @@ class Place(Protocol):
         """It is damaged: nobody will take it for a checkpoint any more."""
 
     def delete(self, step: int) -> None: ...
-    def retain(self, keep: int) -> None:
-        """Deletes all but the newest."""
+    def retain(self, keep: int, best: Kept = NONE_KEPT) -> None:
+        """Delete all but the newest `keep`, and the best of those that are there."""
 
     def create(self, name: str, content: bytes) -> bool:
         """A small file, unless it is there: whether it was created."""
@@ -118,10 +132,12 @@ class Disk:
         (self.root / folder_name(step)).rename(self.root / f".deleting-{step:08d}")
         self._remove("deleting")
 
-    def retain(self, keep: int) -> None:
+    def retain(self, keep: int, best: Kept = NONE_KEPT) -> None:
         self._remove("deleting")  # left by a deletion that was killed
-        for step in self.steps()[keep:]:
-            self.delete(step)
+        steps = self.steps()
+        for step in steps[keep:]:
+            if step not in best.of(steps):
+                self.delete(step)
 
     def create(self, name: str, content: bytes) -> bool:
         """Whole or not there: linked under its name when it is on the disk."""
@@ -203,9 +219,10 @@ class Remote:
     def delete(self, step: int) -> None:
         self._delete(folder_name(step), self._names())
 
-    def retain(self, keep: int) -> None:
+    def retain(self, keep: int, best: Kept = NONE_KEPT) -> None:
         """Also uploads that never ended, of older steps."""
-        kept, names = self.steps()[:keep], self._names()
+        steps, names = self.steps(), self._names()
+        kept = {*steps[:keep], *best.of(steps)}
         folders = {name.partition("/")[0] for name in names if name.startswith("step-")}
         for folder in sorted(folders):
             step = step_of(Path(folder))

@@ -48,6 +48,11 @@ class Checkpoint:
         return json.loads((self.path / SCALARS).read_text())
 
     @property
+    def validation_loss(self) -> float | None:
+        """Validation loss of this step; None if it was not evaluated."""
+        return validation_loss(self.step, self.scalars)
+
+    @property
     def size_bytes(self) -> int:
         return sum(entry["bytes"] for entry in self.manifest().values())
 
@@ -94,6 +99,25 @@ class Checkpoint:
             )
         except OSError as error:  # a disk that cannot read it
             return f"{name}: {error}"
+
+
+def validation_loss(step: int, scalars: dict[str, Any]) -> float | None:
+    """The validation loss in the scalars of a checkpoint, if it is of the checkpoint's step."""
+    best = scalars.get("best", {})
+    return best.get("last_loss") if best.get("last_step") == step else None
+
+
+def best_first(found: list[Checkpoint]) -> list[Checkpoint]:
+    """Those that were evaluated, lowest validation loss first; unreadable ones are left out."""
+    losses: list[tuple[float, int, Checkpoint]] = []
+    for one in found:
+        try:
+            loss = one.validation_loss
+        except (OSError, ValueError, AttributeError):  # damaged
+            continue
+        if loss is not None:
+            losses.append((loss, one.step, one))
+    return [one for _, _, one in sorted(losses, key=lambda pair: pair[:2])]
 
 
 def every(folder: Path) -> list[Checkpoint]:

@@ -30,7 +30,7 @@ from penstock.guard.checkpoint import extras
 from penstock.guard.chunks import Drawing, Ranks, draw, local
 from penstock.guard.durable import Durable
 from penstock.guard.fast_tier import Slot, make_slots, remove
-from penstock.guard.places import Disk, Place
+from penstock.guard.places import NONE_KEPT, Disk, Kept, Place
 from penstock.guard.published import Files, folder_name, hash_file
 from penstock.guard.slots import SLOTS, InMemory, Seal, index_entry
 from penstock.guard.staging import Copying, Way
@@ -69,6 +69,7 @@ class _Save:
     copying: Copying
     scalars: dict[str, Any]
     problem: str  # why it could not be copied
+    best: Kept
 
 
 @dataclass
@@ -178,8 +179,12 @@ class Saver:
         local_state: dict[str, Tensor],
         scalars: dict[str, Any],
         durable: bool,
+        best: Kept = NONE_KEPT,
     ) -> None:
-        """Copy the state of `step` now; seal it, and publish it if `durable`, later."""
+        """Copy the state of `step` now; seal it, and publish it if `durable`, later.
+
+        `best` are the checkpoints that rotation leaves alone.
+        """
         start = now()
         self.prepared()
         if not self._slots:
@@ -202,7 +207,7 @@ class Saver:
         except OSError as error:  # no room for replica-local state, which may grow
             problem = f"{type(error).__name__}: {error}"
         self._copying = Copying(ways, self._stream)
-        save = _Save(step, slot, self._copying, scalars, problem)
+        save = _Save(step, slot, self._copying, scalars, problem, best)
         slot.hold(2 if durable else 1)
         self._turn = (self._turn + 1) % len(self._slots)
         self._sealing = self._sealer.submit(self._seal, save)
@@ -298,7 +303,7 @@ class Saver:
         source, bad = save.slot.folder, ""
         shared = extras(self._drawing, save.scalars)
         durable = Durable(
-            save.step, own, problem, shared, self.keep, self._behind, self.pulse.beside
+            save.step, own, problem, shared, self.keep, self._behind, self.pulse.beside, save.best
         )
         for place in self.places:
             try:

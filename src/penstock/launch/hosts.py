@@ -38,6 +38,7 @@ from penstock.meter.clock import now
 from penstock.meter.devices import Devices
 from penstock.meter.sampler import metered
 from penstock.policy.lease import FENCED_S
+from penstock.policy.restart import WELL
 from penstock.run.file import Run
 from penstock.run.fingerprint import fingerprint
 from penstock.run.folder import RunFolder
@@ -257,7 +258,7 @@ def start(run: Run, machine: Devices, listener: Listener, began: float) -> None:
         journal.event("left", node=host.node)
         journal.close()
         listener.told(end.error or "this host has left the run")
-    elif end.result not in ("done", "stopped"):
+    elif end.result not in WELL:
         error = RunFailed if end.exit_code != PenstockError.exit_code else PenstockError
         raise error(end.error)
 

@@ -38,7 +38,7 @@ FULL_BYTES = 1 << 20  # less free than this is a full disk
 
 @dataclass(frozen=True)
 class Outcome:
-    result: str  # "done", "stopped" or "failed"
+    result: str  # "done", "stopped", "stopped early" or "failed"
     error: str = ""
     exit_code: int = 0
 
@@ -99,7 +99,8 @@ class Local:
         self._show(self._shown)  # what came in the last moment
         if action == "give_up":
             return self._why_given_up(ending, ended)
-        return Outcome("stopped" if "stopped" in ended.results else "done", fault.words)
+        result = next((r for r in ("stopped", restart.EARLY) if r in ended.results), "done")
+        return Outcome(result, fault.words)
 
     @property
     def device(self) -> str:

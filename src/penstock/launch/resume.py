@@ -13,6 +13,7 @@ from penstock.ledger.readers import read_events
 from penstock.ledger.records import SUPERVISOR
 from penstock.model.adapter_names import adapters
 from penstock.model.open_names import is_buffer, tensors
+from penstock.policy.restart import EARLY
 from penstock.run.diff import Change, describe, diff, keep_choices
 from penstock.run.file import Run, read_name
 from penstock.run.folder import RunFolder
@@ -27,6 +28,7 @@ class How:
     run: Run
     step: int = 0  # of the newest checkpoint; 0 starts from the beginning
     finished: bool = False
+    early: bool = False  # it finished before its last step: the validation loss got no better
     exists: bool = False
     changes: tuple[Change, ...] = ()  # safe ones, that go through
 
@@ -48,9 +50,12 @@ def how_to_go_on(folder: RunFolder, run: Run) -> How:
     saved = checkpoint.every(folder.checkpoints)
     step = saved[0].step if saved else 0
     lengthened = any(c.field in ("train.tokens", "train.steps", "train.epochs") for c in changes)
-    finished = last_result(folder) == "done" and not lengthened
+    result = last_result(folder)
+    more_patience = any(c.field in ("evaluate.patience", "evaluate.min_delta") for c in changes)
+    early = result == EARLY and not more_patience
+    finished = (result == "done" and not lengthened) or early
     # What the file leaves open stays as it was chosen first: a longer run keeps its batch.
-    return How(keep_choices(old, run), step, finished, True, tuple(changes))
+    return How(keep_choices(old, run), step, finished, early, True, tuple(changes))
 
 
 def refuse_other_weights(folder: RunFolder, run: Run, vocab: int) -> None:
@@ -84,7 +89,8 @@ def _weights(run: Run, vocab: int) -> Mapping[str, tuple[int, ...]]:
 
 
 def last_result(folder: RunFolder) -> str | None:
-    """How the last invocation ended: "done", "stopped", "failed"; None if it was cut off."""
+    """How the last invocation ended: "done", "stopped", "stopped early", "failed"; None if it was
+    cut off."""
     events = read_events(folder.journal / SUPERVISOR)
     for event in reversed(events):
         if event.kind == "ended":

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from penstock.errors import PenstockError, RunFailed
 from penstock.files import write_atomic
-from penstock.launch import addresses, foresee, hosts, open_model
+from penstock.launch import addresses, foresee, hosts, open_model, own_code
 from penstock.launch.foresee import Limit
 from penstock.launch.listener import Listener
 from penstock.launch.local import Local, Outcome
@@ -24,6 +24,7 @@ from penstock.meter import devices
 from penstock.meter.clock import now
 from penstock.meter.sampler import metered
 from penstock.plan.layout import Layout
+from penstock.policy.restart import WELL
 from penstock.run.file import Run
 from penstock.run.folder import RunFolder
 from penstock.run.notyet import refuse
@@ -88,9 +89,11 @@ def _launch(
     run: Run, folder: RunFolder, machine: devices.Devices, listener: Listener, began: float
 ) -> None:
     before = folder.read_plan()
+    loss = own_code.kept(run, before)
     prepared = prepare(run, before, machine, listener)
     run = prepared.run
     layout, plan = prepared.planned(before)
+    plan |= loss
     refuse_other_weights(folder, run, plan["vocab"])
     limit = foresee.limit(run, folder, layout.ranks, began)
     folder.make()
@@ -141,6 +144,6 @@ def _supervise(
         journal.event("ended", result=outcome.result, error=outcome.error)
         journal.close()
         folder.granted("stop")
-        if outcome.result in ("done", "stopped") and not outcome.error:
+        if outcome.result in WELL and not outcome.error:
             folder.drop_scratch()  # what it holds is on disk too
     return outcome

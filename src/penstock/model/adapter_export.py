@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from penstock.catalog.shapes import ModelShape
@@ -16,6 +15,7 @@ from penstock.files import sync, write_synced
 from penstock.model.adapter_names import adapters, peft_config, peft_name
 from penstock.model.nf4 import dequantize, quantize
 from penstock.model.open_weights import OpenWeights
+from penstock.model.open_write import DTYPES, save_tensors
 from penstock.run.adapter import FFN, AdapterSection
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -30,6 +30,7 @@ def write_adapter(
     named: Mapping[str, Tensor],
     base: str,
     beside: Mapping[str, bytes],
+    dtype: str = "fp32",
 ) -> int:
     """Write the adapter whose matrices are `named` by our names; the bytes of its weights.
 
@@ -48,7 +49,7 @@ def write_adapter(
     if missing:
         raise PenstockError(f"the adapter lacks {', '.join(sorted(missing)[:6])}")
     theirs = {
-        peft_name(name, shape, family): named[name].detach().float().cpu().contiguous()
+        peft_name(name, shape, family): named[name].detach().to("cpu", DTYPES[dtype]).contiguous()
         for name in adapters(shape, section)
     }
     config = json.dumps(peft_config(shape, family, section, base), indent=2) + "\n"
@@ -56,8 +57,7 @@ def write_adapter(
     try:
         shutil.rmtree(aside, ignore_errors=True)  # left by an export that was killed
         aside.mkdir(parents=True)
-        save_file(theirs, aside / WEIGHTS, metadata={"format": "pt"})
-        sync(aside / WEIGHTS)
+        save_tensors(theirs, aside / WEIGHTS)
         for name, content in {**beside, CONFIG: config.encode()}.items():
             write_synced(aside / name, content)
         sync(aside)

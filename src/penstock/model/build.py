@@ -5,8 +5,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -14,9 +13,10 @@ from torch import Tensor, nn
 
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
-from penstock.found import located
 from penstock.model.decoder import Decoder, init_std
+from penstock.model.own_loss import TokenLoss
 from penstock.model.put import generator_of, put
+from penstock.run.code import Code
 
 NO_TARGET = -100  # what torch's losses leave out of sums and means unless told otherwise
 
@@ -49,44 +49,51 @@ def fill(model: Decoder, device: torch.device, seed: int) -> None:
 
 def user_module(spec: str, seed: int) -> nn.Module:
     """Call the user's `file.py:function` and check that a module comes back."""
-    path_text, _, function = located(spec).rpartition(":")
-    path = Path(path_text).resolve()
-    if not function or not path.is_file():
-        raise PenstockError(
-            f'model.module = "{spec}": no such file and function; write "path/to/file.py:build", '
-            f"looked for {path}"
-        )
-    name = f"user_module_{path.stem}"  # not its bare stem, which may be the name of a library
-    module_spec = importlib.util.spec_from_file_location(name, path)
-    assert module_spec is not None
-    assert module_spec.loader is not None
-    code = importlib.util.module_from_spec(module_spec)
-    sys.modules[name] = code  # dataclasses and pickle look a class's module up there
-    sys.path.insert(0, str(path.parent))  # the user's file may import its neighbours
-    loader = module_spec.loader
-    _own_code(spec, lambda: loader.exec_module(code))
-    build = getattr(code, function, None)
-    if not callable(build):
-        names = ", ".join(n for n, v in vars(code).items() if callable(v) and n[0] != "_")
-        raise PenstockError(
-            f'model.module = "{spec}": {path.name} has no function {function!r}; it has: {names}'
-        )
+    code = Code("model.module", spec)
+    build = user_function(code)
     torch.manual_seed(seed)
-    model = _own_code(spec, build)
+    model = _own_code(code, build)
     if not isinstance(model, nn.Module):
         raise PenstockError(
-            f'model.module = "{spec}": {function}() gave a {type(model).__name__}, not an nn.Module'
+            f"{code.words}: {code.function}() gave a {type(model).__name__}, not an nn.Module"
         )
     return model
 
 
-def _own_code(spec: str, call: Callable[[], Any]) -> Any:
+def user_function(code: Code) -> Callable[..., Any]:
+    """Import the user's file and return the function that the run file names."""
+    path, name = code.path, f"user_module_{code.path.stem}"
+    if not path.is_file():
+        example = code.function if code.function.isidentifier() else "build"
+        raise PenstockError(
+            f'{code.words}: no such file and function; write "path/to/file.py:{example}", '
+            f"looked for {path}"
+        )
+    # Not under its bare stem, which may be the name of a library.
+    module_spec = importlib.util.spec_from_file_location(name, path)
+    assert module_spec is not None
+    assert module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[name] = module  # dataclasses and pickle look a class's module up there
+    sys.path.insert(0, str(path.parent))  # the user's file may import its neighbours
+    loader = module_spec.loader
+    _own_code(code, lambda: loader.exec_module(module))
+    found = getattr(module, code.function, None)
+    if not callable(found):
+        names = ", ".join(n for n, v in vars(module).items() if callable(v) and n[0] != "_")
+        raise PenstockError(
+            f"{code.words}: {path.name} has no function {code.function!r}; it has: {names}"
+        )
+    return cast(Callable[..., Any], found)
+
+
+def _own_code(code: Code, call: Callable[[], Any]) -> Any:
     """Run the user's code; what it raises is told as theirs, and not tried again."""
     try:
         return call()
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
-        raise PenstockError(f'model.module = "{spec}": it raised {what}') from error
+        raise PenstockError(f"{code.words}: it raised {what}") from error
 
 
 def takes_targets(model: nn.Module) -> bool:
@@ -98,16 +105,22 @@ def takes_targets(model: nn.Module) -> bool:
     return second.default is second.empty or second.name in ("targets", "labels")
 
 
-def summed_loss(model: nn.Module) -> Callable[..., Tensor]:
+def summed_loss(model: nn.Module, own: TokenLoss | None = None) -> Callable[..., Tensor]:
     """(inputs_bs, targets_bs, counted_bs = None) -> the sum of losses over the targets that count.
 
     The module is called with (tokens) and gives logits, or with (tokens, targets) and gives its
-    own mean loss; a tuple may hold other things beside the loss.
+    own mean loss; a tuple may hold other things beside the loss. `own` is the loss of `train.loss`.
     """
     wants = takes_targets(model)
+    if wants and own:
+        raise PenstockError(
+            "train.loss: model.module takes (tokens, targets) and gives a loss of its own; remove "
+            "train.loss, or let forward take the tokens alone and give logits"
+        )
 
     def of(inputs_bs: Tensor, targets_bs: Tensor, counted_bs: Tensor | None = None) -> Tensor:
         count: Tensor | int = targets_bs.numel()
+        whole_bs = targets_bs
         if counted_bs is not None:
             count = counted_bs.sum()
             if wants:  # a mean over nothing is not a number: where nothing counts, any loss × 0 is
@@ -115,6 +128,9 @@ def summed_loss(model: nn.Module) -> Callable[..., Tensor]:
             targets_bs = targets_bs.masked_fill(~counted_bs, NO_TARGET)
         with _mixed_formats_told():
             given = tensors_in(model(inputs_bs, targets_bs) if wants else model(inputs_bs))
+        if own:
+            losses_n = own(logits_in(given, inputs_bs).flatten(0, 1), whole_bs.flatten())
+            return (losses_n if counted_bs is None else losses_n * counted_bs.flatten()).sum()
         for loss in given:
             if loss.dim() == 0:
                 return loss * count

@@ -90,6 +90,15 @@ def _weights(
     return shards.finish()
 
 
+def save_tensors(held: dict[str, Tensor], path: Path) -> None:
+    """Write a safetensors file with the rights of any other new file, on disk when it returns."""
+    path.touch()
+    rights = path.stat().st_mode  # safetensors would let only the owner read it
+    save_file(held, path, metadata={"format": "pt"})
+    path.chmod(rights)
+    sync(path)
+
+
 class _Shards:
     """Files of tensors that are closed when they are full."""
 
@@ -125,12 +134,7 @@ class _Shards:
         return self._total["total_size"]
 
     def _close(self) -> None:
-        path = self._folder / str(len(self._files))
-        path.touch()
-        rights = path.stat().st_mode  # safetensors would let only the owner read it
-        save_file(self._held, path, metadata={"format": "pt"})
-        path.chmod(rights)
-        sync(path)
+        save_tensors(self._held, self._folder / str(len(self._files)))
         self._files.append(list(self._held))
         self._held, self._held_bytes = {}, 0
 

@@ -154,13 +154,14 @@ def problems(run: Run, shape: ModelShape | None, lay: Layout, device: str = "") 
             f"layout.tensor = {lay.tensor}: parts of matrices are not multiplied in 8 bits "
             '(train.precision = "fp8"); write 1 and use layout.shard or layout.pipeline'
         )
-    return [*found, *_precision(run, device)]
+    return [*found, *_own_loss(run, lay), *_precision(run, device)]
 
 
 def whole_matrices(run: Run) -> bool:
     """Whether tensor parallel is refused below whatever the model is."""
     section = run.model.adapter
-    return run.train.precision == "fp8" or (section is not None and section.kind == "qlora")
+    qlora = section is not None and section.kind == "qlora"
+    return run.train.precision == "fp8" or run.train.loss is not None or qlora
 
 
 def _adapter(run: Run, section: adapter.AdapterSection, lay: Layout) -> Iterator[str]:
@@ -206,6 +207,14 @@ def _own_module(run: Run, lay: Layout) -> Iterator[str]:
         yield (
             f'train.compile = "on": model.module is your own code, and {why} cut into layers; '
             'write "auto" and call torch.compile inside your module'
+        )
+
+
+def _own_loss(run: Run, lay: Layout) -> Iterator[str]:
+    if run.train.loss and lay.tensor > 1:
+        yield (
+            f"layout.tensor = {lay.tensor}: train.loss is your own code, which needs the logits of "
+            "all words, and tensor-parallel ranks have some each; write 1 and use layout.shard"
         )
 
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+EARLY = "stopped early"  # the validation loss no longer improved
+WELL = ("done", "stopped", EARLY)  # results of a rank, or of a run, that has not failed
 Action = Literal["finish", "restart", "replan", "give_up"]
 
 
@@ -19,7 +21,7 @@ class State:
 class Ended:
     """How an attempt ended, by the ranks' own records."""
 
-    # Per rank: "done", "stopped", "failed", "refused", "oom" or no record.
+    # Per rank: "done", "stopped", "stopped early", "failed", "refused", "oom" or no record.
     results: tuple[str | None, ...]
     step: int  # furthest step it reached
 
@@ -37,7 +39,7 @@ def decide(state: State, event: Ended) -> tuple[State, Action]:
         0 if progressed else state.fruitless + 1,
         max(state.best_step, event.step),
     )
-    if all(r in ("done", "stopped") for r in event.results):
+    if all(r in WELL for r in event.results):
         return after, "finish"
     if "refused" in event.results:
         return after, "give_up"

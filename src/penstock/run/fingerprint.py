@@ -11,6 +11,8 @@ from typing import Any
 
 from blake3 import blake3
 
+from penstock.errors import PenstockError
+from penstock.run.code import loss_code
 from penstock.run.file import Run
 
 # Fields that came later, with what was always so: left out while they say no more than that, so
@@ -28,6 +30,7 @@ _TRAIN_CAME_LATER = {
     "weights": "fp32",
     "states": "fp32",
     "balance_rate": None,
+    "loss": None,
 }
 
 
@@ -46,9 +49,14 @@ def fingerprint(run: Run) -> str:
 def _numbers(run: Run) -> dict[str, Any]:
     shape = run.model.base()
     model = run.model.model_dump(include={"from_", "module", "adapter"}, by_alias=True)
-    chosen = {"batch_tokens": run.batch_tokens, "learning_rate": run.learning_rate}
+    chosen: dict[str, Any] = {"batch_tokens": run.batch_tokens, "learning_rate": run.learning_rate}
     if shape and shape.moe:
         chosen["balance_rate"] = run.balance_rate
+    if code := loss_code(run.train.loss):  # its source decides, not where it lies
+        try:
+            chosen["loss"] = f"{code.function} {code.hash()}"
+        except PenstockError:  # not here: the run can be shown, and not trained
+            chosen["loss"] = code.spec
     parts = _without(_SHAPE_CAME_LATER, asdict(shape)) if shape else None
     return {
         "model": model | {"shape": parts},

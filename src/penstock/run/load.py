@@ -1,8 +1,8 @@
-"""Reads a file of TOML, with overrides from the command line, and tells every mistake at once."""
+"""Reads a file of TOML or a table, with overrides, and tells every mistake at once."""
 
 import re
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from penstock.errors import PenstockError
 from penstock.run.fields import RUN, S, Schema
 from penstock.run.file import Run
 from penstock.run.locate import Lines
-from penstock.run.override import Override, apply, read
+from penstock.run.override import Given, Override, apply, plain, read
 from penstock.run.paths import find_paths
 from penstock.run.words import Mistake, mistakes
 from penstock.secret import visible_line
@@ -22,21 +22,23 @@ _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _UNQUOTED = re.compile(r"""\s*([\w.-]+)\s*=\s*([^\s"'\[{#][^"'#]*?)\s*(?:#.*)?""")
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> Run:
-    """The run that the file describes. `overrides` are "train.tokens=2B"; they beat the file."""
+Prepare = Callable[[dict[str, Any], Path], None]
+
+
+def load(path: str | Path, overrides: Sequence[Given] = ()) -> Run:
+    """Read a run file. `overrides` are "train.tokens=2B" or tables; they beat the file."""
     return load_as(RUN, Path(path), overrides, find_paths)
 
 
-def load_as(
-    schema: Schema[S],
-    path: Path,
-    overrides: Sequence[str] = (),
-    prepare: Callable[[dict[str, Any], Path], None] | None = None,
-) -> S:
-    """The file as `schema` has it; a file that gives no name has its own.
+def load_table(table: Mapping[str, Any], overrides: Sequence[Given] = ()) -> Run:
+    """Make a run from a table with the names of a run file, nested or dotted; no file is read."""
+    return check_table(RUN, {}, [plain(table), *overrides], Path("run"))
 
-    `prepare` may change the table, overrides included, before it is checked.
-    """
+
+def load_as(
+    schema: Schema[S], path: Path, overrides: Sequence[Given] = (), prepare: Prepare | None = None
+) -> S:
+    """The file as `schema` has it; a file that gives no name has its own."""
     text = _read_text(path, schema)
     table = _parse(text, path, schema)
     if not table and not overrides:
@@ -48,12 +50,16 @@ def load_as(
 def check_table(
     schema: Schema[S],
     table: dict[str, Any],
-    overrides: Sequence[str],
+    overrides: Sequence[Given],
     path: Path,
     text: str = "",
-    prepare: Callable[[dict[str, Any], Path], None] | None = None,
+    prepare: Prepare | None = None,
 ) -> S:
-    """The table with its overrides, checked; `path` and `text` are the file that it stands in."""
+    """Apply the overrides and check the result.
+
+    `path` and `text` are the file that the table stands in, for messages and line numbers.
+    `prepare` may change the table, overrides included, before it is checked.
+    """
     changes, problems = read(overrides, schema)
     problems += apply(changes, table, schema)
     if prepare:
@@ -61,7 +67,9 @@ def check_table(
     try:
         loaded = schema.root.model_validate(table)
     except ValidationError as error:
-        problems = _placed(mistakes(error, table, schema), path, Lines(text), changes) + problems
+        problems = (
+            _placed(mistakes(error, table, schema), str(path), Lines(text), changes) + problems
+        )
     if problems:
         raise PenstockError("\n".join(problems))
     return loaded
@@ -117,14 +125,15 @@ def syntax(message: str, text: str) -> str:
     return f":{line}:{column}: not TOML: {what[:1].lower()}{what[1:]} in `{shown[:80]}`; {fix}"
 
 
-def _placed(found: list[Mistake], path: Path, lines: Lines, changes: list[Override]) -> list[str]:
-    """Mistakes with their place, in the file's order; those of the command line come last."""
+def _placed(found: list[Mistake], path: str, lines: Lines, changes: list[Override]) -> list[str]:
+    """Mistakes with their place, in the file's order; those of overrides come last."""
     from_file: list[tuple[int, str]] = []
     from_command: list[str] = []
     for mistake in found:
         line = lines.of(mistake.path)
-        if any(_brings(change.path, mistake.path, line) for change in changes):
-            from_command.append(f"command line: {mistake.text}")
+        source = next((c.source for c in changes if _brings(c.path, mistake.path, line)), "")
+        if source:
+            from_command.append(f"{source}: {mistake.text}")
             continue
         from_file.append((line or 0, f"{path}{f':{line}' if line else ''}: {mistake.text}"))
     return [text for _, text in sorted(from_file, key=lambda item: item[0])] + from_command

@@ -1,6 +1,5 @@
 """`[model]`: a preset, a shape, an open model, or the user's own code."""
 
-import re
 from dataclasses import replace
 from typing import Literal, Self
 
@@ -12,6 +11,7 @@ from penstock.catalog.open_hub import NotFound
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError, nearest
 from penstock.run.adapter import AdapterSection
+from penstock.run.code import SPEC
 from penstock.run.section import Flag, Positive, Section, Some, SomeOrNone, Text, Width, Wrong
 
 SHAPE_FIELDS = [
@@ -34,7 +34,6 @@ SHAPE_FIELDS = [
     "router",
 ]
 SOURCES = {"preset": "preset", "from_": "from", "module": "module"}  # python name: name in the file
-_MODULE = re.compile(r"[^:]+\.py:[A-Za-z_]\w*")
 
 
 class ModelSection(Section):
@@ -152,7 +151,7 @@ class ModelSection(Section):
             )
         if not sources:
             self._whole_shape(given)
-        if self.module and not _MODULE.fullmatch(self.module):
+        if self.module and not SPEC.fullmatch(self.module):
             raise Wrong(("module", 'not a file and a function; write "my_model.py:build"'))
         if self.adapter and not self.from_:
             raise Wrong(

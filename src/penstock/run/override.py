@@ -1,38 +1,73 @@
-"""Overrides from the command line: "train.tokens=2B"."""
+"""Overrides of a run file: "train.tokens=2B" from the command line, tables from Python."""
 
+import copy
 import datetime
+import os
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.run.fields import Field, Path, Schema
 from penstock.secret import visible_override
 
+COMMAND_LINE = "command line"
+PYTHON = "override"  # where a table from Python is named in messages
+Given = str | Mapping[str, Any]  # "train.tokens=2B", or {"train": {"tokens": "2B"}}
+
 
 @dataclass(frozen=True)
 class Override:
+    """One field and its new value; None removes the field."""
+
     path: tuple[str, ...]
     value: Any
+    source: str = COMMAND_LINE
 
 
-def read(texts: Sequence[str], schema: Schema[Any]) -> tuple[list[Override], list[str]]:
+def read(given: Sequence[Given], schema: Schema[Any]) -> tuple[list[Override], list[str]]:
     """The overrides, and a line for each that is none."""
-    overrides, problems = [], []
-    for text in texts:
-        name, equals, raw = text.partition("=")
+    overrides: list[Override] = []
+    problems: list[str] = []
+    for one in given:
+        if isinstance(one, Mapping):
+            overrides += _flattened(one)
+            continue
+        name, equals, raw = one.partition("=") if isinstance(one, str) else ("", "", "")
         path = tuple(part.strip() for part in name.split("."))
-        if not equals or not all(path) or not raw.strip():
+        if not isinstance(one, str):
+            what = f'not an override; write "{schema.override}" or a dict'
+            problems.append(f"{PYTHON}: {one!r}: {what}")
+        elif not equals or not all(path) or not raw.strip():
             what = f"not an override; write FIELD=VALUE, such as {schema.override}"
-            problems.append(f"command line: {visible_override(text)!r}: {what}")
+            problems.append(f"{COMMAND_LINE}: {visible_override(one)!r}: {what}")
         else:
             overrides.append(Override(path, _value(schema.by_path.get(path), raw.strip())))
     return overrides, problems
 
 
+def _flattened(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[Override]:
+    """Yield an override for each value of a table, whose names may be nested, dotted or both."""
+    for name, value in table.items():
+        path = (*above, *str(name).split("."))
+        if isinstance(value, Mapping) and value:
+            yield from _flattened(value, path)
+        else:
+            yield Override(path, plain(value), PYTHON)
+
+
+def plain(value: Any) -> Any:
+    """Convert a value from Python to what a TOML file can hold, where that is obvious."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(inner) for name, inner in value.items() if inner is not None}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    return os.fspath(value) if isinstance(value, os.PathLike) else copy.copy(value)
+
+
 def apply(overrides: list[Override], table: dict[str, Any], schema: Schema[Any]) -> list[str]:
-    """Writes the overrides into a file's table; gives a line for each that has no place there."""
-    problems = []
+    """Write the overrides into a file's table; return a line for each that has no place there."""
+    problems: list[str] = []
     for override in overrides:
         inner = table
         for name in override.path[:-1]:
@@ -40,11 +75,14 @@ def apply(overrides: list[Override], table: dict[str, Any], schema: Schema[Any])
             if not isinstance(below, dict):
                 whole = ".".join(override.path)
                 problems.append(
-                    f"command line: {whole}: the file gives `{name}` as a value; fix it there"
+                    f"{override.source}: {whole}: the file gives `{name}` as a value; fix it there"
                 )
                 break
             inner = below
         else:
+            if override.value is None:
+                inner.pop(override.path[-1], None)
+                continue
             inner[override.path[-1]] = override.value
             others = [group for group in schema.one_of if override.path in group]
             _displace(inner, {path for group in others for path in group}, overrides)

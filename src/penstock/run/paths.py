@@ -19,7 +19,7 @@ PLAN = "plan.json"  # beside the run file of a run that has started
 KEY = "paths"  # of it: path as written → where it was found
 _DATA = ("data", "dataset")
 _FIELDS = (("model", "from"), ("model", "module"), _DATA, ("data", "chat_template"),
-           ("cluster", "use"))  # fmt: skip
+           ("train", "loss"), ("cluster", "use"))  # fmt: skip
 _BUILT_IN = ("stdlib", "default", "here")  # words that are no paths
 
 

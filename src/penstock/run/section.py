@@ -153,6 +153,13 @@ Steps = Annotated[int, PlainValidator(whole(1, "steps", '1000 or "1K"')), _count
 Width = Annotated[int, PlainValidator(whole(1, "elements", '4096 or "4Ki"')), _count_schema]
 Some = Annotated[int, PlainValidator(whole(1, "units", most=10**6)), _count_schema]
 SomeOrNone = Annotated[int, PlainValidator(whole(0, "units", most=10**6)), _count_schema]
+CountOrFlag = Annotated[
+    int,
+    PlainValidator(
+        lambda found: int(found) if isinstance(found, bool) else whole(0, "units", "1")(found)
+    ),
+    _schema("true, false or count", "boolean", "integer"),
+]
 SomeOrAll = Annotated[
     int | Literal["all"],
     PlainValidator(_or("all", whole(1, "accelerators", most=10**6))),

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
 
+from penstock.run.code import SPEC
 from penstock.run.quantity import Portion
 from penstock.run.section import (
     Flag,
@@ -18,6 +19,7 @@ from penstock.run.section import (
     Share,
     Some,
     Steps,
+    Text,
     Tokens,
     Wrong,
     number,
@@ -154,6 +156,11 @@ class TrainSection(Section):
     decay: PartOfRun = Field(
         Portion(share=0.2), description="Fall of the learning rate at the end, for wsd."
     )
+    loss: Text | None = Field(
+        None,
+        description='Your own loss, "my_loss.py:smooth": a function of (logits [n, vocab], targets '
+        "[n]) that returns one loss per token [n]; cross-entropy if not given.",
+    )
     precision: Literal["auto", "fp32", "bf16", "fp8", "fp64"] = Field(
         "auto",
         description="Number format of the matrix work; auto is bf16 on GPUs and CPUs that multiply "
@@ -187,6 +194,12 @@ class TrainSection(Section):
         given = [name for name in LENGTHS if getattr(self, name) is not None]
         if len(given) > 1:
             raise Wrong((given[1], f"`{given[0]}` is given too; keep one of {', '.join(given)}"))
+        return self
+
+    @model_validator(mode="after")
+    def _loss_is_a_function(self) -> Self:
+        if self.loss and not SPEC.fullmatch(self.loss):
+            raise Wrong(("loss", 'not a file and a function; write "my_loss.py:smooth"'))
         return self
 
     @model_validator(mode="after")

@@ -1,8 +1,14 @@
 """The parts of a rank that compute: a laid-out model, how it runs, and what updates it."""
 
 from dataclasses import dataclass
+from functools import partial
 
+from penstock.model.build import user_function
+from penstock.model.decoder import Decoder
+from penstock.model.loss import summed_cross_entropy
+from penstock.model.own_loss import TokenLoss, checked, rule_of
 from penstock.plan.layout import Layout
+from penstock.run.code import loss_code
 from penstock.run.file import Run
 from penstock.train.batch import Share
 from penstock.train.context import cut, joined
@@ -34,7 +40,7 @@ def build(run: Run, layout: Layout, vocab: int, world: World) -> Engine:
     update = optimizer(trained, made.masters, run.train)
     policy = LiveReplicas if run.guard.mode == "live" else Replicas
     replicas = policy(world, run.train.sync.compress)
-    runner = _runner(parts, run, layout, world)
+    runner = _runner(parts, run, layout, world, own_loss(run, parts))
     micros = Share.of(0, run.batch_samples, 0, world.data_ranks, layout.microbatch).micros
     # One backward pass in 16 bits is as exact as its matmuls; sums of several are not.
     gradients = Gradients(trained, wide=micros > 1 or not replicas.alone)
@@ -46,10 +52,22 @@ def build(run: Run, layout: Layout, vocab: int, world: World) -> Engine:
     return Engine(parts, runner, update, replicas, stepper)
 
 
-def _runner(parts: Parts, run: Run, layout: Layout, world: World) -> Runner:
+def own_loss(run: Run, parts: Parts) -> TokenLoss | None:
+    """Load the loss that the run file names and put it into every decoder of this rank."""
+    code = loss_code(run.train.loss)
+    if code is None:
+        return None
+    loss = checked(user_function(code), code)
+    for module in parts.modules:
+        if isinstance(module, Decoder):
+            module.loss = partial(summed_cross_entropy, rule=rule_of(loss))
+    return loss
+
+
+def _runner(parts: Parts, run: Run, layout: Layout, world: World, loss: TokenLoss | None) -> Runner:
     own, whole = (cut(world), joined(world)) if layout.context > 1 else (None, None)
     if layout.pipeline == 1:
-        return Plain(parts, layout.tensor, own, whole)
+        return Plain(parts, layout.tensor, own, whole, loss)
     from penstock.train.pipeline import Pipelined  # torch's schedules take a second to import
 
     dtype = COMPUTE[run.train.precision]

@@ -6,7 +6,7 @@ follows from the shape and the dataset's tokenizer.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from penstock.data.stream_open import open_again
 from penstock.errors import PenstockError, RunFailed
 from penstock.guard import checkpoint
 from penstock.guard.checkpoint import Checkpoint
+from penstock.guard.published import best_first
 from penstock.model.adapter_export import merged as merged_tensors
 from penstock.model.adapter_export import write_adapter
 from penstock.model.adapter_names import adapters
@@ -29,6 +30,7 @@ from penstock.model.open_write import DTYPES, generation_config, write_model
 from penstock.run.file import Run
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
+from penstock.train.export_folder import MARK, mark, refuse_foreign, replacing
 from penstock.train.export_tokenizer import own_files, with_template
 
 READ_BYTES = 1 << 30  # read from a checkpoint at a time
@@ -64,36 +66,47 @@ def export(
     folder: RunFolder,
     out: Path | None = None,
     step: int | None = None,
-    dtype: str = "bf16",
+    dtype: str | None = None,
     merged: bool = False,
+    best: bool = False,
+    force: bool = False,
 ) -> Exported:
-    """The newest good checkpoint of a run, or that of `step`.
+    """Write the newest good checkpoint of a run, that of `step`, or the `best` one.
 
-    Of an adapter, the adapter in PEFT's format; `merged`, the model with the adapter in it.
+    Of an adapter, write the adapter in PEFT's format; `merged`, the model with the adapter in it.
+    Weights are bf16 if no `dtype` is given, an adapter by itself fp32. `force` replaces an earlier
+    export.
     """
     run = load(folder.run_file)
     _refuse(run, folder, dtype, merged)
     where = out or folder.path / ("merged" if merged else "export")
-    if where.exists():
-        raise PenstockError(f"{where} is there already; name another with --out, or remove it")
+    if where.exists() and not force:
+        what_now = "replace it with --force, or name another with --out"
+        raise PenstockError(f"{where} is there already; {what_now}")
+    refuse_foreign(where)
     what = described(run, folder)
-    found, passed_over = _checkpoint(folder, step)
+    found, passed_over = chosen(folder, step, best)
     adapter = run.model.adapter
-    if adapter and run.model.from_:
-        named = dict(_read(found, adapters(what.shape, adapter)))
-        if not merged:
-            size = write_adapter(
-                where, what.shape, what.family, adapter, named, run.model.from_, what.beside
-            )
-            return Exported(
-                str(where), found.step, "adapter", what.family, "fp32", size, passed_over
-            )
-        base = OpenWeights(folder_of(run.model.from_))
-        size = export_weights(where, what, merged_tensors(base, adapter, named), dtype)
-    else:
-        _refuse_balance(found, what)
-        size = export_weights(where, what, _read(found, tensors(what.shape)), dtype)
-    return Exported(str(where), found.step, "model", what.family, dtype, size, passed_over)
+    alone = bool(adapter) and not merged
+    dtype = dtype or ("fp32" if alone else "bf16")
+    beside = what.beside | {MARK: mark(folder.name, found.step, dtype, what.beside)}
+    what = replace(what, beside=beside)
+    with replacing(where) as fresh:
+        if adapter and run.model.from_:
+            named = dict(_read(found, adapters(what.shape, adapter)))
+            base = run.model.from_
+            if alone:
+                size = write_adapter(
+                    fresh, what.shape, what.family, adapter, named, base, beside, dtype
+                )
+            else:
+                whole = merged_tensors(OpenWeights(folder_of(base)), adapter, named)
+                size = export_weights(fresh, what, whole, dtype)
+        else:
+            _refuse_balance(found, what)
+            size = export_weights(fresh, what, _read(found, tensors(what.shape)), dtype)
+    kind = "adapter" if alone else "model"
+    return Exported(str(where), found.step, kind, what.family, dtype, size, passed_over)
 
 
 def export_weights(
@@ -125,22 +138,35 @@ def described(run: Run, folder: RunFolder) -> Described:
 _NOT_KEPT = ("torch_dtype", "_name_or_path")  # of another file
 
 
-def _refuse(run: Run, folder: RunFolder, dtype: str, merged: bool) -> None:
+def _refuse(run: Run, folder: RunFolder, dtype: str | None, merged: bool) -> None:
     if run.model.module:
         raise PenstockError(
             f"run '{folder.name}' trains your own module ({run.model.module}), which no family of "
             "open models describes. Its weights are in the checkpoints of the run, under "
             f"{folder.checkpoints}"
         )
-    if dtype not in DTYPES:
+    if dtype is not None and dtype not in DTYPES:
         raise PenstockError(f"--dtype {dtype}: not a format of weights; write {', '.join(DTYPES)}")
     if merged and not run.model.adapter:
         raise PenstockError(f"--merged: run '{folder.name}' has no adapter; leave it out")
 
 
-def _checkpoint(folder: RunFolder, step: int | None) -> tuple[Checkpoint, tuple[str, ...]]:
-    """The newest whose hashes are right; that of `step` must be."""
+def chosen(
+    folder: RunFolder, step: int | None = None, best: bool = False
+) -> tuple[Checkpoint, tuple[str, ...]]:
+    """Find the newest checkpoint whose hashes are right, that of `step`, or the best of all.
+
+    Also returns what is wrong with those that were passed over.
+    """
     every = checkpoint.every(folder.checkpoints)
+    if best:
+        if step is not None:
+            raise PenstockError(f"--best and --step {step}: two checkpoints; give one of them")
+        if every and not (every := best_first(every)):
+            raise PenstockError(
+                f"--best: no checkpoint of run '{folder.name}' is of a step that was evaluated; "
+                "write keep_best = true in [evaluate] to keep the best one"
+            )
     if step is not None:
         there = ", ".join(str(one.step) for one in reversed(every)) or "none"
         every = [one for one in every if one.step == step]

@@ -21,6 +21,8 @@ from penstock.ledger.journal import Journal
 from penstock.meter.clock import StepClock, now
 from penstock.model.build import takes_targets
 from penstock.plan.layout import Layout
+from penstock.policy.best import words
+from penstock.policy.restart import EARLY
 from penstock.run.file import Run
 from penstock.run.folder import RunFolder
 from penstock.train.again import Again
@@ -154,13 +156,23 @@ class Job:
         else:
             at.step, at.whole = self.keeper.resume(), True
             at.due = self.first_due(at.step)
-        at.over = at.step == self.steps and at.due is None
+        at.over = (at.step == self.steps or self.keeper.stops_early) and at.due is None
         self.looked = at.looked
         return at
 
     def first_due(self, step: int) -> Vote | None:
-        """What is to be done before the first step of all: a look at where the loss begins."""
-        if step or not self.stream.held_out or self.run.evaluate.every == "never":
+        """What is to be done before the first step: a look at where the loss begins.
+
+        Later, an evaluation that a stop cut short: `patience` must count it.
+        """
+        every = self.run.evaluate.every
+        if not self.stream.held_out or every == "never":
+            return None
+        best = self.keeper.best
+        missed = best.last_step is not None and best.last_step < step
+        if step and not (
+            missed and self._tracks_best and (due(every, step, now()) or step == self.steps)
+        ):
             return None
         return Vote(nan, nan, dict.fromkeys(WISHES, False) | {"evaluate": True})
 
@@ -223,8 +235,8 @@ class Job:
         if self.looked < step:  # it was cut off by the loss of a peer
             self.look(StepClock(self.world.cuda))
         self.sentry.go_back()
-        if vote.wishes["evaluate"] and not self.evaluate(step):
-            vote = replace(vote, wishes=vote.wishes | {"stop": True})
+        if vote.wishes["evaluate"] and (more := self.judged(step)):
+            vote = replace(vote, wishes=vote.wishes | more)
             self.sentry.look(step, vote, False, StepClock(self.world.cuda))  # now it is saved
             self.sentry.go_back()
         self.tracer.asked = vote.wishes["trace"]
@@ -236,6 +248,13 @@ class Job:
         self.progress.due, self.progress.over = None, over
         if self.live and vote.wishes["join"] and not over:
             self.live.let_in()
+
+    @property
+    def result(self) -> str:
+        """How the run ended, as its rank says."""
+        if self.progress.step == self.steps:
+            return "done"
+        return EARLY if self.keeper.stops_early else "stopped"
 
     def go_back(self, again: Again) -> None:
         """To where `again` says, or where the replicas that are left agree to be."""
@@ -274,6 +293,25 @@ class Job:
             return wishes
         return wishes | {"evaluate": due(every, step, self.evaluated_s) or step == self.steps}
 
+    @property
+    def _tracks_best(self) -> bool:
+        section = self.run.evaluate
+        return bool(section.keep_best) or section.patience is not None
+
+    def judged(self, step: int) -> dict[str, bool]:
+        """Evaluate, and return what follows from it: a save of the best so far, or a stop."""
+        if not self.evaluate(step):
+            return {"stop": True}
+        keeper, section = self.keeper, self.run.evaluate
+        if step < self.steps and keeper.stops_early:
+            assert section.patience is not None
+            if self.world.lead:
+                why = words(keeper.best, section.patience)
+                self.journal.event("stopped_early", step=step, why=why)
+            return {"stop": True}
+        # The first evaluation comes before the first step: there is nothing to save yet.
+        return {"save": True} if step and section.keep_best and keeper.best.improved else {}
+
     def evaluate(self, step: int) -> bool:
         """The loss on held-out samples; false when it was cut short because the run is to stop."""
         start = now()
@@ -291,6 +329,7 @@ class Job:
             return False
         loss = self.world.sum_(total).item() / tokens if tokens else nan  # all of it is damaged
         self.evaluated_s = now()
+        self.keeper.evaluated(step, loss)
         self.journal.span("evaluate", start, now(), step=step, val_loss=loss, samples=count)
         return True
 

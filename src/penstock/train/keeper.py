@@ -10,11 +10,13 @@ from penstock.data.stream import Stream
 from penstock.errors import RunFailed
 from penstock.guard import checkpoint
 from penstock.guard.differences import differences
+from penstock.guard.places import Kept
 from penstock.guard.pulse import Pulse
 from penstock.guard.sentinels import Sentinels
 from penstock.ledger.journal import Journal
 from penstock.meter.clock import now
 from penstock.plan.layout import Layout
+from penstock.policy.best import BestState, judge, stops
 from penstock.run.file import Run
 from penstock.run.fingerprint import fingerprint
 from penstock.run.folder import RunFolder
@@ -39,12 +41,15 @@ class Keeper:
     sentinels: Sentinels
     resumed_step: int = 0
     consumed: int = 0  # position in the stream at `resumed_step`, samples
+    best: BestState = field(default_factory=BestState)  # of the evaluations so far
     tokens: int = 0  # trained on up to `resumed_step`, in this run and the one it was forked from
     _about: dict[str, Any] = field(default_factory=dict)  # of the run, the same in every save
 
     def __post_init__(self) -> None:
         folder, run, world, pulse = self.folder, self.run, self.world, self.pulse
-        self.saving = Saving(folder, run, world, self.journal, pulse, self._saved, self._scalars)
+        self.saving = Saving(
+            folder, run, world, self.journal, pulse, self._saved, self._scalars, self._best_kept
+        )
 
     def resume(self) -> int:
         """Load the newest good checkpoint; the step to go on from, 0 for a new run."""
@@ -75,6 +80,9 @@ class Keeper:
         self._resume_local(found, scalars["layout"])
         same = scalars["fingerprint"] == fingerprint(self.run)
         self.sentinels.restore(scalars.get("sentinels"), None if same else found.step)
+        # A fork has evaluations, and checkpoints, of its own.
+        own = "best" in scalars and scalars["run"]["name"] == self.run.name
+        self.best = BestState.from_json(scalars["best"]) if own else BestState()
         self.resumed_step = found.step
         self.saving.resumed(found.step, durable=found.tier != "memory")
         spent, path = now() - start, str(found.path)
@@ -133,6 +141,19 @@ class Keeper:
         """What any rank may ask, not rank 0 alone."""
         return self.saving.own_wishes()
 
+    def evaluated(self, step: int, loss: float) -> None:
+        """Take in an evaluation. Every rank comes to the same answers."""
+        section = self.run.evaluate
+        self.best = judge(self.best, step, loss, section.keep_best, section.min_delta)
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether the validation loss has not improved for as long as the run file allows."""
+        return stops(self.best, self.run.evaluate.patience)
+
+    def _best_kept(self) -> Kept:
+        return Kept(self.run.evaluate.keep_best, self.best.steps())
+
     def place(self) -> dict[str, Any]:
         """Where the run stands, for a replica that takes it over from this one."""
         return {
@@ -141,6 +162,7 @@ class Keeper:
             "resumed_step": self.resumed_step,
             "saved_step": self.saving.saved_step,
             "sentinels": self.sentinels.to_json(),
+            "best": self.best.to_json(),
         }
 
     def take_place(self, place: dict[str, Any]) -> None:
@@ -148,6 +170,7 @@ class Keeper:
         self.resumed_step = place["resumed_step"]
         self.saving.resumed(place["saved_step"])
         self.sentinels.restore(place["sentinels"])
+        self.best = BestState.from_json(place["best"])
 
     def prepare(self) -> None:
         """In the warm-up: begins what the first save need not do then."""
@@ -186,6 +209,7 @@ class Keeper:
             "tokens": self.tokens_at(step),
             "stream": self.stream.state(self.position(step)),
             "sentinels": self.sentinels.to_json(),
+            "best": self.best.to_json(),
         }
 
     def _saved(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:

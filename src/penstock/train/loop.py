@@ -9,7 +9,7 @@ from penstock.train.optimizer import learning_rate
 
 
 def fit(job: Job) -> str:
-    """Train from the newest good checkpoint to the end: "done", or "stopped" when asked to."""
+    """Train from the newest good checkpoint to the end: "done", or "stopped" before it."""
     at = job.begin()
     feed = job.feed(after_step=at.step)
     job.warm_up(after_step=at.step)
@@ -34,7 +34,7 @@ def fit(job: Job) -> str:
     job.keeper.settle()
     if at.step == job.steps:
         job.write_sample()
-    return "done" if at.step == job.steps else "stopped"
+    return job.result
 
 
 def _step(job: Job, feed: Feed[Loaded], clock: StepClock, step: int) -> None:

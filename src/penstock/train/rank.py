@@ -14,6 +14,7 @@ import signal  # noqa: E402
 import sys  # noqa: E402
 import traceback  # noqa: E402
 from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
 
 import torch  # noqa: E402
 
@@ -23,6 +24,9 @@ from penstock.guard.trap import Traps  # noqa: E402
 from penstock.ledger.journal import Journal  # noqa: E402
 from penstock.meter.orphan import die_with  # noqa: E402
 from penstock.plan.layout import Layout  # noqa: E402
+from penstock.policy.restart import WELL  # noqa: E402
+from penstock.run.code import loss_code  # noqa: E402
+from penstock.run.file import Run  # noqa: E402
 from penstock.run.folder import RunFolder  # noqa: E402
 from penstock.run.load import load  # noqa: E402
 from penstock.train.job import build  # noqa: E402
@@ -65,6 +69,7 @@ def work(folder: RunFolder, journal: Journal, pulse: Pulse) -> tuple[str, str]:
     run = load(folder.run_file)
     plan = folder.read_plan()
     layout = Layout(**plan["layout"])
+    refuse_other_loss(run, plan)
     if run.train.deterministic:
         torch.use_deterministic_algorithms(True)
         # By default each new tensor is filled first, against code that reads what nobody wrote.
@@ -85,6 +90,16 @@ def work(folder: RunFolder, journal: Journal, pulse: Pulse) -> tuple[str, str]:
     return result, weights
 
 
+def refuse_other_loss(run: Run, plan: dict[str, Any]) -> None:
+    """A file that is edited while its run goes on would change the run at the next restart."""
+    code = loss_code(run.train.loss)
+    if code and plan.get("loss_source", code.hash()) != code.hash():
+        raise PenstockError(
+            f"{code.words}: {code.path} has changed since the run was launched; put it back and "
+            "give the same command, or start a new run from the last checkpoint with `--fork NAME`"
+        )
+
+
 if __name__ == "__main__":
     die_with(int(os.environ["PENSTOCK_SUPERVISOR"]))
     # Stops are the supervisor's to handle; a scheduler signals the whole group.
@@ -96,4 +111,4 @@ if __name__ == "__main__":
     outcome = main(sys.argv[1], int(sys.argv[2]))
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0 if outcome in ("done", "stopped") else 1)  # past torch's own exit, see above
+    os._exit(0 if outcome in WELL else 1)  # past torch's own exit, see above

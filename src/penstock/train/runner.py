@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from penstock.meter.clock import StepClock
 from penstock.model.build import logits_in, summed_loss, tensors_in
 from penstock.model.decoder import Decoder
+from penstock.model.own_loss import TokenLoss
 from penstock.train.batch import Micro
 from penstock.train.gradients import Grads
 from penstock.train.parts import Parts
@@ -47,9 +48,10 @@ class Plain:
     ways: int = 1  # ranks that come to the same loss together
     cut: Callable[[Micro], Micro] | None = None  # this rank's pieces of the sequences
     joined: Callable[[Tensor], Tensor] | None = None  # the pieces of all ranks, in order
+    own_loss: TokenLoss | None = None  # for the user's own module; a decoder has it inside
 
     def __post_init__(self) -> None:
-        self.loss_sum = loss_of(self.parts.whole)
+        self.loss_sum = loss_of(self.parts.whole, self.own_loss)
 
     def backward(self, batch: list[Micro], tokens: int) -> Tensor:
         total = torch.zeros((), device=batch[0].inputs_bs.device, dtype=torch.float64)
@@ -85,11 +87,11 @@ class Plain:
         return self.cut(micro) if self.cut else micro
 
 
-def loss_of(model: nn.Module) -> Callable[[Micro], Tensor]:
+def loss_of(model: nn.Module, own_loss: TokenLoss | None = None) -> Callable[[Micro], Tensor]:
     """The loss of a microbatch as a sum over its targets that count."""
     if isinstance(model, Decoder):
         return lambda micro: model(
             micro.inputs_bs, micro.starts_bs, micro.targets_bs, micro.counted_bs
         )
-    own = summed_loss(model)
+    own = summed_loss(model, own_loss)
     return lambda micro: own(micro.inputs_bs, micro.targets_bs, micro.counted_bs)

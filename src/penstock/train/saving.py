@@ -16,7 +16,7 @@ from torch import Tensor
 
 from penstock.errors import RunFailed
 from penstock.guard import peers
-from penstock.guard.places import Disk, Place, place_of
+from penstock.guard.places import NONE_KEPT, Disk, Kept, Place, place_of
 from penstock.guard.pulse import Pulse
 from penstock.guard.saver import Saver, Timing
 from penstock.guard.slots import SLOTS
@@ -44,6 +44,7 @@ class Saving:
     pulse: Pulse
     state: Callable[[], tuple[dict[str, Tensor], dict[str, Tensor]]]  # reshardable, replica-local
     scalars: Callable[[int], dict[str, Any]]  # of a step
+    best: Callable[[], Kept] = lambda: NONE_KEPT  # checkpoints that rotation leaves alone
     saved_step: int = 0  # of the last durable save that was begun
     saved_s: float = field(default_factory=now)
     staged_step: int = 0  # of the last save of any kind
@@ -240,7 +241,7 @@ class Saving:
             self.prepare()
         assert self._saver is not None, "prepared above"
         state, local_state = self.state()
-        self._saver.stage(step, state, local_state, self.scalars(step), durable)
+        self._saver.stage(step, state, local_state, self.scalars(step), durable, self.best())
         self.staged_step, self.staged_s = step, now()
         if durable:
             self.saved_step, self.saved_s = step, now()

@@ -4,12 +4,14 @@ import torch
 
 from penstock.data.chat_prompt import chat_prompt
 from penstock.data.stream_open import open_again
+from penstock.data.token_special import read_special
 from penstock.data.tokenizer import Tokenizer
 from penstock.errors import PenstockError, RunFailed
 from penstock.guard import checkpoint
 from penstock.model.build import takes_targets
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
+from penstock.train.export import chosen
 from penstock.train.generate import continuation
 from penstock.train.materialize import for_reading
 from penstock.train.parts import Parts
@@ -17,18 +19,31 @@ from penstock.train.runner import Plain
 
 
 def write(
-    folder: RunFolder, text: str, count: int, temperature: float, seed: int, chat: bool = False
+    folder: RunFolder,
+    text: str,
+    count: int,
+    temperature: float,
+    seed: int,
+    chat: bool = False,
+    best: bool = False,
 ) -> str:
     """How the model goes on from `text`; with `chat`, what it answers."""
     saved = checkpoint.every(folder.checkpoints)
     if not saved:
         raise PenstockError(f"run '{folder.name}' has no checkpoint yet; train it first")
+    saved = [chosen(folder, best=True)[0]] if best else saved
     damage = saved[0].damage()
     if damage:
         raise RunFailed(f"{saved[0].path} is damaged: {'; '.join(damage)}")
     run = load(folder.run_file)
     dataset = open_again(run, folder.read_plan())[0]  # the parts of a mixture share a tokenizer
     content = dataset.tokenizer_json()
+    if chat and not dataset.masked and not read_special(content).template:
+        raise PenstockError(
+            f"--chat: run '{folder.name}' was not trained on conversations and its tokenizer has "
+            "no chat template, so it does not know turns; leave --chat out, or train it on "
+            "conversations (docs/finetune.md)"
+        )
     tokenizer = Tokenizer.from_json(content)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = for_reading(run, dataset.vocab, device)

@@ -10,7 +10,7 @@ from rich.text import Text
 from penstock.guard.index import Entry, Index
 from penstock.guard.kept import Kept
 from penstock.plan.layout import Layout
-from penstock.watch.words import plural, spoken
+from penstock.watch.words import loss, plural, spoken
 
 DIMENSIONS = ("replicate", "shard", "tensor", "pipeline", "context", "expert")
 UNITS = (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10))
@@ -24,6 +24,7 @@ def table(found: list[Kept], folder: Path) -> Table:
         Column("size", justify="right"),
         Column("age", justify="right"),
         "made by",
+        Column("validation", justify="right"),
         "state",
         "where",
         box=None,
@@ -36,6 +37,7 @@ def table(found: list[Kept], folder: Path) -> Table:
             shown(one.bytes),
             "–" if one.age_s is None else spoken(one.age_s),
             made_by(one.layout),
+            loss(one.validation_loss),
             Text(one.state, style=style),
             Text(_short(one, folder)),
         )
@@ -78,7 +80,7 @@ def details(one: Kept, scalars: dict[str, Any], index: Index) -> RenderableType:
 def about(one: Kept, scalars: dict[str, Any], index: Index) -> dict[str, Any]:
     """What a checkpoint says of itself, less the names of its tensors."""
     weights = [e for name, e in index.tensors.items() if name.startswith("model/")]
-    told = {name: v for name, v in scalars.items() if name not in ("weights", "sentinels")}
+    told = {name: v for name, v in scalars.items() if name not in ("weights", "sentinels", "best")}
     told["stream"] = scalars.get("stream", {}).get("dataset")
     told["consumed"] = scalars.get("stream", {}).get("consumed")
     told["layout"] = made_by(scalars.get("layout", {}))

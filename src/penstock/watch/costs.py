@@ -14,6 +14,7 @@ from penstock.plan.cost import J_PER_KWH
 from penstock.plan.outcome import STEP_CAUSES
 from penstock.plan.power import RESTING
 from penstock.plan.rates import Factor, Rates
+from penstock.policy.restart import EARLY
 from penstock.watch.energy import Energy, energy_of
 from penstock.watch.rates import rates_of
 from penstock.watch.view import View
@@ -112,7 +113,7 @@ def costs_with(view: View, energy: Energy | None) -> Costs:
 def left_rank_s(view: View) -> float | None:
     """Rank-seconds to the end, at the pace of the run, else at the plan's, with what the plan has
     beside the steps; also of a run that stands still, for who thinks of going on."""
-    if view.status == "done":
+    if view.status in ("done", EARLY):
         return 0.0
     planned = view.plan.get("predicted") or {}
     pace_s = view.step_s or planned.get("step_s")

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from penstock import __version__
 from penstock.ledger.causes import Cause
 from penstock.plan.layout import Layout
+from penstock.policy.restart import EARLY
 from penstock.run.folder import RunFolder
 from penstock.secret import redact
 from penstock.watch.costs import costs_with
@@ -31,7 +32,7 @@ MOST_RANKS = 64  # above it no series for each rank
 MOST_DEVICES = 64
 MOST_RUNS = 32
 DEVICE = ("node", "device", "kind")
-STATUSES = ("new", "running", "done", "stopped", "failed", "killed", "left")
+STATUSES = ("new", "running", "done", "stopped", EARLY, "failed", "killed", "left")
 
 Sample = tuple[str, float | None, dict[str, str]]  # family without `penstock_`, value, more labels
 

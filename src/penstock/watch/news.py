@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from penstock.ledger.readers import Event
+from penstock.policy import restart
 from penstock.watch.words import spoken
 
 Kind = Literal["crash", "stall", "recovered", "finish", "stopped"]
@@ -125,6 +126,8 @@ class Teller:
         match event.payload.get("result"):
             case "done":
                 return News("finish", event.t, self.step, "has finished")
+            case restart.EARLY:
+                return News("finish", event.t, self.step, "has stopped early")
             case "stopped":
                 why = f" ({error})" if error else ""
                 return News("stopped", event.t, self.step, f"was stopped{why}")

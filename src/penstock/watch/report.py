@@ -1,4 +1,4 @@
-"""The report of a run: one dictionary for programs, one screen for people."""
+"""The report of a run as one screen for people; `result.py` has it for programs."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,10 +9,12 @@ from rich.text import Text
 
 from penstock.ledger.causes import Cause
 from penstock.plan.layout import Layout
+from penstock.policy.restart import EARLY
 from penstock.run.folder import RunFolder
 from penstock.watch.report_facts import Facts, Line
+from penstock.watch.result import Report
 from penstock.watch.view import View
-from penstock.watch.words import finite, loss, plural, printable, size, spoken
+from penstock.watch.words import loss, plural, printable, size, spoken
 
 BAR = 28  # characters of a full bar
 STYLES = {"plain": "", "dim": "dim", "warning": "yellow", "bad": "red"}
@@ -20,49 +22,7 @@ STYLES = {"plain": "", "dim": "dim", "warning": "yellow", "bad": "red"}
 
 def summary(folder: RunFolder) -> dict[str, Any]:
     """Everything the report knows, as plain values."""
-    facts = Facts(View(folder))
-    view, account, plan = facts.view, facts.view.account, facts.plan
-    return {
-        "run": folder.name,
-        "status": view.status,
-        "folder": str(folder.path),
-        "machine": view.plan.get("machine"),
-        "layout": view.plan.get("layout"),
-        "dataset": view.plan.get("dataset"),
-        "tokenizer": view.plan.get("tokenizer"),
-        "params": view.plan.get("params"),
-        "precision": view.known_run.train.precision if view.known_run else None,
-        "precision_why": view.plan.get("precision_why"),
-        "steps": view.step,
-        "steps_planned": view.steps,
-        "tokens": int(view.curve["tokens"][-1]) if len(view.curve) else 0,
-        "loss": view.loss,
-        "val_loss": finite(view.validation[-1][1]) if view.validation else None,
-        "val_losses": [[step, finite(loss)] for step, loss in view.validation],
-        "tokens_per_s": view.tokens_per_s,
-        "mfu": view.mfu,
-        "ledger": {str(c): s for c, s in account.ledger.seconds.items()},
-        "exact": account.exact,
-        "plan": plan.to_json() if plan else None,
-        "energy": facts.energy.to_json() if facts.energy else None,
-        "costs": facts.costs.to_json() if facts.costs else None,
-        "advice": [one.to_json() for one in facts.advice],
-        "useful": account.ledger.useful,
-        "effective": account.ledger.effective,
-        "wall_s": account.wall_s,
-        "ranks": account.ranks,
-        "rank_s": account.ledger.total,  # the sum of the ledger: wall-clock × ranks
-        "clipped_s": account.clipped_s,  # of records that contradicted others; 0 in a whole journal
-        "data_skipped": view.skipped,
-        "incidents": view.incidents,
-        "faults": sum(len(i.faults) for i in account.invocations),
-        "lost_replicas": len(view.supervised("lost")),  # that the others went on without
-        "stragglers": view.stragglers,
-        "resumed_from": view.resumed_from,
-        "checkpoint": view.checkpoint,
-        "weights_hash": view.weights_hash,
-        "sample": view.last_of("sample"),
-    }
+    return Report.of(folder).to_json()
 
 
 def screen(folder: RunFolder) -> RenderableType:
@@ -79,7 +39,7 @@ def screen(folder: RunFolder) -> RenderableType:
         parts += [Text(), Text("To go faster or cheaper", style="cyan")]
         parts.append(_grid([(str(one.cause), one.words, "") for one in facts.advice]))
     prompt, sample = view.last_of("prompt"), view.last_of("sample")
-    if sample and view.status == "done":
+    if sample and view.status in ("done", EARLY):
         parts += [Text(), Text("Given", style="cyan"), Text(printable(str(prompt)), style="dim")]
         parts += [Text("the model writes", style="cyan"), Text(printable(str(sample)))]
     return Group(*parts)
@@ -131,6 +91,7 @@ def precision(view: View) -> str:
 def _status(view: View) -> Text:
     colour = {
         "done": "green",
+        EARLY: "green",
         "running": "cyan",
         "stopped": "yellow",
         "left": "yellow",

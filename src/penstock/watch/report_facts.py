@@ -84,6 +84,8 @@ class Facts:
             lines.append(Line(name, words.strip(), "warning"))
         for told in self.view.supervised("budget_reached"):
             lines.append(Line("stopped", f"{told.payload.get('budget')} was reached", "warning"))
+        for told in self.view.told("stopped_early"):
+            lines.append(Line("stopped", f"early: {told.payload.get('why')}"))
         for slow in self.view.stragglers:
             words = f"{slow['factor']:.2f} times the others' time for its own work in a step"
             lines.append(Line("slow", f"rank {slow['rank']}: {words}", "warning"))

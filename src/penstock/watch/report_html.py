@@ -6,6 +6,7 @@ Whatever a run's files say is shown as text.
 from pathlib import Path
 
 from penstock.ledger.causes import Cause
+from penstock.policy.restart import EARLY
 from penstock.run.folder import RunFolder
 from penstock.run.save import visible_toml
 from penstock.secret import visible_line
@@ -19,7 +20,7 @@ from penstock.watch.view import View
 from penstock.watch.words import loss, plural, spoken
 
 MOST_RANKS = 32
-GOOD = ("done", "running")
+GOOD = ("done", "running", EARLY)
 
 
 def page(folder: RunFolder) -> str:

@@ -71,7 +71,13 @@ class Terminal(Listener):
             self.console.print(f"  {text}", style="dim", markup=False)
 
     def going_on(self, how: "How", folder: RunFolder) -> None:
-        if how.finished:
+        if how.early:
+            self.console.print(
+                f"run '{folder.name}' has stopped early at step {how.step}, since its validation "
+                "loss no longer improved; nothing to do. Go on with a larger evaluate.patience or "
+                "without it, or train anew with --fresh or another name."
+            )
+        elif how.finished:
             self.console.print(
                 f"run '{folder.name}' has finished at step {how.step}; nothing to do. Train it "
                 "further with a larger train.tokens (or steps, epochs), or anew with --fresh or "

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from penstock.ledger.readers import Event
+from penstock.policy.restart import EARLY
 from penstock.watch.incidents import KINDS, words
 from penstock.watch.view import View
 from penstock.watch.words import loss, plural, spoken
@@ -68,7 +69,9 @@ def _of_ranks(view: View) -> list[Event]:
 
 def _level(event: Event) -> str:
     if event.kind == "ended":
-        return {"done": "good", "failed": "bad"}.get(str(event.payload.get("result")), "warning")
+        return {"done": "good", EARLY: "good", "failed": "bad"}.get(
+            str(event.payload.get("result")), "warning"
+        )
     if event.kind == "straggler" and not event.payload.get("slow"):
         return "good"
     if event.kind == "end":

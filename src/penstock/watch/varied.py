@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
+from penstock.policy.restart import EARLY
 from penstock.watch.comparable import NOTE, same_tokenizer
 from penstock.watch.report import summary
 from penstock.watch.words import loss, spoken
@@ -13,6 +14,7 @@ from penstock.watch.words import loss, spoken
 if TYPE_CHECKING:  # what trains is not needed to tell of it
     from penstock.launch.vary import Ended, Variant
 
+DONE = ("done", EARLY)
 SAID = ("status", "steps", "tokens", "loss", "val_loss", "tokens_per_s", "wall_s", "dataset",
         "tokenizer")  # fmt: skip
 
@@ -24,7 +26,7 @@ def varied(all_: Sequence["Variant"], ended: Sequence["Ended"]) -> dict[str, Any
     """
     errors = {end.variant.run.name: end.error for end in ended}
     rows = [_row(variant, errors.get(variant.run.name, "")) for variant in all_]
-    done = [row for row in rows if row["status"] == "done" and row["loss"] is not None]
+    done = [row for row in rows if row["status"] in DONE and row["loss"] is not None]
     if not same_tokenizer(done):
         return {"best": None, "note": NOTE, "runs": rows}
     # The loss on what was held out, if all of them have one.
@@ -50,7 +52,7 @@ def table(found: dict[str, Any]) -> Table:
         time = spoken(row["wall_s"]) if row["wall_s"] else "–"
         numbers = [loss(row["loss"]), loss(row["val_loss"]), speed, time]
         best = row["run"] == found["best"]
-        mark = Text("best", "green") if best else Text("" if row["status"] == "done" else _why(row))
+        mark = Text("best", "green") if best else Text("" if row["status"] in DONE else _why(row))
         shown.add_row(*map(Text, [*row["values"].values(), *numbers]), mark)
     return shown
 

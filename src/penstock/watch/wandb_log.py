@@ -21,6 +21,7 @@ from penstock import secret
 from penstock.errors import PenstockError
 from penstock.ledger.readers import read_events
 from penstock.ledger.records import SUPERVISOR
+from penstock.policy.restart import WELL
 from penstock.run.save import to_table
 from penstock.watch.costs import costs_with
 from penstock.watch.energy import energy_of
@@ -155,7 +156,7 @@ class WandbLog:
 
     def close(self, result: str) -> None:
         self.run.summary["status"] = result
-        self.run.finish(exit_code=0 if result in ("done", "stopped") else 1)
+        self.run.finish(exit_code=0 if result in WELL else 1)
 
 
 def _of_plan(view: View) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 // All runs, newest first; tick several to see them beside each other.
 import { ago, compact, el, lossy, percent, put, spoken, svg, whole } from "./dom.js";
 
-export const TONES = { running: "running", done: "done", stopped: "stopped", left: "stopped",
+export const TONES = { running: "running", done: "done", stopped: "stopped", "stopped early": "done", left: "stopped",
   failed: "bad", killed: "bad", unreadable: "bad", starting: "starting", down: "bad" };
 
 export const pill = (status) => el("span", { class: "pill", "data-tone": TONES[status] ?? "" }, status);

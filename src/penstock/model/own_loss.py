@@ -1,0 +1,66 @@
+"""The user's own loss (`train.loss`): one number per token, summed here.
+
+The function gets the logits and targets of some tokens and returns a loss for each of them. Summing
+and dividing by the global token count stay with Penstock. So the loss of a step does not depend on
+how the batch was cut into microbatches and ranks.
+
+Shape suffixes: n tokens, v vocab.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from penstock.errors import PenstockError
+from penstock.model.loss import Rule
+from penstock.run.code import Code
+
+TokenLoss = Callable[[Tensor, Tensor], Tensor]  # (logits_nv, targets_n) -> losses_n
+
+
+def checked(own: Callable[..., object], code: Code) -> TokenLoss:
+    """Wrap the user's function: logits in fp32 or wider go in, one finite-typed loss per token
+    comes out, and what the function raises is told as the user's."""
+
+    def losses(logits_nv: Tensor, targets_n: Tensor) -> Tensor:
+        wide_nv = logits_nv.to(torch.promote_types(logits_nv.dtype, torch.float32))
+        try:
+            found = own(wide_nv, targets_n)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            raise PenstockError(f"{code.words}: it raised {what}") from error
+        if not isinstance(found, Tensor) or found.shape != targets_n.shape:
+            got = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise PenstockError(
+                f"{code.words}: it gave {got} for logits {list(logits_nv.shape)} and targets "
+                f"{list(targets_n.shape)}; it must return one loss per token, "
+                f'{list(targets_n.shape)}: write reduction="none" where you average'
+            )
+        if not found.is_floating_point():
+            raise PenstockError(f"{code.words}: it gave {found.dtype}; it must return floats")
+        return found
+
+    return losses
+
+
+def rule_of(own: TokenLoss) -> Rule:
+    """The same as a rule for `summed_cross_entropy`, which goes through the tokens in chunks: the
+    logits of all tokens never exist at once."""
+
+    def rule(logits_nv: Tensor, targets_n: Tensor, counted_n: Tensor | None) -> Tensor:
+        with torch.enable_grad():
+            leaf_nv = logits_nv.detach().clone().requires_grad_()
+            losses_n = own(leaf_nv, targets_n)
+            if counted_n is not None:
+                losses_n = losses_n * counted_n
+            if losses_n.requires_grad:
+                (gradient_nv,) = torch.autograd.grad(losses_n.sum(), leaf_nv)
+            else:
+                gradient_nv = torch.zeros_like(leaf_nv)
+        logits_nv.copy_(gradient_nv)
+        return losses_n.detach()
+
+    return rule
