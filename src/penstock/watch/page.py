@@ -1,6 +1,6 @@
 """The files of the page: our own, and a copy of uPlot, which draws the charts.
 
-uPlot's two files are those of the npm package `uplot` 1.6.32 (MIT, static/uPlot.LICENSE), unchanged:
+uPlot's two files come unchanged from the npm package `uplot` 1.6.32 (MIT, static/uPlot.LICENSE):
 `npm pack uplot@1.6.32`, then package/dist. They travel with the page because the page must work
 without a network, and because the Python packages that carry them bring IPython along.
 """
