@@ -56,10 +56,11 @@ install_with_pipx() {
 
 # Starts the page and loads it with all files that it names, directly or through each other.
 watch_page() {
+  rm -f "$work/address" # of the way before
   "$@" watch --no-open --port 0 > "$work/address" 2>&1 &
   local server=$! found=1
   for _ in $(seq 300); do
-    grep -q '^http' "$work/address" && break
+    grep -qs '^http' "$work/address" && break
     kill -0 "$server" 2>/dev/null || break
     sleep 0.2
   done
