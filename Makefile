@@ -5,7 +5,7 @@ VENV := .venv
 PEERS := .peers
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow test-s3 drill drill-campaigns drill-live drill-spot bench-data bench-plan bench-watch bench-train bench-power bench-meter fit-plan lint format wheel clean
+.PHONY: train test test-slow test-s3 drill drill-campaigns drill-live drill-spot bench-data bench-plan bench-watch bench-train bench-power bench-meter fit-plan lint format wheel test-install install-size clean
 
 train: $(VENV)/.core
 	@$(BIN)/penstock train examples/stdlib.toml
@@ -90,6 +90,14 @@ format: $(VENV)/.dev
 
 wheel: $(VENV)/.dev
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+
+# The wheel as users have it: by pip, uv and pipx, each in a new environment (minutes, ~3 GB, a network).
+test-install: wheel
+	@scripts/try_install.sh $$(ls -t dist/penstock-*.whl | head -n 1) $(WAYS)
+
+# What an install adds beside torch, package by package; EXTRAS="[data]" counts those too.
+install-size: wheel
+	@scripts/install_size.sh "$(EXTRAS)" $$(ls -t dist/penstock-*.whl | head -n 1)
 
 # Stamps: a second `make` with unchanged requirements installs nothing.
 $(VENV)/.core: pyproject.toml constraints.txt scripts/setup.sh

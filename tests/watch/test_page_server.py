@@ -1,5 +1,6 @@
 """The page's server: who may look, at what, and what it costs."""
 
+import hashlib
 import http.client
 import json
 import threading
@@ -14,7 +15,7 @@ from made_run import made_run
 from penstock.errors import PenstockError
 from penstock.watch import desk as desks
 from penstock.watch.desk import Desk
-from penstock.watch.page import files
+from penstock.watch.page import FOLDER, files
 from penstock.watch.server import Server, opened
 
 Serve = Callable[..., Server]
@@ -92,6 +93,22 @@ def test_files_of_the_page_come_from_here_alone(serve: Serve) -> None:
     assert "onload" not in page
     own = [path.read_text() for path in files().values() if path.name in ("app.js", "dom.js")]
     assert not any("innerHTML" in text for text in own)
+
+
+# Of package/dist in `npm pack uplot@1.6.32`; docs/watch.md says so too.
+UPLOT = {
+    "uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+    "uPlot.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+}
+
+
+def test_the_page_loads_uplot_from_its_own_unchanged_copy(serve: Serve) -> None:
+    server = serve()
+    page = get(server, "/")[2]
+    for name, digest in UPLOT.items():
+        assert f'"/static/{name}"' in page
+        assert hashlib.sha256(get(server, f"/static/{name}")[2].encode()).hexdigest() == digest
+    assert "MIT License" in (FOLDER / "uPlot.LICENSE").read_text()
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])

@@ -1,54 +1,118 @@
-"""The `penstock` command: one file per verb, gathered here."""
+"""The `penstock` command: one file per verb, listed here and imported when its verb is used.
+
+Importing every verb takes a second, and `penstock --help` or one shell completion needs none of
+them. So the list holds what the help shows: each verb's module and its one line.
+"""
 
 import sys
-from collections.abc import Callable
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_group
 
 from penstock import __version__
-from penstock.cli import show
-from penstock.cli.backtest import backtest
-from penstock.cli.catalog import catalog
-from penstock.cli.check import check
-from penstock.cli.checkpoint import checkpoint
-from penstock.cli.data import data
-from penstock.cli.drill import drill
-from penstock.cli.export import export
-from penstock.cli.generate import generate
-from penstock.cli.init import init
-from penstock.cli.plan import plan
-from penstock.cli.probe import probe
-from penstock.cli.runs import logs, ls, report, status, stop
-from penstock.cli.schema import schema
-from penstock.cli.train import train
-from penstock.cli.watch import watch
 from penstock.errors import NotYet, PenstockError
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-EVERYDAY: list[Callable[..., None]] = [
-    init, check, plan, train, ls, status, logs, stop, report, watch, generate, export
-]  # fmt: skip
+WHAT_IF, MACHINE = "What if", "The machine"
+
+
+class Verb(NamedTuple):
+    """One verb: the module in `penstock.cli` that holds it, and how the help lists it."""
+
+    module: str
+    line: str  # the first line of the verb's own help; a test compares them
+    panel: str | None = None
+
+
+VERBS = {
+    "init": Verb("init", "Write a short run file that works here."),
+    "check": Verb(
+        "check", "Is the file right, does it fit, and what will the run do. Starts nothing."
+    ),
+    "plan": Verb(
+        "plan",
+        "Does it fit, how fast, how long, what does it cost, what limits it. Starts nothing.",
+    ),
+    "train": Verb("train", "Train a model. A run that exists goes on where it was."),
+    "ls": Verb("runs", "List the runs."),
+    "status": Verb("runs", "One line on a run."),
+    "logs": Verb("runs", "What the ranks printed."),
+    "stop": Verb("runs", "Ask a running run to save and stop."),
+    "report": Verb(
+        "runs", "Where everything went: plan against actual, energy, cost, faults, what to change."
+    ),
+    "watch": Verb("watch", "Show runs in the browser, live; several at once are compared."),
+    "generate": Verb("generate", "Let the newest checkpoint of a run write."),
+    "export": Verb(
+        "export",
+        "Write Hugging Face safetensors, config and tokenizer; of an adapter, PEFT's format.",
+    ),
+    "data": Verb("data", "Build, check and look at datasets."),
+    "backtest": Verb(
+        "backtest", "The planner against measured runs: your own, or published ones.", WHAT_IF
+    ),
+    "probe": Verb(
+        "probe", "Measure this machine and write a cluster file of it; about a minute.", MACHINE
+    ),
+    "drill": Verb(
+        "drill",
+        "Try real faults on a small copy of the run, and judge each against the undisturbed one.",
+        MACHINE,
+    ),
+    "catalog": Verb(
+        "catalog",
+        "Facts with sources: accelerators, nodes, networks, sites, prices, power, failures, "
+        "models.",
+        MACHINE,
+    ),
+    "schema": Verb(
+        "schema", "Print the schema of the run file: JSON for editors, or Markdown.", MACHINE
+    ),
+    "checkpoint": Verb("checkpoint", "Look at, check and convert checkpoints.", MACHINE),
+}
 # In the design and not built yet: said plainly, rather than "no such command".
 NOT_YET = (
     "compare", "simulate", "rent",
     "doctor",
 )  # fmt: skip
-WHAT_IF: list[Callable[..., None]] = [backtest]
-MACHINE: list[Callable[..., None]] = [probe, drill, catalog, schema]
-for verb in EVERYDAY:
-    app.command()(verb)
-app.add_typer(data, name="data")
-for verb in WHAT_IF:
-    app.command(rich_help_panel="What if")(verb)
-for verb in MACHINE:
-    app.command(rich_help_panel="The machine")(verb)
-app.add_typer(checkpoint, name="checkpoint", rich_help_panel="The machine")
+
+
+class LazyVerbs(TyperGroup):
+    """The group of all verbs. It imports a verb when a command line names it."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in VERBS:
+            self.commands[args[0]] = load_verb(args[0])
+        return super().resolve_command(ctx, args)
+
+
+def load_verb(name: str) -> Any:
+    """Import a verb and build its command, or its group of commands."""
+    found = getattr(import_module(f"penstock.cli.{VERBS[name].module}"), name)
+    holder = typer.Typer()
+    if isinstance(found, typer.Typer):
+        holder.add_typer(found, name=name)
+    else:
+        holder.command(name)(found)
+    return get_group(holder).commands[name]
+
+
+app = typer.Typer(
+    cls=LazyVerbs,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _listed() -> None:
+    """Stand for a verb in the help, until `LazyVerbs` puts the verb itself there."""
+
+
+for _name, _verb in VERBS.items():
+    app.command(_name, help=_verb.line, rich_help_panel=_verb.panel)(_listed)
 
 
 def _version(asked: bool) -> None:
@@ -74,5 +138,7 @@ def main() -> None:
             )
         app()
     except PenstockError as error:
+        from penstock.cli import show
+
         show.print_error(error)
         sys.exit(error.exit_code)

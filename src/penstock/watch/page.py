@@ -1,15 +1,15 @@
-"""The files of the page: our own, and uPlot from the package that carries it. Nothing else."""
+"""The files of the page: our own, and a copy of uPlot, which draws the charts.
 
-import importlib.util
+uPlot's two files come unchanged from the npm package `uplot` 1.6.32 (MIT, static/uPlot.LICENSE):
+`npm pack uplot@1.6.32`, then package/dist. They travel with the page because the page must work
+without a network, and because the Python packages that carry them bring IPython along.
+"""
+
 import mimetypes
 from functools import cache
 from pathlib import Path
 
-from penstock.errors import PenstockError
-
-OWN = Path(__file__).parent / "static"
-# From the wheel `uplot-python`, found without importing it: only two of its files are of use here.
-CHARTS = {"uPlot.js": "uPlot.iife.js", "uPlot.css": "uPlot.min.css"}
+FOLDER = Path(__file__).parent / "static"
 TYPES = {
     ".js": "text/javascript",
     ".css": "text/css",
@@ -19,7 +19,7 @@ TYPES = {
 
 
 def asset(name: str) -> tuple[bytes, str] | None:
-    """Content and type of a file by its name in an address; None where there is no such file."""
+    """Read a file by its name in an address: content and type, or None if there is no such file."""
     path = files().get(name)
     if path is None:
         return None
@@ -29,18 +29,5 @@ def asset(name: str) -> tuple[bytes, str] | None:
 
 @cache
 def files() -> dict[str, Path]:
-    """All there are. What is asked for is looked up here, so no path can lead elsewhere."""
-    found = {path.name: path for path in OWN.iterdir() if path.suffix in TYPES}
-    charts = _charts()
-    return found | {name: charts / file for name, file in CHARTS.items()}
-
-
-def _charts() -> Path:
-    spec = importlib.util.find_spec("uplot")
-    folder = Path(spec.origin).parent / "static" if spec and spec.origin else None
-    if folder is None or not (folder / CHARTS["uPlot.js"]).is_file():
-        raise PenstockError(
-            "the charts of the page come with the package `uplot-python`, which is not there: "
-            "pip install uplot-python"
-        )
-    return folder
+    """List every file of the page by name. Requests are looked up here, so none can leave it."""
+    return {path.name: path for path in FOLDER.iterdir() if path.suffix in TYPES}
