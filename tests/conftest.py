@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import settings
 
+import made_sets
 import real_ranks
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -20,8 +20,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Machines are shared and noisy: a random case that takes long is no failure.
 settings.register_profile("shared", deadline=None)
 settings.load_profile("shared")
-
-VOCAB = 300
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -35,16 +33,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny(home: Path) -> str:
     """A built dataset of 30,000 tokens with structure to learn: the name `tiny`."""
-    from penstock.data.tokenizer import train
-    from penstock.data.writer import Writer
-
-    texts = [f"def f{i}(x):\n    return x + {i % 7}\n" for i in range(1500)]
-    tokenizer = train(texts, VOCAB)
-    with Writer(home / "datasets", "tiny", tokenizer.vocab, tokenizer.to_json()) as writer:
-        for tokens in tokenizer.encode_batch(texts):
-            writer.add(np.append(tokens, tokenizer.end))
-        folder = writer.finish({"kind": "test"}, {"files": len(texts)}, {})
-    return folder.name
+    return made_sets.tiny_dataset(home)
 
 
 @pytest.fixture

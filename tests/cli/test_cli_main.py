@@ -1,5 +1,6 @@
 """The command itself: its help is quick, its list of verbs is right, shells can complete it."""
 
+import ast
 import subprocess
 import sys
 
@@ -14,13 +15,15 @@ def test_help_imports_no_verb_and_no_large_package() -> None:
     code = (
         "import sys\nfrom penstock.cli.main import app\napp(['--help'], standalone_mode=False)\n"
         "large = {'torch', 'numpy', 'pydantic', 'tokenizers', 'blake3'}\n"
-        "print(sorted(n for n in sys.modules if n in large or n.startswith('penstock')))"
+        "print([n for n in sys.modules if n in large or n.startswith('penstock.')])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
     )
-    imported = done.stdout.splitlines()[-1]
-    assert imported == "['penstock', 'penstock.cli', 'penstock.cli.main', 'penstock.errors']"
+    imported = set(ast.literal_eval(done.stdout.splitlines()[-1]))
+    rooms = {"penstock.plan", "penstock.train"}  # verbs of Python, too; nothing is in them yet
+    light = {"penstock.cli", "penstock.cli.main", "penstock.errors", "penstock.secret"}
+    assert imported <= rooms | light
 
 
 @pytest.mark.parametrize("name", VERBS)
