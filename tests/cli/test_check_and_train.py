@@ -68,6 +68,7 @@ def cases() -> dict[str, tuple[list[str], str]]:
         "fineweb": "Dataset 'fineweb' is not in",
         "tiny@0000": "There: tiny@",
         "twice": "has several versions",
+        "renamed": "the folder was renamed or its content replaced",
         "no/such.jsonl": "there is no such file",
         "missing.jsonl": "is no file in",
         "missing.toml": "is no file in",
@@ -194,6 +195,7 @@ def bad(tmp_path: Path, run_file: MakeFile, home: Path, monkeypatch: pytest.Monk
     for name, packed in (("made", 0), ("other", 0), ("packed", 48), ("longer", 96)):
         made_set(own, count, [0], name=name, packed=packed)
     made_set(own, count[:60], [0], name="short")
+    made_set(own, count, [0], name="moved").folder.rename(own / "renamed@0123456789ab")
     made_set(own, count, [0], name="twice")
     made_set(own, count[:5000], [0], name="twice")
     for name in ("torn", "other-format", "no-shards", "no-tokenizer"):

@@ -51,9 +51,7 @@ def open_dataset(
     if found.kind == "recipe":
         return _recipe(found.path, progress)
     if found.kind == "built":
-        return (
-            _open(home, found.path.name) if found.path.parent == home else Dataset.open(found.path)
-        )
+        return open_built(found.path)
     if found.kind == "url" and _is_dataset(found.where):
         return Dataset.open(found.where)
     from penstock.data.build import build
@@ -97,12 +95,13 @@ def _lock(lock: TextIO, progress: Progress | None) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
 
 
-def _open(home: Path, name: str) -> Dataset:
-    dataset = Dataset.open(home / name)
-    if dataset.id != name:
+def open_built(folder: Path) -> Dataset:
+    """Open a built dataset; in the home a folder has the name of what it holds."""
+    dataset = Dataset.open(folder)
+    if folder.parent == datasets_home() and dataset.id != folder.name:
         raise PenstockError(
-            f"{dataset.folder} holds {dataset.id}: the folder was renamed or its content replaced. "
-            f"Rename it to {dataset.id}, or delete it and build {name} again."
+            f"{folder} holds {dataset.id}: the folder was renamed or its content replaced. "
+            f"Rename it to {dataset.id}, or delete it and build {folder.name} again."
         )
     return dataset
 
@@ -113,7 +112,7 @@ def follow(home: Path, name: str, key: str) -> Dataset | None:
         found = f"{name}@{_pointer(home, name, key).read_text()}"
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return _open(home, found) if (home / found).is_dir() else None
+    return open_built(home / found) if (home / found).is_dir() else None
 
 
 def point(home: Path, name: str, key: str, version: str) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from penstock.data.home import open_built
 from penstock.data.manifest import Manifest
-from penstock.data.shards import Dataset
 from penstock.data.stream_legal import refuse_unreadable
 from penstock.data.stream_open import Named, kept, open_again
 from penstock.errors import PenstockError
@@ -194,7 +194,7 @@ def look(run: Run, before: dict[str, Any], machine: Devices) -> Looked:
         return Looked(tuple(one.manifest for one in open_again(run, before)))
     found = [find_built(run, spec) for spec, _ in run.data.parts]
     there = [one for one in found if isinstance(one, Built)]
-    opened = [Dataset.open(one.folder) for one in there if one.folder]  # are its files whole?
+    opened = [open_built(one.folder) for one in there if one.folder]  # are its files whole?
     open_model.refuse_other_data(run, opened)
     missing = tuple(one for one in found if isinstance(one, str))
     if not missing:
