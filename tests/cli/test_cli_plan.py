@@ -101,7 +101,6 @@ def test_over_the_budget_is_exit_code_one_with_by_how_much(file: Path) -> None:
         (["--explain", "memory.weight"], "Did you mean 'memory.weights'?"),
         (["cluster.use=H1000"], "H1000"),
         (["layout.tensor=3"], "does not divide"),
-        (["model.preset=llama-405b", "cluster.nodes=1"], "in no layout"),
         (["cluster.nodes=0"], "cluster.nodes"),
     ],
 )
