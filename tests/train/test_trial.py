@@ -38,6 +38,7 @@ def run_of(tmp_path: Path, run_file: Callable[..., Path]) -> Callable[[str], Run
     def make(before: str = "pass") -> Run:
         (tmp_path / "net.py").write_text(NET.replace("BEFORE", before))
         own = {"model.module": f"{tmp_path}/net.py:build", "train.learning_rate": 0.1}
+        own |= {"train.precision": "bf16"}
         return load(run_file(**dict.fromkeys(SHAPE) | own))
 
     return make
