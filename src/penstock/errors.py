@@ -4,10 +4,10 @@ This file stands below every room. A `PenstockError` is a message a person can a
 wrong, where, what was found and how to fix it. The CLI prints it alone, without a traceback.
 """
 
-import difflib
 from collections.abc import Iterable
 
 from penstock.secret import redact
+from penstock.suggest import closest
 
 
 class PenstockError(Exception):
@@ -31,8 +31,6 @@ class RunFailed(PenstockError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`Did you mean 'x'?` for the known name closest to `name`, or nothing when none is close."""
-    names = list(known)
-    folded = {n.lower(): n for n in names}
-    close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.5)
-    return f"Did you mean '{folded[close[0]]}'?" if close else ""
+    """`Did you mean 'x'?` for the known name that `name` must have meant, or nothing."""
+    found = closest(name, known)
+    return f"Did you mean '{found}'?" if found else ""

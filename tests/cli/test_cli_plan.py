@@ -1,6 +1,7 @@
 """`penstock plan` from the command line: the screen, the JSON, budgets, mistakes, speed."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
+from penstock.errors import RunFailed
 
 RUN = """name = "planned"
 [model]
@@ -99,7 +101,6 @@ def test_over_the_budget_is_exit_code_one_with_by_how_much(file: Path) -> None:
         (["--explain", "memory.weight"], "Did you mean 'memory.weights'?"),
         (["cluster.use=H1000"], "H1000"),
         (["layout.tensor=3"], "does not divide"),
-        (["model.preset=llama-405b", "cluster.nodes=1"], "in no layout"),
         (["cluster.nodes=0"], "cluster.nodes"),
     ],
 )
@@ -127,3 +128,27 @@ def test_it_answers_without_torch(file: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0
     assert "torch" not in done.stderr
+
+
+def test_where_nothing_fits_programs_are_told_too(file: Path) -> None:
+    asked = [str(file), "cluster.use=RTX 4090", "cluster.nodes=1", "model.preset=llama-8b"]
+    done = CliRunner().invoke(app, ["plan", *asked, "--json"])
+    assert isinstance(done.exception, RunFailed)
+    table = json.loads(done.stdout)
+    assert table["fits"] is False
+    assert table["why"] == str(done.exception)
+    assert table["tried"][0]["fits"] is False
+    assert re.search(r"LoRA \(\[model.adapter\] kind = \"lora\"\) takes [\d.]+ GiB", table["why"])
+    assert re.search(r"QLoRA .* takes [\d.]+ GiB \(fits\)", table["why"])
+    assert re.search(r'train.states = "bf16" with .* takes [\d.]+ GiB \(too much\)', table["why"])
+
+
+def test_a_model_that_is_not_here_is_planned_by_its_shape_in_the_catalog() -> None:
+    example = str(Path(__file__).parents[2] / "examples" / "lora-8b.toml")
+    asked = [example, "cluster.use=RTX 4090", "train.tokens=10M", "model.from=away/Llama-3.1-8B"]
+    table = json.loads(say(*asked, "--json"))
+    assert table["fits"] is True
+    assert table["accelerators"] == 1
+    assert any("the weights were not looked at" in note for note in table["warnings"])
+    done = CliRunner().invoke(app, ["plan", *asked[:-1], "model.from=/away/of-my-own"])
+    assert "no such folder" in str(done.exception)

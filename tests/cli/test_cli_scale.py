@@ -36,7 +36,7 @@ def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_deadline_and_a_budget(capsys: pytest.CaptureFixture[str]) -> None:
     best_nodes(run(), FOUND, "2 days", None, json=False)
-    assert capsys.readouterr().out.startswith("fewest nodes within 2 days: ")
+    assert capsys.readouterr().out.startswith("fewest nodes within 2 days in nine of ten cases: ")
     best_nodes(run(), FOUND, None, 4000.0, json=True)
     table = json.loads(capsys.readouterr().out)
     assert table["point"]["usd"] <= 4000

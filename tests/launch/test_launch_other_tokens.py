@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from made_sets import made_set
+from penstock.data.shards import Dataset
 from penstock.data.token_train import train_tokenizer
 from penstock.errors import PenstockError
-from penstock.launch.open_model import refuse_other_built
+from penstock.launch.open_model import refuse_other_data
 from penstock.run.load import load
 
 CONFIG = {
@@ -37,13 +38,13 @@ def test_tokens_of_a_built_dataset_are_those_of_the_model(tmp_path: Path) -> Non
     )
     file = tmp_path / "run.toml"
 
-    def look(folder: Path) -> None:
+    def look(dataset: Dataset) -> None:
         file.write_text(
-            f'[model]\nfrom = "{tmp_path / "model"}"\n[data]\ndataset = "{folder}"\n'
+            f'[model]\nfrom = "{tmp_path / "model"}"\n[data]\ndataset = "{dataset.folder}"\n'
             "[train]\nsteps = 2\nbatch_tokens = 64\n"
         )
-        refuse_other_built(load(file))
+        refuse_other_data(load(file), [dataset])
 
-    look(same.folder)
+    look(same)
     with pytest.raises(PenstockError, match="was built with another tokenizer"):
-        look(other.folder)
+        look(other)

@@ -9,9 +9,7 @@ import pytest
 
 from penstock.catalog.models import preset
 from penstock.catalog.open_models import config_of, family_of
-from penstock.errors import PenstockError
 from penstock.plan import legal, memory
-from penstock.plan.built import refuse_unusable
 from penstock.plan.layout import Layout
 from penstock.plan.machine import of_catalog
 from penstock.plan.make import choice
@@ -69,12 +67,3 @@ def test_what_an_adapter_cannot_have_is_refused(run_of: Make) -> None:
     assert not legal.problems(run_of("[model.adapter]"), shape, Layout(tensor=2))
     (told,) = legal.problems(run_of("[model.adapter]", "train.precision=fp8"), shape, Layout())
     assert "train.precision" in told
-
-
-def test_data_that_is_not_there_is_told_before_anything_starts(run_of: Make) -> None:
-    with pytest.raises(PenstockError, match=r'"path/to/data.jsonl": no such file'):
-        refuse_unusable(run_of("", "data.dataset=path/to/data.jsonl"))
-    with pytest.raises(PenstockError, match="no such file"):
-        refuse_unusable(run_of("", "data.dataset=data.jsonl"))
-    refuse_unusable(run_of("", "data.dataset=a-name"))
-    refuse_unusable(run_of("", "data.dataset=hf:org/name"))

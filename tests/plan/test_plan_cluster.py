@@ -230,3 +230,44 @@ def test_what_a_person_wrote_into_a_probe_is_not_measured() -> None:
     machine = machine_of(file.model_copy(update={"price": price, "site": site}))
     assert machine.sources["usd_per_hour"] == machine.sources["pue"] == "cluster file here"
     assert machine.sources["memory_bytes"].startswith("measured")
+
+
+@pytest.mark.parametrize(
+    ("use", "per_node"),
+    [
+        # Cards: any host holds any number of them.
+        ("RTX 4090", 1),
+        ("RTX 3090", 1),
+        ("RTX A6000", 1),
+        ("H100 PCIe", 1),
+        ("H100 NVL", 1),
+        ("L40S", 1),
+        ("GH200", 1),
+        # The node that is asked for.
+        ("tinybox green", 6),
+        ("6x RTX 4090", 6),
+        ("DGX H100", 8),
+        ("AWS p6e-gb200.36xlarge", 4),
+        # Boards and racks: the usual node.
+        ("H100", 8),
+        ("MI300X", 8),
+        ("A100 SXM4 40GB", 8),
+        ("V100 SXM2 16GB", 8),
+        ("GB200", 72),
+        ("TPU v5p", 4),
+        ("Trainium2", 16),
+    ],
+)
+def test_how_many_accelerators_a_name_means(use: str, per_node: int) -> None:
+    found = machine_for(run_on(use=use))
+    assert (found.machine.per_node, found.machine.nodes) == (per_node, 1)
+    assert bool(found.warnings) == (per_node == 1)
+
+
+def test_cards_are_asked_for_by_number() -> None:
+    found = machine_for(run_on(use="RTX 4090", accelerators=6, nodes=2))
+    assert (found.machine.per_node, found.machine.nodes) == (6, 2)
+    assert not found.warnings
+    assert "one in a node" in machine_for(run_on(use="RTX 4090")).warnings[0]
+    with pytest.raises(PenstockError, match=r"a node has 8 of them; write cluster\.nodes = 2"):
+        machine_for(run_on(use="RTX 4090", accelerators=9))

@@ -89,7 +89,7 @@ def test_a_built_dataset_gives_vocabulary_length_and_held_out_samples(tiny: str)
 
 def test_epochs_of_a_dataset_that_is_not_built_are_refused() -> None:
     run = made.run(data={"dataset": "nowhere"}, train={"epochs": 2})
-    with pytest.raises(PenstockError, match=r"train\.epochs = 2.*nowhere is not built here"):
+    with pytest.raises(PenstockError, match=r"train\.epochs = 2.*Dataset 'nowhere' is not in"):
         make(run, made.machine())
 
 

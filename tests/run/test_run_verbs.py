@@ -127,7 +127,10 @@ def test_check_says_what_the_run_will_do(file):
         (["model.module=net.py:build", "train.learning_rate=1"], "net.py:build"),
     ],
 )
-def test_check_tells_runs_apart(file, overrides, words):
+def test_check_tells_runs_apart(file, overrides, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    net = "nn.Sequential(nn.Embedding(4096, 4), nn.Linear(4, 4096))"
+    (tmp_path / "net.py").write_text(f"from torch import nn\n\n\ndef build():\n    return {net}\n")
     assert words in call("check", file, *overrides).stdout
 
 

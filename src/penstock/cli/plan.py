@@ -10,7 +10,6 @@ from penstock.errors import PenstockError, RunFailed
 from penstock.run.file import Run
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
-from penstock.run.settle import settled
 
 
 def plan(
@@ -38,7 +37,9 @@ def plan(
     ] = None,
     deadline: Annotated[
         str | None,
-        typer.Option(metavar='"14 days"', help="The fewest nodes that finish in time."),
+        typer.Option(
+            metavar='"14 days"', help="The fewest nodes that finish in time in nine of ten cases."
+        ),
     ] = None,
     budget: Annotated[
         float | None,
@@ -54,9 +55,11 @@ def plan(
     from penstock.cli import scale as scaling
     from penstock.plan import screen
     from penstock.plan.cluster import machine_for
+    from penstock.plan.layout import NothingFits
     from penstock.plan.make import make
+    from penstock.plan.not_here import known_shape
 
-    run = settled(load(file, overrides or []))
+    run, notes = known_shape(load(file, overrides or []))
     if calibrate:
         _fold(run)
     found = machine_for(run)
@@ -74,7 +77,13 @@ def plan(
     if deadline is not None or budget is not None:
         scaling.best_nodes(run, found, deadline, budget, json)
         return
-    made = make(run, found.machine, found.warnings)
+    try:
+        made = make(run, found.machine, (*found.warnings, *notes))
+    except NothingFits as error:
+        if json:
+            why = {"run": run.name, "machine": found.machine.name, "fits": False, "why": str(error)}
+            show.print_json(why | {"tried": error.tried, "warnings": [*found.warnings, *notes]})
+        raise RunFailed(str(error)) from None
     if explain is not None:
         table, lines = {"explain": made.explain(explain).split("\n  ")}, [made.explain(explain)]
     else:

@@ -26,6 +26,7 @@ from penstock.data.build_read import (
     reading,
     records_aside,
 )
+from penstock.data.build_ready import refuse_unready
 from penstock.data.build_shards import shard_count, shard_of_range
 from penstock.data.build_stage import Stages, tally_of
 from penstock.data.build_story import Story, nothing_left
@@ -35,7 +36,6 @@ from penstock.data.build_tokens import Encoder, tokenize_part
 from penstock.data.build_watch import WARNING, Quiet, Watcher
 from penstock.data.build_work import Crew, Task
 from penstock.data.dedup_columns import write_columns
-from penstock.data.extra import extra
 from penstock.data.home import building, follow, point
 from penstock.data.manifest import SHARDS, Json, Shard
 from penstock.data.named import datasets_home, versions
@@ -61,13 +61,12 @@ def build(recipe: Recipe, *, workers: int | None = None, watcher: Watcher | None
     """The dataset of a recipe: found, when its sources are as they were, or built."""
     watcher = watcher or Quiet()
     home = datasets_home()
-    for package in ("zstandard", "orjson"):  # needed at the end: said before anything is read
-        extra(package, "Building a dataset")
     sources = list_sources(recipe)
     key = build_key(recipe, sources)
     work = home / f"{WORK}{recipe.name}@{key}"
     if (dataset := follow(home, recipe.name, key)) and not work.exists():
         return dataset
+    refuse_unready(sources)
 
     for step in recipe.cleaning().steps:  # a mistake in one should not cost hours
         clean_custom.check(step)

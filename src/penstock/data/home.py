@@ -13,23 +13,20 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from glob import has_magic
 from pathlib import Path
 from typing import TextIO
 
 from blake3 import blake3
 
 from penstock.data import stdlib
+from penstock.data.locate import locate
 from penstock.data.manifest import FORMAT, MANIFEST
-from penstock.data.named import datasets_home, named
-from penstock.data.remote_store import Store, is_url
+from penstock.data.named import datasets_home
+from penstock.data.remote_store import Store
 from penstock.data.shards import Dataset, Progress
 from penstock.data.writer import unfinished
 from penstock.errors import PenstockError, RunFailed
 from penstock.files import write_atomic
-from penstock.found import located
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def open_dataset(
@@ -47,33 +44,21 @@ def open_dataset(
     before a dataset of that name. `tokenizer` and `vocab` are for raw files; if these are
     conversations, `pack` and `chat_template` too.
     """
-    home, spec = datasets_home(), located(spec)
-
-    def raw() -> Dataset:
-        from penstock.data.build import build
-        from penstock.data.recipe_raw import raw_recipe
-
-        recipe = raw_recipe(spec, tokenizer, vocab, pack, chat_template)
-        return build(recipe, watcher=_Told(progress) if progress else None)
-
-    if spec == stdlib.NAME:
+    home = datasets_home()
+    found = locate(spec)
+    if found.kind == "stdlib":
         return _open_stdlib(home, progress)
-    if is_url(spec):
-        return Dataset.open(spec) if _is_dataset(spec) else raw()
-    path = Path(spec).expanduser()
-    if path.suffix == ".toml" and path.is_file():
-        return _recipe(path, progress)
-    if (path / MANIFEST).is_file():
-        return Dataset.open(path)
-    if spec.startswith("hf:") or (spec and path.exists()) or has_magic(spec):
-        return raw()
-    if not _NAME.fullmatch(spec.partition("@")[0]):
-        raise PenstockError(
-            f"Dataset {spec!r}: there is no such file, and it is not a name. Give the name of a "
-            "dataset, name@version, a recipe (.toml), a file, a folder, a glob, a URL or "
-            "hf:org/name."
-        )
-    return _open(home, named(home, spec).name)
+    if found.kind == "recipe":
+        return _recipe(found.path, progress)
+    if found.kind == "built":
+        return open_built(found.path)
+    if found.kind == "url" and _is_dataset(found.where):
+        return Dataset.open(found.where)
+    from penstock.data.build import build
+    from penstock.data.recipe_raw import raw_recipe
+
+    recipe = raw_recipe(found.where, tokenizer, vocab, pack, chat_template)
+    return build(recipe, watcher=_Told(progress) if progress else None)
 
 
 @contextmanager
@@ -110,12 +95,13 @@ def _lock(lock: TextIO, progress: Progress | None) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
 
 
-def _open(home: Path, name: str) -> Dataset:
-    dataset = Dataset.open(home / name)
-    if dataset.id != name:
+def open_built(folder: Path) -> Dataset:
+    """Open a built dataset; in the home a folder has the name of what it holds."""
+    dataset = Dataset.open(folder)
+    if folder.parent == datasets_home() and dataset.id != folder.name:
         raise PenstockError(
-            f"{dataset.folder} holds {dataset.id}: the folder was renamed or its content replaced. "
-            f"Rename it to {dataset.id}, or delete it and build {name} again."
+            f"{folder} holds {dataset.id}: the folder was renamed or its content replaced. "
+            f"Rename it to {dataset.id}, or delete it and build {folder.name} again."
         )
     return dataset
 
@@ -126,7 +112,7 @@ def follow(home: Path, name: str, key: str) -> Dataset | None:
         found = f"{name}@{_pointer(home, name, key).read_text()}"
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return _open(home, found) if (home / found).is_dir() else None
+    return open_built(home / found) if (home / found).is_dir() else None
 
 
 def point(home: Path, name: str, key: str, version: str) -> None:

@@ -89,6 +89,10 @@ class Manifest:
         canonical = json.dumps(self._fields(), sort_keys=True, separators=(",", ":"))
         return blake3(canonical.encode()).hexdigest()[:12]
 
+    @property
+    def id(self) -> str:
+        return f"{self.name}@{self.version}"
+
     def to_json(self) -> str:
         """As stored: with its own version, so that a changed manifest gives itself away."""
         return json.dumps({"version": self.version, **self._fields()}, indent=1) + "\n"

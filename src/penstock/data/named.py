@@ -71,6 +71,6 @@ def _none(home: Path, spec: str, name: str) -> str:
     names = {folder.name.partition("@")[0] for folder in home.glob("[!.]*@*")} | {STDLIB}
     known = ", ".join(sorted(names))
     what = f"Dataset {spec!r} is not in {home}"
-    if Path(spec).suffix in KINDS:
+    if Path(spec).suffix in {".toml", *KINDS}:
         what = f"{spec!r} is no file in {Path.cwd()}, and no dataset in {home}"
     return f"{what}. Known: {known}. {nearest(name, names)}".rstrip()

@@ -16,6 +16,7 @@ from penstock.data.order import Indices
 from penstock.data.order_choice import Kind
 from penstock.data.shards import Dataset
 from penstock.data.stream_batch import Batch
+from penstock.data.stream_legal import refuse_unreadable
 from penstock.data.stream_part import Part
 from penstock.data.stream_sizes import Split, held_out_of
 from penstock.errors import PenstockError
@@ -49,7 +50,7 @@ class Stream:
                 f"holdout is {holdout}; it is a share of the samples, from 0 to under 1."
             )
         pairs = [(data, 1.0)] if isinstance(data, Dataset) else list(data)
-        _refuse_mismatch([dataset for dataset, _ in pairs])
+        refuse_unreadable([(one.manifest, weight) for one, weight in pairs], sequence, holdout)
         self.parts = [Part(dataset, sequence, seed, holdout, order) for dataset, _ in pairs]
         self.weights = [weight for _, weight in pairs]
         self.cycle = cycle_of(self.weights)
@@ -196,23 +197,6 @@ class Locked(Iterator[tuple[int, int]]):
 def _range_of(numbers: Indices) -> tuple[int, int]:
     """A part's samples in a range of positions: without gaps, since none of them is elsewhere."""
     return (int(numbers[0]), int(numbers[-1]) + 1) if len(numbers) else (0, 0)
-
-
-def _refuse_mismatch(datasets: list[Dataset]) -> None:
-    """Parts of a mixture that cannot be read as one."""
-    first = datasets[0]
-    for i, dataset in enumerate(datasets[1:], start=2):
-        if dataset.manifest.tokenizer != first.manifest.tokenizer:
-            raise PenstockError(
-                f"data.mix: {dataset.id} and {first.id} have different tokenizers "
-                f"({dataset.vocab} and {first.vocab} tokens), so that the same number means "
-                f"another text in each. Build one with the other's: [tokens] tokenizer = "
-                f'"{first.id}" in its recipe.'
-            )
-        if dataset.id in [other.id for other in datasets[: i - 1]]:
-            raise PenstockError(
-                f"data.mix: {dataset.id} stands there twice; list it once, with both weights added"
-            )
 
 
 def rank_slice(start: int, stop: int, rank: int, ranks: int) -> tuple[int, int]:

@@ -8,18 +8,19 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from penstock.data import stdlib
 from penstock.data.home import open_dataset
 from penstock.data.manifest import MANIFEST
-from penstock.data.named import datasets_home
+from penstock.data.named import STDLIB, datasets_home
 from penstock.data.remote_store import is_url
 from penstock.data.shards import Dataset, Progress
 from penstock.data.stream import Stream
 from penstock.errors import PenstockError
 from penstock.run.file import Run
 from penstock.secret import redact
+
+Named: TypeAlias = "str | dict[str, str] | list[str | dict[str, str]]"
 
 
 def open_first(run: Run, progress: Progress | None = None) -> list[Dataset]:
@@ -35,7 +36,7 @@ def open_first(run: Run, progress: Progress | None = None) -> list[Dataset]:
         ]
 
 
-def kept(datasets: list[Dataset]) -> str | dict[str, str] | list[str | dict[str, str]]:
+def kept(datasets: list[Dataset]) -> Named:
     """What the plan of a run says of its data, so that it can be opened again: a name with its
     version, also where it lies if that is not here; a list of them for a mixture."""
     parts = [_kept(dataset) for dataset in datasets]
@@ -95,7 +96,7 @@ def _open_part(part: str | dict[str, str], spec: str) -> Dataset:
 
 def _gone(id_: str, where: str | Path, spec: str) -> str:
     again = f"copy {id_} there again"
-    if spec == stdlib.NAME:
+    if spec == STDLIB:
         again += " (it belongs to the Python install that it was built with)"
     elif spec != id_ and not spec.startswith(str(where)):
         again += f", or build it again from {spec} as that was then"

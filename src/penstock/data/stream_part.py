@@ -10,22 +10,13 @@ from penstock.data.order_lookup import Lookup
 from penstock.data.shards import BadBlock, Dataset
 from penstock.data.stream_batch import Batch, Skipped
 from penstock.data.stream_sizes import Split
-from penstock.errors import PenstockError
 
 
 class Part:
     def __init__(
         self, dataset: Dataset, sequence: int, seed: int, holdout: float, order: Kind
     ) -> None:
-        packed = dataset.manifest.packed
-        if packed and packed != sequence:
-            raise PenstockError(
-                f"data.sequence = {sequence}: the documents of {dataset.id} are packed for "
-                f"sequences of {packed} tokens; write {packed}, or leave the field out"
-            )
         split = Split.of(dataset.tokens, sequence, holdout)
-        if not split.samples:
-            raise PenstockError(_too_small(dataset, sequence, split))
         self.dataset, self.sequence = dataset, sequence
         self.samples, self.held_out = split.samples, split.held_out
         size = dataset.dtype.itemsize
@@ -96,13 +87,3 @@ def _spread(found: Batch, good: np.ndarray, skipped: tuple[Skipped, ...]) -> Bat
         starts = np.zeros(shape, dtype=bool)
         starts[good] = found.starts
     return Batch(tokens, loss, starts, skipped)
-
-
-def _too_small(dataset: Dataset, sequence: int, split: Split) -> str:
-    total = max(dataset.tokens - 1, 0) // sequence
-    kept = f", of which {split.held_out} would be held out" if split.held_out else ""
-    return (
-        f"Dataset {dataset.id} is too small: {dataset.tokens} tokens make {total} "
-        f"sample{'s' if total != 1 else ''} of {sequence} tokens{kept}, and training "
-        "needs at least one. Use a shorter sequence, a smaller holdout or a larger dataset."
-    )

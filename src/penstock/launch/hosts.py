@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from penstock import __version__
-from penstock.data.stream_open import kept
 from penstock.errors import PenstockError, RunFailed
 from penstock.launch import addresses, environment, meeting
 from penstock.launch.agent import Agent, End
@@ -155,7 +154,7 @@ class Host:
             "version": __version__,
             "precision": self.prepared.run.train.precision,
             "run": fingerprint(self.prepared.run),
-            "data": kept([part.dataset for part in self.prepared.stream.parts]),
+            "data": self.prepared.dataset,
         }
 
     def refuses(self, hello: Message) -> str:

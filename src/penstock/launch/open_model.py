@@ -8,14 +8,10 @@ import shutil
 from pathlib import Path
 
 from penstock.catalog.open_folder import folder_of, small_files, with_weights
-from penstock.data.manifest import MANIFEST
-from penstock.data.named import datasets_home
 from penstock.data.shards import Dataset
 from penstock.data.token_match import refuse_other_tokens
 from penstock.files import write_synced
-from penstock.found import place_of
 from penstock.model.open_files import look
-from penstock.plan.built import built
 from penstock.run.file import Run
 
 
@@ -29,21 +25,6 @@ def refuse_other_data(run: Run, datasets: list[Dataset]) -> None:
     if run.model.from_:
         for dataset in datasets:
             refuse_other_tokens(dataset, folder_of(run.model.from_))
-
-
-def refuse_other_built(run: Run) -> None:
-    """The same of what lies built on this machine, for who only looks."""
-    if not run.model.from_:
-        return
-    for spec, _ in run.data.parts:
-        manifest = built(run, spec)
-        if isinstance(manifest, str):
-            continue
-        id_ = f"{manifest.name}@{manifest.version}"
-        for place in (place_of(spec), datasets_home() / id_):
-            if (place / MANIFEST).is_file():
-                refuse_other_data(run, [Dataset.open(place)])
-                break
 
 
 def keep(run: Run, folder: Path) -> None:

@@ -8,31 +8,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.data.stream import Stream
-from penstock.data.stream_open import kept, open_again, stream_of
+from penstock.data.home import open_built
+from penstock.data.manifest import Manifest
+from penstock.data.stream_legal import refuse_unreadable
+from penstock.data.stream_open import Named, kept, open_again
 from penstock.errors import PenstockError
 from penstock.launch import foresee, open_model
 from penstock.launch.listener import Listener
 from penstock.launch.replan import kept as kept_layout
 from penstock.meter.devices import Devices
 from penstock.meter.precision import measure
+from penstock.model.open_files import look_here
 from penstock.plan import legal, rates
-from penstock.plan.built import refuse_unusable
-from penstock.plan.dataset import Sizes, fitted, refuse_epochs_of_a_mixture
+from penstock.plan.built import Built, find_built
+from penstock.plan.dataset import Sizes, fitted, refuse_epochs_of_a_mixture, sizes_of
 from penstock.plan.layout import IllegalLayout, Layout, choose
 from penstock.policy import precision, shrink
+from penstock.run.budget import BudgetSection
 from penstock.run.diff import closed, with_fields
 from penstock.run.file import Run
 from penstock.run.layout import LayoutSection
 from penstock.run.paths import KEY as PATHS
 from penstock.run.paths import found_paths
 
+SOME_STEPS = 1000  # of a run whose length only its dataset will tell
+
 
 @dataclass(frozen=True)
 class Prepared:
     run: Run  # with every choice made
-    stream: Stream
+    data: Sizes
     machine: Devices  # of each host
+    ids: str  # of the datasets, for messages
+    tokenizer: str = ""  # its hash; all parts of a mixture have the same
+    dataset: Named = ""  # what the plan keeps, so that the data can be opened again
     precision_why: str = ""  # why "auto" means what it does here; "" where the file says it
 
     def planned(self, before: dict[str, Any]) -> tuple[Layout, dict[str, Any]]:
@@ -82,10 +91,10 @@ class Prepared:
         return replace(machine, memory_bytes=many * machine.memory_bytes)
 
     def _layout(self, run: Run, machine: Devices, ranks: int) -> Layout:
-        stream = self.stream
-        shape = None if run.model.module else run.model.shape(stream.vocab)
-        if shape is not None and shape.vocab < stream.vocab:
-            what = f"the tokenizer of {stream.id} has {stream.vocab} tokens"
+        vocab = self.data.vocab
+        shape = None if run.model.module else run.model.shape(vocab)
+        if shape is not None and shape.vocab < vocab:
+            what = f"the tokenizer of {self.ids} has {vocab} tokens"
             if run.model.from_:
                 raise PenstockError(
                     f'model.from = "{run.model.from_}": {what}, and the embedding of the model '
@@ -93,9 +102,9 @@ class Prepared:
                     "model's own tokenizer"
                 )
             raise PenstockError(
-                f"model.vocab = {shape.vocab}: {what}; set model.vocab = {stream.vocab} or more"
+                f"model.vocab = {shape.vocab}: {what}; set model.vocab = {vocab} or more"
             )
-        planned = foresee.layout_of(run, stream.vocab) if shape is not None else None
+        planned = foresee.layout_of(run, vocab) if shape is not None else None
         layout = planned or choose(
             run, shape, run.sequence, ranks, machine.kind, machine.memory_bytes
         )
@@ -106,8 +115,8 @@ class Prepared:
         self, run: Run, layout: Layout, machine: Devices, before: dict[str, Any]
     ) -> dict[str, Any]:
         """What was decided before the launch, kept with the run."""
-        stream = self.stream
-        shape = None if run.model.module else run.model.shape(stream.vocab)
+        data = self.data
+        shape = None if run.model.module else run.model.shape(data.vocab)
         adapter = run.model.adapter
         frozen = adapter is not None
         why = self.precision_why or before.get("precision_why")
@@ -117,15 +126,15 @@ class Prepared:
             "machine": _words(machine, run.cluster.nodes),
             "layout": layout.to_json(),
             "ranks": layout.ranks,
-            "dataset": kept([part.dataset for part in stream.parts]),
-            "vocab": stream.vocab,
-            "tokenizer": stream.parts[0].dataset.manifest.tokenizer,  # all parts have the same
-            "samples": stream.samples,
-            "held_out": stream.held_out,
+            "dataset": self.dataset,
+            "vocab": data.vocab,
+            "tokenizer": self.tokenizer,
+            "samples": data.samples,
+            "held_out": data.held_out_tokens // run.sequence,
             "params": shape.params() if shape else None,
             **({"trained": adapter.trained(shape)} if shape and adapter else {}),
             "flops_per_token": shape.flops_per_token(run.sequence, frozen) if shape else None,
-            "steps": run.steps(stream.samples),
+            "steps": run.steps(data.samples),
             "batch_tokens": run.batch_tokens,
             "sequence": run.sequence,
             "learning_rate": run.learning_rate,
@@ -134,32 +143,18 @@ class Prepared:
             PATHS: {**before.get(PATHS, {}), **found_paths(run)},
         }
         plan |= {name: before[name] for name in ("forked_from", "replanned") if name in before}
-        sizes = Sizes(stream.vocab, stream.samples, stream.held_out * run.sequence)
-        return plan | {"predicted": foresee.predicted(run, layout, sizes)}
+        return plan | {"predicted": foresee.predicted(run, layout, data)}
 
 
 def prepare(run: Run, before: dict[str, Any], machine: Devices, listener: Listener) -> Prepared:
-    """Opens the data, builds it where it has to be, and settles what follows from it."""
-    refuse_epochs_of_a_mixture(run)
+    """Refuse what can be refused, build the data where it has to be, and settle what follows."""
     run, why = _with_precision(run, machine, listener)
+    look(run, before, machine)  # building data may take hours
     open_model.fetch(run)
-    if not before:  # building data may take hours
-        _refuse_early(run, machine)
     datasets = open_again(run, before, listener.progress)
     open_model.refuse_other_data(run, datasets)
-    run = closed(fitted(run, [dataset.manifest for dataset in datasets]))
-    stream = stream_of(run, datasets)
-    if run.batch_samples > stream.samples:
-        raise PenstockError(
-            f"train.batch_tokens = {run.batch_tokens}: more than {stream.id} has, which is "
-            f"{stream.samples * run.sequence} tokens; write less"
-        )
-    if run.model.module and not run.data.across_documents:
-        raise PenstockError(
-            "data.across_documents = false: only the models of Penstock keep documents apart, and "
-            "model.module is your own; write true, or mark the borders inside your module"
-        )
-    return Prepared(run, stream, machine, why)
+    prepared = settle(run, [one.manifest for one in datasets], machine, kept(datasets))
+    return replace(prepared, precision_why=why)
 
 
 def _with_precision(run: Run, machine: Devices, listener: Listener) -> tuple[Run, str]:
@@ -173,17 +168,84 @@ def _with_precision(run: Run, machine: Devices, listener: Listener) -> tuple[Run
     return with_fields(run, {"train.precision": chosen.precision}), chosen.why
 
 
-def _refuse_early(run: Run, machine: Devices) -> None:
-    """What can be known to be wrong before there is data."""
-    refuse_unusable(run)
+@dataclass(frozen=True)
+class Looked:
+    """What is known of a run's data without building it."""
+
+    data: tuple[Manifest, ...] = ()  # all of it, or nothing
+    missing: tuple[str, ...] = ()  # why a part is not known, a sentence each
+    assumed: dict[str, Any] | None = None  # a plan, with a guess for what is missing
+
+
+def look(run: Run, before: dict[str, Any], machine: Devices) -> Looked:
+    """Find the data of a run; refuse all that is known to be wrong before it is built.
+
+    `before` is the plan of an earlier launch, whose data a run goes on with.
+    """
+    refuse_epochs_of_a_mixture(run)
+    look_here(run.model.from_)
+    machine.ranks(run.cluster.accelerators)
+    if run.model.module and not run.data.across_documents:
+        raise PenstockError(
+            "data.across_documents = false: only the models of Penstock keep documents apart, and "
+            "model.module is your own; write true, or mark the borders inside your module"
+        )
+    if "dataset" in before:
+        return Looked(tuple(one.manifest for one in open_again(run, before)))
+    found = [find_built(run, spec) for spec, _ in run.data.parts]
+    there = [one for one in found if isinstance(one, Built)]
+    opened = [open_built(one.folder) for one in there if one.folder]  # are its files whole?
+    open_model.refuse_other_data(run, opened)
+    missing = tuple(one for one in found if isinstance(one, str))
+    if not missing:
+        return Looked(tuple(one.manifest for one in there))
+    guess = _assumed(run, machine)
+    plan = guess.planned({})[1] if guess else None
+    if run.model.module:
+        _try_module(run, machine, None)
+    return Looked((), missing, plan)
+
+
+def settle(run: Run, data: Sequence[Manifest], machine: Devices, named: Named = "") -> Prepared:
+    """Make every choice that the file leaves open; refuse what does not go with the data."""
+    run = closed(fitted(run, data))
+    weights = [weight for _, weight in run.data.parts]
+    refuse_unreadable(list(zip(data, weights, strict=True)), run.sequence, run.evaluate.holdout)
+    sizes, ids = sizes_of(run, data), " + ".join(manifest.id for manifest in data)
+    if run.batch_samples > sizes.samples:
+        raise PenstockError(
+            f"train.batch_tokens = {run.batch_tokens}: more than {ids} has, which is "
+            f"{sizes.samples * run.sequence} tokens; write less"
+        )
+    prepared = Prepared(run, sizes, machine, ids, data[0].tokenizer, named)
+    if run.model.module:
+        prepared.planned({})  # a layout that cannot be is told before the module is built
+        _try_module(run, machine, prepared)
+    return prepared
+
+
+def _try_module(run: Run, machine: Devices, data: Prepared | None) -> None:
+    from penstock.train.trial import Vocabulary, try_module  # torch, which others do without
+
+    try_module(run, machine.kind, Vocabulary(data.data.vocab, data.ids) if data else None)
+
+
+def _assumed(run: Run, machine: Devices) -> Prepared | None:
+    """Assume a vocabulary and a length where only the dataset tells them; None without a shape.
+
+    What depends on the guess is not held against the run.
+    """
     shape = None if run.model.module else run.model.base()
-    if run.layout is None or run.data.sequence is None or not (shape or run.model.module):
-        return
-    if shape is not None and not shape.vocab:
-        shape = shape.with_vocab(legal.SOME_VOCAB)
-    ranks = run.cluster.nodes * machine.ranks(run.cluster.accelerators)
-    layout = choose(run, shape, run.sequence, ranks, machine.kind, machine.memory_bytes)
-    legal.refuse(run, shape, layout, machine.name or machine.kind)
+    if shape is None and not run.model.module:
+        return None
+    guessed = bool(run.train.epochs) or (shape is not None and not shape.vocab)
+    if run.train.epochs:
+        some = run.train.model_copy(update={"epochs": None, "steps": SOME_STEPS})
+        run = run.model_copy(update={"train": some})
+    if guessed:
+        run = run.model_copy(update={"budget": BudgetSection()})
+    vocab = (shape.vocab if shape else 0) or legal.SOME_VOCAB
+    return Prepared(closed(run), Sizes(vocab, run.batch_samples, 0), machine, "")
 
 
 def _words(machine: Devices, nodes: int) -> str:

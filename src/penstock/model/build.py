@@ -91,9 +91,18 @@ def _own_code(code: Code, call: Callable[[], Any]) -> Any:
     """Run the user's code; what it raises is told as theirs, and not tried again."""
     try:
         return call()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         what = f"{type(error).__name__}: {error}"
         raise PenstockError(f"{code.words}: it raised {what}") from error
+
+
+def refuse_frozen(model: nn.Module, spec: str) -> None:
+    """Raise an error for a module that has nothing to train."""
+    if not any(param.requires_grad for param in model.parameters()):
+        raise PenstockError(
+            f'model.module = "{spec}": no parameter of it has requires_grad=True, so that there is '
+            "nothing to train; leave it on for some"
+        )
 
 
 def takes_targets(model: nn.Module) -> bool:
@@ -126,7 +135,7 @@ def summed_loss(model: nn.Module, own: TokenLoss | None = None) -> Callable[...,
             if wants:  # a mean over nothing is not a number: where nothing counts, any loss × 0 is
                 counted_bs = counted_bs | (count == 0)
             targets_bs = targets_bs.masked_fill(~counted_bs, NO_TARGET)
-        with _mixed_formats_told():
+        with _own_errors_told():
             given = tensors_in(model(inputs_bs, targets_bs) if wants else model(inputs_bs))
         if own:
             losses_n = own(logits_in(given, inputs_bs).flatten(0, 1), whole_bs.flatten())
@@ -142,19 +151,47 @@ def summed_loss(model: nn.Module, own: TokenLoss | None = None) -> Callable[...,
     return of
 
 
+# What code raises for a mistake of its own. Faults of the machine and of peers are RuntimeErrors
+# and OSErrors; after those a run is started again.
+_MISTAKES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+)
+
+
 @contextmanager
-def _mixed_formats_told() -> Iterator[None]:
-    """Weights are put into the format of the matrix work, buffers are not: the usual way to mix."""
+def _own_errors_told() -> Iterator[None]:
+    """Tell a mistake in the user's forward once: it would be the same after a restart."""
     try:
         yield
+    except _MISTAKES as error:
+        raise PenstockError(f"model: forward raised {type(error).__name__}: {error}") from error
     except RuntimeError as error:
         if "same dtype" not in str(error):
             raise
-        raise PenstockError(
-            f"model: forward mixes number formats ({error}). Weights are in train.precision, and "
-            "buffers stay as you made them: write `.to(x.dtype)` where you use one, or set "
-            'train.precision = "fp32"'
-        ) from error
+        raise PenstockError(_mixed_formats(str(error))) from error
+
+
+def _mixed_formats(said: str) -> str:
+    """Explain an operation on two number formats, by what torch says of them."""
+    if "Long" in said:
+        return (
+            f"model: forward computes with the token ids themselves ({said}). Tokens are whole "
+            "numbers, int64 [batch, sequence]: look them up in an nn.Embedding first"
+        )
+    told = (
+        f"model: forward mixes number formats ({said}). Weights are in train.precision, and "
+        "buffers stay as you made them: write `.to(x.dtype)` where you use one"
+    )
+    narrow = "BFloat16" in said or "Half" in said
+    return f'{told}, or set train.precision = "fp32"' if narrow else told
 
 
 def tensors_in(given: object) -> list[Tensor]:

@@ -12,7 +12,16 @@ from penstock.found import place_of
 from penstock.home import home
 from penstock.meter.glance import Glance, glance
 from penstock.meter.precision import estimate
-from penstock.plan.machine import Machine, Matmul, Tier, of_catalog, only
+from penstock.plan.machine import (
+    MOST_CARDS,
+    Machine,
+    Matmul,
+    Tier,
+    is_card,
+    node_named,
+    of_catalog,
+    only,
+)
 from penstock.plan.scale import grows, scaled
 from penstock.run.cluster import ClusterSection
 from penstock.run.cluster_file import PRECISIONS, ClusterFile
@@ -82,13 +91,17 @@ def _machine_for(run: Run) -> Sited:
     asked = run.cluster.accelerators
     try:
         usual = _usual_per_node(use)
+        card = node_named(use) is None and is_card(accelerators.find(use))
+        most = MOST_CARDS if card else usual
         per_node = usual if asked == "all" else int(asked)
-        if per_node > usual:
+        if per_node > most:
             raise PenstockError(
-                f"cluster.accelerators = {per_node}: a node has {usual} of them; write "
-                f"cluster.nodes = {-(-per_node // usual)}."
+                f"cluster.accelerators = {per_node}: a node has {most} of them; write "
+                f"cluster.nodes = {-(-per_node // most)}."
             )
-        return Sited(of_catalog(use, per_node * run.cluster.nodes, per_node))
+        machine = of_catalog(use, per_node * run.cluster.nodes, per_node)
+        note = f"{machine.accelerator} is a card: one in a node; cluster.accelerators asks for more"
+        return Sited(machine, (note,) if card and asked == "all" else ())
     except PenstockError as error:
         raise PenstockError(
             f'cluster.use = "{use}": {error} Or name a node of `penstock catalog nodes`, a cluster '

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from penstock.data.manifest import Manifest
 from penstock.data.stream_sizes import Split, held_out_of
 from penstock.errors import PenstockError
-from penstock.plan.built import built
+from penstock.plan.built import Built, find_built
 from penstock.run.file import Run
 from penstock.run.save import to_table
 
@@ -38,16 +38,34 @@ class Known:
 
 
 def look(run: Run) -> Known:
-    found = [built(run, spec) for spec, _ in run.data.parts]
-    there = [one for one in found if isinstance(one, Manifest)]
+    """Read what lies built here. Data that cannot be used here is missing, as what is not built:
+    a plan may be of another machine."""
+    found = [_looked(run, spec) for spec, _ in run.data.parts]
+    there = [one.manifest for one in found if isinstance(one, Built)]
     run = fitted(run, there)
     missing = tuple(one for one in found if isinstance(one, str))
-    if missing:
-        return Known(run, None, missing)
-    splits = [Split.of(one.tokens, run.sequence, run.evaluate.holdout) for one in there]
+    return Known(run, None if missing else sizes_of(run, there), missing)
+
+
+def manifests(run: Run) -> list[Manifest]:
+    """Read the manifests of the datasets that are built here."""
+    found = (_looked(run, spec) for spec, _ in run.data.parts)
+    return [one.manifest for one in found if isinstance(one, Built)]
+
+
+def _looked(run: Run, spec: str) -> Built | str:
+    try:
+        return find_built(run, spec)
+    except PenstockError as error:
+        return f"{spec} cannot be used here: {str(error).rstrip('.')}"
+
+
+def sizes_of(run: Run, manifests: Sequence[Manifest]) -> Sizes:
+    """Count the samples as the trainer does (`data/stream.py`), by the length of `run`."""
+    splits = [Split.of(one.tokens, run.sequence, run.evaluate.holdout) for one in manifests]
     held_out = held_out_of(splits, [weight for _, weight in run.data.parts])
     samples = sum(split.samples for split in splits)
-    return Known(run, Sizes(max(one.vocab for one in there), samples, held_out * run.sequence))
+    return Sizes(max(one.vocab for one in manifests), samples, held_out * run.sequence)
 
 
 def needed(run: Run) -> Known:

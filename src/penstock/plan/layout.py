@@ -1,7 +1,9 @@
 """The layout of a run: how its ranks divide the work. Chosen here when the file leaves it out."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import prod
+from typing import Any
 
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
@@ -22,6 +24,14 @@ MICROBATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
 
 class IllegalLayout(PenstockError):
     """A layout that the model, the ranks or the device cannot have."""
+
+
+class NothingFits(PenstockError):
+    """A model for which no layout has memory enough; `tried` are the nearest, for programs."""
+
+    def __init__(self, message: str, tried: Sequence[dict[str, Any]] = ()) -> None:
+        super().__init__(message)
+        self.tried = list(tried)
 
 
 @dataclass(frozen=True)
@@ -152,7 +162,7 @@ def _fewest_shards(run: Run, shape: ModelShape | None, data: int, room_bytes: in
         each = FROZEN_BYTES_PER_PARAM["qlora" if narrow else run.train.precision]
     state = shape.params() * each
     if state > room_bytes * data:
-        raise PenstockError(
+        raise NothingFits(
             f"model: {shape.params() / 1e9:.1f}B parameters need {state / 1e9:,.0f} GB for "
             f"weights, gradients and optimizer; all ranks together have "
             f"{room_bytes * data / 1e9:,.0f} GB. Choose a smaller model or more accelerators"

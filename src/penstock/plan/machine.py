@@ -12,7 +12,7 @@ from typing import TypeVar
 from penstock.catalog import accelerators, networks, nodes
 from penstock.catalog.accelerators import Accelerator
 from penstock.catalog.fact import Fact
-from penstock.catalog.table import Table
+from penstock.catalog.table import Table, fold
 from penstock.errors import PenstockError
 
 F = TypeVar("F", bound=Fact)
@@ -25,6 +25,8 @@ SCALE_UP_SHARE = 0.79
 # Scale-out Gbit/s per accelerator of the systems of each generation, for a machine that names an
 # accelerator and no node. Catalog: DGX A100 200, DGX H100 400, DGX B300 800.
 DEFAULT_SCALE_OUT_GBIT = 400.0
+BRIDGED = 2  # cards that a bridge may join
+MOST_CARDS = 8  # in one host
 MOST_IN_A_NODE = 16
 # One hop: NCCL's own constants for the Simple protocol, which large messages use (catalog).
 SCALE_UP_HOP_S = 3.4e-6
@@ -114,14 +116,15 @@ def of_catalog(
     scale_out_gbit: float | None = None,
 ) -> Machine:
     """`count` accelerators by the name of an accelerator or of a node; blanks are the catalog's."""
-    node = only(nodes.TABLE, name)
+    node = node_named(name)
     chip = accelerators.find(node.accelerator if node else name)
     if count < 1:
         raise PenstockError(f"{name}: {count} accelerators; a machine has at least one")
-    if node is None:
+    if node is None and not is_card(chip):
         node = _usual_node(chip.name)
     if per_node is None:
-        per_node = min(count, node.accelerators if node else max(1, min(chip.domain, 8)))
+        alone = 1 if is_card(chip) else max(1, min(chip.domain, 8))
+        per_node = min(count, node.accelerators if node else alone)
     if scale_out_gbit is None:
         total = node.scaleout_gbit_per_s if node else None
         scale_out_gbit = total / node.accelerators if node and total else DEFAULT_SCALE_OUT_GBIT
@@ -145,6 +148,22 @@ def of_catalog(
         cooling=node.cooling if node and node.cooling else "air",
         sources={"": f"catalog: {chip.source_of('bf16_tflops')}"},
     )
+
+
+def node_named(name: str) -> nodes.Node | None:
+    """Find the node of this name. "RTX 4090" is the card, not the box of 6x RTX 4090."""
+    node = only(nodes.TABLE, name)
+    if node is None or fold(name) in map(fold, node.known_as()):
+        return node
+    return node if only(accelerators.TABLE, name) is None else None
+
+
+def is_card(chip: Accelerator) -> bool:
+    """Whether the accelerator is sold as a card, to put any number of them into any host.
+
+    Boards and racks have more than a bridge between two; of those the catalog knows the usual node.
+    """
+    return chip.domain <= BRIDGED
 
 
 def _sustained(chip: Accelerator, peaks: Mapping[str, float]) -> dict[str, float]:

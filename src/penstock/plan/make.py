@@ -10,7 +10,8 @@ from penstock.plan.assemble import Bands, assemble
 from penstock.plan.constants import band, seen
 from penstock.plan.dataset import Sizes, needed
 from penstock.plan.job import RATE_OF, Job
-from penstock.plan.layout import Layout, choose
+from penstock.plan.layout import Layout, NothingFits, choose
+from penstock.plan.lighter import lighter
 from penstock.plan.machine import Machine
 from penstock.plan.outcome import Band, StepTime
 from penstock.plan.plan import Plan
@@ -140,7 +141,10 @@ def choice(
         ranks = min(ranks, run.batch_samples)  # more would only add up zeros
     job = _job(run, machine, shape, Layout(replicate=ranks))
     space = trained(run)
-    found = must(search(job, ranks, space), job, ranks, space)
+    try:
+        found = must(search(job, ranks, space), job, ranks, space)
+    except NothingFits as error:
+        raise NothingFits(f"{error}. {_lighter(run, job)}".rstrip(". "), error.tried) from None
     return Choice(job.with_layout(found.best[0].layout), found.best, found.rejected)
 
 
@@ -197,7 +201,20 @@ def _better(run: Run, job: Job) -> list[str]:
     if run.layout is None or memory.predict(job).fits:
         return []
     found = search(job, job.layout.ranks, trained(run))
-    return [f"without [layout], {found.best[0].layout} fits"] if found.best else []
+    if found.best:
+        return [f"without [layout], {found.best[0].layout} fits"]
+    return [told] if (told := _lighter(run, job)) else []
+
+
+def _lighter(run: Run, job: Job) -> str:
+    """What other ways of training would take; of a CPU, whose memory is large, nothing is said."""
+    if job.machine.kind == "cpu":
+        return ""
+
+    def job_of(other: Run) -> Job:
+        return _job(other, job.machine, job.shape, job.layout)
+
+    return lighter(run, job_of, job.layout.ranks)
 
 
 def layout_of(run: Run, machine: Machine, shape: ModelShape) -> Layout:

@@ -13,6 +13,7 @@ from math import ceil, inf
 from typing import Any
 
 from penstock.errors import PenstockError
+from penstock.plan.life import DAY_S
 from penstock.plan.limits import NOTHING_FITS
 from penstock.plan.machine import Machine
 from penstock.plan.scale import MOST, grows
@@ -52,17 +53,20 @@ class Answer:
 def for_deadline(
     run: Run, machine: Machine, seconds: float, progress: Progress | None = None
 ) -> Answer:
-    """The fewest nodes on which the run ends within `seconds` of wall clock."""
+    """The fewest nodes on which the run ends within `seconds` of wall clock in nine of ten cases.
+
+    That is the late end of the plan's band: by the middle of it, every second run would be late.
+    """
     if not 0 < seconds < inf:
         raise PenstockError(f'deadline: {seconds:g} s; write a time above zero, such as "14 days"')
     tried = _Tried(Planner.of(run, machine), progress)
 
     def meets(nodes: int) -> bool:
-        return _wall_s(tried(nodes)) <= seconds
+        return _late_s(tried(nodes)) <= seconds
 
     least = max(1, ceil(tried.planner.perfect_s / seconds / tried.per_node))
     if least <= tried.most:
-        _double(tried, 2 ** (least.bit_length() - 1), lambda p: (_wall_s(p), 0.0), meets)
+        _double(tried, 2 ** (least.bit_length() - 1), lambda p: (_late_s(p), 0.0), meets)
     high = min(filter(meets, tried.known), default=0)
     if not high and tried.fastest:  # the peak may lie beside the fastest doubling
         high = 2 * tried.fastest.nodes
@@ -72,7 +76,8 @@ def for_deadline(
     below = max((n for n in tried.known if n < high), default=least - 1)
     _halve(high, max(below, least - 1), lambda nodes, _: meets(nodes))
     best = min(nodes for nodes in tried.known if meets(nodes))
-    return Answer(f"fewest nodes within {told(seconds, TIMES)}", tried(best), tried.points)
+    goal = f"fewest nodes within {told(seconds, TIMES)} in nine of ten cases"
+    return Answer(goal, tried(best), tried.points)
 
 
 def for_budget(run: Run, machine: Machine, usd: float, progress: Progress | None = None) -> Answer:
@@ -180,6 +185,12 @@ def _wall_s(point: Point) -> float:
     return point.plan.life.wall_s if point.plan else inf
 
 
+def _late_s(point: Point) -> float:
+    """The late end of the band of the time."""
+    span = point.plan.span("days") if point.plan else None
+    return span[1] * DAY_S if span else _wall_s(point)
+
+
 def _usd(point: Point) -> float:
     if point.plan is None:
         return inf
@@ -201,7 +212,8 @@ def _too_late(tried: _Tried, seconds: float) -> str:
             f"{head}; {tried.most * tried.per_node:,} accelerators, the most that are looked at, "
             f"need {days} even if nothing is lost. Train fewer tokens or a smaller model"
         )
-    text = f"{head}. The nearest, {_sized(near)}, need {told(_wall_s(near), TIMES)}"
+    late = f"{told(_late_s(near), TIMES)} in nine of ten cases"
+    text = f"{head}. The nearest, {_sized(near)}, need {late}"
     if not any(p.accelerators > near.accelerators for p in planned):
         return f"{text}, and this machine has no more. Train fewer tokens or a smaller model"
     beyond = next(p for p in planned if p.accelerators > near.accelerators)

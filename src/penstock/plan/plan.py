@@ -117,8 +117,8 @@ class Plan:
             "next": self.next,
             "bands": {name: {"low": low, "high": high} for name, (low, high) in spans.items()},
             "over_budget": list(self.over_budget),
-            "options": [_option(option) for option in self.options],
-            "rejected": [_option(option) for option in self.rejected],
+            "options": [option.to_json() for option in self.options],
+            "rejected": [option.to_json() for option in self.rejected],
             "warnings": list(self.warnings),
         }
 
@@ -143,16 +143,6 @@ class Plan:
             name = name.rpartition(".")[0]
             assert name, "every top-level name has a note"
         return self.notes[name]
-
-
-def _option(option: Option) -> dict[str, Any]:
-    return {
-        "layout": option.layout.to_json(),
-        "tokens_per_s": option.tokens_per_s,
-        "peak_bytes": option.memory.peak_bytes,
-        "fits": option.memory.fits,
-        "reason": option.reason,
-    }
 
 
 def _names(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

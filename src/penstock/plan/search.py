@@ -31,7 +31,7 @@ from penstock.errors import PenstockError
 from penstock.plan import legal, memory, memory_state, step
 from penstock.plan.constants import Constants, fitted
 from penstock.plan.job import Job
-from penstock.plan.layout import Layout
+from penstock.plan.layout import Layout, NothingFits
 from penstock.plan.legal import divisors
 from penstock.plan.outcome import Memory
 from penstock.plan.sensitivity import Option
@@ -308,10 +308,12 @@ def must(found: Found, job: Job, ranks: int, space: Space | None = None) -> Foun
         )
     near = leanest(job, ranks, space or Space())
     assert near, "something was rejected, so something is legal"
-    raise PenstockError(
+    tried = [replace(near, reason=_short_of(near.memory)), *found.rejected]
+    raise NothingFits(
         f"model: {size:,.1f}B parameters fit on {ranks} × {job.machine.accelerator} in no layout; "
         f"the nearest, {near.layout}, is {_short_of(near.memory)}. Choose a smaller model, a "
-        "shorter sequence or more accelerators"
+        "shorter sequence or more accelerators",
+        [option.to_json() for option in tried],
     )
 
 

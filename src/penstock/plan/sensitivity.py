@@ -6,6 +6,7 @@ the run is short of better than any single share of the step does.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from penstock.plan.job import Job
 from penstock.plan.layout import Layout
@@ -52,6 +53,15 @@ class Option:
     tokens_per_s: float  # a ceiling for one that does not fit
     memory: Memory
     reason: str = ""  # why it was not taken
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "layout": self.layout.to_json(),
+            "tokens_per_s": self.tokens_per_s,
+            "peak_bytes": self.memory.peak_bytes,
+            "fits": self.memory.fits,
+            "reason": self.reason,
+        }
 
 
 def sensitivities(

@@ -65,6 +65,7 @@ class Point:
             "tokens_per_s_each": speed / self.accelerators if speed else None,
             "mfu": plan.mfu if plan else None,
             "days": plan.life.days if plan else None,
+            "days_late": (plan.span("days") or (None, None))[1] if plan else None,
             "effective": plan.life.effective if plan else None,
             "usd": plan.bill.usd if plan else None,
             "shares": self.shares,

@@ -1,6 +1,5 @@
 """Mistakes in our own words: what is wrong, what was found, how to fix it."""
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from penstock.run import toml
 from penstock.run.fields import Schema
 from penstock.run.quantity import BadQuantity
 from penstock.run.section import Switch, Wrong
+from penstock.suggest import closest
 
 Path = tuple[str | int, ...]
 _NOT_THERE = object()
@@ -114,11 +114,9 @@ def _suggest(path: Path, schema: Schema[Any]) -> str:
     here = schema.names_in(section)
     if guess := nearest(name, here):
         return guess
-    # Further off, only a near miss is worth a guess.
-    close = difflib.get_close_matches(name, [path[-1] for path in known], n=1, cutoff=0.75)
-    if close:
-        home = next(path[:-1] for path in known if path[-1] == close[0])
-        return f"Did you mean '{close[0]}' {_place(home)}?"
+    if elsewhere := closest(name, [path[-1] for path in known]):
+        home = next(path[:-1] for path in known if path[-1] == elsewhere)
+        return f"Did you mean '{elsewhere}' {_place(home)}?"
     return f"{_place(section).capitalize()} there are {', '.join(here)}"
 
 

@@ -1,0 +1,117 @@
+"""What `penstock check` finds: the checks that `penstock train` makes before it starts anything.
+
+Both verbs call the functions of `launch/prepare.py`, so that a run which one refuses the other
+refuses with the same words. Nothing is built, fetched or started here.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from penstock.catalog import accelerators
+from penstock.errors import PenstockError, RunFailed
+from penstock.launch import foresee
+from penstock.launch.prepare import Looked, look, settle
+from penstock.meter import devices
+from penstock.meter.clock import now
+from penstock.meter.devices import Devices
+from penstock.meter.glance import glance
+from penstock.plan import precision
+from penstock.plan.cluster import machine_for
+from penstock.run.diff import with_fields
+from penstock.run.file import Run
+from penstock.run.folder import RunFolder
+from penstock.run.notyet import refuse
+from penstock.run.settle import settled
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What is known of a run before it starts."""
+
+    run: Run  # with what its model and its datasets decide
+    refused: PenstockError | None = None
+    missing: tuple[str, ...] = ()  # data that is still to be built
+    fits: bool | None = None  # None: not known
+    memory: str = ""  # how full the accelerators get, or why that is not known
+
+
+def verify(run: Run) -> Findings:
+    """Check a run as `train` does before its ranks start; an error is kept in the findings."""
+    try:
+        refuse(run)
+        run = settled(run)
+        machine, folder = seen(), RunFolder(run.folder)
+        run = _going_on(run, folder)
+        run, before = _with_precision(run), folder.read_plan()
+        looked = look(run, before, machine)
+        if looked.missing:
+            return _assumed(run, looked)
+        prepared = settle(run, looked.data, machine)
+        run = prepared.run
+        layout, plan = prepared.planned(before)
+        _refuse_other_weights(run, folder, plan)
+        foresee.limit(run, folder, layout.ranks, now())
+    except PenstockError as error:
+        return Findings(run, error)
+    return _told(Findings(run), plan)
+
+
+def seen() -> Devices:
+    """Find the devices of this machine without torch, where that can be done."""
+    found = glance().devices
+    if found.kind == "cpu":
+        return found
+    chip = accelerators.for_device(found.name)
+    return replace(found, memory_bytes=chip.memory_bytes) if chip else devices.find()
+
+
+def _going_on(run: Run, folder: RunFolder) -> Run:
+    """Compare the run with what its folder holds, as `train` does for a run that exists."""
+    if not folder.exists():
+        return run
+    from penstock.launch.resume import how_to_go_on  # torch, which a new run does without
+
+    return how_to_go_on(folder, run).run
+
+
+def _with_precision(run: Run) -> Run:
+    """Choose what "auto" means by the figures of the machine; `train` measures it with torch."""
+    if run.train.precision != "auto":
+        return run
+    try:
+        return precision.settled(run, machine_for(run).machine)[0]
+    except PenstockError:  # no figures: told below, if it is worth it
+        return with_fields(run, {"train.precision": "bf16"})
+
+
+def _refuse_other_weights(run: Run, folder: RunFolder, plan: dict[str, Any]) -> None:
+    if folder.exists():
+        from penstock.launch.resume import refuse_other_weights
+
+        refuse_other_weights(folder, run, plan["vocab"])
+
+
+def _assumed(run: Run, looked: Looked) -> Findings:
+    """Say what can be said before the data is built."""
+    found = Findings(run, missing=looked.missing)
+    shape = run.model.base()
+    if run.model.module or looked.assumed is None or (shape and not shape.vocab):
+        return replace(found, memory="not known before the dataset is built")
+    return _told(found, looked.assumed)
+
+
+def _told(found: Findings, plan: dict[str, Any]) -> Findings:
+    """Add what a plan says of memory."""
+    predicted = plan["predicted"]
+    if "none" in predicted:
+        return replace(found, memory=f"not known: {predicted['none']}")
+    held = predicted["memory"]
+    used, there = held["peak_bytes"] / 2**30, held["capacity_bytes"] / 2**30
+    which = (
+        f"the fullest of {predicted['accelerators']} × {predicted['uncalibrated']['accelerator']}"
+    )
+    memory = f"{used:,.1f} of {there:,.1f} GiB on {which}"
+    if predicted["fits"]:
+        return replace(found, fits=True, memory=memory)
+    error = RunFailed(f"the run does not fit: {memory}; `penstock plan` looks for a layout")
+    return replace(found, refused=error, fits=False, memory=memory)
