@@ -101,9 +101,13 @@ def load(
 
 def check(run: "AnyRun") -> None:
     """Check a run as `penstock check` does; raise `PenstockError` with what is wrong."""
-    from penstock.cli.check import refuse_wrong
+    from penstock.launch.verify import verify
+    from penstock.watch import outlets
 
-    refuse_wrong(_run(run))
+    asked = _run(run)
+    outlets.check(asked)
+    if error := verify(asked).refused:
+        raise error
 
 
 def plan(run: "AnyRun") -> "Plan":

@@ -59,21 +59,6 @@ def check(
         show.out.print(f"The file is right. Next: {command}", markup=False, soft_wrap=True)
 
 
-def refuse_wrong(run: Run) -> None:
-    """Raise an error for a run that `penstock train` would refuse, or that does not fit."""
-    from penstock.plan.built import refuse_unusable
-    from penstock.plan.dataset import look
-
-    refuse(run)
-    run = settled(run)
-    refuse_unusable(run)
-    planned, where = _planned(look(run))
-    if planned and not planned.memory.fits:
-        raise RunFailed(f"the run does not fit: {where}; `penstock plan` looks for a layout")
-    if planned and planned.over_budget:
-        raise RunFailed("; ".join(planned.over_budget))
-
-
 def missing_rows(run: Run) -> list[str]:
     """What a build could not read of the run's data, as it is now: nothing is lost quietly."""
     from penstock.data.aside import rows_aside

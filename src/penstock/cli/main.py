@@ -29,7 +29,8 @@ class Verb(NamedTuple):
 VERBS = {
     "init": Verb("init", "Write a short run file that works here."),
     "check": Verb(
-        "check", "Is the file right, does it fit, and what will the run do. Starts nothing."
+        "check",
+        "Would `penstock train` start it, does it fit, and what will it do. Starts nothing.",
     ),
     "plan": Verb(
         "plan",

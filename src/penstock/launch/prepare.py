@@ -13,7 +13,7 @@ from penstock.data.manifest import Manifest
 from penstock.data.stream_legal import refuse_unreadable
 from penstock.data.stream_open import Named, kept, open_again
 from penstock.errors import PenstockError
-from penstock.launch import foresee, open_model
+from penstock.launch import foresee, open_model, own_code
 from penstock.launch.listener import Listener
 from penstock.launch.replan import kept as kept_layout
 from penstock.meter.devices import Devices
@@ -184,6 +184,7 @@ def look(run: Run, before: dict[str, Any], machine: Devices) -> Looked:
     """
     refuse_epochs_of_a_mixture(run)
     look_here(run.model.from_)
+    own_code.kept(run, before)
     machine.ranks(run.cluster.accelerators)
     if run.model.module and not run.data.across_documents:
         raise PenstockError(
