@@ -24,9 +24,16 @@ def probe(
     from penstock.plan.cluster import here_file, machine_of
     from penstock.plan.precision import speed_of
     from penstock.policy.precision import choose
-    from penstock.run.cluster_load import save_cluster, to_table, with_stated
+    from penstock.run.cluster_load import (
+        refuse_unwritable,
+        save_cluster,
+        to_table,
+        with_stated,
+    )
     from penstock.run.cluster_summary import lines
 
+    path = to or here_file()
+    refuse_unwritable(path)
     columns = (TextColumn("{task.description:<14}"), BarColumn(40), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True) as bar:
         task = bar.add_task("starting", total=None)
@@ -35,7 +42,6 @@ def probe(
             bar.update(task, description=what, completed=done, total=of)
 
         measured = measure(show, quick)
-    path = to or here_file()
     file = with_stated(measured, path)
     save_cluster(file, path, "Measured by `penstock probe`; measure again after changes.")
     auto = choose(speed_of(machine_of(file)))

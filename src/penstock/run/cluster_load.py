@@ -1,6 +1,11 @@
 """Reads and writes cluster files; every mistake is told at once, with its line."""
 
+import os
+import tempfile
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from errno import EISDIR
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +56,22 @@ def load_cluster(path: str | Path) -> ClusterFile:
 def save_cluster(file: ClusterFile, path: Path, head: str = "") -> None:
     """Writes the file whole or not at all."""
     lines = [*([f"# {head}"] if head else []), *toml.document(to_table(file))]
+    with _writable(path):
+        write_atomic(path, "\n".join(lines) + "\n")
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Refuse a place where no file can be written, before a minute is spent on measuring."""
+    with _writable(path), tempfile.TemporaryFile(dir=path.parent):
+        if path.is_dir():
+            raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
+
+
+@contextmanager
+def _writable(path: Path) -> Iterator[None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, "\n".join(lines) + "\n")
+        yield
     except OSError as error:
         raise PenstockError(
             f"{path}: cannot be written: {error.strerror}; name another file with --out"
