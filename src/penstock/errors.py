@@ -4,10 +4,28 @@ This file stands below every room. A `PenstockError` is a message a person can a
 wrong, where, what was found and how to fix it. The CLI prints it alone, without a traceback.
 """
 
+import errno
+import os
 from collections.abc import Iterable
 
 from penstock.secret import redact
 from penstock.suggest import closest
+
+_HINTS = {
+    errno.EACCES: "check its owner and mode with `ls -ld`",
+    errno.EPERM: "check its owner and mode with `ls -ld`",
+    errno.EROFS: "name a place that can be written",
+    errno.ENOSPC: "make room there, or name another place",
+    errno.EDQUOT: "make room there, or name another place",
+    errno.EIO: "its disk or network file system fails; look at `dmesg`",
+    errno.ESTALE: "mount the network file system again",
+    errno.ENAMETOOLONG: "use a shorter name",
+    errno.ENOTDIR: "a part of this path is a file",
+    errno.EISDIR: "this is a folder; name a file",
+    errno.ELOOP: "its symbolic links lead back to it",
+    errno.ENOENT: "check the path",
+    errno.EMFILE: "raise the limit with `ulimit -n`",
+}
 
 
 class PenstockError(Exception):
@@ -28,6 +46,25 @@ class RunFailed(PenstockError):
     """The input was right but the run or check failed: exit code 1."""
 
     exit_code = 1
+
+
+def system_words(error: OSError) -> str:
+    """Return the path and what the system said of it: `runs/x: Permission denied`."""
+    if error.errno is None:  # not from the system: raised with words of its own
+        return str(error) or type(error).__name__
+    said = error.strerror or os.strerror(error.errno)
+    paths = [os.fsdecode(p) for p in (error.filename, error.filename2) if _is_path(p)]
+    return f"{' -> '.join(paths)}: {said}" if paths else said
+
+
+def system_error(error: OSError) -> str:
+    """Return the same as a whole message, with what a person can do about it."""
+    hint = _HINTS.get(error.errno or 0)
+    return f"{system_words(error)}; {hint}" if hint else system_words(error)
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, (str, bytes, os.PathLike))  # descriptors say nothing to a person
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -290,7 +290,10 @@ def test_all_damaged_is_said_and_not_trained_over(tmp_path: Path, small: Small) 
     assert "no checkpoint in" in message
     assert "step-00000001: scalars.json" in message
     assert "step-00000002: scalars.json" in message
-    assert names_in(tmp_path) == [".damaged-00000001", ".damaged-00000002"]
+    # Nothing is renamed, so a disk that could not be read for a moment has lost nothing.
+    assert names_in(tmp_path) == ["step-00000001", "step-00000002"]
+    flip(tmp_path / "step-00000002" / "scalars.json", 0)
+    assert newest_good(tmp_path, Alone()) == (Checkpoint(tmp_path / "step-00000002"), [])
 
 
 @pytest.mark.parametrize("keep", [1, 2, 5])
@@ -428,7 +431,7 @@ def test_two_ranks_save_judge_and_refuse_together(
         ]
         assert answer["local"] == [10.0 + rank] * 3
         assert "no checkpoint in" in answer["error"]
-    assert names_in(tmp_path) == [".damaged-00000001", ".damaged-00000002"]
+    assert names_in(tmp_path) == [".damaged-00000002", "step-00000001"]
 
 
 def test_scalars_are_plain_json(whole: Checkpoint) -> None:

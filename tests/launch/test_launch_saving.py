@@ -14,8 +14,9 @@ from penstock.guard.published import every
 from penstock.guard.slots import sealed
 from penstock.guard.trap import Trap, arm
 from penstock.launch.listener import Listener
+from penstock.launch.resume import how_to_go_on
 from penstock.launch.start import start
-from penstock.ledger.readers import read_events
+from penstock.ledger.readers import next_attempt, read_events
 from penstock.ledger.records import journal_files
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
@@ -97,10 +98,14 @@ def test_a_disk_that_fails_ends_nothing_and_memory_holds_the_end(
     folder = RunFolder(load(path).folder)
     assert {one["step"] for one in told(folder, "save_failed")} >= {12}
     assert sealed(next(folder.scratch.glob("fast-*")))[0].step == 12
+    with pytest.raises(RunFailed, match="Not a directory"):  # before a rank is started
+        how_to_go_on(folder, load(path))
     folder.checkpoints.unlink()
     aside.rename(folder.checkpoints)
+    how = how_to_go_on(folder, load(path))
     start(load(path))
     assert [(r["step"], r["tier"]) for r in told(folder, "resumed")] == [(12, "memory")]
+    assert (how.step, how.tier) == (12, "memory")  # as it was announced
     assert every(folder.checkpoints)[0].step == 12
     assert summary(folder)["weights_hash"] == expected(run_file, undisturbed)
 
@@ -117,6 +122,15 @@ def test_a_second_place_has_what_the_run_folder_lost(run_file: MakeFile, tmp_pat
     assert all(one.damage() == [] for one in every(second))
     for one in every(folder.checkpoints):
         shutil.rmtree(one.path)
+    how = how_to_go_on(folder, load(path, ["train.steps=14"]))
     start(load(path, ["train.steps=14"]))
     assert [(r["step"], r["tier"]) for r in told(folder, "resumed")] == [(12, "disk")]
+    assert (how.step, how.tier) == (12, "disk")
     assert every(folder.checkpoints)[0].step == every(second)[0].step == 14
+    shutil.rmtree(folder.checkpoints)
+    shutil.rmtree(second)
+    attempts = next_attempt(folder.journal)
+    with pytest.raises(RunFailed, match="step 14 was saved"):
+        start(load(path, ["train.steps=16"]))
+    assert next_attempt(folder.journal) == attempts  # no rank was started for that
+    assert how_to_go_on(folder, load(path, ["train.steps=14"])).finished

@@ -100,7 +100,11 @@ def remove(folder: Path) -> None:
 def _sweep(root: Path, drawing: Drawing, rank: int, resumed: InMemory | None) -> None:
     """Nothing in the tier is believed any more, but for what the run goes on from."""
     plan = plan_folder(root, drawing.content)
-    for slot in list(slots(root)):
+    try:
+        found = list(slots(root))
+    except OSError:  # then nothing can be made there either, and that is told
+        return
+    for slot in found:
         if resumed is not None and slot == resumed.path:
             continue
         if slot.parent == plan:

@@ -5,12 +5,11 @@ is damaged is put aside when the run goes on, not because somebody looked.
 """
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, system_words
 from penstock.guard.index import NAME as INDEX
 from penstock.guard.index import Index
 from penstock.guard.places import Disk, Remote, place_of
@@ -24,6 +23,7 @@ from penstock.guard.published import (
 )
 from penstock.guard.shelves import Here, Progress, Shelf, There
 from penstock.guard.slots import sealed
+from penstock.guard.tiers import memory_folders
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 
@@ -71,16 +71,17 @@ class Kept:
 def look(folder: RunFolder, elsewhere: bool = True) -> tuple[list[Kept], list[str]]:
     """All of them, newest first, and the places that could not be asked; who looks every second
     leaves out what is `elsewhere`."""
-    found = [Kept("memory", s.step, Here(s)) for fast in _fast(folder) for s in sealed(fast)]
-    found += [Kept("disk", one.step, Here(one)) for one in every(folder.checkpoints)]
-    found += _aside(folder.checkpoints)
-    unreachable = []
     durable = load(folder.run_file).guard.durable
+    ask = [lambda: _memory(folder), lambda: _disk(folder.checkpoints)]
     if durable and elsewhere:
+        ask.append(lambda: _elsewhere(durable, folder))
+    found: list[Kept] = []
+    unreachable = []
+    for tier in ask:
         try:
-            found += _elsewhere(durable, folder)
+            found += tier()
         except OSError as error:
-            unreachable.append(str(error))
+            unreachable.append(system_words(error))
     seen = _with_best([_described(one) for one in found])
     return sorted(seen, key=lambda one: (-one.step, TIERS.index(one.tier))), unreachable
 
@@ -139,14 +140,15 @@ def index_of(one: Kept) -> Index:
     return Index.from_bytes(one.shelf.read(INDEX))
 
 
-def _fast(folder: RunFolder) -> Iterator[Path]:
-    yield from sorted(folder.scratch.glob("fast-*"))
-    yield folder.path / ".spill"  # what did not fit into memory
+def _memory(folder: RunFolder) -> list[Kept]:
+    return [Kept("memory", s.step, Here(s)) for f in memory_folders(folder) for s in sealed(f)]
 
 
-def _aside(checkpoints: Path) -> list[Kept]:
+def _disk(checkpoints: Path) -> list[Kept]:
     paths = checkpoints.glob(".damaged-*")
-    return [Kept("disk", int(p.name.split("-")[1]), Here(Checkpoint(p)), aside=True) for p in paths]
+    aside = [(int(p.name.split("-")[1]), Here(Checkpoint(p))) for p in paths]
+    whole = [Kept("disk", one.step, Here(one)) for one in every(checkpoints)]
+    return whole + [Kept("disk", step, shelf, aside=True) for step, shelf in aside]
 
 
 def _elsewhere(durable: str, folder: RunFolder) -> list[Kept]:

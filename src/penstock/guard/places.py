@@ -42,8 +42,12 @@ class Place(Protocol):
     @property
     def tier(self) -> str: ...
 
+    @property
+    def where(self) -> str:
+        """Path or URL, for messages."""
+
     def steps(self) -> list[int]:
-        """Of the published checkpoints, newest first."""
+        """Of the published checkpoints, newest first. Raises OSError if that cannot be told."""
 
     def begin(self, step: int) -> None:
         """What an earlier save left half done goes; files of this step may come."""
@@ -88,6 +92,10 @@ def place_of(where: str, run: str) -> Place:
 class Disk:
     root: Path
     tier: str = "disk"
+
+    @property
+    def where(self) -> str:
+        return str(self.root)
 
     def steps(self) -> list[int]:
         return [step_of(path) for path in published(self.root)]
@@ -176,6 +184,10 @@ class Disk:
 class Remote:
     store: Store
     tier: str = "remote"
+
+    @property
+    def where(self) -> str:
+        return self.store.where("").rstrip("/")
 
     def steps(self) -> list[int]:
         found = [_PUBLISHED.fullmatch(name) for name in self._names()]

@@ -11,6 +11,7 @@ Without a good manifest it does not exist.
 """
 
 import json
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,28 +76,28 @@ class Checkpoint:
                 "`--fresh`"
             )
 
-    def damage(self, part: int = 0, parts: int = 1, only: str | None = None) -> list[str]:
+    def damage(
+        self, part: int = 0, parts: int = 1, only: str | None = None, hashed: bool = True
+    ) -> list[str]:
         """What is wrong with the files of this checkpoint, or of them with the one called `only`;
-        ranks can share the reading."""
+        ranks can share the reading. Not `hashed`, only their sizes are compared."""
         try:
             files = self.manifest()
         except (OSError, ValueError, KeyError, TypeError) as error:
             return [f"{MANIFEST}: not readable as one: {type(error).__name__}: {error}"]
         names = sorted(files if only is None else [only])[part::parts]
-        return [problem for name in names if (problem := self._problem(name, files.get(name)))]
+        found = [self._problem(name, files.get(name), hashed) for name in names]
+        return [problem for problem in found if problem]
 
-    def _problem(self, name: str, entry: dict[str, Any] | None) -> str:
+    def _problem(self, name: str, entry: dict[str, Any] | None, hashed: bool) -> str:
         path = self.path / name
         try:
             if entry is None or not path.is_file():
                 return f"{name}: missing"
             if path.stat().st_size != entry["bytes"]:
                 return f"{name}: {path.stat().st_size} bytes, not {entry['bytes']}"
-            return (
-                ""
-                if hash_file(path) == entry["blake3"]
-                else f"{name}: content does not match its hash"
-            )
+            same = not hashed or hash_file(path) == entry["blake3"]
+            return "" if same else f"{name}: content does not match its hash"
         except OSError as error:  # a disk that cannot read it
             return f"{name}: {error}"
 
@@ -126,10 +127,27 @@ def every(folder: Path) -> list[Checkpoint]:
 
 
 def published(folder: Path) -> list[Path]:
-    """The folders of all published checkpoints, newest first."""
-    found = [m.parent for m in folder.glob(f"step-*/{MANIFEST}")] if folder.is_dir() else []
-    # A copy that somebody put beside it has another name.
-    return sorted((p for p in found if is_name(p.name)), key=step_of, reverse=True)
+    """The folders of all published checkpoints, newest first.
+
+    Raises OSError where the folder cannot be listed: that is not the same as none.
+    """
+    try:
+        # A copy that somebody put beside it has another name.
+        found = [folder / name for name in os.listdir(folder) if is_name(name)]
+    except FileNotFoundError:
+        return []
+    return sorted((path for path in found if _has_manifest(path)), key=step_of, reverse=True)
+
+
+def _has_manifest(checkpoint: Path) -> bool:
+    """Return whether it was published. One that cannot be looked into was: `damage` says why."""
+    try:
+        os.stat(checkpoint / MANIFEST)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def is_name(folder: str) -> bool:
@@ -146,7 +164,11 @@ def folder_name(step: int) -> str:
 
 
 def newest(folder: Path) -> str | None:
-    paths = published(folder)
+    """Return the newest one; None also where the folder cannot be read, for those who only show."""
+    try:
+        paths = published(folder)
+    except OSError:
+        return None
     return str(paths[0]) if paths else None
 
 

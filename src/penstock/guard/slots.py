@@ -8,6 +8,7 @@ and the other slot as it was. A slot is a checkpoint when every rank's seal in i
 """
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,11 +47,11 @@ def seal_path(slot: Path, rank: int) -> Path:
 
 
 def read_seal(path: Path) -> Seal | None:
-    """None for what is no good seal."""
+    """None for what is no good seal. Raises OSError where there is one that cannot be read."""
     try:
         said, _, body = path.read_bytes().partition(b"\n")
         return Seal(**json.loads(body)) if digest(body).encode() == said else None
-    except (OSError, ValueError, TypeError):
+    except (FileNotFoundError, ValueError, TypeError):
         return None
 
 
@@ -96,7 +97,16 @@ def sealed(fast: Path, run: str | None = None) -> list[InMemory]:
 
 
 def slots(fast: Path) -> Iterator[Path]:
-    return fast.glob("*/slot-*") if fast.is_dir() else iter(())
+    """List the slots of a fast tier. Raises OSError where it cannot be listed."""
+    for plan in _listed(fast):
+        yield from (slot for slot in _listed(plan) if slot.name.startswith("slot-"))
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return [folder / name for name in sorted(os.listdir(folder))]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def plan_folder(fast: Path, index: bytes) -> Path:

@@ -81,7 +81,10 @@ class Ending:
         """Only what is saved is progress: an attempt that gets a step further and dies before its
         save would otherwise be tried for ever. Wherever it was saved, later attempts begin there.
         """
-        saved = published(self.folder.checkpoints)
+        try:
+            saved = published(self.folder.checkpoints)
+        except OSError:  # no progress can be seen there
+            saved = []
         resumed = [e.whole("step") or 0 for e in self.events(0) if e.kind == "resumed"]
         return max([step_of(saved[0]) if saved else 0, *resumed])
 

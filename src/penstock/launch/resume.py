@@ -5,10 +5,12 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, RunFailed
 from penstock.files import write_atomic
 from penstock.guard import checkpoint
 from penstock.guard.differences import differences
+from penstock.guard.on_record import recorded_step
+from penstock.guard.tiers import OneProcess, everywhere
 from penstock.ledger.readers import read_events
 from penstock.ledger.records import SUPERVISOR
 from penstock.model.adapter_names import adapters
@@ -27,6 +29,7 @@ class How:
 
     run: Run
     step: int = 0  # of the newest checkpoint; 0 starts from the beginning
+    tier: str = ""  # which holds it: "memory", "disk" or "remote"
     finished: bool = False
     early: bool = False  # it finished before its last step: the validation loss got no better
     exists: bool = False
@@ -47,15 +50,31 @@ def how_to_go_on(folder: RunFolder, run: Run) -> How:
             "Undo the change to go on; or start a new run from its last checkpoint with "
             "`--fork NAME`; or start anew with `--fresh`, which keeps the old folder aside."
         )
-    saved = checkpoint.every(folder.checkpoints)
-    step = saved[0].step if saved else 0
     lengthened = any(c.field in ("train.tokens", "train.steps", "train.epochs") for c in changes)
     result = last_result(folder)
     more_patience = any(c.field in ("evaluate.patience", "evaluate.min_delta") for c in changes)
     early = result == EARLY and not more_patience
     finished = (result == "done" and not lengthened) or early
     # What the file leaves open stays as it was chosen first: a longer run keeps its batch.
-    return How(keep_choices(old, run), step, finished, early, True, tuple(changes))
+    chosen = keep_choices(old, run)
+    if finished:
+        return How(chosen, recorded_step(folder) or 0, "", True, early, True, tuple(changes))
+    step, tier = _resumes_from(folder, chosen)
+    return How(chosen, step, tier, False, False, True, tuple(changes))
+
+
+def _resumes_from(folder: RunFolder, run: Run) -> tuple[int, str]:
+    """Search as the ranks will. Raises RunFailed where the run must not begin again.
+
+    Several hosts may hold a copy together that none of them holds alone: there the ranks refuse.
+    """
+    try:
+        found = everywhere(folder, run, OneProcess(), ranks=False).expected().checkpoint
+    except RunFailed as refused:
+        if run.cluster.nodes > 1:
+            return 0, ""
+        raise RunFailed(f"run '{folder.name}': {refused}") from None
+    return (found.step, found.tier) if found else (0, "")
 
 
 def refuse_other_weights(folder: RunFolder, run: Run, vocab: int) -> None:
@@ -63,7 +82,10 @@ def refuse_other_weights(folder: RunFolder, run: Run, vocab: int) -> None:
 
     What a module of the user's own has is known only once it is built: there the ranks tell.
     """
-    saved = checkpoint.every(folder.checkpoints)
+    try:
+        saved = checkpoint.every(folder.checkpoints)
+    except OSError:  # the run goes on from another place, and the ranks tell of this one
+        return
     # The ranks pass over a checkpoint that is damaged, and tell.
     newest = next((one for one in saved if not one.damage(only="scalars.json")), None)
     if newest is None:

@@ -9,6 +9,7 @@ named after both, so nobody ever appends to a file that another process may have
 so that record n of a file is at a known byte and a torn tail is what does not divide.
 """
 
+import os
 import re
 import struct
 from dataclasses import dataclass
@@ -120,8 +121,15 @@ def parse_name(path: Path) -> JournalFile | None:
 
 
 def journal_files(folder: Path | str, kind: str | None = None) -> list[JournalFile]:
-    """The ranks' files in a journal by attempt, then rank; of one kind when it is given."""
-    found = [file for path in Path(folder).glob("a*-r*.*") if (file := parse_name(path))]
+    """The ranks' files in a journal by attempt, then rank; of one kind when it is given.
+
+    Raises OSError where the journal cannot be listed.
+    """
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        names = []
+    found = [file for name in names if (file := parse_name(Path(folder) / name))]
     wanted = [file for file in found if kind is None or file.kind == kind]
     return sorted(wanted, key=lambda f: (f.attempt, f.ranks.start, f.ranks.stop, f.kind))
 

@@ -3,10 +3,11 @@
 The rank that leads asks, and the vote tells all; `guard/saver.py` does it.
 """
 
+import contextlib
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -16,11 +17,11 @@ from torch import Tensor
 
 from penstock.errors import RunFailed
 from penstock.guard import peers
-from penstock.guard.places import NONE_KEPT, Disk, Kept, Place, place_of
+from penstock.guard.places import NONE_KEPT, Kept
 from penstock.guard.pulse import Pulse
 from penstock.guard.saver import Saver, Timing
 from penstock.guard.slots import SLOTS
-from penstock.guard.tiers import Tiers, identity
+from penstock.guard.tiers import Tiers, everywhere, places_of, spill
 from penstock.ledger.journal import Journal
 from penstock.meter.clock import now
 from penstock.meter.devices import cpu_cores
@@ -59,9 +60,7 @@ class Saving:
 
     def tiers(self) -> Tiers:
         """Everywhere that a state of this run may be."""
-        run = identity(self.places[0], self.world)
-        memory = [*self.folder.scratch.glob("fast-*"), self._spill]
-        return Tiers(memory, self.places, self.folder.checkpoints, run, self.world, self._leads)
+        return everywhere(self.folder, self.run, self.world, self._leads)
 
     @property
     def _leads(self) -> bool:
@@ -77,19 +76,6 @@ class Saving:
                 self.journal.event("fetch_failed", error=str(error))
         if self._peers:
             self.world.gather(None)
-
-    @property
-    def places(self) -> Sequence[Place]:
-        """Where durable checkpoints go. Hosts that may not share a disk share the durable place."""
-        here, durable = Disk(self.folder.checkpoints), self.run.guard.durable
-        if durable is None:
-            return [here]
-        there = place_of(durable, self.folder.name)
-        return [there] if self.run.cluster.nodes > 1 else [here, there]
-
-    @property
-    def _spill(self) -> Path:
-        return self.folder.path / ".spill"
 
     def resumed(self, step: int, durable: bool = True) -> None:
         """The run goes on from a save of `step`."""
@@ -112,13 +98,13 @@ class Saving:
         threads = max(1, min(8, cpu_cores() // (2 * self.world.ranks))) if self.world.cuda else 1
         return Saver(
             self.folder.scratch / f"fast-{first}",
-            self.places,
+            places_of(self.folder, self.run),
             self.world,
             self.journal,
             self.pulse,
             self.run.guard.keep,
             run,
-            spill=self._spill,
+            spill=spill(self.folder),
             group=self.world.save_group,
             on_sealed=self._send if self._peers else None,
             threads=threads,
@@ -204,7 +190,7 @@ class Saving:
             self._save_for_good(self.staged_step)
         self.drop()
         if self.world.lead:
-            shutil.rmtree(self._spill, ignore_errors=True)
+            shutil.rmtree(spill(self.folder), ignore_errors=True)
 
     def forget(self, after_step: int) -> None:
         """Later steps were taken back. All ranks that save, together."""
@@ -212,8 +198,19 @@ class Saving:
             self._saver.forget(after_step)
         if self._leads:
             peers.forget(self.folder.scratch, after_step)
-        for problem in self.tiers().forget(after_step):
+        tiers = self.tiers()
+        self._record_taken_back(after_step, tiers)
+        for problem in tiers.forget(after_step):
             self.journal.event("forget_failed", error=problem)
+
+    def _record_taken_back(self, after_step: int, tiers: Tiers) -> None:
+        """Record what stays saved, before the rest is deleted: no later start may miss the rest."""
+        if self.world.rank:
+            return
+        left: list[int] | None = None  # unknown
+        with contextlib.suppress(OSError):
+            left = [step for step in tiers.durable_steps() if step <= after_step]
+        self.journal.event("taken_back", after_step=after_step, left=left)
 
     def drop(self) -> None:
         """Somebody else saves from now on."""

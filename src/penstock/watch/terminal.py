@@ -51,6 +51,7 @@ class Terminal(Listener):
         self.size = console.size
         self.stage: Status | None = None  # what is done before the launch
         self.shown_step = -1
+        self.announced: int | None = None  # step that the run was said to go on from
         self.said: list[tuple[str, str]] = []  # behind the screen, to be printed when it goes
         self.elsewhere = Elsewhere()
 
@@ -91,8 +92,8 @@ class Terminal(Listener):
                 f"run '{folder.name}' begins at step {how.step} of '{origin['run']}'", markup=False
             )
         elif how.exists:
-            where = f"step {how.step}" if how.step else "the first step (no checkpoint yet)"
-            self.console.print(f"run '{folder.name}' exists and goes on from {where}")
+            self.console.print(f"run '{folder.name}' exists and goes on from {_from(how)}")
+            self.announced = how.step
             if how.changes:
                 self.console.print(describe(list(how.changes)), style="dim", markup=False)
             if any(change.field.startswith("train.") for change in how.changes):
@@ -135,6 +136,7 @@ class Terminal(Listener):
             return
         began = time.thread_time()
         view = self.view = View(folder)
+        self._correct(view)
         if self.live:
             self._draw()
         elif view.step != self.shown_step and len(view.curve):
@@ -142,6 +144,16 @@ class Terminal(Listener):
             self.shown_step = view.step
         pause = REFRESH_S if self.live or not len(view.curve) else PLAIN_S
         self.next_s = time.monotonic() + max(pause, (time.thread_time() - began) / SHARE)
+
+    def _correct(self, view: View) -> None:
+        """Say which checkpoint was loaded, if it is not the one that was announced."""
+        if self.announced is None or view.resumed_from is None:
+            return
+        if view.resumed_from != self.announced:
+            problems = [str(e.payload["problem"]) for e in view.told("checkpoint_rejected")[-3:]]
+            why = f" ({'; '.join(problems)})" if problems else ""
+            self._tell(f"went on from step {view.resumed_from} instead{why}", "yellow")
+        self.announced = None
 
     def _draw(self) -> None:
         if self.live and self.deeds and self.view:
@@ -255,6 +267,15 @@ def line(view: View) -> str:
     if view.left_s is not None:
         parts.append(f"{spoken(view.left_s)} left")
     return "  ".join([*parts, *skipped(view), causes(view)])
+
+
+def _from(how: "How") -> str:
+    """Name the checkpoint that a run goes on from."""
+    if how.step:
+        return f"step {how.step} ({how.tier})"
+    if how.run.cluster.nodes > 1:
+        return "what its hosts hold in memory, or the first step"
+    return "the first step (nothing was saved yet)"
 
 
 def skipped(view: View) -> list[str]:

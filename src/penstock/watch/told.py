@@ -22,6 +22,7 @@ QUIET = {
     "generation",
     "regroup",
     "mustered",
+    "taken_back",
 }
 ALIKE = {"evaluate", "resumed", "trace", "went_back", "rollback", "regrouped"}
 BAD = {
