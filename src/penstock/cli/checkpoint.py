@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from penstock import output
 from penstock.cli.runs import Root, RunName
 from penstock.cli.show import Json, err, out, print_json, print_table
 from penstock.errors import PenstockError, RunFailed
@@ -126,6 +127,7 @@ def convert(
     json: Json = False,
 ) -> None:
     """Write a checkpoint as safetensors, as a torch file, or as the files of other ranks."""
+    output.outlive()
     kind = _kind(target, ranks, moments)
     from penstock.guard.source import opened  # torch, after what can be refused without
 

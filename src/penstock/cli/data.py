@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from penstock import output
 from penstock.cli.show import Json, err, out, print_json, print_table, write_page
 from penstock.errors import PenstockError, RunFailed
 from penstock.secret import redact
@@ -45,6 +46,7 @@ def build(
     json: Json = False,
 ) -> None:
     """Make a dataset from raw files. One that was interrupted goes on where it was."""
+    output.outlive()
     from penstock.data.recipe_raw import recipe_of
 
     made_of = recipe_of(recipe, overrides or [])
@@ -179,6 +181,7 @@ def copy(
     json: Json = False,
 ) -> None:
     """Send a dataset to an object store; runs read it from there by its URL."""
+    output.outlive()
     from penstock.data.build_watch import Quiet
     from penstock.data.remote_copy import copy as send
     from penstock.watch.data_find import open_there

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from penstock import output
 from penstock.cli.show import Json, err, out
 from penstock.errors import PenstockError, RunFailed
 from penstock.secret import redact_all
@@ -34,6 +35,7 @@ def drill(
     json: Json = False,
 ) -> None:
     """Try real faults on a small copy of the run, and judge each against the undisturbed one."""
+    output.outlive()
     from penstock.drill.catalog import FAULTS, chosen
 
     if listed:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from penstock import output
 from penstock.cli.runs import Root, RunName
 from penstock.cli.show import Json, out, print_json
 from penstock.run.folder import find
@@ -42,6 +43,7 @@ def export(
     json: Json = False,
 ) -> None:
     """Write Hugging Face safetensors, config and tokenizer; of an adapter, PEFT's format."""
+    output.outlive()
     found = find(run, root)
     from penstock.train.export import export as written
 

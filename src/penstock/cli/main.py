@@ -4,6 +4,7 @@ Importing every verb takes a second, and `penstock --help` or one shell completi
 them. So the list holds what the help shows: each verb's module and its one line.
 """
 
+import os
 import sys
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
@@ -12,8 +13,8 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
-from penstock import __version__
-from penstock.errors import NotYet, PenstockError
+from penstock import __version__, output
+from penstock.errors import NotYet, PenstockError, system_error
 
 WHAT_IF, MACHINE = "What if", "The machine"
 
@@ -132,6 +133,21 @@ def penstock(
 
 
 def main() -> None:
+    """Run a verb. Whatever a person can mend is one line, not a traceback."""
+    output.guard()
+    try:
+        try:
+            _run()
+        finally:
+            output.flush()
+    except output.OutputFailed as failed:
+        output.outlive()
+        if not failed.silent:
+            _print_error(f"standard output: {failed}")
+        sys.exit(failed.exit_code)
+
+
+def _run() -> None:
     try:
         if sys.argv[1:2] and sys.argv[1] in NOT_YET:
             raise NotYet(
@@ -139,7 +155,16 @@ def main() -> None:
             )
         app()
     except PenstockError as error:
-        from penstock.cli import show
-
-        show.print_error(error)
+        _print_error(error)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if os.environ.get("PENSTOCK_TRACEBACK"):
+            raise
+        _print_error(system_error(error))
+        sys.exit(PenstockError.exit_code)
+
+
+def _print_error(error: PenstockError | str) -> None:
+    from penstock.cli import show  # rich, which a shell completion does without
+
+    show.print_error(error)

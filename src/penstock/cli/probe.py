@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from penstock import output
 from penstock.cli.show import Json, err, out, print_json
 
 
@@ -20,6 +21,7 @@ def probe(
     json: Json = False,
 ) -> None:
     """Measure this machine and write a cluster file of it; about a minute."""
+    output.outlive()
     from penstock.meter.probe import probe as measure
     from penstock.plan.cluster import here_file, machine_of
     from penstock.plan.precision import speed_of

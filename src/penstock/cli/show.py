@@ -53,6 +53,6 @@ def write_page(path: Path, text: str) -> None:
         ) from None
 
 
-def print_error(error: PenstockError) -> None:
+def print_error(error: PenstockError | str) -> None:
     # Not through rich: a message may hold brackets and paths that must come out as they are.
     sys.stderr.write(f"error: {error}\n")

@@ -1,11 +1,13 @@
 """`penstock train RUN`: plan, launch, feed, guard, account; goes on with a run that exists."""
 
+import sys
 from typing import Annotated
 
 import typer
 
+from penstock import output
 from penstock.cli.show import Json, out, print_json, print_table
-from penstock.errors import PenstockError, RunFailed
+from penstock.errors import PenstockError, RunFailed, system_error
 from penstock.meter.clock import now
 
 BEGAN = now()  # the run's clock starts with the command, imports included
@@ -35,6 +37,7 @@ def train(
     json: Json = False,
 ) -> None:
     """Train a model. A run that exists goes on where it was."""
+    output.outlive()
     if vary:
         if fork:
             raise PenstockError("--fork and --vary: a sweep starts runs of its own; give one")
@@ -58,14 +61,19 @@ def train(
             folder = start(run, fork=fork, fresh=fresh, listener=display, began=BEGAN)
     except RunFailed as error:  # told last, below where its time went
         failed, folder = error, RunFolder(run.folder.with_name(fork or run.name))
-        if not folder.run_file.exists():  # nothing was started, so nothing can be told of it
+        if display.folder is None:  # nothing was started, so nothing can be told of it
             raise
-    if json:
-        print_json(summary(folder))
-    else:
-        out.print(screen(folder))
-        for told in missing_rows(load(folder.run_file)):
-            out.print(f"note: {told}", markup=False, soft_wrap=True)
+    try:
+        if json:
+            print_json(summary(folder))
+        else:
+            out.print(screen(folder))
+            for told in missing_rows(load(folder.run_file)):
+                out.print(f"note: {told}", markup=False, soft_wrap=True)
+    except OSError as error:  # how the run ended is what counts
+        sys.stderr.write(f"note: the report cannot be shown: {system_error(error)}\n")
+    if problem := output.problem():
+        sys.stderr.write(f"note: {problem}; the run went on without a display\n")
     if failed:
         raise failed
 

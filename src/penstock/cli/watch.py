@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from penstock import output
 from penstock.cli.runs import Root
 from penstock.cli.show import Json, out, print_json
 from penstock.run.folder import find
@@ -40,6 +41,7 @@ def watch(
     json: Json = False,
 ) -> None:
     """Show runs in the browser, live; several at once are compared."""
+    output.outlive()
     chosen = [find(name, root) for name in runs or []]
     if json:
         folders = chosen or list(Desk(root).runs().values())

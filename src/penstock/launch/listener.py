@@ -1,5 +1,8 @@
 """What a launch tells whoever shows it. No torch: a display can be made without it."""
 
+import contextlib
+import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock.policy.straggler import Change
@@ -44,3 +47,58 @@ class Listener:
 
     def tick(self) -> None:
         """About ten times a second while the ranks run."""
+
+    def problem(self) -> str:
+        """Say why nothing is shown any more; "" while it is."""
+        return ""
+
+
+class Shielded(Listener):
+    """A listener whose errors never reach the run: after the first one it is not called again."""
+
+    def __init__(self, shown: Listener) -> None:
+        self._shown = shown
+        self._error = ""
+
+    def problem(self) -> str:
+        return self._error or self._shown.problem()
+
+    def _show(self, call: Callable[[], None]) -> None:
+        if self._error:
+            return
+        try:
+            call()
+        except Exception as error:
+            self._error = f"{type(error).__name__}: {error}"
+            with contextlib.suppress(Exception):  # its terminal may be what broke
+                sys.stderr.write(f"the display failed: {self._error}; the run goes on without it\n")
+
+    def found(self, machine: str) -> None:
+        self._show(lambda: self._shown.found(machine))
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        self._show(lambda: self._shown.progress(what, done, total))
+
+    def going_on(self, how: "How", folder: RunFolder) -> None:
+        self._show(lambda: self._shown.going_on(how, folder))
+
+    def launching(self, folder: RunFolder, plan: dict[str, Any]) -> None:
+        self._show(lambda: self._shown.launching(folder, plan))
+
+    def told(self, words: str) -> None:
+        self._show(lambda: self._shown.told(words))
+
+    def fault(self, rank: int, reason: str, action: str) -> None:
+        self._show(lambda: self._shown.fault(rank, reason, action))
+
+    def straggler(self, change: Change) -> None:
+        self._show(lambda: self._shown.straggler(change))
+
+    def stopping(self) -> None:
+        self._show(self._shown.stopping)
+
+    def over_budget(self, words: str) -> None:
+        self._show(lambda: self._shown.over_budget(words))
+
+    def tick(self) -> None:
+        self._show(self._shown.tick)

@@ -9,7 +9,6 @@ import shutil
 import signal
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -53,7 +52,7 @@ class Local:
     threads: int  # CPU threads of a rank
     allowed: int  # guard.restarts
     timeout_s: float  # guard.timeout
-    listener: Listener  # the display lives in it
+    listener: Listener  # the display lives in it; `listener.Shielded`, so it never raises
     replanner: Replanner  # for ranks that run out of memory
     grace_s: float = 30.0  # guard.grace
     deterministic: bool = False
@@ -62,6 +61,7 @@ class Local:
     last_reason: str = ""  # of the last fault
     last_stack: str = ""
     limit_told: bool = False
+    display_failed: bool = False  # and it is on record
     stop_seen: bool = False  # somebody asked for a stop by a signal
     stop_signal: int = 0  # which
     stop_s: float = 0.0  # when, on the monotonic clock
@@ -282,14 +282,11 @@ class Local:
         self.listener.tick()
 
     def _show(self, call: Callable[[], None]) -> None:
-        """A display that breaks must not take the run with it; it is switched off and told of."""
-        try:
-            call()
-        except Exception as error:
-            self.listener = Listener()
-            self.journal.event("display_failed", error=f"{type(error).__name__}: {error}")
-            with contextlib.suppress(OSError):  # its terminal may be what broke
-                traceback.print_exc()
+        """Call a display, and put on record once that it shows nothing any more."""
+        call()
+        if not self.display_failed and (problem := self.listener.problem()):
+            self.display_failed = True
+            self.journal.event("display_failed", error=problem)
 
     def _record_fault(
         self, ending: Ending, fault: Fault, ended: restart.Ended, action: restart.Action

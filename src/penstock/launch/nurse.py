@@ -20,6 +20,7 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
+from penstock import output
 from penstock.launch import fence
 from penstock.meter.orphan import die_with
 from penstock.secret import RedactedText
@@ -108,6 +109,8 @@ class Nurse:
             self._forget()
             _name(f"penstock-r{order['start']}")
             _log_to(Path(order["logs"]), order["start"])
+            output.guard()
+            output.outlive()  # a full disk takes no words, and ends no rank
             os.environ.update(order["env"], PENSTOCK_SUPERVISOR=str(self.pid))
             sys.argv[:] = order["args"]
             sys.modules.pop(order["args"][0], None)  # it runs as the main one; its imports stay
@@ -143,7 +146,10 @@ def _log_to(folder: Path, rank: int) -> None:
     """
     for number, ending in ((1, "out"), (2, "err")):
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        file = os.open(folder / f"rank-{rank}.{ending}", flags, 0o644)
+        try:
+            file = os.open(folder / f"rank-{rank}.{ending}", flags, 0o644)
+        except OSError:  # a full disk, perhaps: what a rank prints is worth less than the rank
+            file = os.open(os.devnull, os.O_WRONLY)
         os.dup2(file, number)
         os.close(file)
     sys.stdout = RedactedText(1)

@@ -87,7 +87,8 @@ class Nursery:
 
     def start(self, rank: int, env: Mapping[str, str], args: Sequence[str], logs: Path) -> int:
         assert self._codes.get(rank, 0) is not None, f"rank {rank} lives"
-        logs.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):  # then the rank prints to nowhere
+            logs.mkdir(parents=True, exist_ok=True)
         self._hear(0.0)
         if self.lost:
             self.close()

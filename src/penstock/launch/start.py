@@ -8,7 +8,7 @@ from penstock.errors import PenstockError, RunFailed
 from penstock.files import write_atomic
 from penstock.launch import addresses, foresee, hosts, open_model, own_code
 from penstock.launch.foresee import Limit
-from penstock.launch.listener import Listener
+from penstock.launch.listener import Listener, Shielded
 from penstock.launch.local import Local, Outcome
 from penstock.launch.prepare import prepare
 from penstock.launch.replan import Replanner
@@ -40,7 +40,7 @@ def start(
     began: float | None = None,
 ) -> RunFolder:
     """Train `run` to its end on this machine. Everything is recorded in the folder returned."""
-    listener, began = listener or Listener(), began or now()
+    listener, began = Shielded(listener or Listener()), began or now()
     refuse(run)
     run = settled(run)
     machine = devices.find()

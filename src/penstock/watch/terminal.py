@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.status import Status
 
+from penstock import output
 from penstock.launch.listener import Listener
 from penstock.ledger.causes import Cause
 from penstock.plan.layout import Layout
@@ -181,10 +182,16 @@ class Terminal(Listener):
         for words, style in said:
             self.console.print(words, style=style, markup=False)
 
+    def problem(self) -> str:
+        return output.problem()
+
     def close(self) -> None:
-        self._end_stage()
-        self._leave()
-        for words in self.elsewhere.ended():
+        try:
+            self._end_stage()
+            self._leave()
+        finally:
+            said = self.elsewhere.ended()
+        for words in said:
             self._tell(words, "dim")
 
     def _tell(self, words: str, style: str = "") -> None:
@@ -242,7 +249,10 @@ def closed_at_the_end(displays: Sequence[Terminal]) -> Iterator[None]:
         yield
     finally:
         for display in displays[-1:]:
-            display.close()
+            try:
+                display.close()
+            except Exception as error:  # what the run came to is worth more
+                sys.stderr.write(f"the display could not be closed: {error}\n")
         if deaf:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
