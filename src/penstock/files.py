@@ -1,17 +1,31 @@
 """Files that are whole or not there. Below every room, like `errors`."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 READABLE, PRIVATE = 0o666, 0o600  # modes of a new file, before the umask
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 
 def write_synced(path: Path, content: bytes, mode: int = READABLE) -> None:
     """On disk when it returns; a new file gets `mode`, less the umask."""
-    with open(path, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+    with naming(path), os.fdopen(os.open(path, _NEW, mode), "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the file in an error of a write, which the system leaves out: a disk may be full."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def write_atomic(path: Path, text: str, mode: int = READABLE) -> None:

@@ -25,7 +25,10 @@ ENOUGH_ROWS = 10
 
 
 def backtest(
-    file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="Measured runs, one row each.")],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE.csv", readable=False, help="Measured runs, one row each."),
+    ],
     leave_one_out: Annotated[
         bool,
         typer.Option(

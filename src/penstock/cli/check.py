@@ -20,7 +20,7 @@ from penstock.secret import visible_override
 
 
 def check(
-    file: Annotated[Path, typer.Argument(help="The run file.")],
+    file: Annotated[Path, typer.Argument(readable=False, help="The run file.")],
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Fields that beat the file: train.tokens=2B")
     ] = None,

@@ -54,7 +54,7 @@ def verify(
 ) -> None:
     """Read every byte of every checkpoint; exits with 1 where one is damaged."""
     found, unreachable = look(find(run, root))
-    chosen = choose(found, step, tier)
+    chosen = choose(found, step, tier, unreachable)
     told: list[dict[str, Any]] = []
     for one in chosen:
         with _progress(one.name, one.bytes, quiet or json) as advance:
@@ -89,7 +89,7 @@ def show(
     """One checkpoint: where the run stood, and every tensor with its shape."""
     found, unreachable = look(find(run, root))
     _say_unreachable(unreachable)
-    one = choose(found, step, tier)[0]
+    one = choose(found, step, tier, unreachable)[0]
     if one.problems:
         raise RunFailed(f"{one.name} is damaged: {'; '.join(one.problems)}")
     index, scalars = index_of(one), one.shelf.scalars()

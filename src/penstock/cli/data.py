@@ -208,6 +208,9 @@ def ls(json: List = False) -> None:
         print_json([one.to_json() for one in found])
     elif found:
         print_table(listing(found))
+        for one in found:
+            if one.unreadable:
+                sys.stderr.write(f"note: {one.problem}\n")
     else:
         out.print(
             f"no datasets in {datasets_home()}; `penstock data build RECIPE` makes one",

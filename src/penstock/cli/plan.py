@@ -13,7 +13,7 @@ from penstock.run.load import load
 
 
 def plan(
-    file: Annotated[Path, typer.Argument(metavar="RUN", help="The run file.")],
+    file: Annotated[Path, typer.Argument(metavar="RUN", readable=False, help="The run file.")],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(help="Fields to change: train.tokens=2B", show_default=False),

@@ -1,15 +1,16 @@
 """`ls`, `status`, `logs`, `stop`, `report`: the runs, now."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich.table import Table
 
 from penstock.cli.show import Json, out, print_json, print_table, write_page
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, system_error
 from penstock.run.folder import RunFolder, every, find
 from penstock.secret import redact
 from penstock.watch.report import screen, summary
@@ -18,35 +19,52 @@ from penstock.watch.terminal import line
 from penstock.watch.view import View
 from penstock.watch.words import loss
 
+T = TypeVar("T")
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name, folder or run file of a run.")]
 Root = Annotated[str, typer.Option("--dir", help="Where the runs live.")]
 
 
 def ls(root: Root = "runs", json: Json = False) -> None:
     """List the runs."""
-    found = every(root)
+    unreadable: list[OSError] = []
+    found = every(root, unreadable)
     if json:
-        print_json([summary(f) for f in found])
+        told = [one for f in found if (one := _or_noted(partial(summary, f), unreadable))]
+        print_json(told)
+        _note(unreadable)
         return
-    if not found:
+    if not found and not unreadable:
         out.print(
             f"no runs in {root}/; `penstock init` writes a run file, `penstock train` runs it"
         )
         return
     table = Table("run", "status", "step", "loss", "validation", "tokens/s", box=None)
     for folder in found:
-        view = View(folder)
-        validation = loss(view.validation[-1][1] if view.validation else None)
-        speed = f"{view.tokens_per_s:,.0f}" if view.tokens_per_s else "–"
-        table.add_row(
-            folder.name,
-            view.status,
-            f"{view.step}/{view.steps}",
-            loss(view.loss),
-            validation,
-            speed,
-        )
+        if row := _or_noted(partial(_row, View(folder)), unreadable):
+            table.add_row(*row)
     print_table(table)
+    _note(unreadable)
+
+
+def _row(view: View) -> list[str]:
+    validation = loss(view.validation[-1][1] if view.validation else None)
+    speed = f"{view.tokens_per_s:,.0f}" if view.tokens_per_s else "–"
+    step = f"{view.step}/{view.steps}"
+    return [view.folder.name, view.status, step, loss(view.loss), validation, speed]
+
+
+def _or_noted(read: Callable[[], T], unreadable: list[OSError]) -> T | None:
+    """Return what can be read; one run that cannot be is no reason to hide the others."""
+    try:
+        return read()
+    except OSError as error:
+        unreadable.append(error)
+        return None
+
+
+def _note(unreadable: list[OSError]) -> None:
+    for error in unreadable:
+        sys.stderr.write(f"note: left out: {system_error(error)}\n")
 
 
 def status(run: RunName, root: Root = "runs", json: Json = False) -> None:

@@ -5,11 +5,12 @@ is damaged is put aside when the run goes on, not because somebody looked.
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import PenstockError, system_words
+from penstock.errors import PenstockError, RunFailed, system_words
 from penstock.guard.index import NAME as INDEX
 from penstock.guard.index import Index
 from penstock.guard.places import Disk, Remote, place_of
@@ -96,13 +97,21 @@ def _with_best(found: list[Kept]) -> list[Kept]:
     return [replace(one, best=one in good and one.step == step) for one in found]
 
 
-def choose(found: list[Kept], step: int | None = None, tier: str | None = None) -> list[Kept]:
-    """Those of a step and a tier, if they are asked for; to find none is a mistake."""
+def choose(
+    found: list[Kept],
+    step: int | None = None,
+    tier: str | None = None,
+    unreachable: Sequence[str] = (),
+) -> list[Kept]:
+    """Those of a step and a tier, if they are asked for; to find none is a mistake, unless a place
+    was `unreachable`."""
     there = [one for one in found if not one.aside and tier in (None, one.tier)]
     chosen = [one for one in there if step in (None, one.step)]
     if not chosen:
         steps = ", ".join(str(s) for s in sorted({one.step for one in there})) or "none"
         what = "checkpoint" if step is None else f"checkpoint of step {step}"
+        if unreachable:
+            raise RunFailed(f"no {what} can be read: {'; '.join(unreachable)}")
         raise PenstockError(f"there is no {what}{f' in {tier}' if tier else ''}; found: {steps}")
     return chosen
 

@@ -76,7 +76,7 @@ def _of_run(
     if folder.running():  # it writes over what is in memory
         found = [one for one in found if one.tier != "memory"]
     rejected = [f"not reached: {problem}" for problem in unreachable]
-    for one in choose(found, step):
+    for one in choose(found, step, unreachable=unreachable):
         problems = verify(one)
         if problems is None:
             continue

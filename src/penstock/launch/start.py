@@ -1,10 +1,13 @@
 """From a run to its outcome: find the machine and the data, decide how to go on, launch."""
 
 import json
+import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from penstock.errors import PenstockError, RunFailed
+from penstock.errors import PenstockError, RunFailed, system_error
 from penstock.files import write_atomic
 from penstock.launch import addresses, foresee, hosts, open_model, own_code
 from penstock.launch.foresee import Limit
@@ -20,6 +23,8 @@ from penstock.launch.resume import (
     renamed,
 )
 from penstock.ledger.journal import SupervisorJournal
+from penstock.ledger.readers import read_steps
+from penstock.ledger.records import journal_files
 from penstock.meter import devices
 from penstock.meter.clock import now
 from penstock.meter.sampler import metered
@@ -75,14 +80,27 @@ def start(
 
 @contextmanager
 def _nothing_left(folder: RunFolder) -> Iterator[None]:
-    """A launch that is refused before the run exists leaves no folder behind."""
+    """Remove the folder of a new run that bad input ended before its first step.
+
+    One that failed for another reason stays, with what its ranks printed.
+    """
+    new = _names(folder.path) == ["lock"]
     try:
         yield
-    except PenstockError:
-        if [path.name for path in folder.path.iterdir()] == ["lock"]:
-            (folder.path / "lock").unlink()
-            folder.path.rmdir()
+    except (PenstockError, OSError) as error:
+        began = any(len(read_steps(f.path)) for f in journal_files(folder.journal, "steps"))
+        refused = not isinstance(error, RunFailed)
+        if new and (refused or _names(folder.path) == ["lock"]) and not began:
+            folder.drop_scratch()
+            shutil.rmtree(folder.path, ignore_errors=True)
         raise
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def _launch(
@@ -140,6 +158,8 @@ def _supervise(
             ).run()
     except KeyboardInterrupt:
         outcome = Outcome("stopped", "ended at once; the last checkpoint stands")
+    except OSError as error:
+        outcome = Outcome("failed", system_error(error), RunFailed.exit_code)
     finally:
         journal.event("ended", result=outcome.result, error=outcome.error)
         journal.close()

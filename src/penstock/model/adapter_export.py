@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from penstock.catalog.shapes import ModelShape
@@ -63,7 +64,7 @@ def write_adapter(
         sync(aside)
         aside.rename(folder)
         sync(folder.parent)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # the second of a full disk, too
         raise PenstockError(f"{folder} cannot be written: {error}") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -54,7 +55,7 @@ def write_model(
         sync(aside)
         aside.rename(folder)
         sync(folder.parent)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # the second of a full disk, too
         shutil.rmtree(aside, ignore_errors=True)
         raise PenstockError(f"{folder} cannot be written: {error}") from error
     except BaseException:

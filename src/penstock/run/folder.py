@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import PenstockError, nearest
+from penstock.files import naming
 
 
 @dataclass(frozen=True)
@@ -135,9 +136,9 @@ class RunFolder:
                     f"run '{self.name}' is already running (process {file.read().strip() or '?'}); "
                     f"`penstock status {self.name}` shows it, `penstock stop {self.name}` ends it"
                 ) from None
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
+            with naming(self.path):
+                file.truncate(0)
+                os.write(file.fileno(), str(os.getpid()).encode())  # no buffer that fails later
             yield
 
     def running(self) -> bool:
@@ -185,7 +186,21 @@ def find(where: str, root: str = "runs") -> RunFolder:
     return folder
 
 
-def every(root: str = "runs") -> list[RunFolder]:
-    """All runs below a folder, newest first."""
-    files = Path(root).glob("*/run.toml") if Path(root).is_dir() else []
-    return [RunFolder(f.parent) for f in sorted(files, key=lambda f: -f.stat().st_mtime)]
+def every(root: str = "runs", unreadable: list[OSError] | None = None) -> list[RunFolder]:
+    """All runs below a folder, newest first. A folder that cannot be looked into is added to
+    `unreadable`; `root` itself raises."""
+    try:
+        names = os.listdir(root)
+    except FileNotFoundError:
+        return []
+    found: list[tuple[float, RunFolder]] = []
+    for name in sorted(names):
+        folder = RunFolder(Path(root) / name)
+        try:
+            found.append((-folder.run_file.stat().st_mtime, folder))
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # no run
+        except OSError as error:
+            if unreadable is not None:
+                unreadable.append(error)
+    return [folder for _, folder in sorted(found, key=lambda one: one[0])]

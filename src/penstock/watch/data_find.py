@@ -1,5 +1,6 @@
 """From what a user types to a dataset that is there: a name, a folder or a URL. Builds nothing."""
 
+import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from glob import has_magic
@@ -12,7 +13,7 @@ from penstock.data.manifest import MANIFEST, Manifest, read_manifest
 from penstock.data.named import datasets_home, matching
 from penstock.data.remote_store import is_url
 from penstock.data.shards import Dataset
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, system_error
 from penstock.secret import redact
 from penstock.watch.data_story import documents_of, stored_bytes
 
@@ -23,6 +24,7 @@ class Listed:
     manifest: Manifest | None  # None: it cannot be read
     problem: str
     built: datetime  # UTC
+    unreadable: bool = False  # the system refused; it may be whole
 
     def to_json(self) -> dict[str, Any]:
         row = {"dataset": self.folder.name, "where": str(self.folder)}
@@ -86,7 +88,12 @@ def check(spec: str) -> Checked:
 
 def listed() -> list[Listed]:
     """Every dataset in the home, the newest first."""
-    found = [_listed(folder) for folder in sorted(datasets_home().glob("[!.]*@*"))]
+    home = datasets_home()
+    try:
+        names = [name for name in os.listdir(home) if "@" in name and not name.startswith(".")]
+    except FileNotFoundError:
+        names = []
+    found = [_listed(home / name) for name in sorted(names)]
     return sorted(found, key=lambda one: one.built, reverse=True)
 
 
@@ -95,6 +102,8 @@ def _listed(folder: Path) -> Listed:
         return Listed(folder, read_manifest(folder), "", _built(folder))
     except PenstockError as error:
         return Listed(folder, None, str(error), _changed(folder))
+    except OSError as error:
+        return Listed(folder, None, system_error(error), _changed(folder), unreadable=True)
 
 
 def _built(folder: Path) -> datetime:
@@ -102,9 +111,12 @@ def _built(folder: Path) -> datetime:
     try:
         record = read_record(folder)
         return datetime.fromisoformat(record.ended) if record else _changed(folder / MANIFEST)
-    except (PenstockError, ValueError):
+    except (PenstockError, OSError, ValueError):
         return _changed(folder / MANIFEST)
 
 
 def _changed(path: Path) -> datetime:
-    return datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    try:
+        return datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    except OSError:  # unknown: it is listed last
+        return datetime.fromtimestamp(0, UTC)

@@ -207,7 +207,8 @@ def listing(found: Sequence[Listed]) -> Table:
     for one in found:
         name, day = Text(one.folder.name), f"{one.built:%Y-%m-%d}"
         if (made := one.manifest) is None:
-            table.add_row(name, day, Text("damaged", style="red"))
+            state = "unreadable" if one.unreadable else "damaged"
+            table.add_row(name, day, Text(state, style="red"))
             continue
         counts = (documents_of(made), made.vocab, len(made.shards))
         numbers = (show_about(made.tokens), *(f"{count:,}" for count in counts))
