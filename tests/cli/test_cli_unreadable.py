@@ -13,7 +13,7 @@ import pytest
 
 from made_run import made_run
 from penstock.cli.main import main
-from penstock.errors import PenstockError, RunFailed, system_error, system_words
+from penstock.errors import PenstockError, RunFailed, system_error
 from penstock.launch.start import _nothing_left
 from penstock.ledger.journal import Journal
 from penstock.run.folder import RunFolder
@@ -172,19 +172,18 @@ def test_whatever_the_system_says_is_said(
     assert len(err.splitlines()) == 1
 
 
-def test_a_disk_of_one_megabyte_is_full(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_disk_of_one_megabyte_is_full(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("may not mount")
     try:
-        with pytest.raises(OSError) as caught, (disk / "fill").open("wb", buffering=0) as fill:
-            while True:
-                fill.write(bytes(1 << 16))
-        assert system_words(caught.value) == os.strerror(errno.ENOSPC)
+        with (disk / "fill").open("wb", buffering=0) as fill:
+            while fill.write(bytes(1 << 16)) == 1 << 16 and fill.tell() < 1 << 20:
+                pass
         folder = RunFolder(disk / "run")
-        with pytest.raises(OSError) as caught, folder.lock():
+        with pytest.raises(OSError, match="No space left on device") as caught, folder.lock():
             pass
         assert system_error(caught.value).startswith(f"{folder.path}: No space left on device; ")
     finally:
@@ -193,13 +192,18 @@ def test_a_disk_of_one_megabyte_is_full(tmp_path: Path, capsys: pytest.CaptureFi
 
 def refused(folder: RunFolder, error: Exception, steps: int = 0) -> bool:
     """Whether the folder is left behind."""
-    with pytest.raises(type(error)), folder.lock(), _nothing_left(folder):
-        folder.make()
-        folder.run_file.write_text(RUN)
-        with Journal(folder.journal, 0) as journal:
-            for step in range(steps):
-                journal.step(step + 1, 10.0 * step, 1.0, 0.0, 1.0, 0.0)
-        raise error
+
+    def launch() -> None:
+        with folder.lock(), _nothing_left(folder):
+            folder.make()
+            folder.run_file.write_text(RUN)
+            with Journal(folder.journal, 0) as journal:
+                for step in range(steps):
+                    journal.step(step + 1, 10.0 * step, 1.0, 0.0, 1.0, 0.0)
+            raise error
+
+    with pytest.raises(type(error)):
+        launch()
     return folder.path.exists()
 
 

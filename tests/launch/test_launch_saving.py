@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import RunFailed
+from penstock.errors import PenstockError, RunFailed
 from penstock.guard.published import every
 from penstock.guard.slots import sealed
 from penstock.guard.trap import Trap, arm
@@ -127,6 +127,8 @@ def test_a_second_place_has_what_the_run_folder_lost(run_file: MakeFile, tmp_pat
     assert [(r["step"], r["tier"]) for r in told(folder, "resumed")] == [(12, "disk")]
     assert (how.step, how.tier) == (12, "disk")
     assert every(folder.checkpoints)[0].step == every(second)[0].step == 14
+    with pytest.raises(PenstockError, match=r"still holds checkpoints of the old run \(step 14\)"):
+        start(load(path), fresh=True)  # it would go on from there
     shutil.rmtree(folder.checkpoints)
     shutil.rmtree(second)
     attempts = next_attempt(folder.journal)

@@ -10,6 +10,7 @@ from penstock.files import write_atomic
 from penstock.guard import checkpoint
 from penstock.guard.differences import differences
 from penstock.guard.on_record import recorded_step
+from penstock.guard.places import place_of
 from penstock.guard.tiers import OneProcess, everywhere
 from penstock.ledger.readers import read_events
 from penstock.ledger.records import SUPERVISOR
@@ -170,8 +171,17 @@ def _read_by(run: Run) -> list[str]:
     return [spec for spec, _ in run.data.parts]
 
 
-def archive(folder: RunFolder) -> None:
-    """Put an old run aside under a name of its own."""
+def archive(folder: RunFolder, run: Run) -> None:
+    """Put an old run aside under a name of its own.
+
+    Its durable place keeps the old name, and a new run of that name would go on from there.
+    """
+    there = place_of(run.guard.durable, folder.name) if run.guard.durable else None
+    if there is not None and (steps := there.steps()):
+        raise PenstockError(
+            f"--fresh: {there.where} still holds checkpoints of the old run (step {steps[0]}); "
+            "move them away or delete them, or give the run another name"
+        )
     if not folder.exists():
         return
     if folder.running():

@@ -66,7 +66,7 @@ def start(
         return folder
     if fresh:
         prepare(run, {}, machine, listener).planned({})  # refuse before the old run is put aside
-        archive(folder)
+        archive(folder, run)
     with folder.lock(), _nothing_left(folder):
         if fork is not None:
             fork_from(source, folder, run)
