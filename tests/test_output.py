@@ -1,6 +1,7 @@
 """Standard streams that break end no work: closed pipes, full devices, poor encodings."""
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from penstock import output
+from penstock.cli.show import print_json
 from penstock.launch.listener import Listener, Shielded
 from penstock.output import BROKEN_PIPE, Output, OutputFailed
 from penstock.run.folder import RunFolder
@@ -85,6 +87,15 @@ def test_letters_that_an_encoding_lacks_are_replaced() -> None:
     guarded.flush()
     assert raw.getvalue() == b"4 ranks ? runs/x ? 2 % of ?this?\n"
     assert guarded.problem == ""
+
+
+def test_json_loses_no_letter_to_an_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    ascii_only = io.TextIOWrapper(raw, encoding="ascii", errors="strict")
+    monkeypatch.setattr(sys, "stdout", Output(ascii_only, "standard output"))
+    print_json({"said": "→ “this”"})
+    sys.stdout.flush()
+    assert json.loads(raw.getvalue()) == {"said": "→ “this”"}
 
 
 def test_a_display_that_raises_is_called_no_more(capsys: pytest.CaptureFixture[str]) -> None:

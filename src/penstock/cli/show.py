@@ -29,9 +29,10 @@ def print_json(value: Any, documents: bool = False) -> None:
     value = value if documents else redact_all(value)
     said = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     try:
-        sys.stdout.write(f"{said}\n")
-    except UnicodeEncodeError:
-        sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+        said.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:  # asked first: a guarded stream would write `?`
+        said = json.dumps(value, indent=2, allow_nan=False)
+    sys.stdout.write(f"{said}\n")
 
 
 def print_table(table: Table) -> None:

@@ -94,6 +94,9 @@ class Shielded(Listener):
     def straggler(self, change: Change) -> None:
         self._show(lambda: self._shown.straggler(change))
 
+    def warning(self, words: str) -> None:
+        self._show(lambda: self._shown.warning(words))
+
     def stopping(self) -> None:
         self._show(self._shown.stopping)
 
