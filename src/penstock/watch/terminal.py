@@ -94,7 +94,7 @@ class Terminal(Listener):
             )
         elif how.exists:
             self.console.print(f"run '{folder.name}' exists and goes on from {_from(how)}")
-            self.announced = how.step
+            self.announced = how.step if how.run.cluster.nodes == 1 else None
             if how.changes:
                 self.console.print(describe(list(how.changes)), style="dim", markup=False)
             if any(change.field.startswith("train.") for change in how.changes):
@@ -281,11 +281,10 @@ def line(view: View) -> str:
 
 def _from(how: "How") -> str:
     """Name the checkpoint that a run goes on from."""
-    if how.step:
-        return f"step {how.step} ({how.tier})"
-    if how.run.cluster.nodes > 1:
-        return "what its hosts hold in memory, or the first step"
-    return "the first step (nothing was saved yet)"
+    saved = f"step {how.step} ({how.tier})" if how.step else "the first step"
+    if how.run.cluster.nodes > 1:  # each host knows only its own memory until they meet
+        return f"{saved}, or from newer copies in the memory of its hosts"
+    return saved if how.step else f"{saved} (nothing was saved yet)"
 
 
 def skipped(view: View) -> list[str]:
