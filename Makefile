@@ -14,8 +14,9 @@ train: $(VENV)/.core
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 3 --dist loadfile
 
+# What takes minutes, and every property test again on new random cases.
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "slow and not gpu"
+	$(BIN)/python -m pytest -m "(slow or hypothesis) and not (gpu or s3 or netns)" --hypothesis-profile=random
 
 # Against a real S3 server (Ceph RGW, in memory): needs Debian's ceph-mon, ceph-osd and radosgw.
 test-s3: $(VENV)/.dev
