@@ -5,7 +5,7 @@ import random
 import signal
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from hypothesis import settings
 
 import made_sets
 import real_ranks
+from penstock.launch import environment, nursery, zygote
+from penstock.launch.zygote import Zygote
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Shells start background jobs with Ctrl-C ignored, and processes inherit that.
@@ -25,6 +27,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("steady", deadline=None, derandomize=True, database=None)
 settings.register_profile("random", deadline=None, derandomize=False, max_examples=1000)
 settings.load_profile("steady")
+
+# What commands of the tests import besides what ranks do, without a thread.
+LATE_IMPORTS = ("typer", "rich.console", "torch.distributed.pipelining")
 
 
 @pytest.fixture(autouse=True)
@@ -51,8 +56,22 @@ def tiny(home: Path) -> str:
     return made_sets.tiny_dataset(home)
 
 
+@pytest.fixture(scope="session")
+def warm(home: Path) -> Iterator[Zygote]:
+    """A process with torch loaded, from which runs take theirs (see penstock.launch.zygote)."""
+    env = environment.for_nursery(1)
+    with zygote.serving(env, [*nursery.MODULES, "penstock.launch.start", *LATE_IMPORTS]) as found:
+        yield found
+
+
 @pytest.fixture
-def run_file(tmp_path: Path, tiny: str) -> Callable[..., Path]:
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No warm process: everything is started and imported as it is for a user."""
+    monkeypatch.delenv(zygote.ENVIRONMENT, raising=False)
+
+
+@pytest.fixture
+def run_file(tmp_path: Path, tiny: str, warm: Zygote) -> Callable[..., Path]:
     """run_file(name, **{"train.steps": 5}): a run file for the small dataset, in tmp_path."""
 
     def write(name: str = "test", **fields: Any) -> Path:

@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 from test_launch_hang import SLOW, supervised
 from test_launch_runs import OWN_FIELDS
 
+import commands
 from penstock.guard import pulse
 from penstock.guard.trap import Trap, arm
 from penstock.run.folder import RunFolder
@@ -32,8 +31,7 @@ FIELDS = {
 def preempted(path: Path, ready: Callable[[RunFolder], bool]) -> tuple[dict[str, Any], float]:
     """Send SIGTERM once `ready`; the report and how long the run took to end."""
     folder = RunFolder(load(path).folder)
-    command = [sys.executable, "-m", "penstock", "train", str(path), "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = commands.popen("train", path, "--json")
     deadline = time.monotonic() + LIMIT_S
     try:
         while not ready(folder):

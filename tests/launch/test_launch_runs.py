@@ -4,8 +4,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import commands
 from penstock.errors import PenstockError, RunFailed
 from penstock.launch.listener import Listener
 from penstock.launch.nursery import Nursery
@@ -151,11 +150,10 @@ def test_a_killed_supervisor_takes_its_ranks_along_and_the_run_goes_on_later(
     run_file: MakeFile, undisturbed: dict[str, Any]
 ) -> None:
     path = two_ranks(run_file)
-    command = [sys.executable, "-m", "penstock", "train", str(path), "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = commands.popen("train", path, "--json")
     folder = RunFolder(load(path).folder)
     while reached(folder) < 25:
-        assert process.poll() is None, process.stderr.read().decode()
+        assert process.poll() is None, process.communicate()
         time.sleep(0.001)
     ranks = pids(folder)
     process.kill()
@@ -165,19 +163,17 @@ def test_a_killed_supervisor_takes_its_ranks_along_and_the_run_goes_on_later(
         assert time.monotonic() < deadline, "a rank outlived its supervisor"
         time.sleep(0.01)
     assert summary(folder)["status"] == "killed"
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    report = json.loads(done.stdout)
+    report = json.loads(commands.run("train", path, "--json").stdout)
     assert report["resumed_from"] >= 20
     assert report["weights_hash"] == undisturbed["weights_hash"]
 
 
 def test_ctrl_c_saves_and_stops(run_file: MakeFile) -> None:
     path = run_file(**FIELDS | {"train.steps": 100_000, "cluster.accelerators": 1})
-    command = [sys.executable, "-m", "penstock", "train", str(path), "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = commands.popen("train", path, "--json")
     folder = RunFolder(load(path).folder)
     while reached(folder) < 5:
-        assert process.poll() is None, process.stderr.read()
+        assert process.poll() is None, process.communicate()
         time.sleep(0.001)
     process.send_signal(signal.SIGINT)
     out, told = process.communicate(timeout=60)
