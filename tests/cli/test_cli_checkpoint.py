@@ -26,7 +26,7 @@ def report(tmp_path_factory: pytest.TempPathFactory, tiny: str) -> dict[str, Any
     path.write_text(
         f'name = "small"\ndir = "{folder}"\n[model]\nlayers = 2\nhidden = 32\nheads = 4\n'
         f'kv_heads = 2\nffn = 64\ntied = true\n[data]\ndataset = "{tiny}"\nsequence = 16\n'
-        '[train]\nsteps = 12\nbatch_tokens = 128\n[evaluate]\nevery = "never"\n[guard]\n'
+        '[train]\nprecision = "fp32"\nsteps = 12\nbatch_tokens = 128\n[evaluate]\nevery = "never"\n[guard]\n'
         'checkpoint = "4 steps"\ntimeout = "60 s"\n[cluster]\naccelerators = 2\n'
         "[layout]\nshard = 2\n"
     )

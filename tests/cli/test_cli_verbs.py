@@ -41,7 +41,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny: str, warm: Zygote) -
     file.write_text(
         f'name = "small"\ndir = "{folder}/runs"\n[model]\nlayers = 1\nhidden = 16\nheads = 2\n'
         f'ffn = 32\n[data]\ndataset = "{tiny}"\nsequence = 16\n[train]\nsteps = 12\n'
-        "batch_tokens = 64\n[cluster]\naccelerators = 1\n"
+        'batch_tokens = 64\nprecision = "fp32"\n[cluster]\naccelerators = 1\n'
     )
     done = commands.run("train", str(file), "--json")
     report = json.loads(done.stdout)  # one object, and nothing else, on stdout

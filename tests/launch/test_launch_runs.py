@@ -24,7 +24,12 @@ from penstock.run.load import load
 from penstock.watch.report import summary
 
 STEPS = 60
-FIELDS = {"train.steps": STEPS, "guard.checkpoint": "10 steps", "evaluate.every": "20 steps"}
+FIELDS = {
+    "train.steps": STEPS,
+    "train.precision": "bf16",  # the weights in full precision are part of what is saved
+    "guard.checkpoint": "10 steps",
+    "evaluate.every": "20 steps",
+}
 MakeFile = Callable[..., Path]
 
 
