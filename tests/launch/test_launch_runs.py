@@ -17,6 +17,7 @@ from penstock.errors import PenstockError, RunFailed
 from penstock.launch.listener import Listener
 from penstock.launch.nursery import Nursery
 from penstock.launch.start import start
+from penstock.launch.zygote import Zygote
 from penstock.ledger.readers import read_curve, read_events
 from penstock.ledger.records import journal_files
 from penstock.run.folder import RunFolder
@@ -71,14 +72,17 @@ def go(path: Path, *overrides: str, **options: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny: str) -> dict[str, Any]:
+def undisturbed(
+    tmp_path_factory: pytest.TempPathFactory, tiny: str, warm: Zygote
+) -> dict[str, Any]:
     """The run that all the disturbed ones must equal, bit for bit."""
     folder = tmp_path_factory.mktemp("undisturbed")
     path = folder / "run.toml"
     path.write_text(
         f'name = "calm"\ndir = "{folder}"\n[model]\nlayers = 2\nhidden = 32\nheads = 4\n'
         f'kv_heads = 2\nffn = 64\ntied = true\n[data]\ndataset = "{tiny}"\nsequence = 16\n'
-        f'[train]\nsteps = {STEPS}\nbatch_tokens = 128\n[evaluate]\nevery = "20 steps"\n'
+        f'[train]\nprecision = "bf16"\nsteps = {STEPS}\nbatch_tokens = 128\n'
+        '[evaluate]\nevery = "20 steps"\n'
         '[guard]\ncheckpoint = "10 steps"\ntimeout = "30 s"\n[cluster]\naccelerators = 2\n'
     )
     return go(path) | {"path": path}
@@ -173,6 +177,7 @@ def test_a_killed_supervisor_takes_its_ranks_along_and_the_run_goes_on_later(
     assert report["weights_hash"] == undisturbed["weights_hash"]
 
 
+@pytest.mark.usefixtures("cold")  # one run just as a user starts it
 def test_ctrl_c_saves_and_stops(run_file: MakeFile) -> None:
     path = run_file(**FIELDS | {"train.steps": 100_000, "cluster.accelerators": 1})
     process = commands.popen("train", path, "--json")
