@@ -10,9 +10,10 @@ BIN := $(VENV)/bin
 train: $(VENV)/.core
 	@$(BIN)/penstock train examples/stdlib.toml
 
-# Three at a time, file by file: most tests wait for processes, and many start several of their own.
+# Three at a time, file by file in the order of tests/conftest.py: most tests wait for processes, and
+# many start several of their own.
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # What takes minutes, and every property test again on new random cases.
 test-slow: $(VENV)/.dev
