@@ -30,7 +30,7 @@ settings.register_profile("random", deadline=None, derandomize=False, max_exampl
 settings.load_profile("steady")
 
 TESTS = Path(__file__).parent
-LONGEST = ("guard", "train", "drill", "launch", "meter")  # real ranks in real processes
+LONGEST = ("guard", "train", "drill", "launch", "watch", "meter")  # ranks, and a browser
 # What commands of the tests import besides what ranks do, without a thread.
 LATE_IMPORTS = ("typer", "rich.console", "torch.distributed.pipelining")
 
