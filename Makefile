@@ -10,12 +10,14 @@ BIN := $(VENV)/bin
 train: $(VENV)/.core
 	@$(BIN)/penstock train examples/stdlib.toml
 
-# Three at a time, file by file: most tests wait for processes, and many start several of their own.
+# Three at a time, file by file in the order of tests/conftest.py: most tests wait for processes, and
+# many start several of their own.
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
+# What takes minutes, and every property test again on new random cases.
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "slow and not gpu"
+	$(BIN)/python -m pytest -m "(slow or hypothesis) and not (gpu or s3 or netns)" --hypothesis-profile=random
 
 # Against a real S3 server (Ceph RGW, in memory): needs Debian's ceph-mon, ceph-osd and radosgw.
 test-s3: $(VENV)/.dev

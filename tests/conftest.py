@@ -1,25 +1,58 @@
 """What all tests share: a home of their own, a small dataset, and real ranks in real processes."""
 
 import os
+import random
 import signal
-from collections.abc import Callable
+import sys
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
 import made_sets
 import real_ranks
+from penstock.launch import environment, nursery, zygote
+from penstock.launch.zygote import Zygote
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Shells start background jobs with Ctrl-C ignored, and processes inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Machines are shared and noisy: a random case that takes long is no failure.
-settings.register_profile("shared", deadline=None)
-settings.load_profile("shared")
+# `make test` draws the same cases every time; `make test-slow` draws new and more ones
+# (--hypothesis-profile=random). Machines are shared: a case that takes long is no failure.
+settings.register_profile("steady", deadline=None, derandomize=True, database=None)
+settings.register_profile("random", deadline=None, derandomize=False, max_examples=1000)
+settings.load_profile("steady")
+
+TESTS = Path(__file__).parent
+LONGEST = ("guard", "train", "drill", "launch", "watch", "meter")  # ranks, and a browser
+# What commands of the tests import besides what ranks do, without a thread.
+LATE_IMPORTS = ("typer", "rich.console", "torch.distributed.pipelining")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the rooms whose tests take longest: no core is left idle at the end."""
+
+    def place(item: pytest.Item) -> int:
+        room = item.path.relative_to(TESTS).parts[0]
+        return LONGEST.index(room) if room in LONGEST else len(LONGEST)
+
+    items.sort(key=place)
+
+
+@pytest.fixture(autouse=True)
+def _same_draws(request: pytest.FixtureRequest) -> None:
+    """Seed the global generators by the name of the test, whatever ran before in this process."""
+    seed = zlib.crc32(request.node.nodeid.encode())
+    random.seed(seed)
+    np.random.seed(seed)
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.manual_seed(seed)  # not its GPUs: that takes long
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -36,8 +69,22 @@ def tiny(home: Path) -> str:
     return made_sets.tiny_dataset(home)
 
 
+@pytest.fixture(scope="session")
+def warm(home: Path) -> Iterator[Zygote]:
+    """A process with torch loaded, from which runs take theirs (see penstock.launch.zygote)."""
+    env = environment.for_nursery(1)
+    with zygote.serving(env, [*nursery.MODULES, "penstock.launch.start", *LATE_IMPORTS]) as found:
+        yield found
+
+
 @pytest.fixture
-def run_file(tmp_path: Path, tiny: str) -> Callable[..., Path]:
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No warm process: everything is started and imported as it is for a user."""
+    monkeypatch.delenv(zygote.ENVIRONMENT, raising=False)
+
+
+@pytest.fixture
+def run_file(tmp_path: Path, tiny: str, warm: Zygote) -> Callable[..., Path]:
     """run_file(name, **{"train.steps": 5}): a run file for the small dataset, in tmp_path."""
 
     def write(name: str = "test", **fields: Any) -> Path:
@@ -54,6 +101,7 @@ def run_file(tmp_path: Path, tiny: str) -> Callable[..., Path]:
             "data.sequence": 16,
             "train.steps": 10,
             "train.batch_tokens": 128,
+            "train.precision": "fp32",  # bf16 is 50 times slower on CPUs that do not have it
             "evaluate.every": "5 steps",
             "guard.timeout": "30 s",
         } | fields

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from penstock.launch import zygote
 from penstock.ledger.readers import Event, read_curve, read_events
 from penstock.ledger.records import SUPERVISOR, journal_files
 from penstock.run.folder import RunFolder
@@ -35,7 +36,7 @@ class Lab:
         self.folder, self.run_file, self.name = folder, run_file, name
         self.own_folders, self.inside, self.address = own_folders, inside, address
         self.env = env or {}
-        self.hosts: dict[str, subprocess.Popen[bytes]] = {}
+        self.hosts: dict[str, subprocess.Popen[bytes] | zygote.Forked] = {}
         self.logs: list[Path] = []
         self.forgotten: list[Path] = []  # audits of machines that are gone
 
@@ -43,8 +44,8 @@ class Lab:
         return RunFolder(self.folder / (f"runs-{node}" if self.own_folders else "runs") / self.name)
 
     def start(self, node: str, *overrides: str) -> None:
-        command = [*self.inside(node), sys.executable, "-c", _TRAIN, str(self.run_file)]
-        command += [f"dir={self.run_folder(node).path.parent}", *overrides]
+        words = ["penstock", "train", str(self.run_file)]
+        words += [f"dir={self.run_folder(node).path.parent}", *overrides]
         log = self.folder / f"{node}-{len(self.logs)}.log"
         self.logs.append(log)
         memory = self.folder / "memory" / node
@@ -53,10 +54,18 @@ class Lab:
         env |= {"PENSTOCK_NODE": node, "PENSTOCK_MEMORY": str(memory)}
         if address := self.address(node):
             env["PENSTOCK_ADDRESS"] = address
-        with log.open("wb") as out:
-            self.hosts[node] = subprocess.Popen(
-                command, env=env, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
-            )
+        with log.open("wb") as out, open(os.devnull) as nothing:
+            if inside := self.inside(node):
+                self.hosts[node] = subprocess.Popen(
+                    [*inside, sys.executable, "-m", *words],
+                    env=env,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            else:
+                fds = {0: nothing.fileno(), 1: out.fileno(), 2: out.fileno()}
+                self.hosts[node] = zygote.python_m(words, env, fds)
 
     def signal(self, node: str, number: int) -> None:
         self.hosts[node].send_signal(number)
@@ -155,6 +164,3 @@ class Lab:
         told = "\n".join(f"{e.t:.2f} {e.kind} {e.payload}" for e in self.events())
         logs = "\n".join(f"--- {log.name}\n{log.read_text()}" for log in self.logs)
         return f"{told}\n{logs}"
-
-
-_TRAIN = "import sys; sys.argv[1:1] = ['train']; from penstock.cli.main import main; main()"

@@ -10,9 +10,11 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from penstock.launch import nursery
+
 CONTEXT = multiprocessing.get_context("forkserver")
 # Imported once by the server, so that a process starts in no time.
-CONTEXT.set_forkserver_preload(["torch", "torch.distributed.checkpoint", "torch.distributed.fsdp"])
+CONTEXT.set_forkserver_preload([*nursery.MODULES, "torch.distributed.pipelining"])
 
 
 def _rank(rank: int, ranks: int, port: int, out: Any, job: Callable[..., Any], args: tuple) -> None:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from penstock.launch import zygote
+
 LIMIT_S = 120.0
 CODES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|[()][A-Z0-9])")
 ENTER, LEAVE, SHOW = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h"  # the screen, and the cursor
@@ -28,15 +30,20 @@ class Seat:
         self.before = self.attributes()
         self.text = ""
         self.more = threading.Condition()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "penstock", *arguments],
-            stdin=self.slave,
-            stdout=self.slave,
-            stderr=self.slave,
-            env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "", "LINES": ""} | env,
-            start_new_session=True,
-            preexec_fn=_own_terminal,
-        )
+        env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "", "LINES": ""} | env
+        command, streams = ["penstock", *arguments], dict.fromkeys(range(3), self.slave)
+        if warm := zygote.from_environment():
+            self.process = warm.start(command, env, streams, terminal=True)
+        else:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", *command],
+                stdin=self.slave,
+                stdout=self.slave,
+                stderr=self.slave,
+                env=env,
+                start_new_session=True,
+                preexec_fn=_own_terminal,
+            )
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:

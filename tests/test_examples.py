@@ -45,6 +45,7 @@ SHORT = (
     "cluster.accelerators=1",
     "guard.timeout=60 s",
 )
+pytestmark = pytest.mark.usefixtures("warm")
 SHRUNK = ("model.hidden=32", "model.heads=4", "model.kv_heads=2", "model.layers=2")
 
 

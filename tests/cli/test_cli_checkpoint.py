@@ -15,19 +15,21 @@ from penstock.cli.main import app
 from penstock.errors import PenstockError, RunFailed
 from penstock.guard.checkpoint import weights_hash
 from penstock.launch.start import start
+from penstock.launch.zygote import Zygote
 from penstock.run.load import load
 from penstock.watch.report import summary
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory, tiny: str) -> dict[str, Any]:
+def report(tmp_path_factory: pytest.TempPathFactory, tiny: str, warm: Zygote) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("saved")
     path = folder / "run.toml"
     path.write_text(
         f'name = "small"\ndir = "{folder}"\n[model]\nlayers = 2\nhidden = 32\nheads = 4\n'
         f'kv_heads = 2\nffn = 64\ntied = true\n[data]\ndataset = "{tiny}"\nsequence = 16\n'
-        '[train]\nsteps = 12\nbatch_tokens = 128\n[evaluate]\nevery = "never"\n[guard]\n'
-        'checkpoint = "4 steps"\ntimeout = "60 s"\n[cluster]\naccelerators = 2\n'
+        '[train]\nprecision = "fp32"\nsteps = 12\nbatch_tokens = 128\n'
+        '[evaluate]\nevery = "never"\n[guard]\ncheckpoint = "4 steps"\ntimeout = "60 s"\n'
+        "[cluster]\naccelerators = 2\n"
         "[layout]\nshard = 2\n"
     )
     return summary(start(load(path)))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import commands
 from penstock.cli.main import app
 from penstock.errors import RunFailed
 
@@ -38,16 +39,7 @@ def say(*words: str) -> str:
     return done.output
 
 
-def call(*words: str, code: int) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock", "plan", *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    return done
+pytestmark = pytest.mark.usefixtures("warm")
 
 
 def test_ten_lines_and_the_rest_with_detail(file: Path) -> None:
@@ -88,11 +80,11 @@ def test_a_cluster_file_gives_price_and_site(file: Path, tmp_path: Path) -> None
 
 
 def test_over_the_budget_is_exit_code_one_with_by_how_much(file: Path) -> None:
-    done = call(str(file), "budget.hours=0.5", "budget.usd=1", "--json", code=1)
+    done = commands.run("plan", str(file), "budget.hours=0.5", "budget.usd=1", "--json", code=1)
     assert len(json.loads(done.stdout)["over_budget"]) == 2
     assert "budget.hours = 0.5: the plan takes" in done.stderr
     assert "over" in done.stderr
-    call(str(file), "budget.hours=1000", code=0)
+    commands.run("plan", str(file), "budget.hours=1000", code=0)
 
 
 @pytest.mark.parametrize(
@@ -105,14 +97,14 @@ def test_over_the_budget_is_exit_code_one_with_by_how_much(file: Path) -> None:
     ],
 )
 def test_mistakes_get_one_message(file: Path, words: list[str], expected: str) -> None:
-    error = call(str(file), *words, code=2).stderr
+    error = commands.run("plan", str(file), *words, code=2).stderr
     assert error.startswith("error: ")
     assert expected in error
 
 
 def test_this_machine_can_be_planned_without_a_probe(file: Path) -> None:
-    done = call(str(file), "cluster.use=here", "cluster.nodes=1", "model.preset=llama-3m",
-                "data.sequence=256", "train.tokens=1M", "--json", code=0)  # fmt: skip
+    here = ["cluster.use=here", "cluster.nodes=1", "model.preset=llama-3m"]
+    done = commands.run("plan", file, *here, "data.sequence=256", "train.tokens=1M", "--json")
     table = json.loads(done.stdout)
     assert table["usd"] is None
     assert table["step_s"] > 0

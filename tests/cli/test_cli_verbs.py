@@ -1,15 +1,16 @@
 """The verbs on a real, finished run; and how mistakes are told."""
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+import commands
 import penstock
 from penstock.cli.main import NOT_YET, VERBS, app
+from penstock.launch.zygote import Zygote
 
 KEYS = {
     "run",
@@ -26,15 +27,6 @@ KEYS = {
 }
 
 
-def call(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock", *words], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    return done
-
-
 def say(*words: str) -> str:
     done = CliRunner().invoke(app, words, catch_exceptions=False)
     assert done.exit_code == 0, done.output
@@ -42,16 +34,16 @@ def say(*words: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, tiny: str) -> Path:
+def trained(tmp_path_factory: pytest.TempPathFactory, tiny: str, warm: Zygote) -> Path:
     """A run of 12 steps, made by the command line; its folder of runs."""
     folder = tmp_path_factory.mktemp("cli")
     file = folder / "small.toml"
     file.write_text(
         f'name = "small"\ndir = "{folder}/runs"\n[model]\nlayers = 1\nhidden = 16\nheads = 2\n'
         f'ffn = 32\n[data]\ndataset = "{tiny}"\nsequence = 16\n[train]\nsteps = 12\n'
-        "batch_tokens = 64\n[cluster]\naccelerators = 1\n"
+        'batch_tokens = 64\nprecision = "fp32"\n[cluster]\naccelerators = 1\n'
     )
-    done = call("train", str(file), "--json")
+    done = commands.run("train", str(file), "--json")
     report = json.loads(done.stdout)  # one object, and nothing else, on stdout
     assert report.keys() >= KEYS
     assert report["steps"] == 12
@@ -107,7 +99,7 @@ def test_the_python_face_does_what_the_verbs_do(trained: Path) -> None:
 def test_mistakes_about_runs_get_one_message(
     words: list[str], expected: str, trained: Path
 ) -> None:
-    error = call(*words, "--dir", str(trained), code=2).stderr
+    error = commands.run(*words, "--dir", str(trained), code=2).stderr
     assert error.startswith("error: ")
     assert expected in error
 
@@ -117,7 +109,7 @@ def test_a_damaged_checkpoint_is_not_read(trained: Path) -> None:
     good = shard.read_bytes()
     shard.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
     try:
-        error = call("generate", "small", "x", "--dir", str(trained), code=1).stderr
+        error = commands.run("generate", "small", "x", "--dir", str(trained), code=1).stderr
     finally:
         shard.write_bytes(good)
     assert "does not match its hash" in error
@@ -129,12 +121,15 @@ def test_help_lists_every_verb_and_what_is_not_built_says_so() -> None:
         assert f"│ {verb} " in text
     for verb in NOT_YET:
         assert f"│ {verb} " not in text
-    assert "not built yet" in call(NOT_YET[0], code=2).stderr
+    assert "not built yet" in commands.run(NOT_YET[0], code=2).stderr
 
 
+@pytest.mark.usefixtures("cold")
 def test_a_wrong_file_ends_before_torch_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise AssertionError('loaded')")
+    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     file = tmp_path / "run.toml"
     file.write_text('[model]\npreset = "llama-3x"\n[train]\ntokens = "many"\n')
-    error = call("train", str(file), code=2).stderr
+    error = commands.run("train", file, code=2, PYTHONPATH=path).stderr
     assert f"{file}:2" in error
     assert f"{file}:4" in error

@@ -2,24 +2,22 @@
 
 import json
 import signal
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 
 import pytest
 
+import commands
 from made_run import made_run
 
-PENSTOCK = [sys.executable, "-m", "penstock", "watch"]
+pytestmark = pytest.mark.usefixtures("warm")
 
 
 @pytest.mark.parametrize("where", ["127.0.0.1", "0.0.0.0"])
 def test_the_first_line_is_the_address_and_ctrl_c_ends_it(tmp_path: Path, where: str) -> None:
     made_run(tmp_path)
     options = ["made", "--dir", str(tmp_path), "--port", "0", "--no-open", "--host", where]
-    process = subprocess.Popen([*PENSTOCK, *options], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
+    process = commands.popen("watch", *options)
     try:
         address = process.stdout.readline().strip()
         assert address.startswith("http://")
@@ -35,15 +33,10 @@ def test_the_first_line_is_the_address_and_ctrl_c_ends_it(tmp_path: Path, where:
 
 def test_for_programs_there_is_no_server(tmp_path: Path) -> None:
     made_run(tmp_path)
-    done = subprocess.run(
-        [*PENSTOCK, "made", "--dir", str(tmp_path), "--json"], capture_output=True, check=True
-    )
+    done = commands.run("watch", "made", "--dir", tmp_path, "--json")
     assert json.loads(done.stdout)["made"]["headline"]["step"] == 40
 
 
 def test_an_unknown_run_is_a_mistake(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*PENSTOCK, "nowhere", "--dir", str(tmp_path)], capture_output=True, text=True
-    )
-    assert done.returncode == 2
+    done = commands.run("watch", "nowhere", "--dir", tmp_path, code=2)
     assert "no run 'nowhere'" in done.stderr

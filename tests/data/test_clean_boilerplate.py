@@ -222,4 +222,4 @@ def test_a_document_is_judged_alone(texts: list[str]) -> None:
 def test_no_text_takes_long(text: str) -> None:
     start = time.process_time()
     strip([text], Boilerplate())
-    assert time.process_time() - start < 3
+    assert time.process_time() - start < 20  # quadratic would be minutes

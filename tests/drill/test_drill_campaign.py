@@ -49,7 +49,7 @@ def test_every_fault_of_the_catalogue_can_be_armed() -> None:
         assert set(fault.told) <= set(BY), fault.name
         deeds = HOSTS_DEEDS if "hosts" in fault.needs else DEEDS
         assert fault.deed in ("", *deeds), fault.name
-        assert set(fault.needs) <= set(CHECKS), fault.name
+        assert set(fault.needs) <= {*CHECKS, "two_checkpoints"}, fault.name
         assert fault.blows or fault.deed, fault.name
         for trap, _ in fault.traps(scale, 2):
             assert trap.phase in (*PHASES, *BESIDE)

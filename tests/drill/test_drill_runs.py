@@ -8,6 +8,7 @@ from penstock.drill.campaign import campaign
 from penstock.drill.catalog import FAULTS
 from penstock.drill.faults import Blow, Fault
 from penstock.drill.session import Session
+from penstock.launch.zygote import Zygote
 from penstock.run.load import load
 
 SHORT = (
@@ -27,7 +28,7 @@ def opened(folder: Path, dataset: str, *overrides: str) -> Session:
     path.write_text(
         f'name = "small"\ndir = "{folder}"\n[model]\nlayers = 2\nhidden = 32\nheads = 4\n'
         f'kv_heads = 2\nffn = 64\ntied = true\n[data]\ndataset = "{dataset}"\nsequence = 16\n'
-        "[train]\nsteps = 60\nbatch_tokens = 128\n[cluster]\naccelerators = 2\n"
+        '[train]\nprecision = "fp32"\nsteps = 60\nbatch_tokens = 128\n[cluster]\naccelerators = 2\n'
     )
     # Clocks are held to 5 % by `make drill`, on a quiet machine: other tests run beside this one.
     made = Session(load(path, overrides), folder / "drills", slack_s=5.0)
@@ -36,7 +37,7 @@ def opened(folder: Path, dataset: str, *overrides: str) -> Session:
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory, tiny: str) -> Session:
+def session(tmp_path_factory: pytest.TempPathFactory, tiny: str, warm: Zygote) -> Session:
     return opened(tmp_path_factory.mktemp("drill"), tiny)
 
 
@@ -58,6 +59,7 @@ def test_random_faults_leave_no_trace(seed: int, session: Session) -> None:
     passes(session, campaign(seed, session.scale, session.ranks))
 
 
+@pytest.mark.usefixtures("warm")
 def test_the_other_replica_goes_on(tmp_path: Path, tiny: str) -> None:
     session = opened(tmp_path, tiny, "guard.mode=live")
     verdict = session.drill(FAULTS["kill_collective"])

@@ -12,24 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from one_rank import Alone
 from penstock.errors import RunFailed
 from penstock.guard import checkpoint, places
 from penstock.guard.checkpoint import Checkpoint, every, weights_hash
 from penstock.guard.places import Disk
 from penstock.guard.published import newest
 from penstock.guard.tiers import Tiers
-
-
-class Alone:
-    """A world of one rank, without a process group."""
-
-    rank, ranks, host_group = 0, 1, None
-
-    def gather(self, value: Any) -> list[Any]:
-        return [value]
-
-    def broadcast(self, value: Any) -> Any:
-        return value
 
 
 class Small:

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
+from one_rank import Alone
 from penstock.errors import PenstockError, RunFailed
 from penstock.guard import checkpoint
 from penstock.guard.checkpoint import Checkpoint
@@ -22,16 +23,6 @@ from penstock.guard.convert import Own, to_safetensors, to_torch
 from penstock.guard.foreign import Foreign
 from penstock.guard.relayout import cut, rewrite
 from penstock.guard.source import opened
-
-
-class Alone:
-    rank, ranks, host_group = 0, 1, None
-
-    def gather(self, value: Any) -> list[Any]:
-        return [value]
-
-    def broadcast(self, value: Any) -> Any:
-        return value
 
 
 def state() -> dict[str, Tensor]:

@@ -3,7 +3,6 @@
 import json
 import pickle
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
+from one_rank import Alone
 from penstock.guard import checkpoint, reader
 from penstock.guard.index import Chunk, Entry, Index
 from penstock.guard.skeleton import skeleton
@@ -30,16 +30,6 @@ DTYPES = [
     torch.float16,
     torch.float8_e4m3fn,
 ]
-
-
-class Alone:
-    rank, ranks, host_group = 0, 1, None
-
-    def gather(self, value: Any) -> list[Any]:
-        return [value]
-
-    def broadcast(self, value: Any) -> Any:
-        return value
 
 
 def bits(tensor: Tensor) -> list[int]:

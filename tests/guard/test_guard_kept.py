@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from one_rank import Alone
 from penstock.errors import PenstockError
 from penstock.guard import checkpoint
 from penstock.guard.index import NAME as INDEX
@@ -22,16 +23,6 @@ from penstock.run.save import save as save_run
 from penstock.watch.checkpoints import about, details, made_by, shown, table
 
 STATE = "state/__0_0.distcp"
-
-
-class Alone:
-    rank, ranks, host_group = 0, 1, None
-
-    def gather(self, value: Any) -> list[Any]:
-        return [value]
-
-    def broadcast(self, value: Any) -> Any:
-        return value
 
 
 def put(folder: Path, step: int) -> Path:

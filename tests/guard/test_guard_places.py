@@ -7,22 +7,13 @@ from typing import Any
 import pytest
 import torch
 
+from one_rank import Alone
 from penstock.data.remote_store import Store
 from penstock.errors import RunFailed
 from penstock.guard import checkpoint
 from penstock.guard.places import Disk, Kept, Place, Remote, place_of
 from penstock.guard.published import MANIFEST, entry_of, manifest_of
 from penstock.guard.tiers import Tiers, identity
-
-
-class Alone:
-    rank, ranks, host_group = 0, 1, None
-
-    def gather(self, value: Any) -> list[Any]:
-        return [value]
-
-    def broadcast(self, value: Any) -> Any:
-        return value
 
 
 @pytest.fixture(params=["disk", "remote"])

@@ -13,22 +13,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import real_ranks
+from one_rank import Alone
 from penstock.guard import checkpoint, fast_tier, room
 from penstock.guard.places import Disk
 from penstock.guard.published import Checkpoint, every
 from penstock.guard.saver import Saver
 from penstock.guard.slots import InMemory, sealed
 from penstock.guard.tiers import Found, Tiers, identity
-
-
-class Alone:
-    rank, ranks, host_group = 0, 1, None
-
-    def gather(self, value: Any) -> list[Any]:
-        return [value]
-
-    def broadcast(self, value: Any) -> Any:
-        return value
 
 
 class Told:

@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 from test_launch_hang import SLOW, supervised
 from test_launch_runs import OWN_FIELDS
 
+import commands
 from penstock.guard import pulse
 from penstock.guard.trap import Trap, arm
 from penstock.run.folder import RunFolder
@@ -29,11 +28,10 @@ FIELDS = {
 }
 
 
-def preempted(path: Path, ready: Callable[[RunFolder], bool]) -> tuple[dict[str, Any], float]:
-    """Send SIGTERM once `ready`; the report and how long the run took to end."""
+def preempted(path: Path, ready: Callable[[RunFolder], bool]) -> dict[str, Any]:
+    """Send SIGTERM once `ready`; the report when the run has ended."""
     folder = RunFolder(load(path).folder)
-    command = [sys.executable, "-m", "penstock", "train", str(path), "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = commands.popen("train", path, "--json")
     deadline = time.monotonic() + LIMIT_S
     try:
         while not ready(folder):
@@ -41,12 +39,11 @@ def preempted(path: Path, ready: Callable[[RunFolder], bool]) -> tuple[dict[str,
             assert time.monotonic() < deadline, "it never came there"
             time.sleep(0.005)
         process.send_signal(signal.SIGTERM)
-        began = time.monotonic()
         out, told = process.communicate(timeout=LIMIT_S)
     finally:
         process.kill()
     assert process.returncode == 0, told
-    return json.loads(out), time.monotonic() - began
+    return json.loads(out)
 
 
 def at(phase: str, step: int = 0) -> Callable[[RunFolder], bool]:
@@ -67,7 +64,7 @@ def test_between_steps_it_saves_and_stops(run_file: MakeFile) -> None:
         beat = pulse.read(folder.scratch, 0)
         return beat is not None and beat.step >= 5
 
-    report, _ = preempted(path, running)
+    report = preempted(path, running)
     assert report["status"] == "stopped"
     assert report["checkpoint"].endswith(f"step-{report['steps']:08d}")
     assert not supervised(folder, "grace_over")
@@ -79,10 +76,10 @@ def test_before_the_first_step_it_ends_at_once(phase: str, run_file: MakeFile) -
     folder = RunFolder(load(path).folder)
     for rank in range(2):
         arm(folder.traps, Trap(f"t{rank}", "sleep", phase, rank=rank, ms=600_000))
-    report, took_s = preempted(path, at(phase))
+    report = preempted(path, at(phase))
     assert report["status"] == "stopped"
     assert report["faults"] == 0
-    assert took_s < 50
+    assert not supervised(folder, "grace_over")  # nobody waited for the traps to end
 
 
 @pytest.mark.slow
@@ -91,7 +88,7 @@ def test_at_the_end_of_the_grace_it_is_killed(run_file: MakeFile) -> None:
     folder = RunFolder(load(path).folder)
     for rank in range(2):
         arm(folder.traps, Trap(f"t{rank}", "sleep", "forward", rank=rank, step=5, ms=600_000))
-    report, _ = preempted(path, at("forward", 5))
+    report = preempted(path, at("forward", 5))
     assert report["status"] == "stopped"
     assert report["faults"] == 0
     (over,) = supervised(folder, "grace_over")
@@ -101,24 +98,23 @@ def test_at_the_end_of_the_grace_it_is_killed(run_file: MakeFile) -> None:
 
 # Not at the evaluation before the first step, where there is nothing to save.
 SLOW_TO_EVALUATE = SLOW.replace(
-    'time.sleep(0.06 if os.environ["RANK"] == "1" and self.training else 0.03)',
+    'time.sleep(0.12 if os.environ["RANK"] == "1" and self.training else 0.02)',
     "self.seen = getattr(self, 'seen', 0) + self.training\n"
     "        time.sleep(0 if self.training or self.seen < 6 else 1.0)",
 )
 
 
 def test_an_evaluation_is_cut_short(tmp_path: Path, run_file: MakeFile) -> None:
-    """Of 100 microbatches that take a second each, and a grace of which 10 would fit."""
+    """Its 100 microbatches take a second each, which is longer than the grace."""
     (tmp_path / "own.py").write_text(SLOW_TO_EVALUATE)
-    fields = OWN_FIELDS | FIELDS | {"guard.grace": "60 s"}
+    fields = OWN_FIELDS | FIELDS | {"guard.grace": "90 s"}
     fields |= {"model.module": f"{tmp_path}/own.py:build"}
     fields |= {"evaluate.every": "3 steps", "evaluate.holdout": "20%", "evaluate.tokens": 3200}
     fields |= {"layout.microbatch": 1, "layout.replicate": 2}
     path = run_file(**fields)
     folder = RunFolder(load(path).folder)
-    report, took_s = preempted(path, at("evaluate", 3))
+    report = preempted(path, at("evaluate", 3))
     assert report["status"] == "stopped"
     assert report["steps"] == 3
     assert report["checkpoint"].endswith("step-00000003")
-    assert took_s < 60
     assert not supervised(folder, "grace_over")

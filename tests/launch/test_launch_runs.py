@@ -4,8 +4,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,10 +12,12 @@ from typing import Any
 
 import pytest
 
+import commands
 from penstock.errors import PenstockError, RunFailed
 from penstock.launch.listener import Listener
 from penstock.launch.nursery import Nursery
 from penstock.launch.start import start
+from penstock.launch.zygote import Zygote
 from penstock.ledger.readers import read_curve, read_events
 from penstock.ledger.records import journal_files
 from penstock.run.folder import RunFolder
@@ -25,7 +25,12 @@ from penstock.run.load import load
 from penstock.watch.report import summary
 
 STEPS = 60
-FIELDS = {"train.steps": STEPS, "guard.checkpoint": "10 steps", "evaluate.every": "20 steps"}
+FIELDS = {
+    "train.steps": STEPS,
+    "train.precision": "bf16",  # the weights in full precision are part of what is saved
+    "guard.checkpoint": "10 steps",
+    "evaluate.every": "20 steps",
+}
 MakeFile = Callable[..., Path]
 
 
@@ -77,14 +82,17 @@ def go(path: Path, *overrides: str, **options: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny: str) -> dict[str, Any]:
+def undisturbed(
+    tmp_path_factory: pytest.TempPathFactory, tiny: str, warm: Zygote
+) -> dict[str, Any]:
     """The run that all the disturbed ones must equal, bit for bit."""
     folder = tmp_path_factory.mktemp("undisturbed")
     path = folder / "run.toml"
     path.write_text(
         f'name = "calm"\ndir = "{folder}"\n[model]\nlayers = 2\nhidden = 32\nheads = 4\n'
         f'kv_heads = 2\nffn = 64\ntied = true\n[data]\ndataset = "{tiny}"\nsequence = 16\n'
-        f'[train]\nsteps = {STEPS}\nbatch_tokens = 128\n[evaluate]\nevery = "20 steps"\n'
+        f'[train]\nprecision = "bf16"\nsteps = {STEPS}\nbatch_tokens = 128\n'
+        '[evaluate]\nevery = "20 steps"\n'
         '[guard]\ncheckpoint = "10 steps"\ntimeout = "30 s"\n[cluster]\naccelerators = 2\n'
     )
     return go(path) | {"path": path}
@@ -161,33 +169,31 @@ def test_a_killed_supervisor_takes_its_ranks_along_and_the_run_goes_on_later(
     run_file: MakeFile, undisturbed: dict[str, Any]
 ) -> None:
     path = two_ranks(run_file)
-    command = [sys.executable, "-m", "penstock", "train", str(path), "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = commands.popen("train", path, "--json")
     folder = RunFolder(load(path).folder)
     while reached(folder) < 25:
-        assert process.poll() is None, process.stderr.read().decode()
+        assert process.poll() is None, process.communicate()
         time.sleep(0.001)
     ranks = pids(folder)
     process.kill()
     process.communicate()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while any(Path(f"/proc/{pid}/stat").exists() and not zombie(pid) for pid in ranks):
         assert time.monotonic() < deadline, "a rank outlived its supervisor"
         time.sleep(0.01)
     assert summary(folder)["status"] == "killed"
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    report = json.loads(done.stdout)
+    report = json.loads(commands.run("train", path, "--json").stdout)
     assert report["resumed_from"] >= 20
     assert report["weights_hash"] == undisturbed["weights_hash"]
 
 
+@pytest.mark.usefixtures("cold")  # one run just as a user starts it
 def test_ctrl_c_saves_and_stops(run_file: MakeFile) -> None:
     path = run_file(**FIELDS | {"train.steps": 100_000, "cluster.accelerators": 1})
-    command = [sys.executable, "-m", "penstock", "train", str(path), "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = commands.popen("train", path, "--json")
     folder = RunFolder(load(path).folder)
     while reached(folder) < 5:
-        assert process.poll() is None, process.stderr.read()
+        assert process.poll() is None, process.communicate()
         time.sleep(0.001)
     process.send_signal(signal.SIGINT)
     out, told = process.communicate(timeout=60)

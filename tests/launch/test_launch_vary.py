@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 import pytest
 from test_launch_runs import reached
 
+import commands
 from penstock.errors import NotYet, PenstockError
 from penstock.launch import vary
 from penstock.ledger.records import journal_files
@@ -77,23 +76,19 @@ def test_a_killed_sweep_goes_on_and_a_failed_run_stops_no_other(
         "s", **{"train.steps": 300, "guard.checkpoint": "20 steps", "cluster.accelerators": 1}
     )
     sets = f"data.dataset={tiny},nowhere"
-    command = [sys.executable, "-m", "penstock", "train", str(path), "--json"]
-    command += ["--vary", "train.seed=0,1", "--vary", sets]
+    words = ["train", path, "--json", "--vary", "train.seed=0,1", "--vary", sets]
     folders = [
         RunFolder(variant.run.folder)
         for variant in vary.variants(str(path), [], ["train.seed=0,1", sets])
     ]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+    process = commands.popen(*words)
     while reached(folders[2]) < 30:
         assert process.poll() is None, process.communicate()
         time.sleep(0.001)
     process.send_signal(signal.SIGKILL)
     process.communicate()
 
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 1
+    done = commands.run(*words, code=1)
     assert "2 of 4 runs failed" in done.stderr
     found = json.loads(done.stdout)
     first, lost, second, _ = found["runs"]
@@ -110,9 +105,8 @@ def test_a_killed_sweep_goes_on_and_a_failed_run_stops_no_other(
 @pytest.mark.slow
 def test_a_stop_ends_the_whole_sweep(run_file: MakeFile) -> None:
     path = run_file("s", **{"train.steps": 100_000, "cluster.accelerators": 1})
-    command = [sys.executable, "-m", "penstock", "train", str(path), "--vary", "train.seed=0,1"]
     first, second = vary.variants(str(path), [], ["train.seed=0,1"])
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = commands.popen("train", path, "--vary", "train.seed=0,1")
     while reached(first.folder) < 3:
         assert process.poll() is None, process.communicate()
         time.sleep(0.001)

@@ -11,6 +11,7 @@ import pytest
 from penstock.errors import RunFailed
 from penstock.guard.trap import Trap, arm
 from penstock.launch.start import start
+from penstock.launch.zygote import Zygote
 from penstock.ledger.readers import read_curve, read_events
 from penstock.ledger.records import journal_files
 from penstock.run.folder import RunFolder
@@ -48,14 +49,15 @@ def steps_in_curve(report: dict[str, Any]) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def calm(tmp_path_factory: pytest.TempPathFactory, tiny: str) -> dict[str, Any]:
+def calm(tmp_path_factory: pytest.TempPathFactory, tiny: str, warm: Zygote) -> dict[str, Any]:
     """Two replicas that nothing happens to."""
     folder = tmp_path_factory.mktemp("calm")
     path = folder / "run.toml"
     path.write_text(
         f'name = "calm"\ndir = "{folder}"\n[model]\nlayers = 2\nhidden = 32\nheads = 4\n'
         f'kv_heads = 2\nffn = 64\ntied = true\n[data]\ndataset = "{tiny}"\nsequence = 16\n'
-        f'[train]\nsteps = {STEPS}\nbatch_tokens = 128\n[evaluate]\nevery = "20 steps"\n'
+        f'[train]\nprecision = "fp32"\nsteps = {STEPS}\nbatch_tokens = 128\n'
+        '[evaluate]\nevery = "20 steps"\n'
         '[guard]\ncheckpoint = "10 steps"\ntimeout = "60 s"\nreplay = "9 steps"\n'
         "[layout]\nreplicate = 2\n[cluster]\naccelerators = 2\n"
     )

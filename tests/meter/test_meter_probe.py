@@ -105,7 +105,7 @@ def test_a_killed_probe_leaves_no_ranks(tmp_path: Path) -> None:
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     ranks = [int(pid) for pid in first[:2]]
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while any(_alive(pid) for pid in ranks):
         assert time.monotonic() < deadline, "ranks outlived the probe"
 

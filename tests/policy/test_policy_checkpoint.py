@@ -1,6 +1,6 @@
 """When to save: Young's interval within bounds, and the three ways a run file can ask."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.policy.checkpoint import (
@@ -101,6 +101,7 @@ def fast(
 
 
 @given(st.floats(1e-3, 100), st.floats(0, 10), st.floats(0, 100))
+@example(step_s=6.917089132803688, stall_s=6.917089132803688, seal_s=0.0)  # 200 steps, not 201
 def test_fast_saves_hold_up_next_to_nothing(step_s: float, stall_s: float, seal_s: float) -> None:
     steps = fast_steps(step_s, stall_s, seal_s)
     assert stall_s <= FAST_SHARE * steps * step_s * (1 + 1e-9)

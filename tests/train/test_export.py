@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
+from one_rank import Alone
 from penstock.cli.main import app
 from penstock.data.home import open_dataset
 from penstock.data.tokenizer import Tokenizer
@@ -26,16 +27,6 @@ from penstock.train.write import write
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 VOCAB = 300
-
-
-class Alone:
-    rank, ranks, host_group = 0, 1, None
-
-    def gather(self, value: Any) -> list[Any]:
-        return [value]
-
-    def broadcast(self, value: Any) -> Any:
-        return value
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from lora_peer import (
 from penstock.guard import checkpoint
 from penstock.launch.listener import Listener
 from penstock.launch.start import start
+from penstock.launch.zygote import Zygote
 from penstock.ledger.readers import read_events
 from penstock.ledger.records import journal_files
 from penstock.run.folder import RunFolder
@@ -39,7 +40,7 @@ STEPS = 30
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def here(tmp_path_factory: pytest.TempPathFactory, warm: Zygote) -> Path:
     """A folder with a model, conversations and a run that has ended."""
     folder = tmp_path_factory.mktemp("peft")
     make_model(folder / "base")

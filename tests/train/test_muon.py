@@ -386,11 +386,11 @@ def test_real_steps_are_the_same_in_every_layout(
     for (model, layout), *found in zip(REAL[count], *answers, strict=True):
         assert_equal(alone[model], found, f"muon, {model}, {layout}", least=1e-12)
     for answer in alone.values():
-        assert answer["losses"][-1] < answer["losses"][0] - 0.5
+        assert answer["losses"][-1] < answer["losses"][0] - 0.2
 
 
 def cut_short(path: str, attempts: list[int]) -> list[float]:
-    """Three steps on two shards, saved; two more on two replicas. The losses."""
+    """Two steps on two shards, saved; one more on two replicas. The losses."""
     import torch.distributed as dist
 
     from penstock.guard.pulse import Pulse
@@ -411,13 +411,13 @@ def cut_short(path: str, attempts: list[int]) -> list[float]:
         job = build(folder, run, layout, world, journal, Pulse(folder.scratch, world.rank, 0))
         done = job.keeper.resume()
         feed = job.feed(after_step=done)
-        for _ in range(2 if done else 3):
+        for _ in range(1 if done else 2):
             batch = job.micros(feed.next())
             vote = job.stepper.step(batch, run.batch_tokens, 1e-2, {}, StepClock(False))
             losses.append(vote.loss)
         feed.close()
         job.keeper.prepare()
-        job.keeper.after(done + (2 if done else 3), vote, last=True)
+        job.keeper.after(done + (1 if done else 2), vote, last=True)
         job.keeper.settle()
         dist.destroy_process_group()
     return losses

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import commands
 from hook_server import Hook, hook
 from penstock.errors import PenstockError
 from penstock.ledger.journal import Journal, SupervisorJournal
@@ -153,20 +152,9 @@ def test_a_supervisor_that_vanished_is_told_after_its_last_words(folder: RunFold
     assert kept.calls[-1] == "close killed"
 
 
-def penstock(*arguments: str, **env: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "penstock", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | env,
-        start_new_session=True,
-    )
-
-
 def test_a_real_run_says_that_it_finished(run_file: Callable[..., Path], server: Hook) -> None:
     file = run_file("hooked", **{"log.webhook": "$HOOK", "train.steps": 4})
-    with penstock("train", str(file), HOOK=server.url) as process:
+    with commands.popen("train", file, one_pipe=True, HOOK=server.url) as process:
         said, _ = process.communicate(timeout=200)
     assert process.returncode == 0, said
     (got,) = server.wait(1)
@@ -184,7 +172,7 @@ def test_a_supervisor_killed_for_real_is_told_of(
     """Nobody is left to say it but the process beside the run."""
     file = run_file("killed", **{"log.webhook": server.url, "train.steps": 100000})
     folder = RunFolder(load(file).folder)
-    with penstock("train", str(file)) as process:
+    with commands.popen("train", file, one_pipe=True) as process:
         assert process.stdout
         for line in process.stdout:
             if line.startswith("step "):

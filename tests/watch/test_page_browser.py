@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from made_run import T0, made_run
+from penstock.launch import zygote
 from penstock.ledger.journal import Journal, SupervisorJournal
 from penstock.ledger.readers import read_events
 from penstock.ledger.records import file_name
@@ -98,11 +98,9 @@ def no_sideways_scroll(page: Any) -> bool:
 @contextmanager
 def training(run_file: Path) -> Iterator[RunFolder]:
     """A run of real processes, which outlasts the test unless it is ended."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "penstock", "train", str(run_file)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.STDOUT,
-    )
+    with open(os.devnull, "r+") as nothing:
+        nowhere = dict.fromkeys(range(3), nothing.fileno())
+        process = zygote.python_m(["penstock", "train", str(run_file)], os.environ, nowhere)
     try:
         yield RunFolder(run_file.parent / "runs" / run_file.stem)
     finally:

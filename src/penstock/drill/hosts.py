@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from penstock.drill.net import Net
 from penstock.drill.scene import Held, Scene
+from penstock.launch.zygote import Forked
 
 HOSTS = (1, 2)
 FIELDS = ("cluster.nodes=2", "cluster.accelerators=1", "cluster.wait=60 s")
@@ -22,7 +23,7 @@ LOSS = 0.02
 @dataclass
 class HostsScene(Scene):
     net: Net = field(default_factory=Net)
-    running: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+    running: dict[int, subprocess.Popen[bytes] | Forked] = field(default_factory=dict)
 
     def start(self) -> None:
         """On every host where it does not run."""
@@ -47,7 +48,7 @@ class HostsScene(Scene):
     def end(self) -> int:
         """When all commands have ended: how the one that led to the end did."""
         self.until(self.over, "the commands did not end")
-        return min(one.returncode for one in self.running.values())
+        return min(one.wait() for one in self.running.values())
 
     def leader(self) -> int:
         found = [self.event(kind) for kind in ("invocation", "took_over")]

@@ -16,6 +16,7 @@ from penstock.drill.disk import Small
 from penstock.drill.struck import LETHAL, Struck
 from penstock.guard import trap
 from penstock.guard.trap import Trap
+from penstock.launch import zygote
 from penstock.ledger.readers import Event, read_events
 from penstock.ledger.records import SUPERVISOR
 from penstock.run.folder import RunFolder
@@ -65,14 +66,18 @@ class Scene:
 
     def command(
         self, inside: Sequence[str] = (), env: Mapping[str, str] | None = None
-    ) -> subprocess.Popen[bytes]:
+    ) -> subprocess.Popen[bytes] | zygote.Forked:
         """`inside` is what it begins with, such as a namespace."""
         self.commands += 1
         log = self.folder.control / f"command-{self.commands}"
-        with log.open("wb") as file:
+        env = {**os.environ, **self.env, **(env or {})}
+        with log.open("wb") as file, open(os.devnull) as nothing:
+            if not inside:
+                fds = {0: nothing.fileno(), 1: file.fileno(), 2: file.fileno()}
+                return zygote.python_m(["penstock", *self.train], env, fds)
             return subprocess.Popen(
                 [*inside, sys.executable, "-m", "penstock", *self.train],
-                env={**os.environ, **self.env, **(env or {})},
+                env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,

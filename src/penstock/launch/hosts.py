@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from penstock import __version__
 from penstock.errors import PenstockError, RunFailed
-from penstock.launch import addresses, environment, meeting
+from penstock.launch import addresses, environment, meeting, zygote
 from penstock.launch.agent import Agent, End
 from penstock.launch.carry import Carrier
 from penstock.launch.fence import ENVIRONMENT, Fence
@@ -105,7 +105,7 @@ class Host:
         self.fence = Fence(self.folder.make_scratch() / "fence")
         threads = self.prepared.machine.threads(self.slots)
         env = environment.for_nursery(threads) | {ENVIRONMENT: str(self.fence.path)}
-        self.nursery = Nursery(env, modules(self.prepared.machine.kind))
+        self.nursery = Nursery(env, modules(self.prepared.machine.kind), zygote.from_environment())
         self.server = socket.create_server(("", 0), backlog=64)
         self.shelf = Shelf(self.folder.scratch, self.secret)
         threading.Thread(target=self._listen, name="listen", daemon=True).start()

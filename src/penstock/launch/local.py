@@ -16,7 +16,7 @@ from functools import partial
 
 import torch.distributed as dist
 
-from penstock.launch import environment, stacks
+from penstock.launch import environment, stacks, zygote
 from penstock.launch.ending import Ending, Fault
 from penstock.launch.foresee import Limit
 from penstock.launch.listener import Listener
@@ -109,7 +109,9 @@ class Local:
     # What differs where the ranks are on several hosts: `launch/led.py`.
 
     def make_nursery(self) -> Nursery:
-        return Nursery(environment.for_nursery(self.threads), modules(self.device))
+        return Nursery(
+            environment.for_nursery(self.threads), modules(self.device), zygote.from_environment()
+        )
 
     def muster(self, attempt: int) -> None:
         """Who takes part in the attempt that begins."""

@@ -11,7 +11,6 @@ import gc
 import importlib
 import json
 import os
-import runpy
 import select
 import signal
 import socket
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from penstock import output
-from penstock.launch import fence
+from penstock.launch import fence, forked
 from penstock.meter.orphan import die_with
 from penstock.secret import RedactedText
 
@@ -38,23 +37,19 @@ class Nurse:
         self.unread = b""
         self.fence = fence.from_environment()  # of a run on several hosts
         self.look_s = fence.LOOK_S if self.fence else None
-        # A signal is a byte on this pipe, so that one `select` waits for orders and for deaths.
-        self.awake, wake = os.pipe()
-        for end in (self.awake, wake):
-            os.set_blocking(end, False)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        self.wakeup = forked.Wakeup()
 
     def serve(self) -> None:
         """Until the other side hangs up."""
+        waits: list[Any] = [self.line, self.wakeup]
         while True:
-            ready, _, _ = select.select([self.line.fileno(), self.awake], [], [], self.look_s)
+            ready, _, _ = select.select(waits, [], [], self.look_s)
             if self.fence and self.fence.passed:
                 self.kill(list(self.living.values()), signal.SIGKILL)
-            if self.awake in ready:
-                os.read(self.awake, _CHUNK_BYTES)
+            if self.wakeup in ready:
+                self.wakeup.clear()
                 self.reap()
-            if self.line.fileno() in ready:
+            if self.line in ready:
                 data = self.line.recv(_CHUNK_BYTES)
                 if not data:
                     return
@@ -106,31 +101,18 @@ class Nurse:
         try:
             die_with(self.pid)
             os.setsid()
-            self._forget()
+            self.wakeup.close()
+            self.line.close()
             _name(f"penstock-r{order['start']}")
             _log_to(Path(order["logs"]), order["start"])
             output.guard()
             output.outlive()  # a full disk takes no words, and ends no rank
             os.environ.update(order["env"], PENSTOCK_SUPERVISOR=str(self.pid))
-            sys.argv[:] = order["args"]
-            sys.modules.pop(order["args"][0], None)  # it runs as the main one; its imports stay
-            runpy.run_module(order["args"][0], run_name="__main__", alter_sys=True)
-            code = 0
-        except SystemExit as leaving:
-            code = leaving.code if isinstance(leaving.code, int) else int(bool(leaving.code))
+            code = forked.run_module(order["args"])
         except BaseException:
             traceback.print_exc()
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
             os._exit(code)
-
-    def _forget(self) -> None:
-        """What was the nurse's own."""
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        self.line.close()
-        os.close(self.awake)
 
 
 def _name(name: str) -> None:

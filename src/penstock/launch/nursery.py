@@ -31,7 +31,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from penstock.errors import RunFailed
+from penstock.launch.zygote import Forked, Zygote
 
+NURSE, NURSE_FD = "penstock.launch.nurse", 99
 RANK = "penstock.train.rank"
 # What torch and numpy import only when it is first needed, which in a rank always is.
 MODULES = (RANK, "torch._dynamo", "numpy.random")
@@ -57,10 +59,16 @@ def process_state(pid: int) -> str:
 
 class Nursery:
     """`env` is put over this process's own; what a C library reads when it is loaded (OMP_*,
-    MALLOC_*) must stand there, since for a forked rank it is too late."""
+    MALLOC_*) must stand there, since for a forked rank it is too late. `zygote`: the process to
+    fork from, where there is one with the modules loaded."""
 
-    def __init__(self, env: Mapping[str, str], modules: Sequence[str] = MODULES) -> None:
-        self._env, self._modules = dict(env), tuple(modules)
+    def __init__(
+        self,
+        env: Mapping[str, str],
+        modules: Sequence[str] = MODULES,
+        zygote: Zygote | None = None,
+    ) -> None:
+        self._env, self._modules, self._zygote = dict(env), tuple(modules), zygote
         self._codes: dict[int, int | None] = {}
         self._pids: dict[int, int] = {}
         self._open()
@@ -69,17 +77,28 @@ class Nursery:
         self._line, other = socket.socketpair()
         self._unread, self.ready, self.lost = b"", False, False
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the nursery)
-        command = [sys.executable, "-m", "penstock.launch.nurse"]
-        command += [str(other.fileno()), str(os.getpid()), *self._modules]
         with other:
-            self._process = subprocess.Popen(
-                command,
+            self._process = self._fork(other) if self._zygote else self._exec(other)
+
+    def _exec(self, line: socket.socket) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-m", NURSE, str(line.fileno()), str(os.getpid()), *self._modules],
+            env=os.environ | self._env,
+            stdin=subprocess.DEVNULL,
+            stdout=self._said,
+            stderr=self._said,
+            pass_fds=[line.fileno()],
+            start_new_session=True,  # Ctrl-C is the supervisor's to handle
+        )
+
+    def _fork(self, line: socket.socket) -> Forked:
+        assert self._zygote is not None
+        said = self._said.fileno()
+        with open(os.devnull) as nothing:
+            return self._zygote.start(
+                [NURSE, str(NURSE_FD), str(self._zygote.pid), *self._modules],
                 env=os.environ | self._env,
-                stdin=subprocess.DEVNULL,
-                stdout=self._said,
-                stderr=self._said,
-                pass_fds=[other.fileno()],
-                start_new_session=True,  # Ctrl-C is the supervisor's to handle
+                fds={0: nothing.fileno(), 1: said, 2: said, NURSE_FD: line.fileno()},
             )
 
     def fileno(self) -> int:

@@ -19,6 +19,8 @@ SHORTEST_S = 15.0
 BEHIND = 0.1
 # Of the training's time that fast saves may hold it up.
 FAST_SHARE = 0.005
+# Measured times are floats: 200.00000000000003 steps are 200.
+ROUNDING = 1e-12
 # More often than this a fast save is of no use: what is redone is nothing beside a restart.
 FAST_STEPS, FAST_S = 5, 10.0
 
@@ -84,7 +86,14 @@ def fast_steps(step_s: float, stall_s: float, seal_s: float) -> int:
     on."""
     step_s = max(step_s, 1e-6)
     few = max(1, min(FAST_STEPS, ceil(FAST_S / step_s)))
-    return max(few, ceil(stall_s / (FAST_SHARE * step_s)), ceil(2 * seal_s / step_s))
+    return max(
+        few, _whole_steps(stall_s / (FAST_SHARE * step_s)), _whole_steps(2 * seal_s / step_s)
+    )
+
+
+def _whole_steps(steps: float) -> int:
+    """Round up, but not for a rounding error of the division."""
+    return ceil(steps * (1 - ROUNDING))
 
 
 def fast_due(state: Fast, every_steps: int | None, every_s: float | None) -> bool:
