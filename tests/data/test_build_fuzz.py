@@ -29,7 +29,9 @@ def mangled(seed: int) -> tuple[str, bytes]:
     content, name = base(rng)
     if not name.endswith((".gz", ".zst", ".parquet")) and rng.random() < 0.5:
         packing = rng.choice(["gz", "zst"])
-        content = gzip.compress(content) if packing == "gz" else zstandard.compress(content)
+        content = (
+            gzip.compress(content, mtime=0) if packing == "gz" else zstandard.compress(content)
+        )
         name = f"{name}.{packing}"
     return f"{seed}-{name}", mangle(rng, content)
 

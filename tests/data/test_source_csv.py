@@ -128,7 +128,7 @@ def _read(
         ("a.tsv", "id\ttext\n1\tone\n2\ttwo\n"),
         ("a.csv", "id,text\r1,one\r2,two\r"),
         ("a.csv", 'id,"text"\n1,"one"\n2,two\n'),
-        ("a.csv.gz", gzip.compress(b"id,text\n1,one\n2,two\n")),
+        ("a.csv.gz", gzip.compress(b"id,text\n1,one\n2,two\n", mtime=0)),
         ("a.csv", "\ufeffid,text\n1,one\n2,two\n".encode("utf-16-le")),
     ],
 )
@@ -173,7 +173,7 @@ def test_prompts_and_answers(tmp_path: Path) -> None:
         (b"id,text\n1,\xff\n2,b\n", 1, "not UTF-8", ""),
         (b"id,text\n1,\0\n2,b\n", 1, "NUL bytes", ""),
         ("", 0, "empty file", ""),
-        (gzip.compress(b"id,text\n1,a\n2,b\n" * 9)[:-12], 8, "cut off by damage", ""),
+        (gzip.compress(b"id,text\n1,a\n2,b\n" * 9, mtime=0)[:-12], 8, "cut off by damage", ""),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_put_aside(

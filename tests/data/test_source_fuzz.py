@@ -91,7 +91,11 @@ def test_mangled_inputs_never_stop_the_reading() -> None:
         if not name.endswith((".gz", ".zst", ".parquet")) and rng.random() < 0.5:
             content = mangle(rng, content) if rng.random() < 0.5 else content
             packing = rng.choice(["gzip", "zstd"])
-            content = gzip.compress(content) if packing == "gzip" else zstandard.compress(content)
+            content = (
+                gzip.compress(content, mtime=0)
+                if packing == "gzip"
+                else zstandard.compress(content)
+            )
         content = mangle(rng, content)
         kind = {"jsonl": "jsonl", "txt": "text", "parquet": "parquet"}[name.split(".")[1]]
         file = File(name, name, kind, packing)

@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import termios
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -67,8 +68,10 @@ class Forked:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
+        deadline = None if timeout is None else time.monotonic() + timeout
         while self.returncode is None:
-            if not self._hear(timeout):
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not self._hear(left_s):
                 raise subprocess.TimeoutExpired(f"process {self._pid}", timeout or 0.0)
         return self.returncode
 
