@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -144,7 +145,7 @@ def test_a_stopped_rank_can_be_ended(nursery: Nursery, tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["leaves", "is ended"])
 def test_what_a_rank_started_goes_with_it(how: str, nursery: Nursery, tmp_path: Path) -> None:
     start(nursery, tmp_path, 0, "brood", "wait" if how == "is ended" else "no")
-    until(lambda: "child" in said(tmp_path, 0))
+    until(lambda: re.search(r"child \d+\n", said(tmp_path, 0)))  # the whole line
     if how == "is ended":
         nursery.end()
     until(lambda: nursery.codes()[0] is not None, nursery)

@@ -162,8 +162,9 @@ def test_a_wrong_state_is_never_saved(run_file: MakeFile, calm: dict[str, Any]) 
     file = run_file(**FIELDS | fields)
     report = go(file, Trap("f", "flip", "updated", rank=0, step=25))
     (differ,) = events(report, "replicas_differ")
-    assert 25 <= differ["step"] <= 27
-    assert 20 < differ["back_to"] < 25
+    # A fast save is left out while the one before is still on its way: then it is one later.
+    assert 25 <= differ["step"] <= 30
+    assert 20 <= differ["back_to"] < 25
     assert report["weights_hash"] == calm["weights_hash"]
 
 
