@@ -133,19 +133,16 @@ def make_folder(folder: Path, runs: Path) -> None:
 
 def ask(case: Case, folder: Path) -> Answer:
     """Type the command in the folder, in this process."""
-    from penstock.cli import show
     from penstock.cli.main import main
 
     if case.change:
         case.change(folder)
     out, err, crash, code = io.StringIO(), io.StringIO(), "", 0
     before, argv = Path.cwd(), sys.argv
-    consoles = [(show.out, show.out.file), (show.err, show.err.file)]
     os.chdir(folder)
     sys.argv = ["penstock", *shlex.split(case.command)]
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            show.out.file, show.err.file = out, err
             main()
     except SystemExit as left:
         code = left.code if isinstance(left.code, int) else int(bool(left.code))
@@ -154,8 +151,6 @@ def ask(case: Case, folder: Path) -> Answer:
     finally:
         os.chdir(before)
         sys.argv = argv
-        for console, file in consoles:
-            console.file = file
     return Answer(code, out.getvalue(), err.getvalue(), crash)
 
 

@@ -10,7 +10,7 @@ import io
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 from urllib.parse import urlsplit
 
 FIELDS = frozenset({"log.webhook"})
@@ -128,6 +128,23 @@ class RedactedText(io.TextIOWrapper):
     def write(self, text: str) -> int:
         super().write(redact(text))
         return len(text)
+
+
+class RedactedStream(io.TextIOBase):
+    """A text stream that redacts what it hands on to another."""
+
+    def __init__(self, target: TextIO) -> None:
+        self._target = target
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self._target.write(redact(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._target.flush()
 
 
 def _values_of_variables() -> list[str]:

@@ -7,7 +7,7 @@ built here, and its forward is left to the ranks.
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from penstock.errors import PenstockError
 from penstock.model.build import refuse_frozen, summed_loss, user_module
 from penstock.run.file import Run
+from penstock.secret import RedactedStream
 from penstock.train.precision import COMPUTE
 
 MOST_WORK = 1e11  # parameters × tokens of a trial, a few seconds of a CPU
@@ -107,7 +108,12 @@ def _aside() -> Iterator[None]:
     """Leave this process as it was: its random numbers, import path and output."""
     path = list(sys.path)
     try:
-        with torch.random.fork_rng(devices=[]), redirect_stdout(sys.stderr):
+        said = RedactedStream(sys.stderr)  # what the user's code prints is no output of ours
+        with (
+            torch.random.fork_rng(devices=[]),
+            redirect_stdout(said),
+            redirect_stderr(said),
+        ):
             yield
     finally:
         sys.path[:] = path

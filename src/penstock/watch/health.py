@@ -18,7 +18,7 @@ WORDS = {
     UNKNOWN: "not started",
 }
 # A rank can be back before a page is drawn again; a fall that nobody sees would be none.
-RED_S = 5.0
+RED_S = 12.0
 
 
 @dataclass
