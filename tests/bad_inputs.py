@@ -128,7 +128,8 @@ def make_folder(folder: Path, runs: Path) -> None:
     (folder / "own.toml").write_text(OWN_FILE)
     (folder / "own.py").write_text(OWN_CODE)
     (folder / "rows.jsonl").write_text(ROWS)
-    shutil.copytree(runs, folder / "runs")
+    pipes = shutil.ignore_patterns("*.pipe")  # of NCCL, where there is a GPU
+    shutil.copytree(runs, folder / "runs", ignore=pipes)
 
 
 def ask(case: Case, folder: Path) -> Answer:

@@ -60,6 +60,7 @@ def test_a_full_gpu_goes_on_with_a_smaller_layout(run_file: MakeFile, tmp_path: 
         "data.sequence": 4096,
         "train.batch_tokens": 64 * 4096,
         "train.steps": 2,
+        "train.precision": "bf16",
         "evaluate.every": "never",
         "layout.microbatch": 64,
         "cluster.accelerators": 1,

@@ -89,6 +89,7 @@ def test_a_run_is_sent_and_goes_on_in_the_same_one(folder: RunFolder, server: Wa
     assert server.exits[name] == 0
 
 
+@pytest.mark.slow
 def test_off_line_files_are_read_back_by_the_client_itself(
     folder: RunFolder, server: Wandb
 ) -> None:
