@@ -197,3 +197,10 @@ def test_a_plan_tells_of_a_step_that_is_gone() -> None:
     Path("run.toml").write_text('[model]\npreset = "llama-3m"\n[data]\ndataset = "p.toml"\n')
     (missing,) = look(load("run.toml")).missing
     assert "the file cannot be read" in missing
+
+
+def test_what_a_step_prints_is_no_output_of_the_build(capfd: pytest.CaptureFixture[str]) -> None:
+    _built("def keep(text, row):\n    print('hello')\n    return True\n", "my.py:keep")
+    said = capfd.readouterr()
+    assert "hello" not in said.out
+    assert "hello" in said.err

@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import CodeType, ModuleType
 from typing import Any, Literal
 
@@ -128,6 +128,8 @@ def load(step: Step) -> Judge:
     module = ModuleType(name)
     module.__file__ = step.path
     sys.modules[name] = module  # dataclasses and pickle look a class's module up there
+    # Standard output is the build's own: with --json a program reads it.
+    module.__dict__["print"] = partial(print, file=sys.stderr)
     code = _compiled(step)
     try:
         exec(code, module.__dict__)

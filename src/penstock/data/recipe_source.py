@@ -113,6 +113,10 @@ class SourceSection(Section):
         if (self.prompt is None) != (self.response is None):
             lone, other = ("prompt", "response") if self.prompt else ("response", "prompt")
             problems.append((lone, f"needs `{other}` beside it; name that field too"))
+        if self.prompt is not None and self.prompt == self.response:
+            problems.append(
+                ("response", "the same field as `prompt`; name the one with the answer")
+            )
         if self.messages and self.prompt:
             problems.append(("prompt", "`messages` is given too; remove one of the two"))
         if self.is_chat and "text" in self.model_fields_set:
