@@ -65,7 +65,8 @@ def shorter(command: str) -> str:
 
 
 def cell(text: str) -> str:
-    return re.sub(r"\s+", " ", text).replace("|", "\\|").replace("<", "&lt;")
+    shown = text.encode("utf-8", "backslashreplace").decode()  # a letter of another encoding
+    return re.sub(r"\s+", " ", shown).replace("|", "\\|").replace("<", "&lt;")
 
 
 if __name__ == "__main__":
