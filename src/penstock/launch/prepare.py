@@ -216,7 +216,8 @@ def settle(run: Run, data: Sequence[Manifest], machine: Devices, named: Named = 
     if run.batch_samples > sizes.samples:
         raise PenstockError(
             f"train.batch_tokens = {run.batch_tokens}: more than {ids} has, which is "
-            f"{sizes.samples * run.sequence} tokens; write less"
+            f"{sizes.samples * run.sequence} tokens without what is held out; write "
+            f"{sizes.samples * run.sequence} or less, by whole sequences of {run.sequence}"
         )
     prepared = Prepared(run, sizes, machine, ids, data[0].tokenizer, named)
     if run.model.module:

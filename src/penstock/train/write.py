@@ -8,6 +8,7 @@ from penstock.data.token_special import read_special
 from penstock.data.tokenizer import Tokenizer
 from penstock.errors import PenstockError, RunFailed
 from penstock.guard import checkpoint
+from penstock.guard.checkpoint import Checkpoint
 from penstock.model.build import takes_targets
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
@@ -16,6 +17,28 @@ from penstock.train.generate import continuation
 from penstock.train.materialize import for_reading
 from penstock.train.parts import Parts
 from penstock.train.runner import Plain
+
+TRIES = 5  # to find a checkpoint that is not deleted meanwhile
+
+
+def _newest(folder: RunFolder) -> Checkpoint:
+    """Return the newest checkpoint; a run at work may delete it while it is looked at."""
+    for _ in range(TRIES):
+        saved = checkpoint.every(folder.checkpoints)
+        if not saved:
+            raise PenstockError(f"run '{folder.name}' has no checkpoint yet; train it first")
+        try:
+            damage = saved[0].damage()
+        except FileNotFoundError:
+            continue
+        if not damage:
+            return saved[0]
+        if saved[0].path.exists():
+            raise RunFailed(f"{saved[0].path} is damaged: {'; '.join(damage)}")
+    raise RunFailed(
+        f"run '{folder.name}' deletes its checkpoints faster than they can be read; raise "
+        "guard.keep, or wait for its end"
+    )
 
 
 def write(
@@ -28,13 +51,7 @@ def write(
     best: bool = False,
 ) -> str:
     """How the model goes on from `text`; with `chat`, what it answers."""
-    saved = checkpoint.every(folder.checkpoints)
-    if not saved:
-        raise PenstockError(f"run '{folder.name}' has no checkpoint yet; train it first")
-    saved = [chosen(folder, best=True)[0]] if best else saved
-    damage = saved[0].damage()
-    if damage:
-        raise RunFailed(f"{saved[0].path} is damaged: {'; '.join(damage)}")
+    saved = [chosen(folder, best=True)[0]] if best else [_newest(folder)]
     run = load(folder.run_file)
     dataset = open_again(run, folder.read_plan())[0]  # the parts of a mixture share a tokenizer
     content = dataset.tokenizer_json()

@@ -1,0 +1,44 @@
+"""Text from the newest checkpoint of a run that is at work and deletes old ones."""
+
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import PenstockError, RunFailed
+from penstock.guard import checkpoint
+from penstock.run.folder import RunFolder
+from penstock.train import write
+
+
+class Deleted:
+    """A checkpoint that the run deletes while it is looked at."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def damage(self) -> tuple[str, ...]:
+        raise FileNotFoundError(str(self.path / "manifest.json"))
+
+
+class Whole(Deleted):
+    def damage(self) -> tuple[str, ...]:
+        return ()
+
+
+def test_a_checkpoint_that_is_deleted_meanwhile_gives_way_to_a_newer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = iter([[Deleted(tmp_path / "5")], [Deleted(tmp_path / "10")], [Whole(tmp_path / "15")]])
+    monkeypatch.setattr(checkpoint, "every", lambda folder: next(found))
+    assert write._newest(RunFolder(tmp_path)).path.name == "15"
+
+
+def test_one_that_is_always_deleted_first_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "every", lambda folder: [Deleted(tmp_path / "5")])
+    with pytest.raises(RunFailed, match=r"guard\.keep"):
+        write._newest(RunFolder(tmp_path))
+    monkeypatch.setattr(checkpoint, "every", lambda folder: [])
+    with pytest.raises(PenstockError, match="no checkpoint yet"):
+        write._newest(RunFolder(tmp_path))
