@@ -354,6 +354,7 @@ OTHER = [
         code=1,
     ),
     # train
+    Case("train recipe.toml", "penstock data build recipe.toml"),
     Case("train run.toml --fork ../up", "up"),
     Case("train run.toml --fork other", "mine", about="no run to fork from"),
     Case("train run.toml --fork a --fresh", "--fresh"),
@@ -436,6 +437,7 @@ OTHER = [
     Case("checkpoint convert rows.jsonl out.pt", "rows.jsonl"),
     # data
     Case("data build nothere.toml", "nothere.toml"),
+    Case("data build run.toml", "penstock train run.toml"),
     Case("data build recipe.toml", "recipe.toml", change=write("recipe.toml", "[[source]\n")),
     Case("data build recipe.toml", "source", change=write("recipe.toml", "")),
     Case("data build recipe.toml tokens.vocab=1", "tokens.vocab"),

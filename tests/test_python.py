@@ -246,3 +246,9 @@ def test_a_run_whose_loss_has_changed_is_refused(tmp_path: Path) -> None:
     file.write_text("def mine(logits, targets): return logits[:, 1]\n")
     with pytest.raises(PenstockError, match=r"mine\.py has changed since run 'x' began"):
         own_code.kept(run, before)
+
+
+@pytest.mark.parametrize("source", [None, 5, ["run.toml"]])
+def test_what_is_no_run_is_told_in_words(source: Any) -> None:
+    with pytest.raises(PenstockError, match="give the path of a run file, a dict or a run"):
+        penstock.load(source)

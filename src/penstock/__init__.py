@@ -96,6 +96,11 @@ def load(
         return load_table(to_table(source), changes)
     if isinstance(source, Mapping):
         return load_table(source, changes)
+    if not isinstance(source, str | PathLike):
+        raise PenstockError(
+            f"load({source!r}): a {type(source).__name__}; give the path of a run file, a dict or "
+            "a run"
+        )
     return load(Path(source), changes)
 
 

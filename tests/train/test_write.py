@@ -42,3 +42,9 @@ def test_one_that_is_always_deleted_first_is_told(
     monkeypatch.setattr(checkpoint, "every", lambda folder: [])
     with pytest.raises(PenstockError, match="no checkpoint yet"):
         write._newest(RunFolder(tmp_path))
+
+
+@pytest.mark.parametrize(("text", "told"), [(5, "a int; give text"), ("caf\udce9", "not UTF-8")])
+def test_what_is_no_text_is_told(tmp_path: Path, text: object, told: str) -> None:
+    with pytest.raises(PenstockError, match=told):
+        write.write(RunFolder(tmp_path), text, 1, 0.0, 0)  # type: ignore[arg-type]

@@ -6,7 +6,6 @@ import typer
 
 from penstock.cli.runs import Root, RunName
 from penstock.cli.show import Json, print_json
-from penstock.errors import PenstockError
 from penstock.run.folder import find
 
 
@@ -31,10 +30,6 @@ def generate(
     import sys
 
     folder = find(run, root)
-    if not text.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise PenstockError(
-            f"text: {text!r} is not UTF-8; type it in a terminal with UTF-8, or pass it so"
-        )
     from penstock.train.write import write
 
     written = write(folder, text, tokens, temperature, seed, chat, best)

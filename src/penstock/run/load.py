@@ -43,8 +43,22 @@ def load_as(
     table = _parse(text, path, schema)
     if not table and not overrides:
         raise PenstockError(f"{path}: the file is empty; {schema.start}")
+    _refuse_other_kind(table, path, schema)
     table.setdefault("name", _name_from(path))
     return check_table(schema, table, overrides, path, text, prepare)
+
+
+def _refuse_other_kind(table: dict[str, Any], path: Path, schema: Schema[S]) -> None:
+    """Refuse a recipe where a run file is expected, and the other way round."""
+    recipe = "source" in table and "model" not in table
+    run = "model" in table and "source" not in table
+    if recipe and schema is RUN:
+        what, verb = "a recipe for a dataset", "data build"
+    elif run and schema.noun == "recipe":
+        what, verb = "a run file", "train"
+    else:
+        return
+    raise PenstockError(f"{path}: {what}, not a {schema.noun}; give it to `penstock {verb} {path}`")
 
 
 def check_table(

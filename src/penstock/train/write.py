@@ -41,6 +41,17 @@ def _newest(folder: RunFolder) -> Checkpoint:
     )
 
 
+def _refuse_text(text: object) -> None:
+    if not isinstance(text, str):
+        raise PenstockError(f"text: {text!r} is a {type(text).__name__}; give text")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise PenstockError(
+            f"text: {text!r} is not UTF-8; type it in a terminal with UTF-8, or pass it so"
+        ) from None
+
+
 def write(
     folder: RunFolder,
     text: str,
@@ -51,6 +62,7 @@ def write(
     best: bool = False,
 ) -> str:
     """How the model goes on from `text`; with `chat`, what it answers."""
+    _refuse_text(text)
     saved = [chosen(folder, best=True)[0]] if best else [_newest(folder)]
     run = load(folder.run_file)
     dataset = open_again(run, folder.read_plan())[0]  # the parts of a mixture share a tokenizer
