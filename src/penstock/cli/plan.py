@@ -65,13 +65,14 @@ def plan(
     found = machine_for(run)
     if svg is not None and scale is None:
         raise PenstockError("--svg draws what --scale finds; give both: --scale 8..1024 --svg FILE")
-    answers = {"--deadline": deadline, "--budget": budget, "--explain": explain}
-    clash = [name for name, given in answers.items() if given is not None]
-    if detail:
-        clash.append("--detail")
-    if scale is not None and clash:
-        raise PenstockError(f"--scale and {' and '.join(clash)}: two questions; ask one at a time")
+    others: dict[str, object] = {
+        "deadline": deadline,
+        "budget": budget,
+        "explain": explain,
+        "detail": detail or None,
+    }
     if scale is not None:
+        _refuse_second_question(others)
         scaling.scale(run, found, scale, svg, json)
         return
     if deadline is not None or budget is not None:
@@ -100,6 +101,12 @@ def plan(
         raise RunFailed(f"it does not fit: out of memory by {short:,.1f} GiB")
     if made.over_budget:
         raise RunFailed("over the budget: " + "; ".join(made.over_budget))
+
+
+def _refuse_second_question(others: dict[str, object]) -> None:
+    clash = [f"--{name}" for name, given in others.items() if given is not None]
+    if clash:
+        raise PenstockError(f"--scale and {' and '.join(clash)}: two questions; ask one at a time")
 
 
 def _fold(run: Run) -> None:

@@ -23,9 +23,10 @@ from penstock.plan import legal, rates
 from penstock.plan.built import Built, find_built
 from penstock.plan.dataset import Sizes, fitted, refuse_epochs_of_a_mixture, sizes_of
 from penstock.plan.layout import IllegalLayout, Layout, choose
-from penstock.policy import precision, shrink
+from penstock.plan.precision import decided
+from penstock.policy import shrink
 from penstock.run.budget import BudgetSection
-from penstock.run.diff import closed, with_fields
+from penstock.run.diff import closed
 from penstock.run.file import Run
 from penstock.run.layout import LayoutSection
 from penstock.run.paths import KEY as PATHS
@@ -148,24 +149,15 @@ class Prepared:
 
 def prepare(run: Run, before: dict[str, Any], machine: Devices, listener: Listener) -> Prepared:
     """Refuse what can be refused, build the data where it has to be, and settle what follows."""
-    run, why = _with_precision(run, machine, listener)
+    run, why, warning = decided(run, measure(machine))
+    if warning:
+        listener.warning(warning)
     look(run, before, machine)  # building data may take hours
     open_model.fetch(run)
     datasets = open_again(run, before, listener.progress)
     open_model.refuse_other_data(run, datasets)
     prepared = settle(run, [one.manifest for one in datasets], machine, kept(datasets))
     return replace(prepared, precision_why=why)
-
-
-def _with_precision(run: Run, machine: Devices, listener: Listener) -> tuple[Run, str]:
-    """Choose what "auto" means on this machine; warn of a given precision that is slow here."""
-    speed = measure(machine)
-    if run.train.precision != "auto":
-        if warning := precision.warning(run.train.precision, speed):
-            listener.warning(warning)
-        return run, ""
-    chosen = precision.choose(speed, run.train.weights)
-    return with_fields(run, {"train.precision": chosen.precision}), chosen.why
 
 
 @dataclass(frozen=True)

@@ -139,9 +139,6 @@ class Rank:
 
     def slow(self) -> tuple[str, ...]:
         """Return the precisions in which no run of "auto" trains here; all ranks agree."""
-        if self.device.type == "cuda":
-            units = torch.cuda.is_bf16_supported(including_emulation=False)
-            return () if units else ("bf16",)
         return ("bf16",) if self._anyone(not measure(devices.find()).fast) else ()
 
     def loaded_w(self, precision: str) -> float | None:

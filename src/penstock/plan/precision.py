@@ -9,13 +9,18 @@ from penstock.run.file import Run
 
 def settled(run: Run, machine: Machine) -> tuple[Run, list[str]]:
     """Return the run with its precision chosen, and what a reader should know about it."""
-    speed = speed_of(machine)
+    run, why, warning = decided(run, speed_of(machine))
+    if why:
+        return run, [f'train.precision = "auto" is {run.train.precision}: {why}']
+    return run, [warning] if warning else []
+
+
+def decided(run: Run, speed: Bf16) -> tuple[Run, str, str]:
+    """Return the run with its precision chosen, why "auto" is that, and a warning; "" for none."""
     if run.train.precision != "auto":
-        warning = policy.warning(run.train.precision, speed)
-        return run, [warning] if warning else []
+        return run, "", policy.warning(run.train.precision, speed)
     chosen = policy.choose(speed, run.train.weights)
-    run = with_fields(run, {"train.precision": chosen.precision})
-    return run, [f'train.precision = "auto" is {chosen.precision}: {chosen.why}']
+    return with_fields(run, {"train.precision": chosen.precision}), chosen.why, ""
 
 
 def speed_of(machine: Machine) -> Bf16:
