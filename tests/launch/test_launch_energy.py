@@ -17,6 +17,7 @@ from penstock.watch.view import View
 
 WATTS = 80.0
 RANGE_J = 2000.0  # wraps within the test
+REFRESH_S = 0.02  # how old a reading may be: a fast machine finishes a run in a few of these
 
 
 @contextmanager
@@ -36,7 +37,7 @@ def drawing(root: Path) -> Iterator[Callable[[], float]]:
             made = zone / "made"
             made.write_text(f"{spent_j() % RANGE_J * 1e6:.0f}\n")
             made.replace(zone / "energy_uj")  # a file of the kernel is never half there
-            if over.wait(0.02):
+            if over.wait(REFRESH_S):
                 return
 
     thread = threading.Thread(target=count)
@@ -58,14 +59,16 @@ def test_ranks_of_a_node_share_its_energy(
     ranks: int,
 ):
     monkeypatch.setenv("PENSTOCK_POWERCAP", str(tmp_path / "powercap"))
-    fields = {"cluster.accelerators": ranks, "train.steps": 6, "evaluate.every": "never"}
+    fields = {"cluster.accelerators": ranks, "train.steps": 100, "evaluate.every": "never"}
     with drawing(tmp_path / "powercap"):
         folder = start(load(run_file("metered", **fields)))
     view = View(folder)
     found = energy_of(view)
     assert found is not None
     assert view.account.ranks == ranks
-    assert found.accelerator_j.joules == pytest.approx(WATTS * view.account.wall_s, rel=0.03)
+    # Exact to 3 % and to the age of the first and the last reading.
+    allowed_j = 0.03 * WATTS * view.account.wall_s + 2 * WATTS * REFRESH_S
+    assert abs(found.accelerator_j.joules - WATTS * view.account.wall_s) <= allowed_j
     (device,) = found.devices
     assert device.kind == "package"
     # The first span has no counter to differ from and is filled by the mean.
