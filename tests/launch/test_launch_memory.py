@@ -75,6 +75,7 @@ def test_a_smaller_layout_is_kept_while_all_is_as_it_was() -> None:
 @pytest.mark.slow
 def test_out_of_memory_is_told_with_a_way_out_and_a_run_that_may_takes_it(
     run_file: MakeFile,
+    cold: None,  # a rank that is forked from a warm process would not have the limit
 ) -> None:
     path = run_file("tight", **WIDE)
     stopped = train(path)

@@ -503,6 +503,20 @@ def test_a_faster_device_is_never_slower(of: Job, compute: float, memory: float)
     assert after <= before * (1 + 1e-9)
 
 
+def test_a_faster_device_is_never_slower_when_another_stage_becomes_the_slowest() -> None:
+    """The last stage has more to hide its reduction behind than the middle one."""
+    shape = replace(DENSE, layers=4, hidden=512, heads=16, kv_heads=4)
+    lay = Layout(2, 4, pipeline=4, context=4, interleave=2, zero=2)
+    of = job(lay, shape, on=machine(128), software=GRAPHS, sequence=512, batch=32)
+    times = []
+    for factor in (1.0, 1.1, 1.3, 1.6, 2.0, 3.0, 5.0):
+        on = of.machine
+        rates = {kind: rate * factor for kind, rate in on.matmul_flops.items()}
+        on = replace(on, matmul_flops=rates, memory_bytes_per_s=on.memory_bytes_per_s * factor)
+        times.append(step.predict(replace(of, machine=on), PRIOR).step_s)
+    assert times == sorted(times, reverse=True)
+
+
 @given(jobs())
 @settings(max_examples=100, deadline=None)
 def test_recompute_is_never_faster(of: Job) -> None:

@@ -70,14 +70,20 @@ def predict(job: Job, constants: Constants | None = None) -> StepTime:
         _microbatch(job, c, layers, head, stage)
         for stage in stages(job.shape, job.layout.pipeline, job.layout.interleave)
     ]
-    slowest, free_s = max(micro, key=lambda one: sum(one[0].values()))
     usual = micro[0][0]
     m, p, v = job.microbatches, job.layout.pipeline, job.layout.interleave
-    parts = {name: seconds * m for name, seconds in slowest.items()}
+    # The slowest with its reduction: what has less work has less to hide the reduction behind.
+    parts = max(
+        (
+            {name: seconds * m for name, seconds in one.items()}
+            | {"reduce": _reduce_s(job, c, free_s)}
+            for one, free_s in micro
+        ),
+        key=lambda found: sum(found.values()),
+    )
     bubble = (p - 1) * sum(usual.values()) / v
     parts["bubble"] = bubble * (ZERO_BUBBLE_LEFT if job.layout.zero_bubble else 1.0)
     parts["pipeline"] = _pipeline_s(job, c)
-    parts["reduce"] = _reduce_s(job, c, free_s)
     parts["optimizer"] = _optimizer_s(job, rates)
     parts["data"] = _data_s(job, sum(parts.values()))
     nodes = max(1, -(-job.layout.ranks // job.machine.per_node))
