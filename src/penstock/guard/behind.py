@@ -7,7 +7,7 @@ messages.
 from dataclasses import dataclass
 from typing import Any
 
-import torch.distributed as dist
+from penstock.guard import exchange
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,4 @@ class Behind:
         """Every rank's value on every rank; raises when one of them is gone."""
         if self.ranks == 1:
             return [value]
-        every: list[Any] = [None] * self.ranks
-        dist.all_gather_object(every, value, group=self.group)
-        return every
+        return exchange.gather(value, self.ranks, self.group)

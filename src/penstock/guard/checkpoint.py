@@ -81,23 +81,27 @@ def extras(drawing: Drawing, scalars: dict[str, Any]) -> dict[str, bytes]:
 
 
 def load(checkpoint: Checkpoint, state: dict[str, Tensor], world: Ranks | None) -> None:
-    """Into the tensors of `state`: of any layout into this one."""
+    """Load into the tensors of `state`: of any layout into this one.
+
+    Each rank reads its own parts. torch's DCP would exchange plans between ranks as pickles; the
+    ranks only tell each other here whether all of them have succeeded.
+    """
     checkpoint.refuse_other_format()
     index = checkpoint.index()
     if strange := index.files.keys() - checkpoint.manifest().keys():
         raise OSError(f"{checkpoint.path}: its index names files that no hash covers: {strange}")
     reader = IndexReader(checkpoint.path, index)
+    problem, cause = "", None
     with warnings.catch_warnings():
         # torch warns about its own internals here (TypedStorage, a planner without a group).
         warnings.simplefilter("ignore")
         try:
-            if world is None or world.ranks == 1:
-                dcp.load(state, storage_reader=reader, no_dist=True)
-            else:
-                dcp.load(state, storage_reader=reader, process_group=world.host_group)
+            dcp.load(state, storage_reader=reader, no_dist=True)
         except CheckpointException as error:  # no `Exception`: it would pass all who look for one
-            why = "; ".join(f"rank {r}: {raised[0]}" for r, raised in error.failures.items())
-            raise OSError(f"{checkpoint.path}: {why}") from error
+            problem, cause = "; ".join(str(raised) for raised, _ in error.failures.values()), error
+    problems = world.gather(problem) if world is not None else [problem]
+    if why := "; ".join(f"rank {rank}: {one}" for rank, one in enumerate(problems) if one):
+        raise OSError(f"{checkpoint.path}: {why}") from cause
 
 
 def load_local(checkpoint: Checkpoint, rank: int) -> dict[str, Tensor]:

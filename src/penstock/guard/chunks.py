@@ -13,8 +13,19 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import _StorageInfo
-from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta
-from torch.distributed.checkpoint.planner import SavePlan, WriteItem
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+)
+from torch.distributed.checkpoint.planner import (
+    SavePlan,
+    TensorWriteData,
+    WriteItem,
+    WriteItemType,
+)
 from torch.distributed.tensor import DTensor
 
 from penstock.guard.index import Chunk, Entry, Index, state_file
@@ -52,10 +63,44 @@ def draw(state: dict[str, Tensor], world: Ranks) -> Drawing:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's about its own internals
         planner.set_up_planner(state, StorageMeta(), world.rank == 0)
-        plans = world.gather(planner.create_local_plan())
+        told = world.gather([_told(item) for item in planner.create_local_plan().items])
+        plans = [_plan([_item(*one) for one in items]) for items in told]
         made = _whole(planner, plans) if world.rank == 0 else None
     content, metadata = world.broadcast(made)
     return Drawing(Index.from_bytes(content), content, metadata)
+
+
+def _told(item: WriteItem) -> tuple[Any, ...]:
+    """Return what other ranks need to know of a part that this rank would write."""
+    about, at = item.tensor_data, item.index
+    assert about is not None, f"{at.fqn}: only tensors are saved"
+    dtype = str(about.properties.dtype).removeprefix("torch.")
+    offset = None if at.offset is None else tuple(at.offset)
+    chunk = (tuple(about.chunk.offsets), tuple(about.chunk.sizes))
+    return (at.fqn, offset, at.index, item.type.name, dtype, tuple(about.size), *chunk)
+
+
+def _item(
+    name: str,
+    offset: tuple[int, ...] | None,
+    index: int | None,
+    kind: str,
+    dtype: str,
+    size: tuple[int, ...],
+    offsets: tuple[int, ...],
+    sizes: tuple[int, ...],
+) -> WriteItem:
+    """Rebuild torch's item from what `_told` returned."""
+    at = MetadataIndex(name, None if offset is None else torch.Size(offset), index)
+    chunk = ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes))
+    properties = TensorProperties(dtype=dtype_of(dtype))
+    about = TensorWriteData(chunk, properties, torch.Size(size))
+    return WriteItem(at, WriteItemType[kind], tensor_data=about)
+
+
+def _plan(items: list[WriteItem]) -> SavePlan:
+    """Put items into torch's plan of one rank; its names are flat already."""
+    return SavePlan(items, planner_data={item.index.fqn: (item.index.fqn,) for item in items})
 
 
 def drawn(plans: list[SavePlan]) -> Drawing:

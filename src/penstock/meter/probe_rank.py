@@ -164,11 +164,12 @@ class Rank:
 
     def gathered(self, found: dict[Item, float]) -> Readings:
         """The mean over ranks, by table and precision, with the size before the seconds."""
-        everyone: list = [None] * self.ranks
+        own = torch.tensor(list(found.values()), dtype=torch.float64)
+        every = [own]
         if self.ranks > 1:
-            dist.all_gather_object(everyone, list(found.values()))
-        else:
-            everyone = [list(found.values())]
+            every = [torch.empty_like(own) for _ in range(self.ranks)]
+            dist.all_gather(every, own)
+        everyone = [one.tolist() for one in every]
         tables: Readings = {}
         for item, seconds in zip(found, zip(*everyone, strict=True), strict=True):
             points = tables.setdefault(item.table, {}).setdefault(item.precision, [])

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import nan
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -347,7 +347,7 @@ class Job:
         start = now()
         self.pulse.at("evaluate", self.steps)
         # Of rank 0, whose disk may be another than ours: ranks go on together or not at all.
-        prompt, problem = cast(tuple[list[int], str], self.world.broadcast(self._prompt()))
+        prompt, problem = self.world.broadcast(self._prompt())
         try:
             if problem:
                 raise PenstockError(problem)

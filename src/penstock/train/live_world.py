@@ -113,28 +113,32 @@ class LiveWorld(World):
         while True:
             if self.rank == 0 and self.circle.generation.number >= 0:
                 board.complain(self.circle.generation.number, step)
-            found = self.broadcast(self._next() if self.rank == 0 else None)
-            if isinstance(found, int):
-                raise Over(found)
-            assert isinstance(found, Generation)
+            over, number, members = self.broadcast(self._next() if self.rank == 0 else None)
+            if over is not None:
+                raise Over(over)
+            found = Generation(number, members)
             met = self.circle.enter(found, len(found.members) * self.ranks)
             if all(self.gather(met)):
                 return found
             self.circle.leave()
 
-    def _next(self) -> Generation | int:
-        """A later generation with this replica in it; or the step after which the run ended."""
+    def _next(self) -> tuple[int | None, int, tuple[int, ...]]:
+        """Wait for a later generation with this replica in it, or for the end of the run.
+
+        Returns the step after which the run ended, or None; then number and members of the
+        generation.
+        """
         board, deadline = self.circle.board, time.monotonic() + STORAGE_S
         while time.monotonic() < deadline:
             over = board.finished()
             if over is not None:
-                return over
+                return over, -1, ()
             found = board.latest()
             if (
                 found.number > self.circle.generation.number
                 and self.circle.replica in found.members
             ):
-                return found
+                return None, found.number, found.members
             time.sleep(LOOK_S)
         raise RuntimeError(f"no generation after {self.circle.generation} within {STORAGE_S:g} s")
 

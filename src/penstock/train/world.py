@@ -4,11 +4,13 @@ import logging
 import os
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from penstock.guard import exchange
 from penstock.plan.layout import Layout
 
 # Ranks wait for each other in a checkpoint as long as storage takes. A rank that dies is noticed
@@ -113,20 +115,17 @@ class World:
             dist.all_reduce(values)
         return values
 
-    def broadcast(self, value: object) -> object:
+    def broadcast(self, value: Any) -> Any:
         """Rank 0's value on every rank; small things only."""
-        box = [value]
-        if self.ranks > 1:
-            dist.broadcast_object_list(box, src=0, group=self.host_group)
-        return box[0]
+        if self.ranks == 1:
+            return value
+        return exchange.broadcast(value, self.rank, self.host_group)
 
-    def gather(self, value: object) -> list:
+    def gather(self, value: Any) -> list[Any]:
         """Every rank's value on every rank; small things only."""
         if self.ranks == 1:
             return [value]
-        box: list = [None] * self.ranks
-        dist.all_gather_object(box, value, group=self.host_group)
-        return box
+        return exchange.gather(value, self.ranks, self.host_group)
 
 
 def join(layout: Layout, kind: str, timeout_s: float, backend: str | None = None) -> World:
@@ -156,6 +155,7 @@ def meet(
     # It has advice for every gathering of a whole weight, which happens once a run.
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
     ranks, timeout = layout.ranks, timedelta(seconds=timeout_s)
+    exchange.refuse_pickles()
     if kind == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         torch.cuda.set_device(device)
