@@ -15,9 +15,11 @@ from penstock.errors import PenstockError
 from penstock.launch.agent import Agent, End
 from penstock.launch.crew import Crew, Planned
 from penstock.launch.fence import Fence
+from penstock.launch.host_network import HostNetwork
 from penstock.launch.lease import Record
 from penstock.launch.link import connect
 from penstock.launch.roster import LOST_CODE, LeaseLost, Member
+from penstock.launch.tunnel import Tunnel
 from penstock.ledger.journal import Journal, SupervisorJournal
 from penstock.ledger.readers import Event, read_events
 from penstock.ledger.records import SUPERVISOR
@@ -76,7 +78,7 @@ class Played:
 class Held:
     """A lease that lasts as long as the test says."""
 
-    record: Record = field(default_factory=lambda: Record(1, "a", ("127.0.0.1",), 0, SECRET))
+    record: Record = field(default_factory=lambda: Record(1, "a", ("127.0.0.1",), 0))
     left: float = FENCED_S
     over: bool = False
 
@@ -102,8 +104,8 @@ class Follower:
 class Stage:
     """A crew that listens, and hosts that follow it."""
 
-    def __init__(self, folder: Path, nodes: int) -> None:
-        self.root = folder
+    def __init__(self, folder: Path, nodes: int, tunnel: Tunnel) -> None:
+        self.root, self.tunnel = folder, tunnel
         self.folder = RunFolder(folder / "a" / "run")
         self.folder.make()
         self.folder.run_file.write_text("name = 'run'")
@@ -113,8 +115,9 @@ class Stage:
         self.least = 0  # ranks that the model needs
         self.crew = Crew(
             folder=self.folder,
-            me=Member("a", 2, "2 cores", shelf=1),
+            me=Member("a", 2, "2 cores", tunnel=tunnel.port),
             nursery=self.nursery,  # type: ignore[arg-type]
+            network=self._network(),
             lease=self.lease,  # type: ignore[arg-type]
             fence=Fence(folder / "fence"),
             journal=self.journal,
@@ -125,8 +128,12 @@ class Stage:
             refuses=lambda hello: "too old" if hello.get("old") else "",
         )
         self.server = socket.create_server(("127.0.0.1", 0))
+        tunnel.set_service("link", self.server.getsockname()[1])
         threading.Thread(target=self._listen, daemon=True).start()
         self.followers: list[Follower] = []
+
+    def _network(self) -> HostNetwork:
+        return HostNetwork(self.tunnel, SECRET, 1, "cpu")
 
     def _plan(self, slots: list[int]) -> Planned:
         if sum(slots) < self.least:
@@ -144,15 +151,15 @@ class Stage:
 
     def follow(self, node: str, slots: int = 2, ready: bool = True, **more: Any) -> Follower:
         before = len(self.events("host_came"))
-        hello = {"node": node, "slots": slots, "machine": "2 cores", "shelf": 2} | more
-        link = connect(("127.0.0.1",), self.server.getsockname()[1], SECRET, hello)
+        hello = {"node": node, "slots": slots, "machine": "2 cores", "tunnel": 2} | more
+        link = connect(self.tunnel, ["127.0.0.1"], self.tunnel.port, SECRET, hello)
         assert link is not None
         folder, nursery = RunFolder(self.root / node / "run"), Played()
         nursery.ready = ready
         folder.make()
         fence = Fence(self.root / f"fence-{node}")
         fence.move(time.monotonic() + LIMIT_S)
-        agent = Agent(folder, link, nursery, fence)  # type: ignore[arg-type]
+        agent = Agent(folder, link, nursery, fence, self._network())  # type: ignore[arg-type]
         follower = Follower(node, nursery, agent, Told())
         run = threading.Thread(
             target=lambda: follower.ended.append(agent.follow(follower.told)), daemon=True
@@ -183,13 +190,22 @@ class Stage:
         self.crew.dismiss("done")
 
 
+@pytest.fixture(scope="module")
+def tunnel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tunnel]:
+    made = Tunnel(SECRET, "a", ["127.0.0.1"], {}, tmp_path_factory.mktemp("tunnel"))
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Stage]]:
+def stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tunnel: Tunnel
+) -> Iterator[Callable[[int], Stage]]:
     monkeypatch.setenv("PENSTOCK_MEMORY", str(tmp_path / "memory"))
     made: list[Stage] = []
 
     def make(nodes: int) -> Stage:
-        made.append(Stage(tmp_path, nodes))
+        made.append(Stage(tmp_path, nodes, tunnel))
         return made[-1]
 
     yield make
@@ -210,6 +226,7 @@ def test_ranks_are_started_where_they_belong(stage: Callable[[int], Stage]) -> N
     assert env["MASTER_ADDR"] == "127.0.0.1"
     assert env["PENSTOCK_SHELVES"].count(",") == 1
     assert "HOME" not in env  # each host has its own
+    assert env["PENSTOCK_TUNNEL"] == str(on.tunnel.socket)
     assert b.agent.folder.plan_file.read_text() == on.folder.plan_file.read_text()
     assert on.crew.codes() == dict.fromkeys(range(4))
     on.until(lambda: set(on.crew.pids()) == {0, 1, 2, 3})

@@ -29,7 +29,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 def record(number: int, node: str) -> Record:
-    return Record(number, node, ("10.0.0.1",), 5000, f"secret of {node}")
+    return Record(number, node, ("10.0.0.1",), 5000, f"token of {node}")
 
 
 class Still(Lease):

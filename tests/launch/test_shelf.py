@@ -1,6 +1,8 @@
 """What one host holds in memory is whole on another, or it is not believed."""
 
+import http.client
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 from blake3 import blake3
 
 from penstock.guard.index import NAME as INDEX
-from penstock.guard.peers import Peers, sealed
+from penstock.guard.peers import Peers, Proof, sealed
 from penstock.guard.slots import Seal
 from penstock.guard.slots import sealed as whole
 from penstock.launch.shelf import Shelf
@@ -138,3 +140,53 @@ def test_seals_are_what_a_shelf_tells_first(hosts: list[tuple[Path, Peers]]) -> 
     [[slot, told]] = json.loads(at_a._ask(at_a.shelves[0], "GET", "seals"))
     assert slot == f"fast-0/{PLAN}/slot-0"
     assert told["step"] == 3
+
+
+def _ask(port: str, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> int:
+    line = http.client.HTTPConnection(*port.split(":"), timeout=10)  # type: ignore[arg-type]
+    line.request(method, path, body, headers)
+    return line.getresponse().status
+
+
+def test_a_proof_is_good_once_and_for_one_request(hosts: list[tuple[Path, Peers]]) -> None:
+    _, at_a = hosts[0]
+    shelf, nothing = at_a.shelves[0], blake3(b"").hexdigest()
+    path = f"/fast-0/{PLAN}/slot-0/seal-r0.json"
+
+    def proof(method: str = "GET", secret: str = SECRET, digest: str = nothing) -> dict[str, str]:
+        return Proof.made(secret, method, "/seals", digest).headers()
+
+    heard = proof()
+    assert _ask(shelf, "GET", "/seals", heard) == 200
+    assert _ask(shelf, "GET", "/seals", heard) == 403  # heard by a stranger and sent again
+    assert _ask(shelf, "GET", path, proof()) == 403
+    assert _ask(shelf, "GET", "/seals", proof("PUT")) == 403
+    assert _ask(shelf, "GET", "/seals", proof(secret="guessed")) == 403
+    assert _ask(shelf, "GET", "/seals", {}) == 403
+    late = proof() | {"Penstock-Time": f"{time.time() + 10:.3f}"}
+    assert _ask(shelf, "GET", "/seals", late) == 403
+
+
+def test_a_proof_of_another_day_is_refused(
+    hosts: list[tuple[Path, Peers]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, at_a = hosts[0]
+    old = Proof.made(SECRET, "GET", "/seals", blake3(b"").hexdigest()).headers()
+    real = time.time()
+    monkeypatch.setattr("penstock.guard.peers.time.time", lambda: real + 86_400)
+    assert _ask(at_a.shelves[0], "GET", "/seals", old) == 403
+
+
+def test_a_body_other_than_the_signed_one_is_not_kept(hosts: list[tuple[Path, Peers]]) -> None:
+    _, at_a = hosts[0]
+    b, _ = hosts[1]
+    name = f"fast-0/{PLAN}/slot-0/state/__0_0.distcp"
+    signed = Proof.made(SECRET, "PUT", f"/{name}", blake3(b"good").hexdigest()).headers()
+    assert _ask(at_a.shelves[1], "PUT", f"/{name}", signed, b"evil") == 403
+    assert not list(b.rglob("*distcp*"))
+
+
+def test_a_shelf_is_reachable_on_loopback_alone(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path, SECRET)
+    assert shelf._server.server_address[0] == "127.0.0.1"
+    shelf.close()

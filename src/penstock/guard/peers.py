@@ -3,7 +3,8 @@
 Every host has a shelf (`launch/shelf.py`), which is its own memory behind HTTP. A rank sends its
 files to the shelf of the next host; there they lie where that host's own would, so that what two
 hosts hold is whole on either. Seals go last and are taken away first, as on the host itself.
-Whoever sends or asks proves that it knows the run's secret, which never travels.
+Whoever sends or asks proves that it knows the run's secret, which never travels: a proof is made
+for one request and its body, at one time, and is good once.
 """
 
 import contextlib
@@ -11,16 +12,23 @@ import hmac
 import http.client
 import json
 import os
+import secrets
 import shutil
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
+
+from blake3 import blake3
 
 from penstock.guard.index import NAME as INDEX
 from penstock.guard.slots import Seal, read_seal, seal_path, slots
 
 ANSWER_S = 60.0  # without a byte
+PROOF_S = 900.0  # how far the clocks of two hosts may be apart
+_HEADERS = ("Penstock-Digest", "Penstock-Time", "Penstock-Nonce", "Penstock-Proof")
 _CHUNK_BYTES = 1 << 20
 SHELVES, OWN, SECRET = "PENSTOCK_SHELVES", "PENSTOCK_SHELF", "PENSTOCK_SHELF_SECRET"
 
@@ -115,7 +123,8 @@ class Peers:
     ) -> http.client.HTTPResponse:
         address, _, port = shelf.rpartition(":")
         line = http.client.HTTPConnection(address, int(port), timeout=ANSWER_S)
-        proved = {"Proof": proof(self.secret, method, f"/{path}"), **(headers or {})}
+        proved = Proof.made(self.secret, method, f"/{path}", _digest(body)).headers()
+        proved |= headers or {}
         try:
             # One that refuses answers before it has read everything, and hangs up.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -152,8 +161,53 @@ def forget(memory: Path, after_step: int) -> None:
             seal_path(memory / one.slot, one.seal.rank).unlink(missing_ok=True)
 
 
-def proof(secret: str, method: str, path: str) -> str:
-    return hmac.new(secret.encode(), f"{method} {path}".encode(), "sha256").hexdigest()
+class Headers(Protocol):
+    def get(self, name: str) -> str | None: ...
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What a request carries to show that its sender knows the secret."""
+
+    digest: str  # BLAKE3 of the body
+    time_s: str  # seconds since 1970, by the sender's clock
+    nonce: str
+    signature: str
+
+    @classmethod
+    def made(cls, secret: str, method: str, path: str, digest: str) -> "Proof":
+        time_s, nonce = f"{time.time():.3f}", secrets.token_hex(16)
+        return cls(digest, time_s, nonce, _signed(secret, method, path, digest, time_s, nonce))
+
+    @classmethod
+    def of(cls, headers: Headers) -> "Proof":
+        return cls(*(headers.get(name) or "" for name in _HEADERS))
+
+    def headers(self) -> dict[str, str]:
+        values = (self.digest, self.time_s, self.nonce, self.signature)
+        return dict(zip(_HEADERS, values, strict=True))
+
+    def problem(self, secret: str, method: str, path: str) -> str:
+        """Say why it proves nothing; "" where it does. Whether it was used before is not known."""
+        said = (method, path, self.digest, self.time_s, self.nonce)
+        if not hmac.compare_digest(self.signature.encode(), _signed(secret, *said).encode()):
+            return "no proof"
+        apart_s = abs(time.time() - float(self.time_s))
+        return f"the clocks are {apart_s:.0f} s apart" if apart_s > PROOF_S else ""
+
+
+def _signed(secret: str, *said: str) -> str:
+    return hmac.new(secret.encode(), "\n".join(said).encode(), "sha256").hexdigest()
+
+
+def _digest(body: object) -> str:
+    """Hash what is about to be sent; a file is left where it was."""
+    hashed = blake3(max_threads=blake3.AUTO)
+    if isinstance(body, bytes):
+        hashed.update(body)
+    elif body is not None:
+        hashed.update_mmap(body.name)  # type: ignore[attr-defined]
+    return hashed.hexdigest()
 
 
 def _is_of(path: Path, names: Sequence[str]) -> bool:

@@ -7,6 +7,8 @@ import socket
 import struct
 from collections.abc import Iterator
 
+from penstock.errors import PenstockError
+
 _SIOCGIFADDR = 0x8915  # the IPv4 address of an interface (Linux)
 
 
@@ -15,11 +17,22 @@ def node() -> str:
     return os.environ.get("PENSTOCK_NODE") or socket.gethostname()
 
 
-def own() -> tuple[str, ...]:
-    """$PENSTOCK_ADDRESS, or those of all interfaces; loopback only where there is nothing else."""
+def own(interface: str | None = None) -> tuple[str, ...]:
+    """Return $PENSTOCK_ADDRESS, or the address of an interface, or those of all interfaces.
+
+    Loopback only where there is nothing else.
+    """
     if given := os.environ.get("PENSTOCK_ADDRESS"):
         return (given,)
-    found = dict.fromkeys(address for _, address in _interfaces())
+    there = dict(_interfaces())
+    if interface is not None:
+        if interface not in there:
+            raise PenstockError(
+                f'cluster.interface = "{interface}": this host has no such interface with an IPv4 '
+                f"address; it has {', '.join(there) or 'none'}"
+            )
+        return (there[interface],)
+    found = dict.fromkeys(there.values())
     far = [address for address in found if not address.startswith("127.")]
     return tuple(far or found or ["127.0.0.1"])
 
@@ -30,14 +43,11 @@ def interface(address: str) -> str | None:
 
 
 def network(address: str) -> dict[str, str]:
-    """For collectives: the interface that has an address, unless somebody named another."""
+    """Bind collectives to the interface that has an address."""
+    if address.startswith("127."):
+        return {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
     name = interface(address)
-    if name is None:
-        return {}
-    return {
-        variable: os.environ.get(variable) or name
-        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-    }
+    return {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": f"={name}"} if name else {}
 
 
 def _interfaces() -> Iterator[tuple[str, str]]:

@@ -17,8 +17,8 @@ from typing import Protocol
 from penstock.files import PRIVATE, write_atomic
 from penstock.guard import pulse
 from penstock.launch import addresses
-from penstock.launch.addresses import network
 from penstock.launch.fence import Fence
+from penstock.launch.host_network import HostNetwork
 from penstock.launch.link import Link, Message
 from penstock.launch.mirror import Tail
 from penstock.launch.nursery import RANK, Nursery
@@ -48,8 +48,11 @@ class Notice(Protocol):
 
 
 class Agent:
-    def __init__(self, folder: RunFolder, link: Link, nursery: Nursery, fence: Fence) -> None:
+    def __init__(
+        self, folder: RunFolder, link: Link, nursery: Nursery, fence: Fence, network: HostNetwork
+    ) -> None:
         self.folder, self.link, self.nursery, self.fence = folder, link, nursery, fence
+        self.network, self._env = network, dict[str, str]()
         self.shared = self.shared_memory = False
         self._inbox: deque[Message] = deque()
         self._awake, self._wake = os.pipe()
@@ -120,12 +123,15 @@ class Agent:
             for name, text in order["files"].items():
                 write_atomic(self.folder.path / Path(name).name, text, PRIVATE)
         self.folder.make_scratch()
+        self.network.enter([(names, port) for names, port in order["hosts"]], order["own"])
+        addresses_of_leader, port = order["leader"]
+        self._env = self.network.env(self.link.own_address, (addresses_of_leader, port))
 
     def _start(self, order: Message) -> None:
         rank, attempt = order["start"], order["attempt"]
         logs = self.folder.logs / f"attempt-{attempt}"
         arguments = (RANK, str(self.folder.path), str(attempt))
-        env = order["env"] | network(self.link.own_address)
+        env = order["env"] | self._env
         self._ended.discard(rank)
         pid = self.nursery.start(rank, env, arguments, logs)
         self.link.send({"started": rank, "pid": pid, "attempt": attempt})

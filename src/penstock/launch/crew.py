@@ -19,20 +19,22 @@ from pathlib import Path
 
 from penstock.errors import PenstockError
 from penstock.files import write_atomic
-from penstock.guard import peers
-from penstock.launch.addresses import network
+from penstock.launch.host_network import HostNetwork
 from penstock.launch.nursery import GONE_S, Nursery
 from penstock.launch.roster import LOST_CODE, LOST_S, Member, Roster
+from penstock.launch.tunnel import Address
+from penstock.meter.rendezvous import LOOPBACK
 from penstock.plan.layout import Layout
 from penstock.policy import spares
 
-# What of a rank's environment travels; the rest is each host's own.
+# What of a rank's environment travels; the rest is each host's own, secrets above all.
 TRAVELS = (
     "RANK",
     "LOCAL_RANK",
     "WORLD_SIZE",
-    "MASTER_PORT",
-    "PENSTOCK_",
+    "PENSTOCK_ATTEMPT",
+    "PENSTOCK_LIFE",
+    "PENSTOCK_HOST_RANK",
     "CUBLAS_WORKSPACE_CONFIG",
 )
 
@@ -48,6 +50,7 @@ class Planned:
 @dataclass(kw_only=True)
 class Crew(Roster):
     nursery: Nursery  # of this host
+    network: HostNetwork  # of this host
     wait_s: float  # cluster.wait
     plan_for: Callable[[list[int]], Planned]  # by the slots of each host
     where: dict[int, tuple[Member, int]] = field(default_factory=dict)  # rank: host, accelerator
@@ -118,7 +121,11 @@ class Crew(Roster):
         files = {p.name: p.read_text() for p in (self.folder.run_file, self.folder.plan_file)}
         for member in members:
             if member.link:
-                member.link.send({"attempt": attempt, "files": files})
+                hosts_seen, leader = self._seen_from(member, members)
+                about = {"hosts": hosts_seen, "own": members.index(member), "leader": leader}
+                member.link.send({"attempt": attempt, "files": files, **about})
+        own = members.index(self.me) if self.me in members else -1
+        self.network.enter(self._seen_from(self.me, members)[0], own)
         self.journal.event("mustered", attempt=attempt, hosts=hosts)
 
     def ranks_of(self, member: Member) -> list[int]:
@@ -139,35 +146,33 @@ class Crew(Roster):
     def start(self, rank: int, env: Mapping[str, str], args: Sequence[str], logs: Path) -> int:
         self.look()
         member, slot = self.where[rank]
-        own = {**env, "LOCAL_RANK": str(slot), **self._peers(member)}
+        own = {**env, "LOCAL_RANK": str(slot)}
         own["PENSTOCK_HOST_RANK"] = str(self.ranks_of(member).index(rank))
         if member.link is None:
-            pid = self.nursery.start(rank, own | self._network(), args, logs)
+            pid = self.nursery.start(rank, own | self._own_network(), args, logs)
             member.codes[rank] = None
             return pid
         with self.lock:
             member.codes[rank] = LOST_CODE if member.lost else None
-        travels = {name: value for name, value in own.items() if name.startswith(TRAVELS)}
-        # By the address that this host was reached at: each has its own way here.
-        travels["MASTER_ADDR"] = member.link.own_address
+        travels = {name: value for name, value in own.items() if name in TRAVELS}
         member.link.send({"start": rank, "attempt": self.attempt, "env": travels})
         return 0
 
-    def _peers(self, member: Member) -> dict[str, str]:
-        """The shelves of all hosts of the attempt, as this one reaches them."""
-        hosts = list({at.node: at for at, _ in self.where.values()}.values())
-        here = member.link.own_address if member.link else "127.0.0.1"  # of the one that leads
-        shelves = [f"{at.link.other_address if at.link else here}:{at.shelf}" for at in hosts]
-        return {
-            peers.SHELVES: ",".join(shelves),
-            peers.OWN: str(hosts.index(member)),
-            peers.SECRET: self.lease.record.secret,
-        }
+    def _seen_from(self, member: Member, hosts: list[Member]) -> tuple[list[Address], Address]:
+        """The tunnels of all hosts of the attempt and of the one that leads, as one reaches them.
 
-    def _network(self) -> dict[str, str]:
-        """The interface by which ranks of this host reach the others."""
+        Each host has its own way to the one that leads: the one that it came by.
+        """
+        here = member.link.own_address if member.link else LOOPBACK
+        leader: Address = ([here], self.me.tunnel)
+        seen: list[Address] = [
+            ([at.link.other_address], at.tunnel) if at.link else leader for at in hosts
+        ]
+        return seen, leader
+
+    def _own_network(self) -> dict[str, str]:
         links = [m.link for m, _ in self.where.values() if m.link is not None]
-        return network(links[0].own_address) if links else {}
+        return self.network.env(links[0].own_address if links else LOOPBACK, None)
 
     def codes(self) -> dict[int, int | None]:
         self.look()

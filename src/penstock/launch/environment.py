@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.home import home
+from penstock.launch.addresses import network
 from penstock.meter import clock
+from penstock.meter.rendezvous import LOOPBACK
 
 FLIGHT = "flight-"  # `flight-0`, and `flight-0.pipe` to ask rank 0 for it
 FLIGHT_COLLECTIVES = 2000  # that are kept
@@ -51,8 +53,7 @@ class Meeting:
     attempt: int
     ranks: int
     port: int
-    address: str = "127.0.0.1"
-    interface: str = "lo"  # ranks of one machine talk over loopback, whatever its name resolves to
+    address: str = LOOPBACK
     deterministic: bool = False
 
     def env(self, rank: int, local_rank: int | None = None) -> dict[str, str]:
@@ -64,7 +65,8 @@ class Meeting:
             "MASTER_PORT": str(self.port),
             # A restart must not meet the ghost of the attempt before.
             "PENSTOCK_ATTEMPT": f"attempt-{self.attempt}",
-            "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", self.interface),
+            # Whatever a cluster's profile says, which is meant for several hosts.
+            **network(self.address),
         }
         if self.deterministic:
             env["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # what cuBLAS needs to repeat itself

@@ -7,7 +7,6 @@ the place.
 """
 
 import contextlib
-import secrets
 import signal
 import socket
 import threading
@@ -22,6 +21,7 @@ from penstock.launch import addresses, environment, meeting, zygote
 from penstock.launch.agent import Agent, End
 from penstock.launch.carry import Carrier
 from penstock.launch.fence import ENVIRONMENT, Fence
+from penstock.launch.host_network import HostNetwork
 from penstock.launch.lead import Leading
 from penstock.launch.lease import Lease, Observer, Record
 from penstock.launch.led import HANDED_OVER
@@ -32,9 +32,11 @@ from penstock.launch.prepare import Prepared, prepare
 from penstock.launch.resume import how_to_go_on
 from penstock.launch.roster import LeaseLost, Member
 from penstock.launch.shelf import Shelf
+from penstock.launch.tunnel import Tunnel
 from penstock.ledger.journal import SupervisorJournal
 from penstock.meter.clock import now
 from penstock.meter.devices import Devices
+from penstock.meter.rendezvous import LOOPBACK
 from penstock.meter.sampler import metered
 from penstock.policy.lease import FENCED_S
 from penstock.policy.restart import WELL
@@ -43,6 +45,7 @@ from penstock.run.fingerprint import fingerprint
 from penstock.run.folder import RunFolder
 
 LOOK_S = 0.5
+MOST_GREETED = 64  # hosts at once
 _HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # What hosts of one run must have alike, and what it is called.
 _MUST_EQUAL = {
@@ -96,7 +99,6 @@ class Host:
     began: float
     notice: Notice = field(default_factory=Notice)
     node: str = field(default_factory=addresses.node)
-    secret: str = field(default_factory=lambda: secrets.token_hex(16))
     leading: Leading | None = None
     lost_t: float | None = None  # when a leader was lost: the run was already under way
 
@@ -106,12 +108,26 @@ class Host:
         threads = self.prepared.machine.threads(self.slots)
         env = environment.for_nursery(threads) | {ENVIRONMENT: str(self.fence.path)}
         self.nursery = Nursery(env, modules(self.prepared.machine.kind), zygote.from_environment())
-        self.server = socket.create_server(("", 0), backlog=64)
+        self.secret = meeting.secret_of(self.place)
+        self.server = socket.create_server((LOOPBACK, 0), backlog=64)
         self.shelf = Shelf(self.folder.scratch, self.secret)
+        self.addresses = addresses.own(self.run.cluster.interface)
+        services = {"link": self.server.getsockname()[1], "shelf": self.shelf.port}
+        self.tunnel = Tunnel(
+            self.secret,
+            self.node,
+            self.addresses,
+            services,
+            self.folder.scratch,
+            self._strangers,
+        )
+        kind = self.prepared.machine.kind
+        self.network = HostNetwork(self.tunnel, self.secret, self.shelf.port, kind)
         threading.Thread(target=self._listen, name="listen", daemon=True).start()
         with (
             contextlib.closing(self.server),
             contextlib.closing(self.shelf),
+            contextlib.closing(self.tunnel),
             contextlib.closing(self.nursery),
             metered(self.folder.journal, self.node, self.prepared.machine, self.slots, self.began),
         ):
@@ -122,7 +138,7 @@ class Host:
         return self.prepared.machine.ranks(self.run.cluster.accelerators)
 
     def _live(self) -> End:
-        observer, unreachable = Observer(self.place), False
+        observer, unreachable = Observer(self.place, odd=self.listener.told), False
         self.listener.told(f"{self.node}: looking for the other hosts in {self.place}")
         while not (self.notice.leaving or self.notice.stopping):
             end = None
@@ -148,7 +164,7 @@ class Host:
         return {
             "node": self.node,
             "slots": self.slots,
-            "shelf": self.shelf.port,
+            "tunnel": self.tunnel.port,
             "machine": str(self.prepared.machine),
             "kind": self.prepared.machine.kind,
             "version": __version__,
@@ -169,13 +185,13 @@ class Host:
         return ""
 
     def _follow(self, record: Record) -> End | None:
-        link = connect(record.addresses, record.port, record.secret, self.hello())
+        link = connect(self.tunnel, record.addresses, record.port, self.secret, self.hello())
         if link is None:
             return None
         self.listener.told(f"{self.node}: following {record.node} ({link.other_address})")
         self.fence.move(time.monotonic() + FENCED_S)
-        self.shelf.secret = record.secret
-        end = Agent(self.folder, link, self.nursery, self.fence).follow(self.notice)
+        agent = Agent(self.folder, link, self.nursery, self.fence, self.network)
+        end = agent.follow(self.notice)
         self.lost_t = now()
         if end is None:
             self.listener.told(f"{record.node}, which led the run, was lost")
@@ -188,26 +204,48 @@ class Host:
     # Leading
 
     def _listen(self) -> None:
+        """Greet hosts that come, each on a thread of its own: a slow one holds nobody up."""
+        free = threading.BoundedSemaphore(MOST_GREETED)
         while True:
             try:
                 sock, _ = self.server.accept()
+            except ConnectionError:
+                continue  # it hung up at once
             except OSError:
                 return  # closed: this host is done
-            if self.leading is None or self.leading.crew is None:
+            if not free.acquire(blocking=False):
+                sock.close()  # a host comes again in a moment
+                continue
+            threading.Thread(target=self._greet, args=(sock, free), daemon=True).start()
+
+    def _greet(self, sock: socket.socket, free: threading.BoundedSemaphore) -> None:
+        try:
+            leading = self.leading
+            if leading is None or leading.crew is None:
                 sock.close()
             else:
-                self.leading.crew.greet(sock, self.secret)
+                leading.crew.greet(sock, self.secret)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            sock.close()
+            self.listener.told(f"a host that came was not understood: {error!r}")
+        finally:
+            free.release()
+
+    def _strangers(self, count: int, address: str, why: str) -> None:
+        """Put on record that somebody else knocked."""
+        leading = self.leading
+        if leading is not None and leading.crew is not None:
+            with contextlib.suppress(ValueError, OSError):  # the journal may be closed by now
+                leading.crew.journal.event("strangers", count=count, address=address, why=why)
 
     def _try_to_lead(self, number: int) -> End | None:
-        port = self.server.getsockname()[1]
-        record = Record(number, self.node, addresses.own(), port, self.secret)
+        record = Record(number, self.node, self.addresses, self.tunnel.port)
         lease = Lease.take(self.place, record)
         if lease is None:
             return None
-        self.shelf.secret = self.secret
         self.fence.move(lease.until_s)
         lease.on_renewed = self.fence.move
-        me = Member(self.node, self.slots, str(self.prepared.machine), shelf=self.shelf.port)
+        me = Member(self.node, self.slots, str(self.prepared.machine), tunnel=self.tunnel.port)
         self.leading = Leading(
             run=self.run,
             prepared=self.prepared,
@@ -215,6 +253,7 @@ class Host:
             carrier=self.carrier,
             listener=self.listener,
             nursery=self.nursery,
+            network=self.network,
             fence=self.fence,
             me=me,
             lease=lease,

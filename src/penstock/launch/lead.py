@@ -13,6 +13,7 @@ from penstock.launch.agent import End, Notice
 from penstock.launch.carry import Carrier
 from penstock.launch.crew import Crew, Planned
 from penstock.launch.fence import Fence
+from penstock.launch.host_network import HostNetwork
 from penstock.launch.lease import Lease
 from penstock.launch.led import HANDED_OVER, Led, strikes
 from penstock.launch.link import Message
@@ -44,6 +45,7 @@ class Leading:
     carrier: Carrier
     listener: Listener
     nursery: Nursery
+    network: HostNetwork
     fence: Fence
     me: Member
     lease: Lease
@@ -80,6 +82,7 @@ class Leading:
             folder=self.folder,
             me=self.me,
             nursery=self.nursery,
+            network=self.network,
             lease=self.lease,
             fence=self.fence,
             journal=journal,

@@ -1,22 +1,26 @@
 """The lease: which host leads the run, by numbered records that only one can create.
 
-    lease/000007          {node, addresses, port, secret} of the holder, never changed
+    lease/000007          {node, addresses, port, token} of the holder, never changed
     lease/000007.beat     rewritten by it every two seconds, and once more when it gives it back
 
 The times and why they are safe: `policy/lease.py`. Nothing here compares the clocks of two hosts.
 """
 
 import json
+import re
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from secrets import token_hex
 
 from penstock.launch.meeting import Place
 from penstock.policy import lease as policy
 
 FOLDER = "lease"
+MOST_BYTES = 1 << 16  # of a record
 _BEAT = ".beat"
+_NUMBER = re.compile("[0-9]{6,12}")
 
 
 @dataclass(frozen=True)
@@ -26,33 +30,51 @@ class Record:
     number: int
     node: str
     addresses: tuple[str, ...]
-    port: int
-    secret: str
+    port: int  # of its tunnel
+    token: str = field(default_factory=lambda: token_hex(8))  # tells this record from any other
 
 
 class Observer:
     """A host that does not lead, looking at who does."""
 
-    def __init__(self, place: Place, clock: Callable[[], float] = time.monotonic) -> None:
-        self.place, self.clock = place, clock
-        self._watch = policy.Watch()
+    def __init__(
+        self,
+        place: Place,
+        clock: Callable[[], float] = time.monotonic,
+        odd: Callable[[str], None] = lambda words: None,  # is told of a damaged record
+    ) -> None:
+        self.place, self.clock, self.odd = place, clock, odd
+        self._watch, self._told = policy.Watch(), 0
 
     def look(self) -> tuple[Record | None, int | None]:
         """Who leads, as far as can be seen, and the number that may be taken, if one may."""
-        names = self.place.list(FOLDER)
-        numbers = [int(n) for name in names if (n := name.rpartition("/")[2]).isdecimal()]
-        newest = max(numbers, default=0)
+        newest = _newest(self.place.list(FOLDER))
         beat, record = "", None
         if newest:
             beat = self._beat(newest)
-            record = _read(newest, self.place.get(_name(newest)))
+            record = self._record(newest)
         released = beat == "released"
         self._watch, free = policy.see(self._watch, newest, beat, released, self.clock())
         return (None if released else record), free
 
+    def _record(self, number: int) -> Record | None:
+        """Return who holds a number; None where its record is damaged.
+
+        Its holder, if it has one, goes on to beat; without beats the next number becomes free.
+        """
+        try:
+            return _read(number, self.place.get(_name(number)))
+        except FileNotFoundError:  # deleted by somebody since it was listed
+            return None
+        except ValueError as error:
+            if number != self._told:
+                self._told = number
+                self.odd(f"{self.place}/{_name(number)} is damaged and passed over: {error}")
+            return None
+
     def _beat(self, number: int) -> str:
         try:
-            return self.place.get(_name(number) + _BEAT).decode()
+            return self.place.get(_name(number) + _BEAT).decode(errors="replace")
         except FileNotFoundError:
             return ""  # its holder has only just taken it
 
@@ -80,7 +102,7 @@ class Lease:
         lease = cls(place, record, clock)
         content = json.dumps(asdict(record)).encode()
         name = _name(record.number)
-        # A first try whose answer was lost leaves our own record: the secret tells it.
+        # A first try whose answer was lost leaves our own record: the token tells it.
         if not place.create(name, content) and place.get(name) != content:
             return None
         lease._thread.start()
@@ -123,9 +145,7 @@ class Lease:
         lapsed = self.left_s() <= 0
         self._count += 1
         self.place.put(_name(self.record.number) + _BEAT, f"{self._count}".encode())
-        names = self.place.list(FOLDER)
-        newest = max(int(n) for name in names if (n := name.rpartition("/")[2]).isdecimal())
-        if newest > self.record.number:
+        if _newest(self.place.list(FOLDER)) > self.record.number:
             self.over = True
         elif not lapsed or self._lapsed_once:
             self._renewed_s, self._lapsed_once = began_s, False
@@ -137,6 +157,26 @@ def _name(number: int) -> str:
     return f"{FOLDER}/{number:06d}"
 
 
+def _newest(names: Iterable[str]) -> int:
+    """Return the highest number that a host has taken; 0 where none has."""
+    ends = (name.rpartition("/")[2] for name in names)
+    return max((int(end) for end in ends if _NUMBER.fullmatch(end)), default=0)
+
+
 def _read(number: int, content: bytes) -> Record:
-    found = json.loads(content)
-    return Record(number, found["node"], tuple(found["addresses"]), found["port"], found["secret"])
+    """Read a record; ValueError for one that no host wrote like that."""
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"{len(content)} bytes")
+    try:
+        found = json.loads(content)
+        node, addresses, port, token = (
+            found[name] for name in ("node", "addresses", "port", "token")
+        )
+    except (KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+    for text in (node, token, *(addresses if isinstance(addresses, list) else [None])):
+        if not isinstance(text, str):
+            raise ValueError(f"{text!r} is no text")
+    if type(port) is not int or not 0 < port < 1 << 16:
+        raise ValueError(f"port {port!r}")
+    return Record(number, node, tuple(addresses), port, token)

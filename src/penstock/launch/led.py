@@ -61,6 +61,7 @@ class Led(Local):
         return outcome
 
     def make_nursery(self) -> Nursery:
+        self.crew.network.tunnel.set_service("store", self.store.port)
         return cast(Nursery, self.crew)  # it has the same calls
 
     def muster(self, attempt: int) -> None:

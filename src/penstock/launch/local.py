@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-import torch.distributed as dist
-
 from penstock.launch import environment, stacks, zygote
 from penstock.launch.ending import Ending, Fault
 from penstock.launch.foresee import Limit
@@ -27,6 +25,7 @@ from penstock.launch.watcher import Watcher
 from penstock.ledger.journal import SupervisorJournal
 from penstock.ledger.readers import next_attempt
 from penstock.meter.clock import now
+from penstock.meter.rendezvous import loopback_store
 from penstock.policy import hang, preempt, restart
 from penstock.run.folder import RunFolder
 from penstock.train.board import Board
@@ -73,7 +72,7 @@ class Local:
     def run(self) -> Outcome:
         """Start the ranks; start them again after a fault; return when the run ends or gives up."""
         # The store lives here, not in a rank: it survives the ranks and picks its own free port.
-        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.store = loopback_store()
         state = restart.State(self.allowed)
         action: restart.Action = "restart"
         self.nursery = self.make_nursery()

@@ -5,14 +5,20 @@ gives up after a few seconds: whoever cannot reach the others' place must know i
 """
 
 import os
+import re
+import secrets
 import uuid
 from pathlib import Path
 from typing import Protocol
 
 from penstock.data.remote_store import Store, is_url
+from penstock.errors import RunFailed
+from penstock.files import PRIVATE, sync
 from penstock.run.file import Run
 
 PATIENCE_S = 3.0
+SECRET_BYTES, MOST_SECRETS = 32, 100
+_SECRET = "secret"
 
 
 class Place(Protocol):
@@ -41,6 +47,7 @@ class Folder:
         aside = self._aside(name, content)
         try:
             os.link(aside, self.path / name)
+            sync(aside.parent)
             return True
         except FileExistsError:
             return False
@@ -64,7 +71,12 @@ class Folder:
         final = self.path / name
         final.parent.mkdir(parents=True, exist_ok=True)
         aside = final.with_name(f".{final.name}.{uuid.uuid4().hex}")
-        aside.write_bytes(content)
+        # For the owner alone: run files and the secret of the hosts lie here. Synced before it has
+        # its name: a power cut leaves a whole record or none.
+        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         return aside
 
 
@@ -88,6 +100,23 @@ class Url:
 
     def list(self, prefix: str) -> dict[str, int]:
         return {one.name: one.size for one in self.store.list(prefix)}
+
+
+def secret_of(place: Place) -> str:
+    """Return the secret of the run's hosts: the first host makes it, the others read it.
+
+    One that cannot be read is passed over for the next by all hosts alike.
+    """
+    for number in range(1, MOST_SECRETS):
+        name = f"{_SECRET}/{number:06d}"
+        try:
+            found = place.get(name)
+        except FileNotFoundError:
+            place.create(name, secrets.token_hex(SECRET_BYTES).encode())
+            found = place.get(name)  # its own, or that of a host that was first
+        if re.fullmatch(rb"[0-9a-f]{%d}" % (2 * SECRET_BYTES), found):
+            return found.decode()
+    raise RunFailed(f"{place}: none of {MOST_SECRETS - 1} secrets of the hosts can be read")
 
 
 def of(run: Run) -> Folder | Url:

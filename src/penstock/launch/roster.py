@@ -51,7 +51,7 @@ class Member:
     pids: dict[int, int] = field(default_factory=dict)
     stopped: set[int] = field(default_factory=set)  # ranks that somebody's SIGSTOP holds
     used: tuple[int, ...] = ()  # accelerators that ranks of the present attempt are on
-    shelf: int = 0  # the port of its shelf
+    tunnel: int = 0  # the port of its tunnel
 
     @property
     def working(self) -> bool:
@@ -102,7 +102,7 @@ class Roster:
                 self._lose(old, "the same host came again")
             came = max(member.came for member in self.members.values()) + 1
             member = Member(node, int(hello["slots"]), str(hello["machine"]), link, came)
-            member.shelf = int(hello["shelf"])
+            member.tunnel = int(hello["tunnel"])
             self.members[node] = member
         link.send({"welcome": self._mark})
         self.journal.event("host_came", node=node, address=link.other_address, slots=member.slots)

@@ -26,6 +26,7 @@ from penstock.errors import RunFailed
 from penstock.home import home
 from penstock.meter import devices, power, storage
 from penstock.meter.glance import glance
+from penstock.meter.rendezvous import loopback_store
 from penstock.run.cluster_file import ClusterFile
 
 # The list takes about 45 s on two cores; slower machines leave the largest items out.
@@ -178,9 +179,7 @@ def _from_ranks(ranks: int, threads: int, quick: bool, progress: Progress) -> Fo
 @contextmanager
 def _started(ranks: int, threads: int, quick: bool) -> Iterator[tuple[IO[str], Callable[[], str]]]:
     """The ranks as processes: what rank 0 tells, and why they failed. None outlives this."""
-    import torch.distributed as dist
-
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = loopback_store()
     limit_s = LIMIT_S[quick]
     command = [sys.executable, "-m", "penstock.meter.probe_rank", _word(quick), str(limit_s)]
     processes: list[subprocess.Popen[str]] = []

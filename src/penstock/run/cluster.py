@@ -23,6 +23,11 @@ class ClusterSection(Section):
     wait: Seconds = Field(
         30.0, description="How long a start waits for all nodes; then it begins with those there."
     )
+    interface: Text | None = Field(
+        None,
+        description='Network interface by which nodes reach each other, such as "eth0"; nothing '
+        "listens on others. Left out, all of them do.",
+    )
     launcher: Literal["local", "slurm", "kubernetes", "sky", "ssh"] = Field(
         "local", description="Where the processes of the run come from."
     )

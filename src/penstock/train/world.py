@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from penstock.guard import exchange
 from penstock.plan.layout import Layout
+from penstock.train.tunnel_store import through_tunnels
 
 # Ranks wait for each other in a checkpoint as long as storage takes. A rank that dies is noticed
 # at once all the same: its connections close.
@@ -137,9 +138,10 @@ def join(layout: Layout, kind: str, timeout_s: float, backend: str | None = None
     return meet(store, prefix, int(os.environ["RANK"]), layout, kind, timeout_s, backend)
 
 
-def supervisor_store(timeout_s: float) -> dist.TCPStore:
+def supervisor_store(timeout_s: float) -> dist.Store:
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return dist.TCPStore(address, port, is_master=False, timeout=timedelta(seconds=timeout_s))
+    timeout = timedelta(seconds=timeout_s)
+    return through_tunnels(dist.TCPStore(address, port, is_master=False, timeout=timeout))
 
 
 def meet(

@@ -1,0 +1,28 @@
+"""A store where the ranks of one machine meet, reachable from this machine alone."""
+
+import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore
+
+LOOPBACK = "127.0.0.1"
+
+
+def loopback_store() -> "TCPStore":
+    """Open torch's store on loopback.
+
+    `TCPStore("127.0.0.1", 0)` listens on every interface, whatever its address says, and anybody
+    who reaches it can take part in the run. So it is given a socket that is bound already.
+    """
+    from torch.distributed import TCPStore
+
+    listener = socket.create_server((LOOPBACK, 0), backlog=1024)
+    port = listener.getsockname()[1]
+    return TCPStore(
+        LOOPBACK,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),  # torch closes it
+    )
