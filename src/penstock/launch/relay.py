@@ -1,7 +1,11 @@
 """Copies bytes between a TLS connection and a local one, both ways, until both have ended.
 
-Half-closing works: the end of one direction is passed on as a TCP FIN while the other goes on. An
-OpenSSL connection is not safe to read and write from two threads, so one thread does both.
+On the TLS connection bytes are in frames: four bytes of length, then as many bytes; a frame of
+length zero is the end of one direction, while the other goes on. TLS has an end of its own, but
+Python's `ssl` cannot send it and read on. An end without such a frame is a lost peer: then the
+local connection is closed at once, so that whoever uses it notices.
+
+An OpenSSL connection is not safe to read and write from two threads, so one thread does both.
 """
 
 import contextlib
@@ -9,18 +13,24 @@ import select
 import socket
 import ssl
 import time
+from abc import ABC, abstractmethod
 
 BUFFER_BYTES = 1 << 18
-DRAIN_S = 5.0  # how long one direction may go on without a byte after the other has ended
+HEADER_BYTES = 4
+DRAIN_S = 30.0  # how long one direction may go on without a byte after the other has ended
 _WAITS = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError)
 
 
-class _Direction:
+class _Lost(Exception):
+    """A side is gone."""
+
+
+class _Direction(ABC):
     """Bytes on their way from one socket to another."""
 
     def __init__(self, source: socket.socket, target: socket.socket) -> None:
         self.source, self.target = source, target
-        self.buffer = memoryview(bytearray(BUFFER_BYTES))
+        self.buffer = memoryview(bytearray(BUFFER_BYTES + 2 * HEADER_BYTES))
         self.start = self.end = 0  # of what was read and not written yet
         self.ended = self.closed = False  # by its source; and passed on to its target
 
@@ -28,61 +38,103 @@ class _Direction:
         """Read and write as far as possible without waiting; whether anything has moved."""
         moved = False
         while not self.closed:
-            read = self._read()
-            written = self._write()
-            moved |= read or written
-            if not (read or written):
+            if self.start == self.end and not self.ended:
+                self.start = self.end = 0
+                self.read()
+            before = self.start
+            self._write()
+            if self.ended and self.start == self.end:
+                self.close()
+                return True
+            if self.start == before:
                 break
+            moved = True
         return moved
 
-    def _read(self) -> bool:
-        if self.ended or self.start < self.end:
-            return False
-        self.start = self.end = 0
-        while self.end < BUFFER_BYTES:
-            try:
-                count = self.source.recv_into(self.buffer[self.end :])
-            except _WAITS:
-                break
-            except OSError:
-                count = 0
-            if count == 0:
-                self.ended = True
-                break
-            self.end += count
-        return self.end > 0 or self.ended
+    @abstractmethod
+    def read(self) -> None:
+        """Fill the buffer with what the target is to get."""
 
-    def _write(self) -> bool:
-        before = self.start
+    def close(self) -> None:
+        """Tell the target that nothing more comes."""
+        self.closed = True
+
+    def _write(self) -> None:
         while self.start < self.end:
             try:
                 self.start += self.target.send(self.buffer[self.start : self.end])
             except _WAITS:
+                return
+            except OSError:
+                raise _Lost from None
+
+    def _receive(self, start: int, end: int) -> int | None:
+        """Read into a part of the buffer: how many bytes, None where there are none yet."""
+        try:
+            return self.source.recv_into(self.buffer[start:end])
+        except _WAITS:
+            return None
+        except OSError:
+            return 0
+
+
+class _Outward(_Direction):
+    """From the local connection into frames."""
+
+    def read(self) -> None:
+        at = HEADER_BYTES
+        while at < BUFFER_BYTES + HEADER_BYTES and not self.ended:
+            count = self._receive(at, BUFFER_BYTES + HEADER_BYTES)
+            if count is None:
                 break
-            except OSError:  # nobody takes it: what is left is lost, as with one connection
-                self.start, self.ended = self.end, True
-        if self.ended and self.start == self.end and not self.closed:
-            self.closed = True
-            with contextlib.suppress(OSError):
-                # Of the TCP connection below: `SSLSocket.shutdown` would go on in plain text.
-                socket.socket.shutdown(self.target, socket.SHUT_WR)
-            return True
-        return self.start > before
+            self.ended = count == 0
+            at += count
+        if at > HEADER_BYTES:
+            self.buffer[:HEADER_BYTES] = (at - HEADER_BYTES).to_bytes(HEADER_BYTES, "big")
+            self.end = at
+        if self.ended:
+            self.buffer[self.end : self.end + HEADER_BYTES] = bytes(HEADER_BYTES)
+            self.end += HEADER_BYTES
+
+
+class _Inward(_Direction):
+    """From frames to the local connection."""
+
+    header, left = b"", 0  # of the frame that is being read
+
+    def read(self) -> None:
+        while self.end < BUFFER_BYTES and not self.ended:
+            wanted = min(self.left, BUFFER_BYTES - self.end) or HEADER_BYTES - len(self.header)
+            count = self._receive(self.end, self.end + wanted)
+            if count is None:
+                return
+            if count == 0:
+                raise _Lost
+            if self.left:
+                self.left -= count
+                self.end += count
+                continue
+            self.header += bytes(self.buffer[self.end : self.end + count])
+            if len(self.header) == HEADER_BYTES:
+                self.left, self.header = int.from_bytes(self.header, "big"), b""
+                self.ended = self.left == 0
+
+    def close(self) -> None:
+        self.closed = True
+        with contextlib.suppress(OSError):
+            self.target.shutdown(socket.SHUT_WR)
 
 
 def relay(tls: ssl.SSLSocket, local: socket.socket) -> None:
-    """Copy until both directions have ended, or one has and the other is silent."""
-    for sock in (tls, local):
-        sock.setblocking(False)
-        with contextlib.suppress(OSError):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    inward, outward = _Direction(tls, local), _Direction(local, tls)
+    """Copy until both directions have ended, or one side is lost."""
+    inward, outward = _Inward(tls, local), _Outward(local, tls)
     poll, moved_s = select.poll(), time.monotonic()
-    try:
-        poll.register(tls)
-        poll.register(local)
+    with contextlib.closing(tls), contextlib.closing(local), contextlib.suppress(_Lost):
+        for sock in (tls, local):
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            poll.register(sock)
         while not (inward.closed and outward.closed):
-            # Each may wait for the other's socket: a TLS record needs to be read as a whole.
             if inward.move() | outward.move():
                 moved_s = time.monotonic()
                 continue
@@ -92,9 +144,6 @@ def relay(tls: ssl.SSLSocket, local: socket.socket) -> None:
             poll.modify(tls, _events(inward, outward))
             poll.modify(local, _events(outward, inward))
             poll.poll(1000 * DRAIN_S if half else None)
-    finally:
-        tls.close()
-        local.close()
 
 
 def _events(read: _Direction, written: _Direction) -> int:

@@ -335,6 +335,7 @@ def main(orders: socket.socket, parent: int) -> None:
     die_with(parent)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # stops are the supervisor's to handle
+    os.umask(0o077)  # the socket for ranks is the owner's alone
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     first = b""
