@@ -5,7 +5,7 @@ VENV := .venv
 PEERS := .peers
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow test-s3 drill drill-campaigns drill-live drill-spot bench-data bench-plan bench-watch bench-train bench-power bench-meter fit-plan lint format wheel test-install install-size clean
+.PHONY: train test test-slow test-s3 test-hostile drill drill-campaigns drill-live drill-spot bench-data bench-plan bench-watch bench-train bench-power bench-meter fit-plan lint format wheel test-install install-size clean
 
 train: $(VENV)/.core
 	@$(BIN)/penstock train examples/stdlib.toml
@@ -17,11 +17,15 @@ test: $(VENV)/.dev
 
 # What takes minutes, and every property test again on new random cases.
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "(slow or hypothesis) and not (gpu or s3 or netns)" --hypothesis-profile=random
+	$(BIN)/python -m pytest -m "(slow or hypothesis) and not (gpu or s3 or netns or hostile)" --hypothesis-profile=random
 
 # Against a real S3 server (Ceph RGW, in memory): needs Debian's ceph-mon, ceph-osd and radosgw.
 test-s3: $(VENV)/.dev
 	$(BIN)/python -m pytest -m s3
+
+# Attacks on real runs by strangers in network namespaces (root and iproute2; TIMES=20: so often).
+test-hostile: $(VENV)/.dev
+	$(BIN)/python -m pytest -m hostile -s
 
 # Real faults on the default run, each judged against the undisturbed one (TIMES=10: so often), in
 # live mode, and a hundred random campaigns. What they print is what docs/faults.md shows.

@@ -56,6 +56,7 @@ class Lab:
             env["PENSTOCK_ADDRESS"] = address
         with log.open("wb") as out, open(os.devnull) as nothing:
             if inside := self.inside(node):
+                env.pop(zygote.ENVIRONMENT, None)  # it would fork ranks outside
                 self.hosts[node] = subprocess.Popen(
                     [*inside, sys.executable, "-m", *words],
                     env=env,

@@ -7,6 +7,7 @@ import socket
 import ssl
 import struct
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -235,7 +236,7 @@ def test_without_the_library_the_extra_is_named() -> None:
         "from penstock.launch import certificates\n"
         "certificates.contexts('s', 'n')"
     )
-    found = subprocess.run(["python", "-c", code], capture_output=True, text=True)
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert found.returncode
     assert "penstock[hosts]" in found.stderr
 
