@@ -26,6 +26,7 @@ from penstock.plan.layout import IllegalLayout, Layout, choose
 from penstock.plan.precision import decided
 from penstock.policy import shrink
 from penstock.run.budget import BudgetSection
+from penstock.run.code import loss_code
 from penstock.run.diff import closed
 from penstock.run.file import Run
 from penstock.run.layout import LayoutSection
@@ -141,6 +142,7 @@ class Prepared:
             "learning_rate": run.learning_rate,
             **({"precision_why": why} if why else {}),
             "rates": rates.written(run),
+            **own_code.kept(run, before),
             PATHS: {**before.get(PATHS, {}), **found_paths(run)},
         }
         plan |= {name: before[name] for name in ("forked_from", "replanned") if name in before}
@@ -176,6 +178,8 @@ def look(run: Run, before: dict[str, Any], machine: Devices) -> Looked:
     """
     refuse_epochs_of_a_mixture(run)
     look_here(run.model.from_)
+    if loss := loss_code(run.train.loss):
+        loss.refuse_missing()
     own_code.kept(run, before)
     machine.ranks(run.cluster.accelerators)
     if run.model.module and not run.data.across_documents:
