@@ -7,6 +7,7 @@ for it: a slow function misses steps, and an exception in it is reported once.
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,6 +126,9 @@ class Callbacks(Listener):
         self._thread = threading.Thread(target=self._follow, args=(begin,), name="on_event")
         self._thread.daemon = True  # a callback that hangs does not keep the process alive
         self._thread.start()
+
+    def warning(self, words: str) -> None:
+        warnings.warn(words, stacklevel=2)
 
     def close(self) -> None:
         """Tell what is left, once the run is over. Waits for the function to return."""
