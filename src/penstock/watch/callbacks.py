@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from penstock.ledger.tail import Tail
 from penstock.meter.clock import now
 from penstock.run.folder import RunFolder
 from penstock.watch.outlets import Elsewhere
+
+if TYPE_CHECKING:
+    from penstock.launch.resume import How
 
 LOOK_S = 0.2  # between looks at the folder: five steps a second are told at most
 
@@ -126,6 +129,10 @@ class Callbacks(Listener):
         self._thread = threading.Thread(target=self._follow, args=(begin,), name="on_event")
         self._thread.daemon = True  # a callback that hangs does not keep the process alive
         self._thread.start()
+
+    def going_on(self, how: "How", folder: RunFolder) -> None:
+        if how.gone:
+            self.warning(how.gone)
 
     def warning(self, words: str) -> None:
         warnings.warn(words, stacklevel=2)
