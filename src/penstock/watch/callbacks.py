@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from penstock.arguments import in_python
 from penstock.launch.listener import Listener
 from penstock.ledger.readers import Event as Line
 from penstock.ledger.readers import next_attempt, parse_lines
@@ -135,7 +136,7 @@ class Callbacks(Listener):
             self.warning(how.gone)
 
     def warning(self, words: str) -> None:
-        warnings.warn(words, stacklevel=2)
+        warnings.warn(in_python(words), stacklevel=2)
 
     def close(self) -> None:
         """Tell what is left, once the run is over. Waits for the function to return."""
@@ -225,13 +226,14 @@ class Reader:
                 yield Restart(line.t, self.step, line.attempt or 0)
             case "fault":
                 rank, action = line.whole("rank"), str(about.get("action", ""))
-                yield Fault(line.t, self.step, rank, str(about.get("reason", "")), action)
+                reason = in_python(str(about.get("reason", "")))
+                yield Fault(line.t, self.step, rank, reason, action)
             case "lost":
                 reason = str(about.get("reason", ""))
                 yield Fault(line.t, self.step, line.whole("rank"), reason, "go on")
             case "ended":
-                status, error = str(about.get("result", "")), str(about.get("error") or "")
-                yield Finished(line.t, self.step, status, error)
+                error = in_python(str(about.get("error") or ""))
+                yield Finished(line.t, self.step, str(about.get("result", "")), error)
 
     def _of_rank(self, line: Line) -> Iterator[Event]:
         about, step = line.payload, line.whole("step")
