@@ -16,7 +16,6 @@ from os import PathLike
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from penstock.arguments import in_python
 from penstock.errors import PenstockError, RunFailed
 
 __version__ = "0.1.0"
@@ -87,6 +86,8 @@ def _python_words(verb: Callable[_P, _R]) -> Callable[_P, _R]:
         try:
             return verb(*args, **kwargs)
         except PenstockError as error:
+            from penstock.arguments import in_python
+
             error.args = tuple(in_python(a) if isinstance(a, str) else a for a in error.args)
             raise
 
