@@ -17,7 +17,9 @@ from made_run import made_run
 from penstock.errors import PenstockError
 from penstock.launch import own_code
 from penstock.run.file import Run
+from penstock.run.fingerprint import fingerprint
 from penstock.run.folder import RunFolder
+from penstock.train.rank import refuse_other_code
 from penstock.watch.callbacks import Callbacks
 
 ROOT = Path(__file__).parents[1]
@@ -237,15 +239,30 @@ def test_a_function_that_cannot_travel_is_refused_by_name(monkeypatch: pytest.Mo
             own_code.spec_of(loss)
 
 
-def test_a_run_whose_loss_has_changed_is_refused(tmp_path: Path) -> None:
+OWN = [
+    {"train.loss": "mine.py:mine"},
+    {"model": {"module": "mine.py:mine", "preset": None}, "train.learning_rate": 0.1},
+]
+
+
+@pytest.mark.parametrize("fields", OWN)
+def test_a_run_whose_own_code_has_changed_is_refused(
+    fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     file = tmp_path / "mine.py"
     file.write_text("def mine(logits, targets): return logits[:, 0]\n")
-    run = penstock.load(TABLE, {"train.loss": f"{file}:mine"})
-    before = own_code.kept(run, {})
+    run = penstock.load(TABLE, fields)
+    before, numbers = own_code.kept(run, {}), fingerprint(run)
     assert own_code.kept(run, before) == before
+    assert own_code.kept(run, {}) == before  # of a run that began before this was kept
+    refuse_other_code(run, before)
     file.write_text("def mine(logits, targets): return logits[:, 1]\n")
     with pytest.raises(PenstockError, match=r"mine\.py has changed since run 'x' began"):
         own_code.kept(run, before)
+    with pytest.raises(PenstockError, match=r"mine\.py has changed since the run was launched"):
+        refuse_other_code(run, before)
+    assert fingerprint(run) != numbers
 
 
 @pytest.mark.parametrize("source", [None, 5, ["run.toml"]])

@@ -10,10 +10,11 @@ docs/python.md shows all of it. The command line is a thin face over the same fu
 """
 
 from collections.abc import Callable, Mapping
+from functools import wraps
 from importlib import import_module
 from os import PathLike
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from penstock.errors import PenstockError, RunFailed
 
@@ -73,7 +74,27 @@ __all__ = [
     *_TYPES,
 ]
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
+
+def _python_words(verb: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Let errors of a function speak of its arguments, not of options of the command line."""
+
+    @wraps(verb)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return verb(*args, **kwargs)
+        except PenstockError as error:
+            from penstock.arguments import in_python
+
+            error.args = tuple(in_python(a) if isinstance(a, str) else a for a in error.args)
+            raise
+
+    return call
+
+
+@_python_words
 def load(
     source: "str | PathLike[str] | Mapping[str, Any] | Run",
     /,
@@ -104,6 +125,7 @@ def load(
     return load(Path(source), changes)
 
 
+@_python_words
 def check(run: "AnyRun") -> None:
     """Check a run as `penstock check` does; raise `PenstockError` with what is wrong."""
     from penstock.launch.verify import verify
@@ -115,6 +137,7 @@ def check(run: "AnyRun") -> None:
         raise error
 
 
+@_python_words
 def plan(run: "AnyRun") -> "Plan":
     """Predict what a run takes on its cluster: memory, speed, time, cost. Starts nothing."""
     from penstock.plan.cluster import machine_for
@@ -126,6 +149,7 @@ def plan(run: "AnyRun") -> "Plan":
     return make(ready, found.machine, found.warnings)
 
 
+@_python_words
 def train(
     run: "AnyRun",
     *,
@@ -157,6 +181,7 @@ def train(
     return Report.of(folder)
 
 
+@_python_words
 def report(run: "AnyRun") -> "Report":
     """Read what is known of a run that exists: running, finished or crashed."""
     from penstock.watch.result import Report
@@ -164,6 +189,7 @@ def report(run: "AnyRun") -> "Report":
     return Report.of(_folder(run))
 
 
+@_python_words
 def generate(
     run: "AnyRun",
     text: str = "",
@@ -181,6 +207,7 @@ def generate(
     return write(folder, text, tokens, temperature, seed, chat, best)
 
 
+@_python_words
 def export(
     run: "AnyRun",
     out: "str | PathLike[str] | None" = None,

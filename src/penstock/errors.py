@@ -42,6 +42,10 @@ class NotYet(PenstockError):
     """A field or verb that the design has and this version does not."""
 
 
+class OwnCodeError(PenstockError):
+    """An exception that the user's own code raised, in words."""
+
+
 class RunFailed(PenstockError):
     """The input was right but the run or check failed: exit code 1."""
 

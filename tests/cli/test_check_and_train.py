@@ -43,6 +43,10 @@ class Net(nn.Module):
             return self.head(x @ torch.ones(3, 3))
         if self.broken == "name":
             return self.tail(x)
+        if self.broken == "detached":
+            return self.head(x).detach()
+        if self.broken == "nan":
+            return self.head(x) / 0 * 0
         return self.head(x).mean(-1) if self.broken == "mean" else self.head(x)
 
 def build(): return Net()
@@ -52,12 +56,29 @@ def few_places(): return Net(positions=8)
 def shapes(): return Net(broken="shapes")
 def name(): return Net(broken="name")
 def mean(): return Net(broken="mean")
+def detached(): return Net(broken="detached")
+def nan(): return Net(broken="nan")
+def idle():
+    net = Net()
+    net.idle = nn.Linear(2, 2)
+    return net
 def raises(): raise RuntimeError("no weights here")
 def leaves(): sys.exit(3)
 def wants(size): return Net()
 def nothing(): return None
 def linear(): return nn.Linear(300, 300)
 def frozen(): return Net().requires_grad_(False)
+"""
+
+LOSS = """
+import torch.nn.functional as F
+
+def good(logits, targets): return F.cross_entropy(logits, targets, reduction="none")
+def raises(logits, targets): return logits.no_such_thing
+def mean(logits, targets): return good(logits, targets).mean()
+def number(logits, targets): return 1.0
+def detached(logits, targets): return good(logits, targets).detach()
+def nan(logits, targets): return good(logits, targets) / 0 * 0
 """
 
 
@@ -102,11 +123,25 @@ def cases() -> dict[str, tuple[list[str], str]]:
         "net.py:shapes": "its forward raised RuntimeError",
         "net.py:name": "forward raised AttributeError",
         "net.py:mean": "must give logits",
+        "net.py:detached": "its output does not depend on the parameters",
+        "net.py:nan": "its output is NaN before the first step",
+        "net.py:idle": "no gradient reached idle.weight, idle.bias",
         "net.py:linear": "look them up in an nn.Embedding first",
         "net.py": "not a file and a function",
     }
     found |= {spec: ([f"model.module={spec}", *MODULE], said) for spec, said in modules.items()}
     own = ["model.module=net.py:build", *MODULE]
+    losses = {
+        "missing": "has no function 'missing'",
+        "raises": "it raised AttributeError",
+        "mean": "it must return one loss per token",
+        "number": "it gave float for logits",
+        "detached": "its losses do not depend on the logits",
+        "nan": "its loss is NaN before the first step",
+    }
+    for name, said in losses.items():
+        found[f"loss {name}"] = [f"train.loss=loss.py:{name}"], said
+        found[f"own module, loss {name}"] = [*own, f"train.loss=loss.py:{name}"], said
     four = "cluster.accelerators=4"
     rest = {
         "own module, documents apart": ([*own, "data.across_documents=false"], "keep documents"),
@@ -221,6 +256,7 @@ def bad(tmp_path: Path, run_file: MakeFile, home: Path, monkeypatch: pytest.Monk
     (tmp_path / "nowhere.toml").write_text('[[source]]\npath = "nowhere"\n')
     (tmp_path / "not-toml.toml").write_text("[[source\n")
     (tmp_path / "net.py").write_text(NET)
+    (tmp_path / "loss.py").write_text(LOSS)
     (tmp_path / "torn.py").write_text("def build(:\n")
     return run_file()
 

@@ -13,6 +13,7 @@ from penstock.ledger.readers import read_events
 from penstock.ledger.records import journal_files
 from penstock.policy.differ import LIMIT
 from penstock.policy.spike import OnSpike
+from penstock.run.code import Code
 
 
 def made(folder: Path, on_spike: OnSpike = "rollback", tells: bool = True) -> Sentinels:
@@ -47,6 +48,14 @@ def test_only_one_rank_tells(tmp_path: Path) -> None:
 def test_stop_names_the_step_and_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match=r"step 7: loss nan.*not taken.*learning_rate.*on_spike"):
         made(tmp_path, "stop").judge(7, math.nan, 1.0)
+
+
+def test_stop_names_the_users_own_code_before_the_learning_rate(tmp_path: Path) -> None:
+    sentinels = made(tmp_path, "stop")
+    sentinels.own = [Code("model.module", "net.py:build"), Code("train.loss", "mine.py:smooth")]
+    said = r'look at train\.loss = "mine\.py:smooth" and model\.module = .* first.*learning_rate'
+    with pytest.raises(RunFailed, match=said):
+        sentinels.judge(7, math.nan, 1.0)
 
 
 def test_a_state_goes_through_a_checkpoint_and_what_was_learned_since_stays(

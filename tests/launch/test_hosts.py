@@ -99,3 +99,34 @@ def test_a_leader_that_is_stopped_has_no_ranks_when_another_leads(lab: Lab) -> N
     assert lab.leader() == other
     lab.signal(other, signal.SIGINT)
     assert [lab.ends(host) for host in "ab"] == [0, 0], str(lab)
+
+
+# The loss is lowest at step 6, and the run stops at step 15: see test_best_runs.py.
+EARLY = [
+    "train.steps=40",
+    "train.learning_rate=3.0",
+    "train.warmup=75%",
+    "train.clip=0",
+    "train.precision=fp64",
+    "evaluate.every=3 steps",
+    "evaluate.patience=3",
+    "evaluate.keep_best=true",
+]
+
+
+def test_hosts_stop_early_together_and_know_it_when_asked_again(lab: Lab) -> None:
+    for host in "ab":
+        lab.start(host, *EARLY)
+    assert [lab.ends(host) for host in "ab"] == [0, 0], str(lab)
+    [ended] = lab.events("ended")
+    assert ended.payload["result"] == "stopped early"
+    assert lab.reached() == 15
+    for host in "ab":
+        assert "stopped early" in lab.said(host), str(lab)
+    before = len(lab.events())
+    for host in "ab":
+        lab.start(host, *EARLY)
+    assert [lab.ends(host) for host in "ab"] == [0, 0], str(lab)
+    for host in "ab":
+        assert "has stopped early at step 15" in " ".join(lab.said(host).split()), str(lab)
+    assert len(lab.events()) == before  # nothing was started

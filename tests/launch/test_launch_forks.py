@@ -1,6 +1,7 @@
 """What a checkpoint does not hold: another optimizer's moments, and what other code wrote."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,11 +19,17 @@ from penstock.run.load import load
 MakeFile = Callable[..., Path]
 SHORT = {"train.steps": 2, "evaluate.every": "never", "cluster.accelerators": 1}
 OWN = """
-import torch
 from torch import nn
+from beside import inner
 
 def build():
-    return nn.Sequential(nn.Embedding(320, 8), WIDTHnn.Linear(8, 320))
+    return nn.Sequential(nn.Embedding(320, 8), *inner(), nn.Linear(8, 320))
+"""
+BESIDE = """
+from torch import nn
+
+def inner():
+    return [INNER]
 """
 
 
@@ -56,11 +63,20 @@ def test_an_own_module_that_has_changed_is_told_and_not_tried_again(
 ) -> None:
     gone = {f"model.{name}": None for name in ("layers", "hidden", "heads", "kv_heads", "ffn")}
     own = {"model.tied": None, "model.module": f"{tmp_path}/own.py:build"}
-    code = tmp_path / "own.py"
-    code.write_text(OWN.replace("WIDTH", ""))
+    code, beside = tmp_path / "own.py", tmp_path / "beside.py"
+    code.write_text(OWN)
+    beside.write_text(BESIDE.replace("INNER", ""))
     path = run_file(**SHORT | gone | own | {"train.learning_rate": 0.01})
     folder = start(load(path))
-    code.write_text(OWN.replace("WIDTH", "nn.Linear(8, 8), "))
+    code.write_text(OWN + "# edited\n")
+    with pytest.raises(PenstockError, match=r"model\.module = .*own\.py has changed since run"):
+        start(load(path, ["train.steps=3"]))
+    assert len(told(folder, "start")) == 1
+
+    # What the file imports is not looked at before a launch: the ranks tell.
+    code.write_text(OWN)
+    beside.write_text(BESIDE.replace("INNER", "nn.Linear(8, 8)"))
+    sys.modules.pop("beside", None)
     with pytest.raises(RunFailed, match=r"another model.*1\.weight is 320 × 8 there and 8 × 8"):
         start(load(path, ["train.steps=3"]))
     assert len(told(folder, "start")) == 2

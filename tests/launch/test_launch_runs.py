@@ -400,8 +400,12 @@ def test_the_users_own_module_trains(tmp_path: Path, run_file: MakeFile) -> None
 def test_a_loss_that_is_not_finite_ends_the_run_with_words(
     tmp_path: Path, run_file: MakeFile
 ) -> None:
-    path = own_module(tmp_path, run_file, "* float('nan')")
-    with pytest.raises(RunFailed, match=r"step 3: loss nan.*in a row.*learning_rate"):
+    # Right where a module is tried before the launch, and wrong on every rank.
+    path = own_module(tmp_path, run_file, f"* (float('nan') if {ON_A_RANK} else 1.0)")
+    with pytest.raises(
+        RunFailed,
+        match=r"step 3: loss nan.*in a row.*your own code: look at model\.module = .*learning_rate",
+    ):
         go(path, "cluster.accelerators=1", "evaluate.every=never")
 
 

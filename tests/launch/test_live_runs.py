@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from penstock.data.stream import rank_slice
+from penstock.guard.checkpoint import every
 from penstock.guard.published import published
 from penstock.guard.trap import Trap, arm
 from penstock.launch.listener import Listener
@@ -299,3 +300,45 @@ def test_the_guard_takes_steps_back_in_all_replicas(live: Live) -> None:
     assert [told["back_to"] for told in run.of_rank(0, "replicas_differ")] == [16]
     assert not run.of("lost")
     assert run.hashes() == calm.hashes()
+
+
+# The loss is lowest at step 6, and the run stops at step 15: see test_best_runs.py.
+EARLY = {
+    "train.steps": 40,
+    "train.learning_rate": 3.0,
+    "train.warmup": "75%",
+    "train.schedule": "cosine",
+    "train.clip": 0,
+    "train.precision": "fp64",
+    "evaluate.every": "3 steps",
+    "evaluate.patience": 3,
+    "evaluate.keep_best": True,
+    "guard.checkpoint": "4 steps",
+}
+
+
+@pytest.mark.parametrize(
+    ("victim", "phase", "step"),
+    [
+        (0, "", 0),
+        (0, "save", 15),  # the last evaluation is made again, and counts once
+        pytest.param(1, "evaluate", 15, marks=pytest.mark.slow),
+        pytest.param(0, "evaluate", 6, marks=pytest.mark.slow),
+    ],
+)
+def test_it_stops_early_at_the_same_step_whoever_is_lost(
+    live: Live, victim: int, phase: str, step: int
+) -> None:
+    run = live(*([kill(victim, phase, step=step)] if phase else []), **EARLY)
+    assert run.report["status"] == "stopped early"
+    assert len(run.of("lost")) == bool(phase)
+    assert len(set(run.hashes().values())) == 1
+    losses = dict(run.report["val_losses"])
+    assert list(losses) == [0, 3, 6, 9, 12, 15]
+    assert min(losses, key=lambda step: losses[step]) == 6
+    told = [e["why"] for rank in (0, 1) for e in run.of_rank(rank, "stopped_early")]
+    assert told[-1].startswith("no improvement in 3 evaluations (evaluate.patience = 3)")
+    saved = every(run.folder.checkpoints)
+    assert {15, 6} <= {one.step for one in saved}
+    assert (saved[0].step, saved[0].scalars["best"]["waited"]) == (15, 3)
+    run.check_samples()

@@ -9,8 +9,10 @@ import pytest
 from penstock.errors import PenstockError
 from penstock.launch.listener import Listener
 from penstock.launch.prepare import Prepared, prepare
+from penstock.launch.verify import verify
 from penstock.meter.devices import Devices
 from penstock.run.load import load
+from penstock.watch.callbacks import Callbacks
 
 HOST = Devices("cpu", 4, "", "", 8 << 30)
 
@@ -87,3 +89,32 @@ def test_what_an_earlier_launch_was_replanned_to_stays(prepared: Callable[..., P
     }
     assert run.planned_for([2], plan)[0].to_json() == smaller
     assert run.planned_for([2, 2], plan)[0].ranks == 4
+
+
+NET = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head, self.idle = nn.Embedding(300, 8), nn.Linear(8, 300), nn.Linear(2, 2)
+
+    def forward(self, tokens):
+        return self.head(self.embed(tokens))
+
+build = Net
+"""
+SHAPE = ("layers", "hidden", "heads", "kv_heads", "ffn", "tied")
+
+
+def test_what_is_not_certain_of_own_code_is_a_warning_everywhere(
+    run_file: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.train.trial.MOST_WORK", 1)  # so that a few tokens are tried
+    (tmp_path / "net.py").write_text(NET)
+    own = {"model.module": f"{tmp_path}/net.py:build", "train.learning_rate": 0.1}
+    run = load(run_file(**{f"model.{name}": None for name in SHAPE} | own))
+    with pytest.warns(UserWarning, match="no gradient reached idle.weight, idle.bias"):
+        prepared = prepare(run, {}, HOST, Callbacks())
+    assert verify(run).warnings == prepared.warnings
+    assert verify(run).refused is None

@@ -34,7 +34,7 @@ def check(
     outlets.check(loaded)
     found = verify(loaded)
     run, refused = found.run, found.refused
-    notes = [*found.missing, *missing_rows(run), *_not_exported(run)]
+    notes = [*found.missing, *found.warnings, *missing_rows(run), *_not_exported(run)]
     if json:
         told = {
             "ok": refused is None,

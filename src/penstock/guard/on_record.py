@@ -1,12 +1,15 @@
-"""What the journal knows of durable checkpoints, whether or not they can be found today. No torch.
+"""What the journal knows of a run's end and checkpoints, whether or not they are there. No torch.
 
 Ranks write `saved` after a checkpoint is published, `resumed` when one was loaded, and
 `taken_back` before they delete those of steps that are trained again.
 """
 
-from penstock.ledger.readers import Event, parse_lines
-from penstock.ledger.records import journal_files
+from penstock.errors import PenstockError
+from penstock.ledger.readers import Event, parse_lines, read_events
+from penstock.ledger.records import SUPERVISOR, journal_files
+from penstock.policy.restart import EARLY
 from penstock.run.folder import RunFolder
+from penstock.run.load import load
 
 _KINDS = ("saved", "resumed", "taken_back")
 _MARKS = [f'"kind":"{kind}"'.encode() for kind in _KINDS]
@@ -31,6 +34,39 @@ def recorded_step(folder: RunFolder) -> int | None:
         elif step is not None and event.payload.get("tier") != "memory":
             steps.add(step)
     return max(steps, default=None)
+
+
+def last_result(folder: RunFolder) -> str | None:
+    """Return how the last invocation ended: "done", "stopped", "stopped early", "failed".
+
+    None if it was cut off, or if there was none.
+    """
+    for event in reversed(read_events(folder.journal / SUPERVISOR)):
+        if event.kind == "ended":
+            return str(event.payload["result"])
+        if event.kind == "invocation":
+            return None
+    return None
+
+
+def no_checkpoint(folder: RunFolder) -> str:
+    """Say of a run without a checkpoint whether there is none yet, or none any more."""
+    step = recorded_step(folder)
+    if step is None:
+        return f"run '{folder.name}' has no checkpoint yet; train it first"
+    result = last_result(folder)
+    came = f"finished at step {step}" if result == "done" else f"was saved at step {step}"
+    if result == EARLY:
+        came = f"stopped early at step {step}"
+    try:
+        durable = load(folder.run_file).guard.durable
+    except PenstockError:
+        durable = None
+    copies = f" (guard.durable = {durable!r} may have copies)" if durable else ""
+    return (
+        f"run '{folder.name}' {came}, and its checkpoints are gone from {folder.checkpoints}. Put "
+        f"them back there{copies} to use or lengthen the run, or train it anew with `--fresh`"
+    )
 
 
 def _left(event: Event, steps: set[int]) -> set[int]:

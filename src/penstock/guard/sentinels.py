@@ -11,6 +11,7 @@ from typing import Any
 from penstock.errors import RunFailed
 from penstock.ledger.journal import Journal
 from penstock.policy import differ, spike
+from penstock.run.code import Code
 
 
 @dataclass
@@ -18,6 +19,7 @@ class Sentinels:
     on_spike: spike.OnSpike
     journal: Journal
     tells: Callable[[], bool]  # whether this rank is the one that writes down what all decided
+    own: Sequence[Code] = ()  # the user's own code, which may be what computes such numbers
     spikes: spike.State = field(default_factory=spike.State)
     replicas: differ.State = field(default_factory=differ.State)
 
@@ -34,8 +36,16 @@ class Sentinels:
 
     def refusal(self, step: int, why: str) -> RunFailed:
         """What is raised when there is no way on."""
+        first = ""
+        if self.own:  # the loss is the last to compute, so it is named first
+            named = " and ".join(code.words for code in reversed(self.own))
+            first = (
+                f"It was computed by your own code: look at {named} first, for a division by 0, a "
+                "logarithm or root of 0, or numbers that grow. If that code is right: lower "
+                "train.learning_rate, "
+            )
         return RunFailed(
-            f"step {step}: {why}: the step was not taken. Lower train.learning_rate, "
+            f"step {step}: {why}: the step was not taken. {first or 'Lower train.learning_rate, '}"
             "or look at the batch under bad/ in the run's folder; guard.on_spike says what is "
             f"done with such steps (it is {self.on_spike!r})."
         )

@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from penstock.guard.on_record import last_result
 from penstock.launch import foresee, open_model
 from penstock.launch.agent import End, Notice
 from penstock.launch.carry import Carrier
@@ -22,7 +23,6 @@ from penstock.launch.local import Outcome
 from penstock.launch.nursery import Nursery
 from penstock.launch.prepare import Prepared
 from penstock.launch.replan import Replanner
-from penstock.launch.resume import last_result
 from penstock.launch.roster import LeaseLost, Member
 from penstock.ledger.journal import SupervisorJournal
 from penstock.ledger.readers import read_events

@@ -1,4 +1,4 @@
-"""The user's own loss on its way into a run: from a Python function to a file, and kept the same.
+"""The user's own code on its way into a run: a loss from Python to a file, and all kept the same.
 
 Ranks are processes of their own, so they import the loss from a file. A function that was typed
 into a notebook, or stands in the script that is running, is written to a file first.
@@ -19,10 +19,9 @@ from blake3 import blake3
 from penstock.errors import PenstockError
 from penstock.files import write_atomic
 from penstock.home import home
-from penstock.run.code import loss_code
+from penstock.run.code import changed, sources
 from penstock.run.file import Run
 
-SOURCE = "loss_source"  # in plan.json: hash of the file that holds the loss
 _CONSTANTS = (bool, int, float, str, bytes, type(None))
 _MOVE = "put it into a .py file of its own, import it from there, and pass that"
 
@@ -97,16 +96,11 @@ def _bound(loss: FunctionType, name: str) -> str:
 
 
 def kept(run: Run, before: dict[str, Any]) -> dict[str, str]:
-    """What the plan of a launch keeps of the loss; refuses one that has changed since `before`."""
-    code = loss_code(run.train.loss)
-    if code is None:
-        return {}
-    code.refuse_missing()
-    found = code.hash()
-    if before.get(SOURCE, found) != found:
+    """Return what a plan keeps of the user's code; refuse code that has changed since `before`."""
+    if code := changed(run, before):
         raise PenstockError(
             f"{code.words}: {code.path} has changed since run '{run.name}' began, so the rest of "
-            "it would be trained by another loss. Put the file back to go on; or start a new run "
+            "it would be trained by other code. Put the file back to go on; or start a new run "
             "from its last checkpoint with `--fork NAME`; or start anew with `--fresh`"
         )
-    return {SOURCE: found}
+    return sources(run)

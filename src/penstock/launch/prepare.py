@@ -26,6 +26,7 @@ from penstock.plan.layout import IllegalLayout, Layout, choose
 from penstock.plan.precision import decided
 from penstock.policy import shrink
 from penstock.run.budget import BudgetSection
+from penstock.run.code import loss_code
 from penstock.run.diff import closed
 from penstock.run.file import Run
 from penstock.run.layout import LayoutSection
@@ -44,6 +45,7 @@ class Prepared:
     tokenizer: str = ""  # its hash; all parts of a mixture have the same
     dataset: Named = ""  # what the plan keeps, so that the data can be opened again
     precision_why: str = ""  # why "auto" means what it does here; "" where the file says it
+    warnings: tuple[str, ...] = ()  # of the trial of the user's own code
 
     def planned(self, before: dict[str, Any]) -> tuple[Layout, dict[str, Any]]:
         """The layout of the whole run on hosts like this one, and its plan; `before` is the plan of
@@ -141,6 +143,7 @@ class Prepared:
             "learning_rate": run.learning_rate,
             **({"precision_why": why} if why else {}),
             "rates": rates.written(run),
+            **own_code.kept(run, before),
             PATHS: {**before.get(PATHS, {}), **found_paths(run)},
         }
         plan |= {name: before[name] for name in ("forked_from", "replanned") if name in before}
@@ -157,6 +160,8 @@ def prepare(run: Run, before: dict[str, Any], machine: Devices, listener: Listen
     datasets = open_again(run, before, listener.progress)
     open_model.refuse_other_data(run, datasets)
     prepared = settle(run, [one.manifest for one in datasets], machine, kept(datasets))
+    for words in prepared.warnings:
+        listener.warning(words)
     return replace(prepared, precision_why=why)
 
 
@@ -176,6 +181,8 @@ def look(run: Run, before: dict[str, Any], machine: Devices) -> Looked:
     """
     refuse_epochs_of_a_mixture(run)
     look_here(run.model.from_)
+    if loss := loss_code(run.train.loss):
+        loss.refuse_missing()
     own_code.kept(run, before)
     machine.ranks(run.cluster.accelerators)
     if run.model.module and not run.data.across_documents:
@@ -194,8 +201,7 @@ def look(run: Run, before: dict[str, Any], machine: Devices) -> Looked:
         return Looked(tuple(one.manifest for one in there))
     guess = _assumed(run, machine)
     plan = guess.planned({})[1] if guess else None
-    if run.model.module:
-        _try_module(run, machine, None)
+    _try_own_code(run, machine, None)
     return Looked((), missing, plan)
 
 
@@ -212,16 +218,30 @@ def settle(run: Run, data: Sequence[Manifest], machine: Devices, named: Named = 
             f"{sizes.samples * run.sequence} or less, by whole sequences of {run.sequence}"
         )
     prepared = Prepared(run, sizes, machine, ids, data[0].tokenizer, named)
+    if run.model.module or run.train.loss:
+        prepared.planned({})  # a layout that cannot be is told before the user's code runs
+    masked = any(shard.mask for manifest in data for shard in manifest.shards)
+    return replace(prepared, warnings=tuple(_try_own_code(run, machine, prepared, masked)))
+
+
+def _try_own_code(
+    run: Run, machine: Devices, data: Prepared | None, masked: bool = False
+) -> list[str]:
+    """Refuse own code that fails a trial; return what is worth a warning.
+
+    Without `data` the vocabulary may not be known.
+    """
+    if not run.model.module and not run.train.loss:
+        return []
+    from penstock.train.trial import Vocabulary, try_loss, try_module  # torch
+
     if run.model.module:
-        prepared.planned({})  # a layout that cannot be is told before the module is built
-        _try_module(run, machine, prepared)
-    return prepared
-
-
-def _try_module(run: Run, machine: Devices, data: Prepared | None) -> None:
-    from penstock.train.trial import Vocabulary, try_module  # torch, which others do without
-
-    try_module(run, machine.kind, Vocabulary(data.data.vocab, data.ids) if data else None)
+        known = Vocabulary(data.data.vocab, data.ids, masked) if data else None
+        return try_module(run, machine.kind, known)
+    shape = run.model.shape(data.data.vocab) if data else run.model.base()
+    vocab = shape.vocab if shape else 0
+    try_loss(run, machine.kind, vocab or legal.SOME_VOCAB, certain=bool(vocab))
+    return []
 
 
 def _assumed(run: Run, machine: Devices) -> Prepared | None:

@@ -9,15 +9,22 @@ from penstock.errors import PenstockError, RunFailed
 from penstock.files import write_atomic
 from penstock.guard import checkpoint
 from penstock.guard.differences import differences
-from penstock.guard.on_record import recorded_step
+from penstock.guard.on_record import last_result, no_checkpoint, recorded_step
 from penstock.guard.places import place_of
-from penstock.guard.tiers import OneProcess, everywhere
-from penstock.ledger.readers import read_events
-from penstock.ledger.records import SUPERVISOR
+from penstock.guard.tiers import OneProcess, everywhere, places_of
 from penstock.model.adapter_names import adapters
 from penstock.model.open_names import is_buffer, tensors
 from penstock.policy.restart import EARLY
-from penstock.run.diff import Change, describe, diff, keep_choices
+from penstock.run.diff import (
+    LENGTH_FIELDS,
+    Change,
+    describe,
+    diff,
+    keep_choices,
+    length_words,
+    shorter,
+    with_length,
+)
 from penstock.run.file import Run, read_name
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
@@ -35,6 +42,8 @@ class How:
     early: bool = False  # it finished before its last step: the validation loss got no better
     exists: bool = False
     changes: tuple[Change, ...] = ()  # safe ones, that go through
+    asked: str = ""  # the shorter length that was asked of a finished run, as an override
+    gone: str = ""  # that a finished run has no checkpoint any more, in words
 
 
 def how_to_go_on(folder: RunFolder, run: Run) -> How:
@@ -42,16 +51,19 @@ def how_to_go_on(folder: RunFolder, run: Run) -> How:
     if not folder.exists():
         return How(run)
     old = load(folder.run_file)
+    unsafe = [c for c in diff(old, run) if not c.safe]
+    asked = length_words(run) if shorter(old, keep_choices(old, run)) else ""
+    if asked:  # judged below, by whether the run has finished
+        run = with_length(run, old)
     changes = diff(old, run)
-    unsafe = [c for c in changes if not c.safe]
-    if unsafe:
+    if not all(c.safe for c in changes):
         raise PenstockError(
             f"run '{folder.name}' exists with another run file ({folder.run_file}):\n"
             f"{describe(unsafe)}\n"
             "Undo the change to go on; or start a new run from its last checkpoint with "
             "`--fork NAME`; or start anew with `--fresh`, which keeps the old folder aside."
         )
-    lengthened = any(c.field in ("train.tokens", "train.steps", "train.epochs") for c in changes)
+    lengthened = any(c.field in LENGTH_FIELDS for c in changes)
     result = last_result(folder)
     more_patience = any(c.field in ("evaluate.patience", "evaluate.min_delta") for c in changes)
     early = result == EARLY and not more_patience
@@ -59,9 +71,28 @@ def how_to_go_on(folder: RunFolder, run: Run) -> How:
     # What the file leaves open stays as it was chosen first: a longer run keeps its batch.
     chosen = keep_choices(old, run)
     if finished:
-        return How(chosen, recorded_step(folder) or 0, "", True, early, True, tuple(changes))
+        step = recorded_step(folder)
+        there = step is None or _any_checkpoint(folder, chosen)
+        gone = "" if there else no_checkpoint(folder)
+        return How(chosen, step or 0, "", True, early, True, tuple(changes), asked, gone)
+    if asked:
+        raise PenstockError(
+            f"run '{folder.name}' is on its way to {length_words(old)}, and this asks for {asked}. "
+            f"A run can be made longer, not shorter. To go on, add {length_words(old)} to the "
+            "command (an earlier one may have set it), or write it in the run file; or start a new "
+            "run from its last checkpoint with `--fork NAME`; or start anew with `--fresh`, which "
+            "keeps the old folder aside."
+        )
     step, tier = _resumes_from(folder, chosen)
     return How(chosen, step, tier, False, False, True, tuple(changes))
+
+
+def _any_checkpoint(folder: RunFolder, run: Run) -> bool:
+    """Whether any place has a checkpoint; a place that does not answer may have one."""
+    try:
+        return any(place.steps() for place in places_of(folder, run))
+    except OSError:
+        return True
 
 
 def _resumes_from(folder: RunFolder, run: Run) -> tuple[int, str]:
@@ -111,18 +142,6 @@ def _weights(run: Run, vocab: int) -> Mapping[str, tuple[int, ...]]:
     return {name: size for name, size in tensors(shape).items() if not is_buffer(name)}
 
 
-def last_result(folder: RunFolder) -> str | None:
-    """How the last invocation ended: "done", "stopped", "stopped early", "failed"; None if it was
-    cut off."""
-    events = read_events(folder.journal / SUPERVISOR)
-    for event in reversed(events):
-        if event.kind == "ended":
-            return str(event.payload["result"])
-        if event.kind == "invocation":
-            return None
-    return None
-
-
 def renamed(run: Run, name: str) -> Run:
     """The run under another name, which becomes a folder and so must be one."""
     try:
@@ -141,7 +160,9 @@ def fork_from(source: RunFolder, folder: RunFolder, run: Run) -> None:
         raise PenstockError(f"--fork {folder.name}: there is no run '{source.name}' to fork from")
     good = next((c for c in checkpoint.every(source.checkpoints) if not c.damage()), None)
     if good is None:
-        raise PenstockError(f"--fork {folder.name}: run '{source.name}' has no good checkpoint yet")
+        none = "has no good checkpoint" if checkpoint.every(source.checkpoints) else ""
+        why = f"run '{source.name}' {none}" if none else no_checkpoint(source)
+        raise PenstockError(f"--fork {folder.name}: {why}")
     good.refuse_other_format()
     old = load(source.run_file)
     if old.model != run.model:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from penstock.errors import PenstockError, RunFailed, system_error
 from penstock.files import write_atomic
-from penstock.launch import addresses, foresee, hosts, open_model, own_code
+from penstock.launch import addresses, foresee, hosts, open_model
 from penstock.launch.foresee import Limit
 from penstock.launch.listener import Listener, Shielded
 from penstock.launch.local import Local, Outcome
@@ -107,11 +107,9 @@ def _launch(
     run: Run, folder: RunFolder, machine: devices.Devices, listener: Listener, began: float
 ) -> None:
     before = folder.read_plan()
-    loss = own_code.kept(run, before)
     prepared = prepare(run, before, machine, listener)
     run = prepared.run
     layout, plan = prepared.planned(before)
-    plan |= loss
     refuse_other_weights(folder, run, plan["vocab"])
     limit = foresee.limit(run, folder, layout.ranks, began)
     folder.make()

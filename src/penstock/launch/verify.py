@@ -32,6 +32,7 @@ class Findings:
     refused: PenstockError | None = None
     missing: tuple[str, ...] = ()  # data that is still to be built
     fits: bool | None = None  # None: not known
+    warnings: tuple[str, ...] = ()  # what `train` would warn of
     memory: str = ""  # how full the accelerators get, or why that is not known
 
 
@@ -53,7 +54,7 @@ def verify(run: Run) -> Findings:
         foresee.limit(run, folder, layout.ranks, now())
     except PenstockError as error:
         return Findings(run, error)
-    return _told(Findings(run), plan)
+    return _told(Findings(run, warnings=prepared.warnings), plan)
 
 
 def seen() -> Devices:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from penstock.catalog.shapes import ModelShape
-from penstock.errors import PenstockError
+from penstock.errors import OwnCodeError, PenstockError
 from penstock.model.decoder import Decoder, init_std
 from penstock.model.own_loss import TokenLoss
 from penstock.model.put import generator_of, put
@@ -93,7 +93,7 @@ def _own_code(code: Code, call: Callable[[], Any]) -> Any:
         return call()
     except (Exception, SystemExit) as error:
         what = f"{type(error).__name__}: {error}"
-        raise PenstockError(f"{code.words}: it raised {what}") from error
+        raise OwnCodeError(f"{code.words}: it raised {what}") from error
 
 
 def refuse_frozen(model: nn.Module, spec: str) -> None:
@@ -172,11 +172,11 @@ def _own_errors_told() -> Iterator[None]:
     try:
         yield
     except _MISTAKES as error:
-        raise PenstockError(f"model: forward raised {type(error).__name__}: {error}") from error
+        raise OwnCodeError(f"model: forward raised {type(error).__name__}: {error}") from error
     except RuntimeError as error:
         if "same dtype" not in str(error):
             raise
-        raise PenstockError(_mixed_formats(str(error))) from error
+        raise OwnCodeError(_mixed_formats(str(error))) from error
 
 
 def _mixed_formats(said: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from penstock.errors import PenstockError
+from penstock.errors import OwnCodeError, PenstockError
 from penstock.model.loss import Rule
 from penstock.run.code import Code
 
@@ -31,7 +31,7 @@ def checked(own: Callable[..., object], code: Code) -> TokenLoss:
             raise
         except Exception as error:
             what = f"{type(error).__name__}: {error}"
-            raise PenstockError(f"{code.words}: it raised {what}") from error
+            raise OwnCodeError(f"{code.words}: it raised {what}") from error
         if not isinstance(found, Tensor) or found.shape != targets_n.shape:
             got = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise PenstockError(
@@ -41,6 +41,12 @@ def checked(own: Callable[..., object], code: Code) -> TokenLoss:
             )
         if not found.is_floating_point():
             raise PenstockError(f"{code.words}: it gave {found.dtype}; it must return floats")
+        if wide_nv.requires_grad and torch.is_grad_enabled() and not found.requires_grad:
+            raise PenstockError(
+                f"{code.words}: its losses do not depend on the logits, so that no gradient "
+                "reaches the parameters; compute them with torch operations, without .detach(), "
+                ".item(), torch.no_grad() or torch.tensor(…) on the way"
+            )
         return found
 
     return losses
@@ -56,10 +62,7 @@ def rule_of(own: TokenLoss) -> Rule:
             losses_n = own(leaf_nv, targets_n)
             if counted_n is not None:
                 losses_n = losses_n * counted_n
-            if losses_n.requires_grad:
-                (gradient_nv,) = torch.autograd.grad(losses_n.sum(), leaf_nv)
-            else:
-                gradient_nv = torch.zeros_like(leaf_nv)
+            (gradient_nv,) = torch.autograd.grad(losses_n.sum(), leaf_nv)
         logits_nv.copy_(gradient_nv)
         return losses_n.detach()
 

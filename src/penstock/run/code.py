@@ -5,13 +5,18 @@ The file is only parsed here. Ranks import it (`model/build.py`).
 
 import ast
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from blake3 import blake3
 
 from penstock.errors import PenstockError, nearest
 from penstock.found import located
+
+if TYPE_CHECKING:
+    from penstock.run.file import Run
 
 SPEC = re.compile(r"[^:]+\.py:[A-Za-z_]\w*")
 
@@ -20,7 +25,7 @@ SPEC = re.compile(r"[^:]+\.py:[A-Za-z_]\w*")
 class Code:
     """A Python file and the name of a function in it, as a field of the run file gives them."""
 
-    field: str  # such as train.loss
+    field: str  # train.loss or model.module
     spec: str
 
     @property
@@ -35,6 +40,11 @@ class Code:
     def words(self) -> str:
         return f'{self.field} = "{self.spec}"'
 
+    @property
+    def key(self) -> str:
+        """The name in plan.json under which a run keeps the hash of the file."""
+        return f"{self.field.rpartition('.')[2]}_source"
+
     def source(self) -> bytes:
         try:
             return self.path.read_bytes()
@@ -46,6 +56,14 @@ class Code:
     def hash(self) -> str:
         """Hash of the file. Modules that it imports are not part of it."""
         return blake3(self.source()).hexdigest()
+
+    @property
+    def identity(self) -> str:
+        """What the code is, wherever its file lies; the spec where the file cannot be read."""
+        try:
+            return f"{self.function} {self.hash()}"
+        except PenstockError:  # the run can be shown, and not trained
+            return self.spec
 
     def refuse_missing(self) -> None:
         """Refuse a file that is not there, is not Python, or does not define the function."""
@@ -65,6 +83,34 @@ class Code:
 def loss_code(spec: str | None) -> Code | None:
     """The loss of `train.loss`, None where the run file names none."""
     return Code("train.loss", spec) if spec else None
+
+
+def module_code(spec: str | None) -> Code | None:
+    """The module of `model.module`, None where the run file names none."""
+    return Code("model.module", spec) if spec else None
+
+
+def own_codes(run: "Run") -> list[Code]:
+    """Return all code of the user's own that a run trains with."""
+    found = (module_code(run.model.module), loss_code(run.train.loss))
+    return [code for code in found if code]
+
+
+def sources(run: "Run") -> dict[str, str]:
+    """Return the hash of each file of `own_codes`, by its name in plan.json.
+
+    A file that cannot be read is left out: it is refused when it is loaded.
+    """
+    return {code.key: code.hash() for code in own_codes(run) if code.path.is_file()}
+
+
+def changed(run: "Run", plan: Mapping[str, Any]) -> Code | None:
+    """Find code whose file is not the one that `plan` was made with."""
+    now = sources(run)
+    for code in own_codes(run):
+        if code.key in now and plan.get(code.key, now[code.key]) != now[code.key]:
+            return code
+    return None
 
 
 def _bound(node: ast.stmt) -> list[str]:

@@ -29,7 +29,7 @@ _SAFE = (
     "data.cache",
     "data.cache_bytes",
 )
-
+LENGTH_FIELDS = tuple(f"train.{name}" for name in LENGTHS)
 
 Value = int | float | str
 
@@ -50,7 +50,7 @@ def diff(old: Run, new: Run) -> list[Change]:
     before, after = _flat(to_table(closed(old))), _flat(to_table(closed(new)))
     order = {field.name: place for place, field in enumerate(fields.fields())}
     names = sorted(before.keys() | after.keys(), key=order.__getitem__)
-    longer = _longer(old, new)
+    longer = _order(old, new) in (0, 1)
     return [
         Change(name, before.get(name), after.get(name), _is_safe(name, longer))
         for name in names
@@ -117,19 +117,36 @@ def _flat(table: dict[str, Any], above: str = "") -> dict[str, Any]:
     return flat
 
 
-def _longer(old: Run, new: Run) -> bool:
-    """Whether the new length is at least the old one."""
+def shorter(old: Run, new: Run) -> bool:
+    """Whether `new` is shorter than `old`; False where only the dataset could tell."""
+    return _order(old, new) == -1
+
+
+def with_length(run: Run, other: Run) -> Run:
+    """Return the run with the length of another."""
+    lengths = {name: getattr(other.train, name) for name in LENGTHS}
+    return run.model_copy(update={"train": run.train.model_copy(update=lengths)})
+
+
+def length_words(run: Run) -> str:
+    """Return the length of a run as an override: `train.tokens=3000000`."""
+    given = {name: getattr(run.train, name) for name in LENGTHS}
+    return next(f"train.{name}={value}" for name, value in given.items() if value is not None)
+
+
+def _order(old: Run, new: Run) -> int | None:
+    """Compare lengths: -1 where the new one is shorter, 0, 1; None if not comparable."""
     for name in LENGTHS:
         before, after = getattr(old.train, name), getattr(new.train, name)
         if before is not None and after is not None:
-            return bool(after >= before)
+            return int(after > before) - int(after < before)
     if old.train.epochs or new.train.epochs:
-        return False  # not comparable without the dataset
-    return new.steps() >= old.steps()
+        return None  # only the dataset would tell
+    return int(new.steps() > old.steps()) - int(new.steps() < old.steps())
 
 
 def _is_safe(name: str, longer: bool) -> bool:
-    if name in [f"train.{length}" for length in LENGTHS]:
+    if name in LENGTH_FIELDS:
         return longer
     return any(name == safe or name.startswith(f"{safe}.") for safe in _SAFE)
 

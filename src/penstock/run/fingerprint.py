@@ -11,8 +11,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from penstock.errors import PenstockError
-from penstock.run.code import loss_code
+from penstock.run.code import loss_code, module_code
 from penstock.run.file import Run
 
 # Fields that came later, with what was always so: left out while they say no more than that, so
@@ -52,11 +51,10 @@ def _numbers(run: Run) -> dict[str, Any]:
     chosen: dict[str, Any] = {"batch_tokens": run.batch_tokens, "learning_rate": run.learning_rate}
     if shape and shape.moe:
         chosen["balance_rate"] = run.balance_rate
-    if code := loss_code(run.train.loss):  # its source decides, not where it lies
-        try:
-            chosen["loss"] = f"{code.function} {code.hash()}"
-        except PenstockError:  # not here: the run can be shown, and not trained
-            chosen["loss"] = code.spec
+    if code := loss_code(run.train.loss):
+        chosen["loss"] = code.identity
+    if code := module_code(run.model.module):
+        model["module"] = code.identity
     parts = _without(_SHAPE_CAME_LATER, asdict(shape)) if shape else None
     return {
         "model": model | {"shape": parts},

@@ -20,6 +20,7 @@ from penstock.data.stream_open import open_again
 from penstock.errors import PenstockError, RunFailed
 from penstock.guard import checkpoint
 from penstock.guard.checkpoint import Checkpoint
+from penstock.guard.on_record import no_checkpoint
 from penstock.guard.published import best_first
 from penstock.model.adapter_export import merged as merged_tensors
 from penstock.model.adapter_export import write_adapter
@@ -173,7 +174,7 @@ def chosen(
         if not every:
             raise PenstockError(f"--step {step}: there is no such checkpoint; there are: {there}")
     if not every:
-        raise PenstockError(f"run '{folder.name}' has no checkpoint yet; train it first")
+        raise PenstockError(no_checkpoint(folder))
     rejected: list[str] = []
     for one in every:
         damage = one.damage()

@@ -1,6 +1,6 @@
 """The gradients of a step: gathered over microbatches, each laid out as its parameter is."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +9,15 @@ from torch.distributed.tensor import DTensor
 from penstock.errors import PenstockError
 from penstock.train.parts import local
 
+SHOWN = 6  # parameters that are named when they get no gradient
 Grads = dict[str, Tensor]  # local parts, by the name of the parameter
+
+
+def no_gradient(names: Sequence[str]) -> str:
+    """Say that parameters got no gradient, and what to do: a step needs all of them."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    which = f"{', '.join(names[:SHOWN])}{more}"
+    return f"no gradient reached {which}; use it in forward, or set requires_grad=False"
 
 
 class Gradients:
@@ -40,10 +48,7 @@ class Gradients:
         grads = {name: self._sums.get(name, param.grad) for name, param in self.params.items()}
         missing = [name for name, grad in grads.items() if grad is None]
         if missing:
-            raise PenstockError(
-                f"model: no gradient reached {', '.join(missing)}; use it in forward, or set "
-                "requires_grad=False"
-            )
+            raise PenstockError(f"model: {no_gradient(missing)}")
         return {name: self._settled(name, grad) for name, grad in grads.items() if grad is not None}
 
     def _settled(self, name: str, grad: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from penstock.model.build import takes_targets
 from penstock.plan.layout import Layout
 from penstock.policy.best import words
 from penstock.policy.restart import EARLY
+from penstock.run.code import own_codes
 from penstock.run.file import Run
 from penstock.run.folder import RunFolder
 from penstock.train.again import Again
@@ -386,7 +387,7 @@ def build(
     stream = stream_of(run, open_again(run, folder.read_plan()))
     engine = build_engine(run, layout, stream.vocab, world)
     loader = Loader(stream, world.device)
-    sentinels = Sentinels(run.guard.on_spike, journal, tells=lambda: world.lead)
+    sentinels = Sentinels(run.guard.on_spike, journal, lambda: world.lead, own_codes(run))
     keeper = Keeper(folder, run, layout, world, journal, stream, engine, pulse, sentinels)
     engine.stepper.pulse, engine.stepper.before_update = pulse, keeper.before_update
     poison, progress = Poison(), Progress()

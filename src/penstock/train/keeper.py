@@ -42,6 +42,7 @@ class Keeper:
     resumed_step: int = 0
     consumed: int = 0  # position in the stream at `resumed_step`, samples
     best: BestState = field(default_factory=BestState)  # of the evaluations so far
+    best_before: BestState = field(default_factory=BestState)  # before the last of them
     tokens: int = 0  # trained on up to `resumed_step`, in this run and the one it was forked from
     _about: dict[str, Any] = field(default_factory=dict)  # of the run, the same in every save
 
@@ -142,9 +143,15 @@ class Keeper:
         return self.saving.own_wishes()
 
     def evaluated(self, step: int, loss: float) -> None:
-        """Take in an evaluation. Every rank comes to the same answers."""
+        """Take in an evaluation. Every rank comes to the same answers.
+
+        In live mode the loss of a peer may cut off what follows, and the evaluation is made again:
+        the later one counts, since all replicas have it.
+        """
         section = self.run.evaluate
-        self.best = judge(self.best, step, loss, section.keep_best, section.min_delta)
+        if self.best.last_step != step:
+            self.best_before = self.best
+        self.best = judge(self.best_before, step, loss, section.keep_best, section.min_delta)
 
     @property
     def stops_early(self) -> bool:
@@ -163,6 +170,7 @@ class Keeper:
             "saved_step": self.saving.saved_step,
             "sentinels": self.sentinels.to_json(),
             "best": self.best.to_json(),
+            "best_before": self.best_before.to_json(),
         }
 
     def take_place(self, place: dict[str, Any]) -> None:
@@ -171,6 +179,7 @@ class Keeper:
         self.saving.resumed(place["saved_step"])
         self.sentinels.restore(place["sentinels"])
         self.best = BestState.from_json(place["best"])
+        self.best_before = BestState.from_json(place["best_before"])
 
     def prepare(self) -> None:
         """In the warm-up: begins what the first save need not do then."""

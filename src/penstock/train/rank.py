@@ -25,7 +25,7 @@ from penstock.ledger.journal import Journal  # noqa: E402
 from penstock.meter.orphan import die_with  # noqa: E402
 from penstock.plan.layout import Layout  # noqa: E402
 from penstock.policy.restart import WELL  # noqa: E402
-from penstock.run.code import loss_code  # noqa: E402
+from penstock.run.code import changed  # noqa: E402
 from penstock.run.file import Run  # noqa: E402
 from penstock.run.folder import RunFolder  # noqa: E402
 from penstock.run.load import load  # noqa: E402
@@ -69,7 +69,7 @@ def work(folder: RunFolder, journal: Journal, pulse: Pulse) -> tuple[str, str]:
     run = load(folder.run_file)
     plan = folder.read_plan()
     layout = Layout(**plan["layout"])
-    refuse_other_loss(run, plan)
+    refuse_other_code(run, plan)
     if run.train.deterministic:
         torch.use_deterministic_algorithms(True)
         # By default each new tensor is filled first, against code that reads what nobody wrote.
@@ -90,10 +90,9 @@ def work(folder: RunFolder, journal: Journal, pulse: Pulse) -> tuple[str, str]:
     return result, weights
 
 
-def refuse_other_loss(run: Run, plan: dict[str, Any]) -> None:
-    """A file that is edited while its run goes on would change the run at the next restart."""
-    code = loss_code(run.train.loss)
-    if code and plan.get("loss_source", code.hash()) != code.hash():
+def refuse_other_code(run: Run, plan: dict[str, Any]) -> None:
+    """Refuse a file that was edited while its run went on: a restart would change the run."""
+    if code := changed(run, plan):
         raise PenstockError(
             f"{code.words}: {code.path} has changed since the run was launched; put it back and "
             "give the same command, or start a new run from the last checkpoint with `--fork NAME`"

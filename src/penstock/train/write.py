@@ -9,6 +9,7 @@ from penstock.data.tokenizer import Tokenizer
 from penstock.errors import PenstockError, RunFailed
 from penstock.guard import checkpoint
 from penstock.guard.checkpoint import Checkpoint
+from penstock.guard.on_record import no_checkpoint
 from penstock.model.build import takes_targets
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
@@ -26,7 +27,7 @@ def _newest(folder: RunFolder) -> Checkpoint:
     for _ in range(TRIES):
         saved = checkpoint.every(folder.checkpoints)
         if not saved:
-            raise PenstockError(f"run '{folder.name}' has no checkpoint yet; train it first")
+            raise PenstockError(no_checkpoint(folder))
         try:
             damage = saved[0].damage()
         except FileNotFoundError:

@@ -7,13 +7,15 @@ for it: a slow function misses steps, and an exception in it is reported once.
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from penstock.arguments import in_python
 from penstock.launch.listener import Listener
 from penstock.ledger.readers import Event as Line
 from penstock.ledger.readers import next_attempt, parse_lines
@@ -22,6 +24,9 @@ from penstock.ledger.tail import Tail
 from penstock.meter.clock import now
 from penstock.run.folder import RunFolder
 from penstock.watch.outlets import Elsewhere
+
+if TYPE_CHECKING:
+    from penstock.launch.resume import How
 
 LOOK_S = 0.2  # between looks at the folder: five steps a second are told at most
 
@@ -126,6 +131,13 @@ class Callbacks(Listener):
         self._thread.daemon = True  # a callback that hangs does not keep the process alive
         self._thread.start()
 
+    def going_on(self, how: "How", folder: RunFolder) -> None:
+        if how.gone:
+            self.warning(how.gone)
+
+    def warning(self, words: str) -> None:
+        warnings.warn(in_python(words), stacklevel=2)
+
     def close(self) -> None:
         """Tell what is left, once the run is over. Waits for the function to return."""
         self._over.set()
@@ -214,13 +226,14 @@ class Reader:
                 yield Restart(line.t, self.step, line.attempt or 0)
             case "fault":
                 rank, action = line.whole("rank"), str(about.get("action", ""))
-                yield Fault(line.t, self.step, rank, str(about.get("reason", "")), action)
+                reason = in_python(str(about.get("reason", "")))
+                yield Fault(line.t, self.step, rank, reason, action)
             case "lost":
                 reason = str(about.get("reason", ""))
                 yield Fault(line.t, self.step, line.whole("rank"), reason, "go on")
             case "ended":
-                status, error = str(about.get("result", "")), str(about.get("error") or "")
-                yield Finished(line.t, self.step, status, error)
+                error = in_python(str(about.get("error") or ""))
+                yield Finished(line.t, self.step, str(about.get("result", "")), error)
 
     def _of_rank(self, line: Line) -> Iterator[Event]:
         about, step = line.payload, line.whole("step")

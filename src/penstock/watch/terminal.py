@@ -18,7 +18,7 @@ from penstock.launch.listener import Listener
 from penstock.ledger.causes import Cause
 from penstock.plan.layout import Layout
 from penstock.policy.straggler import Change
-from penstock.run.diff import describe
+from penstock.run.diff import describe, length_words
 from penstock.run.folder import RunFolder
 from penstock.secret import redact
 from penstock.watch.console import RedactedConsole
@@ -73,7 +73,9 @@ class Terminal(Listener):
             self.console.print(f"  {text}", style="dim", markup=False)
 
     def going_on(self, how: "How", folder: RunFolder) -> None:
-        if how.early:
+        if how.gone:
+            self.console.print(f"{how.gone} or another name.", markup=False)
+        elif how.early:
             self.console.print(
                 f"run '{folder.name}' has stopped early at step {how.step}, since its validation "
                 "loss no longer improved; nothing to do. Go on with a larger evaluate.patience or "
@@ -85,7 +87,16 @@ class Terminal(Listener):
                 "further with a larger train.tokens (or steps, epochs), or anew with --fresh or "
                 "another name."
             )
-        elif how.exists and "layout" not in (plan := folder.read_plan()):
+        if how.asked:
+            self.console.print(
+                f"It was made longer than {how.asked} before: its length is "
+                f"{length_words(how.run)}, by an earlier command line or run file.",
+                style="dim",
+                markup=False,
+            )
+        if how.finished:
+            return
+        if how.exists and "layout" not in (plan := folder.read_plan()):
             if "forked_from" not in plan:
                 return  # another host begins it in this moment
             origin = plan["forked_from"]  # of a fork that was never launched
