@@ -10,7 +10,6 @@ from typing import Any
 
 from penstock.data.home import open_built
 from penstock.data.manifest import Manifest
-from penstock.data.stream_legal import refuse_unreadable
 from penstock.data.stream_open import Named, kept, open_again
 from penstock.errors import PenstockError
 from penstock.launch import foresee, open_model, own_code
@@ -21,7 +20,13 @@ from penstock.meter.precision import measure
 from penstock.model.open_files import look_here
 from penstock.plan import legal, rates
 from penstock.plan.built import Built, find_built
-from penstock.plan.dataset import Sizes, fitted, refuse_epochs_of_a_mixture, sizes_of
+from penstock.plan.dataset import (
+    Sizes,
+    fitted,
+    ids_of,
+    refuse_epochs_of_a_mixture,
+    usable_sizes,
+)
 from penstock.plan.layout import IllegalLayout, Layout, choose
 from penstock.plan.precision import decided
 from penstock.policy import shrink
@@ -202,16 +207,8 @@ def look(run: Run, before: dict[str, Any], machine: Devices) -> Looked:
 def settle(run: Run, data: Sequence[Manifest], machine: Devices, named: Named = "") -> Prepared:
     """Make every choice that the file leaves open; refuse what does not go with the data."""
     run = closed(fitted(run, data))
-    weights = [weight for _, weight in run.data.parts]
-    refuse_unreadable(list(zip(data, weights, strict=True)), run.sequence, run.evaluate.holdout)
-    sizes, ids = sizes_of(run, data), " + ".join(manifest.id for manifest in data)
-    if run.batch_samples > sizes.samples:
-        raise PenstockError(
-            f"train.batch_tokens = {run.batch_tokens}: more than {ids} has, which is "
-            f"{sizes.samples * run.sequence} tokens without what is held out; write "
-            f"{sizes.samples * run.sequence} or less, by whole sequences of {run.sequence}"
-        )
-    prepared = Prepared(run, sizes, machine, ids, data[0].tokenizer, named)
+    sizes = usable_sizes(run, data)
+    prepared = Prepared(run, sizes, machine, ids_of(data), data[0].tokenizer, named)
     if run.model.module:
         prepared.planned({})  # a layout that cannot be is told before the module is built
         _try_module(run, machine, prepared)
