@@ -31,8 +31,8 @@ def export(
     dtype: Annotated[
         str | None,
         typer.Option(
-            help="Format of the weights: bf16, fp16, fp32. If not given, bf16; an adapter by "
-            "itself fp32."
+            help="Format of the weights: bf16, fp16, fp32. If not given, that of the model the "
+            "run started from, else bf16; an adapter by itself fp32."
         ),
     ] = None,
     merged: Annotated[

@@ -26,7 +26,7 @@ from penstock.model.adapter_export import write_adapter
 from penstock.model.adapter_names import adapters
 from penstock.model.open_names import tensors
 from penstock.model.open_weights import OpenWeights
-from penstock.model.open_write import DTYPES, generation_config, write_model
+from penstock.model.open_write import DTYPES, dtype_said, generation_config, write_model
 from penstock.run.file import Run
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
@@ -60,6 +60,7 @@ class Described:
     family: str
     config: dict[str, Any]
     beside: dict[str, bytes]  # tokenizer and generation
+    dtype: str = "bf16"  # of the weights, where nobody asks for another
 
 
 def export(
@@ -74,8 +75,8 @@ def export(
     """Write the newest good checkpoint of a run, that of `step`, or the `best` one.
 
     Of an adapter, write the adapter in PEFT's format; `merged`, the model with the adapter in it.
-    Weights are bf16 if no `dtype` is given, an adapter by itself fp32. `force` replaces an earlier
-    export.
+    If no `dtype` is given, weights have that of the model that the run started from, bf16 where it
+    started from none, and an adapter by itself fp32. `force` replaces an earlier export.
     """
     run = load(folder.run_file)
     _refuse(run, folder, dtype, merged)
@@ -88,7 +89,7 @@ def export(
     found, passed_over = chosen(folder, step, best)
     adapter = run.model.adapter
     alone = bool(adapter) and not merged
-    dtype = dtype or ("fp32" if alone else "bf16")
+    dtype = dtype or ("fp32" if alone else what.dtype)
     beside = what.beside | {MARK: mark(folder.name, found.step, dtype, what.beside)}
     what = replace(what, beside=beside)
     with replacing(where) as fresh:
@@ -126,7 +127,11 @@ def described(run: Run, folder: RunFolder) -> Described:
         config = {name: v for name, v in config.items() if name not in _NOT_KEPT}
         beside = {name: held for name, held in files.items() if name != CONFIG}
         return Described(
-            shape_of(config), config["model_type"], config, with_template(beside, content)
+            shape_of(config),
+            config["model_type"],
+            config,
+            with_template(beside, content),
+            dtype_said(read_config(folder.open_model)),
         )
     shape = run.model.shape(plan["vocab"])
     family = family_of(shape)
