@@ -18,6 +18,7 @@ from penstock.catalog.open_models import config_of, family_of, shape_of
 from penstock.catalog.shapes import ModelShape
 from penstock.data.stream_open import open_again
 from penstock.errors import PenstockError, RunFailed
+from penstock.files import refuse_existing
 from penstock.guard import checkpoint
 from penstock.guard.checkpoint import Checkpoint
 from penstock.guard.published import best_first
@@ -81,9 +82,7 @@ def export(
     run = load(folder.run_file)
     _refuse(run, folder, dtype, merged)
     where = out or folder.path / ("merged" if merged else "export")
-    if where.exists() and not force:
-        what_now = "replace it with --force, or name another with --out"
-        raise PenstockError(f"{where} is there already; {what_now}")
+    refuse_existing(where, force, other="name another with --out")
     refuse_foreign(where)
     what = described(run, folder)
     found, passed_over = chosen(folder, step, best)
