@@ -11,7 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from penstock import output
 from penstock.cli.runs import Root, RunName
-from penstock.cli.show import Json, err, out, print_json, print_table
+from penstock.cli.show import Json, err, out, print_json, print_table, refuse_stdout
 from penstock.errors import PenstockError, RunFailed
 from penstock.files import refuse_existing
 from penstock.guard.kept import TIERS, choose, index_of, look
@@ -135,6 +135,7 @@ def convert(
 ) -> None:
     """Write a checkpoint as safetensors, as a torch file, or as the files of other ranks."""
     output.outlive()
+    refuse_stdout(target, "OUT", "name a file or a folder")
     kind = _kind(target, ranks, moments)
     refuse_existing(target, force, "write into it" if kind == "ranks" else "replace it")
     from penstock.guard.source import opened  # torch, after what can be refused without

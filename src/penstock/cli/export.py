@@ -7,7 +7,7 @@ import typer
 
 from penstock import output
 from penstock.cli.runs import Root, RunName
-from penstock.cli.show import Json, out, print_json
+from penstock.cli.show import Json, out, print_json, refuse_stdout
 from penstock.run.folder import find
 from penstock.watch.checkpoints import shown
 
@@ -44,6 +44,7 @@ def export(
 ) -> None:
     """Write Hugging Face safetensors, config and tokenizer; of an adapter, PEFT's format."""
     output.outlive()
+    refuse_stdout(folder, "--out", "name a folder")
     found = find(run, root)
     from penstock.train.export import export as written
 

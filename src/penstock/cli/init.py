@@ -1,17 +1,20 @@
 """`penstock init`: writes a short run file that works here."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from penstock.cli import show
-from penstock.run.init import ENOUGH, Lengths, lengths, write
+from penstock.run.init import ENOUGH, Lengths, lengths, template, write
 
 
 def init(
     kind: Annotated[str, typer.Argument(help="pretrain or finetune.")] = "pretrain",
-    out: Annotated[Path, typer.Option("--out", help="The file to write.")] = Path("run.toml"),
+    out: Annotated[Path, typer.Option("--out", help="The file to write; - prints it.")] = Path(
+        "run.toml"
+    ),
     force: Annotated[
         bool, typer.Option("--force", help="Write over a file that is there.")
     ] = False,
@@ -24,6 +27,9 @@ def init(
     json: show.Json = False,
 ) -> None:
     """Write a short run file that works here."""
+    if show.is_stdout(out, "--out", json):
+        sys.stdout.write(template(kind, model, data, _lengths(model, data)))
+        return
     left = write(kind, out, force, model, data, _lengths(model, data))
     # Whether a model and rows of one's own are right is told without training.
     following = f"penstock {'check' if kind == 'finetune' else 'train'} {out}"

@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 import typer
 from rich.table import Table
 
-from penstock.cli.show import Json, out, print_json, print_table, write_page
+from penstock.cli.show import Json, is_stdout, out, print_json, print_table, write_page
 from penstock.errors import PenstockError, system_error
 from penstock.run.folder import RunFolder, every, find
 from penstock.secret import redact
@@ -81,15 +81,19 @@ def status(run: RunName, root: Root = "runs", json: Json = False) -> None:
 def report(
     run: RunName,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write it as a page with pictures.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write it as a page with pictures; - prints it."),
     ] = None,
     root: Root = "runs",
     json: Json = False,
 ) -> None:
     """Where everything went: plan against actual, energy, cost, faults, what to change."""
     folder = find(run, root)
+    printed = is_stdout(html, "--html", json)
     if html is not None:
         write_page(html, page(folder))
+        if printed:
+            return
         if not json:
             out.print(f"wrote {html}", markup=False)
             return
