@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from penstock.data.aside import rows_aside
 from penstock.data.home import open_built
 from penstock.data.manifest import Manifest
+from penstock.data.named import built_here, datasets_home
+from penstock.data.shards import Dataset
 from penstock.data.stream_open import Named, kept, open_again
 from penstock.errors import PenstockError
 from penstock.launch import foresee, open_model, own_code
@@ -159,10 +162,21 @@ def prepare(run: Run, before: dict[str, Any], machine: Devices, listener: Listen
         listener.warning(warning)
     look(run, before, machine)  # building data may take hours
     open_model.fetch(run)
-    datasets = open_again(run, before, listener.progress)
+    datasets = _opened(run, before, listener)
     open_model.refuse_other_data(run, datasets)
     prepared = settle(run, [one.manifest for one in datasets], machine, kept(datasets))
     return replace(prepared, precision_why=why)
+
+
+def _opened(run: Run, before: dict[str, Any], listener: Listener) -> list[Dataset]:
+    """Open the data, and build it where it is not; tell once, when it is built, what it lacks."""
+    there = built_here()
+    datasets = open_again(run, before, listener.progress)
+    for dataset in datasets:
+        built_now = dataset.folder.parent == datasets_home() and dataset.id not in there
+        if built_now and (told := rows_aside(dataset.manifest)):
+            listener.warning(told)
+    return datasets
 
 
 @dataclass(frozen=True)
