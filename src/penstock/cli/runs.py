@@ -1,7 +1,7 @@
 """`ls`, `status`, `logs`, `stop`, `report`: the runs, now."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -26,8 +26,9 @@ Root = Annotated[str, typer.Option("--dir", help="Where the runs live.")]
 
 def ls(root: Root = "runs", json: Json = False) -> None:
     """List the runs."""
-    unreadable: list[OSError] = []
-    found = every(root, unreadable)
+    closed: list[OSError] = []
+    found = every(root, closed)
+    unreadable: list[OSError | PenstockError] = [*closed]
     if json:
         told = [one for f in found if (one := _or_noted(partial(summary, f), unreadable))]
         print_json(told)
@@ -53,18 +54,19 @@ def _row(view: View) -> list[str]:
     return [view.folder.name, view.status, step, loss(view.loss), validation, speed]
 
 
-def _or_noted(read: Callable[[], T], unreadable: list[OSError]) -> T | None:
+def _or_noted(read: Callable[[], T], unreadable: list[OSError | PenstockError]) -> T | None:
     """Return what can be read; one run that cannot be is no reason to hide the others."""
     try:
         return read()
-    except OSError as error:
+    except (OSError, PenstockError) as error:
         unreadable.append(error)
         return None
 
 
-def _note(unreadable: list[OSError]) -> None:
+def _note(unreadable: Sequence[OSError | PenstockError]) -> None:
     for error in unreadable:
-        sys.stderr.write(f"note: left out: {system_error(error)}\n")
+        said = system_error(error) if isinstance(error, OSError) else error
+        sys.stderr.write(f"note: left out: {said}\n")
 
 
 def status(run: RunName, root: Root = "runs", json: Json = False) -> None:
