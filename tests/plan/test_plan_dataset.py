@@ -57,7 +57,7 @@ def test_epochs_of_a_mixture_are_refused(sets) -> None:
     ("spec", "why"),
     [
         ("/data/crawl/*.jsonl", "cannot be used here: .*names no file"),
-        ("http://127.0.0.1:9/web@abc", "cannot be looked at from here: .*was tried for"),
+        ("http://127.0.0.1:9/web@abc", "cannot be used here: .*cannot be reached: .*was tried for"),
         ("hf:org/name", "is built from the hub when the run starts"),
         ("recipe.toml", "cannot be used here: .*is no file in"),
         ("one@0123", "cannot be used here: .*There: one@[0-9a-f]{12}"),

@@ -34,7 +34,8 @@ def check(
     outlets.check(loaded)
     found = verify(loaded)
     run, refused = found.run, found.refused
-    notes = [*found.missing, *_missing_rows(run), *_not_exported(run)]
+    rows = [] if refused else _missing_rows(run)
+    notes = [*found.missing, *rows, *_not_exported(run)]
     if json:
         told = {
             "ok": refused is None,

@@ -204,7 +204,7 @@ def look(run: Run, before: dict[str, Any], machine: Devices) -> Looked:
         )
     if "dataset" in before:
         return Looked(tuple(one.manifest for one in open_again(run, before)))
-    found = [find_built(run, spec) for spec, _ in run.data.parts]
+    found = [find_built(run, spec, launch=True) for spec, _ in run.data.parts]
     there = [one for one in found if isinstance(one, Built)]
     opened = [open_built(one.folder) for one in there if one.folder]  # are its files whole?
     open_model.refuse_other_data(run, opened)
