@@ -18,6 +18,8 @@ from penstock.run.load import load
 from penstock.train.export import chosen
 from penstock.watch.report import summary
 from penstock.watch.report_html import page
+from penstock.watch.supplies import checkpoints
+from penstock.watch.view import View
 
 MakeFile = Callable[..., Path]
 # The learning rate rises until the loss does too: it is lowest at step 6, and the run stops at 15.
@@ -63,6 +65,9 @@ def test_a_run_stops_early_keeps_its_best_and_decides_alike_after_faults(
     assert told in page(RunFolder(calm.folder))
     shown = CliRunner().invoke(app, ["report", str(calm.folder)], env={"COLUMNS": "500"}).stdout
     assert re.search(rf"^best +{re.escape(told)}", shown, re.M)
+
+    kept = checkpoints(View(RunFolder(calm.folder)))["kept"]
+    assert [(one["state"], one["good"]) for one in kept] == [("whole", True), ("whole, best", True)]
 
     # Once between evaluations, and once after the last save, before the rank could say so.
     folder = RunFolder(calm.folder.parent / "killed")
