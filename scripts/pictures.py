@@ -13,14 +13,15 @@ from playwright.sync_api import sync_playwright
 
 OUT = Path(__file__).parents[1] / "docs" / "pictures"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-WIDE, PHONE = {"width": 1180, "height": 1500}, {"width": 390, "height": 844}
+TALL, WIDE = {"width": 1180, "height": 1760}, {"width": 1180, "height": 1240}
+PHONE = {"width": 390, "height": 844}
 
 
 def main(address: str, runs: list[str]) -> None:
     one = [("run", run) for run in runs[:1]]
     wanted = [
-        ("watch-light", one, "light", WIDE),
-        ("watch-dark", one, "dark", WIDE),
+        ("watch-light", one, "light", TALL),
+        ("watch-dark", one, "dark", TALL),
         ("watch-phone", one, "light", PHONE),
         ("watch-runs", [], "light", WIDE),
         ("watch-compare", [("run", run) for run in runs], "light", WIDE),

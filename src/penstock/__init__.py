@@ -220,7 +220,9 @@ def export(
 ) -> "Exported":
     """Write Hugging Face safetensors, config and tokenizer; of an adapter, PEFT's format.
 
-    Of the newest checkpoint, that of `step`, or the `best` one. `force` replaces an earlier export.
+    Of the newest checkpoint, that of `step`, or the `best` one. If no `dtype` is given, weights
+    have that of the model that the run started from, else bf16; an adapter by itself is fp32.
+    `force` replaces an earlier export.
     """
     from pathlib import Path
 

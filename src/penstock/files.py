@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from penstock.errors import PenstockError
+
 READABLE, PRIVATE = 0o666, 0o600  # modes of a new file, before the umask
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
@@ -15,6 +17,17 @@ def write_synced(path: Path, content: bytes, mode: int = READABLE) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def refuse_existing(path: Path, force: bool, deed: str = "replace it", other: str = "") -> None:
+    """Refuse to write to a file that is there, or to a folder that is not empty, without `force`.
+
+    `deed` is what --force does to it, `other` how another place is named.
+    """
+    if force or not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    another = other or "name another"
+    raise PenstockError(f"{path} is there already; {deed} with --force, or {another}")
 
 
 @contextmanager

@@ -5,8 +5,10 @@ traceback or a process that starts by mistake would show.
 """
 
 import json
+import socket
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +16,14 @@ import pytest
 
 from made_sets import made_set
 from penstock.cli.main import main
+from penstock.data import remote_store
 from penstock.data.manifest import MANIFEST, TOKENIZER
 from penstock.meter.devices import cpu_cores
 from penstock.run.file import Run
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.run.save import save
+from range_server import serve
 
 MakeFile = Callable[..., Path]
 MODULE = [f"model.{name}=none" for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "tied")]
@@ -309,6 +313,37 @@ def test_both_verbs_refuse_alike(
     assert code == (1 if case in FAILED else 2)
     assert refused("train", command, monkeypatch, capsys) == (code, said)
     assert not (bad.parent / "runs").exists() or not list((bad.parent / "runs").iterdir())
+
+
+def test_a_url_that_cannot_be_reached_or_has_nothing(
+    bad: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(remote_store, "FIRST_PATIENCE_S", 0.2)
+    with closing(socket.socket()) as free:  # a port that nobody listens on: refused at once
+        free.bind(("127.0.0.1", 0))
+        away = f"http://127.0.0.1:{free.getsockname()[1]}"
+        (bad.parent / "web").mkdir()
+        with serve(bad.parent / "web") as (url, _):
+            for spec, said in {
+                f"{away}/web@abc": "cannot be reached: ",
+                f"{away}/rows.jsonl": "cannot be reached: ",
+                f"{url}/rows.jsonl": "cannot be listed: ",
+            }.items():
+                told = [
+                    refused(verb, [str(bad), f"data.dataset={spec}"], monkeypatch, capsys)
+                    for verb in ("check", "train")
+                ]
+                assert told[0] == told[1]
+                assert told[0][0] == 2
+                assert f"{spec} {said}" in told[0][1]
+            (bad.parent / "web" / "rows.jsonl").write_text('{"text": "a row"}\n')
+            monkeypatch.setattr(
+                sys, "argv", ["penstock", "check", str(bad), f"data.dataset={url}/rows.jsonl"]
+            )
+            with pytest.raises(SystemExit) as left:
+                main()
+            assert left.value.code == 0
+            assert "`penstock train` builds one from the files there" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

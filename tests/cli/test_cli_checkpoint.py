@@ -113,6 +113,38 @@ def test_files_of_other_ranks_and_torch_s_own_tools_hold_them_too(
     assert told("convert", folder, tmp_path / "again.safetensors")["kind"] == "safetensors"
 
 
+def test_a_folder_with_files_is_written_into_only_with_force(
+    report: dict[str, Any], tmp_path: Path
+) -> None:
+    out, notes = tmp_path / "out", tmp_path / "out" / "notes.md"
+    out.mkdir()
+    asked = ("convert", report["folder"], out, "--ranks", 2)
+    assert told(*asked)["kind"] == "ranks"  # an empty folder has nothing to lose
+    shutil.rmtree(out / "step-00000012")
+    notes.write_text("mine")
+    with pytest.raises(PenstockError, match="is there already; write into it with --force, or"):
+        raise call(*asked).exception
+    assert list(out.iterdir()) == [notes]
+    for ranks in (3, 5):  # the second replaces the first
+        told("convert", report["folder"], out, "--ranks", ranks, "--force")
+        step = out / "step-00000012"
+        assert len(list((step / "state").glob("*.distcp"))) == ranks
+    assert sorted(out.iterdir()) == [notes, step]
+    assert notes.read_text() == "mine"
+    with pytest.raises(PenstockError, match="holds the checkpoint that is converted"):
+        raise call("convert", step, out, "--ranks", 2, "--force").exception
+
+
+def test_a_file_is_replaced_only_with_force(report: dict[str, Any], tmp_path: Path) -> None:
+    out = tmp_path / "w.safetensors"
+    out.write_text("mine")
+    with pytest.raises(PenstockError, match="is there already; replace it with --force, or"):
+        raise call("convert", report["folder"], out).exception
+    assert out.read_text() == "mine"
+    told("convert", report["folder"], out, "--force")
+    assert weights_hash(load_file(out), None) == report["weights_hash"]
+
+
 def test_mistakes_are_told_in_one_line(report: dict[str, Any], tmp_path: Path) -> None:
     for words, said in [
         (("convert", report["folder"], tmp_path / "x.bin"), "ends in .safetensors or .pt"),

@@ -220,6 +220,47 @@ def test_a_source_is_found_by_the_name_that_show_prints(home, tmp_path):
         shutil.rmtree(home / "datasets" / name)
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_columns_with_names_of_ours_are_not_lost(kind, home, tmp_path):
+    """They are shown and asked for beside ours, by documents that are kept and that are dropped."""
+    own = {"source": "shelf", "score": "0.5", "language": "xx", "tokens": "7"}
+    own["quality.heuristic"] = "good"  # as a label is called
+    rows = [{"text": f"page {place} of these", "id": str(place), **own} for place in range(9)]
+    rows.append(rows[0] | {"id": "copy"})
+    path = tmp_path / f"own.{kind}"
+    if kind == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif kind == "csv":
+        lines = [",".join(row.values()) for row in ({name: name for name in rows[0]}, *rows)]
+        path.write_text("\n".join(lines) + "\n")
+    else:
+        pyarrow = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    recipe = tmp_path / "own.toml"
+    recipe.write_text(
+        f'[[source]]\npath = "own.{kind}"\n[clean]\npreset = "none"\n[dedup]\nnear = false\n'
+        '[label]\nuse = "heuristic"\n[tokens]\nvocab = 300\n'
+    )
+    name = json.loads(say("build", str(recipe), "--workers", "1", "-q", "--json"))["dataset"]
+    try:
+        (one,) = json.loads(say("sample", name, "--where", "columns.id=3", "--json"))
+        assert one["text"] == "page 3 of these"
+        assert one["id"].startswith(f"own.{kind}:")
+        assert one["source"] == f"own.{kind}"
+        assert one["columns"]["tokens"] > 0
+        assert {name: one["columns"][f"columns.{name}"] for name in own} == own
+        assert isinstance(one["columns"]["quality.heuristic"], int)
+        assert "columns.score = 0.5" in say("sample", name, "--where", "columns.id=3")
+        gone = json.loads(say("sample", name, "--dropped", "copy", "--json"))
+        assert {row["columns"]["columns.id"] for row in gone} <= {"0", "copy"}
+        said = told(PenstockError, "sample", name, "--where", "id=3")
+        assert "The column id of its files is columns.id here." in said
+    finally:
+        shutil.rmtree(home / "datasets" / name)
+
+
 def test_raw_files_are_never_built_by_a_verb_that_looks(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("notes.jsonl").write_text('{"text": "a"}\n')

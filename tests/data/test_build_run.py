@@ -225,7 +225,8 @@ def test_conversations_are_cleaned_and_masked(tmp_path: Path) -> None:
 def test_nothing_left_says_why(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus")
     with pytest.raises(
-        PenstockError, match=r"Of 69 that were read, all were dropped: label.low_score \(69\)"
+        PenstockError,
+        match=r"every document was dropped. Of 69 that were read: 69 by label.low_score. Loosen",
     ):
         build(recipe(corpus, label={"least": 1.1}), workers=1)
     wrong = [{"path": str(corpus / "0.jsonl"), "text": "txt"}]
@@ -236,6 +237,39 @@ def test_nothing_left_says_why(tmp_path: Path) -> None:
     source = [{"path": str(corpus), "name": "a"}, {"path": str(corpus), "name": "a"}]
     with pytest.raises(PenstockError, match="two sources have the name 'a'"):
         build(recipe(corpus, source=source), workers=1)
+
+
+@pytest.mark.parametrize("tokenizer", ["train", "loaded"])
+def test_nothing_left_names_the_steps_that_dropped_it(tmp_path: Path, tokenizer: str) -> None:
+    """Also where a step after cleaning dropped the rest, before and after tokens are made."""
+    corpus = write_corpus(tmp_path / "corpus")
+    tokens = {}
+    if tokenizer == "loaded":
+        made = build(recipe(corpus), workers=1)
+        tokens = {"tokens": {"tokenizer": str(made.folder / "tokenizer.json")}}
+    documents = [
+        json.loads(line) for f in corpus.rglob("*.jsonl") for line in f.open() if "}" in line
+    ]
+    (tmp_path / "quiz.jsonl").write_text("".join(json.dumps(one) + "\n" for one in documents))
+    (corpus / "short.jsonl").write_text(
+        '{"text": "Two words."}\n{"text": "Four words are here."}\n'
+    )
+    against = {"decontaminate": {"against": [str(tmp_path / "quiz.jsonl")]}}
+    shut = dict.fromkeys(("min_stop_words", "min_alphabetic_words"), False)
+    words = {"on": True, "min_words": 6, "min_word_characters": False, **shut}
+    filters = {"clean": {"preset": "code", "gopher_quality": words}}
+    with pytest.raises(PenstockError) as refused:
+        build(recipe(corpus, **against, **filters, **tokens), workers=1)
+    said = str(refused.value)
+    assert "every document was dropped. Of 71 that were read: " in said
+    order = [
+        "by decontaminate (against quiz.jsonl)",
+        "by deduplicate (copy)",
+        "by gopher_quality.few_words",
+    ]
+    places = [said.index(step) for step in order]
+    assert places == sorted(places)
+    assert "[decontaminate] against" in said
 
 
 class _Notes(Quiet):

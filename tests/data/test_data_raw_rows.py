@@ -144,7 +144,7 @@ def test_rows_that_cannot_be_read_are_counted_aloud():
 def test_conversations_without_answers_are_refused_by_what_they_lack():
     asked = [{"messages": [{"role": "user", "content": f"Ask {n}?"}]} for n in range(9)]
     model = a_tokenizer(TEMPLATE)
-    with pytest.raises(PenstockError, match=r"nothing to learn \(9\). Every conversation needs an"):
+    with pytest.raises(PenstockError, match=r"9 by tokenize \(nothing to learn\). Every conv"):
         open_dataset(write("q.jsonl", asked), tokenizer=model, pack=64)
     some = open_dataset(write("s.jsonl", [*asked, *CHAT]), tokenizer=model, pack=64)
     assert "9 of 49 rows of s were kept aside (9 nothing to learn)" in rows_aside(some.manifest)

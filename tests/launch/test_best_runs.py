@@ -1,5 +1,6 @@
 """Whole runs that keep their best checkpoint and stop early: the same with and without faults."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,10 @@ from penstock.guard.trap import Trap, arm
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.train.export import chosen
+from penstock.watch.report import summary
+from penstock.watch.report_html import page
+from penstock.watch.supplies import checkpoints
+from penstock.watch.view import View
 
 MakeFile = Callable[..., Path]
 # The learning rate rises until the loss does too: it is lowest at step 6, and the run stops at 15.
@@ -51,6 +56,18 @@ def test_a_run_stops_early_keeps_its_best_and_decides_alike_after_faults(
     assert list(losses) == [0, 3, 6, 9, 12, 15]
     assert min(losses, key=lambda step: losses[step]) == 6
     assert saved(calm.folder) == [15, 6]
+
+    # The report names it, to people and to programs.
+    best = summary(RunFolder(calm.folder))["best"]
+    assert (best["step"], best["val_loss"]) == (6, losses[6])
+    assert best["checkpoint"] == str(calm.folder / "checkpoints" / "step-00000006")
+    told = f"{best['checkpoint']} (step 6, validation {losses[6]:.3f})"
+    assert told in page(RunFolder(calm.folder))
+    shown = CliRunner().invoke(app, ["report", str(calm.folder)], env={"COLUMNS": "500"}).stdout
+    assert re.search(rf"^best +{re.escape(told)}", shown, re.M)
+
+    kept = checkpoints(View(RunFolder(calm.folder)))["kept"]
+    assert [(one["state"], one["good"]) for one in kept] == [("whole", True), ("whole, best", True)]
 
     # Once between evaluations, and once after the last save, before the rank could say so.
     folder = RunFolder(calm.folder.parent / "killed")

@@ -1,5 +1,6 @@
 """The layout of a run for whatever hosts are there: another one each time, and the same batch."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,35 @@ def prepared(run_file: Callable[..., Path]) -> Callable[..., Prepared]:
         return prepare(load(run_file(**asked)), {}, HOST, Listener())
 
     return make
+
+
+class Heard(Listener):
+    """Keeps the warnings."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def warning(self, words: str) -> None:
+        self.warnings.append(words)
+
+
+def test_rows_that_were_kept_aside_are_told_when_the_data_is_built_and_never_again(
+    run_file: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
+    rows = "".join(json.dumps({"text": f"row {n} of a small file"}) + "\n" for n in range(200))
+    (tmp_path / "torn.jsonl").write_text(rows + '{"text": "cut')
+    fields = {"data.dataset": "torn.jsonl", "data.sequence": 8, "train.batch_tokens": 64}
+    run = load(run_file(**fields))
+    machine = Devices("cpu", 1, "", "", 8 << 30)
+    first, second, going_on = Heard(), Heard(), Heard()
+    kept = prepare(run, {}, machine, first)
+    said = [one for one in first.warnings if "rows of torn were kept aside (1 broken JSON)" in one]
+    assert len(said) == 1
+    prepare(run, {}, machine, second)  # another run of the same file
+    prepare(run, {"dataset": kept.dataset}, machine, going_on)
+    assert not [one for one in (*second.warnings, *going_on.warnings) if "kept aside" in one]
 
 
 def test_without_a_layout_in_the_file_all_ranks_become_replicas(

@@ -11,6 +11,8 @@ from made_sets import made_set
 from penstock.data.home import open_dataset
 from penstock.data.stream import Stream
 from penstock.errors import PenstockError
+from penstock.launch.prepare import settle
+from penstock.meter.devices import Devices
 from penstock.plan import built
 from penstock.plan.dataset import Sizes, fitted, look, needed
 from range_server import serve
@@ -55,7 +57,7 @@ def test_epochs_of_a_mixture_are_refused(sets) -> None:
     ("spec", "why"),
     [
         ("/data/crawl/*.jsonl", "cannot be used here: .*names no file"),
-        ("http://127.0.0.1:9/web@abc", "cannot be looked at from here: .*was tried for"),
+        ("http://127.0.0.1:9/web@abc", "cannot be used here: .*cannot be reached: .*was tried for"),
         ("hf:org/name", "is built from the hub when the run starts"),
         ("recipe.toml", "cannot be used here: .*is no file in"),
         ("one@0123", "cannot be used here: .*There: one@[0-9a-f]{12}"),
@@ -78,6 +80,22 @@ def test_a_vocabulary_that_only_the_dataset_tells(sets) -> None:
     ):
         needed(run)
     assert needed(made.run(model=shape, data={"dataset": "one", "sequence": 16})).sizes
+
+
+def test_a_batch_larger_than_the_data_is_refused_as_a_launch_refuses_it(sets) -> None:
+    """A plan of another machine, whose data may lie there, gets a note with the same words."""
+    machine = Devices("cpu", 2, "", "", 8 << 30)
+    for data, words in (({"dataset": "one"}, "more than one@"), ({"dataset": "two"}, "too small")):
+        table = {"sequence": 1000, **data}
+        run = made.run(data=table, train={"tokens": "1M", "batch_tokens": 4000}, cluster={})
+        with pytest.raises(PenstockError, match=words) as launched:
+            settle(run, [sets[data["dataset"]].manifest], machine)
+        with pytest.raises(PenstockError) as planned:
+            needed(run)
+        assert str(planned.value) == str(launched.value)
+        elsewhere = made.run(data=table, train={"tokens": "1M", "batch_tokens": 4000})
+        (note,) = needed(elsewhere).notes
+        assert note.startswith(f"data: {str(launched.value).rstrip('.')}; planned as if")
 
 
 def test_a_name_with_several_versions(sets, tmp_path: Path) -> None:

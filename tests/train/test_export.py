@@ -163,9 +163,14 @@ def test_what_cannot_be_exported_is_refused(kept: Callable[..., Kept], tmp_path:
         export(made.folder, dtype="fp8")
     with pytest.raises(PenstockError, match="--merged: run 'kept' has no adapter"):
         export(made.folder, merged=True)
-    (made.folder.path / "export").mkdir()
+    mine = made.folder.path / "export" / "notes.md"
+    mine.parent.mkdir()
+    mine.write_text("mine")
     with pytest.raises(PenstockError, match="is there already"):
         export(made.folder)
+    assert mine.read_text() == "mine"
+    mine.unlink()
+    assert export(made.folder).step == 1  # an empty folder has nothing to lose
 
 
 def test_a_module_of_ones_own_has_no_family(kept: Callable[..., Kept]) -> None:

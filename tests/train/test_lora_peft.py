@@ -30,6 +30,7 @@ from penstock.launch.start import start
 from penstock.launch.zygote import Zygote
 from penstock.ledger.readers import read_events
 from penstock.ledger.records import journal_files
+from penstock.model.open_write import dtype_said
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.train.export import export
@@ -88,11 +89,31 @@ def test_peft_loads_the_adapter_and_gives_our_logits(here: Path) -> None:
 
 def test_the_merged_model_needs_no_peft(here: Path) -> None:
     ours, tokens = our_logits(folder_of(here))
-    done = export(folder_of(here), dtype="fp32", merged=True)
+    done = export(folder_of(here), merged=True)
+    assert done.dtype == "fp32"  # as the model it started from is stored
     assert Path(done.folder) == folder_of(here).path / "merged"  # beside `export`, the adapter's
     model = AutoModelForCausalLM.from_pretrained(done.folder, dtype=torch.float32)
     with torch.no_grad():
         torch.testing.assert_close(model(tokens).logits, ours, rtol=0, atol=1e-4)
+    other = export(folder_of(here), here / "narrow", dtype="bf16", merged=True)
+    (file,) = Path(other.folder).glob("*.safetensors")
+    assert {tensor.dtype for tensor in load_file(file).values()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize(
+    ("config", "ours"),
+    [
+        ({"dtype": "float32"}, "fp32"),
+        ({"torch_dtype": "float16"}, "fp16"),
+        ({"torch_dtype": "torch.bfloat16"}, "bf16"),
+        ({"dtype": "float64"}, "fp32"),
+        ({"dtype": "float8_e4m3fn"}, "bf16"),
+        ({"dtype": None}, "bf16"),
+        ({}, "bf16"),
+    ],
+)
+def test_the_type_of_a_base_model(config: dict[str, str], ours: str) -> None:
+    assert dtype_said(config) == ours
 
 
 def test_a_checkpoint_holds_the_adapter_alone(here: Path) -> None:

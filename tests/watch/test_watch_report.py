@@ -168,6 +168,38 @@ def test_the_screen_of_a_finished_run(written: Written) -> None:
     assert "bubble" not in text  # took no time
 
 
+@pytest.mark.parametrize(
+    ("samples", "passes", "said"),
+    [
+        (156, 1.282, "1.3 passes over 15.6K tokens"),
+        (200, 1.0, "1.0 pass over 20K tokens"),
+        (4000, 0.05, "0.05 passes over 400K tokens"),
+        (1, 200.0, "200 passes over 100 tokens"),
+    ],
+)
+def test_how_often_the_data_was_gone_through(
+    tmp_path: Path, samples: int, passes: float, said: str
+) -> None:
+    written = Written(tmp_path, PLAN | {"samples": samples, "sequence": 100})
+    written.ranks(0, 0, range(1, 21))
+    found = summary(written.folder)
+    assert found["passes"] == pytest.approx(passes, abs=1e-3)
+    assert found["epoch_tokens"] == samples * 100
+    assert f"data   {said}" in shown(screen(written.folder))
+    assert said in report_html.page(written.folder)
+
+
+@pytest.mark.parametrize("plan", [{"dataset": ["a@1", "b@2"], "sequence": 100}, {}])
+def test_passes_over_a_mixture_or_without_a_length_are_not_made_up(
+    tmp_path: Path, plan: dict[str, Any]
+) -> None:
+    written = Written(tmp_path, PLAN | {"samples": 156} | plan)
+    written.ranks(0, 0, range(1, 21))
+    assert summary(written.folder)["passes"] is None
+    assert " over " not in shown(screen(written.folder)).partition("where it went")[0]
+    assert summary(written.folder)["best"] is None
+
+
 def test_running_without_a_step(written: Written) -> None:
     written.supervisor(*BEGIN)
     with written.folder.lock():

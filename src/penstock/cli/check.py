@@ -34,7 +34,8 @@ def check(
     outlets.check(loaded)
     found = verify(loaded)
     run, refused = found.run, found.refused
-    notes = [*found.missing, *found.warnings, *missing_rows(run), *_not_exported(run)]
+    rows = [] if refused else _missing_rows(run)
+    notes = [*found.missing, *found.warnings, *rows, *_not_exported(run)]
     if json:
         told = {
             "ok": refused is None,
@@ -59,7 +60,7 @@ def check(
         show.out.print(f"The file is right. Next: {command}", markup=False, soft_wrap=True)
 
 
-def missing_rows(run: Run) -> list[str]:
+def _missing_rows(run: Run) -> list[str]:
     """What a build could not read of the run's data, as it is now: nothing is lost quietly."""
     from penstock.data.aside import rows_aside
     from penstock.plan.dataset import manifests

@@ -11,8 +11,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from penstock import output
 from penstock.cli.runs import Root, RunName
-from penstock.cli.show import Json, err, out, print_json, print_table
+from penstock.cli.show import Json, err, out, print_json, print_table, refuse_stdout
 from penstock.errors import PenstockError, RunFailed
+from penstock.files import refuse_existing
 from penstock.guard.kept import TIERS, choose, index_of, look
 from penstock.guard.kept import verify as verified
 from penstock.run.folder import find
@@ -119,6 +120,12 @@ def convert(
         int | None,
         typer.Option(min=1, help="A checkpoint again, in as many files as so many ranks write."),
     ] = None,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Replace a file that is there; write into a folder that has files."
+        ),
+    ] = False,
     trust: Annotated[
         bool, typer.Option("--trust", help="Unpickle what another program wrote.")
     ] = False,
@@ -128,14 +135,16 @@ def convert(
 ) -> None:
     """Write a checkpoint as safetensors, as a torch file, or as the files of other ranks."""
     output.outlive()
+    refuse_stdout(target, "OUT", "name a file or a folder")
     kind = _kind(target, ranks, moments)
+    refuse_existing(target, force, "write into it" if kind == "ranks" else "replace it")
     from penstock.guard.source import opened  # torch, after what can be refused without
 
     with opened(source, step, root, trust) as found:
         for problem in found.passed_over:
             err.print(f"passed over: {problem}", markup=False, soft_wrap=True)
         with _progress(str(target), found.bytes(moments or kind == "ranks"), quiet or json) as told:
-            size = found.write(kind, target, moments, ranks or 1, told)
+            size = found.write(kind, target, moments, ranks or 1, told, force)
     if json:
         print_json({"out": str(target), "kind": kind, "bytes": size, "from": found.name})
     else:

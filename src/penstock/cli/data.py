@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from penstock import output
-from penstock.cli.show import Json, err, out, print_json, print_table, write_page
+from penstock.cli.show import Json, err, is_stdout, out, print_json, print_table, write_page
 from penstock.errors import PenstockError, RunFailed
 from penstock.secret import redact
 from penstock.watch.console import RedactedConsole
@@ -96,7 +96,8 @@ def verify(dataset: Name, json: Json = False) -> None:
 def show(
     dataset: Name,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write one self-contained page.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write one self-contained page; - prints it."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -107,13 +108,15 @@ def show(
     from penstock.watch.data_screen import screen
     from penstock.watch.data_story import story
 
+    printed = is_stdout(html, "--html", json)
     there = open_there(dataset)
     told = story(there)
     if html:
         # The record has what is said in a conversation; tokens have who says it.
         chats = kept(there, _CHATS, seed=0, where={}) if told.chats else None
         write_page(html, page(told, chats))
-        err.print(f"wrote {html}", markup=False, soft_wrap=True)
+        if not printed:
+            err.print(f"wrote {html}", markup=False, soft_wrap=True)
     if json:
         print_json(told.to_json(), documents=True)
     elif not html:

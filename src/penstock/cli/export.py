@@ -7,7 +7,7 @@ import typer
 
 from penstock import output
 from penstock.cli.runs import Root, RunName
-from penstock.cli.show import Json, out, print_json
+from penstock.cli.show import Json, out, print_json, refuse_stdout
 from penstock.run.folder import find
 from penstock.watch.checkpoints import shown
 
@@ -31,8 +31,8 @@ def export(
     dtype: Annotated[
         str | None,
         typer.Option(
-            help="Format of the weights: bf16, fp16, fp32. If not given, bf16; an adapter by "
-            "itself fp32."
+            help="Format of the weights: bf16, fp16, fp32. If not given, that of the model the "
+            "run started from, else bf16; an adapter by itself fp32."
         ),
     ] = None,
     merged: Annotated[
@@ -44,6 +44,7 @@ def export(
 ) -> None:
     """Write Hugging Face safetensors, config and tokenizer; of an adapter, PEFT's format."""
     output.outlive()
+    refuse_stdout(folder, "--out", "name a folder")
     found = find(run, root)
     from penstock.train.export import export as written
 

@@ -1,17 +1,20 @@
 """`penstock init`: writes a short run file that works here."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from penstock.cli import show
-from penstock.run.init import write
+from penstock.run.init import ENOUGH, Lengths, lengths, template, write
 
 
 def init(
     kind: Annotated[str, typer.Argument(help="pretrain or finetune.")] = "pretrain",
-    out: Annotated[Path, typer.Option("--out", help="The file to write.")] = Path("run.toml"),
+    out: Annotated[Path, typer.Option("--out", help="The file to write; - prints it.")] = Path(
+        "run.toml"
+    ),
     force: Annotated[
         bool, typer.Option("--force", help="Write over a file that is there.")
     ] = False,
@@ -24,7 +27,10 @@ def init(
     json: show.Json = False,
 ) -> None:
     """Write a short run file that works here."""
-    left = write(kind, out, force, model, data)
+    if show.is_stdout(out, "--out", json):
+        sys.stdout.write(template(kind, model, data, _lengths(model, data)))
+        return
+    left = write(kind, out, force, model, data, _lengths(model, data))
     # Whether a model and rows of one's own are right is told without training.
     following = f"penstock {'check' if kind == 'finetune' else 'train'} {out}"
     if json:
@@ -33,3 +39,15 @@ def init(
         return
     fill_in = f" Fill in {' and '.join(left)}." if left else ""
     show.out.print(f"Wrote {out}.{fill_in} Next: {following}", markup=False, soft_wrap=True)
+
+
+def _lengths(model: str | None, data: str | None) -> Lengths | None:
+    """Choose a batch and a sequence that the examples fill; None without a model and examples."""
+    if model is None and data is None:
+        return None
+    from penstock.data.estimate import estimate
+
+    found = estimate(data, ENOUGH) if data else None
+    if found is None:
+        return lengths(model)
+    return lengths(model, found.tokens, found.longest, found.packed)

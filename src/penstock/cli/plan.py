@@ -33,7 +33,10 @@ def plan(
         ),
     ] = None,
     svg: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With --scale: also draw it.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="With --scale: also draw it; - prints the picture alone."
+        ),
     ] = None,
     deadline: Annotated[
         str | None,

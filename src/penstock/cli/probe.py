@@ -7,7 +7,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from penstock import output
-from penstock.cli.show import Json, err, out, print_json
+from penstock.cli.show import Json, err, out, print_json, refuse_stdout
 
 
 def probe(
@@ -34,6 +34,7 @@ def probe(
     )
     from penstock.run.cluster_summary import lines
 
+    refuse_stdout(to, "--out", "name a file, or print what is measured with --json")
     path = to or here_file()
     refuse_unwritable(path)
     columns = (TextColumn("{task.description:<14}"), BarColumn(40), TimeElapsedColumn())

@@ -1,7 +1,7 @@
 """`ls`, `status`, `logs`, `stop`, `report`: the runs, now."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 import typer
 from rich.table import Table
 
-from penstock.cli.show import Json, out, print_json, print_table, write_page
+from penstock.cli.show import Json, is_stdout, out, print_json, print_table, write_page
 from penstock.errors import PenstockError, system_error
 from penstock.run.folder import RunFolder, every, find
 from penstock.secret import redact
@@ -26,8 +26,9 @@ Root = Annotated[str, typer.Option("--dir", help="Where the runs live.")]
 
 def ls(root: Root = "runs", json: Json = False) -> None:
     """List the runs."""
-    unreadable: list[OSError] = []
-    found = every(root, unreadable)
+    closed: list[OSError] = []
+    found = every(root, closed)
+    unreadable: list[OSError | PenstockError] = [*closed]
     if json:
         told = [one for f in found if (one := _or_noted(partial(summary, f), unreadable))]
         print_json(told)
@@ -53,18 +54,19 @@ def _row(view: View) -> list[str]:
     return [view.folder.name, view.status, step, loss(view.loss), validation, speed]
 
 
-def _or_noted(read: Callable[[], T], unreadable: list[OSError]) -> T | None:
+def _or_noted(read: Callable[[], T], unreadable: list[OSError | PenstockError]) -> T | None:
     """Return what can be read; one run that cannot be is no reason to hide the others."""
     try:
         return read()
-    except OSError as error:
+    except (OSError, PenstockError) as error:
         unreadable.append(error)
         return None
 
 
-def _note(unreadable: list[OSError]) -> None:
+def _note(unreadable: Sequence[OSError | PenstockError]) -> None:
     for error in unreadable:
-        sys.stderr.write(f"note: left out: {system_error(error)}\n")
+        said = system_error(error) if isinstance(error, OSError) else error
+        sys.stderr.write(f"note: left out: {said}\n")
 
 
 def status(run: RunName, root: Root = "runs", json: Json = False) -> None:
@@ -81,15 +83,19 @@ def status(run: RunName, root: Root = "runs", json: Json = False) -> None:
 def report(
     run: RunName,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write it as a page with pictures.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write it as a page with pictures; - prints it."),
     ] = None,
     root: Root = "runs",
     json: Json = False,
 ) -> None:
     """Where everything went: plan against actual, energy, cost, faults, what to change."""
     folder = find(run, root)
+    printed = is_stdout(html, "--html", json)
     if html is not None:
         write_page(html, page(folder))
+        if printed:
+            return
         if not json:
             out.print(f"wrote {html}", markup=False)
             return

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from penstock.cli import show
 from penstock.errors import PenstockError
-from penstock.files import write_atomic
 from penstock.plan import nodes, picture, sweep_table
 from penstock.plan.cluster import Sited
 from penstock.plan.scale import counts
@@ -17,6 +16,7 @@ from penstock.run.quantity import BadQuantity, duration_s
 def scale(run: Run, found: Sited, text: str, svg: Path | None, json: bool) -> None:
     """The run over the counts that `text` means, as a table and, if asked, as a picture."""
     asked = counts(text)
+    printed = show.is_stdout(svg, "--svg", json)
     if svg and not svg.parent.is_dir():
         raise PenstockError(f"{svg}: there is no folder {svg.parent}; make it, or name another")
     with show.err.status("planning") as status:
@@ -26,7 +26,9 @@ def scale(run: Run, found: Sited, text: str, svg: Path | None, json: bool) -> No
 
         swept = sweep(run, found.machine, asked, progress, found.warnings)
     if svg:
-        write_atomic(svg, picture.svg(swept))
+        show.write_page(svg, picture.svg(swept), "--svg")
+    if printed:
+        return
     if json:
         show.print_json(swept.to_json())
         return

@@ -16,6 +16,7 @@ from penstock.watch.console import RedactedConsole
 out = RedactedConsole(highlight=False)
 err = RedactedConsole(stderr=True, highlight=False)
 
+STDOUT = Path("-")
 WIDEST = 10_000  # characters: wider than any table
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]
@@ -45,12 +46,38 @@ def print_table(table: Table) -> None:
     RedactedConsole(highlight=False, width=needed).print(table)
 
 
-def write_page(path: Path, text: str) -> None:
+def is_stdout(path: Path | None, option: str, json: bool) -> bool:
+    """Return whether an option for an output file means standard output: `-`, as elsewhere.
+
+    Refuse it beside --json, which is printed there too.
+    """
+    if path != STDOUT:
+        return False
+    if json:
+        raise PenstockError(
+            f"{option} - and --json: both write to standard output; name a file with {option}"
+        )
+    return True
+
+
+def refuse_stdout(path: Path | None, option: str, instead: str) -> None:
+    """Refuse `-` where a folder is written, or a file that is read again."""
+    if path == STDOUT:
+        raise PenstockError(f"{option} -: standard output cannot hold it; {instead}")
+
+
+def write_page(path: Path, text: str, option: str = "--html") -> None:
+    """Write a page or a picture to the file that an option names, or to standard output."""
+    if path == STDOUT:
+        # What the encoding has no letter for is written as markup: the text stays the same.
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        sys.stdout.write(text.encode(encoding, "xmlcharrefreplace").decode(encoding))
+        return
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise PenstockError(
-            f"{path}: cannot be written: {error.strerror}; name another file with --html"
+            f"{path}: cannot be written: {error.strerror}; name another file with {option}"
         ) from None
 
 

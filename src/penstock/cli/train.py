@@ -43,7 +43,6 @@ def train(
             raise PenstockError("--fork and --vary: a sweep starts runs of its own; give one")
         _sweep(run_file, overrides or [], vary, fresh, json)
         return
-    from penstock.cli.check import missing_rows
     from penstock.run.folder import RunFolder
     from penstock.run.load import load
     from penstock.watch import outlets
@@ -68,8 +67,6 @@ def train(
             print_json(summary(folder))
         else:
             out.print(screen(folder))
-            for told in missing_rows(load(folder.run_file)):
-                out.print(f"note: {told}", markup=False, soft_wrap=True)
     except OSError as error:  # how the run ended is what counts
         sys.stderr.write(f"note: the report cannot be shown: {system_error(error)}\n")
     if problem := output.problem():

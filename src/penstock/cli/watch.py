@@ -11,10 +11,12 @@ import typer
 from penstock import output
 from penstock.cli.runs import Root
 from penstock.cli.show import Json, out, print_json
+from penstock.errors import RunFailed
 from penstock.run.folder import find
 from penstock.watch.desk import Desk
 from penstock.watch.server import HERE, PORT, opened
 from penstock.watch.snapshot import snapshot
+from penstock.watch.supplies import Section
 from penstock.watch.view import View
 
 
@@ -45,7 +47,9 @@ def watch(
     chosen = [find(name, root) for name in runs or []]
     if json:
         folders = chosen or list(Desk(root).runs().values())
-        print_json({folder.name: snapshot(View(folder)) for folder in folders})
+        found = {folder.name: snapshot(View(folder)) for folder in folders}
+        print_json(found)
+        _refuse_unreadable(found)
         return
     # Lines of a long journal are read once and kept: to look for garbage among them is in vain.
     gc.set_threshold(200_000, 50, 50)
@@ -65,6 +69,17 @@ def watch(
     finally:
         server.closing.set()
         server.server_close()
+
+
+def _refuse_unreadable(found: dict[str, dict[str, Section]]) -> None:
+    """Fail where a part of a run cannot be read: an empty section would look like no steps."""
+    told = {
+        name: [str(part["problem"]) for part in parts.values() if "problem" in part]
+        for name, parts in found.items()
+    }
+    lines = [f"run '{name}' cannot be read: {said[0]}" for name, said in told.items() if said]
+    if lines:
+        raise RunFailed("\n".join(lines))
 
 
 def _has_screen() -> bool:

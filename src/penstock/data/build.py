@@ -8,6 +8,7 @@ version comes from content and recipe alone: not from paths, time, workers or ma
 import os
 import shutil
 import time
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from penstock.data.build_clean import Cleaner, clean_part
 from penstock.data.build_dedup import Kept, decontaminate, deduplicate, part_path
 from penstock.data.build_examples import classifier, evaluation_texts
 from penstock.data.build_list import Source, build_key, list_sources
-from penstock.data.build_parts import read_result, result
+from penstock.data.build_parts import read_result, read_texts, result
 from penstock.data.build_publish import is_whole, publish
 from penstock.data.build_read import (
     RawPart,
@@ -112,7 +113,7 @@ class _Build:
         found = self.read()
         clean = self.clean(found)
         tokens = self.tokens(found, clean)
-        shards = self.shards(found, tokens)
+        shards = self.shards(found, clean, tokens)
         tokenizer = tokenizer_json(self.work / "tokenizer")
         story = Story(self.recipe, self.sources, found, clean, tokens, shards, tokenizer, self.work)
         manifest = story.manifest()
@@ -205,9 +206,10 @@ class _Build:
         recipe, summary = self.recipe, self.work / "stages" / "tokens"
         if not summary.exists():
             if not clean.kept:
-                raise PenstockError(nothing_left(recipe, found, clean, self._first_aside()))
+                raise PenstockError(nothing_left(recipe, found, clean, {}, self._first_aside()))
             kept = self._removals(found, clean)
             if recipe.tokens.tokenizer == TRAIN:
+                self._refuse_nothing(found, clean, kept)
                 texts = (recipe, kept, len(found.parts))
                 self._once("train tokenizer", Task(self.work / "tokenizer", trained, texts))
             copies = recipe.label.config().copies
@@ -226,11 +228,22 @@ class _Build:
             shutil.rmtree(self.work / folder, ignore_errors=True)
         return Tally.from_json(read_result(summary))
 
-    def shards(self, found: Reading, tokens: Tally) -> tuple[Shard, ...]:
+    def _refuse_nothing(self, found: Reading, clean: Tally, kept: Kept) -> None:
+        """Refuse to train a tokenizer on no text, and say where the text went."""
+        parts = range(len(found.parts))
+        if any(text for part in parts for text in kept(part)[0]):
+            return
+        reasons: Counter[str] = Counter()
+        for part in parts:
+            texts, _ = read_texts(part_path(kept.clean, part))
+            reasons.update(why for why, _ in kept.apply(part, texts)[1].values())
+        raise PenstockError(nothing_left(self.recipe, found, clean, reasons, None))
+
+    def shards(self, found: Reading, clean: Tally, tokens: Tally) -> tuple[Shard, ...]:
         recipe, summary = self.recipe, self.work / "stages" / "shards"
         if not summary.exists():
             if not tokens.kept:
-                raise PenstockError(nothing_left(recipe, found, tokens, None))
+                raise PenstockError(nothing_left(recipe, found, clean, tokens.of("reasons"), None))
             parts = self._parts("tokens", len(found.parts))
             tokenizer = tokenizer_json(self.work / "tokenizer")
             size = tokens.of("stored")["bytes"]

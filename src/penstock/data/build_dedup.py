@@ -20,6 +20,7 @@ from penstock.data.dedup_signatures import MinHash
 from penstock.data.shards import Progress
 
 COPY, NEAR, LINES_ONLY = "copy", "near copy", "only lines of others"
+EVALUATION = "in evaluation "  # begins the reasons of documents that hold evaluation texts
 
 
 def part_path(folder: Path, part: int) -> Path:
@@ -60,7 +61,7 @@ class Kept:
         if self.evaluations:
             for place, evaluation, words in read_result(part_path(self.evaluations, part)):
                 left[place] = ""
-                why[place] = f"in evaluation {evaluation}", words
+                why[place] = f"{EVALUATION}{evaluation}", words
         return left, why
 
     def _without_lines(self, part: int, left: list[str], why: dict[int, tuple[str, str]]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.data.build_record import told_columns
 from penstock.data.chat_messages import Conversation
 from penstock.data.dedup_columns import Columns, read_columns
 from penstock.data.manifest import Json
@@ -51,7 +52,8 @@ class Extras:
 
     def shown(self) -> dict[str, Json]:
         """For people: columns and labels, what is long cut short."""
-        return {name: _short(one) for name, one in {**self.columns, **(self.labels or {})}.items()}
+        told = told_columns(self.columns, self.labels or {})
+        return {name: _short(one) for name, one in told.items()}
 
 
 @dataclass(frozen=True)

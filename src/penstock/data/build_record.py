@@ -6,6 +6,7 @@ id, so they are the same however many workers there were.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +18,7 @@ from penstock.secret import redact_all
 RECORD = "build.json"
 FORMAT = 1
 SCORE_BIN = 50  # thousandths
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,21 @@ class StageRecord:
     reasons: dict[str, int]  # why documents went, by name
 
 
+# What Penstock itself says of a document. A user's column of such a name, or of a label's, is shown
+# and asked for as `columns.NAME`.
+OWN = ("id", "source", "score", "language", "tokens")
+
+
+def told_columns(columns: Mapping[str, _T], labels: Mapping[str, _T]) -> dict[str, _T]:
+    """Return labels and the user's columns together, none of them in another's place."""
+    found = dict(labels)
+    for name, value in sorted(columns.items(), key=lambda item: item[0] in (*OWN, *labels)):
+        while name in OWN or name in found:
+            name = f"columns.{name}"
+        found[name] = value
+    return found
+
+
 @dataclass(frozen=True)
 class Sample:
     id: str
@@ -65,7 +82,7 @@ class Sample:
     characters: int  # of the whole text
     score: int  # thousandths
     language: str  # empty when it was not looked for
-    columns: dict[str, Json]  # what was carried along, and labels
+    columns: dict[str, Json]  # what was carried along, and labels: `told_columns`
     detail: str = ""  # of a dropped one: the measure, the copy that stays, the evaluation
 
 
@@ -131,9 +148,6 @@ def parse_record(content: bytes, where: str) -> Record:
             f"{where} cannot be read as the record of a build: {error}. "
             "Delete it (the dataset does not need it), or build the dataset again."
         ) from None
-
-
-_T = TypeVar("_T")
 
 
 def _each(kind: type[_T], rows: list[dict[str, object]]) -> list[_T]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from penstock.data.build_dedup import COPY, LINES_ONLY, NEAR
+from penstock.data.build_dedup import COPY, EVALUATION, LINES_ONLY, NEAR
 from penstock.data.build_list import REVISION, Source
 from penstock.data.build_parts import read_result
 from penstock.data.build_read import Reading
@@ -23,6 +23,7 @@ from penstock.data.dedup_columns import read_columns
 from penstock.data.manifest import FORMAT, Json, Manifest, Shard, dtype_for
 from penstock.data.recipe import Recipe
 
+_STEPS = 6  # that a message names
 CHAT = "chat."  # begins the reasons of conversations that cannot be learned from
 DEDUPLICATE, DECONTAMINATE, SAMPLE, TOKENIZE = "deduplicate", "decontaminate", "sample", "tokenize"
 
@@ -172,22 +173,29 @@ class Story:
 
 
 def nothing_left(
-    recipe: Recipe, found: Reading, tally: Tally, aside: Mapping[str, Json] | None
+    recipe: Recipe,
+    found: Reading,
+    clean: Tally,
+    later: Mapping[str, int],
+    aside: Mapping[str, Json] | None,
 ) -> str:
-    """`aside` is the first piece that reading kept aside, if there is one."""
-    begin = f"Recipe {recipe.name!r}: no document is left."
-    if tally.documents:
-        reasons = Counter(tally.of("reasons"))
-        if set(reasons) == {f"{CHAT}nothing to learn"}:
-            fix = "Every conversation needs an answer of the assistant, which is what is learned"
-        elif all(reason.startswith(CHAT) for reason in reasons):
-            fix = "Mend the rows, or the template of conversations"
-        else:
-            fix = "Loosen [clean] or [label]"
+    """Say which steps dropped all documents, the largest first.
+
+    `later` are the reasons of the stages after cleaning, `aside` is the first piece that reading
+    kept aside, if there is one.
+    """
+    if clean.documents:
+        steps = Counter(clean.of("reasons"))
+        for reason, count in later.items():
+            steps[_step_of(reason, later)] += count
+        told = ", ".join(f"{count} by {step}" for step, count in steps.most_common(_STEPS))
+        more = sum(steps.values()) - sum(count for _, count in steps.most_common(_STEPS))
+        told += f", {more} by others" if more else ""
         return (
-            f"{begin} Of {tally.documents} that were read, all were dropped: {_listed(reasons)}. "
-            f"{fix}."
+            f"Recipe {recipe.name!r}: every document was dropped. Of {clean.documents} that were "
+            f"read: {told}. {_loosen(steps.most_common(1)[0][0], later)}."
         )
+    begin = f"Recipe {recipe.name!r}: no document is left."
     rejected: Counter[str] = Counter()
     for source in found.sources:
         rejected.update(source.rejected)
@@ -199,6 +207,30 @@ def nothing_left(
         "`response`) of [[source]]; without a recipe the fields `messages`, `prompt` and "
         "`completion`, or `text` are read."
     )
+
+
+def _step_of(reason: str, later: Mapping[str, int]) -> str:
+    """Name the step of a stage after cleaning, with what it found. Reasons of cleaning are names of
+    its steps."""
+    stage = stage_of(reason)
+    if stage == DECONTAMINATE:
+        names = sorted(why.removeprefix(EVALUATION) for why in later if stage_of(why) == stage)
+        return f"{stage} (against {', '.join(names)})"
+    return reason if stage == SAMPLE else f"{stage} ({reason.removeprefix(CHAT)})"
+
+
+def _loosen(step: str, later: Mapping[str, int]) -> str:
+    """Say what to change about the step that dropped the most."""
+    if set(later) == {f"{CHAT}nothing to learn"}:
+        return "Every conversation needs an answer of the assistant, which is what is learned"
+    if step.startswith(TOKENIZE):
+        return "Mend the rows, or the template of conversations"
+    if step.startswith(DECONTAMINATE):
+        return (
+            "The documents hold the evaluation's texts: take it out of [decontaminate] against, or "
+            "raise `words` there"
+        )
+    return "Loosen [clean] or [label]"
 
 
 def told_aside(record: Mapping[str, Json]) -> str:

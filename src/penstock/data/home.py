@@ -20,9 +20,9 @@ from blake3 import blake3
 
 from penstock.data import stdlib
 from penstock.data.locate import locate
-from penstock.data.manifest import FORMAT, MANIFEST
+from penstock.data.manifest import FORMAT, fetch_manifest
 from penstock.data.named import datasets_home
-from penstock.data.remote_store import Store
+from penstock.data.remote_store import PATIENCE_S
 from penstock.data.shards import Dataset, Progress
 from penstock.data.writer import unfinished
 from penstock.errors import PenstockError, RunFailed
@@ -52,7 +52,7 @@ def open_dataset(
         return _recipe(found.path, progress)
     if found.kind == "built":
         return open_built(found.path)
-    if found.kind == "url" and _is_dataset(found.where):
+    if found.kind == "url" and fetch_manifest(found.where, PATIENCE_S) is not None:
         return Dataset.open(found.where)
     from penstock.data.build import build
     from penstock.data.recipe_raw import raw_recipe
@@ -148,16 +148,6 @@ class _Told:
 
     def note(self, text: str) -> None:
         self._progress(text, 0, 1)
-
-
-def _is_dataset(url: str) -> bool:
-    """Whether a manifest lies there. A web page for everything that is missing is none."""
-    try:
-        return Store(url.rstrip("/")).get(MANIFEST).lstrip()[:1] == b"{"
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise PenstockError(f"{url} cannot be reached: {error.strerror or error}.") from None
 
 
 def _open_stdlib(home: Path, progress: Progress | None) -> Dataset:

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from blake3 import blake3
 
+from penstock.data.remote_store import Store
 from penstock.errors import PenstockError
 
 FORMAT = 1
@@ -111,6 +112,20 @@ def _without_empty(owner: "Manifest | Shard", stored: dict[str, object]) -> dict
         for name, value in stored.items()
         if name not in optional or getattr(owner, name) != optional[name]
     }
+
+
+def fetch_manifest(url: str, patience_s: float) -> bytes | None:
+    """Return the manifest at a URL; None where there is none. Refuse a URL that cannot be reached.
+
+    Checks, launches and plans all ask here. A web page for everything that is missing is none.
+    """
+    try:
+        content = Store(url.rstrip("/"), patience_s).get(MANIFEST)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise PenstockError(f"{url} cannot be reached: {error.strerror or error}.") from None
+    return content if content.lstrip()[:1] == b"{" else None
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -18,6 +18,12 @@ def datasets_home() -> Path:
     return penstock_home() / "datasets"
 
 
+def built_here() -> set[str]:
+    """Return `name@version` of every dataset in the home."""
+    home = datasets_home()
+    return {one.name for one in home.iterdir() if "@" in one.name} if home.is_dir() else set()
+
+
 def versions(home: Path, name: str) -> list[str]:
     """The built versions of a dataset."""
     # A name is no pattern: a glob would take it for one.

@@ -53,7 +53,10 @@ class SourceSection(Section):
     )
     response: Text | None = Field(None, description="Field with the answer to `prompt`.")
     columns: tuple[Text, ...] | None = Field(
-        None, description="Fields carried along with each document; all the others if not given."
+        None,
+        description="Fields carried along with each document; all the others if not given. "
+        "`penstock data sample` shows one named `id`, `source`, `score`, `language`, `tokens` or "
+        "like a label as `columns.NAME`.",
     )
     separator: Separator | None = Field(
         None,

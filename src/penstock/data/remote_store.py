@@ -231,6 +231,6 @@ def _final(error: Exception, where: str) -> OSError | None:
 
 
 def _short(error: Exception) -> str:
-    """The first line of what obstore says; the rest is its internals."""
+    """Return the first line of what obstore says, without its internals and its stopwatch."""
     text = redact(" ".join(str(error).split("Debug source")[0].split()))
-    return text[:300]
+    return re.sub(r" in [\d.]+(ns|µs|ms|s)\b", "", text)[:300]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from penstock.errors import PenstockError
-from penstock.files import sync
+from penstock.files import refuse_existing, sync
 from penstock.guard.chunks import dtype_of
 from penstock.guard.index import Entry
 from penstock.guard.local_file import DTYPES
@@ -80,7 +80,9 @@ def whole(reader: IndexReader, entry: Entry) -> Tensor:
     return made
 
 
-def to_safetensors(source: Source, out: Path, moments: bool, progress: Progress) -> int:
+def to_safetensors(
+    source: Source, out: Path, moments: bool, progress: Progress, force: bool = False
+) -> int:
     """Weights by their own names, with `moments` also `optimizer/NAME/KEY`; the bytes written."""
     chosen = _chosen(source, moments)
     about: dict[str, Any] = {"__metadata__": {k: str(v) for k, v in source.about.items()}}
@@ -96,7 +98,7 @@ def to_safetensors(source: Source, out: Path, moments: bool, progress: Progress)
         end += one.bytes
     text = json.dumps(about).encode()
     text += b" " * (-(8 + len(text)) % 64)
-    with _aside(out) as aside, aside.open("wb") as file:
+    with _aside(out, force) as aside, aside.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in order:
             tensor = source.read(chosen[name][0]).contiguous()
@@ -105,7 +107,9 @@ def to_safetensors(source: Source, out: Path, moments: bool, progress: Progress)
     return 8 + len(text) + end
 
 
-def to_torch(source: Source, out: Path, moments: bool, progress: Progress) -> int:
+def to_torch(
+    source: Source, out: Path, moments: bool, progress: Progress, force: bool = False
+) -> int:
     """`{"model": …, "optimizer": …, "about": …}`, for `torch.load(…, weights_only=True)`."""
     made: dict[str, Any] = {"model": {}, "about": dict(source.about)}
     for name, (key, one) in _chosen(source, moments).items():
@@ -113,7 +117,7 @@ def to_torch(source: Source, out: Path, moments: bool, progress: Progress) -> in
         # A copy: a view of a file's bytes would be saved with all of the file.
         made.setdefault(part, {})[name.removeprefix("optimizer/")] = source.read(key).clone()
         progress(one.bytes)
-    with _aside(out) as aside:
+    with _aside(out, force) as aside:
         torch.save(made, aside)
     return out.stat().st_size
 
@@ -131,10 +135,9 @@ def _chosen(source: Source, moments: bool) -> dict[str, tuple[str, About]]:
 
 
 @contextmanager
-def _aside(out: Path) -> Iterator[Path]:
-    """Where to write what is to be called `out`."""
-    if out.exists():
-        raise PenstockError(f"{out} is there already; name another file, or remove it")
+def _aside(out: Path, force: bool) -> Iterator[Path]:
+    """Where to write what is to be called `out`; `force` replaces a file that is."""
+    refuse_existing(out, force)
     aside = out.with_name(f".{out.name}.writing")
     try:
         yield aside

@@ -23,11 +23,12 @@ from torch.distributed.checkpoint.planner import (
 )
 
 from penstock.errors import PenstockError
+from penstock.files import refuse_existing
 from penstock.guard.checkpoint import extras
 from penstock.guard.chunks import drawn
 from penstock.guard.convert import Own
 from penstock.guard.places import Disk
-from penstock.guard.published import Files, entry_of, hash_file, manifest_of
+from penstock.guard.published import Files, entry_of, folder_name, hash_file, manifest_of
 from penstock.guard.staging import Copying
 from penstock.guard.staging import Files as RankFiles
 from penstock.plan.layout import Layout
@@ -35,11 +36,17 @@ from penstock.plan.layout import Layout
 Cut = tuple[int, int]  # first row, rows
 
 
-def rewrite(source: Own, out: Path, ranks: int, progress: Callable[[int], None]) -> int:
-    """As `out/step-N`; the bytes written. What belongs to a replica alone stays behind."""
+def rewrite(
+    source: Own, out: Path, ranks: int, progress: Callable[[int], None], force: bool = False
+) -> int:
+    """As `out/step-N`; the bytes written. What belongs to a replica alone stays behind.
+
+    With `force` the folder may have files; a checkpoint of the step that is there is replaced.
+    """
+    refuse_existing(out, force, "write into it")
     disk, step = Disk(out), source.found.step
-    if step in disk.steps():
-        raise PenstockError(f"{out} has a checkpoint of step {step} already; name another folder")
+    if (out / folder_name(step)).resolve() == source.found.path.resolve():
+        raise PenstockError(f"{out} holds the checkpoint that is converted; name another folder")
     plans = [_plan(source, rank, ranks) for rank in range(ranks)]
     drawing = drawn(plans)
     disk.begin(step)
@@ -58,6 +65,8 @@ def rewrite(source: Own, out: Path, ranks: int, progress: Callable[[int], None])
     for name, content in extras(drawing, scalars).items():
         disk.put(step, name, content)
         files[name] = entry_of(content)
+    if step in disk.steps():
+        disk.delete(step)
     disk.publish(step, manifest_of(step, files))
     return sum(entry["bytes"] for entry in files.values())
 

@@ -34,13 +34,19 @@ class Opened:
         )
 
     def write(
-        self, kind: str, out: Path, moments: bool, ranks: int, progress: Callable[[int], None]
+        self,
+        kind: str,
+        out: Path,
+        moments: bool,
+        ranks: int,
+        progress: Callable[[int], None],
+        force: bool = False,
     ) -> int:
         if kind != "ranks":
-            return WRITERS[kind](self.source, out, moments, progress)
+            return WRITERS[kind](self.source, out, moments, progress, force)
         if not isinstance(self.source, Own):
             raise PenstockError("--ranks: only for a checkpoint of a run; name a file")
-        return rewrite(self.source, out, ranks, progress)
+        return rewrite(self.source, out, ranks, progress, force)
 
 
 @contextmanager

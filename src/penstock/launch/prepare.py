@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from penstock.data.aside import rows_aside
 from penstock.data.home import open_built
 from penstock.data.manifest import Manifest
-from penstock.data.stream_legal import refuse_unreadable
+from penstock.data.named import built_here, datasets_home
+from penstock.data.shards import Dataset
 from penstock.data.stream_open import Named, kept, open_again
 from penstock.errors import PenstockError
 from penstock.launch import foresee, open_model, own_code
@@ -21,7 +23,13 @@ from penstock.meter.precision import measure
 from penstock.model.open_files import look_here
 from penstock.plan import legal, rates
 from penstock.plan.built import Built, find_built
-from penstock.plan.dataset import Sizes, fitted, refuse_epochs_of_a_mixture, sizes_of
+from penstock.plan.dataset import (
+    Sizes,
+    fitted,
+    ids_of,
+    refuse_epochs_of_a_mixture,
+    usable_sizes,
+)
 from penstock.plan.layout import IllegalLayout, Layout, choose
 from penstock.plan.precision import decided
 from penstock.policy import shrink
@@ -157,12 +165,23 @@ def prepare(run: Run, before: dict[str, Any], machine: Devices, listener: Listen
         listener.warning(warning)
     look(run, before, machine)  # building data may take hours
     open_model.fetch(run)
-    datasets = open_again(run, before, listener.progress)
+    datasets = _opened(run, before, listener)
     open_model.refuse_other_data(run, datasets)
     prepared = settle(run, [one.manifest for one in datasets], machine, kept(datasets))
     for words in prepared.warnings:
         listener.warning(words)
     return replace(prepared, precision_why=why)
+
+
+def _opened(run: Run, before: dict[str, Any], listener: Listener) -> list[Dataset]:
+    """Open the data, and build it where it is not; tell once, when it is built, what it lacks."""
+    there = built_here()
+    datasets = open_again(run, before, listener.progress)
+    for dataset in datasets:
+        built_now = dataset.folder.parent == datasets_home() and dataset.id not in there
+        if built_now and (told := rows_aside(dataset.manifest)):
+            listener.warning(told)
+    return datasets
 
 
 @dataclass(frozen=True)
@@ -192,7 +211,7 @@ def look(run: Run, before: dict[str, Any], machine: Devices) -> Looked:
         )
     if "dataset" in before:
         return Looked(tuple(one.manifest for one in open_again(run, before)))
-    found = [find_built(run, spec) for spec, _ in run.data.parts]
+    found = [find_built(run, spec, launch=True) for spec, _ in run.data.parts]
     there = [one for one in found if isinstance(one, Built)]
     opened = [open_built(one.folder) for one in there if one.folder]  # are its files whole?
     open_model.refuse_other_data(run, opened)
@@ -208,16 +227,8 @@ def look(run: Run, before: dict[str, Any], machine: Devices) -> Looked:
 def settle(run: Run, data: Sequence[Manifest], machine: Devices, named: Named = "") -> Prepared:
     """Make every choice that the file leaves open; refuse what does not go with the data."""
     run = closed(fitted(run, data))
-    weights = [weight for _, weight in run.data.parts]
-    refuse_unreadable(list(zip(data, weights, strict=True)), run.sequence, run.evaluate.holdout)
-    sizes, ids = sizes_of(run, data), " + ".join(manifest.id for manifest in data)
-    if run.batch_samples > sizes.samples:
-        raise PenstockError(
-            f"train.batch_tokens = {run.batch_tokens}: more than {ids} has, which is "
-            f"{sizes.samples * run.sequence} tokens without what is held out; write "
-            f"{sizes.samples * run.sequence} or less, by whole sequences of {run.sequence}"
-        )
-    prepared = Prepared(run, sizes, machine, ids, data[0].tokenizer, named)
+    sizes = usable_sizes(run, data)
+    prepared = Prepared(run, sizes, machine, ids_of(data), data[0].tokenizer, named)
     if run.model.module or run.train.loss:
         prepared.planned({})  # a layout that cannot be is told before the user's code runs
     masked = any(shard.mask for manifest in data for shard in manifest.shards)

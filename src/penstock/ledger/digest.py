@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.ledger.readers import LATEST_S
-from penstock.ledger.records import CLOCK_ROUNDING_S, HEADER, STEP, JournalFile, check_header
+from penstock.ledger.records import CLOCK_ROUNDING_S, HEADER, STEP, JournalFile
 from penstock.ledger.steps import INSIDE, LeastExchange, doubles, positive, sane_ones
-from penstock.ledger.tail import Tail
+from penstock.ledger.tail import Tail, check_start
 
 MOST_BLOCKS = 512
 MOST_RUNS = 1024
@@ -71,7 +71,7 @@ class Digest:
             self.tail.take(found, 0)
             return
         if skip:
-            check_header(found[:skip], "steps", self.file.path)
+            check_start(self.tail, found, "steps")
         count = (len(found) - skip) // STEP.itemsize
         records = np.frombuffer(found, STEP, count, offset=skip)
         self.tail.take(found, skip + count * STEP.itemsize)

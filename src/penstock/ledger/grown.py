@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.ledger.records import DTYPE, HEADER, check_header
-from penstock.ledger.tail import Tail
+from penstock.ledger.records import DTYPE, HEADER
+from penstock.ledger.tail import Tail, check_start
 
 
 class Grown:
@@ -26,7 +26,7 @@ class Grown:
             self._tail.take(found, 0)
             return self._buffer[:0]
         if skip:
-            check_header(found[:skip], self._kind, self._tail.path)
+            check_start(self._tail, found, self._kind)
         size = DTYPE[self._kind].itemsize
         records = np.frombuffer(found, DTYPE[self._kind], (len(found) - skip) // size, offset=skip)
         self._tail.take(found, skip + len(records) * size)

@@ -6,6 +6,9 @@ A file that was replaced by another of the same name is read anew; nothing is ev
 import os
 from pathlib import Path
 
+from penstock.errors import PenstockError
+from penstock.ledger.records import HEADER, check_header
+
 MARK_BYTES = 64  # before the place that was read up to: in another file they would be others
 
 
@@ -46,6 +49,10 @@ class Tail:
         self.read_bytes += count
         self._mark = (self._mark + found[max(0, count - MARK_BYTES) : count])[-MARK_BYTES:]
 
+    def refuse(self) -> None:
+        """What `more` found is no such file: it comes again next time, to be refused again."""
+        self._seen = None
+
     def _goes_on(self, file: int, state: tuple[int, int, int]) -> bool:
         if self._seen is not None and state[0] != self._seen[0]:
             return False
@@ -55,3 +62,12 @@ class Tail:
     @staticmethod
     def _state(stat: os.stat_result) -> tuple[int, int, int]:
         return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def check_start(tail: Tail, found: bytes, kind: str) -> None:
+    """Refuse a file whose first bytes are no header of its kind, each time that it is read."""
+    try:
+        check_header(found[: HEADER.size], kind, tail.path)
+    except PenstockError:
+        tail.refuse()
+        raise

@@ -27,6 +27,14 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _THEIR_DTYPE = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
+def dtype_said(config: Mapping[str, Any]) -> str:
+    """Return our name of the type that a config.json gives its weights; bf16 where it gives none
+    that is written here."""
+    said = str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch.")
+    ours = {theirs: name for name, theirs in _THEIR_DTYPE.items()}
+    return "fp32" if said == "float64" else ours.get(said, "bf16")
+
+
 def write_model(
     folder: Path,
     shape: ModelShape,

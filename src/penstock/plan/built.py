@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from penstock.data.locate import locate
-from penstock.data.manifest import MANIFEST, Manifest, read_manifest
+from penstock.data.manifest import MANIFEST, Manifest, fetch_manifest, read_manifest
 from penstock.data.named import STDLIB, datasets_home, versions
-from penstock.data.remote_store import Store
+from penstock.data.remote_store import PATIENCE_S
 from penstock.run.file import Run
 
 if TYPE_CHECKING:
@@ -29,10 +29,12 @@ class Built:
     folder: Path | None  # None: it lies at a URL
 
 
-def find_built(run: Run, spec: str) -> Built | str:
+def find_built(run: Run, spec: str, launch: bool = False) -> Built | str:
     """Find the dataset, or say why it is not built yet: a sentence without its full stop.
 
     Raises an error for data that no run can read: `penstock train` refuses it with the same words.
+    `launch` is for a run that is to start here. Then a URL is tried for as long as reading does it,
+    and a file on the web is looked for.
     """
     found = locate(spec)
     if found.kind == "built":
@@ -40,7 +42,7 @@ def find_built(run: Run, spec: str) -> Built | str:
     if found.kind == "stdlib":
         return _stdlib()
     if found.kind == "url":
-        return _at_url(found.where)
+        return _at_url(found.where, launch)
     return _recipe_of(run, found.where, found.path if found.kind == "recipe" else None)
 
 
@@ -52,20 +54,23 @@ def _raw_recipe(run: Run, spec: str) -> "Recipe":
     return raw_recipe(spec, run.model.tokenizer(), vocab, run.sequence, run.data.chat_template)
 
 
-def _at_url(url: str) -> Built | str:
+def _at_url(url: str, launch: bool) -> Built | str:
     try:
-        return Built(_fetched(url), None)
+        return Built(_fetched(url, PATIENCE_S if launch else _PATIENCE_S), None)
     except FileNotFoundError:
-        return f"{url} holds no built dataset; `penstock train` builds one from the files there"
-    except OSError as error:
-        return f"{url} cannot be looked at from here: {error.strerror or error}"
+        pass
+    if launch and url.startswith("http"):  # one request; buckets are listed by the build
+        from penstock.data.source_find import find
+
+        list(find([url]))
+    return f"{url} holds no built dataset; `penstock train` builds one from the files there"
 
 
 @lru_cache(maxsize=16)  # a plan asks more than once, and a version does not change
-def _fetched(url: str) -> Manifest:
-    content = Store(url.rstrip("/"), _PATIENCE_S).get(MANIFEST)
-    if content.lstrip()[:1] != b"{":  # a web page for everything that is missing
-        raise FileNotFoundError(url)
+def _fetched(url: str, patience_s: float) -> Manifest:
+    content = fetch_manifest(url, patience_s)
+    if content is None:
+        raise FileNotFoundError(url)  # not kept: it may be there the next time
     with TemporaryDirectory() as folder:
         (Path(folder) / MANIFEST).write_bytes(content)
         return read_manifest(Path(folder))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from penstock.data.manifest import Manifest
+from penstock.data.stream_legal import refuse_unreadable
 from penstock.data.stream_sizes import Split, held_out_of
 from penstock.errors import PenstockError
 from penstock.plan.built import Built, find_built
@@ -29,12 +30,17 @@ class Known:
     run: Run  # with what its datasets decide
     sizes: Sizes | None  # None: part of it is not built, or its name means several versions
     missing: tuple[str, ...] = ()  # why, a sentence for each part without its full stop
+    unusable: PenstockError | None = None  # with which `penstock train` refuses what is built
 
     @property
     def notes(self) -> tuple[str, ...]:
         """For who plans with what is missing."""
-        assumed = "planned with the model's own vocabulary, and as if there were data enough"
-        return tuple(f"data: {why}; {assumed}" for why in self.missing)
+        enough = "as if there were data enough"
+        assumed = f"planned with the model's own vocabulary, and {enough}"
+        notes = tuple(f"data: {why}; {assumed}" for why in self.missing)
+        if self.unusable:
+            notes += (f"data: {str(self.unusable).rstrip('.')}; planned {enough}",)
+        return notes
 
 
 def look(run: Run) -> Known:
@@ -43,8 +49,12 @@ def look(run: Run) -> Known:
     found = [_looked(run, spec) for spec, _ in run.data.parts]
     there = [one.manifest for one in found if isinstance(one, Built)]
     run = fitted(run, there)
-    missing = tuple(one for one in found if isinstance(one, str))
-    return Known(run, None if missing else sizes_of(run, there), missing)
+    if missing := tuple(one for one in found if isinstance(one, str)):
+        return Known(run, None, missing)
+    try:
+        return Known(run, usable_sizes(run, there))
+    except PenstockError as error:
+        return Known(run, sizes_of(run, there), unusable=error)
 
 
 def manifests(run: Run) -> list[Manifest]:
@@ -68,10 +78,39 @@ def sizes_of(run: Run, manifests: Sequence[Manifest]) -> Sizes:
     return Sizes(max(one.vocab for one in manifests), samples, held_out * run.sequence)
 
 
+def usable_sizes(run: Run, data: Sequence[Manifest]) -> Sizes:
+    """Count the samples; refuse data that `run` cannot train on. `fitted` goes before.
+
+    Launches, checks and plans of this machine all ask here, so that they refuse alike.
+    """
+    weights = [weight for _, weight in run.data.parts]
+    refuse_unreadable(list(zip(data, weights, strict=True)), run.sequence, run.evaluate.holdout)
+    sizes = sizes_of(run, data)
+    if run.batch_samples > sizes.samples:
+        there = sizes.samples * run.sequence
+        raise PenstockError(
+            f"train.batch_tokens = {run.batch_tokens}: more than {ids_of(data)} has, which is "
+            f"{there} tokens without what is held out; write {there} or less, by whole sequences "
+            f"of {run.sequence}"
+        )
+    return sizes
+
+
+def ids_of(data: Sequence[Manifest]) -> str:
+    """Name the datasets of a run, for messages."""
+    return " + ".join(manifest.id for manifest in data)
+
+
 def needed(run: Run) -> Known:
-    """The same; an error for a run whose length or vocabulary only the dataset tells."""
+    """The same; an error for a run whose length or vocabulary only the dataset tells.
+
+    Data that is too small for the run is refused for this machine, as `penstock train` does. A plan
+    of another one gets a note: the data that it will read may lie there.
+    """
     refuse_epochs_of_a_mixture(run)
     known = look(run)
+    if known.unusable and run.cluster.use == "here":
+        raise known.unusable
     shape = run.model.base()
     if known.sizes is None and shape and not shape.vocab:
         raise PenstockError(

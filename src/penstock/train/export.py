@@ -18,6 +18,7 @@ from penstock.catalog.open_models import config_of, family_of, shape_of
 from penstock.catalog.shapes import ModelShape
 from penstock.data.stream_open import open_again
 from penstock.errors import PenstockError, RunFailed
+from penstock.files import refuse_existing
 from penstock.guard import checkpoint
 from penstock.guard.checkpoint import Checkpoint
 from penstock.guard.on_record import no_checkpoint
@@ -27,7 +28,7 @@ from penstock.model.adapter_export import write_adapter
 from penstock.model.adapter_names import adapters
 from penstock.model.open_names import tensors
 from penstock.model.open_weights import OpenWeights
-from penstock.model.open_write import DTYPES, generation_config, write_model
+from penstock.model.open_write import DTYPES, dtype_said, generation_config, write_model
 from penstock.run.file import Run
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
@@ -61,6 +62,7 @@ class Described:
     family: str
     config: dict[str, Any]
     beside: dict[str, bytes]  # tokenizer and generation
+    dtype: str = "bf16"  # of the weights, where nobody asks for another
 
 
 def export(
@@ -75,21 +77,19 @@ def export(
     """Write the newest good checkpoint of a run, that of `step`, or the `best` one.
 
     Of an adapter, write the adapter in PEFT's format; `merged`, the model with the adapter in it.
-    Weights are bf16 if no `dtype` is given, an adapter by itself fp32. `force` replaces an earlier
-    export.
+    If no `dtype` is given, weights have that of the model that the run started from, bf16 where it
+    started from none, and an adapter by itself fp32. `force` replaces an earlier export.
     """
     run = load(folder.run_file)
     _refuse(run, folder, dtype, merged)
     where = out or folder.path / ("merged" if merged else "export")
-    if where.exists() and not force:
-        what_now = "replace it with --force, or name another with --out"
-        raise PenstockError(f"{where} is there already; {what_now}")
+    refuse_existing(where, force, other="name another with --out")
     refuse_foreign(where)
     what = described(run, folder)
     found, passed_over = chosen(folder, step, best)
     adapter = run.model.adapter
     alone = bool(adapter) and not merged
-    dtype = dtype or ("fp32" if alone else "bf16")
+    dtype = dtype or ("fp32" if alone else what.dtype)
     beside = what.beside | {MARK: mark(folder.name, found.step, dtype, what.beside)}
     what = replace(what, beside=beside)
     with replacing(where) as fresh:
@@ -127,7 +127,11 @@ def described(run: Run, folder: RunFolder) -> Described:
         config = {name: v for name, v in config.items() if name not in _NOT_KEPT}
         beside = {name: held for name, held in files.items() if name != CONFIG}
         return Described(
-            shape_of(config), config["model_type"], config, with_template(beside, content)
+            shape_of(config),
+            config["model_type"],
+            config,
+            with_template(beside, content),
+            dtype_said(read_config(folder.open_model)),
         )
     shape = run.model.shape(plan["vocab"])
     family = family_of(shape)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.data.build_record import Sample
+from penstock.data.build_record import OWN, Sample, told_columns
 from penstock.data.shards import Dataset
 from penstock.data.tokenizer import Tokenizer
 from penstock.errors import PenstockError
@@ -34,11 +34,9 @@ def kept(dataset: Dataset, count: int, seed: int, where: dict[str, str]) -> list
 
 
 def columns_of(row: dict[str, Any]) -> dict[str, Any]:
-    """What a row says of a document beside its id: what was carried along, and its labels."""
-    found = {name: value for name, value in row.items() if name not in ("id", *_INNER)}
-    for name in _INNER:
-        found |= row.get(name) or {}
-    return found
+    """Return what a row says of a document: what Penstock knows, labels, the user's columns."""
+    found = {name: value for name, value in row.items() if name not in _INNER}
+    return found | told_columns(row.get("columns") or {}, row.get("labels") or {})
 
 
 def _any(dataset: Dataset, seed: int) -> Iterator[tuple[int, int]]:
@@ -76,7 +74,7 @@ def _fits(row: dict[str, Any], where: dict[str, str], names: dict[str, str]) -> 
 def _told(row: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     """A row as people see it: its source by the name that reports give it."""
     source = row.get("source", "")
-    return {"id": row.get("id")} | columns_of(row) | {"source": names.get(source, source)}
+    return columns_of(row) | {"source": names.get(source, source)}
 
 
 def _value(value: object) -> str:
@@ -93,6 +91,8 @@ def _no_such(dataset: Dataset, where: dict[str, str], names: dict[str, str]) -> 
         values = Counter(_value(row[name]) for row in rows if name in row)
         if name == "source":
             values.update(names.values())
+        if f"columns.{name}" in known:
+            told.append(f"The column {name} of its files is columns.{name} here.")
         if not values:
             told.append(f"Columns there are: {', '.join(known) or 'none'}.")
             continue
@@ -112,8 +112,7 @@ def _document(
     text = tokenizer.decode(tokens[: said[-1] + 1] if len(said) else tokens[:0])
     rows = dataset.rows(shard)
     row: dict[str, Any] = rows[number] if number < len(rows) else {}
-    named = {"id", "source", "score", "language"}
-    columns = {name: value for name, value in columns_of(row).items() if name not in named}
+    columns = {name: value for name, value in columns_of(row).items() if name not in OWN}
     return Sample(
         id=str(row.get("id", f"shard {shard}, document {number}")),
         source=names.get(row.get("source", ""), ""),

@@ -11,7 +11,7 @@ from penstock.ledger.causes import Cause
 from penstock.plan.layout import Layout
 from penstock.policy.restart import EARLY
 from penstock.run.folder import RunFolder
-from penstock.watch.report_facts import Facts, Line
+from penstock.watch.report_facts import Facts
 from penstock.watch.result import Report
 from penstock.watch.view import View
 from penstock.watch.words import loss, plural, printable, size, spoken
@@ -33,7 +33,7 @@ def screen(folder: RunFolder) -> RenderableType:
     if facts.plan:
         parts += [_grid([("plan", facts.plan.says(), "")]), Text()]
     parts += [_ledger(facts), Text()]
-    lines = [*facts.spent(), *_kept(view), *facts.befell()]
+    lines = [*facts.spent(), *facts.kept(), *facts.befell()]
     parts.append(_grid([(one.name, one.words, STYLES[one.style]) for one in lines]))
     if facts.advice:
         parts += [Text(), Text("To go faster or cheaper", style="cyan")]
@@ -70,6 +70,8 @@ def _headline(facts: Facts) -> Table:
             last = f", validation {loss(first)} → {loss(final)}"
         grid.add_row("loss", f"{loss(view.curve['loss'][0])} → {loss(view.loss)}{last}")
         grid.add_row("speed", facts.speed())
+        if passes := facts.passes():
+            grid.add_row("data", passes)
     return grid
 
 
@@ -142,12 +144,3 @@ def shares(view: View) -> str:
         return ""
     said = f"useful {ledger.useful:.1%}, effective {ledger.effective:.1%}"
     return f"× {plural(view.account.ranks, 'rank')}; {said}"
-
-
-def _kept(view: View) -> list[Line]:
-    lines = []
-    if view.checkpoint:
-        lines.append(Line("saved", view.checkpoint))
-    if view.weights_hash:
-        lines.append(Line("weights", f"{view.weights_hash[:16]}…", "dim"))
-    return lines

@@ -14,7 +14,7 @@ from penstock.watch.energy_amounts import Amount, Energy
 from penstock.watch.held import Held, held
 from penstock.watch.story import Trouble, troubles
 from penstock.watch.view import View
-from penstock.watch.words import grams, plural, spoken
+from penstock.watch.words import grams, loss, plural, spoken
 
 J_PER_KWH = 3.6e6
 MOST_TROUBLES = 20
@@ -115,6 +115,34 @@ class Facts:
             more = plural(len(files) - most, "more file")
             lines.append(f"{more}; `penstock report {self.view.folder.name} --json` names them")
         return lines
+
+    def kept(self) -> list[Line]:
+        """What it leaves: the newest checkpoint, the best one, the hash of its weights."""
+        view, lines = self.view, []
+        if view.checkpoint:
+            lines.append(Line("saved", view.checkpoint))
+        if view.best:
+            at = f"step {view.best.step}, validation {loss(view.best.val_loss)}"
+            lines.append(Line("best", f"{view.best.checkpoint} ({at})"))
+        if view.weights_hash:
+            lines.append(Line("weights", f"{view.weights_hash[:16]}…", "dim"))
+        return lines
+
+    def passes(self) -> str:
+        """`1.3 passes over 780K tokens`; empty where that is not known."""
+        passes, tokens = self.view.passes, self.view.epoch_tokens
+        if passes is None or tokens is None:
+            return ""
+        count = (
+            f"{passes:.2g}"
+            if passes < 1
+            else f"{passes:,.1f}"
+            if passes < 100
+            else f"{passes:,.0f}"
+        )
+        return (
+            f"{count} pass{'' if count in ('1', '1.0') else 'es'} over {show_about(tokens)} tokens"
+        )
 
     def speed(self) -> str:
         view = self.view

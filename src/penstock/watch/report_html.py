@@ -27,13 +27,14 @@ def page(folder: RunFolder) -> str:
     """Of a run in any state."""
     facts = Facts(View(folder))
     parts = [
-        _title(facts.view),
+        _title(facts),
         _cards(facts),
         _plan(facts),
         _over_time(facts.view),
         _curve(facts.view),
         _ranks(facts.view),
         _listed("What it took", facts.spent()),
+        _listed("What it leaves", facts.kept()),
         _listed("What befell it", facts.befell()),
         _advice(facts),
         _written(facts.view),
@@ -41,11 +42,12 @@ def page(folder: RunFolder) -> str:
     return document(folder.name, STYLE, *parts)
 
 
-def _title(view: View) -> Markup:
+def _title(facts: Facts) -> Markup:
+    view = facts.view
     kind = "done" if view.status in GOOD else "bad"
     status = tag("span", view.status, class_=f"status {kind}")
     made = [tag("h1", view.folder.name, " ", tag("small", status))]
-    told = (model(view), precision(view) and f"precision {precision(view)}")
+    told = (model(view), precision(view) and f"precision {precision(view)}", facts.passes())
     return join(*made, *(tag("p", words) for words in told if words))
 
 

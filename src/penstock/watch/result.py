@@ -1,6 +1,6 @@
 """`Report`: what is known of a run, as typed values; `penstock report --json` prints `to_json`."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from penstock.watch.costs import Costs
 from penstock.watch.energy_amounts import Energy
 from penstock.watch.held import Held
 from penstock.watch.report_facts import Facts
-from penstock.watch.view import View
+from penstock.watch.view import Best, View
 from penstock.watch.words import finite
 
 
@@ -32,6 +32,8 @@ class Report:
     step: int  # the last step
     steps: int  # planned
     tokens: int  # trained on
+    epoch_tokens: int | None  # of one pass over the data; None of a mixture
+    passes: float | None  # over the data so far
     loss: float | None  # mean of the last ten steps
     validation: tuple[tuple[int, float | None], ...]  # (step, loss on held-out samples)
     tokens_per_s: float | None
@@ -52,6 +54,7 @@ class Report:
     stragglers: tuple[dict[str, Any], ...]
     resumed_from: int | None  # step
     checkpoint: str | None  # the newest
+    best: Best | None  # the one with the lowest validation loss, with `evaluate.keep_best`
     weights_hash: str | None
     sample: Any  # what the model wrote at the end
 
@@ -79,6 +82,8 @@ class Report:
             step=view.step,
             steps=view.steps,
             tokens=int(view.curve["tokens"][-1]) if len(view.curve) else 0,
+            epoch_tokens=view.epoch_tokens,
+            passes=view.passes,
             loss=view.loss,
             validation=tuple((step, finite(loss)) for step, loss in view.validation),
             tokens_per_s=view.tokens_per_s,
@@ -99,6 +104,7 @@ class Report:
             stragglers=tuple(view.stragglers),
             resumed_from=view.resumed_from,
             checkpoint=view.checkpoint,
+            best=view.best,
             weights_hash=view.weights_hash,
             sample=view.last_of("sample"),
         )
@@ -119,6 +125,8 @@ class Report:
             "steps": self.step,
             "steps_planned": self.steps,
             "tokens": self.tokens,
+            "epoch_tokens": self.epoch_tokens,
+            "passes": self.passes,
             "loss": self.loss,
             "val_loss": self.validation_loss,
             "val_losses": [list(pair) for pair in self.validation],
@@ -143,6 +151,7 @@ class Report:
             "stragglers": list(self.stragglers),
             "resumed_from": self.resumed_from,
             "checkpoint": self.checkpoint,
+            "best": asdict(self.best) if self.best else None,
             "weights_hash": self.weights_hash,
             "sample": self.sample,
         }

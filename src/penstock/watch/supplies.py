@@ -26,7 +26,7 @@ def checkpoints(view: View) -> Section:
             "bytes": one.bytes,
             "t": None if one.age_s is None else round(now() - one.age_s),
             "state": one.state,
-            "good": one.state == "whole",
+            "good": one.state.startswith("whole"),
             "path": one.shelf.where,
         }
         for one in found

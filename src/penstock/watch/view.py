@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.catalog import accelerators
 from penstock.errors import PenstockError
-from penstock.guard.published import newest
+from penstock.guard.published import best_first, every, newest
 from penstock.ledger.history import History, read_history
 from penstock.ledger.merge import Account, Line, account, lines
 from penstock.ledger.over_time import OverTime, done, over_time
@@ -23,6 +23,15 @@ from penstock.run.load import load
 from penstock.secret import redact_all
 from penstock.watch.incidents import KINDS, incidents
 from penstock.watch.words import finite
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best checkpoint of a run."""
+
+    step: int
+    val_loss: float | None
+    checkpoint: str  # its folder
 
 
 @dataclass
@@ -251,3 +260,29 @@ class View:
     @property
     def checkpoint(self) -> str | None:
         return newest(self.folder.checkpoints)
+
+    @cached_property
+    def best(self) -> Best | None:
+        """The checkpoint with the lowest validation loss, of a run that keeps it."""
+        if self.known_run is None or not self.known_run.evaluate.keep_best:
+            return None
+        for one in best_first(every(self.folder.checkpoints)):
+            if (loss := one.validation_loss) is not None:
+                return Best(one.step, finite(loss), str(one.path))
+        return None
+
+    @property
+    def epoch_tokens(self) -> int | None:
+        """Tokens of one pass over the data; None of a mixture, whose parts have passes of their
+        own."""
+        samples, sequence = self.plan.get("samples"), self.plan.get("sequence")
+        if not samples or not sequence or isinstance(self.plan.get("dataset"), list):
+            return None
+        return int(samples) * int(sequence)
+
+    @property
+    def passes(self) -> float | None:
+        """How often the data was gone through so far."""
+        if not self.epoch_tokens or not len(self.curve):
+            return None
+        return float(self.curve["tokens"][-1]) / self.epoch_tokens

@@ -1,0 +1,95 @@
+"""`penstock init finetune` writes a run that trains on the examples it was given."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from made_sets import made_set
+from open_families import add_tokenizer, saved
+from penstock.cli.main import app
+from penstock.data.estimate import Guess, estimate
+from penstock.data.stream_open import open_first
+from penstock.launch.prepare import settle
+from penstock.launch.verify import seen, verify
+from penstock.run.file import Run
+from penstock.run.init import ENOUGH, Lengths, lengths, template
+from penstock.run.load import load
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
+    saved("llama-2", tmp_path / "model", vocab_size=300, max_position_embeddings=4096)
+    texts = [f"Question {n}: how many? Answer: {n * 7}." for n in range(300)]
+    add_tokenizer(tmp_path / "model", texts, 300)
+    return tmp_path / "model"
+
+
+def written(data: str) -> Run:
+    said = ["init", "finetune", "--model", "model", "--data", data, "--out", "run.toml", "--force"]
+    done = CliRunner().invoke(app, said, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return load(Path("run.toml"))
+
+
+@pytest.mark.parametrize("rows", [6, 40, 400])
+@pytest.mark.parametrize("kind", ["pairs", "text"])
+def test_few_examples_make_a_run_that_trains(kind: str, rows: int, model: Path) -> None:
+    """Before the data is built as after it."""
+    words = [
+        f"The answer to question {n} is {n * 7}; the next one is {n * 11}." for n in range(rows)
+    ]
+    pair = [{"prompt": f"Question {n}?", "completion": said} for n, said in enumerate(words)]
+    made = pair if kind == "pairs" else [{"text": said} for said in words]
+    Path("few.jsonl").write_text("".join(json.dumps(one) + "\n" for one in made))
+    run = written("few.jsonl")
+    assert verify(run).refused is None
+    settled = settle(run, [one.manifest for one in open_first(run)], seen())
+    assert verify(run).refused is None
+    assert settled.data.samples >= run.batch_samples
+    assert settled.data.held_out_tokens
+    assert settled.run.steps(settled.data.samples) >= 3 * (10 if rows > 6 else 1)
+
+
+def test_a_built_dataset_decides_by_its_tokens(model: Path) -> None:
+    home = model.parent / "home" / "datasets"
+    made_set(home, np.arange(96 * 40 + 1) % 300, [0], name="packed", packed=96)
+    run = written("packed")
+    assert verify(run).run.sequence == 96
+    assert run.batch_tokens == 384
+
+
+def test_what_is_large_or_not_here_leaves_the_template_as_it_is(model: Path) -> None:
+    as_it_is = template("finetune", "model", "large.jsonl")
+    Path("large.jsonl").write_text('{"text": "%s"}\n' % ("many words " * 60_000))
+    written("large.jsonl")
+    assert Path("run.toml").read_text() == as_it_is
+    for spec in ("hf:org/name", "s3://bucket/x.jsonl", "away.jsonl", "a name!"):
+        assert estimate(spec, ENOUGH) is None
+        assert written(spec).train.batch_tokens == 8192
+
+
+def test_copies_of_text_count_once_and_rows_of_conversations_each(model: Path) -> None:
+    Path("text.jsonl").write_text('{"text": "the same six words each time"}\n' * 100)
+    Path("chat.jsonl").write_text('{"prompt": "Hello", "completion": "Hi there, friend"}\n' * 100)
+    once, each = estimate("text.jsonl", ENOUGH), estimate("chat.jsonl", ENOUGH)
+    assert once
+    assert each
+    assert once.tokens < 10 < 100 < each.tokens
+    assert estimate("chat.jsonl", 10) is None
+
+
+def test_lengths(model: Path) -> None:
+    assert lengths(None) == Lengths(8192)
+    assert lengths(None, ENOUGH // 2) == Lengths(4096)
+    assert lengths(None, 5000, longest=100) == Lengths(256, 256)
+    assert lengths(None, 5000, longest=1000) == Lengths(1024, 1024)  # not cut
+    assert lengths(None, 5000, longest=9000) == Lengths(1024, 1024)  # cut: samples are few
+    assert lengths(None, 50) == Lengths(16, 16)
+    saved("llama-2", Path("odd"), max_position_embeddings=1000)
+    assert lengths("odd") == Lengths(8000)  # a batch is whole sequences
+    assert Guess(1).packed == 0
