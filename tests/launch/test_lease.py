@@ -1,13 +1,17 @@
 """One host leads at a time, whatever happens to its beats."""
 
+import contextlib
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from penstock.launch.lease import Lease, Observer, Record
-from penstock.launch.meeting import Folder, Place, Url
+from penstock.launch.lease import Lease, Observer, Record, _read
+from penstock.launch.meeting import Folder, Place, Url, secret_of
 from penstock.policy.lease import DEAD_S, FENCED_S
 
 
@@ -44,7 +48,7 @@ def test_of_many_that_try_at_once_one_gets_it(place: Place) -> None:
 
     def attempt(node: str) -> None:
         ready.wait()
-        if Still.take(place, record(1, node)):
+        if Still.take(place, record(1, node), None):
             won.append(node)
 
     threads = [threading.Thread(target=attempt, args=(f"n{i}",)) for i in range(8)]
@@ -59,14 +63,14 @@ def test_of_many_that_try_at_once_one_gets_it(place: Place) -> None:
 
 
 def test_a_record_whose_answer_was_lost_is_our_own(place: Place) -> None:
-    assert Still.take(place, record(1, "a"))
-    assert Still.take(place, record(1, "a"))  # as a second try would
-    assert Still.take(place, record(1, "b")) is None
+    assert Still.take(place, record(1, "a"), None)
+    assert Still.take(place, record(1, "a"), None)  # as a second try would
+    assert Still.take(place, record(1, "b"), None) is None
 
 
 def test_a_holder_that_is_silent_is_fenced_before_another_may_take_it(place: Place) -> None:
     clock = Clock()
-    held = Still.take(place, record(1, "a"), clock)
+    held = Still.take(place, record(1, "a"), None, clock)
     assert held is not None
     held.renew(clock())
     other = Observer(place, clock)
@@ -80,7 +84,7 @@ def test_a_holder_that_is_silent_is_fenced_before_another_may_take_it(place: Pla
 
 def test_a_holder_that_beats_is_left_alone(place: Place) -> None:
     clock = Clock()
-    held = Still.take(place, record(1, "a"), clock)
+    held = Still.take(place, record(1, "a"), None, clock)
     assert held is not None
     other = Observer(place, clock)
     for _ in range(20):
@@ -92,7 +96,7 @@ def test_a_holder_that_beats_is_left_alone(place: Place) -> None:
 
 def test_a_beat_that_took_long_counts_from_when_it_was_sent(place: Place) -> None:
     clock = Clock()
-    held = Still.take(place, record(1, "a"), clock)
+    held = Still.take(place, record(1, "a"), None, clock)
     assert held is not None
     began = clock()
     clock.t += 4.0
@@ -101,16 +105,16 @@ def test_a_beat_that_took_long_counts_from_when_it_was_sent(place: Place) -> Non
 
 
 def test_a_higher_number_ends_the_lease_at_once(place: Place) -> None:
-    held = Still.take(place, record(1, "a"))
+    held = Still.take(place, record(1, "a"), None)
     assert held is not None
-    assert Still.take(place, record(2, "b"))
+    assert Still.take(place, record(2, "b"), None)
     held.renew(held.clock())
     assert held.left_s() == 0.0
     assert held.until_s == 0.0
 
 
 def test_what_is_given_back_is_free_at_once(place: Place) -> None:
-    held = Lease.take(place, record(1, "a"))
+    held = Lease.take(place, record(1, "a"), None)
     assert held is not None
     held.release()
     assert Observer(place).look() == (None, 2)
@@ -152,7 +156,7 @@ def test_the_beating_thread_tells_how_long_it_may_lead_and_survives_a_short_cut(
         again.set()
 
     place.broken = False
-    held = Lease.take(place, record(1, "a"))
+    held = Lease.take(place, record(1, "a"), None)
     assert held is not None
     held.on_renewed = renewed
     place.broken = True
@@ -162,3 +166,69 @@ def test_the_beating_thread_tells_how_long_it_may_lead_and_survives_a_short_cut(
     assert held.left_s() > 0
     assert told[-1] == held.until_s
     held.release()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 100_000, b"{}"])
+def test_a_damaged_record_is_passed_over_with_a_word(place: Place, content: bytes) -> None:
+    """A power cut on a disk that lies leaves such records; every host met them at every start."""
+    clock, told = Clock(), []
+    assert Still.take(place, record(1, "a"), None)
+    assert place.create("lease/000099", content)
+    other = Observer(place, clock, told.append)
+    assert other.look() == (None, None)
+    assert "lease/000099 is damaged" in told[0]
+    clock.t += DEAD_S
+    assert other.look() == (None, 100)
+    assert len(told) == 1
+    assert Still.take(place, record(100, "b"), other.judged)
+    assert other.look() == (record(100, "b"), None)
+
+
+def odd(**changed: object) -> bytes:
+    fields = {"number": 1, "node": "a", "addresses": ["x"], "port": 1, "token": "t"} | changed
+    return json.dumps(fields).encode()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [odd(port=0), odd(port="1"), odd(port=True), odd(node=None), odd(addresses="x"), odd(token=[])],
+)
+def test_a_record_with_an_odd_field_is_passed_over(place: Place, content: bytes) -> None:
+    assert place.create("lease/000001", content)
+    assert Observer(place).look() == (None, None)
+
+
+@given(st.binary(max_size=200) | st.text().map(str.encode))
+def test_any_content_of_a_record_is_read_or_passed_over(content: bytes) -> None:
+    with contextlib.suppress(ValueError):
+        assert isinstance(_read(1, content), Record)
+
+
+def test_names_that_are_no_numbers_are_no_records(place: Place) -> None:
+    for name in ("notes.txt", "1", "٣٣٣٣٣٣", "9" * 40, ".000007"):
+        place.create(f"lease/{name}", b"x")
+    assert Observer(place).look() == (None, 1)
+
+
+def test_a_host_that_takes_over_waits_for_a_holder_that_came_back(place: Place) -> None:
+    held = Still.take(place, record(1, "a"), None)
+    assert held is not None
+    held.renew(held.clock())
+    slept: list[float] = []
+    assert Still.take(place, record(2, "b"), "1", sleep=slept.append)
+    assert slept == []  # still the beat by which it was taken for dead
+    assert Still.take(place, record(2, "b"), "0", sleep=slept.append)
+    assert slept[0] > FENCED_S
+
+
+def test_the_secret_of_the_hosts_is_made_once_and_is_the_owners_alone(tmp_path: Path) -> None:
+    place = Folder(tmp_path)
+    secret = secret_of(place)
+    assert secret_of(Folder(tmp_path)) == secret
+    assert len(secret) == 64
+    (file,) = (tmp_path / "secret").iterdir()
+    assert file.stat().st_mode & 0o077 == 0
+    file.write_bytes(b"torn")
+    second = secret_of(place)
+    assert second not in ("torn", secret)
+    assert secret_of(place) == second

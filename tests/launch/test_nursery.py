@@ -173,6 +173,21 @@ def test_a_lost_nursery_is_a_loss_of_its_ranks_and_is_made_anew(
     assert nursery.codes() == {0: None}
 
 
+def test_a_stopped_nurse_goes_on_as_soon_as_it_is_needed(nursery: Nursery, tmp_path: Path) -> None:
+    """Somebody stops it, and a rank dies: nobody else could tell that, or start another."""
+    pid = start(nursery, tmp_path, 0, "wait")
+    start(nursery, tmp_path, 1, "wait")
+    until(lambda: nursery.ready, nursery)
+    os.kill(nursery._process.pid, signal.SIGSTOP)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: nursery.codes()[0] == -signal.SIGKILL)
+    os.kill(nursery._process.pid, signal.SIGSTOP)
+    assert start(nursery, tmp_path, 0, "wait")
+    os.kill(nursery._process.pid, signal.SIGSTOP)
+    nursery.end()
+    assert nursery.codes() == {0: -9, 1: -9}
+
+
 def test_what_does_not_come_up_says_why(tmp_path: Path) -> None:
     nursery = Nursery({}, modules=["no_such_module"])
     with pytest.raises(RunFailed, match="No module named 'no_such_module'"):

@@ -145,7 +145,7 @@ class Host:
             try:
                 record, free = observer.look()
                 if free is not None:
-                    end = self._try_to_lead(free)
+                    end = self._try_to_lead(free, observer.judged)
                 elif record is not None and record.node != self.node:
                     end = self._follow(record)
                 unreachable = False
@@ -238,9 +238,9 @@ class Host:
             with contextlib.suppress(ValueError, OSError):  # the journal may be closed by now
                 leading.crew.journal.event("strangers", count=count, address=address, why=why)
 
-    def _try_to_lead(self, number: int) -> End | None:
+    def _try_to_lead(self, number: int, judged: str | None) -> End | None:
         record = Record(number, self.node, self.addresses, self.tunnel.port)
-        lease = Lease.take(self.place, record)
+        lease = Lease.take(self.place, record, judged)
         if lease is None:
             return None
         self.fence.move(lease.until_s)

@@ -48,14 +48,20 @@ class Observer:
 
     def look(self) -> tuple[Record | None, int | None]:
         """Who leads, as far as can be seen, and the number that may be taken, if one may."""
+        began_s = self.clock()
         newest = _newest(self.place.list(FOLDER))
         beat, record = "", None
         if newest:
-            beat = self._beat(newest)
+            beat = _beat(self.place, newest)
             record = self._record(newest)
         released = beat == "released"
-        self._watch, free = policy.see(self._watch, newest, beat, released, self.clock())
+        self._watch, free = policy.see(self._watch, newest, beat, released, began_s, self.clock())
         return (None if released else record), free
+
+    @property
+    def judged(self) -> str | None:
+        """The beat of the newest holder as it was seen last; None where there was no holder."""
+        return self._watch.beat if self._watch.number else None
 
     def _record(self, number: int) -> Record | None:
         """Return who holds a number; None where its record is damaged.
@@ -71,12 +77,6 @@ class Observer:
                 self._told = number
                 self.odd(f"{self.place}/{_name(number)} is damaged and passed over: {error}")
             return None
-
-    def _beat(self, number: int) -> str:
-        try:
-            return self.place.get(_name(number) + _BEAT).decode(errors="replace")
-        except FileNotFoundError:
-            return ""  # its holder has only just taken it
 
 
 class Lease:
@@ -96,9 +96,17 @@ class Lease:
 
     @classmethod
     def take(
-        cls, place: Place, record: Record, clock: Callable[[], float] = time.monotonic
+        cls,
+        place: Place,
+        record: Record,
+        judged: str | None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> "Lease | None":
-        """Holds it, or None when another host was first."""
+        """Take a number: hold it, or None when another host was first.
+
+        `judged` is the beat by which the holder before was taken for dead (`Observer.judged`).
+        """
         lease = cls(place, record, clock)
         content = json.dumps(asdict(record)).encode()
         name = _name(record.number)
@@ -106,6 +114,12 @@ class Lease:
         if not place.create(name, content) and place.get(name) != content:
             return None
         lease._thread.start()
+        try:
+            beat: str | None = _beat(place, record.number - 1)
+        except OSError:
+            beat = None
+        if (seconds := policy.wait_s(judged, beat)) > 0:
+            sleep(seconds)
         return lease
 
     def left_s(self) -> float:
@@ -121,9 +135,9 @@ class Lease:
         """The next host need not wait. Where it cannot be told, it does."""
         self._ended.set()
         self._thread.join()
-        if self.left_s() > 0:
+        held, self.over = self.left_s() > 0, True  # before others can see it
+        if held:
             self.place.put(_name(self.record.number) + _BEAT, b"released")
-        self.over = True
 
     def _beat(self) -> None:
         pause_s = 0.0
@@ -151,6 +165,14 @@ class Lease:
             self._renewed_s, self._lapsed_once = began_s, False
         else:
             self._lapsed_once = True
+
+
+def _beat(place: Place, number: int) -> str:
+    """Read what the holder of a number wrote last."""
+    try:
+        return place.get(_name(number) + _BEAT).decode(errors="replace")
+    except FileNotFoundError:
+        return ""  # its holder has only just taken it
 
 
 def _name(number: int) -> str:

@@ -42,6 +42,7 @@ COMPILER = "torch._inductor.compile_fx"
 READY_S = 300.0
 # A killed process is gone at once, unless the kernel waits for a device or a disk on its behalf.
 GONE_S = 60.0
+WAKE_S = 1.0  # between two looks whether the nurse is stopped, while something is waited for
 
 
 def modules(device: str) -> tuple[str, ...]:
@@ -121,6 +122,8 @@ class Nursery:
 
     def codes(self) -> dict[int, int | None]:
         self._hear(0.0)
+        if any(process_state(pid) in ("Z", "X", "") for pid in self._pids.values()):
+            self._wake()  # a rank is dead, and nobody tells
         return dict(self._codes)
 
     def pids(self) -> dict[int, int]:
@@ -175,8 +178,15 @@ class Nursery:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 return False
-            self._hear(left_s)
+            self._wake()
+            self._hear(min(left_s, WAKE_S))
         return True
+
+    def _wake(self) -> None:
+        """Let the nurse go on if somebody stopped it: without it no rank is started or missed."""
+        if process_state(self._process.pid) == "T":
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGCONT)
 
     def _order(self, order: dict[str, object]) -> None:
         try:

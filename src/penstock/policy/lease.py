@@ -2,8 +2,14 @@
 
 The holder of the highest number leads for as long as it beats. Clocks of hosts are never compared:
 each measures on its own, from moments of its own. The holder counts from *before* it sent the beat
-that succeeded, the others from *after* they first saw it; so their `DEAD_S` always ends later than
-its `FENCED_S`, and what lies between is the time it has to end its ranks.
+that succeeded, the others from *after* they first saw it to *before* they last read it; so their
+`DEAD_S` always ends later than its `FENCED_S`, and what lies between is the time it has to end its
+ranks.
+
+A holder that was taken for dead may come back between that judgement and the moment when the next
+number is taken. So who has taken a number reads the old beat once more: if it is the same, every
+later beat of the old holder finds the new record; if not, the new holder waits until the old one is
+fenced, whatever it believed.
 """
 
 from dataclasses import dataclass
@@ -11,6 +17,7 @@ from dataclasses import dataclass
 BEAT_S = 2.0  # between two beats
 FENCED_S = 6.0  # a holder whose last good beat began so long ago leads no more
 DEAD_S = 10.0  # a beat that others have seen unchanged for so long is of a dead holder
+CLOCKS_APART = 0.1  # how much faster one host's clock may run than another's
 
 
 @dataclass(frozen=True)
@@ -23,16 +30,29 @@ class Watch:
 
 
 def see(
-    watch: Watch, number: int, beat: str, released: bool, now_s: float
+    watch: Watch, number: int, beat: str, released: bool, began_s: float, now_s: float
 ) -> tuple[Watch, int | None]:
-    """Look again: what is known now, and the number that may be taken, if one may."""
+    """Look again: what is known now, and the number that may be taken, if one may.
+
+    The beat was read between `began_s` and `now_s`. A host can stop for long in between, and what
+    it read is then as old as `began_s`.
+    """
     if number == 0:
         return Watch(0, "", now_s), 1
     if (number, beat) != (watch.number, watch.beat):
         watch = Watch(number, beat, now_s)
-    if released or now_s - watch.since_s >= DEAD_S:
+    if released or began_s - watch.since_s >= DEAD_S:
         return watch, number + 1
     return watch, None
+
+
+def wait_s(judged: str | None, beat: str | None) -> float:
+    """How long a host waits that has taken a number before it leads.
+
+    `judged` is the beat by which the holder before it was taken for dead, None where there was no
+    holder; `beat` is what the same holder's beat is now, None where that cannot be read.
+    """
+    return 0.0 if judged is None or judged == beat else FENCED_S * (1 + CLOCKS_APART)
 
 
 def goes_on_s(left_s: float, over: bool, there: int, hosts: int) -> float:
