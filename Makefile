@@ -5,7 +5,7 @@ VENV := .venv
 PEERS := .peers
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow test-s3 test-hostile drill drill-campaigns drill-live drill-spot bench-data bench-plan bench-watch bench-train bench-power bench-meter fit-plan lint format wheel test-install install-size clean
+.PHONY: train test test-slow test-s3 test-hostile drill drill-campaigns drill-live drill-spot bench-data bench-plan bench-watch bench-train bench-power bench-meter bench-hosts fit-plan lint format wheel test-install install-size clean
 
 train: $(VENV)/.core
 	@$(BIN)/penstock train examples/stdlib.toml
@@ -80,6 +80,10 @@ bench-power:
 # What clocks, journal and traces cost a step, on the GPU if there is one.
 bench-meter: $(VENV)/.core
 	@$(BIN)/python benchmarks/metering.py
+
+# What TLS between two hosts costs a step (root and iproute2); BEFORE is the src of another tree.
+bench-hosts: $(VENV)/.dev
+	@$(BIN)/python benchmarks/hosts.py $(if $(BEFORE),--before $(BEFORE)) $(BENCH)
 
 # Fits the planner's constants to the measured runs in benchmarks/facts, and without each source.
 fit-plan: $(VENV)/.dev
