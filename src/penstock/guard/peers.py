@@ -9,8 +9,8 @@ Whoever sends or asks proves that it knows the run's secret, which never travels
 import contextlib
 import hmac
 import http.client
-import json
 import os
+import re
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,9 +19,11 @@ from pathlib import Path
 
 from penstock.guard.index import NAME as INDEX
 from penstock.guard.slots import Seal, read_seal, seal_path, slots
+from penstock.records import parse_record
 
 ANSWER_S = 60.0  # without a byte
 _CHUNK_BYTES = 1 << 20
+_SLOT = re.compile(r"fast-\d+/[0-9a-f]{16}/slot-\d")
 SHELVES, OWN, SECRET = "PENSTOCK_SHELVES", "PENSTOCK_SHELF", "PENSTOCK_SHELF_SECRET"
 
 
@@ -80,10 +82,10 @@ class Peers:
 
     def _sealed(self, shelf: str) -> list[Sealed]:
         try:
-            answer = json.loads(self._ask(shelf, "GET", "seals"))
-        except OSError:
+            answer = parse_record(self._ask(shelf, "GET", "seals"))
+            return [Sealed(_slot(slot), Seal.from_table(dict(seal))) for slot, seal in answer]
+        except (OSError, ValueError, TypeError):  # a host that answers nonsense holds nothing
             return []
-        return [Sealed(slot, Seal(**seal)) for slot, seal in answer]
 
     def _bring(self, shelf: str, one: Sealed, memory: Path) -> None:
         for name in one.files:
@@ -154,6 +156,12 @@ def forget(memory: Path, after_step: int) -> None:
 
 def proof(secret: str, method: str, path: str) -> str:
     return hmac.new(secret.encode(), f"{method} {path}".encode(), "sha256").hexdigest()
+
+
+def _slot(found: object) -> str:
+    if not isinstance(found, str) or not _SLOT.fullmatch(found):
+        raise ValueError(f"{found!r:.200} is no slot")
+    return found
 
 
 def _is_of(path: Path, names: Sequence[str]) -> bool:

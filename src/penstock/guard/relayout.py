@@ -26,6 +26,7 @@ from penstock.errors import PenstockError
 from penstock.guard.checkpoint import extras
 from penstock.guard.chunks import drawn
 from penstock.guard.convert import Own
+from penstock.guard.manifest import about_of
 from penstock.guard.places import Disk
 from penstock.guard.published import Files, entry_of, hash_file, manifest_of
 from penstock.guard.staging import Copying
@@ -58,7 +59,9 @@ def rewrite(source: Own, out: Path, ranks: int, progress: Callable[[int], None])
     for name, content in extras(drawing, scalars).items():
         disk.put(step, name, content)
         files[name] = entry_of(content)
-    disk.publish(step, manifest_of(step, files))
+    about = source.found.about()
+    told = about_of(about.run, scalars) | {"settings": about.settings, "origin": about.origin}
+    disk.publish(step, manifest_of(step, files, **told))
     return sum(entry["bytes"] for entry in files.values())
 
 
