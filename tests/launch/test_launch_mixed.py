@@ -441,6 +441,23 @@ def test_a_run_goes_on_from_an_adopted_checkpoint(run_file: MakeFile, cut_off: C
     assert how_to_go_on(folder, load(path, ["train.steps=13"])).step == 6
 
 
+@pytest.mark.parametrize("name", [9, 10])
+def test_a_checkpoint_that_lies_in_the_run_already_is_adopted_where_it_lies(
+    name: int, run_file: MakeFile, cut_off: CutOff
+) -> None:
+    path = run_file("own", **FIELDS)
+    folder = cut_off(path)
+    foreign = start(load(run_file("other", **FIELDS | {"train.clip": 0.1})))
+    shutil.rmtree(step(folder, 9))
+    shutil.copytree(step(foreign, 9), step(folder, name))
+    with pytest.raises(PenstockError, match="is one of run 'own' itself"):
+        adopt(folder, step(folder, 6), replace=True)
+    assert adopt(folder, step(folder, name)).replaced == ()
+    start(load(path))
+    assert resumed(folder)[-1] == 9
+    assert told(folder, "checkpoint_rejected") == []
+
+
 def test_a_finished_run_goes_on_from_what_it_adopts(run_file: MakeFile) -> None:
     path = run_file("own", **FIELDS)
     folder = start(load(path))

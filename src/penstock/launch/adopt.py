@@ -12,8 +12,8 @@ from typing import Any
 from penstock.errors import PenstockError, RunFailed
 from penstock.guard.differences import differences
 from penstock.guard.on_record import ADOPTED
-from penstock.guard.places import FOREIGN, Place
-from penstock.guard.published import Checkpoint
+from penstock.guard.places import FOREIGN, Disk, Place
+from penstock.guard.published import Checkpoint, folder_name
 from penstock.guard.slots import sealed
 from penstock.guard.take_over import take_over
 from penstock.guard.tiers import OneProcess, everywhere, memory_folders
@@ -57,7 +57,9 @@ def adopt(folder: RunFolder, path: Path, replace: bool = False) -> Adopted:
                 "adopt an earlier one, or train the run further first"
             )
         tiers = everywhere(folder, run, OneProcess())
-        newer = _newer(tiers.places, step)
+        if _is_in(tiers.places, path) and not tiers.refusal(found):
+            raise PenstockError(f"{path} is one of run '{folder.name}' itself")
+        newer = _newer(tiers.places, step, path)
         if newer and not replace:
             own = ", ".join(str(one) for one in newer)
             raise PenstockError(
@@ -66,12 +68,16 @@ def adopt(folder: RunFolder, path: Path, replace: bool = False) -> Adopted:
             )
         for place in tiers.places:
             for one in place.steps():
-                if one >= step:
+                if one >= step and not _is(place, one, path):
                     place.put_aside(one, FOREIGN)
         for fast in memory_folders(folder):
             for slot in sealed(fast):
                 slot.forget()
         about = take_over(found, tiers.places[0], tiers.run)
+        for place in tiers.places:
+            for one in place.steps():
+                if one > step:  # the one that was adopted lay there under another name
+                    place.put_aside(one, FOREIGN)
         _record(folder, step, path, about.digest, about.origin)
         return Adopted(step, str(about.origin["name"]), tuple(newer))
 
@@ -101,8 +107,18 @@ def _refuse_other_weights(found: Checkpoint, run: Run, folder: RunFolder) -> Non
         raise PenstockError(f"{found.path}: its weights do not fit run '{folder.name}': {what}")
 
 
-def _newer(places: Sequence[Place], step: int) -> list[int]:
-    return sorted({one for place in places for one in place.steps() if one >= step})
+def _newer(places: Sequence[Place], step: int, path: Path) -> list[int]:
+    found = {one for place in places for one in place.steps() if not _is(place, one, path)}
+    return sorted(one for one in found if one >= step)
+
+
+def _is_in(places: Sequence[Place], path: Path) -> bool:
+    return any(_is(place, one, path) for place in places for one in place.steps())
+
+
+def _is(place: Place, step: int, path: Path) -> bool:
+    """Return whether a checkpoint of a place is the one that is adopted."""
+    return isinstance(place, Disk) and (place.root / folder_name(step)).samefile(path)
 
 
 def _record(
