@@ -136,6 +136,7 @@ class Disk:
         aside = self.root / f".{why}-{step:08d}"
         shutil.rmtree(aside, ignore_errors=True)
         (self.root / folder_name(step)).rename(aside)
+        sync(self.root)
 
     def delete(self, step: int) -> None:
         """Renamed first, so that a half-deleted one is not seen."""
