@@ -74,11 +74,18 @@ def _table(found: Checkpoint) -> dict[str, Any]:
 
 def _words(changes: list[Change]) -> str:
     said = [
-        f"{one.field} is {_shown(one, one.old)} there, {_shown(one, one.new)} here"
+        f"{_field(one)} is {_shown(one, one.old)} there, {_shown(one, one.new)} here"
         for one in changes[:SHOWN]
     ]
     more = len(changes) - len(said)
     return "; ".join(said) + (f"; and {more} more" if more > 0 else "")
+
+
+def _field(change: Change) -> str:
+    """Return the name of a field; one that no version has may hold anything."""
+    known = change.field.replace("_", "").replace(".", "")
+    plain = known.isascii() and known.isalnum()
+    return change.field if plain else json.dumps(change.field)[:80]
 
 
 def _shown(change: Change, value: Any) -> str:
