@@ -349,3 +349,30 @@ def test_a_flipped_seal_is_told(own: Run) -> None:
         ]
     (newest / "seal-r00000.json").unlink()  # as it is while a slot is written over
     assert own.look().rejected == []
+
+
+@pytest.mark.parametrize("there", ["foreign", "misnamed", "torn", "own"])
+def test_what_has_the_name_of_a_save_does_not_stand_for_it(
+    own: Run, run_file: MakeFile, there: str
+) -> None:
+    """It came while the run was at work, after its search."""
+    checkpoints = own.folder.checkpoints
+    other = Run(run_file("other", **{"train.seed": 9})).save(9).path
+    source = {"foreign": other, "own": own.save(9).path}.get(there, checkpoints / "step-00000004")
+    if there != "own":
+        shutil.rmtree(checkpoints / "step-00000009")
+        shutil.copytree(source, checkpoints / "step-00000009")
+    if there == "torn":
+        (checkpoints / "step-00000009" / MANIFEST).write_bytes(b"{")
+    saver = Saver(spill(own.folder), [Disk(checkpoints)], World(), Told(), Told(), 3, own.identity)
+    saver.prepare({"a": torch.zeros(4)})
+    saver.stage(9, {"a": torch.full((4,), 0.5)}, {}, own.scalars(9), durable=True)
+    saver.wait()
+    saver.close()
+    assert saver.failed == ""
+    newest = every(checkpoints)[0]
+    assert (newest.step, newest.damage(), newest.about().run) == (9, [], own.identity)
+    held = {"a": torch.zeros(4)}
+    checkpoint.load(newest, held, None)
+    assert held["a"].tolist() == [9.0 if there == "own" else 0.5] * 4
+    assert (checkpoints / ".foreign-00000009").is_dir() == (there != "own")

@@ -390,6 +390,7 @@ def test_a_fork_that_was_cut_is_made_by_the_same_command(
     assert resumed(fork) == [12]
     assert every(fork.checkpoints)[0].step == 14
     assert fork.read_plan()["forked_from"] == {"run": "own", "step": 12}
+    assert not list(fork.checkpoints.glob(".damaged-*"))
 
 
 def test_a_fork_of_before_that_was_cut(run_file: MakeFile) -> None:
