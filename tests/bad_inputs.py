@@ -435,6 +435,9 @@ OTHER = [
     Case("checkpoint convert done nowhere/out.safetensors", "nowhere"),
     Case("checkpoint convert done x --ranks 0", "--ranks"),
     Case("checkpoint convert rows.jsonl out.pt", "rows.jsonl"),
+    Case("checkpoint adopt nope rows.jsonl", "nope"),
+    Case("checkpoint adopt done nowhere", "nowhere"),
+    Case("checkpoint adopt done runs/done/checkpoints/step-00000002", "itself"),
     # data
     Case("data build nothere.toml", "nothere.toml"),
     Case("data build run.toml", "penstock train run.toml"),

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from old_formats import as_format
 from one_rank import Alone
 from penstock.errors import RunFailed
 from penstock.guard import checkpoint, places
@@ -165,9 +166,10 @@ def test_a_damaged_manifest_is_a_finding_never_a_crash(
     """A bit of the manifest flips: it is noticed, or the manifest still says the same."""
     copy = Checkpoint(tmp_path_factory.mktemp("manifest"))
     manifest = (whole.path / "manifest.json").read_bytes()
-    for part in whole.path.iterdir():
-        if part.name != "manifest.json":
-            (copy.path / part.name).symlink_to(part)
+    (copy.path / "state").mkdir()
+    for part in whole.path.rglob("*"):
+        if part.is_file() and part.name != "manifest.json":
+            (copy.path / part.relative_to(whole.path)).hardlink_to(part)
     (copy.path / "manifest.json").write_bytes(manifest)
     flip(
         copy.path / "manifest.json",
@@ -436,7 +438,6 @@ def test_what_a_checkpoint_lacks_is_an_error_like_any_other(tmp_path: Path, smal
 
 def test_another_format_is_refused(tmp_path: Path, small: Small) -> None:
     saved = small.save(tmp_path, 2)
-    manifest = saved.path / "manifest.json"
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 1}))
+    as_format(saved.path, 1)
     with pytest.raises(RunFailed, match="in format 1, and this version of Penstock reads format 3"):
         small.load(saved)

@@ -154,9 +154,10 @@ def test_an_index_comes_back(tensors: dict[str, Entry]) -> None:
 def test_an_index_cannot_name_files_that_no_hash_covers(tmp_path: Path) -> None:
     saved = checkpoint.save(tmp_path, 1, {"a": torch.zeros(2)}, {}, {}, Alone())
     text = (saved.path / "index.json").read_text()
-    (saved.path / "index.json").write_text(text.replace("state/__0_0.distcp", "../outside"))
-    with pytest.raises(OSError, match="no hash covers"):
-        checkpoint.load(saved, {"a": torch.zeros(2)}, None)
+    for name, said in (("../outside", "outside the checkpoint"), ("other", "no hash covers")):
+        (saved.path / "index.json").write_text(text.replace("state/__0_0.distcp", name))
+        with pytest.raises(OSError, match=said):
+            checkpoint.load(saved, {"a": torch.zeros(2)}, None)
     listed = Index.from_bytes(text.encode())
     with pytest.raises(ValueError, match="does not list"):
         Index.from_bytes(Index(listed.tensors, {}).to_bytes())

@@ -1,12 +1,12 @@
 """What a checkpoint does not hold: another optimizer's moments, and what other code wrote."""
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from old_formats import as_format
 from penstock.errors import PenstockError, RunFailed
 from penstock.guard.checkpoint import every
 from penstock.guard.published import MANIFEST
@@ -48,8 +48,7 @@ def test_a_fork_to_another_optimizer_keeps_the_weights_alone(run_file: MakeFile)
     saved = every(fork.checkpoints)[0]
     assert (saved.step, saved.scalars["updates"]) == (3, 1)
 
-    manifest = every(first.checkpoints)[0].path / MANIFEST
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 1}))
+    as_format(every(first.checkpoints)[0].path, 1)
     before = len(journal_files(first.journal, "events"))
     for options in ({}, {"fork": "other"}):
         with pytest.raises(PenstockError, match=r"a checkpoint in format 1.*reads format 3"):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PenstockError
+from penstock.launch.resume import refuse_other_weights
 from penstock.launch.start import start
 from penstock.ledger.records import journal_files
 from penstock.plan.layout import IllegalLayout
@@ -60,8 +61,21 @@ def test_a_checkpoint_of_another_model(run_file: MakeFile) -> None:
     with pytest.raises(PenstockError) as caught:
         start(load(longer))
     said = str(caught.value)
-    assert "a checkpoint of another model than [model] describes" in said
-    assert "layers.0.ffn.gate.weight is 64 × 32 there and 96 × 32 in the model" in said
+    assert "step-00000002: made with other settings: model.ffn is 64 there, 96 here" in said
     assert "--fresh" in said
     assert len(journal_files(folder.journal, "events")) == before
     assert RunFolder(folder.path).read_plan()["steps"] == 2
+
+
+def test_a_model_that_has_changed_under_the_same_settings(run_file: MakeFile) -> None:
+    """As an open model does whose folder was replaced: the run file says nothing of it."""
+    fields = {"train.steps": 2, "evaluate.every": "never", "cluster.accelerators": 1}
+    run = load(run_file(**fields))
+    folder = start(run)
+    refuse_other_weights(folder, run, folder.read_plan()["vocab"])
+    with pytest.raises(PenstockError) as caught:
+        refuse_other_weights(folder, run, 400)
+    said = str(caught.value)
+    assert "a checkpoint of another model than [model] describes" in said
+    assert "embed.weight is 300 × 32 there and 400 × 32 in the model" in said
+    assert "--fresh" in said

@@ -98,8 +98,13 @@ def test_a_disk_that_fails_ends_nothing_and_memory_holds_the_end(
     folder = RunFolder(load(path).folder)
     assert {one["step"] for one in told(folder, "save_failed")} >= {12}
     assert sealed(next(folder.scratch.glob("fast-*")))[0].step == 12
+    how = how_to_go_on(folder, load(path))  # the identity of the run is in its folder too
+    assert (how.step, how.tier) == (12, "memory")
+    assert [words for words in how.passed_over if "Not a directory" in words]
+    memory = folder.scratch.rename(folder.scratch.with_name(f"{folder.scratch.name}-aside"))
     with pytest.raises(RunFailed, match="Not a directory"):  # before a rank is started
         how_to_go_on(folder, load(path))
+    memory.rename(folder.scratch)
     folder.checkpoints.unlink()
     aside.rename(folder.checkpoints)
     how = how_to_go_on(folder, load(path))

@@ -17,6 +17,7 @@ from penstock.launch.shelf import Shelf
 
 PLAN = "0123456789abcdef"
 SECRET = "known"
+WHERE = b'{"files": {}, "tensors": {}}'
 
 
 def entry(content: bytes) -> dict[str, object]:
@@ -31,8 +32,8 @@ def seal(
     (folder / "state").mkdir(parents=True, exist_ok=True)
     name, content = f"state/__{rank}_0.distcp", f"rank {rank} step {step}".encode() * 1000
     (folder / name).write_bytes(content)
-    (folder / INDEX).write_bytes(b"index")
-    files = {name: entry(content), INDEX: entry(b"index")}
+    (folder / INDEX).write_bytes(WHERE)
+    files = {name: entry(content), INDEX: entry(WHERE)}
     Seal("run", mark, step, rank, ranks, files, {"step": step}).write(folder)
     return folder
 

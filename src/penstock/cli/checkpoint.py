@@ -1,4 +1,4 @@
-"""`penstock checkpoint`: what a run has saved, whether it is whole, and in other forms."""
+"""`penstock checkpoint`: what a run has saved, whether it is whole, other forms, other runs'."""
 
 import sys
 from collections.abc import Iterator
@@ -16,11 +16,14 @@ from penstock.errors import PenstockError, RunFailed
 from penstock.files import refuse_existing
 from penstock.guard.kept import TIERS, choose, index_of, look
 from penstock.guard.kept import verify as verified
+from penstock.guard.manifest import MANIFEST
 from penstock.run.folder import find
 from penstock.secret import redact
 from penstock.watch.checkpoints import details, table, tensors
 
-checkpoint = typer.Typer(no_args_is_help=True, help="Look at, check and convert checkpoints.")
+checkpoint = typer.Typer(
+    no_args_is_help=True, help="Look at, check, convert and adopt checkpoints."
+)
 Tier = Annotated[str | None, typer.Option(help=f"Only in this tier: {', '.join(TIERS)}.")]
 Quietly = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
@@ -149,6 +152,36 @@ def convert(
         print_json({"out": str(target), "kind": kind, "bytes": size, "from": found.name})
     else:
         out.print(f"{found.name} → {target}, {size:,} bytes", markup=False, soft_wrap=True)
+
+
+@checkpoint.command()
+def adopt(
+    run: RunName,
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="The folder of a checkpoint.")],
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Put checkpoints of the run aside that are not older."),
+    ] = False,
+    root: Root = "runs",
+    json: Json = False,
+) -> None:
+    """Make a run go on from a checkpoint that another run made."""
+    output.outlive()
+    folder = find(run, root)
+    if not (path / MANIFEST).is_file():
+        raise PenstockError(f"{path}: not the folder of a checkpoint, it has no {MANIFEST}")
+    from penstock.launch.adopt import adopt as adopted  # torch, after what can be refused without
+
+    made = adopted(folder, path, replace)
+    if json:
+        print_json({"run": folder.name, **vars(made)})
+        return
+    aside = f"; put aside: {', '.join(map(str, made.replaced))}" if made.replaced else ""
+    out.print(
+        f"'{folder.name}' goes on from step {made.step} of '{made.name}'{aside}",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def _kind(target: Path, ranks: int | None, moments: bool) -> str:

@@ -72,7 +72,7 @@ VERBS = {
     "schema": Verb(
         "schema", "Print the schema of the run file: JSON for editors, or Markdown.", MACHINE
     ),
-    "checkpoint": Verb("checkpoint", "Look at, check and convert checkpoints.", MACHINE),
+    "checkpoint": Verb("checkpoint", "Look at, check, convert and adopt checkpoints.", MACHINE),
 }
 # In the design and not built yet: said plainly, rather than "no such command".
 NOT_YET = (

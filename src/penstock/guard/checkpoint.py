@@ -18,7 +18,9 @@ from torch.distributed.checkpoint.api import CheckpointException
 from penstock.files import sync
 from penstock.guard.chunks import METADATA, Drawing, Ranks, draw
 from penstock.guard.index import NAME as INDEX
+from penstock.guard.inside import plain
 from penstock.guard.local_file import local_file, read_local
+from penstock.guard.manifest import about_of
 from penstock.guard.places import Disk
 from penstock.guard.published import (
     FORMAT,
@@ -47,8 +49,12 @@ def save(
     local_state: dict[str, Tensor],
     scalars: dict[str, Any],
     world: Ranks,
+    run: str = "",
 ) -> Checkpoint:
-    """All ranks together: write, hash, publish. Returns when the checkpoint is on disk."""
+    """All ranks together: write, hash, publish. Returns when the checkpoint is on disk.
+
+    `run` is the identity of the run that it is of, if it is of one.
+    """
     disk, final = Disk(folder), folder / folder_name(step)
     if world.broadcast((final / MANIFEST).is_file()):
         return Checkpoint(final)  # the same step of the same run: nothing to add
@@ -66,7 +72,7 @@ def save(
         for name, content in extras(drawing, scalars).items():
             disk.put(step, name, content)
             files[name] = entry_of(content)
-        disk.publish(step, manifest_of(step, files))
+        disk.publish(step, manifest_of(step, files, **about_of(run, scalars)))
     world.gather(None)
     return Checkpoint(final)
 
@@ -87,9 +93,10 @@ def load(checkpoint: Checkpoint, state: dict[str, Tensor], world: Ranks | None) 
     ranks only tell each other here whether all of them have succeeded.
     """
     checkpoint.refuse_other_format()
-    index = checkpoint.index()
-    if strange := index.files.keys() - checkpoint.manifest().keys():
-        raise OSError(f"{checkpoint.path}: its index names files that no hash covers: {strange}")
+    try:
+        index = checkpoint.index()
+    except ValueError as error:
+        raise OSError(f"{checkpoint.path}: {error}") from None
     reader = IndexReader(checkpoint.path, index)
     problem, cause = "", None
     with warnings.catch_warnings():
@@ -105,7 +112,7 @@ def load(checkpoint: Checkpoint, state: dict[str, Tensor], world: Ranks | None) 
 
 
 def load_local(checkpoint: Checkpoint, rank: int) -> dict[str, Tensor]:
-    return read_local(checkpoint.path / local_file(rank))
+    return read_local(plain(checkpoint.path, local_file(rank)))
 
 
 def weights_hash(weights: dict[str, Tensor], world: Ranks | None, hashing: bool = True) -> str:

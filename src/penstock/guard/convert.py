@@ -143,6 +143,7 @@ def _aside(out: Path, force: bool) -> Iterator[Path]:
         yield aside
         sync(aside)
         aside.rename(out)
+        sync(out.parent)
     except OSError as error:
         raise PenstockError(f"{out} cannot be written: {error}") from error
     finally:

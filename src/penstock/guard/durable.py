@@ -10,11 +10,13 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from penstock.guard.behind import Behind
-from penstock.guard.places import NONE_KEPT, Kept, Place
-from penstock.guard.published import Files, entry_of, manifest_of
+from penstock.guard.inside import Files
+from penstock.guard.manifest import MANIFEST, Manifest
+from penstock.guard.places import FOREIGN, NONE_KEPT, Kept, Place
+from penstock.guard.published import entry_of, folder_name
 
 T = TypeVar("T")
 FULL = os.strerror(errno.ENOSPC)
@@ -33,9 +35,11 @@ class Durable:
     beside: Callable[[str, int], None]  # tells a drill where the writer is
     best: Kept = NONE_KEPT  # checkpoints that stay whatever their age
     dropped: list[int] = field(default_factory=list)  # by rank 0, to make room
+    about: dict[str, Any] = field(default_factory=dict)  # of the manifest, beside step and files
 
-    def write(self, place: Place, source: Path) -> str:
-        """Where it is published; empty if it was there already. Raises OSError on all ranks.
+    def write(self, place: Place, source: Path) -> tuple[str, str]:
+        """Where it is published, and the hash of its manifest; empty if it was there already.
+        Raises OSError on all ranks.
 
         A disk with room for no more than are there gives up its oldest: a newer one is worth more.
         """
@@ -56,13 +60,13 @@ class Durable:
         self.dropped.append(old[-1])
         return True
 
-    def _try(self, place: Place, source: Path) -> str:
+    def _try(self, place: Place, source: Path) -> tuple[str, str]:
         try:
             if self._together(lambda: self._begin(place))[0]:
-                return ""
+                return "", ""
             parts = self._together(lambda: self._put(place, source))
             files = {name: entry for part in parts for name, entry in part.items()}
-            where = self._together(lambda: self._publish(place, files))[0]
+            told = self._together(lambda: self._publish(place, files))[0]
         except OSError:
             if self._first:  # a full disk is needed for other things
                 place.abandon(self.step)
@@ -70,18 +74,28 @@ class Durable:
         if self._first:
             with contextlib.suppress(OSError):  # what cannot be deleted now is next time
                 place.retain(self.keep, self.best)
-        return where
+        return told
 
     @property
     def _first(self) -> bool:
         return self.world.rank == 0
 
     def _begin(self, place: Place) -> bool:
-        """Whether it is there already."""
+        """Whether it is there already. What only has its name is put aside."""
         there = self._first and self.step in place.steps()
+        if there and not self._is_own(place):
+            place.put_aside(self.step, FOREIGN)
+            there = False
         if self._first and not there:
             place.begin(self.step)
         return there
+
+    def _is_own(self, place: Place) -> bool:
+        try:
+            found = Manifest.from_bytes(place.read(f"{folder_name(self.step)}/{MANIFEST}"))
+        except ValueError:
+            return False
+        return found.step in (None, self.step) and found.run in ("", self.about.get("run", ""))
 
     def _put(self, place: Place, source: Path) -> Files:
         if self.problem:
@@ -91,14 +105,15 @@ class Durable:
             place.put(self.step, name, source / name)
         return self.own
 
-    def _publish(self, place: Place, files: Files) -> str:
+    def _publish(self, place: Place, files: Files) -> tuple[str, str]:
         if not self._first:
-            return ""
+            return "", ""
         for name, content in self.shared.items():
             place.put(self.step, name, content)
         every = files | {name: entry_of(content) for name, content in self.shared.items()}
         self.beside("publish", self.step)
-        return place.publish(self.step, manifest_of(self.step, every))
+        manifest = Manifest(self.step, every, **self.about)
+        return place.publish(self.step, manifest.to_bytes()), manifest.digest
 
     def _together(self, work: Callable[[], T]) -> list[T]:
         """Every rank does its part; the answers of all."""

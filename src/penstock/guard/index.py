@@ -10,6 +10,9 @@ from math import prod
 
 from blake3 import blake3
 
+from penstock.guard.inside import all_inside
+from penstock.records import is_count, parse_table
+
 NAME = "index.json"
 
 
@@ -70,20 +73,50 @@ class Index:
 
     @staticmethod
     def from_bytes(content: bytes) -> "Index":
-        found = json.loads(content)
-        tensors = {name: _entry(**entry) for name, entry in found["tensors"].items()}
-        used = {chunk.file for entry in tensors.values() for chunk in entry.chunks}
-        if strange := used - found["files"].keys():
-            raise ValueError(f"{NAME}: chunks in files that it does not list: {strange}")
-        return Index(tensors, found["files"])
+        """Return the index that is written there; raises ValueError for whatever is none."""
+        found = parse_table(content)
+        files, tensors = found.get("files"), found.get("tensors")
+        if not isinstance(files, dict) or not isinstance(tensors, dict):
+            raise ValueError(f"{NAME} has no tables of files and tensors")
+        all_inside(files, NAME)
+        if not all(is_count(size) for size in files.values()):
+            raise ValueError(f"{NAME}: a size of a file is no number of bytes")
+        return Index({name: _entry(name, entry, files) for name, entry in tensors.items()}, files)
 
 
-def _entry(dtype: str, shape: list[int], chunks: list[dict]) -> Entry:
-    return Entry(
-        dtype,
-        tuple(shape),
-        tuple(Chunk(tuple(c["offsets"]), tuple(c["sizes"]), c["file"], c["at"]) for c in chunks),
-    )
+def _entry(name: str, found: object, files: dict[str, int]) -> Entry:
+    if not isinstance(found, dict) or not isinstance(found.get("dtype"), str):
+        raise ValueError(f"{NAME}: {name!r:.200} has no type")
+    shape, chunks = _sizes(name, found.get("shape")), found.get("chunks")
+    if not isinstance(chunks, list):
+        raise ValueError(f"{NAME}: {name!r:.200} has no chunks")
+    made = tuple(_chunk(name, one, shape, files) for one in chunks)
+    if sum(prod(chunk.sizes) for chunk in made) != prod(shape):
+        raise ValueError(f"{NAME}: the chunks of {name!r:.200} do not cover it")
+    return Entry(found["dtype"], shape, made)
+
+
+def _chunk(name: str, found: object, shape: tuple[int, ...], files: dict[str, int]) -> Chunk:
+    if not isinstance(found, dict):
+        raise ValueError(f"{NAME}: a chunk of {name!r:.200} is no table")
+    offsets, sizes = _sizes(name, found.get("offsets")), _sizes(name, found.get("sizes"))
+    ends = [at + size for at, size in zip(offsets, sizes, strict=False)]
+    if len(offsets) != len(sizes) or len(ends) != len(shape):
+        raise ValueError(f"{NAME}: a chunk of {name!r:.200} has other dimensions")
+    if any(end > length for end, length in zip(ends, shape, strict=True)):
+        raise ValueError(f"{NAME}: a chunk of {name!r:.200} lies outside of it")
+    file, at = found.get("file"), found.get("at")
+    if not isinstance(file, str) or file not in files:
+        raise ValueError(f"{NAME}: chunks in files that it does not list: {file!r:.200}")
+    if not is_count(at):
+        raise ValueError(f"{NAME}: a chunk of {name!r:.200} lies at no byte of its file")
+    return Chunk(offsets, sizes, file, at)
+
+
+def _sizes(name: str, found: object) -> tuple[int, ...]:
+    if not isinstance(found, list) or not all(is_count(one) for one in found):
+        raise ValueError(f"{NAME}: a size of {name!r:.200} is no list of numbers")
+    return tuple(found)
 
 
 def digest(content: bytes) -> str:

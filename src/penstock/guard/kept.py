@@ -13,6 +13,8 @@ from typing import Any
 from penstock.errors import PenstockError, RunFailed, system_words
 from penstock.guard.index import NAME as INDEX
 from penstock.guard.index import Index
+from penstock.guard.inside import Files
+from penstock.guard.manifest import READS, OtherFormat
 from penstock.guard.places import Disk, Remote, place_of
 from penstock.guard.published import (
     FORMAT,
@@ -42,7 +44,7 @@ class Kept:
     format: int | None = FORMAT
     layout: dict[str, Any] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
-    aside: bool = False  # found damaged before, and out of the way
+    aside: str = ""  # why it was put out of the way, if it was: "damaged" or "of another run"
     validation_loss: float | None = None  # None: this step was not evaluated
     best: bool = False  # has the lowest validation loss of all that are kept
 
@@ -53,10 +55,10 @@ class Kept:
     @property
     def state(self) -> str:
         if self.aside:
-            return "damaged, put aside"
+            return f"{self.aside}, put aside"
         if self.problems:
             return "damaged"
-        if self.format != FORMAT:
+        if self.format not in READS:
             return f"format {self.format}"
         return "whole, best" if self.best else "whole"
 
@@ -65,6 +67,7 @@ class Kept:
         return told | {
             "where": self.shelf.where,
             "state": self.state,
+            "aside": bool(self.aside),
             "problems": list(self.problems),
         }
 
@@ -125,10 +128,24 @@ def verify(one: Kept, progress: Progress = lambda count: None) -> list[str] | No
 
 def _damage(one: Kept, progress: Progress) -> list[str]:
     try:
-        files = one.shelf.files()
+        files = _files(one)
     except UNREADABLE as error:
         return [f"{MANIFEST}: {type(error).__name__}: {error}"]
-    return [p for name in sorted(files) if (p := _content(one, name, files[name], progress))]
+    found = [p for name in sorted(files) if (p := _content(one, name, files[name], progress))]
+    if one.format in READS and not found:
+        try:
+            index_of(one)
+        except UNREADABLE as error:
+            return [f"{INDEX}: {error}"]
+    return found
+
+
+def _files(one: Kept) -> Files:
+    """Return its files by its manifest, also in a format whose tensors cannot be read here."""
+    try:
+        return one.shelf.about().files
+    except OtherFormat as error:
+        return error.files
 
 
 def _content(one: Kept, name: str, entry: dict[str, Any], progress: Progress) -> str:
@@ -141,12 +158,15 @@ def _content(one: Kept, name: str, entry: dict[str, Any], progress: Progress) ->
 
 def index_of(one: Kept) -> Index:
     """Every tensor's type, shape and place."""
-    if one.format != FORMAT:
-        raise PenstockError(
-            f"{one.shelf.where}: a checkpoint in format {one.format}; this version of Penstock "
-            f"reads format {FORMAT}"
-        )
-    return Index.from_bytes(one.shelf.read(INDEX))
+    try:
+        files = one.shelf.about().files
+    except OtherFormat as error:
+        raise PenstockError(f"{one.shelf.where}: {error}") from None
+    found = Index.from_bytes(one.shelf.read(INDEX))
+    for name, size in found.files.items():
+        if name not in files or files[name]["bytes"] != size:
+            raise ValueError(f"{INDEX} names {name}, which no hash covers as it says")
+    return found
 
 
 def _memory(folder: RunFolder) -> list[Kept]:
@@ -154,10 +174,13 @@ def _memory(folder: RunFolder) -> list[Kept]:
 
 
 def _disk(checkpoints: Path) -> list[Kept]:
-    paths = checkpoints.glob(".damaged-*")
-    aside = [(int(p.name.split("-")[1]), Here(Checkpoint(p))) for p in paths]
     whole = [Kept("disk", one.step, Here(one)) for one in every(checkpoints)]
-    return whole + [Kept("disk", step, shelf, aside=True) for step, shelf in aside]
+    aside = [
+        Kept("disk", int(path.name.split("-")[1]), Here(Checkpoint(path)), aside=why)
+        for why, pattern in (("damaged", ".damaged-*"), ("of another run", ".foreign-*"))
+        for path in checkpoints.glob(pattern)
+    ]
+    return whole + aside
 
 
 def _elsewhere(durable: str, folder: RunFolder) -> list[Kept]:
@@ -175,9 +198,12 @@ def _described(one: Kept) -> Kept:
         if isinstance(one.shelf, Here):
             changed = max(p.stat().st_mtime for p in one.shelf.found.path.iterdir())
             one = replace(one, age_s=max(0.0, time.time() - changed))
-        files = one.shelf.files()
-        one = replace(one, format=one.shelf.format(), bytes=sum(f["bytes"] for f in files.values()))
+        files = _files(one)
+        one = replace(one, format=_format(one), bytes=sum(f["bytes"] for f in files.values()))
         problems = [_size(one, name, entry["bytes"]) for name, entry in sorted(files.items())]
+        if one.format in READS and not one.aside and one.shelf.about().step not in (None, one.step):
+            is_of = one.shelf.about().step
+            problems.append(f"{MANIFEST}: it is a checkpoint of step {is_of}, not {one.step}")
         one = replace(one, problems=tuple(problem for problem in problems if problem))
         reading = SCALARS
         scalars = one.shelf.scalars()
@@ -186,6 +212,13 @@ def _described(one: Kept) -> Kept:
     except UNREADABLE as error:
         problem = f"{reading}: {type(error).__name__}: {error}"
         return replace(one, problems=one.problems or (problem,))
+
+
+def _format(one: Kept) -> int:
+    try:
+        return one.shelf.about().format
+    except OtherFormat as error:
+        return error.format
 
 
 def _size(one: Kept, name: str, wanted: int) -> str:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from penstock.guard.mapped import read_only
 from penstock.guard.skeleton import ALIGNMENT
+from penstock.records import parse_table
 
 DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
@@ -49,9 +50,14 @@ def read_local(path: Path) -> dict[str, Tensor]:
     content = read_only(path)
     length = int.from_bytes(bytes(content[:8].tolist()), "little")
     found = {}
-    for name, about in json.loads(bytes(content[8 : 8 + length].numpy())).items():
-        start, stop = (8 + length + offset for offset in about["data_offsets"])
-        shape, dtype = about["shape"], _NAMES[about["dtype"]]
-        assert stop - start == prod(shape) * dtype.itemsize, f"{path}: {name}"
-        found[name] = content[start:stop].clone().view(dtype).view(shape)
+    for name, about in parse_table(bytes(content[8 : 8 + length].numpy())).items():
+        try:
+            start, stop = (8 + length + offset for offset in about["data_offsets"])
+            shape, dtype = about["shape"], _NAMES[about["dtype"]]
+            fits = 8 + length <= start <= stop <= len(content)
+            if not fits or stop - start != prod(shape) * dtype.itemsize:
+                raise ValueError("its bytes are not where it says")
+            found[name] = content[start:stop].clone().view(dtype).view(shape)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path}: {name!r:.200}: {error}") from None
     return found

@@ -10,8 +10,8 @@ for one request and its body, at one time, and is good once.
 import contextlib
 import hmac
 import http.client
-import json
 import os
+import re
 import secrets
 import shutil
 import time
@@ -25,11 +25,13 @@ from blake3 import blake3
 
 from penstock.guard.index import NAME as INDEX
 from penstock.guard.slots import Seal, read_seal, seal_path, slots
+from penstock.records import parse_record
 
 ANSWER_S = 60.0  # without a byte
 PROOF_S = 900.0  # how far the clocks of two hosts may be apart
 _HEADERS = ("Penstock-Digest", "Penstock-Time", "Penstock-Nonce", "Penstock-Proof")
 _CHUNK_BYTES = 1 << 20
+_SLOT = re.compile(r"fast-\d+/[0-9a-f]{16}/slot-\d")
 SHELVES, OWN, SECRET = "PENSTOCK_SHELVES", "PENSTOCK_SHELF", "PENSTOCK_SHELF_SECRET"
 
 
@@ -88,10 +90,10 @@ class Peers:
 
     def _sealed(self, shelf: str) -> list[Sealed]:
         try:
-            answer = json.loads(self._ask(shelf, "GET", "seals"))
-        except OSError:
+            answer = parse_record(self._ask(shelf, "GET", "seals"))
+            return [Sealed(_slot(slot), Seal.from_table(dict(seal))) for slot, seal in answer]
+        except (OSError, ValueError, TypeError):  # a host that answers nonsense holds nothing
             return []
-        return [Sealed(slot, Seal(**seal)) for slot, seal in answer]
 
     def _bring(self, shelf: str, one: Sealed, memory: Path) -> None:
         for name in one.files:
@@ -208,6 +210,12 @@ def _digest(body: object) -> str:
     elif body is not None:
         hashed.update_mmap(body.name)  # type: ignore[attr-defined]
     return hashed.hexdigest()
+
+
+def _slot(found: object) -> str:
+    if not isinstance(found, str) or not _SLOT.fullmatch(found):
+        raise ValueError(f"{found!r:.200} is no slot")
+    return found
 
 
 def _is_of(path: Path, names: Sequence[str]) -> bool:

@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -17,8 +17,10 @@ from typing import Protocol
 from penstock.data.remote_store import Store, is_url
 from penstock.files import sync, write_synced
 from penstock.guard.published import MANIFEST, Checkpoint, folder_name, published, step_of
+from penstock.records import read_record
 
 COPY_BYTES = 64 << 20
+DAMAGED, FOREIGN = "damaged", "foreign"  # why one is put aside
 _PUBLISHED = re.compile(rf"(step-\d+)/{re.escape(MANIFEST)}")
 
 
@@ -64,8 +66,8 @@ class Place(Protocol):
     def fetch(self, step: int, folder: Path) -> Path:
         """The checkpoint as `step-N` in a folder of this host, unverified."""
 
-    def put_aside(self, step: int) -> None:
-        """It is damaged: nobody will take it for a checkpoint any more."""
+    def put_aside(self, step: int, why: str = DAMAGED) -> None:
+        """It is damaged, or of another run: nobody will take it for a checkpoint any more."""
 
     def delete(self, step: int) -> None: ...
     def retain(self, keep: int, best: Kept = NONE_KEPT) -> None:
@@ -129,11 +131,12 @@ class Disk:
     def fetch(self, step: int, folder: Path) -> Path:
         return self.root / folder_name(step)
 
-    def put_aside(self, step: int) -> None:
+    def put_aside(self, step: int, why: str = DAMAGED) -> None:
         """`step-…` becomes `.damaged-…`. Of one step only the last is kept: disks are finite."""
-        aside = self.root / f".damaged-{step:08d}"
+        aside = self.root / f".{why}-{step:08d}"
         shutil.rmtree(aside, ignore_errors=True)
         (self.root / folder_name(step)).rename(aside)
+        sync(self.root)
 
     def delete(self, step: int) -> None:
         """Renamed first, so that a half-deleted one is not seen."""
@@ -168,9 +171,27 @@ class Disk:
         aside = path.with_name(f".{path.name}.{os.getpid()}")
         write_synced(aside, content)
         aside.replace(path)
+        sync(path.parent)
 
     def read(self, name: str) -> bytes:
-        return (self.root / name).read_bytes()
+        return read_record(self.root / name)
+
+    def misnamed(self) -> dict[int, int]:
+        """Return the steps that folders are called by and are not of, with the true ones, where
+        no other folder has the true name."""
+        found: dict[int, int] = {}
+        for path in published(self.root):
+            with contextlib.suppress(OSError, ValueError):
+                step = Checkpoint(path).true_step()
+                free = step is not None and not (self.root / folder_name(step)).exists()
+                if step is not None and free and step not in found.values():
+                    found[step_of(path)] = step
+        return found
+
+    def rename(self, step: int, true_step: int) -> None:
+        """Call a folder by the step that it is of."""
+        (self.root / folder_name(step)).rename(self.root / folder_name(true_step))
+        sync(self.root)
 
     def aside(self, step: int) -> Path:
         return self.root / f".writing-{step:08d}"
@@ -211,21 +232,24 @@ class Remote:
         final, aside = folder / folder_name(step), folder / f".fetching-{step:08d}"
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
-        # The manifest says which files; a foreign one must not name files outside.
-        (aside / MANIFEST).write_bytes(self.store.get(f"{folder_name(step)}/{MANIFEST}"))
-        for name in _inside(Checkpoint(aside).manifest()):
+        # The manifest says which files; one that names files outside is refused when it is read.
+        write_synced(aside / MANIFEST, self.store.get(f"{folder_name(step)}/{MANIFEST}"))
+        for name in Checkpoint(aside).manifest():
             (aside / name).parent.mkdir(parents=True, exist_ok=True)
             with (aside / name).open("wb") as file:
                 self.store.download(f"{folder_name(step)}/{name}", file)
                 file.flush()
                 os.fsync(file.fileno())
+        for path in (*(one for one in aside.iterdir() if one.is_dir()), aside):
+            sync(path)
         shutil.rmtree(final, ignore_errors=True)
         aside.rename(final)
+        sync(folder)
         return final
 
-    def put_aside(self, step: int) -> None:
+    def put_aside(self, step: int, why: str = DAMAGED) -> None:
         name = f"{folder_name(step)}/{MANIFEST}"
-        self.store.put(f"{folder_name(step)}/damaged.json", self.store.get(name))
+        self.store.put(f"{folder_name(step)}/{why}.json", self.store.get(name))
         self.store.delete(name)
 
     def delete(self, step: int) -> None:
@@ -267,10 +291,3 @@ def copy_synced(source: Path, path: Path) -> None:
         while done < size:
             done += os.sendfile(new.fileno(), old.fileno(), done, min(COPY_BYTES, size - done))
         os.fsync(new.fileno())
-
-
-def _inside(files: Mapping[str, object]) -> list[str]:
-    for name in files:
-        if name.startswith("/") or ".." in Path(name).parts:
-            raise ValueError(f"{MANIFEST} names {name!r}, which is outside the checkpoint")
-    return list(files)

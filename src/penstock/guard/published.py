@@ -6,11 +6,11 @@ A checkpoint is a folder `step-00000250/`:
   index.json             where each tensor's bytes are in those files
   local-r*.safetensors   replica-local: error feedback and the like; used only by the same layout
   scalars.json           position, seed, schedule, fingerprint, layout
-  manifest.json          BLAKE3 and size of every file above, and its own; written last
+  manifest.json          which step of which run it is, BLAKE3 and size of every file above, and a
+                         hash of all that (`manifest.py`); written last
 Without a good manifest it does not exist.
 """
 
-import json
 import os
 import re
 from dataclasses import dataclass
@@ -22,12 +22,15 @@ from blake3 import blake3
 from penstock.errors import RunFailed
 from penstock.guard.index import NAME as INDEX
 from penstock.guard.index import Index
+from penstock.guard.inside import Files, plain
+from penstock.guard.manifest import FORMAT, MANIFEST, Manifest, OtherFormat, manifest_of
+from penstock.records import hash_of, parse_table, read_record
 
-FORMAT = 3  # 2 had the places of tensors in a pickle, 1 other names for them
-MANIFEST = "manifest.json"
+__all__ = ["FORMAT", "MANIFEST", "SCALARS", "Checkpoint", "Files", "hash_of", "manifest_of"]
+
 SCALARS = "scalars.json"
+OTHER_VERSION = "go on with the version that wrote it, or begin again with `--fresh`"
 _NAME = re.compile(r"step-\d+")
-Files = dict[str, dict[str, Any]]  # by name: "bytes" and "blake3"
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,8 @@ class Checkpoint:
 
     @property
     def scalars(self) -> dict[str, Any]:
-        return json.loads((self.path / SCALARS).read_text())
+        """The table in `scalars.json`; raises ValueError where it is none."""
+        return parse_table(self.read(SCALARS))
 
     @property
     def validation_loss(self) -> float | None:
@@ -58,40 +62,86 @@ class Checkpoint:
         return sum(entry["bytes"] for entry in self.manifest().values())
 
     def index(self) -> Index:
-        return Index.from_bytes((self.path / INDEX).read_bytes())
+        """Return where the tensors are; raises ValueError where it names other files than the
+        manifest does."""
+        found, files = Index.from_bytes(self.read(INDEX)), self.manifest()
+        for name, size in found.files.items():
+            if name not in files or files[name]["bytes"] != size:
+                raise ValueError(f"{INDEX} names {name}, which no hash covers as it says")
+        return found
+
+    def read(self, name: str) -> bytes:
+        """Return the content of one of its small files."""
+        return read_record(plain(self.path, name))
+
+    def about(self) -> Manifest:
+        """Return what it says of itself; raises ValueError or OSError when that is damaged."""
+        return Manifest.from_bytes(self.read(MANIFEST))
 
     def manifest(self) -> Files:
         """Size and hash of each file; raises when it is not what was written."""
-        found = json.loads((self.path / MANIFEST).read_text())
-        if found["blake3"] != hash_of(found["files"]):
-            raise ValueError("content does not match its hash")
-        return found["files"]
+        return self.about().files
+
+    def true_step(self) -> int | None:
+        """Return the step that its content is of, whatever its folder is called; None if it does
+        not tell."""
+        about = self.about()
+        if about.step is not None:
+            return about.step
+        if self._problem(SCALARS, about.files.get(SCALARS), hashed=True):
+            return None
+        step = self.scalars.get("step")
+        return step if type(step) is int else None
 
     def refuse_other_format(self) -> None:
-        found = json.loads((self.path / MANIFEST).read_text()).get("format")
-        if found != FORMAT:
-            raise RunFailed(
-                f"{self.path}: a checkpoint in format {found}, and this version of Penstock reads "
-                f"format {FORMAT}; go on with the version that wrote it, or begin again with "
-                "`--fresh`"
-            )
+        """Raise RunFailed where it is whole and of a format that this version does not read."""
+        try:
+            self.about()
+        except OtherFormat as error:
+            raise RunFailed(f"{self.path}: {error}; {OTHER_VERSION}") from None
+        except (OSError, ValueError):  # damaged, which is another matter
+            return
 
     def damage(
-        self, part: int = 0, parts: int = 1, only: str | None = None, hashed: bool = True
+        self,
+        part: int = 0,
+        parts: int = 1,
+        only: str | None = None,
+        hashed: bool = True,
+        called: bool = True,
     ) -> list[str]:
         """What is wrong with the files of this checkpoint, or of them with the one called `only`;
-        ranks can share the reading. Not `hashed`, only their sizes are compared."""
+        ranks can share the reading. Not `hashed`, only their sizes are compared; not `called`, its
+        folder may have the name of another step."""
         try:
             files = self.manifest()
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            said = self._misnamed() if called and only is None and part == 0 else ""
+        except OtherFormat as error:
+            return [f"{MANIFEST}: {error}"]
+        except (OSError, ValueError) as error:
             return [f"{MANIFEST}: not readable as one: {type(error).__name__}: {error}"]
         names = sorted(files if only is None else [only])[part::parts]
-        found = [self._problem(name, files.get(name), hashed) for name in names]
+        found = [said, *(self._problem(name, files.get(name), hashed) for name in names)]
+        if INDEX in names and not any(problem.startswith(f"{INDEX}: ") for problem in found):
+            found.append(self._bad_index())
         return [problem for problem in found if problem]
 
-    def _problem(self, name: str, entry: dict[str, Any] | None, hashed: bool) -> str:
-        path = self.path / name
+    def _misnamed(self) -> str:
+        """Say so where the folder is called by another step than its content is of."""
+        if not is_name(self.path.name) or (step := self.true_step()) in (None, self.step):
+            return ""
+        return f"{MANIFEST}: it is a checkpoint of step {step}, under the name of step {self.step}"
+
+    def _bad_index(self) -> str:
         try:
+            self.index()
+        except (OSError, ValueError) as error:
+            return f"{INDEX}: {error}"
+        return ""
+
+    def _problem(self, name: str, entry: dict[str, Any] | None, hashed: bool) -> str:
+        try:
+            path = plain(self.path, name)
             if entry is None or not path.is_file():
                 return f"{name}: missing"
             if path.stat().st_size != entry["bytes"]:
@@ -172,18 +222,8 @@ def newest(folder: Path) -> str | None:
     return str(paths[0]) if paths else None
 
 
-def manifest_of(step: int, files: Files) -> bytes:
-    return json.dumps(
-        {"format": FORMAT, "step": step, "blake3": hash_of(files), "files": files}, indent=1
-    ).encode()
-
-
 def entry_of(content: bytes) -> dict[str, Any]:
     return {"bytes": len(content), "blake3": blake3(content).hexdigest()}
-
-
-def hash_of(value: object) -> str:
-    return blake3(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def hash_file(path: Path, threads: int = blake3.AUTO) -> str:

@@ -23,6 +23,7 @@ from torch.futures import Future
 
 from penstock.guard.chunks import dtype_of
 from penstock.guard.index import Chunk, Entry, Index
+from penstock.guard.inside import plain
 from penstock.guard.mapped import read_only
 
 
@@ -62,14 +63,17 @@ class IndexReader(StorageReader):
     def saved(self, entry: Entry, chunk: Chunk) -> Tensor:
         """A chunk as it lies in its file."""
         if chunk.file not in self._open:
-            self._open[chunk.file] = read_only(self.folder / chunk.file)
+            self._open[chunk.file] = read_only(plain(self.folder, chunk.file))
         dtype = dtype_of(entry.dtype)
         size = dtype.itemsize
         for length in chunk.sizes:
             size *= length
         if not size:
             return torch.empty(chunk.sizes, dtype=dtype)
-        return self._open[chunk.file][chunk.at : chunk.at + size].view(dtype).view(chunk.sizes)
+        held = self._open[chunk.file][chunk.at : chunk.at + size]
+        if len(held) != size:
+            raise OSError(f"{self.folder / chunk.file}: a chunk of {size} bytes is not all in it")
+        return held.view(dtype).view(chunk.sizes)
 
     # What DCP's interface asks for and files with an index have no use for.
     def reset(self, checkpoint_id: str | os.PathLike | None = None) -> None: ...

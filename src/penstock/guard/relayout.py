@@ -27,6 +27,7 @@ from penstock.files import refuse_existing
 from penstock.guard.checkpoint import extras
 from penstock.guard.chunks import drawn
 from penstock.guard.convert import Own
+from penstock.guard.manifest import about_of
 from penstock.guard.places import Disk
 from penstock.guard.published import Files, entry_of, folder_name, hash_file, manifest_of
 from penstock.guard.staging import Copying
@@ -67,7 +68,9 @@ def rewrite(
         files[name] = entry_of(content)
     if step in disk.steps():
         disk.delete(step)
-    disk.publish(step, manifest_of(step, files))
+    about = source.found.about()
+    told = about_of(about.run, scalars) | {"settings": about.settings, "origin": about.origin}
+    disk.publish(step, manifest_of(step, files, **told))
     return sum(entry["bytes"] for entry in files.values())
 
 

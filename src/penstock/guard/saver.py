@@ -30,6 +30,7 @@ from penstock.guard.checkpoint import extras
 from penstock.guard.chunks import Drawing, Ranks, draw, local
 from penstock.guard.durable import Durable
 from penstock.guard.fast_tier import Slot, make_slots, remove
+from penstock.guard.manifest import about_of
 from penstock.guard.places import NONE_KEPT, Disk, Kept, Place
 from penstock.guard.published import Files, folder_name, hash_file
 from penstock.guard.slots import SLOTS, InMemory, Seal, index_entry
@@ -305,14 +306,15 @@ class Saver:
         durable = Durable(
             save.step, own, problem, shared, self.keep, self._behind, self.pulse.beside, save.best
         )
+        durable.about.update(about_of(self.run, save.scalars))
         for place in self.places:
             try:
                 began = now()
-                where = durable.write(place, source)
+                where, manifest = durable.write(place, source)
                 if where and self.world.rank == 0:
                     size = sum(self._drawing.index.files.values())
                     about = {"step": save.step, "tier": place.tier, "path": where, "bytes": size}
-                    self._tell("saved", **about, seconds=now() - began)
+                    self._tell("saved", **about, seconds=now() - began, manifest=manifest)
                 for step in durable.dropped:
                     self._tell("checkpoint_dropped", step=step, why="the disk is full")
                 durable.dropped.clear()

@@ -1,6 +1,5 @@
 """The files of a checkpoint, wherever it is, for whoever only looks at them. No torch."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,9 +7,12 @@ from typing import IO, Any, Protocol, cast
 
 from blake3 import blake3
 
+from penstock.guard.inside import plain
+from penstock.guard.manifest import MANIFEST, Manifest
 from penstock.guard.places import Remote
-from penstock.guard.published import MANIFEST, SCALARS, Checkpoint, Files, folder_name, hash_of
+from penstock.guard.published import SCALARS, Checkpoint, folder_name
 from penstock.guard.slots import InMemory, read_seal, seal_path
+from penstock.records import parse_table
 
 READ_BYTES = 16 << 20
 Progress = Callable[[int], None]  # bytes that were read since the last call
@@ -24,9 +26,8 @@ class Shelf(Protocol):
     def there(self) -> bool:
         """Whether it still is, and is the same: a run that goes on makes and deletes them."""
 
-    def format(self) -> int | None: ...
-    def files(self) -> Files:
-        """By its manifest, whose own hash is right."""
+    def about(self) -> Manifest:
+        """What it says of itself, in a manifest whose own hash is right."""
 
     def scalars(self) -> dict[str, Any]: ...
     def size(self, name: str) -> int | None:
@@ -54,26 +55,21 @@ class Here:
         seals = self.found.seals
         return all(read_seal(seal_path(self.found.path, seal.rank)) == seal for seal in seals)
 
-    def format(self) -> int | None:
-        if isinstance(self.found, InMemory):
-            return self.found.seals[0].format
-        return json.loads(self.read(MANIFEST)).get("format")
-
-    def files(self) -> Files:
-        return self.found.manifest()
+    def about(self) -> Manifest:
+        return self.found.about()
 
     def scalars(self) -> dict[str, Any]:
         return self.found.scalars
 
     def size(self, name: str) -> int | None:
-        path = self.found.path / name
+        path = plain(self.found.path, name)
         return path.stat().st_size if path.is_file() else None
 
     def read(self, name: str) -> bytes:
-        return (self.found.path / name).read_bytes()
+        return self.found.read(name)
 
     def hash(self, name: str, progress: Progress) -> str:
-        with (self.found.path / name).open("rb") as file:
+        with plain(self.found.path, name).open("rb") as file:
             sink = _Hashing(progress)
             while part := file.read(READ_BYTES):
                 sink.write(part)
@@ -94,17 +90,11 @@ class There:
     def there(self) -> bool:
         return self.step in self.place.steps()
 
-    def format(self) -> int | None:
-        return self._manifest.get("format")
-
-    def files(self) -> Files:
-        found = self._manifest
-        if found["blake3"] != hash_of(found["files"]):
-            raise ValueError("content does not match its hash")
-        return found["files"]
+    def about(self) -> Manifest:
+        return self._manifest
 
     def scalars(self) -> dict[str, Any]:
-        return json.loads(self.read(SCALARS))
+        return parse_table(self.read(SCALARS))
 
     def size(self, name: str) -> int | None:
         return self._sizes.get(f"{folder_name(self.step)}/{name}")
@@ -118,8 +108,8 @@ class There:
         return sink.hexdigest()
 
     @cached_property
-    def _manifest(self) -> dict[str, Any]:
-        return json.loads(self.read(MANIFEST))
+    def _manifest(self) -> Manifest:
+        return Manifest.from_bytes(self.read(MANIFEST))
 
     @cached_property
     def _sizes(self) -> dict[str, int]:

@@ -9,16 +9,21 @@ and the other slot as it was. A slot is a checkpoint when every rank's seal in i
 
 import json
 import os
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
 from penstock.guard.index import NAME as INDEX
 from penstock.guard.index import digest
+from penstock.guard.inside import checked_files
+from penstock.guard.manifest import READS, Manifest, about_of
 from penstock.guard.published import FORMAT, Checkpoint, Files, entry_of
+from penstock.records import is_count, parse_table, read_record
 
 SLOTS = 2
+_SEAL = re.compile(r"seal-r\d{5,}\.json")
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,29 @@ class Seal:
         aside.write_bytes(digest(body).encode() + b"\n" + body)
         aside.replace(seal_path(slot, self.rank))
 
+    @staticmethod
+    def from_table(found: dict[str, Any]) -> "Seal":
+        """Return a seal from its JSON table; raises ValueError for whatever is none."""
+        if found.keys() != {one.name for one in fields(Seal)}:
+            raise ValueError("a seal has other fields")
+        if not all(is_count(found[name]) for name in ("step", "rank", "ranks", "format")):
+            raise ValueError("a number of a seal is none")
+        if not all(isinstance(found[name], str) for name in ("run", "mark")):
+            raise ValueError("a seal does not name its run")
+        if not isinstance(found["scalars"], dict):
+            raise ValueError("the scalars of a seal are no table")
+        if INDEX not in checked_files(found["files"], "a seal"):
+            raise ValueError(f"a seal does not name {INDEX}")
+        return Seal(**found)
+
+    @staticmethod
+    def from_bytes(content: bytes) -> "Seal":
+        """Return the seal that is written there; raises ValueError for whatever is none."""
+        said, _, body = content.partition(b"\n")
+        if digest(body).encode() != said:
+            raise ValueError("content does not match its hash")
+        return Seal.from_table(parse_table(body))
+
 
 def seal_path(slot: Path, rank: int) -> Path:
     return slot / f"seal-r{rank:05d}.json"
@@ -49,10 +77,25 @@ def seal_path(slot: Path, rank: int) -> Path:
 def read_seal(path: Path) -> Seal | None:
     """None for what is no good seal. Raises OSError where there is one that cannot be read."""
     try:
-        said, _, body = path.read_bytes().partition(b"\n")
-        return Seal(**json.loads(body)) if digest(body).encode() == said else None
-    except (FileNotFoundError, ValueError, TypeError):
+        return Seal.from_bytes(read_record(path))
+    except (FileNotFoundError, ValueError):
         return None
+
+
+def damaged_seals(fast: Path) -> list[str]:
+    """Say which seals are there and damaged. One that is missing was never written, or taken away
+    before its slot was written over."""
+    found = []
+    for slot in slots(fast):
+        for path in _listed(slot):
+            if _SEAL.fullmatch(path.name):
+                try:
+                    Seal.from_bytes(read_record(path))
+                except FileNotFoundError:
+                    continue
+                except ValueError as error:
+                    found.append(f"{slot.name} in memory: {path.name}: {error}")
+    return found
 
 
 @dataclass(frozen=True)
@@ -77,6 +120,11 @@ class InMemory(Checkpoint):
     @property
     def scalars(self) -> dict[str, Any]:
         return self.seals[0].scalars
+
+    def about(self) -> Manifest:
+        seal = self.seals[0]
+        files = {name: entry for one in self.seals for name, entry in one.files.items()}
+        return Manifest(seal.step, files, **about_of(seal.run, seal.scalars))
 
     def manifest(self) -> Files:
         return {name: entry for seal in self.seals for name, entry in seal.files.items()}
@@ -120,7 +168,7 @@ def index_entry(index: bytes) -> Files:
 
 def _whole(slot: Path, run: str | None) -> InMemory | None:
     first = read_seal(seal_path(slot, 0))
-    if first is None or first.format != FORMAT or (run is not None and first.run != run):
+    if first is None or first.format not in READS or (run is not None and first.run != run):
         return None
     seals = [first]
     for rank in range(1, first.ranks):

@@ -12,23 +12,28 @@ hashes.
 import contextlib
 import os
 import shutil
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 from penstock.errors import RunFailed, system_words
-from penstock.guard.on_record import recorded_step
-from penstock.guard.places import Disk, Place, place_of
-from penstock.guard.published import MANIFEST, Checkpoint, folder_name
+from penstock.guard.identity import IDENTITY, Homes, identity
+from penstock.guard.manifest import OTHER_FORMAT
+from penstock.guard.on_record import forked_step, recorded_manifests, recorded_step
+from penstock.guard.owner import ADOPT, Owner
+from penstock.guard.places import DAMAGED, FOREIGN, Disk, Place, place_of
+from penstock.guard.published import MANIFEST, OTHER_VERSION, Checkpoint, every, folder_name
 from penstock.guard.room import boot_id
-from penstock.guard.slots import InMemory, sealed
+from penstock.guard.slots import InMemory, damaged_seals, sealed
 from penstock.policy import resume
 from penstock.run.file import Run
+from penstock.run.fingerprint import settings
 from penstock.run.folder import RunFolder
 
-IDENTITY = "identity"
+__all__ = ["IDENTITY", "Tiers", "everywhere", "identity", "places_of"]
+
 MEMORY = -1  # as the number of a tier; durable places count from 0
 
 
@@ -39,6 +44,7 @@ class Found:
     checkpoint: Checkpoint | None  # None: there is none, begin at the first step
     rejected: list[str]  # what was wrong with newer ones
     unreachable: list[str]  # places that did not answer
+    told: list[str] = field(default_factory=list)  # what was put right on the way
 
 
 @dataclass(frozen=True)
@@ -61,10 +67,12 @@ class _Problems:
 
     rejected: list[tuple[int, str]] = field(default_factory=list)
     unreachable: list[tuple[int, str]] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    foreign: bool = False  # whole ones were of another run
 
     def found(self, checkpoint: Checkpoint | None) -> Found:
         rejected = [words for _, words in self.rejected]
-        return Found(checkpoint, rejected, [words for _, words in self.unreachable])
+        return Found(checkpoint, rejected, [words for _, words in self.unreachable], self.told)
 
     def of(self, tier: int) -> list[str]:
         return [words for at, words in [*self.unreachable, *self.rejected] if at == tier]
@@ -83,20 +91,23 @@ class Tiers:
     recorded: Callable[[], int | None] = lambda: None  # newest durable step by the journal
     anew: str = "--fresh"  # how a person starts the run from its first step
     lost: str = ""  # why the memory of this host could not be searched
+    owner: Owner | None = None  # what else a checkpoint must be; None: the identity alone
+    told: Sequence[str] = ()  # what was put right before the search
 
     def newest_good(self, before_step: int | None = None) -> Found:
         """Verify every hash; all ranks together. With `before_step`, of an earlier step than that.
 
         Raises RunFailed where there is nothing to load and the run must not begin again.
         """
-        aside: list[tuple[Place, int]] = []
+        aside: list[tuple[Place, int, str]] = []
 
-        def judge(tier: int, step: int, slot: InMemory | None) -> tuple[str, Checkpoint | None]:
+        def judge(tier: int, step: int, slot: InMemory | None) -> _Verdict:
             if slot is not None:
                 return self._judge_memory(slot)
             return self._judge(self.places[tier], step, aside)
 
-        found = self._search(judge, before_step)
+        renamed = self.world.broadcast(self._name_rightly() if self._first else None)
+        found = self._search(judge, before_step, renamed)
         if found.checkpoint is not None:
             self._put_aside(aside)
         return found
@@ -106,38 +117,76 @@ class Tiers:
 
         One in a remote place is believed to be whole.
         """
+        wrong = self._misnamed()
+        names = {(number, true): step for number, step, true in wrong}
 
-        def judge(tier: int, step: int, slot: InMemory | None) -> tuple[str, Checkpoint | None]:
+        def judge(tier: int, step: int, slot: InMemory | None) -> _Verdict:
             found: Checkpoint
             if slot is not None:
                 found = slot
             elif (place := self.places[tier]).tier == "remote":
-                return "", Listed(Path(folder_name(step)))
+                return _Verdict(Listed(Path(folder_name(step))))
             else:
-                found = Checkpoint(place.fetch(step, self.landing))
-            damage = found.damage(hashed=False)
-            return f"{found.name}: {'; '.join(damage)}", None if damage else found
+                found = Checkpoint(place.fetch(names.get((tier, step), step), self.landing))
+            called = (tier, step) not in names
+            damage = found.damage(hashed=False, called=called)
+            _refuse_other_format(found, damage)
+            verdict = _verdict(found, damage, "" if damage else self.refusal(found))
+            if called or verdict.checkpoint is None:
+                return verdict
+            return _Verdict(Renamed(found.path.with_name(folder_name(step))))
 
-        return self._search(judge)
+        told = [_renamed_words(step, true) for _, step, true in wrong]
+        return self._search(judge, None, told, {(n, step): true for n, step, true in wrong})
 
-    def _search(self, judge: Callable[..., Any], before_step: int | None = None) -> Found:
+    def _search(
+        self,
+        judge: Callable[[int, int, InMemory | None], "_Verdict"],
+        before_step: int | None,
+        told: Sequence[str] = (),
+        true_steps: Mapping[tuple[int, int], int] | None = None,
+    ) -> Found:
         """Judge what there is, newest first, until one is good."""
         slots, problems = self._memory()
+        problems.told += [*self.told, *told]
         memory = {(slot.step, slot.mark): slot for slot in slots}
         listed, unreachable = self.world.broadcast(self._listed() if self._first else None)
         problems.unreachable += unreachable
         order = [(step, MEMORY, mark) for step, mark in memory]
-        order += [(step, number, "") for step, number in listed]
+        true = true_steps or {}
+        order += [(true.get((number, step), step), number, "") for step, number in listed]
         order.sort(key=lambda one: (-one[0], one[1]))
         for step, tier, mark in order:
             if before_step is not None and step >= before_step:
                 continue
-            problem, found = judge(tier, step, memory.get((step, mark)) if mark else None)
-            if found:
-                return problems.found(found)
-            problems.rejected.append((tier, problem))
+            verdict = judge(tier, step, memory.get((step, mark)) if mark else None)
+            if verdict.checkpoint:
+                return problems.found(verdict.checkpoint)
+            problems.rejected.append((tier, verdict.problem))
+            problems.foreign |= verdict.foreign
         self._refuse_to_begin_again(problems)
         return problems.found(None)
+
+    def _misnamed(self) -> list[tuple[int, int, int]]:
+        """Return number of the place, step by its name and true step of every checkpoint on disk
+        whose folder was renamed."""
+        found = []
+        for number, place in enumerate(self.places):
+            if isinstance(place, Disk):
+                with contextlib.suppress(OSError):  # told where it is listed
+                    found += [(number, step, true) for step, true in place.misnamed().items()]
+        return found
+
+    def _name_rightly(self) -> list[str]:
+        """Call folders by the steps that they are of; what was done."""
+        told = []
+        for number, step, true in self._misnamed():
+            place = self.places[number]
+            assert isinstance(place, Disk)
+            with contextlib.suppress(OSError):  # then it is rejected
+                place.rename(step, true)
+                told.append(_renamed_words(step, true))
+        return told
 
     def durable_steps(self) -> list[int]:
         """List the steps of all published checkpoints, in any place."""
@@ -167,16 +216,22 @@ class Tiers:
 
     def _memory(self) -> tuple[list[InMemory], _Problems]:
         own: list[InMemory] = []
+        damaged: list[str] = []
         lost = self.lost
         try:
             own = [slot for fast in self.fast for slot in sealed(fast, self.run)]
+            damaged = [words for fast in self.fast for words in damaged_seals(fast)]
         except OSError as error:
             lost = system_words(error)
-        told = self.world.gather(([(s.step, s.mark) for s in own], lost))
-        whole = [s for s in own if all((s.step, s.mark) in keys for keys, _ in told)]
-        problems = sorted({why for _, why in told if why})
+        told = self.world.gather(([(s.step, s.mark) for s in own], lost, damaged))
+        whole = [s for s in own if all((s.step, s.mark) in keys for keys, _, _ in told)]
         order = sorted(whole, key=lambda slot: slot.step, reverse=True)
-        return order, _Problems(unreachable=[(MEMORY, f"memory: {why}") for why in problems])
+        problems = _Problems()
+        for why in sorted({why for _, why, _ in told if why}):
+            problems.unreachable.append((MEMORY, f"memory: {why}"))
+        for words in sorted({words for _, _, part in told for words in part}):
+            problems.rejected.append((MEMORY, words))
+        return order, problems
 
     def _listed(self) -> tuple[list[tuple[int, int]], list[tuple[int, str]]]:
         """(step, number of the place) of all that are published, and who did not answer."""
@@ -188,36 +243,48 @@ class Tiers:
                 unreachable.append((number, system_words(error)))
         return listed, unreachable
 
-    def _judge_memory(self, slot: InMemory) -> tuple[str, Checkpoint | None]:
+    def _judge_memory(self, slot: InMemory) -> "_Verdict":
         damage = self._damage(slot)
+        refusal = "" if damage else self._refused(slot)
         if damage:
             slot.forget()
-        return f"{slot.name}: {'; '.join(damage)}", None if damage else slot
+        return _verdict(slot, damage, refusal)
 
-    def _judge(
-        self, place: Place, step: int, aside: list[tuple[Place, int]]
-    ) -> tuple[str, Checkpoint | None]:
+    def _judge(self, place: Place, step: int, aside: list[tuple[Place, int, str]]) -> "_Verdict":
         """Add it to `aside` where it was read and is damaged; a link that fails damages nothing."""
         away = place.tier == "remote"
         name = f"{folder_name(step)} ({place.tier})" if away else folder_name(step)
         path, problem = self._land(place, step) if away else (place.fetch(step, self.landing), "")
         if problem:
-            return f"{name}: {problem}", None
+            return _Verdict(None, f"{name}: {problem}")
         found = Checkpoint(path)
         damage = self._damage(found, shared=not away)
-        if damage:
-            aside.append((place, step))
+        _refuse_other_format(found, damage)
+        refusal = "" if damage else self._refused(found)
+        if damage or refusal:
+            aside.append((place, step, DAMAGED if damage else FOREIGN))
             if away and self.leads:
                 shutil.rmtree(path, ignore_errors=True)
         self.world.gather(None)
-        return f"{name}: {'; '.join(damage)}", None if damage else found
+        return _verdict(found, damage, refusal, name)
 
-    def _put_aside(self, damaged: list[tuple[Place, int]]) -> None:
-        """Move damaged ones out of the way of the good ones that will be of those steps."""
-        for place, step in damaged if self._first else ():
+    def _refused(self, found: Checkpoint) -> str:
+        """Return the same answer on all ranks: the first one knows the journal."""
+        return self.world.broadcast(self.refusal(found) if self._first else None)
+
+    def refusal(self, found: Checkpoint) -> str:
+        """Say why a whole checkpoint is not one of this run."""
+        try:
+            return (self.owner or Owner(self.run)).refusal(found)
+        except (OSError, ValueError, RecursionError) as error:
+            return f"it does not tell which run it is of: {error}"
+
+    def _put_aside(self, bad: list[tuple[Place, int, str]]) -> None:
+        """Move bad ones out of the way of the good ones that will be of those steps."""
+        for place, step, why in bad if self._first else ():
             with contextlib.suppress(OSError):
-                place.put_aside(step)
-        if damaged:
+                place.put_aside(step, why)
+        if bad:
             self.world.gather(None)
 
     def _land(self, place: Place, step: int) -> tuple[Path, str]:
@@ -262,6 +329,7 @@ class Tiers:
             + "\n  ".join(lines)
             + "\nRestore what is missing (mount the disk, give access, copy the folder back) and "
             f"give the same command; or train from the first step with {self.anew}"
+            + (f". {ADOPT}" if problems.foreign else "")
         )
 
     def _on_record(self) -> tuple[int | None, str]:
@@ -279,6 +347,37 @@ class Listed(Checkpoint):
     """A checkpoint in a remote place, of which only the step is known."""
 
     tier: ClassVar[str] = "remote"
+
+
+class Renamed(Checkpoint):
+    """A checkpoint whose folder is called by another step, under the name that it will have."""
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """A good checkpoint, or what is wrong with it."""
+
+    checkpoint: Checkpoint | None
+    problem: str = ""
+    foreign: bool = False
+
+
+def _verdict(found: Checkpoint, damage: list[str], refusal: str, name: str = "") -> _Verdict:
+    if not damage and not refusal:
+        return _Verdict(found)
+    return _Verdict(None, f"{name or found.name}: {'; '.join(damage) or refusal}", bool(refusal))
+
+
+def _refuse_other_format(found: Checkpoint, damage: list[str]) -> None:
+    """Raise where it is whole and newer than all that this version could go on from."""
+    for problem in damage:
+        if OTHER_FORMAT in problem:
+            raise RunFailed(f"{found.path}: {problem.partition(': ')[2]}; {OTHER_VERSION}")
+
+
+def _renamed_words(step: int, true: int) -> str:
+    was, now = folder_name(step), folder_name(true)
+    return f"{was} is a checkpoint of step {true} by its manifest: it is called {now} again"
 
 
 def places_of(folder: RunFolder, run: Run) -> list[Place]:
@@ -310,7 +409,10 @@ def everywhere(
 ) -> Tiers:
     """Return all tiers of a run. `ranks` give the run its identity; the supervisor only reads."""
     places = places_of(folder, run)
-    who = identity(places[0], world) if ranks else _known(places[0])
+    # Hosts have folders of their own, and share the durable place: there that decides.
+    homes = places if run.cluster.nodes > 1 else [Disk(folder.path), *places]
+    kept = Homes(homes, lambda: _remembered(places, run))
+    who = kept.known() if not ranks else world.broadcast(kept.kept() if world.rank == 0 else None)
     fast, lost = [], ""
     try:
         fast = memory_folders(folder)
@@ -329,35 +431,31 @@ def everywhere(
         lambda: recorded_step(folder),
         anew,
         lost,
+        Owner(who, run, cache(lambda: _manifests(folder)), forked_step(folder)),
+        kept.told,
     )
 
 
-def identity(place: Place, world: Any) -> str:
-    """Which run this is, of all that ever had its name: memory may hold states of an earlier one.
-
-    Made at the first start, and kept with the checkpoints.
-    """
-    return world.broadcast(_identity(place) if world.rank == 0 else None)
-
-
-def _identity(place: Place) -> str:
-    made = uuid.uuid4().hex
+def _manifests(folder: RunFolder) -> dict[int, str]:
+    """Return what the journal has on record; a journal that cannot be read holds nothing against
+    a checkpoint."""
     try:
-        with contextlib.suppress(FileNotFoundError):
-            return _read(place)
-        place.create(IDENTITY, made.encode())
-        return _read(place)
-    except OSError:  # cannot be written: nothing in memory is of this run, and nothing will be
-        return made
-
-
-def _known(place: Place) -> str:
-    """Return the identity as it is on disk; one that no copy in memory has, if there is none."""
-    try:
-        return _read(place)
+        return recorded_manifests(folder)
     except OSError:
-        return "unknown"
+        return {}
 
 
-def _read(place: Place) -> str:
-    return place.read(IDENTITY).decode(errors="replace")
+def _remembered(places: Sequence[Place], run: Run) -> str | None:
+    """Return the run that checkpoints on disk say they are of, newest first; first by those with
+    the settings of this run."""
+    said: list[tuple[bool, str]] = []
+    own = settings(run)
+    for place in places:
+        if isinstance(place, Disk):
+            with contextlib.suppress(OSError):
+                for found in every(place.root):
+                    with contextlib.suppress(OSError, ValueError):
+                        about = found.about()
+                        if about.run:
+                            said.append((about.settings != own, about.run))
+    return min(said, key=lambda one: one[0])[1] if said else None

@@ -8,7 +8,6 @@
 and the calls of a `Nursery`: `start`, `codes`, `pids`, `stopped`, `wait`, `kill`, `end`, `close`.
 """
 
-import json
 import os
 import select
 import signal
@@ -18,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.errors import PenstockError
-from penstock.files import write_atomic
 from penstock.launch.host_network import HostNetwork
 from penstock.launch.nursery import GONE_S, Nursery
 from penstock.launch.roster import LOST_CODE, LOST_S, Member, Roster
@@ -117,7 +115,7 @@ class Crew(Roster):
                 member.used = tuple(slot for at, slot in self.where.values() if at is member)
         hosts = [{"node": m.node, "ranks": self.ranks_of(m)} for m in members]
         plan = planned.plan | {"hosts": hosts}
-        write_atomic(self.folder.plan_file, json.dumps(plan, indent=1))
+        self.folder.write_plan(plan)
         files = {p.name: p.read_text() for p in (self.folder.run_file, self.folder.plan_file)}
         for member in members:
             if member.link:

@@ -22,6 +22,7 @@ from penstock.launch.agent import Agent, End
 from penstock.launch.carry import Carrier
 from penstock.launch.fence import ENVIRONMENT, Fence
 from penstock.launch.host_network import HostNetwork
+from penstock.launch.known import mend_plan
 from penstock.launch.lead import Leading
 from penstock.launch.lease import Lease, Observer, Record
 from penstock.launch.led import HANDED_OVER
@@ -280,8 +281,11 @@ def start(run: Run, machine: Devices, listener: Listener, began: float) -> None:
     with folder.lock(f"lock-{addresses.node()}"):
         carrier = Carrier(folder, place)
         _pull(carrier, place)
+        mended = mend_plan(folder)
         how = how_to_go_on(folder, run)
         listener.going_on(how, folder)
+        for words in (*mended, *how.mended, *how.passed_over):
+            listener.warning(words)
         if how.finished:
             return
         prepared = prepare(how.run, folder.read_plan(), machine, listener)

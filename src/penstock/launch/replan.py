@@ -4,12 +4,10 @@ The layout that the ranks read is the one in plan.json; to re-plan is to write a
 start the ranks again from the last checkpoint. The ranks and the global batch stay.
 """
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.files import write_atomic
 from penstock.launch import foresee
 from penstock.ledger.journal import SupervisorJournal
 from penstock.plan import oom
@@ -47,7 +45,7 @@ class Replanner:
             "machine": plan["machine"],
         }
         plan["predicted"] = self._predicted(plan, new)
-        write_atomic(self.folder.plan_file, json.dumps(plan, indent=1))
+        self.folder.write_plan(plan)
         self.journal.event("replanned", attempt=attempt, old=old, layout=plan["layout"])
         return new
 

@@ -1,17 +1,19 @@
 """Going on with a run is never a surprise: same file, finished, changed, forked, or anew."""
 
-import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.errors import PenstockError, RunFailed
-from penstock.files import write_atomic
 from penstock.guard import checkpoint
 from penstock.guard.differences import differences
+from penstock.guard.identity import identity
 from penstock.guard.on_record import last_result, no_checkpoint, recorded_step
-from penstock.guard.places import place_of
-from penstock.guard.tiers import OneProcess, everywhere, places_of
+from penstock.guard.places import Disk, place_of
+from penstock.guard.published import SCALARS
+from penstock.guard.take_over import take_over
+from penstock.guard.tiers import Found, OneProcess, everywhere, places_of
+from penstock.launch.known import has_begun, known_run, sound_plan
+from penstock.ledger.records import journal_files
 from penstock.model.adapter_names import adapters
 from penstock.model.open_names import is_buffer, tensors
 from penstock.policy.restart import EARLY
@@ -44,13 +46,16 @@ class How:
     changes: tuple[Change, ...] = ()  # safe ones, that go through
     asked: str = ""  # the shorter length that was asked of a finished run, as an override
     gone: str = ""  # that a finished run has no checkpoint any more, in words
+    mended: tuple[str, ...] = ()  # records of the folder that were gone, in words
+    passed_over: tuple[str, ...] = ()  # what is wrong with newer checkpoints and with places
 
 
 def how_to_go_on(folder: RunFolder, run: Run) -> How:
     """Compare the run with what its folder holds; refuse a change that would mix two runs."""
-    if not folder.exists():
+    known = known_run(folder, run)
+    if known is None:
         return How(run)
-    old = load(folder.run_file)
+    old = known.run
     unsafe = [c for c in diff(old, run) if not c.safe]
     asked = length_words(run) if shorter(old, keep_choices(old, run)) else ""
     if asked:  # judged below, by whether the run has finished
@@ -58,7 +63,7 @@ def how_to_go_on(folder: RunFolder, run: Run) -> How:
     changes = diff(old, run)
     if not all(c.safe for c in changes):
         raise PenstockError(
-            f"run '{folder.name}' exists with another run file ({folder.run_file}):\n"
+            f"run '{folder.name}' exists with another run file ({known.source}):\n"
             f"{describe(unsafe)}\n"
             "Undo the change to go on; or start a new run from its last checkpoint with "
             "`--fork NAME`; or start anew with `--fresh`, which keeps the old folder aside."
@@ -69,7 +74,7 @@ def how_to_go_on(folder: RunFolder, run: Run) -> How:
     early = result == EARLY and not more_patience
     finished = (result == "done" and not lengthened) or early
     # What the file leaves open stays as it was chosen first: a longer run keeps its batch.
-    chosen = keep_choices(old, run)
+    chosen = keep_choices(known.run, run)
     if finished:
         step = recorded_step(folder)
         there = step is None or _any_checkpoint(folder, chosen)
@@ -83,8 +88,19 @@ def how_to_go_on(folder: RunFolder, run: Run) -> How:
             "run from its last checkpoint with `--fork NAME`; or start anew with `--fresh`, which "
             "keeps the old folder aside."
         )
-    step, tier = _resumes_from(folder, chosen)
-    return How(chosen, step, tier, False, False, True, tuple(changes))
+    found = _resumes_from(folder, chosen)
+    step, tier = (found.checkpoint.step, found.checkpoint.tier) if found.checkpoint else (0, "")
+    bad = [f"passed over: {problem}" for problem in found.rejected]
+    bad += [f"not reached: {problem}" for problem in found.unreachable]
+    return How(
+        chosen,
+        step,
+        tier,
+        exists=True,
+        changes=tuple(changes),
+        mended=known.told,
+        passed_over=(*found.told, *bad),
+    )
 
 
 def _any_checkpoint(folder: RunFolder, run: Run) -> bool:
@@ -95,18 +111,17 @@ def _any_checkpoint(folder: RunFolder, run: Run) -> bool:
         return True
 
 
-def _resumes_from(folder: RunFolder, run: Run) -> tuple[int, str]:
+def _resumes_from(folder: RunFolder, run: Run) -> Found:
     """Search as the ranks will. Raises RunFailed where the run must not begin again.
 
     Several hosts may hold a copy together that none of them holds alone: there the ranks refuse.
     """
     try:
-        found = everywhere(folder, run, OneProcess(), ranks=False).expected().checkpoint
+        return everywhere(folder, run, OneProcess(), ranks=False).expected()
     except RunFailed as refused:
         if run.cluster.nodes > 1:
-            return 0, ""
+            return Found(None, [], [])
         raise RunFailed(f"run '{folder.name}': {refused}") from None
-    return (found.step, found.tier) if found else (0, "")
 
 
 def refuse_other_weights(folder: RunFolder, run: Run, vocab: int) -> None:
@@ -118,23 +133,22 @@ def refuse_other_weights(folder: RunFolder, run: Run, vocab: int) -> None:
         saved = checkpoint.every(folder.checkpoints)
     except OSError:  # the run goes on from another place, and the ranks tell of this one
         return
-    # The ranks pass over a checkpoint that is damaged, and tell.
-    newest = next((one for one in saved if not one.damage(only="scalars.json")), None)
-    if newest is None:
-        return
-    newest.refuse_other_format()
-    if run.model.module:
+    # The ranks pass over a checkpoint that is damaged or of another run, and tell.
+    tiers = everywhere(folder, run, OneProcess(), ranks=False)
+    whole = (one for one in saved if not one.damage(only=SCALARS))
+    newest = next((one for one in whole if not tiers.refusal(one)), None)
+    if newest is None or run.model.module:
         return
     held = newest.scalars["weights"]
     found = {name: size for name, size in held.items() if not is_buffer(name)}
-    if what := differences(found, _weights(run, vocab)):
+    if what := differences(found, trained_weights(run, vocab)):
         raise PenstockError(
             f"{newest.path}: a checkpoint of another model than [model] describes: {what}. Put "
             "the file or the model back as it was, or begin again with `--fresh`"
         )
 
 
-def _weights(run: Run, vocab: int) -> Mapping[str, tuple[int, ...]]:
+def trained_weights(run: Run, vocab: int) -> Mapping[str, tuple[int, ...]]:
     """What the run trains, by name."""
     shape = run.model.shape(vocab)
     if run.model.adapter:
@@ -153,17 +167,23 @@ def renamed(run: Run, name: str) -> Run:
 def fork_from(source: RunFolder, folder: RunFolder, run: Run) -> None:
     """A new run that begins at the newest good checkpoint of another, with a changed run file."""
     if folder.exists():
-        if folder.read_plan().get("forked_from", {}).get("run") == source.name:
+        if sound_plan(folder).plan.get("forked_from", {}).get("run") == source.name:
             return  # forked before: from now on it is a run like any other
         raise PenstockError(f"--fork {folder.name}: there is another run of that name")
     if not source.exists():
         raise PenstockError(f"--fork {folder.name}: there is no run '{source.name}' to fork from")
-    good = next((c for c in checkpoint.every(source.checkpoints) if not c.damage()), None)
+    if journal_files(folder.journal):
+        raise PenstockError(
+            f"--fork {folder.name}: there is another run of that name, whose run.toml is gone"
+        )
+    saved = checkpoint.every(source.checkpoints)
+    for newest in saved[:1]:
+        newest.refuse_other_format()
+    good = next((c for c in saved if not c.damage()), None)
     if good is None:
-        none = "has no good checkpoint" if checkpoint.every(source.checkpoints) else ""
+        none = "has no good checkpoint" if saved else ""
         why = f"run '{source.name}' {none}" if none else no_checkpoint(source)
         raise PenstockError(f"--fork {folder.name}: {why}")
-    good.refuse_other_format()
     old = load(source.run_file)
     if old.model != run.model:
         raise PenstockError(
@@ -176,14 +196,14 @@ def fork_from(source: RunFolder, folder: RunFolder, run: Run) -> None:
             f"{run.steps()}; write a larger train.tokens, or train.steps={2 * good.step}"
         )
     folder.make()
-    aside = folder.path / ".forking"
-    shutil.rmtree(aside, ignore_errors=True)
-    shutil.copytree(good.path, aside)
-    aside.rename(folder.checkpoints / good.path.name)
+    own = identity(Disk(folder.path), OneProcess())
+    take_over(good, Disk(folder.checkpoints), own)
     origin: dict[str, object] = {"forked_from": {"run": source.name, "step": good.step}}
     if _read_by(old) == _read_by(run):
-        origin["dataset"] = source.read_plan()["dataset"]  # the same version, not today's
-    write_atomic(folder.plan_file, json.dumps(origin))
+        before = sound_plan(source).plan
+        if "dataset" in before:
+            origin["dataset"] = before["dataset"]  # the same version, not today's
+    folder.write_plan(origin)
     save(run, folder.run_file)
 
 
@@ -203,7 +223,7 @@ def archive(folder: RunFolder, run: Run) -> None:
             f"--fresh: {there.where} still holds checkpoints of the old run (step {steps[0]}); "
             "move them away or delete them, or give the run another name"
         )
-    if not folder.exists():
+    if not folder.exists() and not has_begun(folder):
         return
     if folder.running():
         raise PenstockError(f"run '{folder.name}' is running; stop it before starting anew")

@@ -1,6 +1,5 @@
 """From a run to its outcome: find the machine and the data, decide how to go on, launch."""
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -8,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.errors import PenstockError, RunFailed, system_error
-from penstock.files import write_atomic
 from penstock.launch import addresses, foresee, hosts, open_model
 from penstock.launch.foresee import Limit
+from penstock.launch.known import mend_plan
 from penstock.launch.listener import Listener, Shielded
 from penstock.launch.local import Local, Outcome
 from penstock.launch.prepare import prepare
@@ -68,13 +67,17 @@ def start(
         prepare(run, {}, machine, listener).planned({})  # refuse before the old run is put aside
         archive(folder, run)
     with folder.lock(), _nothing_left(folder):
+        mended = mend_plan(folder)
         if fork is not None:
             fork_from(source, folder, run)
         how = how_to_go_on(folder, run)
         listener.going_on(how, folder)
+        mended += how.mended
+        for words in (*mended, *how.passed_over):
+            listener.warning(words)
         if how.finished:
             return folder
-        _launch(how.run, folder, machine, listener, began)
+        _launch(how.run, folder, machine, listener, began, mended)
     return folder
 
 
@@ -104,7 +107,12 @@ def _names(folder: Path) -> list[str]:
 
 
 def _launch(
-    run: Run, folder: RunFolder, machine: devices.Devices, listener: Listener, began: float
+    run: Run,
+    folder: RunFolder,
+    machine: devices.Devices,
+    listener: Listener,
+    began: float,
+    mended: list[str],
 ) -> None:
     before = folder.read_plan()
     prepared = prepare(run, before, machine, listener)
@@ -117,9 +125,9 @@ def _launch(
     for what in ("stop", "save"):
         folder.granted(what)  # wishes of an earlier life
     save(run, folder.run_file)
-    write_atomic(folder.plan_file, json.dumps(plan, indent=1))
+    folder.write_plan(plan)
     listener.launching(folder, plan)
-    outcome = _supervise(run, folder, layout, machine, listener, began, limit)
+    outcome = _supervise(run, folder, layout, machine, listener, began, limit, mended)
     if outcome.result == "failed":
         error = RunFailed if outcome.exit_code != PenstockError.exit_code else PenstockError
         raise error(outcome.error)
@@ -133,10 +141,13 @@ def _supervise(
     listener: Listener,
     began: float,
     limit: Limit | None,
+    mended: list[str],
 ) -> Outcome:
     """The part of a launch that the run's clock counts."""
     journal = SupervisorJournal(folder.journal, clock=now)
     journal.event("invocation", t=began, ranks=layout.ranks, machine=str(machine))
+    for words in mended:
+        journal.event("record_mended", words=words)
     outcome = Outcome("failed", "the supervisor failed")
     try:
         with metered(folder.journal, addresses.node(), machine, layout.ranks, began):

@@ -43,7 +43,7 @@ def verify(run: Run) -> Findings:
         run = settled(run)
         machine, folder = seen(), RunFolder(run.folder)
         run = _going_on(run, folder)
-        run, before = _with_precision(run), folder.read_plan()
+        run, before = _with_precision(run), _planned_before(folder)
         looked = look(run, before, machine)
         if looked.missing:
             return _assumed(run, looked)
@@ -73,6 +73,16 @@ def _going_on(run: Run, folder: RunFolder) -> Run:
     from penstock.launch.resume import how_to_go_on  # torch, which a new run does without
 
     return how_to_go_on(folder, run).run
+
+
+def _planned_before(folder: RunFolder) -> dict[str, Any]:
+    """Return the plan of the last launch, as `train` will mend it where it is damaged."""
+    try:
+        return folder.read_plan()
+    except RunFailed:
+        from penstock.launch.known import sound_plan  # torch, which a new run does without
+
+        return sound_plan(folder).plan
 
 
 def _with_precision(run: Run) -> Run:

@@ -156,6 +156,8 @@ def _drafts(lines: list[Event]) -> list[_Draft]:
     """The supervisor's lines, cut where an invocation starts."""
     drafts: list[_Draft] = []
     for event in lines:
+        if event.kind == "adopted":
+            continue  # by a command between two invocations
         if event.kind == "invocation":
             drafts.append(_Draft(event.t, event.whole("ranks") or 0))
         elif event.kind in ("launch", "fault", "ended") and (not drafts or drafts[-1].ended):

@@ -4,6 +4,7 @@ A run may be made longer, moved, spread, guarded, paid for and shown otherwise. 
 make the rest of the run belong to another run, and needs a fork.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -56,6 +57,26 @@ def diff(old: Run, new: Run) -> list[Change]:
         for name in names
         if before.get(name) != after.get(name) and name != "dir"  # a run may be moved
     ]
+
+
+def unlike(saved: Mapping[str, Any], run: Run) -> list[Change]:
+    """Return the settings in which a run differs from one whose table was saved with a checkpoint,
+    apart from its name, its length and what may be changed on the way.
+
+    A field that only one of them has was added by another version; at its default it says nothing.
+    """
+    here = _flat(json.loads(json.dumps(secret.visible_table(to_table(closed(run))))))
+    there = _flat(dict(saved))
+    defaults = {field.name: field.info.default for field in fields.fields()}
+    found = []
+    for name in sorted(here.keys() | there.keys()):
+        old, new = there.get(name), here.get(name)
+        if name in ("name", "dir") or old == new or _is_safe(name, longer=True):
+            continue
+        if None in (old, new) and (new if old is None else old) == defaults.get(name):
+            continue
+        found.append(Change(name, old, new, safe=False))
+    return found
 
 
 def keep_choices(old: Run, new: Run) -> Run:

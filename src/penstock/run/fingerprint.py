@@ -11,8 +11,10 @@ from typing import Any
 
 from blake3 import blake3
 
+from penstock.records import hash_of
 from penstock.run.code import loss_code, module_code
 from penstock.run.file import Run
+from penstock.run.train import LENGTHS
 
 # Fields that came later, with what was always so: left out while they say no more than that, so
 # that a run of before has the fingerprint it had.
@@ -43,6 +45,15 @@ def canonical(run: Run) -> str:
 def fingerprint(run: Run) -> str:
     """64 hexadecimal digits."""
     return blake3(canonical(run).encode()).hexdigest()
+
+
+def settings(run: Run) -> str:
+    """64 hexadecimal digits, the same for a run that was made longer: a checkpoint keeps them, and
+    is loaded only by a run with the same."""
+    numbers = _numbers(run)
+    for length in LENGTHS:
+        numbers["train"].pop(length, None)
+    return hash_of(numbers)
 
 
 def _numbers(run: Run) -> dict[str, Any]:

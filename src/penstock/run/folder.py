@@ -12,8 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import PenstockError, nearest
-from penstock.files import naming
+from penstock.errors import PenstockError, RunFailed, nearest
+from penstock.files import naming, write_atomic
+from penstock.records import hash_of, parse_table, read_record
+
+_HASH = "blake3"  # in plan.json: of all the rest
+_PLAN_KEPT = ("dataset", "forked_from", "loss_source", "paths", "precision_why", "replanned")
+_PLAN_KINDS: dict[str, type | tuple[type, ...]] = {
+    "dataset": (str, dict, list), "forked_from": dict, "layout": dict, "replanned": dict,
+    "paths": dict, "loss_source": str, "precision_why": str, "hosts": list,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -154,7 +162,48 @@ class RunFolder:
         return False
 
     def read_plan(self) -> dict[str, Any]:
-        return json.loads(self.plan_file.read_text()) if self.plan_file.is_file() else {}
+        """Return what was decided before the last launch; nothing where there was none.
+
+        Raises RunFailed where the file is damaged; the next launch makes it again.
+        """
+        if not self.plan_file.is_file():
+            return {}
+        try:
+            return plan_from_bytes(read_record(self.plan_file))
+        except ValueError as error:
+            raise RunFailed(
+                f"{self.plan_file} is damaged: {error}; `penstock train` puts it aside and makes "
+                "it again"
+            ) from None
+
+    def write_plan(self, plan: dict[str, Any]) -> None:
+        """Write the plan with a hash of it, whole or not at all."""
+        body = {name: value for name, value in plan.items() if name != _HASH}
+        write_atomic(self.plan_file, json.dumps(body | {_HASH: _plan_hash(body)}, indent=1))
+
+
+def plan_from_bytes(content: bytes) -> dict[str, Any]:
+    """Return the plan that is written there; raises ValueError for whatever is none.
+
+    One without a hash was written by an earlier version.
+    """
+    plan = parse_table(content)
+    if _HASH in plan and plan.pop(_HASH) != _plan_hash(plan):
+        raise ValueError("content does not match its hash")
+    for name, kinds in _PLAN_KINDS.items():
+        if name in plan and not isinstance(plan[name], kinds):
+            raise ValueError(f"{name} is a {type(plan[name]).__name__}")
+    return plan
+
+
+def kept_of_plan(plan: dict[str, Any]) -> dict[str, Any]:
+    """Return what only the plan knows of a run, for its checkpoints: all else is planned again at
+    every launch."""
+    return {name: plan[name] for name in _PLAN_KEPT if name in plan}
+
+
+def _plan_hash(plan: dict[str, Any]) -> str:
+    return hash_of(json.loads(json.dumps(plan)))
 
 
 def memory_root() -> Path | None:

@@ -18,8 +18,8 @@ from penstock.meter.clock import now
 from penstock.plan.layout import Layout
 from penstock.policy.best import BestState, judge, stops
 from penstock.run.file import Run
-from penstock.run.fingerprint import fingerprint
-from penstock.run.folder import RunFolder
+from penstock.run.fingerprint import fingerprint, settings
+from penstock.run.folder import RunFolder, kept_of_plan
 from penstock.run.save import to_table
 from penstock.train.engine import Engine
 from penstock.train.replicas import Vote
@@ -68,6 +68,8 @@ class Keeper:
         self.pulse.at("load", 0)
         self.saving.bring()
         looked = self.saving.tiers().newest_good()
+        for words in looked.told:
+            self.journal.event("record_mended", words=words)
         for problem in looked.rejected:
             self.journal.event("checkpoint_rejected", problem=problem)
         for problem in looked.unreachable:
@@ -75,14 +77,15 @@ class Keeper:
         found = looked.checkpoint
         if found is None:
             return None
-        scalars = found.scalars
-        self.consumed, self.tokens = self._position(scalars["stream"]), scalars["tokens"]
+        scalars, taken_over = found.scalars, bool(found.about().origin)
+        self.consumed = self._position(scalars["stream"], taken_over)
+        self.tokens = scalars["tokens"]
         self._load(found)
         self._resume_local(found, scalars["layout"])
         same = scalars["fingerprint"] == fingerprint(self.run)
         self.sentinels.restore(scalars.get("sentinels"), None if same else found.step)
         # A fork has evaluations, and checkpoints, of its own.
-        own = "best" in scalars and scalars["run"]["name"] == self.run.name
+        own = "best" in scalars and scalars["run"]["name"] == self.run.name and not taken_over
         self.best = BestState.from_json(scalars["best"]) if own else BestState()
         self.resumed_step = found.step
         self.saving.resumed(found.step, durable=found.tier != "memory")
@@ -109,9 +112,10 @@ class Keeper:
         checkpoint.load(found, state, self.world)
         optimizer.lower()
 
-    def _position(self, saved: dict[str, str | int]) -> int:
-        """Where in the stream the checkpoint stood. Only a fork may read other data than before."""
-        forked = "forked_from" in self.folder.read_plan()
+    def _position(self, saved: dict[str, str | int], taken_over: bool) -> int:
+        """Where in the stream the checkpoint stood. Only one that was taken over from another run
+        may have read other data than this run does."""
+        forked = taken_over or "forked_from" in self.folder.read_plan()
         if forked and saved != self.stream.state(int(saved["consumed"])):
             self.journal.event("stream_changed", saved=saved, now=self.stream.state(0))
             return 0
@@ -209,6 +213,8 @@ class Keeper:
                 "optimizer": self.run.train.optimizer,
                 "layout": self.layout.to_json(),
                 "fingerprint": fingerprint(self.run),
+                "settings": settings(self.run),
+                "plan": kept_of_plan(self.folder.read_plan()),
                 "run": secret.visible_table(to_table(self.run)),
                 "weights": self._shapes(),
             }

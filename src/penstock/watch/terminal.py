@@ -16,6 +16,7 @@ from rich.status import Status
 from penstock import output
 from penstock.launch.listener import Listener
 from penstock.ledger.causes import Cause
+from penstock.ledger.records import journal_files
 from penstock.plan.layout import Layout
 from penstock.policy.straggler import Change
 from penstock.run.diff import describe, length_words
@@ -96,7 +97,7 @@ class Terminal(Listener):
             )
         if how.finished:
             return
-        if how.exists and "layout" not in (plan := folder.read_plan()):
+        if how.exists and not _was_launched(how, plan := folder.read_plan(), folder):
             if "forked_from" not in plan:
                 return  # another host begins it in this moment
             origin = plan["forked_from"]  # of a fork that was never launched
@@ -266,6 +267,12 @@ def closed_at_the_end(displays: Sequence[Terminal]) -> Iterator[None]:
                 sys.stderr.write(f"the display could not be closed: {error}\n")
         if deaf:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _was_launched(how: "How", plan: dict[str, Any], folder: RunFolder) -> bool:
+    """Return whether ranks of the run were started before; a plan that was made again after damage
+    has no layout yet."""
+    return "layout" in plan or (how.run.cluster.nodes == 1 and bool(journal_files(folder.journal)))
 
 
 def has_room(console: Console) -> bool:

@@ -33,7 +33,8 @@ WARNING = {
     "straggler", "spike", "batch_skipped", "data_skipped", "budget_reached", "grace_over", "strike",
     "place_unreachable", "copy_failed", "fetch_failed", "forget_failed", "left_out",
     "host_refused", "lease_lost", "display_failed", "moments_dropped", "stream_changed",
-    "local_state_dropped", "sample_failed", "rollback", "went_back", "asked_to_stop",
+    "local_state_dropped", "record_mended", "sample_failed", "rollback", "went_back",
+    "asked_to_stop",
 }  # fmt: skip
 
 
@@ -115,6 +116,12 @@ def _words(event: Event) -> str | None:
             return None
         case "saved":
             return f"step {said.get('step')} saved to {said.get('tier')}"
+        case "record_mended":
+            return str(said.get("words"))
+        case "checkpoint_rejected":
+            return f"checkpoint passed over: {said.get('problem')}"
+        case "adopted":
+            return f"step {said.get('step')} of run '{said.get('name')}' adopted"
         case "save_failed":
             return f"step {said.get('step')} not saved to {said.get('tier')}: {said.get('error')}"
         case "rollback" if event.end is not None:

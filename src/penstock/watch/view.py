@@ -57,7 +57,7 @@ class View:
     def plan(self) -> dict[str, Any]:
         try:
             return redact_all(self.folder.read_plan())
-        except ValueError:  # half written
+        except PenstockError:  # damaged
             return {}
 
     @cached_property

@@ -1,0 +1,55 @@
+"""Files of a checkpoint stay in its folder, whatever its manifest, index or seal says.
+
+Those records may come from a stranger. A name is relative and goes down only, and a symbolic link
+inside of the folder is not followed. The folder itself may be reached through one.
+"""
+
+import errno
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from penstock.records import is_count
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,255}(/[A-Za-z0-9_.-]{1,255}){0,3}")
+Files = dict[str, dict[str, Any]]  # by name: "bytes" and "blake3"
+
+
+def inside(name: object, record: str) -> str:
+    """Return a name that leads to a file of the checkpoint; raises ValueError for any other."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(f"{record} names {name!r:.200}, which is outside the checkpoint")
+    if any(part in (".", "..") for part in name.split("/")):
+        raise ValueError(f"{record} names {name!r:.200}, which is outside the checkpoint")
+    return name
+
+
+def all_inside(names: Iterable[object], record: str) -> None:
+    """Raise ValueError where one of the names leads elsewhere."""
+    for name in names:
+        inside(name, record)
+
+
+def plain(folder: Path, name: str) -> Path:
+    """Return the path of a file of a checkpoint; raises OSError where a link is on the way."""
+    path = folder
+    for part in inside(name, folder.name).split("/"):
+        path = path / part
+        if path.is_symlink():
+            said = "a symbolic link in a checkpoint is not followed"
+            raise OSError(errno.ELOOP, said, str(path))
+    return path
+
+
+def checked_files(found: object, record: str) -> Files:
+    """Return a table of files, with names inside and a size and a hash each."""
+    if not isinstance(found, dict):
+        raise ValueError(f"{record} has no table of files")
+    all_inside(found, record)
+    for name, entry in found.items():
+        if not isinstance(entry, dict) or not is_count(entry.get("bytes")):
+            raise ValueError(f"{record} has no size of {name}")
+        if not isinstance(entry.get("blake3"), str):
+            raise ValueError(f"{record} has no hash of {name}")
+    return found
