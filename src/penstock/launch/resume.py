@@ -11,7 +11,7 @@ from penstock.guard.on_record import ADOPTED, recorded_step
 from penstock.guard.places import Disk, place_of
 from penstock.guard.published import SCALARS
 from penstock.guard.take_over import take_over
-from penstock.guard.tiers import Found, OneProcess, everywhere
+from penstock.guard.tiers import Found, OneProcess, everywhere, wrong_with
 from penstock.launch.known import has_begun, known_run, sound_plan
 from penstock.ledger.readers import read_events
 from penstock.ledger.records import SUPERVISOR, journal_files
@@ -151,10 +151,10 @@ def fork_from(source: RunFolder, folder: RunFolder, run: Run) -> None:
     saved = checkpoint.every(source.checkpoints)
     for newest in saved[:1]:
         newest.refuse_other_format()
-    good = next((c for c in saved if not c.damage()), None)
+    old = load(source.run_file)
+    good = next((c for c in saved if not wrong_with(source, old, c)), None)
     if good is None:
         raise PenstockError(f"--fork {folder.name}: run '{source.name}' has no good checkpoint yet")
-    old = load(source.run_file)
     if old.model != run.model:
         raise PenstockError(
             f"--fork {folder.name}: [model] differs from '{source.name}', so its weights do not "
