@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from penstock.cli.main import app
 from penstock.errors import PenstockError, RunFailed
 from penstock.guard.checkpoint import weights_hash
+from penstock.guard.manifest import manifest_of
 from penstock.launch.start import start
 from penstock.launch.zygote import Zygote
 from penstock.run.load import load
@@ -155,3 +156,22 @@ def test_mistakes_are_told_in_one_line(report: dict[str, Any], tmp_path: Path) -
         error = call(*words).exception
         assert isinstance(error, PenstockError)
         assert said in str(error)
+
+
+def test_adopt_takes_a_checkpoint_of_another_run(report: dict[str, Any], copy: Path) -> None:
+    """The copy is the same run, so its own are in the way, and a manifest without a run stands for
+    another one."""
+    stranger = copy.parent / "stranger"
+    shutil.copytree(copy / "checkpoints" / "step-00000008", stranger)
+    told_of = json.loads((stranger / "manifest.json").read_text())
+    about = {"run": "ab" * 16, "settings": "", "layout": told_of["layout"]}
+    manifest = manifest_of(8, told_of["files"], **about)
+    (stranger / "manifest.json").write_bytes(manifest)
+    refused = call("adopt", copy, stranger)
+    assert refused.exit_code != 0
+    assert "--replace" in str(refused.exception)
+    done = told("adopt", copy, stranger, "--replace")
+    assert done == {"run": "small", "step": 8, "name": "small", "replaced": [8, 12]}
+    states = {one["state"] for one in told("list", copy)["checkpoints"] if one["aside"]}
+    assert states == {"replaced, put aside"}
+    assert [one["step"] for one in told("verify", copy)["checkpoints"]] == [8, 4]

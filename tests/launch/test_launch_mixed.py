@@ -28,6 +28,8 @@ from penstock.ledger.readers import read_events
 from penstock.ledger.records import journal_files
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
+from penstock.train.export import chosen
+from penstock.train.write import write
 from penstock.watch.report import summary
 
 MakeFile = Callable[..., Path]
@@ -242,6 +244,20 @@ def test_a_foreign_checkpoint_that_came_while_it_ran_does_not_stand_for_the_own_
     newest = every(folder.checkpoints)[0]
     assert newest.about().run == Checkpoint(step(folder, 9)).about().run
     assert how_to_go_on(folder, load(path)).finished
+
+
+def test_nothing_else_uses_a_strangers_checkpoint(run_file: MakeFile, cut_off: CutOff) -> None:
+    path = run_file("own", **FIELDS)
+    folder = cut_off(path)
+    foreign = start(load(run_file("other", **FIELDS | {"train.clip": 0.1, "train.steps": 10})))
+    shutil.copytree(step(foreign, 10), step(folder, 10))
+    found, passed_over = chosen(folder)
+    assert found.step == 9
+    assert "step-00000010: a checkpoint of another run, 'other'" in passed_over[0]
+    with pytest.raises(RunFailed, match="cannot be used: a checkpoint of another run"):
+        write(folder, "def", 3, 0.0, 0)
+    fork = start(load(path, ["train.steps=14"]), fork="second")
+    assert resumed(fork) == [9]
 
 
 # What must keep working.

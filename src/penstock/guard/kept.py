@@ -15,7 +15,7 @@ from penstock.guard.index import NAME as INDEX
 from penstock.guard.index import Index
 from penstock.guard.inside import Files
 from penstock.guard.manifest import READS, OtherFormat
-from penstock.guard.places import Disk, Remote, place_of
+from penstock.guard.places import DAMAGED, FOREIGN, REPLACED, Disk, Remote, place_of
 from penstock.guard.published import (
     FORMAT,
     MANIFEST,
@@ -31,6 +31,7 @@ from penstock.run.folder import RunFolder
 from penstock.run.load import load
 
 TIERS = ("memory", "disk", "remote")  # nearest first
+_ASIDE = {DAMAGED: "damaged", FOREIGN: "of another run", REPLACED: "replaced"}
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
@@ -44,7 +45,7 @@ class Kept:
     format: int | None = FORMAT
     layout: dict[str, Any] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
-    aside: str = ""  # why it was put out of the way, if it was: "damaged" or "of another run"
+    aside: str = ""  # why it was put out of the way, if it was, in words
     validation_loss: float | None = None  # None: this step was not evaluated
     best: bool = False  # has the lowest validation loss of all that are kept
 
@@ -177,8 +178,8 @@ def _disk(checkpoints: Path) -> list[Kept]:
     whole = [Kept("disk", one.step, Here(one)) for one in every(checkpoints)]
     aside = [
         Kept("disk", int(path.name.split("-")[1]), Here(Checkpoint(path)), aside=why)
-        for why, pattern in (("damaged", ".damaged-*"), ("of another run", ".foreign-*"))
-        for path in checkpoints.glob(pattern)
+        for prefix, why in _ASIDE.items()
+        for path in checkpoints.glob(f".{prefix}-*")
     ]
     return whole + aside
 

@@ -20,7 +20,7 @@ from penstock.guard.published import MANIFEST, Checkpoint, folder_name, publishe
 from penstock.records import read_record
 
 COPY_BYTES = 64 << 20
-DAMAGED, FOREIGN = "damaged", "foreign"  # why one is put aside
+DAMAGED, FOREIGN, REPLACED = "damaged", "foreign", "replaced"  # why one is put aside
 _PUBLISHED = re.compile(rf"(step-\d+)/{re.escape(MANIFEST)}")
 
 
@@ -67,7 +67,7 @@ class Place(Protocol):
         """The checkpoint as `step-N` in a folder of this host, unverified."""
 
     def put_aside(self, step: int, why: str = DAMAGED) -> None:
-        """It is damaged, or of another run: nobody will take it for a checkpoint any more."""
+        """It is damaged, of another run or replaced: nobody takes it for a checkpoint any more."""
 
     def delete(self, step: int) -> None: ...
     def retain(self, keep: int, best: Kept = NONE_KEPT) -> None:
@@ -132,7 +132,7 @@ class Disk:
         return self.root / folder_name(step)
 
     def put_aside(self, step: int, why: str = DAMAGED) -> None:
-        """`step-…` becomes `.damaged-…`. Of one step only the last is kept: disks are finite."""
+        """`step-…` becomes `.WHY-…`. Of one step only the last is kept: disks are finite."""
         aside = self.root / f".{why}-{step:08d}"
         shutil.rmtree(aside, ignore_errors=True)
         (self.root / folder_name(step)).rename(aside)

@@ -8,7 +8,7 @@ import contextlib
 from typing import Any
 
 from penstock.guard.manifest import MANIFEST, Manifest
-from penstock.guard.places import Place
+from penstock.guard.places import FOREIGN, Place
 from penstock.guard.published import Checkpoint, folder_name
 
 
@@ -26,6 +26,8 @@ def take_over(found: Checkpoint, place: Place, run: str) -> Manifest:
     place.begin(step)
     for name in about.files:
         place.put(step, name, found.path / name)
+    if step in place.steps():  # it lay in the place itself
+        place.put_aside(step, FOREIGN)
     place.publish(step, own.to_bytes())
     return own
 

@@ -436,6 +436,14 @@ def everywhere(
     )
 
 
+def wrong_with(folder: RunFolder, run: Run, found: Checkpoint) -> list[str]:
+    """Return why a checkpoint in a run folder is not used: damage, or that it is of another run."""
+    if damage := found.damage():
+        return damage
+    refusal = everywhere(folder, run, OneProcess(), ranks=False).refusal(found)
+    return [refusal] if refusal else []
+
+
 def _manifests(folder: RunFolder) -> dict[int, str]:
     """Return what the journal has on record; a journal that cannot be read holds nothing against
     a checkpoint."""

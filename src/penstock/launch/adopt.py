@@ -12,7 +12,7 @@ from typing import Any
 from penstock.errors import PenstockError, RunFailed
 from penstock.guard.differences import differences
 from penstock.guard.on_record import ADOPTED
-from penstock.guard.places import FOREIGN, Disk, Place
+from penstock.guard.places import FOREIGN, REPLACED, Disk, Place
 from penstock.guard.published import Checkpoint, folder_name
 from penstock.guard.slots import sealed
 from penstock.guard.take_over import take_over
@@ -69,7 +69,7 @@ def adopt(folder: RunFolder, path: Path, replace: bool = False) -> Adopted:
         for place in tiers.places:
             for one in place.steps():
                 if one >= step and not _is(place, one, path):
-                    place.put_aside(one, FOREIGN)
+                    place.put_aside(one, REPLACED)
         for fast in memory_folders(folder):
             for slot in sealed(fast):
                 slot.forget()

@@ -26,7 +26,7 @@ _DECIDES = ("model", "data", "train", "evaluate")  # sections that a checkpoint 
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownRun:
     """The run that a folder is of."""
 
     run: Run
@@ -43,10 +43,10 @@ class KnownPlan:
     source: str = ""  # what told it instead
 
 
-def known_run(folder: RunFolder, run: Run) -> Known | None:
+def known_run(folder: RunFolder, run: Run) -> KnownRun | None:
     """Return the run as it was before; None where the folder holds none."""
     if folder.exists():
-        return Known(load(folder.run_file), str(folder.run_file))
+        return KnownRun(load(folder.run_file), str(folder.run_file))
     # Where there are several hosts another one may begin the run in this moment.
     if run.cluster.nodes > 1 or not has_begun(folder):
         return None
@@ -54,8 +54,8 @@ def known_run(folder: RunFolder, run: Run) -> Known | None:
     for found in _saved_here(folder):
         if old := _made_by(found, run):
             source = f"{gone}; by {found.name}"
-            return Known(old, source, (f"{gone}; it is written again as {found.name} has it",))
-    return Known(run, gone, (f"{gone}, and no checkpoint here tells what it was",))
+            return KnownRun(old, source, (f"{gone}; it is written again as {found.name} has it",))
+    return KnownRun(run, gone, (f"{gone}, and no checkpoint here tells what it was",))
 
 
 def has_begun(folder: RunFolder) -> bool:

@@ -11,7 +11,7 @@ from penstock.guard.on_record import last_result, no_checkpoint, recorded_step
 from penstock.guard.places import Disk, place_of
 from penstock.guard.published import SCALARS
 from penstock.guard.take_over import take_over
-from penstock.guard.tiers import Found, OneProcess, everywhere, places_of
+from penstock.guard.tiers import Found, OneProcess, everywhere, places_of, wrong_with
 from penstock.launch.known import has_begun, known_run, sound_plan
 from penstock.ledger.records import journal_files
 from penstock.model.adapter_names import adapters
@@ -179,12 +179,12 @@ def fork_from(source: RunFolder, folder: RunFolder, run: Run) -> None:
     saved = checkpoint.every(source.checkpoints)
     for newest in saved[:1]:
         newest.refuse_other_format()
-    good = next((c for c in saved if not c.damage()), None)
+    old = load(source.run_file)
+    good = next((c for c in saved if not wrong_with(source, old, c)), None)
     if good is None:
         none = "has no good checkpoint" if saved else ""
         why = f"run '{source.name}' {none}" if none else no_checkpoint(source)
         raise PenstockError(f"--fork {folder.name}: {why}")
-    old = load(source.run_file)
     if old.model != run.model:
         raise PenstockError(
             f"--fork {folder.name}: [model] differs from '{source.name}', so its weights do not "

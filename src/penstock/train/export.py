@@ -23,6 +23,7 @@ from penstock.guard import checkpoint
 from penstock.guard.checkpoint import Checkpoint
 from penstock.guard.on_record import no_checkpoint
 from penstock.guard.published import best_first
+from penstock.guard.tiers import wrong_with
 from penstock.model.adapter_export import merged as merged_tensors
 from penstock.model.adapter_export import write_adapter
 from penstock.model.adapter_names import adapters
@@ -159,7 +160,7 @@ def _refuse(run: Run, folder: RunFolder, dtype: str | None, merged: bool) -> Non
 def chosen(
     folder: RunFolder, step: int | None = None, best: bool = False
 ) -> tuple[Checkpoint, tuple[str, ...]]:
-    """Find the newest checkpoint whose hashes are right, that of `step`, or the best of all.
+    """Find the newest checkpoint of the run whose hashes are right, that of `step`, or the best.
 
     Also returns what is wrong with those that were passed over.
     """
@@ -180,11 +181,12 @@ def chosen(
     if not every:
         raise PenstockError(no_checkpoint(folder))
     rejected: list[str] = []
+    run = load(folder.run_file)
     for one in every:
-        damage = one.damage()
-        if not damage:
+        wrong = wrong_with(folder, run, one)
+        if not wrong:
             return one, tuple(rejected)
-        rejected.append(f"{one.path.name}: {'; '.join(damage)}")
+        rejected.append(f"{one.path.name}: {'; '.join(wrong)}")
     raise RunFailed(f"no checkpoint of run '{folder.name}' is whole: {'; '.join(rejected)}")
 
 

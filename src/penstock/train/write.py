@@ -10,6 +10,7 @@ from penstock.errors import PenstockError, RunFailed
 from penstock.guard import checkpoint
 from penstock.guard.checkpoint import Checkpoint
 from penstock.guard.on_record import no_checkpoint
+from penstock.guard.tiers import wrong_with
 from penstock.model.build import takes_targets
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
@@ -29,13 +30,13 @@ def _newest(folder: RunFolder) -> Checkpoint:
         if not saved:
             raise PenstockError(no_checkpoint(folder))
         try:
-            damage = saved[0].damage()
+            wrong = wrong_with(folder, load(folder.run_file), saved[0])
         except FileNotFoundError:
             continue
-        if not damage:
+        if not wrong:
             return saved[0]
         if saved[0].path.exists():
-            raise RunFailed(f"{saved[0].path} is damaged: {'; '.join(damage)}")
+            raise RunFailed(f"{saved[0].path} cannot be used: {'; '.join(wrong)}")
     raise RunFailed(
         f"run '{folder.name}' deletes its checkpoints faster than they can be read; raise "
         "guard.keep, or wait for its end"
