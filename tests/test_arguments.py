@@ -23,6 +23,7 @@ OTHER_VERBS = {
     "watch",
     "guard/foreign.py",
     "guard/source.py",
+    "launch/adopt.py",
     "launch/vary.py",
     "run/init.py",
     "run/cluster_load.py",

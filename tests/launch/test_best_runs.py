@@ -1,6 +1,5 @@
 """Whole runs that keep their best checkpoint and stop early: the same with and without faults."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,8 +62,8 @@ def test_a_run_stops_early_keeps_its_best_and_decides_alike_after_faults(
     assert best["checkpoint"] == str(calm.folder / "checkpoints" / "step-00000006")
     told = f"{best['checkpoint']} (step 6, validation {losses[6]:.3f})"
     assert told in page(RunFolder(calm.folder))
-    shown = CliRunner().invoke(app, ["report", str(calm.folder)], env={"COLUMNS": "500"}).stdout
-    assert re.search(rf"^best +{re.escape(told)}", shown, re.M)
+    shown = CliRunner().invoke(app, ["report", str(calm.folder)]).stdout
+    assert "".join(f"best{told}".split()) in "".join(shown.split())  # wrapped or not
 
     kept = checkpoints(View(RunFolder(calm.folder)))["kept"]
     assert [(one["state"], one["good"]) for one in kept] == [("whole", True), ("whole, best", True)]

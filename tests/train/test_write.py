@@ -25,8 +25,15 @@ class Whole(Deleted):
         return ()
 
 
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run without a run file, whose checkpoints are only judged by themselves."""
+    monkeypatch.setattr(write, "load", lambda path: None)
+    monkeypatch.setattr(write, "wrong_with", lambda folder, run, found: found.damage())
+
+
 def test_a_checkpoint_that_is_deleted_meanwhile_gives_way_to_a_newer_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, judged: None
 ) -> None:
     found = iter([[Deleted(tmp_path / "5")], [Deleted(tmp_path / "10")], [Whole(tmp_path / "15")]])
     monkeypatch.setattr(checkpoint, "every", lambda folder: next(found))
@@ -34,7 +41,7 @@ def test_a_checkpoint_that_is_deleted_meanwhile_gives_way_to_a_newer_one(
 
 
 def test_one_that_is_always_deleted_first_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, judged: None
 ) -> None:
     monkeypatch.setattr(checkpoint, "every", lambda folder: [Deleted(tmp_path / "5")])
     with pytest.raises(RunFailed, match=r"guard\.keep"):
