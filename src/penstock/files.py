@@ -17,6 +17,12 @@ def write_synced(path: Path, content: bytes, mode: int = READABLE) -> None:
         os.fsync(file.fileno())
 
 
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only this user can read. A link in its place is not followed."""
+    with naming(path), os.fdopen(os.open(path, _NEW | os.O_NOFOLLOW, PRIVATE), "wb") as file:
+        file.write(content)
+
+
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
     """Name the file in an error of a write, which the system leaves out: a disk may be full."""

@@ -7,13 +7,17 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import PenstockError, nearest
-from penstock.files import naming
+from penstock.files import naming, write_private
+from penstock.home import home
+from penstock.private import folder_among_strangers, private_folder
+
+SHARED_MEMORY = Path("/dev/shm")
 
 
 @dataclass(frozen=True)
@@ -83,13 +87,25 @@ class RunFolder:
         return self.path / ".memory" if root is None else root / digest
 
     def make_scratch(self) -> Path:
-        """The folder above, with a word in it on whose it is; what dead runs left is swept."""
-        self.scratch.mkdir(parents=True, exist_ok=True)
-        (self.scratch / "where").write_text(str(self.path.resolve()))
-        for where in self.scratch.parent.glob("*/where"):
-            if not Path(where.read_text()).exists():
-                shutil.rmtree(where.parent, ignore_errors=True)
-        return self.scratch
+        """Create the folder above, with a note of its run; remove those of runs that are gone.
+
+        Only this user can enter it. A folder of somebody else is never written to.
+        """
+        try:
+            made = self._private_scratch()
+        except PermissionError:
+            made = self._private_scratch()  # somebody took the name meanwhile: another one
+        write_private(made / "where", os.fsencode(self.path.resolve()))
+        for where in made.parent.glob("*/where"):
+            with suppress(OSError, ValueError):  # another process sweeps too
+                if not Path(os.fsdecode(where.read_bytes())).exists():
+                    shutil.rmtree(where.parent, ignore_errors=True)
+        return made
+
+    def _private_scratch(self) -> Path:
+        if (root := memory_root()) is not None:
+            private_folder(root)
+        return private_folder(self.scratch)
 
     def drop_scratch(self) -> None:
         shutil.rmtree(self.scratch, ignore_errors=True)
@@ -158,11 +174,12 @@ class RunFolder:
 
 
 def memory_root() -> Path | None:
-    """Where this user's files live in memory; None where the system has no such place."""
+    """Return where this user's files live in memory; None where the system has no such place."""
     if own := os.environ.get("PENSTOCK_MEMORY"):
         return Path(own)
-    shared = Path("/dev/shm")
-    return shared / f"penstock-{os.getuid()}" if os.access(shared, os.W_OK) else None
+    return folder_among_strangers(
+        SHARED_MEMORY, f"penstock-{os.getuid()}", lock=home() / "memory.lock"
+    )
 
 
 def find(where: str, root: str = "runs") -> RunFolder:
