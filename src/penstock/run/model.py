@@ -191,6 +191,8 @@ class ModelSection(Section):
 
 def _misfits(shape: ModelShape) -> list[tuple[str, str]]:
     """Fields of a shape that do not divide as attention and routing need."""
+    if beyond := shape.beyond_bounds():
+        return [(beyond[0], f"{beyond[1]}, which no model has; write fewer")]
     problems = []
     if shape.heads % shape.kv_heads:
         what = f"{shape.heads} heads cannot share {shape.kv_heads} key-value heads evenly"
