@@ -1,5 +1,6 @@
 """`ModelShape`: what a model is, without torch. The planner reads it, `model/` builds from it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 # Far above any model that exists. A config with more is a mistake or an attack: to count its
@@ -87,11 +88,11 @@ class ModelShape:
     def moe(self) -> bool:
         return self.experts > 0
 
-    def beyond_bounds(self) -> tuple[str, str] | None:
+    def beyond_bounds(self, names: Iterable[str] = LARGEST) -> tuple[str, str] | None:
         """Return a field that is larger than any model's, and why; None if there is none."""
-        for name, most in LARGEST.items():
-            if (getattr(self, name) or 0) > most:
-                return name, f"more than {most:,}"
+        for name in names:
+            if (getattr(self, name) or 0) > LARGEST[name]:
+                return name, f"more than {LARGEST[name]:,}"
         if self.layers * (self.experts + self.shared_experts) > LARGEST_ALL_EXPERTS:
             return "experts", f"more than {LARGEST_ALL_EXPERTS:,} over {self.layers:,} layers"
         return None
