@@ -27,6 +27,7 @@ from penstock.data.shards import Dataset, Progress
 from penstock.data.writer import unfinished
 from penstock.errors import PenstockError, RunFailed
 from penstock.files import write_atomic
+from penstock.untrusted import INDEX_BYTES
 
 
 def open_dataset(
@@ -153,7 +154,7 @@ class _Told:
 def _is_dataset(url: str) -> bool:
     """Whether a manifest lies there. A web page for everything that is missing is none."""
     try:
-        return Store(url.rstrip("/")).get(MANIFEST).lstrip()[:1] == b"{"
+        return Store(url.rstrip("/")).get(MANIFEST, INDEX_BYTES).lstrip()[:1] == b"{"
     except FileNotFoundError:
         return False
     except OSError as error:
