@@ -5,11 +5,12 @@ far larger than it should be, or nested so deeply that the parser runs out of st
 become a ValueError or an OSError with words, which callers turn into their own message.
 """
 
+import errno
 import json
 import os
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 MIB = 1 << 20
 SMALL_BYTES = 16 * MIB  # a config
@@ -18,19 +19,26 @@ TOKENIZER_BYTES = 512 * MIB
 _SHOWN = 80
 
 
-def read_bounded(path: Path, most_bytes: int = SMALL_BYTES, follow: bool = True) -> bytes:
-    """Read a plain file of at most so many bytes; without `follow`, a link is refused.
+class NotPlain(OSError, ValueError):
+    """A pipe, a device or a socket where a file should be."""
 
-    Raises ValueError for anything else that lies there, such as a pipe or a device.
-    """
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe without a writer would block
+
+def open_plain(path: Path | str, follow: bool = False, buffering: int = -1) -> BinaryIO:
+    """Open a plain file to read. Never blocks on a pipe; without `follow`, a link is refused."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     handle = os.open(path, flags if follow else flags | os.O_NOFOLLOW)
-    with os.fdopen(handle, "rb") as file:
-        found = os.fstat(handle)
-        if stat.S_ISDIR(found.st_mode):
-            raise IsADirectoryError(21, os.strerror(21), str(path))
-        if not stat.S_ISREG(found.st_mode):
-            raise ValueError("it is not a plain file")
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise NotPlain(errno.EINVAL, "not a plain file", str(path))
+    return os.fdopen(handle, "rb", buffering=buffering)
+
+
+def read_bounded(path: Path, most_bytes: int = SMALL_BYTES, follow: bool = True) -> bytes:
+    """Read a plain file of at most so many bytes. Raises ValueError where it is larger."""
+    with open_plain(path, follow) as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise ValueError(f"it is larger than {_size(most_bytes)}")

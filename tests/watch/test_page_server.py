@@ -3,6 +3,7 @@
 import hashlib
 import http.client
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -226,3 +227,40 @@ def test_one_unreadable_run_leaves_the_others(serve: Serve, tmp_path: Path) -> N
     (bad.journal / "a0000-r00000.curve").write_bytes(b"of another program altogether" * 9)
     lines = json.loads(get(serve(), "/api/runs")[2])[""]["runs"]["lines"]
     assert {line["key"]: line["status"] for line in lines} == {"good": "done", "bad": "unreadable"}
+
+
+@pytest.mark.parametrize(
+    "name", ["run.toml", "plan.json", "journal", "checkpoints", "journal/supervisor.events"]
+)
+def test_links_in_a_run_folder_are_not_followed(serve: Serve, tmp_path: Path, name: str) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text('{"t": 1790000000.0, "kind": "started", "a": "hunter2"}\nhunter2 = "x')
+    folder = made_run(tmp_path / "runs", "made").path
+    (folder / name).rename(tmp_path / "moved")
+    (folder / name).symlink_to(secret if "." in name else tmp_path / "moved")
+    server = serve()
+    server.desk.root = str(tmp_path / "runs")
+    _, _, listed = get(server, "/api/runs")
+    _, _, one = get(server, "/api/runs?run=made")
+    assert "hunter2" not in listed + one
+    if "/" not in name:
+        assert "links in a run folder are not followed" in one
+        assert json.loads(listed)[""]["runs"]["lines"][0]["status"] == "unreadable"
+
+
+@pytest.mark.parametrize(
+    "name", ["lock", "journal/supervisor.events", "journal/a0009-r00000.events"]
+)
+def test_a_pipe_or_link_in_a_run_folder_does_not_hang_the_page(
+    serve: Serve, tmp_path: Path, name: str
+) -> None:
+    folder = made_run(tmp_path, "made").path
+    made_run(tmp_path, "other")
+    server = serve()
+    for make in (os.mkfifo, lambda path: os.symlink("/dev/zero", path)):
+        (folder / name).unlink(missing_ok=True)
+        make(folder / name)
+        assert get(server, "/api/runs?run=made")[0] == 200
+        assert {
+            line["key"] for line in json.loads(get(server, "/api/runs")[2])[""]["runs"]["lines"]
+        }

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from penstock.ledger.records import SUPERVISOR, JournalFile, journal_files, parse_name, read_records
+from penstock.untrusted import open_plain
 
 # Some 30,000 years: a number beyond it in a damaged file is not a time.
 LATEST_S = 1e12
@@ -44,7 +45,8 @@ def read_events(path: Path | str) -> list[Event]:
     stand in the middle too.
     """
     try:
-        return parse_lines(Path(path).read_bytes(), Path(path))
+        with open_plain(path) as file:
+            return parse_lines(file.read(), Path(path))
     except FileNotFoundError:
         return []
 

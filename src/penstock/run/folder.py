@@ -1,8 +1,8 @@
 """A run is a folder. Everything that shows a run reads this folder only."""
 
+import errno
 import fcntl
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -16,6 +16,7 @@ from penstock.errors import PenstockError, nearest
 from penstock.files import naming, write_private
 from penstock.home import home
 from penstock.private import folder_among_strangers, private_folder
+from penstock.untrusted import NotPlain, open_plain, read_json
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -137,7 +138,8 @@ class RunFolder:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            file = open(self.path / name, "a+")  # noqa: SIM115 (closed below)
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            file = os.fdopen(os.open(self.path / name, flags, 0o666), "a+")
         except OSError as error:
             raise PenstockError(
                 f"{self.path}: the run folder cannot be written: {error.strerror}; set `dir` to a "
@@ -161,16 +163,30 @@ class RunFolder:
         """Is a supervisor holding the lock on this machine?"""
         for path in [self.path / "lock", *self.path.glob("lock-*")]:
             try:
-                with open(path) as file:
+                with open_plain(path) as file:
                     fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except FileNotFoundError:
-                continue
             except BlockingIOError:
                 return True
+            except (FileNotFoundError, NotPlain):
+                continue
+            except OSError as error:
+                if error.errno != errno.ELOOP:  # a link, which no supervisor makes
+                    raise
         return False
 
+    def first_link(self) -> Path | None:
+        """Return a link in the place of what a page shows of the run; None if there is none.
+
+        Who sent the folder may have put it there, to show a file of ours to others.
+        """
+        shown = (self.run_file, self.plan_file, self.journal, self.checkpoints)
+        return next((path for path in shown if path.is_symlink()), None)
+
     def read_plan(self) -> dict[str, Any]:
-        return json.loads(self.plan_file.read_text()) if self.plan_file.is_file() else {}
+        found = read_json(self.plan_file) if self.plan_file.is_file() else {}
+        if not isinstance(found, dict):
+            raise ValueError(f"{self.plan_file} holds no table")
+        return found
 
 
 def memory_root() -> Path | None:
