@@ -175,12 +175,21 @@ class RunFolder:
         return False
 
     def first_link(self) -> Path | None:
-        """Return a link in the place of what a page shows of the run; None if there is none.
+        """Return a link or pipe in the place of what a page shows of the run; None for none.
 
         Who sent the folder may have put it there, to show a file of ours to others.
         """
         shown = (self.run_file, self.plan_file, self.journal, self.checkpoints)
-        return next((path for path in shown if path.is_symlink()), None)
+        if link := next((path for path in shown if path.is_symlink()), None):
+            return link
+        for step in self.checkpoints.glob("step-*"):
+            with suppress(OSError), os.scandir(step) as entries:
+                for one in entries:
+                    if not one.is_file(follow_symlinks=False) and not one.is_dir(
+                        follow_symlinks=False
+                    ):
+                        return Path(one.path)
+        return None
 
     def read_plan(self) -> dict[str, Any]:
         found = read_json(self.plan_file) if self.plan_file.is_file() else {}
