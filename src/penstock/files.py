@@ -30,6 +30,12 @@ def refuse_existing(path: Path, force: bool, deed: str = "replace it", other: st
     raise PenstockError(f"{path} is there already; {deed} with --force, or {another}")
 
 
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only this user can read. A link in its place is not followed."""
+    with naming(path), os.fdopen(os.open(path, _NEW | os.O_NOFOLLOW, PRIVATE), "wb") as file:
+        file.write(content)
+
+
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
     """Name the file in an error of a write, which the system leaves out: a disk may be full."""

@@ -3,10 +3,15 @@
 import os
 from pathlib import Path
 
+from penstock.private import refuse_strangers
+
 
 def home() -> Path:
-    """$PENSTOCK_HOME, or a folder in the user's cache."""
+    """Return $PENSTOCK_HOME, or a folder in the user's cache.
+
+    Compiled kernels are kept and run there: a folder that somebody else made in /tmp is refused.
+    """
     if own := os.environ.get("PENSTOCK_HOME"):
-        return Path(own).expanduser()
+        return refuse_strangers(Path(own).expanduser())
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "penstock"
+    return refuse_strangers(Path(cache).expanduser() / "penstock")

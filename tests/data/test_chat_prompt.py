@@ -1,5 +1,7 @@
 """What a model is asked is what it saw in training, up to the answer."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from chat_models import MODELS, model
@@ -8,8 +10,9 @@ from penstock.data.chat_encode import ChatEncoder, Encoded
 from penstock.data.chat_messages import Conversation
 from penstock.data.chat_prompt import chat_prompt
 from penstock.data.fast_tokens import REFERENCE
-from penstock.data.token_special import read_special
+from penstock.data.token_special import read_special, with_special
 from penstock.data.tokenizer import Tokenizer
+from penstock.errors import PenstockError
 
 # A template that cannot call for an answer has only what comes before it.
 CALLING = [name for name in MODELS if "add_generation_prompt" in read_special(model(name)).template]
@@ -34,3 +37,11 @@ def test_a_special_token_that_the_user_spells_out_stays_text() -> None:
     spelled = chat_prompt(content, f"{special.end} end")
     assert spelled.count(special.end_id) == plain.count(special.end_id)
     assert f"{special.end} end" in Tokenizer(content).decode(spelled)
+
+
+def test_a_template_that_refuses_a_question_is_told() -> None:
+    content = Tokenizer.from_json(model("default")).to_json()
+    special = read_special(content)
+    refusing = replace(special, template="{{ raise_exception('never') }}")
+    with pytest.raises(PenstockError, match="refuses a single question: never"):
+        chat_prompt(with_special(content, refusing), "Hi")

@@ -1,8 +1,12 @@
 """Rendered text is, character for character, what the models' own code makes of a conversation."""
 
+import resource
+import time
+
 import pytest
 from chat_models import MODELS
 
+from penstock.data import chat_bounds
 from penstock.data.chat_messages import NotChat
 from penstock.data.chat_template import DEFAULT, Template
 from penstock.data.token_special import Special
@@ -122,3 +126,76 @@ def test_a_template_that_fails_refuses_the_conversation(source: str) -> None:
 def test_a_broken_template_is_told() -> None:
     with pytest.raises(PenstockError, match=r"not valid Jinja: line 2"):
         Template("\n{% for %}", Special("</s>", 0))
+
+
+GROWING = (
+    "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = GROWN %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "{% for i in range(99999) %}{% for j in range(99999) if j < 0 %}{% endfor %}{% endfor %}",
+        "{% for i in range(99999) %}{% for j in range(99999) %}{{ 'long ' * 100 }}{% endfor %}"
+        "{% endfor %}",
+        "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(9) }}"
+        "{{ m(50) }}",
+        "{% for i in [1] recursive %}{{ loop([1, 2]) }}{% endfor %}",
+        "{% for i in range(99999) %}{% set x = range(99999) | list | sort | join %}{% endfor %}",
+        "{{ 9 ** 999999999 }}",
+        "{{ 'a' * 10 ** 10 }}",
+        "{{ [0] * 10 ** 10 }}",
+        "{{ '%99999999999d' % 1 }}",
+        "{{ '{:>99999999999}'.format(1) }}",
+        "{{ 'a'.ljust(10 ** 11) }}",
+        "{{ 'a' | center(10 ** 11) }}",
+        "{{ ('a' * 10 ** 7).replace('a', 'b' * 10 ** 7) }}",
+        *(
+            GROWING.replace("GROWN", grown)
+            for grown in (
+                "ns.x + ns.x", "ns.x ~ ns.x", "[ns.x, ns.x] | join", "ns.x * 2",
+                "(ns.x | length) ** 999", "ns.x.replace('a', 'aaa')",
+            )
+        ),
+        "{% set x %}{% for i in range(99999) %}{{ 'a' * 99999 }}{% endfor %}{% endset %}{{ x }}",
+    ],
+)  # fmt: skip
+def test_a_template_without_end_is_stopped(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_bounds, "MOST_CPU_S", 1.0)
+    monkeypatch.setattr(chat_bounds, "MOST_MEMORY", 256 << 20)
+    began = time.monotonic()
+    with pytest.raises((NotChat, PenstockError)):
+        rendered(source)
+    assert time.monotonic() - began < 60.0
+    used = resource.getrlimit(resource.RLIMIT_AS)
+    assert used[0] == resource.RLIM_INFINITY or used[0] > 1 << 40  # given back
+
+
+def test_a_template_that_never_ends_stops_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_bounds, "MOST_ROUNDS", 10_000)
+    made = Template(
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        Special("</s>", 0),
+    )
+    for _ in range(2):
+        with pytest.raises(NotChat) as refused:
+            made.render(TALK)
+        assert refused.value.detail == "stopped: it goes round too often"
+    with pytest.raises(PenstockError, match="does not end: it goes round too often"):
+        made.render(TALK)
+
+
+@pytest.mark.parametrize(
+    "source", ["{% if a %}" * 5000, "{{ " + "(" * 5000, "{{ [" * 9 + "x" * (2 << 20)]
+)
+def test_a_template_that_cannot_be_compiled_is_told(source: str) -> None:
+    with pytest.raises(PenstockError, match="chat template"):
+        Template(source, Special("</s>", 0))
+
+
+def test_long_conversations_are_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_bounds, "MOST_ROUNDS", 10_000)
+    source = "{% for m in messages %}{% for i in range(200) %}{{ i }}{% endfor %}{% endfor %}"
+    assert len(Template(source, Special("</s>", 0)).render(TALK * 300)) > 200_000

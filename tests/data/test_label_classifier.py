@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.data import label_classifier
 from penstock.data import label_integers as integers
 from penstock.data.label_classifier import Classifier, Training, train
 from penstock.data.label_features import CHARACTERS, features
@@ -150,3 +151,10 @@ def test_tables_are_those_of_the_functions() -> None:
     shares = np.arange(1, 1001)
     assert np.abs(integers.surprises()[1:] + np.log(shares / 1000) * 65536).max() < 1.01
     assert integers.thousandths(np.array([0, 65536, 32768])).tolist() == [0, 1000, 500]
+
+
+@pytest.mark.parametrize("header", [b'{"bits": 1000000000000}', b'{"bits": -1}', b"[" * 100_000])
+def test_a_hostile_classifier_gives_a_message(header: bytes) -> None:
+    whole = label_classifier._MAGIC + header + b"\n" + b"1234"
+    with pytest.raises(PenstockError, match="not a whole classifier"):
+        Classifier.from_bytes(whole)

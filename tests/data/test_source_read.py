@@ -1,11 +1,14 @@
 """Sources: what is read, in which order, and what is kept aside with which reason."""
 
+import bz2
 import codecs
 import gzip
 import io
 import json
+import lzma
 import os
 import random
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from typing import Any
 import pytest
 from blake3 import blake3
 
+from penstock.data import source_blocks
 from penstock.data.extra import extra
 from penstock.data.source_find import File
 from penstock.data.source_options import Options
@@ -173,6 +177,51 @@ def test_a_bomb_stays_within_bounds(tmp_path: Path, suffix: str) -> None:
     tracemalloc.stop()
     assert result.reasons == ["too long"]
     assert peak < 48 << 20
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_a_file_that_unpacks_without_end_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    monkeypatch.setattr(source_blocks, "FREE_BYTES", 1 << 20)
+    monkeypatch.setattr(source_blocks, "MOST_RATIO", 100)
+    bomb = lines("first") + lines("again") * (1 << 20)
+    result = got(put(tmp_path, f"a.jsonl{suffix}", PACK[suffix](bomb)))
+    assert result.texts[0] == "first"
+    assert len(result.texts) < 1 << 20
+    assert result.reasons[-1] == "unpacks to too much"
+    assert result.seen[0].damage == "unpacks to too much"
+    assert result.seen[0].blake3 == blake3((tmp_path / f"a.jsonl{suffix}").read_bytes()).hexdigest()
+    beside = put(tmp_path, "b.jsonl", lines("other"))
+    assert got(tmp_path).texts[-1] == "other", beside  # the rest of the source goes on
+
+
+def test_a_table_that_unpacks_without_end_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_blocks, "FREE_BYTES", 1 << 20)
+    text = pa.DictionaryArray.from_arrays(
+        pa.array([0] * 2000, pa.int32()), pa.array(["x" * (1 << 16)])
+    )
+    table = pa.table({"text": text})
+    pq.write_table(table, tmp_path / "a.parquet", compression="zstd")
+    result = got(tmp_path / "a.parquet")
+    assert len(result.texts) < 2000
+    assert result.reasons[-1] == "damaged Parquet"
+    assert "unpacks to too much" in result.rejected[-1].detail
+
+
+@pytest.mark.parametrize("pack", ["zip", "bzip2", "xz"])
+def test_other_archives_are_named(tmp_path: Path, pack: str) -> None:
+    if pack == "zip":
+        with zipfile.ZipFile(tmp_path / "a.jsonl", "w") as archive:
+            archive.writestr("a.jsonl", lines("x"))
+    else:
+        packed = bz2.compress(lines("x")) if pack == "bzip2" else lzma.compress(lines("x"))
+        put(tmp_path, "a.jsonl", packed)
+    result = got(tmp_path / "a.jsonl")
+    assert not result.documents
+    assert result.reasons == [f"packed as {pack}"]
 
 
 def test_text_files_whole_and_separated(tmp_path: Path) -> None:

@@ -187,3 +187,35 @@ def test_what_is_wrong_with_a_file_names_it(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("[1]")
     with pytest.raises(PenstockError, match="cannot be read: it holds a list"):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"model":' * 100_000,
+        b'{"model": {"vocab": [' + b"[" * 100_000,
+        b'{"model": {"type": "BPE", "vocab": 7}}',
+        b'{"model": {"type": "BPE", "vocab": {"a": -1}}}',
+        b'{"model": {"type": "BPE", "vocab": {"a": 99999999999}}}',
+        b'{"model": {"type": "BPE", "vocab": {"a": "b"}}}',
+        b'{"model": {"type": "Unigram", "vocab": [1]}}',
+        b'{"model": {"type": "BPE", "vocab": {}}, "added_tokens": {"a": 1}}',
+        b'{"model": {"type": "BPE", "vocab": {}}, "added_tokens": [{}]}',
+        b'{"model": {"type": "BPE", "vocab": {}}, "added_tokens": [{"content": "a"}]}',
+        b'{"model": {"type": "BPE", "vocab": {}}, "added_tokens": [{"content": "a", "id": 1e9}]}',
+        b'{"model": {"type": "BPE", "vocab": {}}, "added_tokens": '
+        b'[{"content": "a", "id": 1, "penstock": {"names": [1]}}]}',
+    ],
+)
+def test_a_hostile_tokenizer_gives_a_message(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(content)
+    with pytest.raises(PenstockError, match=r"not a tokenizer\.json"):
+        load_tokenizer(tmp_path / "tokenizer.json")
+
+
+def test_files_beside_a_tokenizer_are_read_with_care(tmp_path: Path) -> None:
+    for name in ("tokenizer_config", "generation_config", "special_tokens_map"):
+        where = folder(tmp_path / name)
+        (where / f"{name}.json").write_bytes(b'{"a":' * 100_000)
+        with pytest.raises(PenstockError, match="nested too deeply"):
+            load_tokenizer(where)

@@ -252,3 +252,14 @@ def test_two_ranks_keep_to_one_bound_and_train_as_from_disk(
     skipping = go(run_file("lost", **fields, **cache, **{"data.dataset": url}))
     assert skipping["status"] == "done"
     assert [one["shard"] for one in skipping["data_skipped"]] == [f"{url}/{lost}"]
+
+
+def test_ids_that_are_not_in_the_vocabulary_are_told(
+    run_file: MakeFile, sets: Any, home: Path
+) -> None:
+    tokens = np.full(3001, 7777)
+    tokenizer = sets["second"].tokenizer_json()
+    made_set(home / "datasets", tokens, [0], name="wild", tokenizer=tokenizer)
+    path = run_file("wild", **{"data.dataset": "wild", "guard.restarts": 0})
+    with pytest.raises(RunFailed, match="token 7777 at position 0 is not in its vocabulary of 300"):
+        go(path)

@@ -253,7 +253,7 @@ def test_from_the_list_to_several_beside_each_other(
     made_run(tmp_path, "a")
     other = made_run(tmp_path, "b", steps=20)
     other.run_file.write_text(other.run_file.read_text().replace("steps = 100", "steps = 20"))
-    with page_of(browser, serve(tmp_path, token="secret").address()) as page:
+    with page_of(browser, serve(tmp_path, token="a secret").address()) as page:
         assert "secret" not in page.url
         page.check('input[aria-label="compare a"]')
         page.check('input[aria-label="compare b"]')

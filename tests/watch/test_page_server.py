@@ -1,8 +1,11 @@
 """The page's server: who may look, at what, and what it costs."""
 
+import contextlib
 import hashlib
 import http.client
 import json
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +16,7 @@ import pytest
 
 from made_run import made_run
 from penstock.errors import PenstockError
+from penstock.watch import connections
 from penstock.watch import desk as desks
 from penstock.watch.desk import Desk
 from penstock.watch.page import FOLDER, files
@@ -226,3 +230,166 @@ def test_one_unreadable_run_leaves_the_others(serve: Serve, tmp_path: Path) -> N
     (bad.journal / "a0000-r00000.curve").write_bytes(b"of another program altogether" * 9)
     lines = json.loads(get(serve(), "/api/runs")[2])[""]["runs"]["lines"]
     assert {line["key"]: line["status"] for line in lines} == {"good": "done", "bad": "unreadable"}
+
+
+@pytest.mark.parametrize("token", ["", " ", "\t\n", "short", "       x       "])
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_token_that_keeps_nobody_out_is_refused(tmp_path: Path, host: str, token: str) -> None:
+    with pytest.raises(PenstockError, match=r"--token: .* at least 8 characters"):
+        opened(Desk(str(tmp_path)), host, 0, token)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/\\evil.com", "//evil.com", "/\\\\evil.com", "\\evil.com", "/.//evil.com", "/%5cevil.com",
+     "///evil.com", "http://evil.com/", "/x", "/static\\evil.com"],
+)  # fmt: skip
+def test_a_redirect_stays_on_the_page(serve: Serve, path: str) -> None:
+    server = serve(token="a good token")
+    status, headers, _ = raw(server, f"GET {path}?token=a+good+token HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert "evil" not in headers.get("Location", "")
+    assert status in (303, 404)
+    if status == 303:
+        assert headers["Location"] == "/"
+
+
+def raw(server: Server, request: str) -> tuple[int, dict[str, str], str]:
+    """What is answered to these very bytes."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as link:
+        link.sendall(request.encode("latin-1"))
+        answer = http.client.HTTPResponse(link)
+        answer.begin()
+        return answer.status, dict(answer.getheaders()), answer.read().decode()
+
+
+@pytest.mark.parametrize(
+    "name", ["run.toml", "plan.json", "journal", "checkpoints", "journal/supervisor.events"]
+)
+def test_links_in_a_run_folder_are_not_followed(serve: Serve, tmp_path: Path, name: str) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text('{"t": 1790000000.0, "kind": "started", "a": "hunter2"}\nhunter2 = "x')
+    folder = made_run(tmp_path / "runs", "made").path
+    (folder / name).rename(tmp_path / "moved")
+    (folder / name).symlink_to(secret if "." in name else tmp_path / "moved")
+    server = serve()
+    server.desk.root = str(tmp_path / "runs")
+    _, _, listed = get(server, "/api/runs")
+    _, _, one = get(server, "/api/runs?run=made")
+    assert "hunter2" not in listed + one
+    if "/" not in name:
+        assert "links in a run folder are not followed" in one
+        assert json.loads(listed)[""]["runs"]["lines"][0]["status"] == "unreadable"
+
+
+@pytest.mark.parametrize(
+    "name", ["lock", "journal/supervisor.events", "journal/a0009-r00000.events"]
+)
+def test_a_pipe_or_link_in_a_run_folder_does_not_hang_the_page(
+    serve: Serve, tmp_path: Path, name: str
+) -> None:
+    folder = made_run(tmp_path, "made").path
+    made_run(tmp_path, "other")
+    server = serve()
+    for make in (os.mkfifo, lambda path: os.symlink("/dev/zero", path)):
+        (folder / name).unlink(missing_ok=True)
+        make(folder / name)
+        assert get(server, "/api/runs?run=made")[0] == 200
+        assert {
+            line["key"] for line in json.loads(get(server, "/api/runs")[2])[""]["runs"]["lines"]
+        }
+
+
+@pytest.fixture
+def many() -> Iterator[Callable[[Server, int], list[socket.socket]]]:
+    """many(server, 100): so many connections that send half a request and wait."""
+    opened_: list[socket.socket] = []
+
+    def connect(server: Server, count: int) -> list[socket.socket]:
+        for _ in range(count):
+            link = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+            link.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+            opened_.append(link)
+        return opened_
+
+    yield connect
+    for link in opened_:
+        link.close()
+
+
+def threads() -> int:
+    return sum("process_request_thread" in one.name for one in threading.enumerate())
+
+
+def test_slow_clients_do_not_keep_others_out(
+    serve: Serve, many: Callable[[Server, int], list[socket.socket]]
+) -> None:
+    server = serve()
+    slow = many(server, 300)
+    assert get(server, "/")[0] == 200
+    assert get(server, "/api/runs")[0] == 200
+    most, until = server.connections.most_of_one, time.monotonic() + 30
+    while threads() > most + 2 or sum(map(_has_ended, slow)) < 300 - most:  # ended, not yet closed
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def _has_ended(link: socket.socket) -> bool:
+    link.settimeout(0.0)
+    try:
+        return link.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def test_a_request_has_to_arrive_in_time(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections.Connections.end_silent, "__defaults__", (0.5,))
+    server = serve()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as link:
+        began = time.monotonic()
+        with contextlib.suppress(OSError):
+            for byte in b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 1000:  # never a whole request
+                link.sendall(bytes([byte]))
+                time.sleep(0.05)
+                if time.monotonic() - began > 20:
+                    pytest.fail("a slow request was waited for")
+    assert get(server, "/")[0] == 200
+
+
+def test_one_client_and_all_have_a_most() -> None:
+    made = connections.Connections(most=3, most_of_one=2)
+    socks = [socket.socket() for _ in range(6)]
+    try:
+        assert made.add(socks[0], "a")
+        assert made.add(socks[1], "a")
+        made.works(socks[0])
+        made.works(socks[1])
+        assert not made.add(socks[2], "a")  # both are being answered
+        assert made.add(socks[3], "b")
+        assert made.add(socks[4], "c")  # the one of b waits, and makes room
+        made.works(socks[4])
+        assert not made.add(socks[5], "d")
+        made.remove(socks[0])
+        assert made.add(socks[2], "a")
+    finally:
+        for one in socks:
+            one.close()
+
+
+def test_a_stream_is_not_ended_by_newcomers(
+    serve: Serve, tmp_path: Path, many: Callable[[Server, int], list[socket.socket]]
+) -> None:
+    made_run(tmp_path)
+    server = serve()
+    link = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    link.request("GET", "/api/stream?run=made")
+    answer = link.getresponse()
+    assert answer.readline().startswith(b"data: ")
+    assert answer.readline() == b"\n"
+    many(server, 200)
+    server.connections.end_silent(0.0)
+    with (tmp_path / "made" / "journal" / "supervisor.events").open("a") as file:
+        file.write('{"t": 1790000090.0, "kind": "ended", "result": "failed", "error": ""}\n')
+    assert answer.readline().startswith(b"data: ")
+    link.close()

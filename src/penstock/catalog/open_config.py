@@ -1,8 +1,25 @@
 """Reading a `config.json` that others wrote: typed, and every surprise named by its field."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
+from penstock.catalog.shapes import LARGEST
 from penstock.errors import PenstockError
+from penstock.untrusted import shown
+
+_BOUNDS = {
+    "num_hidden_layers": LARGEST["layers"],
+    "hidden_size": LARGEST["hidden"],
+    "num_attention_heads": LARGEST["heads"],
+    "num_key_value_heads": LARGEST["kv_heads"],
+    "intermediate_size": LARGEST["ffn"],
+    "moe_intermediate_size": LARGEST["expert_ffn"],
+    "vocab_size": LARGEST["vocab"],
+    "head_dim": LARGEST["head_dim"],
+}  # others: a position, or a count of experts
+_LARGEST_WHOLE = LARGEST["context"]
+_LARGEST_NUMBER = 1e18
 
 
 class Unsupported(PenstockError):
@@ -35,28 +52,44 @@ class Config:
     def whole(self, name: str, default: int | None = None) -> int:
         found = self._found(name, default)
         if not isinstance(found, int) or isinstance(found, bool) or found < 0:
-            raise Unsupported(f"{name} = {found!r} is not a whole number")
+            raise Unsupported(f"{name} = {shown(found)} is not a whole number")
+        if found > (most := _BOUNDS.get(name, _LARGEST_WHOLE)):
+            what = f"is more than any model has; at most {most:,} is read"
+            raise Unsupported(f"{name} = {shown(found)} {what}")
         return found
 
     def number(self, name: str, default: float | None = None) -> float:
         found = self._found(name, default)
         if not isinstance(found, int | float) or isinstance(found, bool) or not found > 0:
-            raise Unsupported(f"{name} = {found!r} is not a number above 0")
+            raise Unsupported(f"{name} = {shown(found)} is not a number above 0")
+        if found > _LARGEST_NUMBER or not math.isfinite(found):
+            raise Unsupported(f"{name} = {shown(found)} is more than {_LARGEST_NUMBER:g}")
         return float(found)
 
     def flag(self, name: str, default: bool) -> bool:
         found = self._found(name, default)
         if not isinstance(found, bool):
-            raise Unsupported(f"{name} = {found!r} is neither true nor false")
+            raise Unsupported(f"{name} = {shown(found)} is neither true nor false")
         return found
 
     def text(self, name: str, default: str) -> str:
-        return str(self._found(name, default))
+        found = self._found(name, default)
+        return found[:80] if isinstance(found, str) else shown(found)
 
     def list(self, name: str) -> list[Any]:
         found = self._found(name, [])
         if not isinstance(found, list):
-            raise Unsupported(f"{name} = {found!r} is not a list")
+            raise Unsupported(f"{name} = {shown(found)} is not a list")
+        if len(found) > LARGEST["layers"]:
+            raise Unsupported(f"{name} has {len(found)} values, more than any model has layers")
+        return found
+
+    def wholes(self, name: str) -> Sequence[int]:
+        """A list of whole numbers."""
+        found = self.list(name)
+        for one in found:
+            if not isinstance(one, int) or isinstance(one, bool):
+                raise Unsupported(f"{name} holds {shown(one)}, which is not a whole number")
         return found
 
     def table(self, name: str) -> "Config":
@@ -72,7 +105,7 @@ class Config:
     def only(self, name: str, works: object, default: object) -> None:
         found = self._found(name, default)
         if found != works:
-            raise Unsupported(f"{name} = {found!r} is not built; only {works!r} is")
+            raise Unsupported(f"{name} = {shown(found)} is not built; only {works!r} is")
 
     def _found(self, name: str, default: object) -> Any:
         found = self._values.get(name)

@@ -25,7 +25,7 @@ def write_mixtral(shape: ModelShape) -> dict[str, Any]:
 
 def read_qwen3_moe(config: Config, layers: int) -> dict[str, Any]:
     step = config.count("decoder_sparse_step", 1)
-    only = {int(one) for one in config.list("mlp_only_layers")}
+    only = set(config.wholes("mlp_only_layers"))
     dense = [i for i in range(layers) if i in only or (i + 1) % step]
     if dense != list(range(len(dense))) or len(dense) == layers:
         raise Unsupported(

@@ -6,7 +6,6 @@ processes, and no rank asks the network. Only the small files come at first; `wi
 the rest, once, before any process starts.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from penstock.catalog.open_models import shape_of
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
 from penstock.found import place_of
+from penstock.untrusted import SMALL_BYTES, TOKENIZER_BYTES, read_bounded, read_json
 
 CONFIG = "config.json"
 # All that describes a model and its tokenizer, and is carried along with its weights.
@@ -70,7 +70,7 @@ def with_weights(given: str) -> Path:
 
 def read_config(folder: Path) -> dict[str, Any]:
     try:
-        found = json.loads((folder / CONFIG).read_text("utf-8"))
+        found = read_json(folder / CONFIG)
     except (OSError, ValueError) as error:
         raise PenstockError(f"{folder / CONFIG} cannot be read: {error}") from None
     if not isinstance(found, dict):
@@ -79,8 +79,17 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def small_files(folder: Path) -> dict[str, bytes]:
-    """Config, tokenizer and what else is no weight, as far as they are there."""
-    return {name: (folder / name).read_bytes() for name in _SMALL if (folder / name).is_file()}
+    """Read config, tokenizer and what else is no weight, as far as they are there."""
+    found = {}
+    for name in _SMALL:
+        if not (folder / name).is_file():
+            continue
+        try:
+            most = SMALL_BYTES if name in (CONFIG, GENERATION) else TOKENIZER_BYTES
+            found[name] = read_bounded(folder / name, most)
+        except ValueError as error:
+            raise PenstockError(f"{folder / name} cannot be read: {error}") from None
+    return found
 
 
 def shape_at(given: str, fetch: bool = True) -> ModelShape:

@@ -23,6 +23,7 @@ from penstock.catalog.open_experts import (
 )
 from penstock.catalog.shapes import ModelShape, RopeScaling
 from penstock.errors import PenstockError, nearest
+from penstock.untrusted import shown
 
 
 @dataclass(frozen=True)
@@ -110,9 +111,11 @@ def _family(config: dict[str, Any]) -> Family:
     name = config.get("model_type")
     if isinstance(name, str) and name in FAMILIES:
         return FAMILIES[name]
-    found = f'model_type "{name}"' if name else "no model_type"
+    found = "no model_type"
+    if name:
+        found = f'model_type "{name[:80]}"' if isinstance(name, str) else "model_type, no text,"
     hint = " Latent attention is not built." if name in ("deepseek_v2", "deepseek_v3") else ""
-    guess = nearest(str(name), FAMILIES) if name else ""
+    guess = nearest(name[:80], FAMILIES) if isinstance(name, str) else ""
     raise Unsupported(
         f"{found} is not a family that Penstock trains: {', '.join(FAMILIES)}.{hint} {guess}"
     )
@@ -131,6 +134,12 @@ def _refuse_foreign(config: Config) -> None:
 
 
 def _refuse_misfit(shape: ModelShape) -> None:
+    if beyond := shape.beyond_bounds():
+        raise Unsupported(f"{beyond[0]}: {beyond[1]}, which no model has")
+    if not shape.head_width:
+        raise Unsupported(
+            f"num_attention_heads = {shape.heads} is more than hidden_size = {shape.hidden}"
+        )
     if shape.heads % shape.kv_heads:
         raise Unsupported(
             f"num_key_value_heads = {shape.kv_heads} does not divide num_attention_heads = "
@@ -177,9 +186,9 @@ def _rope(config: Config, family: Family) -> tuple[float, RopeScaling | None]:
 def _window(config: Config, family: Family, layers: int) -> int:
     """The sliding window that all layers have; 0 for none. A mixture of layers is refused."""
     types = config.list("layer_types")
-    strange = sorted({str(one) for one in types} - {"full_attention", "sliding_attention"})
-    if strange:
-        raise Unsupported(f"layer_types: {', '.join(strange)} is not built")
+    known = ("full_attention", "sliding_attention")
+    if strange := [one for one in types if one not in known]:
+        raise Unsupported(f"layer_types: {shown(strange[0])} is not built")
     if family in (FAMILIES["mistral"], FAMILIES["mixtral"]):
         window = config.count("sliding_window", family.window, nothing=True)
         sliding = len(set(types)) > 1

@@ -1,6 +1,27 @@
 """`ModelShape`: what a model is, without torch. The planner reads it, `model/` builds from it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+
+# Far above any model that exists. A config with more is a mistake or an attack: to count its
+# tensors alone would take hours.
+LARGEST = {
+    "layers": 10_000,
+    "hidden": 1 << 20,
+    "heads": 1 << 16,
+    "kv_heads": 1 << 16,
+    "ffn": 1 << 24,
+    "vocab": 1 << 26,
+    "head_dim": 1 << 16,
+    "context": 1 << 40,
+    "window": 1 << 40,
+    "experts": 1 << 16,
+    "experts_active": 1 << 16,
+    "expert_ffn": 1 << 24,
+    "shared_experts": 1 << 16,
+    "dense_layers": 10_000,
+}
+LARGEST_ALL_EXPERTS = 1 << 20  # of all layers together
 
 
 @dataclass(frozen=True)
@@ -66,6 +87,15 @@ class ModelShape:
     @property
     def moe(self) -> bool:
         return self.experts > 0
+
+    def beyond_bounds(self, names: Iterable[str] = LARGEST) -> tuple[str, str] | None:
+        """Return a field that is larger than any model's, and why; None if there is none."""
+        for name in names:
+            if (getattr(self, name) or 0) > LARGEST[name]:
+                return name, f"more than {LARGEST[name]:,}"
+        if self.layers * (self.experts + self.shared_experts) > LARGEST_ALL_EXPERTS:
+            return "experts", f"more than {LARGEST_ALL_EXPERTS:,} over {self.layers:,} layers"
+        return None
 
     def attention_params(self) -> int:
         """Parameters of one layer's attention."""

@@ -74,7 +74,7 @@ def build(
 
 @data.command()
 def verify(dataset: Name, json: Json = False) -> None:
-    """Hash every file of a dataset; exits with 1 where one has changed."""
+    """Hash every file of a dataset and check every token; exits with 1 where one is wrong."""
     from penstock.watch.data_find import check
 
     found = check(dataset)

@@ -1,7 +1,9 @@
 """`ls`, `status`, `logs`, `stop`, `report`: the runs, now."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -15,6 +17,7 @@ from penstock.run.folder import RunFolder, every, find
 from penstock.secret import redact
 from penstock.watch.report import screen, summary
 from penstock.watch.report_html import page
+from penstock.watch.snapshot import UNREADABLE
 from penstock.watch.terminal import line
 from penstock.watch.view import View
 from penstock.watch.words import loss
@@ -26,9 +29,9 @@ Root = Annotated[str, typer.Option("--dir", help="Where the runs live.")]
 
 def ls(root: Root = "runs", json: Json = False) -> None:
     """List the runs."""
-    closed: list[OSError] = []
-    found = every(root, closed)
-    unreadable: list[OSError | PenstockError] = [*closed]
+    unlisted: list[OSError] = []
+    found = every(root, unlisted)
+    unreadable: list[Exception] = [*unlisted]
     if json:
         told = [one for f in found if (one := _or_noted(partial(summary, f), unreadable))]
         print_json(told)
@@ -54,30 +57,51 @@ def _row(view: View) -> list[str]:
     return [view.folder.name, view.status, step, loss(view.loss), validation, speed]
 
 
-def _or_noted(read: Callable[[], T], unreadable: list[OSError | PenstockError]) -> T | None:
+def _or_noted(read: Callable[[], T], unreadable: list[Exception]) -> T | None:
     """Return what can be read; one run that cannot be is no reason to hide the others."""
     try:
         return read()
-    except (OSError, PenstockError) as error:
+    except UNREADABLE as error:
         unreadable.append(error)
         return None
 
 
-def _note(unreadable: Sequence[OSError | PenstockError]) -> None:
+def _note(unreadable: Sequence[Exception]) -> None:
     for error in unreadable:
-        said = system_error(error) if isinstance(error, OSError) else error
-        sys.stderr.write(f"note: left out: {said}\n")
+        words = system_error(error) if isinstance(error, OSError) else _damage(error)
+        sys.stderr.write(f"note: left out: {words}\n")
+
+
+def _damage(error: Exception) -> str:
+    if isinstance(error, PenstockError):
+        return str(error)
+    return redact(f"damaged, or of another version ({type(error).__name__}: {str(error)[:200]})")
+
+
+@contextmanager
+def _in_words(folder: RunFolder) -> Iterator[None]:
+    """Tell what a damaged folder makes of a reader without a traceback."""
+    try:
+        yield
+    except (PenstockError, OSError):
+        raise
+    except UNREADABLE as error:
+        if os.environ.get("PENSTOCK_TRACEBACK"):
+            raise
+        raise PenstockError(f"{folder.path}: {_damage(error)}") from None
 
 
 def status(run: RunName, root: Root = "runs", json: Json = False) -> None:
     """One line on a run."""
     folder = find(run, root)
-    if json:
-        print_json(summary(folder))
-        return
-    view = View(folder)
-    detail = line(view) if len(view.curve) else "no step yet"
-    out.print(f"{folder.name}: {view.status}  {detail}", markup=False)
+    with _in_words(folder):
+        if json:
+            print_json(summary(folder))
+            return
+        view = View(folder)
+        detail = line(view) if len(view.curve) else "no step yet"
+        said = f"{folder.name}: {view.status}  {detail}"
+    out.print(said, markup=False)
 
 
 def report(
@@ -92,17 +116,20 @@ def report(
     """Where everything went: plan against actual, energy, cost, faults, what to change."""
     folder = find(run, root)
     printed = is_stdout(html, "--html", json)
+    with _in_words(folder):
+        made = page(folder) if html is not None else ""
+        found = summary(folder) if json else None
+        shown = screen(folder) if html is None and not json else None
     if html is not None:
-        write_page(html, page(folder))
+        write_page(html, made)
         if printed:
             return
-        if not json:
-            out.print(f"wrote {html}", markup=False)
-            return
-    if json:
-        print_json(summary(folder))
+    if found is not None:
+        print_json(found)
+    elif html is not None:
+        out.print(f"wrote {html}", markup=False)
     else:
-        out.print(screen(folder))
+        out.print(shown)
 
 
 def logs(

@@ -34,7 +34,11 @@ def watch(
         str, typer.Option(help="Address to listen on; any but this machine's own needs a token.")
     ] = HERE,
     token: Annotated[
-        str | None, typer.Option(help="Who looks must know it; made up where one is needed.")
+        str | None,
+        typer.Option(
+            help="Access token, 8 characters or more. Generated when the page is reachable from "
+            "other machines."
+        ),
     ] = None,
     browser: Annotated[
         bool | None,

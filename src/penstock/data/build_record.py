@@ -14,6 +14,7 @@ from typing import TypeVar
 from penstock.data.manifest import Json
 from penstock.errors import PenstockError
 from penstock.secret import redact_all
+from penstock.untrusted import INDEX_BYTES, parse_json, read_bounded
 
 RECORD = "build.json"
 FORMAT = 1
@@ -121,15 +122,17 @@ def read_record(folder: Path) -> Record | None:
     """None for a dataset without one: it was copied without it, or built by other means."""
     path = folder / RECORD
     try:
-        content = path.read_bytes()
+        content = read_bounded(path, INDEX_BYTES)
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        raise PenstockError(f"{path} cannot be read as the record of a build: {error}.") from None
     return parse_record(content, str(path))
 
 
 def parse_record(content: bytes, where: str) -> Record:
     try:
-        stored = json.loads(content)
+        stored = parse_json(content)
         if stored["format"] != FORMAT:
             raise ValueError(f"it has format {stored['format']!r}, not {FORMAT}")
         record = Record(
@@ -143,9 +146,9 @@ def parse_record(content: bytes, where: str) -> Record:
             }
         )
         return record.visible()  # an earlier version may have written them
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise PenstockError(
-            f"{where} cannot be read as the record of a build: {error}. "
+            f"{where} cannot be read as the record of a build: {str(error)[:200]}. "
             "Delete it (the dataset does not need it), or build the dataset again."
         ) from None
 

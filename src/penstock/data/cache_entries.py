@@ -20,6 +20,7 @@ from penstock.data.cache_plan import Plan, hashed, living, names_in
 from penstock.data.cache_room import Room
 from penstock.errors import PenstockError
 from penstock.home import home
+from penstock.private import refuse_strangers
 from penstock.run.quantity import BadQuantity, size_bytes
 
 Buffer: TypeAlias = bytes | memoryview
@@ -55,6 +56,7 @@ class Cache:
         """Where and how large the caller says, else the environment, else in Penstock's home."""
         named, bound = (os.environ.get(f"PENSTOCK_CACHE{what}") for what in ("", "_BYTES"))
         where = folder or (Path(named).expanduser() if named else home() / "cache")
+        refuse_strangers(where)
         if bound and not most_bytes:
             try:
                 most_bytes = size_bytes(int(bound) if bound.isdecimal() else bound)

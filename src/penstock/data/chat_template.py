@@ -1,8 +1,9 @@
 """Chat templates: conversations as text, character for character as transformers renders them.
 
-A template is a program in Jinja that came with a model, so it runs in Jinja's sandbox. Only one
-thing differs from transformers: the date. A template that asks for today's gets a fixed one, or its
-own default, since the same sources must give the same dataset tomorrow.
+A template is a program in Jinja that came with a model, so it runs in Jinja's sandbox, within the
+bounds of `chat_bounds`. Only one thing differs from transformers: the date. A template that asks
+for today's gets a fixed one, or its own default, since the same sources must give the same dataset
+tomorrow.
 """
 
 import json
@@ -12,6 +13,7 @@ from datetime import date
 from functools import lru_cache
 from typing import Any
 
+from penstock.data.chat_bounds import TooMuch, bounded, bounded_environment, joined
 from penstock.data.chat_messages import NotChat
 from penstock.data.extra import extra
 from penstock.data.token_special import Special
@@ -31,18 +33,29 @@ DEFAULT = """\
 # Around what `{% generation %}` holds. Lone surrogates: no text can hold them.
 LEARN, LEARNED = "\ud801", "\ud802"
 _MARKS = re.compile(f"[{LEARN}{LEARNED}]")
+_LONGEST = 1 << 20  # characters of a template
+_MOST_ENDLESS = 3  # conversations that one template may not get done with
 _TODAY = date(2024, 7, 26)  # what Llama 3's templates fall back to
 
 
 class Template:
     def __init__(self, source: str, special: Special) -> None:
         jinja = extra("jinja2", "A chat template")
+        self._endless = 0
         try:
-            self._template = _environment().from_string(source)
+            if len(source) > _LONGEST:
+                raise TooMuch(f"it is longer than {_LONGEST:,} characters")
+            with bounded():
+                self._template = _environment().from_string(source)
         except jinja.TemplateSyntaxError as error:
             raise PenstockError(
                 f"The chat template is not valid Jinja: line {error.lineno}: {error.message}. "
                 "Mend it, or set tokens.chat_template to another file."
+            ) from None
+        except Exception as error:  # nested too deeply, or constants that are too large
+            raise PenstockError(
+                f"The chat template cannot be compiled: {str(error)[:200] or type(error).__name__}."
+                " Mend it, or set tokens.chat_template to another file."
             ) from None
         self._names: dict[str, Any] = {**special.names, "end_token": special.end}
         # Where a template asks whether there is a clock, it has a default for there being none.
@@ -64,15 +77,29 @@ class Template:
         tools: Sequence[Any] = (),
         add_generation_prompt: bool = False,
     ) -> str:
-        """With LEARN and LEARNED around the generation blocks, if the template has them."""
+        """Render with LEARN and LEARNED around the generation blocks, if the template has them.
+
+        Raises PenstockError for a template that went on without end several times.
+        """
         try:
-            return self._template.render(
-                messages=list(messages),
-                tools=list(tools) or None,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                **self._names,
-            )
+            with bounded(len(messages)):
+                return joined(
+                    self._template.generate(
+                        messages=list(messages),
+                        tools=list(tools) or None,
+                        documents=None,
+                        add_generation_prompt=add_generation_prompt,
+                        **self._names,
+                    )
+                )
+        except TooMuch as error:
+            self._endless += 1
+            if self._endless >= _MOST_ENDLESS:
+                raise PenstockError(
+                    f"The chat template does not end: {error}. Set tokens.chat_template to another "
+                    "file."
+                ) from None
+            raise NotChat("refused by the template", f"stopped: {error}") from error
         except Exception as error:  # a template is a program: it can fail in any way
             raise NotChat("refused by the template", str(error)[:200]) from error
 
@@ -80,7 +107,6 @@ class Template:
 @lru_cache(maxsize=1)
 def _environment() -> Any:
     jinja = extra("jinja2", "A chat template")
-    sandbox = extra("jinja2.sandbox", "A chat template")
     extension: Any = extra("jinja2.ext", "A chat template").Extension
 
     class Generation(extension):
@@ -115,7 +141,7 @@ def _environment() -> Any:
             sort_keys=sort_keys,
         )
 
-    environment = sandbox.ImmutableSandboxedEnvironment(
+    environment = bounded_environment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = to_json

@@ -21,6 +21,7 @@ from penstock.data.label_features import Features, batches
 from penstock.data.label_integers import Ints, roots, sigmoid, surprises, thousandths
 from penstock.data.label_train import Trained, fit
 from penstock.errors import PenstockError
+from penstock.untrusted import parse_json
 
 # A change in how weights are learned or used needs a new number.
 REVISION = 1
@@ -99,8 +100,8 @@ class Classifier:
             if not content.startswith(_MAGIC):
                 raise ValueError("it does not begin as one")
             header, _, weights = content[len(_MAGIC) :].partition(b"\n")
-            fields = json.loads(header)
-            if len(weights) != 4 << fields["bits"]:
+            fields = parse_json(header)
+            if not 0 <= fields["bits"] < 40 or len(weights) != 4 << fields["bits"]:
                 raise ValueError(f"it has {len(weights)} bytes of weights")
             held_out = HeldOut(**fields.pop("held_out"))
             values = np.frombuffer(weights, "<i4").astype(np.int32)

@@ -8,20 +8,26 @@ no version that is there.
 """
 
 import json
+import re
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import TypeAlias
 
 from blake3 import blake3
 
+from penstock.catalog.shapes import LARGEST
 from penstock.data.remote_store import Store
 from penstock.errors import PenstockError
+from penstock.untrusted import INDEX_BYTES, parse_json, read_bounded, shown
 
 FORMAT = 1
 BLOCK_BYTES = 1 << 20
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 SHARDS = "shards"
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_HASH = re.compile(r"[0-9a-f]{64}")
 
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 
@@ -132,7 +138,7 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     again = f"Delete {folder} and build or copy the dataset again."
     try:
-        stored = json.loads(path.read_bytes())
+        stored = parse_json(read_bounded(path, INDEX_BYTES))
     except FileNotFoundError:
         raise PenstockError(f"{folder} is not a dataset: it has no {MANIFEST}.") from None
     except ValueError as error:
@@ -140,7 +146,7 @@ def read_manifest(folder: Path) -> Manifest:
     if not isinstance(stored, dict) or stored.get("format") != FORMAT:
         found = stored.get("format") if isinstance(stored, dict) else type(stored).__name__
         raise PenstockError(
-            f"{path} has format {found!r}; this version of Penstock reads format {FORMAT}. "
+            f"{path} has format {shown(found)}; this version of Penstock reads format {FORMAT}. "
             "Use the Penstock that built it, or build the dataset again."
         )
     version = stored.pop("version", None)
@@ -148,11 +154,66 @@ def read_manifest(folder: Path) -> Manifest:
         shards = tuple(Shard(**shard) for shard in stored.pop("shards"))
         parents = tuple(stored.pop("parents", ()))
         manifest = Manifest(**stored, shards=shards, parents=parents)
-    except (KeyError, TypeError) as error:
-        raise PenstockError(f"{path} is damaged: {error}. {again}") from None
-    if manifest.version != version:
+        found_version = manifest.version
+    except (KeyError, TypeError, AttributeError) as error:
+        raise PenstockError(f"{path} is damaged: {str(error)[:200]}. {again}") from None
+    except RecursionError:
+        raise PenstockError(f"{path} is damaged: it is nested too deeply. {again}") from None
+    if found_version != version:
         raise PenstockError(
-            f"{path} was changed after it was written: it says version {version}, "
-            f"its content is version {manifest.version}. {again}"
+            f"{path} was changed after it was written: it says version {str(version)[:20]}, "
+            f"its content is version {found_version}. {again}"
         )
+    if problem := _untrue(manifest):
+        raise PenstockError(f"{path} cannot be true: {problem}. Do not use this dataset.")
     return manifest
+
+
+def _untrue(manifest: Manifest) -> str:
+    """Return what no dataset can have; empty if there is nothing.
+
+    The version only tells that nothing was changed by accident: somebody else may have written
+    all of it. Names of files are hashes, so that none leads out of the dataset.
+    """
+    if not isinstance(manifest.name, str) or not NAME.fullmatch(manifest.name):
+        return f"its name is {shown(manifest.name)}"
+    if not _whole(manifest.vocab, 1, LARGEST["vocab"]):
+        return f"its vocabulary has {shown(manifest.vocab)} tokens"
+    if manifest.dtype != dtype_for(manifest.vocab):
+        return f"tokens of type {shown(manifest.dtype)} for {manifest.vocab} of them"
+    if not isinstance(manifest.tokenizer, str) or not _HASH.fullmatch(manifest.tokenizer):
+        return f"its tokenizer is {shown(manifest.tokenizer)}"
+    for name in ("recipe", "lineage", "counts"):
+        if not isinstance(getattr(manifest, name), dict):
+            return f"{name} is {shown(getattr(manifest, name))}"
+    if not all(isinstance(parent, str) for parent in manifest.parents):
+        return "its parents have no names"
+    if not _whole(manifest.packed) or not _whole(manifest.documents):
+        return "a count is no whole number"
+    itemsize = 2 if manifest.dtype == "<u2" else 4
+    for number, shard in enumerate(manifest.shards):
+        if problem := _untrue_shard(shard, itemsize):
+            return f"shard {number}: {problem}"
+    tokens = sum(shard.tokens for shard in manifest.shards)
+    if manifest.tokens != tokens:
+        return f"{shown(manifest.tokens)} tokens, and {tokens} in its shards"
+    return ""
+
+
+def _untrue_shard(shard: Shard, itemsize: int) -> str:
+    for name in ("blake3", "sums", "docs", "mask", "rows"):
+        digest = getattr(shard, name)
+        optional = name in ("mask", "rows") and digest == ""
+        if not optional and not (isinstance(digest, str) and _HASH.fullmatch(digest)):
+            return f"{name} = {shown(digest)} is no hash"
+    if not _whole(shard.tokens, 1) or not _whole(shard.documents, 0, shard.tokens):
+        return f"{shown(shard.tokens)} tokens in {shown(shard.documents)} documents"
+    if shard.bytes != shard.tokens * itemsize or type(shard.bytes) is not int:
+        return f"{shown(shard.bytes)} bytes for {shard.tokens} tokens"
+    if not _whole(shard.rows_bytes):
+        return f"rows_bytes = {shown(shard.rows_bytes)}"
+    return ""
+
+
+def _whole(value: object, least: int = 0, most: int = 1 << 50) -> bool:
+    return type(value) is int and least <= value <= most

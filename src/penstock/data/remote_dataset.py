@@ -18,9 +18,11 @@ from penstock.data.remote_store import Store
 from penstock.data.shard_files import Positions, blocks_under
 from penstock.errors import PenstockError
 from penstock.files import write_synced
+from penstock.untrusted import INDEX_BYTES, TOKENIZER_BYTES
 
 _CHUNK_BYTES = 8 << 20
 _MOST_KNOWN = 1 << 14
+_LARGEST = {MANIFEST: INDEX_BYTES, TOKENIZER: TOKENIZER_BYTES, RECORD: INDEX_BYTES}
 
 
 class RemoteFolder:
@@ -59,11 +61,12 @@ class RemoteFolder:
         return RemoteFolder(store, folder, manifest, cache)
 
     def shard(self, shard: Shard, dtype: np.dtype, first_token: int) -> RemoteShard:
-        self._shards.append(RemoteShard(self.reach, shard, dtype, first_token))
+        vocab = self.manifest.vocab
+        self._shards.append(RemoteShard(self.reach, shard, dtype, first_token, vocab))
         return self._shards[-1]
 
-    def digest(self, file: str) -> str:
-        return stored_digest(self.reach.store, file)
+    def chunks(self, file: str) -> Iterator[memoryview]:
+        return stored_chunks(self.reach.store, file)
 
     def plan_ahead(
         self, batches: Iterator[Positions], length: int, shard_starts: Positions
@@ -142,16 +145,23 @@ def _tokenizer(store: Store, folder: Path, manifest: Manifest) -> None:
 
 def stored_digest(store: Store, file: str) -> str:
     """BLAKE3 of a file as it is in the store now."""
-    digest, size = blake3(), store.head(file).size
-    for at in range(0, size, _CHUNK_BYTES):
-        digest.update(store.get_range(file, at, min(at + _CHUNK_BYTES, size)))
+    digest = blake3()
+    for chunk in stored_chunks(store, file):
+        digest.update(chunk)
     return digest.hexdigest()
 
 
+def stored_chunks(store: Store, file: str) -> Iterator[memoryview]:
+    """Yield a file as it is in the store now."""
+    size = store.head(file).size
+    for at in range(0, size, _CHUNK_BYTES):
+        yield store.get_range(file, at, min(at + _CHUNK_BYTES, size))
+
+
 def _copy(store: Store, file: str, folder: Path) -> None:
-    """Whole or not there, also with several processes at it."""
+    """Copy a small file: whole or not there, also with several processes at it."""
     aside = folder / f".{file}.{os.getpid()}.{id(store)}"
-    write_synced(aside, store.get(file))
+    write_synced(aside, store.get(file, _LARGEST[file]))
     aside.replace(folder / file)
 
 

@@ -21,6 +21,8 @@ from penstock.data.shard_files import (
     bad_block,
     bad_sidecar,
     blocks_under,
+    refuse_bad_docs,
+    refuse_foreign_ids,
 )
 from penstock.errors import RunFailed
 
@@ -92,11 +94,14 @@ class Reach:
 
 
 class RemoteShard:
-    def __init__(self, reach: Reach, shard: Shard, dtype: np.dtype, first_token: int) -> None:
+    def __init__(
+        self, reach: Reach, shard: Shard, dtype: np.dtype, first_token: int, vocab: int
+    ) -> None:
         self.shard = shard
         self._reach = reach
         self._dtype = dtype
         self._first_token = first_token  # its place in the dataset
+        self._vocab = vocab
         self._file = f"{SHARDS}/{shard.blake3}.bin"
         self._sizes = {name: size for name, (_, size) in shard.files().items()}
         # Fetched twice already: not a third time. With what the store said, if it said anything.
@@ -120,7 +125,13 @@ class RemoteShard:
 
     def sidecar(self, kind: str) -> Content:
         name, size = self._sidecar_name(kind)
-        return self._waited(name, lambda: self._sidecar(kind)) if size else np.empty(0, np.uint8)
+        if not size:
+            return np.empty(0, np.uint8)
+        content = self._waited(name, lambda: self._sidecar(kind))
+        if kind == "docs":
+            where = self._reach.store.where(f"{SHARDS}/{name}")
+            refuse_bad_docs(content, where, self.shard, self._first_token, _FIX)
+        return content
 
     def bring(self, name: str, block: int) -> None:
         """Puts a block, or (block -1) the sidecar that `name` ends with, into the cache."""
@@ -156,7 +167,11 @@ class RemoteShard:
         return {block: content for block, content in found.items() if content is not None}
 
     def _load(self, block: int) -> Content:
-        return self._waited(self.block_name(block), lambda: self._block(block))
+        content = self._waited(self.block_name(block), lambda: self._block(block))
+        where = self._reach.store.where(self._file)
+        tokens = content.view(self._dtype)
+        refuse_foreign_ids(tokens, where, block, self.shard, self._first_token, self._vocab)
+        return content
 
     def _waited(self, name: str, load: Callable[[], Buffer]) -> Content:
         """Content for the reader: that it had to be waited for is counted."""

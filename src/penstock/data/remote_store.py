@@ -20,6 +20,7 @@ from typing import IO, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from penstock.data.extra import extra
+from penstock.errors import PenstockError
 from penstock.secret import redact
 
 PATIENCE_S = 120.0  # how long a request is tried again
@@ -68,8 +69,18 @@ class Store:
         self._inner = _opened(self._base, _cloud_settings())
         self._obstore = extra("obstore", f"Reading {self._base}")
 
-    def get(self, name: str) -> bytes:
-        return self._try(name, lambda path: bytes(self._obstore.get(self._inner, path).bytes()))
+    def get(self, name: str, most_bytes: int | None = None) -> bytes:
+        """Return a whole object; PenstockError where it is larger than `most_bytes`."""
+
+        def once(path: str) -> bytes:
+            found = self._obstore.get(self._inner, path)
+            if most_bytes is not None and found.meta["size"] > most_bytes:
+                raise PenstockError(
+                    f"{self.where(name)} has {found.meta['size']} bytes, more than any such file."
+                )
+            return bytes(found.bytes())
+
+        return self._try(name, once)
 
     def download(self, name: str, file: IO[bytes]) -> None:
         """The whole object into an empty file, bounded in memory."""

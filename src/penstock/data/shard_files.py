@@ -46,11 +46,14 @@ class ShardFiles(Protocol):
 class LocalShard:
     """Mapped at first use. Safe from several threads: work is at worst done twice."""
 
-    def __init__(self, folder: Path, shard: Shard, dtype: np.dtype, first_token: int) -> None:
+    def __init__(
+        self, folder: Path, shard: Shard, dtype: np.dtype, first_token: int, vocab: int
+    ) -> None:
         self._folder = folder
         self._shard = shard
         self._dtype = dtype
         self._first_token = first_token  # its place in the dataset
+        self._vocab = vocab
         self._path = folder / SHARDS / f"{shard.blake3}.bin"
         self._checked = bytearray(shard.blocks)  # 1: is what was written
         self._all_checked = False
@@ -80,6 +83,10 @@ class LocalShard:
                 raise bad_sidecar(
                     str(path), self._shard, self._first_token, how_to_fix(self._folder)
                 )
+            if kind == "docs":
+                refuse_bad_docs(
+                    content, str(path), self._shard, self._first_token, how_to_fix(self._folder)
+                )
             self._sidecars[kind] = np.asarray(content)
         return self._sidecars[kind]
 
@@ -99,6 +106,10 @@ class LocalShard:
             raise bad_block(
                 str(self._path), block, self._shard, self._first_token, how_to_fix(self._folder)
             )
+        refuse_foreign_ids(
+            content.view(self._dtype), str(self._path), block, self._shard, self._first_token,
+            self._vocab,
+        )  # fmt: skip
         self._checked[block] = 1
         # Seen from the marks each time: a count would be wrong once two threads check one block.
         self._all_checked = 0 not in self._checked
@@ -114,6 +125,43 @@ def blocks_under(
     np.add.at(change, first, 1)
     np.add.at(change, last + 1, -1)
     return np.flatnonzero(np.cumsum(change[:-1]) > 0)
+
+
+def foreign_id(tokens: Tokens, vocab: int) -> int | None:
+    """Return where the first id is that the vocabulary does not have; None if there is none."""
+    if vocab > np.iinfo(tokens.dtype).max or not len(tokens) or int(tokens.max()) < vocab:
+        return None
+    return int(np.argmax(tokens >= vocab))
+
+
+def foreign_words(file: str, position: int, token: int, vocab: int) -> str:
+    return f"{file}: token {token} at position {position} is not in its vocabulary of {vocab}"
+
+
+def refuse_foreign_ids(
+    tokens: Tokens, file: str, block: int, shard: Shard, first_token: int, vocab: int
+) -> None:
+    """Raise BadBlock where a block holds ids that no model for this dataset has."""
+    at = foreign_id(tokens, vocab)
+    if at is None:
+        return
+    found = bad_block(file, block, shard, first_token, "")
+    position = found.tokens[0] - first_token + at
+    words = foreign_words(file, position, int(tokens[at]), vocab)
+    fix = "Its tokens were not made by its tokenizer; build it again."
+    raise BadBlock(f"{words}. {fix}", file, block, found.tokens)
+
+
+def refuse_bad_docs(content: Content, file: str, shard: Shard, first_token: int, fix: str) -> None:
+    """Raise BadBlock where documents do not start one after the other within the shard."""
+    starts = np.asarray(content).view("<u8")
+    if len(starts) and (int(starts[-1]) >= shard.tokens or bool((starts[1:] < starts[:-1]).any())):
+        raise BadBlock(
+            f"{file}: its documents do not start one after the other. {fix}",
+            file,
+            0,
+            (first_token, first_token + shard.tokens),
+        )
 
 
 def bad_block(file: str, block: int, shard: Shard, first_token: int, fix: str) -> BadBlock:

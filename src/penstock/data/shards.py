@@ -5,6 +5,7 @@ over each 1 MiB block costs a fraction of the read and is paid once per block an
 mismatch stops with the file and the byte range.
 """
 
+import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -17,7 +18,7 @@ from blake3 import blake3
 
 from penstock.data.cache_entries import Cache
 from penstock.data.extra import extra
-from penstock.data.manifest import TOKENIZER, Manifest, read_manifest
+from penstock.data.manifest import SHARDS, TOKENIZER, Manifest, read_manifest
 from penstock.data.remote_dataset import RemoteFolder
 from penstock.data.remote_store import is_url
 from penstock.data.shard_files import (
@@ -26,15 +27,38 @@ from penstock.data.shard_files import (
     Positions,
     ShardFiles,
     Tokens,
+    foreign_id,
+    foreign_words,
     how_to_fix,
     size_problem,
 )
+from penstock.data.source_blocks import FREE_BYTES, MOST_RATIO
 from penstock.errors import PenstockError
 
 __all__ = ["BadBlock", "Dataset", "Progress", "Tokens"]
 
 Progress: TypeAlias = Callable[[str, int, int], None]
+_CHUNK_BYTES = 8 << 20
 _Kind = TypeVar("_Kind", bound=np.generic)
+
+
+def _leading_out(folder: Path, manifest: Manifest) -> list[str]:
+    """Return the files that are links to somewhere else: nothing outside is read as a dataset."""
+    inside = os.path.realpath(folder)
+    names = [TOKENIZER, SHARDS, *(file for shard in manifest.shards for file in shard.files())]
+    found = [folder / name for name in names if os.path.islink(folder / name)]
+    return [
+        f"{path} is a link that leads out of the dataset"
+        for path in found
+        if os.path.commonpath([inside, os.path.realpath(path)]) != inside
+    ]
+
+
+def _chunks(path: Path) -> Iterator[memoryview]:
+    """Yield a file in parts that hold whole tokens."""
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            yield memoryview(chunk)
 
 
 class Dataset:
@@ -55,7 +79,9 @@ class Dataset:
         self._bounds: list[int] = self._starts.tolist()
         self._remote = remote
         each = list(zip(manifest.shards, self._bounds, strict=False))
-        self._near = [LocalShard(folder, s, self.dtype, at) for s, at in each if not remote]
+        self._near = [
+            LocalShard(folder, s, self.dtype, at, manifest.vocab) for s, at in each if not remote
+        ]
         self._far = [remote.shard(s, self.dtype, at) for s, at in each if remote]
         self._shards: Sequence[ShardFiles] = self._far if remote else self._near
 
@@ -73,6 +99,7 @@ class Dataset:
             for file, (_, size) in shard.files().items()
             if (problem := size_problem(folder / file, size))
         ]
+        wrong += _leading_out(folder, manifest)
         if not (folder / TOKENIZER).is_file():
             wrong.append(f"{folder / TOKENIZER} is missing")
         if wrong:
@@ -172,9 +199,22 @@ class Dataset:
             return []
         packed = self._shards[shard].sidecar("rows").tobytes()
         zstandard = extra("zstandard", "Reading what a dataset tells of its documents")
-        lines = zstandard.ZstdDecompressor().decompressobj().decompress(packed)
-        loads = extra("orjson", "Reading what a dataset tells of its documents").loads
-        return [loads(line) for line in lines.splitlines() if line]
+        orjson = extra("orjson", "Reading what a dataset tells of its documents")
+        most = max(FREE_BYTES, MOST_RATIO * len(packed))
+        try:
+            with zstandard.ZstdDecompressor().stream_reader(packed) as reader:
+                lines = reader.read(most + 1)
+            if len(lines) > most:
+                raise ValueError("it unpacks to too much")
+            found = [orjson.loads(line) for line in lines.splitlines() if line]
+            if not all(isinstance(row, dict) for row in found):
+                raise ValueError("a row is no object")
+        except (zstandard.ZstdError, ValueError) as error:
+            raise PenstockError(
+                f"{self.where}: what is told of the documents of shard {shard} cannot be read: "
+                f"{error}. {how_to_fix(self.folder)}"
+            ) from None
+        return found
 
     def plan_ahead(self, starts: Iterator[Positions], length: int) -> None:
         """Tells which crops will be asked for, batch after batch; a remote dataset fetches them
@@ -188,7 +228,7 @@ class Dataset:
             self._remote.close()
 
     def verify(self, progress: Progress | None = None) -> list[str]:
-        """Hashes every file in full; each problem is one line. No problem, empty list."""
+        """Hash every file in full and look at every token; each problem is one line."""
         expected = {TOKENIZER: self.manifest.tokenizer}
         for shard in self.manifest.shards:
             expected.update({file: digest for file, (digest, _) in shard.files().items()})
@@ -204,16 +244,22 @@ class Dataset:
 
     def _verify(self, file: str, digest: str) -> str:
         where = f"{self.where}/{file}"
+        found, position, foreign = blake3(), 0, ""
         try:
-            if self._remote:
-                found = self._remote.digest(file)
-            else:
-                found = blake3().update_mmap(where).hexdigest()
+            for chunk in self._remote.chunks(file) if self._remote else _chunks(Path(where)):
+                found.update(chunk)
+                if not file.endswith(".bin") or foreign or len(chunk) % self.dtype.itemsize:
+                    continue
+                tokens: Tokens = np.frombuffer(chunk, self.dtype)
+                at = foreign_id(tokens, self.vocab)
+                if at is not None:
+                    foreign = foreign_words(where, position + at, int(tokens[at]), self.vocab)
+                position += len(tokens)
         except OSError as error:
             return f"{where} cannot be read: {error.strerror or error}"
-        if found == digest:
-            return ""
-        return f"{where} has changed: BLAKE3 {found[:12]}, expected {digest[:12]}"
+        if found.hexdigest() == digest:
+            return foreign
+        return f"{where} has changed: BLAKE3 {found.hexdigest()[:12]}, expected {digest[:12]}"
 
     def _gather(
         self,

@@ -1,7 +1,8 @@
 """A stored file as blocks of plain bytes: hashed as it is read, unpacked, bounded in memory.
 
 Damage does not raise: the blocks end, and `damage` says what was wrong and where. A block never
-grows with the file: a hostile gzip gives 1 MiB at a time, a hostile zstd at most 8 MiB.
+grows with the file: a hostile gzip gives 1 MiB at a time, a hostile zstd at most 8 MiB. A file that
+unpacks to far more than any text does is damaged.
 """
 
 import codecs
@@ -17,7 +18,11 @@ from penstock.data.extra import extra
 BLOCK_BYTES = 1 << 20
 _ZSTD_STEP = 1 << 8  # of packed bytes: what one call may take in bounds what it gives out
 _ZSTD_WINDOW = 1 << 27  # zstd's own limit without --long
+FREE_BYTES = 256 << 20  # that any file may unpack to
+MOST_RATIO = 500  # of unpacked to stored bytes; text has 3 to 30, logs up to 200
+_FOREIGN = {"zip": b"PK\x03\x04", "bzip2": b"BZh", "xz": b"\xfd7zXZ\0", "7z": b"7z\xbc\xaf\x27\x1c"}
 _MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
+OVER_RATIO = f"more than {MOST_RATIO} times its stored size and {FREE_BYTES >> 20} MiB"
 _SKIPPABLE = b"\x2a\x4d\x18"  # second to fourth byte of a zstd frame that holds no data
 # The longer marks first: UTF-32's little-endian mark begins with UTF-16's.
 _MARKS = [
@@ -88,7 +93,10 @@ class Blocks:
         packing = self._packing or next(
             (name for name, magic in _MAGIC.items() if first.startswith(magic)), ""
         )
-        if not packing:
+        foreign = next((name for name, magic in _FOREIGN.items() if first.startswith(magic)), "")
+        if foreign and not packing:
+            self._hurt(f"packed as {foreign}", "unpack it, or pack it as .gz or .zst")
+        elif not packing:
             yield first
             yield from blocks
         elif not _starts_frame(packing, first):
@@ -98,6 +106,7 @@ class Blocks:
 
     def _unpack(self, packing: str, packed: bytes, blocks: Iterator[bytes]) -> Iterator[bytes]:
         """Frame after frame: both formats allow several in one file."""
+        unpacked = 0
         while True:
             frame = _frame(packing)
             full = False  # a full block may have left more behind, with no input to show for it
@@ -110,6 +119,10 @@ class Blocks:
                     full = len(out) >= BLOCK_BYTES
                     if out:
                         yield out
+                    unpacked += len(out)
+                    if too_much(unpacked, self.size):
+                        self._hurt("unpacks to too much", OVER_RATIO)
+                        return
             except (zlib.error, frame.error) as error:
                 self._hurt(f"damaged {packing}", str(error))
                 return
@@ -145,6 +158,11 @@ class Blocks:
             decoder.decode(b"", final=True)
         except UnicodeError as error:
             self._hurt(f"not {self.encoding}", str(error))
+
+
+def too_much(unpacked: int, stored: int) -> bool:
+    """Return whether so many bytes cannot be the content of a file of that size."""
+    return unpacked > max(FREE_BYTES, MOST_RATIO * stored)
 
 
 class _Frame(Protocol):

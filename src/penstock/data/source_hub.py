@@ -16,6 +16,7 @@ from penstock.data.extra import extra
 from penstock.data.source_files import KINDS, PACKINGS, Choice, Found
 from penstock.errors import PenstockError, RunFailed
 from penstock.home import home
+from penstock.private import refuse_strangers
 
 SCHEME = "hf://datasets/"
 _PREFERRED = ("parquet", "jsonl", "arrow", "text")
@@ -148,7 +149,7 @@ def _endpoint() -> str | None:
 
 def _cache() -> Path:
     own = os.environ.get("PENSTOCK_CACHE")
-    return (Path(own).expanduser() if own else home() / "cache") / "hub"
+    return refuse_strangers(Path(own).expanduser() if own else home() / "cache") / "hub"
 
 
 def _short(error: Exception) -> str:

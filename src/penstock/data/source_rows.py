@@ -8,6 +8,8 @@ from types import ModuleType
 from typing import Any
 
 from penstock.data.chat_messages import ALONGSIDE, NotChat, carried, take_conversation
+from penstock.data.extra import extra
+from penstock.data.source_blocks import OVER_RATIO, too_much
 from penstock.data.source_decode import decode, not_decodable
 from penstock.data.source_options import Options
 from penstock.data.source_pieces import HEAD_BYTES, Document, Rejected, Tally
@@ -21,6 +23,7 @@ class Rows:
         self._name = name
         self._options = options
         self._tally = tally
+        self._unpacked = 0
 
     def choose(self, schema: Any) -> list[str] | Rejected:
         """The columns to read, or why there is no text."""
@@ -56,6 +59,7 @@ class Rows:
     def batch(self, batch: Any, first: int, columns: list[str]) -> Iterator[Document | Rejected]:
         """The rows of a batch, numbered from `first` on; `columns` are those that were chosen."""
         batch.validate(full=False)
+        self._count(batch.nbytes)
         if self._options.chat:
             yield from self._conversations(batch, first, columns)
         else:
@@ -64,12 +68,25 @@ class Rows:
     def _texts(self, batch: Any, first: int, columns: list[str]) -> Iterator[Document | Rejected]:
         column = batch.column(self._options.text)
         if self._arrow.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
+            column = self._decoded(column)
         contents = column.cast(self._arrow.large_binary()).to_pylist()
         others = [_values(batch.column(name)) for name in columns]
         for at, content in enumerate(contents):
             values = {name: others[k][at] for k, name in enumerate(columns)}
             yield self._document(content, first + at, values)
+
+    def _decoded(self, column: Any) -> Any:
+        """Write out a dictionary's values for each row, once that is known not to be too much."""
+        compute = extra("pyarrow.compute", "Reading columns with a dictionary")
+        sizes = compute.binary_length(column.dictionary.cast(self._arrow.large_binary()))
+        self._count(compute.sum(sizes.take(column.indices)).as_py() or 0)
+        return column.dictionary_decode()
+
+    def _count(self, unpacked: int) -> None:
+        """Raise ArrowInvalid where so many more bytes cannot be the content of the file."""
+        self._unpacked += unpacked
+        if too_much(self._unpacked, self._tally.size):
+            raise self._arrow.ArrowInvalid(f"unpacks to too much: {OVER_RATIO}")
 
     def _conversations(
         self, batch: Any, first: int, columns: list[str]

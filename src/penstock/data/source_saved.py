@@ -1,11 +1,11 @@
 """Datasets that the `datasets` library saved to disk: Arrow files, and files that describe them."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from penstock.data.source_files import Found
+from penstock.untrusted import read_json
 
 _DESCRIBE = {b"state.json", b"dataset_info.json", b"dataset_dict.json"}
 
@@ -33,7 +33,7 @@ def without_descriptions(found: list[Found], split: str) -> Iterator[Found]:
 
 def _data_files(state: Path) -> set[bytes] | None:
     try:
-        files = json.loads(state.read_bytes())["_data_files"]
+        files = read_json(state)["_data_files"]
         return {str(file["filename"]).encode() for file in files}
     except (OSError, ValueError, KeyError, TypeError):
         return None  # some other state.json

@@ -4,7 +4,6 @@ What Hugging Face spreads over several files (the end of a text, the names of sp
 chat template) is gathered and stored in the one tokenizer.json that a dataset keeps.
 """
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from penstock.data.token_special import (
 )
 from penstock.data.tokenizer import Tokenizer
 from penstock.errors import PenstockError
+from penstock.untrusted import TOKENIZER_BYTES, parse_json, read_bounded
 
 HUB = "hf:"
 _TOKENIZER = "tokenizer.json"
@@ -88,7 +88,7 @@ def _find(where: str | Path) -> tuple[bytes, _Beside, str]:
         return (*_folder(folder, given), origin)
     path = Path(given).expanduser()
     if path.is_file():
-        return path.read_bytes(), {}, ""
+        return _read_bytes(path), {}, ""
     if path.is_dir() and not (path / _MANIFEST).is_file():
         return (*_folder(path, given), "")
     return _of_dataset(given, path), {}, ""
@@ -102,15 +102,22 @@ def _folder(folder: Path, given: str) -> tuple[bytes, _Beside]:
             f"Tokenizer {given}: there is no {_TOKENIZER}, only {there}. Models that keep another "
             f"format save it with `AutoTokenizer.from_pretrained(...).save_pretrained(folder)`."
         )
-    return file.read_bytes(), {
+    return _read_bytes(file), {
         name: _read(folder / name) for name in _FILES[1:] if (folder / name).is_file()
     }
 
 
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return read_bounded(path, TOKENIZER_BYTES)
+    except ValueError as error:
+        raise PenstockError(f"{path} is not a {_TOKENIZER}: {error}.") from None
+
+
 def _read(path: Path) -> Any:
     try:
-        text = path.read_text("utf-8")
-        found = text if path.name == _TEMPLATE else json.loads(text)
+        text = read_bounded(path).decode("utf-8")
+        found = text if path.name == _TEMPLATE else parse_json(text)
         if not isinstance(found, str | dict):
             raise ValueError(f"it holds a {type(found).__name__}, not an object")
         return found

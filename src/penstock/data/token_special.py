@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from penstock.catalog.shapes import LARGEST
 from penstock.errors import PenstockError
+from penstock.untrusted import parse_json, shown
 
 END = "<|end|>"  # closes each document, in tokenizers that are trained here
 _KEY = "penstock"
@@ -31,10 +33,11 @@ class Special:
 def parse(content: bytes) -> Config:
     """A tokenizer.json without truncation, padding and dropout: they lose or change text."""
     try:
-        config = json.loads(content)
+        config = parse_json(content)
         model = config["model"]
         if "type" not in model and "vocab" not in model:
             raise KeyError("vocab")
+        _check_tokens(config)
     except (ValueError, KeyError, TypeError) as error:
         raise PenstockError(
             f"This is not a tokenizer.json: {type(error).__name__} {error}. "
@@ -44,6 +47,33 @@ def parse(content: bytes) -> Config:
     if model.get("dropout"):
         model["dropout"] = None
     return config
+
+
+def _check_tokens(config: Config) -> None:
+    """Raise ValueError where tokens are not what others expect: a text and a number each."""
+    vocab, added = config["model"].get("vocab") or {}, config.get("added_tokens") or []
+    if not isinstance(vocab, dict | list) or not isinstance(added, list):
+        raise ValueError("its vocabulary is no list of tokens")
+    if isinstance(vocab, list):  # Unigram
+        if not all(isinstance(one, list) and len(one) == 2 for one in vocab):
+            raise ValueError("its vocabulary is not pairs of a token and a score")
+    elif not all(map(_is_id, vocab.values())):
+        raise ValueError("its vocabulary is not numbers from 0 on")
+    for one in added:
+        if not isinstance(one, dict) or not isinstance(one.get("content"), str):
+            raise ValueError("an added token has no content")
+        if not _is_id(one.get("id")):
+            raise ValueError(f"the added token {shown(one['content'])} has no id")
+        kept = one.get(_KEY)
+        if isinstance(kept, dict):
+            names = kept.get("names", {})
+            texts = [*names, *names.values()] if isinstance(names, dict) else [None]
+            if not all(isinstance(text, str) for text in [*texts, kept.get("template", "")]):
+                raise ValueError(f"what is stored with {shown(one['content'])} is no text")
+
+
+def _is_id(value: object) -> bool:
+    return type(value) is int and 0 <= value < LARGEST["vocab"]
 
 
 def added_tokens(config: Config) -> list[Config]:

@@ -17,6 +17,7 @@ from penstock.guard.index import state_file
 from penstock.guard.room import boot_id, free_bytes, in_memory
 from penstock.guard.slots import SLOTS, InMemory, plan_folder, seal_path, slots
 from penstock.guard.staging import Files
+from penstock.private import private_folder
 
 
 @dataclass
@@ -117,7 +118,7 @@ def _no_room(root: Path, count: int, drawing: Drawing, world: Behind) -> str:
     """Why the ranks of some host would not fit; each host's memory is shared by its ranks."""
     name, plan = state_file(world.rank), plan_folder(root, drawing.content)
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        private_folder(root)
         there = [plan / f"slot-{n}" / name for n in range(count)]
         have = sum(path.stat().st_blocks * 512 for path in there if path.is_file())
         need = max(0, count * drawing.index.files[name] - have)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.guard.trap import Traps
+from penstock.private import private_folder
 
 PHASES = (
     "start", "join", "build", "load", "warm_up", "ready", "fetch", "forward", "reduce", "vote",
@@ -66,8 +67,8 @@ class Pulse:
         self.at("start", 0)
 
     def _make(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        private_folder(self._path.parent)
+        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         os.ftruncate(file, SIZE)
         self._map = mmap.mmap(file, SIZE)
         os.close(file)

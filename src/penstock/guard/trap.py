@@ -123,7 +123,8 @@ def read(folder: Path) -> list[Trap]:
     found = []
     for path in sorted(folder.glob("*.json")):
         if not path.with_suffix(".fired").exists():
-            with contextlib.suppress(OSError):  # sprung and cleared meanwhile
+            with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
+                # sprung and cleared meanwhile, or no trap
                 found.append(Trap(path.stem, **json.loads(path.read_text())))
     return found
 

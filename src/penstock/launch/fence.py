@@ -11,6 +11,8 @@ import struct
 import time
 from pathlib import Path
 
+from penstock.private import private_folder
+
 ENVIRONMENT = "PENSTOCK_FENCE"  # the path, for that process
 LOOK_S = 0.25
 _MOMENT = struct.Struct("<d")
@@ -18,8 +20,8 @@ _MOMENT = struct.Struct("<d")
 
 class Fence:
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        private_folder(path.parent)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         os.ftruncate(file, _MOMENT.size)
         self._map = mmap.mmap(file, _MOMENT.size)
         os.close(file)

@@ -64,7 +64,7 @@ class Appender:
     def _open(self) -> int:
         if self._file is None:
             with _passing():
-                flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | self._flags
+                flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | self._flags
                 self._file = os.open(self.path, flags, 0o644)
         assert self._file is not None
         return self._file

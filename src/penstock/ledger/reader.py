@@ -67,13 +67,14 @@ class Reader:
         """The ranks' files that are there now, by attempt, then rank."""
         try:
             with os.scandir(self.folder) as entries:
-                self._stats = {entry.name: entry.stat() for entry in entries if entry.is_file()}
+                found = [one for one in entries if one.is_file(follow_symlinks=False)]
+                self._stats = {one.name: one.stat(follow_symlinks=False) for one in found}
         except FileNotFoundError:
             self._stats = {}
         for name in self._stats.keys() - self._named.keys():
             self._named[name] = parse_name(self.folder / name)
-        found = [file for name in self._stats if (file := self._named[name])]
-        self.files = sorted(found, key=lambda f: (f.attempt, f.ranks.start, f.ranks.stop, f.kind))
+        named = [file for name in self._stats if (file := self._named[name])]
+        self.files = sorted(named, key=lambda f: (f.attempt, f.ranks.start, f.ranks.stop, f.kind))
         return self.files
 
     def supervisor(self) -> list[Event]:

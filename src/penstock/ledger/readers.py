@@ -11,7 +11,20 @@ from pathlib import Path
 import numpy as np
 
 from penstock.ledger.records import SUPERVISOR, JournalFile, journal_files, parse_name, read_records
+from penstock.untrusted import open_plain
 
+# What readers count on in lines of a kind. A line without it is damaged, and left out.
+FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
+    "batch_skipped": {"step": (int,), "why": (str,)},
+    "spike": {"step": (int,), "why": (str,)},
+    "replicas_differ": {"step": (int,), "tensors": (list,)},
+    "replica_at_fault": {"step": (int,), "replicas": (list,)},
+    "replay_differs": {"step": (int,), "replicas": (list,)},
+    "resumed": {"step": (int,)},
+    "straggler": {"rank": (int,), "factor": (int, float), "slow": (bool,)},
+    "data_skipped": {"dataset": (str,), "shard": (int, str), "block": (int,)},
+    "checkpoint_rejected": {"problem": (str,)},
+}
 # Some 30,000 years: a number beyond it in a damaged file is not a time.
 LATEST_S = 1e12
 
@@ -32,6 +45,13 @@ class Event:
         value = self.payload.get(key)
         return value if type(value) is int and value >= 0 else None
 
+    def number(self, key: str) -> float | None:
+        """A payload value that has to be a number, or None."""
+        value = self.payload.get(key)
+        if type(value) is not int and type(value) is not float:
+            return None
+        return float(value) if abs(value) <= 1e300 or value != value else None
+
     def time(self, key: str) -> float | None:
         """A payload value that has to be a moment, or None."""
         return _moment(self.payload.get(key))
@@ -44,7 +64,8 @@ def read_events(path: Path | str) -> list[Event]:
     stand in the middle too.
     """
     try:
-        return parse_lines(Path(path).read_bytes(), Path(path))
+        with open_plain(path) as file:
+            return parse_lines(file.read(), Path(path))
     except FileNotFoundError:
         return []
 
@@ -100,6 +121,9 @@ def _event(payload: object, file: JournalFile | None) -> Event | None:
             return None
     if t is None or not isinstance(kind, str):
         return None
+    for name, types in FIELDS.get(kind, {}).items():
+        if type(payload.get(name)) not in types:
+            return None
     ranks = _ranks(payload, file.ranks) if file else range(0)
     attempt = file.attempt if file else payload.get("attempt")
     return Event(t, kind, end, attempt if type(attempt) is int else None, ranks, payload)

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from penstock.errors import PenstockError
+from penstock.untrusted import open_plain
 
 # start first, so that the f64 is aligned and the record is 32 bytes without padding.
 STEP = np.dtype(
@@ -126,7 +127,8 @@ def journal_files(folder: Path | str, kind: str | None = None) -> list[JournalFi
     Raises OSError where the journal cannot be listed.
     """
     try:
-        names = os.listdir(folder)
+        with os.scandir(folder) as entries:  # links lead elsewhere, and a pipe never ends
+            names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
     except FileNotFoundError:
         names = []
     found = [file for name in names if (file := parse_name(Path(folder) / name))]
@@ -146,7 +148,7 @@ def read_records(path: Path | str, kind: str, first: int = 0) -> np.ndarray:
     """
     dtype = DTYPE[kind]
     try:
-        with open(path, "rb") as file:
+        with open_plain(path) as file:
             head = file.read(HEADER.size)
             if len(head) < HEADER.size:
                 return np.empty(0, dtype)

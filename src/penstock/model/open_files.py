@@ -5,20 +5,24 @@ wrongly shaped one, a file that is cut short, and weights that are not safetenso
 before any process starts. Without torch.
 """
 
-import json
 from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from penstock.catalog.open_folder import folder_of, is_local, read_config
 from penstock.catalog.open_models import shape_of
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
 from penstock.model.open_names import Place, places, tensors
+from penstock.untrusted import INDEX_BYTES, parse_json, read_json, shown
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-_TYPES = ("F64", "F32", "F16", "BF16")
+_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+_TYPES = tuple(_BYTES)
+_MOST_DIMENSIONS = 64
 _LARGEST_HEADER = 100 << 20
 _SHOWN = 6
 
@@ -75,9 +79,7 @@ def _entries(folder: Path) -> dict[str, Entry]:
         missing = sorted(named - header.keys())
         if missing:
             raise PenstockError(f"{file} has no {missing[0]}, which {INDEX} says it holds")
-        for name, one in header.items():
-            if name != "__metadata__" and (not named or name in named):
-                found[name] = Entry(file, str(one["dtype"]), tuple(one["shape"]))
+        found |= {name: one for name, one in header.items() if not named or name in named}
     return found
 
 
@@ -85,7 +87,7 @@ def _files(folder: Path) -> dict[Path, set[str]]:
     """Each file with the tensors that the index says it holds; none said: all in it."""
     if (folder / INDEX).is_file():
         try:
-            listed = json.loads((folder / INDEX).read_text("utf-8"))["weight_map"]
+            listed = read_json(folder / INDEX, INDEX_BYTES)["weight_map"]
             by_file: dict[Path, set[str]] = {}
             for name, file in listed.items():
                 by_file.setdefault(folder / Path(file).name, set()).add(name)
@@ -111,22 +113,51 @@ def _files(folder: Path) -> dict[Path, set[str]]:
     raise PenstockError(f"{folder} has no weights: neither {SINGLE} nor {INDEX}, only {there}")
 
 
-def _header(file: Path) -> dict[str, Any]:
-    """What a file says it holds; an error where it is not all there."""
+def _header(file: Path) -> dict[str, Entry]:
+    """Read what a file says it holds; an error where it is not all there."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         if size < 8 or length > min(size - 8, _LARGEST_HEADER):
             raise PenstockError(f"{file} is not a safetensors file, or cut short; copy it again")
         try:
-            header = json.loads(stream.read(length))
-            ends = [one["data_offsets"][1] for n, one in header.items() if n != "__metadata__"]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            header = parse_json(stream.read(length))
+            if not isinstance(header, dict):
+                raise ValueError("it is no object")
+            told = {name: one for name, one in header.items() if name != "__metadata__"}
+            entries = {name: _entry(file, name, one) for name, one in told.items()}
+        except ValueError as error:
             raise PenstockError(f"{file} has a damaged header ({error}); copy it again") from None
-    whole = 8 + length + max(ends, default=0)
+    spans = sorted(one["data_offsets"] for one in told.values())
+    whole = 8 + length + (spans[-1][1] if spans else 0)
     if size < whole:
         raise PenstockError(f"{file} is cut short: {size} of {whole} bytes; copy it again")
-    return header
+    if size > whole or any(a[1] != b[0] for a, b in pairwise([[0, 0], *spans])):
+        raise PenstockError(f"{file}: its tensors overlap or do not fill it; copy it again")
+    return entries
+
+
+def _entry(file: Path, name: str, one: Any) -> Entry:
+    """Check what a header says of one tensor. Raises ValueError where it cannot be true."""
+    told = one if isinstance(one, dict) else {}
+    dtype, shape, offsets = (told.get(field) for field in ("dtype", "shape", "data_offsets"))
+    if not isinstance(dtype, str) or not _wholes(shape) or not _wholes(offsets):
+        raise ValueError(f"{shown(name)}: no dtype, shape and data_offsets")
+    if len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise ValueError(f"{shown(name)}: data_offsets = {shown(offsets)}")
+    width = _BYTES.get(dtype)
+    if width is not None and prod(shape) * width != offsets[1] - offsets[0]:
+        raise ValueError(f"{shown(name)}: {dtype} of {shown(shape)} is not what its offsets hold")
+    return Entry(file, dtype[:20], tuple(shape))
+
+
+def _wholes(value: object) -> TypeGuard[list[int]]:
+    """Return whether this is a list of a few sizes that a file can have."""
+    return (
+        isinstance(value, list)
+        and len(value) <= _MOST_DIMENSIONS
+        and all(type(one) is int and 0 <= one < 1 << 63 for one in value)
+    )
 
 
 def _present(candidates: list[Place], entries: dict[str, Entry]) -> Place | None:

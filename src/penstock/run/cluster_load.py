@@ -2,7 +2,6 @@
 
 import os
 import tempfile
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from errno import EISDIR
@@ -18,9 +17,10 @@ from penstock.run.cluster_file import ClusterFile
 from penstock.run.fields import Schema
 from penstock.run.load import syntax
 from penstock.run.locate import Lines
-from penstock.run.words import Mistake, dotted, read
+from penstock.run.words import Mistake, dotted, read, worded
 
 LARGEST_BYTES = 2**22  # readings of a probe take some ten thousand
+MOST_KEYS = 100_000
 _EXAMPLE = '[accelerator] with name = "H100", and nodes = 4 above it'
 CLUSTER = Schema(
     ClusterFile,
@@ -37,15 +37,17 @@ def load_cluster(path: str | Path) -> ClusterFile:
     path = Path(path)
     text = _text(path)
     try:
-        table = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
+        table = toml.parse(text, MOST_KEYS)
+    except toml.TooMuch as error:
+        raise PenstockError(f"{path}: {error}; that is too much for a cluster file") from None
+    except ValueError as error:
         raise PenstockError(f"{path}{syntax(str(error), text)}") from None
     if not table:
         raise PenstockError(f"{path}: the file is empty; {CLUSTER.start}")
     try:
         return ClusterFile.model_validate({"name": path.stem, **table})
     except ValidationError as error:
-        found = [m for detail in error.errors(include_url=False) for m in _words(detail, table)]
+        found = worded(error, lambda detail: _words(detail, table))
     lines = Lines(text)
     placed = sorted((lines.of(mistake.path) or 0, mistake.text) for mistake in found)
     raise PenstockError(

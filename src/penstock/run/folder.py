@@ -1,5 +1,6 @@
 """A run is a folder. Everything that shows a run reads this folder only."""
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -7,20 +8,33 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import PenstockError, RunFailed, nearest
-from penstock.files import naming, write_atomic
+from penstock.files import naming, write_atomic, write_private
+from penstock.home import home
+from penstock.private import folder_among_strangers, private_folder
 from penstock.records import hash_of, parse_table, read_record
+from penstock.untrusted import NotPlain, open_plain
+
+SHARED_MEMORY = Path("/dev/shm")
 
 _HASH = "blake3"  # in plan.json: of all the rest
-_PLAN_KEPT = ("dataset", "forked_from", "loss_source", "paths", "precision_why", "replanned")
+_PLAN_KEPT = (
+    "dataset",
+    "forked_from",
+    "loss_source",
+    "module_source",
+    "paths",
+    "precision_why",
+    "replanned",
+)
 _PLAN_KINDS: dict[str, type | tuple[type, ...]] = {
     "dataset": (str, dict, list), "forked_from": dict, "layout": dict, "replanned": dict,
-    "paths": dict, "loss_source": str, "precision_why": str, "hosts": list,
+    "paths": dict, "loss_source": str, "module_source": str, "precision_why": str, "hosts": list,
 }  # fmt: skip
 
 
@@ -91,13 +105,25 @@ class RunFolder:
         return self.path / ".memory" if root is None else root / digest
 
     def make_scratch(self) -> Path:
-        """The folder above, with a word in it on whose it is; what dead runs left is swept."""
-        self.scratch.mkdir(parents=True, exist_ok=True)
-        (self.scratch / "where").write_text(str(self.path.resolve()))
-        for where in self.scratch.parent.glob("*/where"):
-            if not Path(where.read_text()).exists():
-                shutil.rmtree(where.parent, ignore_errors=True)
-        return self.scratch
+        """Create the folder above, with a note of its run; remove those of runs that are gone.
+
+        Only this user can enter it. A folder of somebody else is never written to.
+        """
+        try:
+            made = self._private_scratch()
+        except PermissionError:
+            made = self._private_scratch()  # somebody took the name meanwhile: another one
+        write_private(made / "where", os.fsencode(self.path.resolve()))
+        for where in made.parent.glob("*/where"):
+            with suppress(OSError, ValueError):  # another process sweeps too
+                if not Path(os.fsdecode(where.read_bytes())).exists():
+                    shutil.rmtree(where.parent, ignore_errors=True)
+        return made
+
+    def _private_scratch(self) -> Path:
+        if (root := memory_root()) is not None:
+            private_folder(root)
+        return private_folder(self.scratch)
 
     def drop_scratch(self) -> None:
         shutil.rmtree(self.scratch, ignore_errors=True)
@@ -129,7 +155,8 @@ class RunFolder:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            file = open(self.path / name, "a+")  # noqa: SIM115 (closed below)
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            file = os.fdopen(os.open(self.path / name, flags, 0o666), "a+")
         except OSError as error:
             raise PenstockError(
                 f"{self.path}: the run folder cannot be written: {error.strerror}; set `dir` to a "
@@ -153,13 +180,33 @@ class RunFolder:
         """Is a supervisor holding the lock on this machine?"""
         for path in [self.path / "lock", *self.path.glob("lock-*")]:
             try:
-                with open(path) as file:
+                with open_plain(path) as file:
                     fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except FileNotFoundError:
-                continue
             except BlockingIOError:
                 return True
+            except (FileNotFoundError, NotPlain):
+                continue
+            except OSError as error:
+                if error.errno != errno.ELOOP:  # a link, which no supervisor makes
+                    raise
         return False
+
+    def first_link(self) -> Path | None:
+        """Return a link or pipe in the place of what a page shows of the run; None for none.
+
+        Who sent the folder may have put it there, to show a file of ours to others.
+        """
+        shown = (self.run_file, self.plan_file, self.journal, self.checkpoints)
+        if link := next((path for path in shown if path.is_symlink()), None):
+            return link
+        for step in self.checkpoints.glob("step-*"):
+            with suppress(OSError), os.scandir(step) as entries:
+                for one in entries:
+                    if not one.is_file(follow_symlinks=False) and not one.is_dir(
+                        follow_symlinks=False
+                    ):
+                        return Path(one.path)
+        return None
 
     def read_plan(self) -> dict[str, Any]:
         """Return what was decided before the last launch; nothing where there was none.
@@ -207,11 +254,12 @@ def _plan_hash(plan: dict[str, Any]) -> str:
 
 
 def memory_root() -> Path | None:
-    """Where this user's files live in memory; None where the system has no such place."""
+    """Return where this user's files live in memory; None where the system has no such place."""
     if own := os.environ.get("PENSTOCK_MEMORY"):
         return Path(own)
-    shared = Path("/dev/shm")
-    return shared / f"penstock-{os.getuid()}" if os.access(shared, os.W_OK) else None
+    return folder_among_strangers(
+        SHARED_MEMORY, f"penstock-{os.getuid()}", lock=home() / "memory.lock"
+    )
 
 
 def find(where: str, root: str = "runs") -> RunFolder:

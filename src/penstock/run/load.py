@@ -1,7 +1,6 @@
 """Reads a file of TOML or a table, with overrides, and tells every mistake at once."""
 
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from penstock.errors import PenstockError
+from penstock.run import toml
 from penstock.run.fields import RUN, S, Schema
 from penstock.run.file import Run
 from penstock.run.locate import Lines
@@ -18,6 +18,7 @@ from penstock.run.words import Mistake, mistakes
 from penstock.secret import visible_line
 
 _LARGEST_BYTES = 2**20
+_LONGEST_LINE = 200  # that is looked at for a slip
 _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _UNQUOTED = re.compile(r"""\s*([\w.-]+)\s*=\s*([^\s"'\[{#][^"'#]*?)\s*(?:#.*)?""")
 
@@ -113,10 +114,9 @@ def _read_text(path: Path, schema: Schema[S]) -> str:
 
 def _parse(text: str, path: Path, schema: Schema[S]) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
-    except RecursionError:
-        what = f"nested too deeply for a {schema.noun}"
-        raise PenstockError(f"{path}: {what}; flatten it") from None
+        return toml.parse(text)
+    except toml.TooMuch as error:
+        raise PenstockError(f"{path}: {error}; that is too much for a {schema.noun}") from None
     except ValueError as error:
         raise PenstockError(f"{path}{syntax(str(error), text)}") from None
 
@@ -130,7 +130,7 @@ def syntax(message: str, text: str) -> str:
     )
     shown = visible_line(lines[line - 1].strip()) if line <= len(lines) else ""
     what = message[: place.start()] if place else message
-    slip = _UNQUOTED.fullmatch(shown)
+    slip = _UNQUOTED.fullmatch(shown[:_LONGEST_LINE])
     fix = "write it as KEY = VALUE, text in quotes"
     if "overwrite" in what or "twice" in what:
         fix = "a field or section stands once; remove one"

@@ -33,6 +33,7 @@ SHAPE_FIELDS = [
     "dense_layers",
     "router",
 ]
+_COUNTED = ("layers", "dense_layers", "experts", "shared_experts")  # one by one, in a plan
 SOURCES = {"preset": "preset", "from_": "from", "module": "module"}  # python name: name in the file
 
 
@@ -191,6 +192,8 @@ class ModelSection(Section):
 
 def _misfits(shape: ModelShape) -> list[tuple[str, str]]:
     """Fields of a shape that do not divide as attention and routing need."""
+    if beyond := shape.beyond_bounds(_COUNTED):
+        return [(beyond[0], f"{beyond[1]}, which no model has; write fewer")]
     problems = []
     if shape.heads % shape.kv_heads:
         what = f"{shape.heads} heads cannot share {shape.kv_heads} key-value heads evenly"

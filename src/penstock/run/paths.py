@@ -6,7 +6,6 @@ whichever folder, looks there first.
 """
 
 import glob
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from penstock.found import FoundPath, located
 from penstock.home import home
 from penstock.run.file import Run
+from penstock.untrusted import read_json
 
 PLAN = "plan.json"  # beside the run file of a run that has started
 KEY = "paths"  # of it: path as written → where it was found
@@ -95,7 +95,7 @@ def _is_built(given: str) -> bool:
 
 def _recorded(folder: Path) -> dict[str, str]:
     try:
-        found = json.loads((folder / PLAN).read_text())[KEY]
+        found = read_json(folder / PLAN)[KEY]
         return {str(given): str(where) for given, where in found.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}  # not the folder of a run, or one of before this was kept

@@ -1,11 +1,70 @@
-"""Values and tables as TOML text, for the types a run file holds. Python only reads TOML."""
+"""TOML in both directions: parsing within bounds, and writing the types that a run file holds.
+
+Python only reads TOML, and needs gigabytes for a key of 50,000 parts.
+"""
 
 import json
 import re
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+# A string, a comment, or what stands between them. The text of an unclosed string matches nothing.
+_TOKEN = re.compile(
+    r'"""(?:[^\\]|\\.)*?"""(?!")|'
+    r"'''.*?'''(?!')|"
+    r'"(?!"")(?:[^"\\\n]|\\.)*"|'
+    r"'(?!'')[^'\n]*'|"
+    r"#[^\n]*|"
+    r"(?P<plain>[^\"'#]+)",
+    re.S,
+)
+MOST_PARTS = 16  # of a dotted key
+MOST_DEPTH = 32  # of lists and tables in each other
+MOST_KEYS = 10_000
+
+
+class TooMuch(ValueError):
+    """A file that is TOML, perhaps, but larger than any that Penstock reads."""
+
+
+def parse(text: str, most_keys: int = MOST_KEYS) -> dict[str, Any]:
+    """Parse TOML. Raises ValueError; TooMuch where depth or number of keys is out of bounds."""
+    _refuse_too_much(text, most_keys)
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise TooMuch("nested too deeply") from None
+
+
+def _refuse_too_much(text: str, most_keys: int) -> None:
+    """Count dots, brackets and equals signs outside of strings and comments.
+
+    The scan stops at an unclosed string: the parser stops there too.
+    """
+    keys = depth = dots = at = 0
+    while token := _TOKEN.match(text, at):
+        at = token.end()
+        if token["plain"] is None:
+            continue
+        for mark in re.finditer(r"[.=\n,\[\]{}]", token["plain"]):
+            if mark[0] == ".":
+                dots += 1
+                if dots >= MOST_PARTS:
+                    raise TooMuch(f"a key has more than {MOST_PARTS} parts")
+                continue
+            dots = 0
+            if mark[0] == "=":
+                keys += 1
+            elif mark[0] in "[{":
+                keys, depth = keys + 1, depth + 1  # the header of a table, or an inner one
+            elif mark[0] in "]}":
+                depth -= 1
+            if keys > most_keys:
+                raise TooMuch(f"it has more than {most_keys:,} keys and lists")
+            if depth > MOST_DEPTH:
+                raise TooMuch("nested too deeply")
 
 
 def key(name: str) -> str:

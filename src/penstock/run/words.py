@@ -16,6 +16,7 @@ from penstock.suggest import closest
 
 Path = tuple[str | int, ...]
 _NOT_THERE = object()
+MOST_TOLD = 100  # mistakes of one file
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,17 @@ class Mistake:
 
 
 def mistakes(error: ValidationError, table: dict[str, Any], schema: Schema[Any]) -> list[Mistake]:
-    """Every mistake pydantic gathered while it read `table`."""
+    """Return the mistakes that pydantic gathered while it read `table`."""
+    return worded(error, lambda detail: read(detail, table, schema))
+
+
+def worded(error: ValidationError, words: Callable[[Any], list[Mistake]]) -> list[Mistake]:
+    """Return the mistakes in words; of a file that is all mistakes, the first and their number."""
     details = error.errors(include_url=False)
-    return [mistake for detail in details for mistake in read(detail, table, schema)]
+    found = [mistake for detail in details[:MOST_TOLD] for mistake in words(detail)]
+    if len(details) > MOST_TOLD:
+        found.append(Mistake((), f"{len(details):,} mistakes; the first {MOST_TOLD} are told"))
+    return found
 
 
 def read(detail: Any, table: dict[str, Any], schema: Schema[Any]) -> list[Mistake]:

@@ -1,7 +1,6 @@
 """Documents that are not in a dataset, and why: what the stages of its build dropped, and what
 reading kept aside."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from penstock.data.build_publish import ASIDE
 from penstock.data.build_record import Sample, read_record
 from penstock.data.shards import Dataset
 from penstock.errors import PenstockError, nearest
+from penstock.untrusted import parse_json
 
 READ = "read"  # the stage that keeps aside
 
@@ -54,11 +54,11 @@ def aside(folder: Path) -> dict[str, list[Sample]]:
     try:
         with path.open(encoding="utf-8") as lines:
             for line in lines:
-                one = json.loads(line)
+                one = parse_json(line)
                 found.setdefault(f"{READ}: {one['reason']}", []).append(_sample(one))
     except FileNotFoundError:
         return {}
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise PenstockError(
             f"{path} cannot be read: {error}. Delete it (the dataset does not need it)."
         ) from None

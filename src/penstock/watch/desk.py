@@ -4,6 +4,7 @@ Reading a run takes time from the ranks that train it. So a run is read only whi
 at most once a second, and at most for a small share of the time; everybody who looks gets the same.
 """
 
+import contextlib
 import json
 import threading
 import time
@@ -81,6 +82,7 @@ class Desk:
             seen = self._runs.setdefault(name, Seen())
 
         def make() -> Texts:
+            _refuse_links(folder)
             with no_collecting():
                 found = snapshot(View(folder, quick=True))
             seen.exact = found["headline"].get("exact", True)
@@ -111,14 +113,23 @@ class Desk:
 
 def _brief(folder: RunFolder) -> Section:
     try:
+        _refuse_links(folder)
         return brief(View(folder, quick=True))
     except UNREADABLE as error:
         return {"status": "unreadable", "problem": redact(f"{type(error).__name__}: {error}")}
 
 
+def _refuse_links(folder: RunFolder) -> None:
+    if link := folder.first_link():
+        raise PenstockError(f"{link} is a link, and links in a run folder are not followed")
+
+
 def _mark(folder: RunFolder) -> object:
     """Equal as long as a run that has ended is untouched; None for one that runs."""
-    if folder.running():
+    try:
+        if folder.running():
+            return None
+    except OSError:  # somebody else's lock: whether it runs is not known
         return None
     seen = []
     for path in (folder.path, folder.journal, folder.checkpoints):
@@ -127,8 +138,8 @@ def _mark(folder: RunFolder) -> object:
         except OSError:
             continue
         seen.append((path.name, about.st_mtime_ns))
-    supervisor = folder.journal / "supervisor.events"
-    seen.append(("told", supervisor.stat().st_size if supervisor.exists() else 0))
+    with contextlib.suppress(OSError):
+        seen.append(("told", (folder.journal / "supervisor.events").lstat().st_size))
     return tuple(seen)
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 from penstock.errors import PenstockError
+from penstock.watch.connections import Connections
 from penstock.watch.desk import Desk, Seen, Texts
 from penstock.watch.page import asset
 from penstock.watch.view import View
@@ -29,6 +30,9 @@ HERE = "127.0.0.1"
 PORT = 7070
 MORE_PORTS = 20  # tried after the first, when nobody asked for a certain one
 MOST_COMPARED = 12
+MOST_FIELDS = 100  # of the query of an address
+LEAST_TOKEN = 8  # characters of a token that somebody chose
+PAGES = ("/", "/api/runs", "/api/stream", "/metrics")
 LOOK_S, SLOW_S = 1.0, 15.0  # between looks, and for a page in the background
 SILENT_S = 15.0  # a stream that has nothing to say says so, or nobody notices that it broke
 HEADERS = {
@@ -47,20 +51,33 @@ def is_loopback(host: str) -> bool:
     return host == "localhost"
 
 
+def refuse_weak(token: str | None) -> None:
+    """Raise PenstockError for a token that keeps nobody out."""
+    if token is None or len(token.strip()) >= LEAST_TOKEN:
+        return
+    found = f"{len(token.strip())} characters" if token.strip() else "empty"
+    raise PenstockError(
+        f"--token: {found}; give at least {LEAST_TOKEN} characters, or leave it out and one is "
+        "generated. An empty one often comes from a variable that is not set"
+    )
+
+
 class Server(ThreadingHTTPServer):
-    """`token` None: whoever can reach it may look, which only this machine can."""
+    """The page's server. `token` None: no token is needed, and only this machine reaches it."""
 
     daemon_threads = True
     allow_reuse_address = True
     request_queue_size = 64
 
     def __init__(self, desk: Desk, host: str, port: int, token: str | None) -> None:
+        refuse_weak(token)
         if token is None and not is_loopback(host):
             token = secrets.token_urlsafe(16)
         self.desk, self.host, self.token = desk, host, token
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.closing = threading.Event()
         self.scraped = Seen()
+        self.connections = Connections()
         super().__init__((host, port), Handler)
 
     @property
@@ -87,6 +104,22 @@ class Server(ThreadingHTTPServer):
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/" + (
             f"?{urlencode(query)}" if query else ""
         )
+
+    # Each connection has a thread, which ends with it.
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self.connections.add(request, str(client_address[0])):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        self.connections.remove(request)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Called by `serve_forever` at least twice a second."""
+        self.connections.end_silent()
 
     def close(self) -> None:
         """Ends the streams too."""
@@ -119,16 +152,31 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = 60
 
+    def handle_one_request(self) -> None:
+        self.server.connections.waits(self.connection)
+        super().handle_one_request()
+
+    def parse_request(self) -> bool:
+        whole = super().parse_request()
+        self.server.connections.works(self.connection)
+        return whole
+
     def do_GET(self) -> None:
-        url = urlsplit(self.path)
+        try:
+            url = urlsplit(self.path)
+            asked = parse_qs(url.query, max_num_fields=MOST_FIELDS)
+            urlsplit(f"//{self.headers.get('Host', '')}")
+        except ValueError:
+            self.close_connection = True
+            self._say(HTTPStatus.BAD_REQUEST, "this is not an address")
+            return
         if not self._own_name():
             self._say(HTTPStatus.FORBIDDEN, "this name is not one of this server's")
         elif not self._may_look(url.query):
             self._say(HTTPStatus.UNAUTHORIZED, "open the address with the token that was printed")
-        elif self.server.token and "token" in parse_qs(url.query):
+        elif self.server.token is not None and "token" in asked:
             self._let_in(url.path, url.query)
         else:
-            asked = parse_qs(url.query)
             self._answer(url.path, asked.get("run", []), SLOW_S if "slow" in asked else LOOK_S)
 
     def _answer(self, path: str, runs: list[str], pause_s: float) -> None:
@@ -173,7 +221,7 @@ class Handler(BaseHTTPRequestHandler):
         first = next(changed)  # an unknown run is an answer of its own, not a broken stream
         self._head(HTTPStatus.OK, {"Content-Type": "text/event-stream; charset=utf-8"})
         self.close_connection = True
-        with contextlib.suppress(OSError):  # the reader has gone
+        with contextlib.suppress(OSError, PenstockError):  # the reader has gone, or the run
             self._event(first)
             for found in changed:
                 self._event(found)
@@ -207,7 +255,7 @@ class Handler(BaseHTTPRequestHandler):
     def _own_name(self) -> bool:
         """With a token any name is good: another page's requests come without it."""
         host = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
-        return bool(self.server.token) or is_loopback(host) or host == self.server.host
+        return self.server.token is not None or is_loopback(host) or host == self.server.host
 
     def _may_look(self, query: str) -> bool:
         token = self.server.token
@@ -226,13 +274,19 @@ class Handler(BaseHTTPRequestHandler):
         return found.value if found else ""
 
     def _let_in(self, path: str, query: str) -> None:
-        """The token goes into a cookie and out of the address, which is shown and kept."""
+        """Put the token into a cookie and take it out of the address, which is shown and kept.
+
+        The redirect leads to an address of this page only. Browsers take two slashes, or a slash
+        and a backslash, for the beginning of another server's name.
+        """
+        if path not in PAGES and not path.startswith("/static/"):
+            self._say(HTTPStatus.NOT_FOUND, "there is nothing here")
+            return
         rest = urlencode([(k, v) for k, v in parse_qsl(query) if k != "token"])
         cookie = f"{self.server.cookie}={self.server.pass_}; HttpOnly; SameSite=Strict; Path=/"
-        to = "/" + path.lstrip("/")  # `//elsewhere` would be another server
         self._head(
             HTTPStatus.SEE_OTHER,
-            {"Location": f"{to}{'?' if rest else ''}{rest}", "Set-Cookie": cookie},
+            {"Location": f"{path}{'?' if rest else ''}{rest}", "Set-Cookie": cookie},
             length=0,
         )
 

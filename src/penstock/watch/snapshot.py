@@ -33,7 +33,10 @@ LAST_EVENTS = 64
 PATIENCE_S = 60.0
 BINS = 240  # of the stacked areas
 # What a half-written or damaged run folder makes of a reader.
-UNREADABLE = (PenstockError, OSError, ValueError, KeyError, TypeError, IndexError)
+UNREADABLE = (
+    PenstockError, OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError,
+    RecursionError,
+)  # fmt: skip
 
 
 def snapshot(view: View) -> dict[str, Section]:

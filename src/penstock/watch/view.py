@@ -161,8 +161,8 @@ class View:
     @cached_property
     def validation(self) -> list[tuple[int, float]]:
         """(step, loss on the held-out samples), by step."""
-        told = {e.payload["step"]: e for e in self.told("evaluate") if "val_loss" in e.payload}
-        found = {int(str(step)): float(str(e.payload["val_loss"])) for step, e in told.items()}
+        told = [(e.whole("step"), e.number("val_loss")) for e in self.told("evaluate")]
+        found = {step: loss for step, loss in told if step is not None and loss is not None}
         return sorted((step, loss) for step, loss in found.items() if step <= self.step)
 
     @property

@@ -1,0 +1,88 @@
+"""The connections of a server: so many of one client, so many in all, and none that says nothing.
+
+Whoever opens connections and sends nothing, or a byte now and then, would take them all from the
+others. A connection has to send its request within some seconds. Where there are too many, the one
+that has waited longest for its request makes room; those that are being answered stay.
+"""
+
+import contextlib
+import resource
+import socket
+import threading
+import time
+from dataclasses import dataclass
+
+MOST = 256
+MOST_OF_ONE = 64  # a browser opens six, and a tunnel or proxy brings several people
+REQUEST_S = 10.0  # for a whole request to arrive
+
+
+@dataclass
+class Connection:
+    """A client that has connected. `waits_since` is None while its request is being answered."""
+
+    sock: socket.socket
+    client: str
+    waits_since: float | None
+
+
+class Connections:
+    """All that are open now. Safe from several threads."""
+
+    def __init__(self, most: int | None = None, most_of_one: int = MOST_OF_ONE) -> None:
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.most = most or max(8, min(MOST, files // 4))
+        self.most_of_one = min(most_of_one, self.most)
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, Connection] = {}
+
+    def add(self, sock: socket.socket, client: str) -> bool:
+        """Take a new connection in; False where all others are at work and there is no room."""
+        with self._lock:
+            of_client = [one for one in self._open.values() if one.client == client]
+            if len(of_client) >= self.most_of_one and not self._make_room(of_client):
+                return False
+            if len(self._open) >= self.most and not self._make_room(list(self._open.values())):
+                return False
+            self._open[sock] = Connection(sock, client, time.monotonic())
+            return True
+
+    def remove(self, sock: socket.socket) -> None:
+        with self._lock:
+            self._open.pop(sock, None)
+
+    def waits(self, sock: socket.socket) -> None:
+        """Note that the connection has to send its next request from now on."""
+        self._note(sock, time.monotonic())
+
+    def works(self, sock: socket.socket) -> None:
+        """Note that the whole request has arrived."""
+        self._note(sock, None)
+
+    def end_silent(self, longest_s: float = REQUEST_S) -> None:
+        """End those that have not sent their request in time."""
+        before = time.monotonic() - longest_s
+        with self._lock:
+            late = [one for one in self._waiting(list(self._open.values())) if one[0] < before]
+            for _, one in late:
+                self._end(one)
+
+    def _note(self, sock: socket.socket, moment: float | None) -> None:
+        with self._lock:
+            if found := self._open.get(sock):
+                found.waits_since = moment
+
+    def _make_room(self, among: list[Connection]) -> bool:
+        waiting = self._waiting(among)
+        if waiting:
+            self._end(min(waiting, key=lambda one: one[0])[1])
+        return bool(waiting)
+
+    def _waiting(self, among: list[Connection]) -> list[tuple[float, Connection]]:
+        return [(one.waits_since, one) for one in among if one.waits_since is not None]
+
+    def _end(self, one: Connection) -> None:
+        """Its thread reads the end of the stream, and closes it."""
+        del self._open[one.sock]
+        with contextlib.suppress(OSError):
+            one.sock.shutdown(socket.SHUT_RDWR)
