@@ -142,13 +142,16 @@ def summed_loss(model: nn.Module, own: TokenLoss | None = None) -> Callable[...,
             return (losses_n if counted_bs is None else losses_n * counted_bs.flatten()).sum()
         for loss in given:
             if loss.dim() == 0:
-                return loss * count
-        logits = logits_in(given, inputs_bs)
-        wide = logits if logits.dtype == torch.float64 else logits.float()
+                return _wide(loss) * count
+        wide = _wide(logits_in(given, inputs_bs))
         flat = targets_bs.flatten()
         return F.cross_entropy(wide.flatten(0, 1), flat, ignore_index=NO_TARGET, reduction="sum")
 
     return of
+
+
+def _wide(values: Tensor) -> Tensor:
+    return values if values.dtype == torch.float64 else values.float()
 
 
 # What code raises for a mistake of its own. Faults of the machine and of peers are RuntimeErrors

@@ -134,7 +134,8 @@ class _ModuleTrial:
             self._refuse_detached(total, given)
         if self.whole and self.vocabulary:
             self._refuse_bad_numbers(total, given)
-        return self._backward(total) if trained else []
+        told = self._coarse_loss(given)
+        return told + self._backward(total) if trained else told
 
     def _batch(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Draw tokens, targets, and which targets count.
@@ -180,6 +181,17 @@ class _ModuleTrial:
             f"module fails for token {count - 1} ({type(first).__name__}: {first}); give its "
             f"embedding and its output {count} rows or more"
         )
+
+    def _coarse_loss(self, given: list[Tensor]) -> list[str]:
+        """Warn of a loss that the module itself computed in few bits."""
+        narrow = (torch.bfloat16, torch.float16)
+        loss = None if self.loss else next((part for part in given if part.dim() == 0), None)
+        if loss is None or loss.dtype not in narrow:
+            return []
+        return [
+            f"{self.code.words}: its loss is {str(loss.dtype).removeprefix('torch.')}, of about 3 "
+            "digits, so that small changes of it are lost; compute it in fp32: logits.float()"
+        ]
 
     def _refuse_detached(self, total: Tensor, given: list[Tensor]) -> None:
         if total.requires_grad:
