@@ -187,6 +187,13 @@ def test_a_loss_in_few_bits_is_a_warning(run_of: Callable[..., Run], tmp_path: P
     assert try_module(own_loss(run_of, tmp_path, f"{narrow}.float()"), "cpu", KNOWN) == []
 
 
+@pytest.mark.parametrize("error", ["IndexError", "RuntimeError"])
+def test_an_error_of_forward_has_its_line(error: str, run_of: Callable[..., Run]) -> None:
+    said = r"net\.py:build\": .*forward raised EE: off \(net\.py:12, in forward\); tokens of shape"
+    with pytest.raises(PenstockError, match=said.replace("EE", error)):
+        try_module(run_of(f"raise {error}('off')"), "cpu", KNOWN)
+
+
 LOSSES = """
 import torch
 import torch.nn.functional as F

@@ -84,7 +84,7 @@ def try_loss(run: Run, kind: str, vocab: int, certain: bool) -> None:
         except (Exception, SystemExit) as error:
             if not certain or _is_for_ranks(error, kind):
                 return
-            raise _told(error, f"{code.words}: its backward pass raised") from error
+            raise _told(code, error, "its backward pass") from error
         if not certain:
             return
         inputs = f"random logits {list(logits_nv.shape)}"
@@ -108,7 +108,7 @@ class _ModuleTrial:
         code = module_code(self.run.model.module)
         assert code is not None
         self.code: Code = code
-        self.summed: Callable[..., Tensor] = summed_loss(self.model, self.loss)
+        self.summed: Callable[..., Tensor] = summed_loss(self.model, self.loss, self.code)
         self.size = sum(param.numel() for param in self.model.parameters())
         rows = min(2, self.run.batch_samples)
         tokens = rows * self.run.sequence
@@ -163,7 +163,7 @@ class _ModuleTrial:
         if not self.whole or _is_for_ranks(error, self.kind):
             return
         shape = f"tokens of shape {self.shape}"
-        raise _told(error, f"{self.code.words}: its forward raised", f" ({shape})") from error
+        raise _told(self.code, error, "its forward", f"; {shape}") from error
 
     def _raised_for(self, token: int) -> BaseException | None:
         try:
@@ -227,7 +227,7 @@ class _ModuleTrial:
         except (Exception, SystemExit) as error:
             if not self.whole or _is_for_ranks(error, self.kind):
                 return []
-            raise _told(error, f"{self.code.words}: its backward pass raised") from error
+            raise _told(self.code, error, "its backward pass") from error
         if missing := self._unreached():
             told = no_gradient(missing)
             if self.whole and self.vocabulary:
@@ -255,10 +255,10 @@ def _is_judged(error: BaseException) -> bool:
     return isinstance(error, PenstockError) and not isinstance(error, OwnCodeError)
 
 
-def _told(error: BaseException, head: str, tail: str = "") -> PenstockError:
+def _told(code: Code, error: BaseException, what: str, tail: str = "") -> PenstockError:
     if isinstance(error, PenstockError):
         return error
-    return PenstockError(f"{head} {type(error).__name__}: {error}{tail}")
+    return PenstockError(f"{code.words}: {what} raised {code.told(error)}{tail}")
 
 
 def _not_finite(values: Tensor) -> str:
