@@ -10,11 +10,13 @@ from old_formats import as_format
 from penstock.errors import PenstockError, RunFailed
 from penstock.guard.checkpoint import every
 from penstock.guard.published import MANIFEST
+from penstock.guard.tiers import newest_in_memory
 from penstock.launch.start import start
 from penstock.ledger.readers import read_events
 from penstock.ledger.records import journal_files
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
+from penstock.train.write import write
 
 MakeFile = Callable[..., Path]
 SHORT = {"train.steps": 2, "evaluate.every": "never", "cluster.accelerators": 1}
@@ -79,6 +81,53 @@ def test_an_own_module_that_has_changed_is_told_and_not_tried_again(
     with pytest.raises(RunFailed, match=r"another model.*1\.weight is 320 × 8 there and 8 × 8"):
         start(load(path, ["train.steps=3"]))
     assert len(told(folder, "start")) == 2
+
+
+CRASH = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head, self.calls = nn.Embedding(320, 8), nn.Linear(8, 320), 0
+
+    def forward(self, tokens):
+        self.calls += 1
+        if self.calls > 60 and torch.distributed.is_initialized():
+            raise ValueError("a bug of the user")
+        return self.head(self.embed(tokens))
+
+def build():
+    return Net()
+"""
+
+
+def test_what_a_crash_left_in_memory_can_be_forked_and_generated_from(
+    run_file: MakeFile, tmp_path: Path
+) -> None:
+    gone = {f"model.{name}": None for name in ("layers", "hidden", "heads", "kv_heads", "ffn")}
+    own = {"model.tied": None, "model.module": f"{tmp_path}/crash.py:build"}
+    often = {"train.steps": 100, "guard.fast": "1 steps", "guard.checkpoint": "1000 steps"}
+    code = tmp_path / "crash.py"
+    code.write_text(CRASH)
+    path = run_file(**SHORT | gone | own | often | {"train.learning_rate": 0.01})
+    with pytest.raises(PenstockError, match="a bug of the user"):
+        start(load(path))
+    folder = RunFolder(load(path).folder)
+    assert every(folder.checkpoints) == []
+    slot = newest_in_memory(folder, load(path))
+    assert slot is not None
+
+    write(folder, "ab", 2, 0.0, 0)
+    code.write_text(CRASH.replace("> 60", "> 1000"))
+    longer = load(path, [f"train.steps={slot.step + 1}"])
+    fork = start(longer, fork="mended")
+    assert fork.read_plan()["forked_from"]["step"] == slot.step
+    assert [one["step"] for one in told(fork, "resumed")] == [slot.step]
+    newest, first = every(fork.checkpoints)
+    assert (newest.step, first.step) == (slot.step + 1, slot.step)
+    assert first.damage() == []
 
 
 @pytest.mark.parametrize("name", ["scalars.json", MANIFEST])

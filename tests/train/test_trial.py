@@ -172,6 +172,28 @@ def test_targets_that_do_not_count_are_given_as_a_rank_gives_them(tmp_path: Path
         try_module(load(file), "cpu", Vocabulary(300, "tiny", masked=True))
 
 
+def own_loss(run_of: Callable[..., Run], tmp_path: Path, logits: str) -> Run:
+    run = run_of("import torch.nn.functional as F", f"F.cross_entropy({logits}, targets.flatten())")
+    file = tmp_path / "net.py"
+    file.write_text(file.read_text().replace("(self, tokens)", "(self, tokens, targets)"))
+    return run
+
+
+def test_a_loss_in_few_bits_is_a_warning(run_of: Callable[..., Run], tmp_path: Path) -> None:
+    narrow = f"({GOOD}).flatten(0, 1)"
+    (told,) = try_module(own_loss(run_of, tmp_path, narrow), "cpu", KNOWN)
+    assert "its loss is bfloat16" in told
+    assert "logits.float()" in told
+    assert try_module(own_loss(run_of, tmp_path, f"{narrow}.float()"), "cpu", KNOWN) == []
+
+
+@pytest.mark.parametrize("error", ["IndexError", "RuntimeError"])
+def test_an_error_of_forward_has_its_line(error: str, run_of: Callable[..., Run]) -> None:
+    said = r"net\.py:build\": .*forward raised EE: off \(net\.py:12, in forward\); tokens of shape"
+    with pytest.raises(PenstockError, match=said.replace("EE", error)):
+        try_module(run_of(f"raise {error}('off')"), "cpu", KNOWN)
+
+
 LOSSES = """
 import torch
 import torch.nn.functional as F

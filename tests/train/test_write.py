@@ -29,6 +29,7 @@ class Whole(Deleted):
 def judged(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run without a run file, whose checkpoints are only judged by themselves."""
     monkeypatch.setattr(write, "load", lambda path: None)
+    monkeypatch.setattr(write, "newest_in_memory", lambda *args: None)
     monkeypatch.setattr(write, "wrong_with", lambda folder, run, found: found.damage())
 
 

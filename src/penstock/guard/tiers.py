@@ -444,6 +444,18 @@ def wrong_with(folder: RunFolder, run: Run, found: Checkpoint) -> list[str]:
     return [refusal] if refusal else []
 
 
+def newest_in_memory(folder: RunFolder, run: Run) -> InMemory | None:
+    """Return the newest good state in the memory of this host, as a crash leaves it.
+
+    None while the run is at work: it would write over the slot that is being read.
+    """
+    if folder.running():
+        return None
+    tiers = everywhere(folder, run, OneProcess(), ranks=False)
+    good = (one for one in tiers.memory() if not one.damage() and not tiers.refusal(one))
+    return next(good, None)
+
+
 def _manifests(folder: RunFolder) -> dict[int, str]:
     """Return what the journal has on record; a journal that cannot be read holds nothing against
     a checkpoint."""

@@ -11,7 +11,14 @@ from penstock.guard.on_record import last_result, no_checkpoint, recorded_step
 from penstock.guard.places import Disk, place_of
 from penstock.guard.published import SCALARS
 from penstock.guard.take_over import take_over
-from penstock.guard.tiers import Found, OneProcess, everywhere, places_of, wrong_with
+from penstock.guard.tiers import (
+    Found,
+    OneProcess,
+    everywhere,
+    newest_in_memory,
+    places_of,
+    wrong_with,
+)
 from penstock.launch.known import has_begun, known_run, sound_plan
 from penstock.ledger.records import journal_files
 from penstock.model.adapter_names import adapters
@@ -165,7 +172,9 @@ def renamed(run: Run, name: str) -> Run:
 
 
 def fork_from(source: RunFolder, folder: RunFolder, run: Run) -> None:
-    """A new run that begins at the newest good checkpoint of another, with a changed run file."""
+    """Make a new run that begins at the newest good checkpoint of another, with a changed run file.
+
+    The checkpoint is on disk or in the memory of this host."""
     if folder.exists():
         if sound_plan(folder).plan.get("forked_from", {}).get("run") == source.name:
             return  # forked before: from now on it is a run like any other
@@ -181,6 +190,9 @@ def fork_from(source: RunFolder, folder: RunFolder, run: Run) -> None:
         newest.refuse_other_format()
     old = load(source.run_file)
     good = next((c for c in saved if not wrong_with(source, old, c)), None)
+    memory = newest_in_memory(source, old)  # newer after a crash
+    if memory and (good is None or memory.step > good.step):
+        good = memory
     if good is None:
         none = "has no good checkpoint" if saved else ""
         why = f"run '{source.name}' {none}" if none else no_checkpoint(source)

@@ -92,8 +92,7 @@ def _own_code(code: Code, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except (Exception, SystemExit) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise OwnCodeError(f"{code.words}: it raised {what}") from error
+        raise OwnCodeError(f"{code.words}: it raised {code.told(error)}") from error
 
 
 def refuse_frozen(model: nn.Module, spec: str) -> None:
@@ -114,11 +113,14 @@ def takes_targets(model: nn.Module) -> bool:
     return second.default is second.empty or second.name in ("targets", "labels")
 
 
-def summed_loss(model: nn.Module, own: TokenLoss | None = None) -> Callable[..., Tensor]:
+def summed_loss(
+    model: nn.Module, own: TokenLoss | None = None, code: Code | None = None
+) -> Callable[..., Tensor]:
     """(inputs_bs, targets_bs, counted_bs = None) -> the sum of losses over the targets that count.
 
     The module is called with (tokens) and gives logits, or with (tokens, targets) and gives its
-    own mean loss; a tuple may hold other things beside the loss. `own` is the loss of `train.loss`.
+    own mean loss; a tuple may hold other things beside the loss. `own` is the loss of `train.loss`,
+    `code` the module as the run file names it, for messages.
     """
     wants = takes_targets(model)
     if wants and own:
@@ -135,20 +137,23 @@ def summed_loss(model: nn.Module, own: TokenLoss | None = None) -> Callable[...,
             if wants:  # a mean over nothing is not a number: where nothing counts, any loss × 0 is
                 counted_bs = counted_bs | (count == 0)
             targets_bs = targets_bs.masked_fill(~counted_bs, NO_TARGET)
-        with _own_errors_told():
+        with _own_errors_told(code, inputs_bs):
             given = tensors_in(model(inputs_bs, targets_bs) if wants else model(inputs_bs))
         if own:
             losses_n = own(logits_in(given, inputs_bs).flatten(0, 1), whole_bs.flatten())
             return (losses_n if counted_bs is None else losses_n * counted_bs.flatten()).sum()
         for loss in given:
             if loss.dim() == 0:
-                return loss * count
-        logits = logits_in(given, inputs_bs)
-        wide = logits if logits.dtype == torch.float64 else logits.float()
+                return _wide(loss) * count
+        wide = _wide(logits_in(given, inputs_bs))
         flat = targets_bs.flatten()
         return F.cross_entropy(wide.flatten(0, 1), flat, ignore_index=NO_TARGET, reduction="sum")
 
     return of
+
+
+def _wide(values: Tensor) -> Tensor:
+    return values if values.dtype == torch.float64 else values.float()
 
 
 # What code raises for a mistake of its own. Faults of the machine and of peers are RuntimeErrors
@@ -167,27 +172,33 @@ _MISTAKES = (
 
 
 @contextmanager
-def _own_errors_told() -> Iterator[None]:
+def _own_errors_told(code: Code | None, inputs_bs: Tensor) -> Iterator[None]:
     """Tell a mistake in the user's forward once: it would be the same after a restart."""
     try:
         yield
     except _MISTAKES as error:
-        raise OwnCodeError(f"model: forward raised {type(error).__name__}: {error}") from error
+        words = code.words if code else "model"
+        what = code.told(error) if code else f"{type(error).__name__}: {error}"
+        shape = f"tokens of shape {tuple(inputs_bs.shape)}"
+        raise OwnCodeError(f"{words}: forward raised {what}; {shape}") from error
     except RuntimeError as error:
         if "same dtype" not in str(error):
             raise
-        raise OwnCodeError(_mixed_formats(str(error))) from error
+        words = code.words if code else "model"
+        raise OwnCodeError(
+            _mixed_formats(words, code.told(error) if code else str(error))
+        ) from error
 
 
-def _mixed_formats(said: str) -> str:
+def _mixed_formats(words: str, said: str) -> str:
     """Explain an operation on two number formats, by what torch says of them."""
     if "Long" in said:
         return (
-            f"model: forward computes with the token ids themselves ({said}). Tokens are whole "
+            f"{words}: forward computes with the token ids themselves ({said}). Tokens are whole "
             "numbers, int64 [batch, sequence]: look them up in an nn.Embedding first"
         )
     told = (
-        f"model: forward mixes number formats ({said}). Weights are in train.precision, and "
+        f"{words}: forward mixes number formats ({said}). Weights are in train.precision, and "
         "buffers stay as you made them: write `.to(x.dtype)` where you use one"
     )
     narrow = "BFloat16" in said or "Half" in said

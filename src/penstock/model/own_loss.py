@@ -30,8 +30,7 @@ def checked(own: Callable[..., object], code: Code) -> TokenLoss:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            what = f"{type(error).__name__}: {error}"
-            raise OwnCodeError(f"{code.words}: it raised {what}") from error
+            raise OwnCodeError(f"{code.words}: it raised {code.told(error)}") from error
         if not isinstance(found, Tensor) or found.shape != targets_n.shape:
             got = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise PenstockError(

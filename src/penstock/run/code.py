@@ -5,6 +5,7 @@ The file is only parsed here. Ranks import it (`model/build.py`).
 
 import ast
 import re
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,15 @@ class Code:
     @property
     def words(self) -> str:
         return f'{self.field} = "{self.spec}"'
+
+    def told(self, error: BaseException) -> str:
+        """Return an error in words, with the last line of this file that it went through."""
+        what = f"{type(error).__name__}: {error}"
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if Path(frame.filename).resolve() == self.path]
+        if not own:
+            return what
+        return f"{what} ({self.path.name}:{own[-1].lineno}, in {own[-1].name})"
 
     @property
     def key(self) -> str:

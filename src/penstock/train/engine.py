@@ -8,7 +8,7 @@ from penstock.model.decoder import Decoder
 from penstock.model.loss import summed_cross_entropy
 from penstock.model.own_loss import TokenLoss, checked, rule_of
 from penstock.plan.layout import Layout
-from penstock.run.code import loss_code
+from penstock.run.code import loss_code, module_code
 from penstock.run.file import Run
 from penstock.train.batch import Share
 from penstock.train.context import cut, joined
@@ -67,7 +67,7 @@ def own_loss(run: Run, parts: Parts) -> TokenLoss | None:
 def _runner(parts: Parts, run: Run, layout: Layout, world: World, loss: TokenLoss | None) -> Runner:
     own, whole = (cut(world), joined(world)) if layout.context > 1 else (None, None)
     if layout.pipeline == 1:
-        return Plain(parts, layout.tensor, own, whole, loss)
+        return Plain(parts, layout.tensor, own, whole, loss, module_code(run.model.module))
     from penstock.train.pipeline import Pipelined  # torch's schedules take a second to import
 
     dtype = COMPUTE[run.train.precision]

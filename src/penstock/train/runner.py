@@ -11,6 +11,7 @@ from penstock.meter.clock import StepClock
 from penstock.model.build import logits_in, summed_loss, tensors_in
 from penstock.model.decoder import Decoder
 from penstock.model.own_loss import TokenLoss
+from penstock.run.code import Code
 from penstock.train.batch import Micro
 from penstock.train.gradients import Grads
 from penstock.train.parts import Parts
@@ -50,8 +51,10 @@ class Plain:
     joined: Callable[[Tensor], Tensor] | None = None  # the pieces of all ranks, in order
     own_loss: TokenLoss | None = None  # for the user's own module; a decoder has it inside
 
+    code: Code | None = None  # of that module, for messages
+
     def __post_init__(self) -> None:
-        self.loss_sum = loss_of(self.parts.whole, self.own_loss)
+        self.loss_sum = loss_of(self.parts.whole, self.own_loss, self.code)
 
     def backward(self, batch: list[Micro], tokens: int) -> Tensor:
         total = torch.zeros((), device=batch[0].inputs_bs.device, dtype=torch.float64)
@@ -87,11 +90,13 @@ class Plain:
         return self.cut(micro) if self.cut else micro
 
 
-def loss_of(model: nn.Module, own_loss: TokenLoss | None = None) -> Callable[[Micro], Tensor]:
+def loss_of(
+    model: nn.Module, own_loss: TokenLoss | None = None, code: Code | None = None
+) -> Callable[[Micro], Tensor]:
     """The loss of a microbatch as a sum over its targets that count."""
     if isinstance(model, Decoder):
         return lambda micro: model(
             micro.inputs_bs, micro.starts_bs, micro.targets_bs, micro.counted_bs
         )
-    own = summed_loss(model, own_loss)
+    own = summed_loss(model, own_loss, code)
     return lambda micro: own(micro.inputs_bs, micro.targets_bs, micro.counted_bs)

@@ -84,7 +84,7 @@ def try_loss(run: Run, kind: str, vocab: int, certain: bool) -> None:
         except (Exception, SystemExit) as error:
             if not certain or _is_for_ranks(error, kind):
                 return
-            raise _told(error, f"{code.words}: its backward pass raised") from error
+            raise _told(code, error, "its backward pass") from error
         if not certain:
             return
         inputs = f"random logits {list(logits_nv.shape)}"
@@ -108,7 +108,7 @@ class _ModuleTrial:
         code = module_code(self.run.model.module)
         assert code is not None
         self.code: Code = code
-        self.summed: Callable[..., Tensor] = summed_loss(self.model, self.loss)
+        self.summed: Callable[..., Tensor] = summed_loss(self.model, self.loss, self.code)
         self.size = sum(param.numel() for param in self.model.parameters())
         rows = min(2, self.run.batch_samples)
         tokens = rows * self.run.sequence
@@ -134,7 +134,8 @@ class _ModuleTrial:
             self._refuse_detached(total, given)
         if self.whole and self.vocabulary:
             self._refuse_bad_numbers(total, given)
-        return self._backward(total) if trained else []
+        told = self._coarse_loss(given)
+        return told + self._backward(total) if trained else told
 
     def _batch(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Draw tokens, targets, and which targets count.
@@ -162,7 +163,7 @@ class _ModuleTrial:
         if not self.whole or _is_for_ranks(error, self.kind):
             return
         shape = f"tokens of shape {self.shape}"
-        raise _told(error, f"{self.code.words}: its forward raised", f" ({shape})") from error
+        raise _told(self.code, error, "its forward", f"; {shape}") from error
 
     def _raised_for(self, token: int) -> BaseException | None:
         try:
@@ -180,6 +181,17 @@ class _ModuleTrial:
             f"module fails for token {count - 1} ({type(first).__name__}: {first}); give its "
             f"embedding and its output {count} rows or more"
         )
+
+    def _coarse_loss(self, given: list[Tensor]) -> list[str]:
+        """Warn of a loss that the module itself computed in few bits."""
+        narrow = (torch.bfloat16, torch.float16)
+        loss = None if self.loss else next((part for part in given if part.dim() == 0), None)
+        if loss is None or loss.dtype not in narrow:
+            return []
+        return [
+            f"{self.code.words}: its loss is {str(loss.dtype).removeprefix('torch.')}, of about 3 "
+            "digits, so that small changes of it are lost; compute it in fp32: logits.float()"
+        ]
 
     def _refuse_detached(self, total: Tensor, given: list[Tensor]) -> None:
         if total.requires_grad:
@@ -215,7 +227,7 @@ class _ModuleTrial:
         except (Exception, SystemExit) as error:
             if not self.whole or _is_for_ranks(error, self.kind):
                 return []
-            raise _told(error, f"{self.code.words}: its backward pass raised") from error
+            raise _told(self.code, error, "its backward pass") from error
         if missing := self._unreached():
             told = no_gradient(missing)
             if self.whole and self.vocabulary:
@@ -243,10 +255,10 @@ def _is_judged(error: BaseException) -> bool:
     return isinstance(error, PenstockError) and not isinstance(error, OwnCodeError)
 
 
-def _told(error: BaseException, head: str, tail: str = "") -> PenstockError:
+def _told(code: Code, error: BaseException, what: str, tail: str = "") -> PenstockError:
     if isinstance(error, PenstockError):
         return error
-    return PenstockError(f"{head} {type(error).__name__}: {error}{tail}")
+    return PenstockError(f"{code.words}: {what} raised {code.told(error)}{tail}")
 
 
 def _not_finite(values: Tensor) -> str:

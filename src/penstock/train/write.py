@@ -1,4 +1,4 @@
-"""The newest checkpoint of a run in one process, writing text."""
+"""The newest checkpoint of a run, on disk or left in memory by a crash, writing text."""
 
 import torch
 
@@ -10,7 +10,7 @@ from penstock.errors import PenstockError, RunFailed
 from penstock.guard import checkpoint
 from penstock.guard.checkpoint import Checkpoint
 from penstock.guard.on_record import no_checkpoint
-from penstock.guard.tiers import wrong_with
+from penstock.guard.tiers import newest_in_memory, wrong_with
 from penstock.model.build import takes_targets
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
@@ -27,6 +27,9 @@ def _newest(folder: RunFolder) -> Checkpoint:
     """Return the newest checkpoint; a run at work may delete it while it is looked at."""
     for _ in range(TRIES):
         saved = checkpoint.every(folder.checkpoints)
+        memory = newest_in_memory(folder, load(folder.run_file))
+        if memory and (not saved or memory.step > saved[0].step):
+            return memory
         if not saved:
             raise PenstockError(no_checkpoint(folder))
         try:
