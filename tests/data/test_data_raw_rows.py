@@ -171,3 +171,17 @@ def test_an_array_and_a_table_are_guessed_and_built_as_lines_are():
         assert same.manifest.tokens == of_lines.manifest.tokens
         assert same.manifest.tokenizer == of_lines.manifest.tokenizer
         assert mask_of(same).sum() == mask_of(of_lines).sum()
+
+
+def test_text_beside_conversations_is_kept_aside_and_counted():
+    Path("folder").mkdir()
+    write("folder/train.jsonl", CHAT)
+    Path("folder/README.md").write_text("About these rows.")
+    model = a_tokenizer(TEMPLATE)
+    made = open_dataset("folder", tokenizer=model, pack=64).manifest
+    assert made.documents == len(CHAT)
+    assert made.counts["read"] == {"kept": len(CHAT), "text beside conversations": 1}
+    Path("folder/train.jsonl").unlink()
+    Path("r.toml").write_text('[[source]]\npath = "folder"\nmessages = "messages"\n')
+    with pytest.raises(PenstockError, match=r"README\.md: text beside conv.*no 'messages'"):
+        open_dataset("r.toml")
