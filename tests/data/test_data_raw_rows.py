@@ -10,7 +10,7 @@ import pytest
 from penstock.data import build as building
 from penstock.data.aside import rows_aside
 from penstock.data.home import open_dataset
-from penstock.data.recipe_raw import raw_recipe
+from penstock.data.recipe_raw import raw_recipe, recipe_of
 from penstock.data.shards import Dataset
 from penstock.data.source_guess import PAIRS, guess
 from penstock.data.tokenizer import Tokenizer
@@ -185,3 +185,33 @@ def test_text_beside_conversations_is_kept_aside_and_counted():
     Path("r.toml").write_text('[[source]]\npath = "folder"\nmessages = "messages"\n')
     with pytest.raises(PenstockError, match=r"README\.md: text beside conv.*no 'messages'"):
         open_dataset("r.toml")
+
+
+def test_text_that_is_not_utf8_names_the_recipe_to_write():
+    Path("articles").mkdir()
+    for n in range(4):
+        Path(f"articles/{n}.txt").write_bytes(
+            f"Caf\u00e9 number {n}, and more. ".encode("latin-1") * 9
+        )
+    with pytest.raises(PenstockError) as refused:
+        open_dataset("articles", vocab=300)
+    said = str(refused.value)
+    assert said.startswith("Dataset 'articles': no document is left.")
+    assert said.count('encodings = ["utf-8", "latin-1"]') == 1
+    assert f'path = "{Path("articles").resolve()}"' in said
+    Path("r.toml").write_text(said.partition(":\n")[2].partition("\nor")[0])
+    assert open_dataset("r.toml").manifest.documents == 4
+    Path("articles/9.txt").write_text("Plain. " * 9)
+    told = rows_aside(open_dataset("articles", vocab=300).manifest)
+    assert told.startswith("80% OF THE ROWS ARE LOST: 4 of 5 rows")
+    assert 'encodings = ["utf-8", "latin-1"]' in told
+    given = recipe_of("articles", ['source.encodings=["utf-8", "latin-1"]'])
+    assert building.build(given).manifest.documents == 5
+
+
+def test_a_build_warns_aloud_of_many_lost_rows():
+    notes: list[str] = []
+    path = write("c.jsonl", [*CHAT, *({"other": 1} for _ in range(20))])
+    model = a_tokenizer(TEMPLATE)
+    open_dataset(path, lambda what, done, total: notes.append(what), model, pack=64)
+    assert "warning: c.jsonl: 33% OF THE ROWS ARE LOST: 20 of 60 (20 no messages)" in notes

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from penstock.data import clean_custom
+from penstock.data.aside import many_lost
 from penstock.data.build_clean import Cleaner, clean_part
 from penstock.data.build_dedup import Kept, decontaminate, deduplicate, part_path
 from penstock.data.build_examples import classifier, evaluation_texts
@@ -178,6 +179,8 @@ class _Build:
                 self.stages.watcher.note(f"{WARNING}{source.label}: {what}")
             if (more := len(read.warnings) - WARNINGS) > 0:
                 self.stages.watcher.note(f"{WARNING}{source.label}: {more} more such files")
+            if lost := many_lost(read.documents, read.rejected, source.where):
+                self.stages.watcher.note(f"{WARNING}{source.label}: {lost}")
             if not read.documents:
                 self.stages.watcher.note(f"{WARNING}{source.label}: the source gave no document")
 
