@@ -215,3 +215,17 @@ def test_a_build_warns_aloud_of_many_lost_rows():
     model = a_tokenizer(TEMPLATE)
     open_dataset(path, lambda what, done, total: notes.append(what), model, pack=64)
     assert "warning: c.jsonl: 33% OF THE ROWS ARE LOST: 20 of 60 (20 no messages)" in notes
+
+
+def test_a_build_says_that_conversations_are_used_as_they_are():
+    notes: list[str] = []
+
+    def told(what: str, done: int, total: int) -> None:
+        notes.append(what)
+
+    open_dataset(write("c.jsonl", CHAT), told, a_tokenizer(TEMPLATE), pack=64)
+    said = "conversations are used as they are; copies and personal data stay"
+    assert f"c: {said}" in notes
+    notes.clear()
+    open_dataset(write("t.jsonl", [{"text": "Some text. " * 9}]), told, vocab=300)
+    assert not any(said in note for note in notes)

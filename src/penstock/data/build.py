@@ -154,6 +154,12 @@ class _Build:
         check_template(recipe, self.work / "tokenizer")
 
     def read(self) -> Reading:
+        recipe = self.recipe
+        as_they_are = recipe.clean.preset == "none" and not recipe.dedup.documents
+        if as_they_are and any(one.is_chat for one in recipe.source):
+            self.stages.watcher.note(
+                f"{recipe.name}: conversations are used as they are; copies and personal data stay"
+            )
         summary = self.work / "stages" / "read"
         if not summary.exists():
             tasks = [task for _, task in self.read_tasks]
