@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from penstock.data import build as building
-from penstock.data.aside import rows_aside
+from penstock.data.aside import cut_long, rows_aside
 from penstock.data.home import open_dataset
 from penstock.data.recipe_raw import raw_recipe, recipe_of
 from penstock.data.shards import Dataset
@@ -229,3 +229,18 @@ def test_a_build_says_that_conversations_are_used_as_they_are():
     notes.clear()
     open_dataset(write("t.jsonl", [{"text": "Some text. " * 9}]), told, vocab=300)
     assert not any(said in note for note in notes)
+
+
+def test_conversations_that_are_cut_are_told():
+    long = {
+        "messages": [
+            {"role": "user", "content": "Ask me?"},
+            {"role": "assistant", "content": "Yes " * 200},
+        ]
+    }
+    model = a_tokenizer(TEMPLATE)
+    made = open_dataset(write("c.jsonl", [*CHAT, long]), tokenizer=model, pack=64).manifest
+    begin = "documents of c are longer than data.sequence = 64 and are cut: 41 became "
+    assert cut_long(made) == f"{begin}{made.documents} pieces"
+    short = open_dataset(write("d.jsonl", CHAT), tokenizer=model, pack=64).manifest
+    assert cut_long(short) == ""

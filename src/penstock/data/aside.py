@@ -1,13 +1,16 @@
 """Rows of raw files that a build could not read, in words for who trains on the rest."""
 
+import json
 from collections.abc import Iterable, Mapping
 
+from penstock.data.label_scores import Label
 from penstock.data.manifest import Manifest
 from penstock.data.source_decode import not_decodable
 from penstock.data.source_options import Options
 from penstock.secret import redact
 
 _CHAT = "chat."  # begins the reasons of conversations that cannot be learned from
+_ONCE = json.loads(json.dumps(Label().copies))
 _MANY = 0.2  # lost rows, from which on the first words say it
 
 
@@ -26,6 +29,25 @@ def rows_aside(manifest: Manifest) -> str:
     return (
         f"{loud}{lost:,} of {total:,} rows of {manifest.name} were kept aside ({listed}); "
         f"`penstock data show {name}` says where they are{f'. {remedy}' if remedy else ''}"
+    )
+
+
+def cut_long(manifest: Manifest) -> str:
+    """Say that documents are longer than what they were packed for; empty where all fit.
+
+    The manifest counts the pieces, each document is one at least. Where [label] copies documents,
+    pieces tell nothing.
+    """
+    label = manifest.recipe.get("label")
+    copies = label.get("copies") if isinstance(label, dict) else None
+    if copies is not None and json.loads(json.dumps(copies)) != _ONCE:
+        return ""
+    whole = manifest.counts.get("tokenize", {}).get("kept", 0)
+    if not manifest.packed or not whole or manifest.documents <= whole:
+        return ""
+    return (
+        f"documents of {manifest.name} are longer than data.sequence = {manifest.packed} and are "
+        f"cut: {whole:,} became {manifest.documents:,} pieces"
     )
 
 
