@@ -52,6 +52,9 @@ class RunFailed(PenstockError):
     exit_code = 1
 
 
+INTERRUPTED = "interrupted. What was done is kept; the same command goes on."
+
+
 def system_words(error: OSError) -> str:
     """Return the path and what the system said of it: `runs/x: Permission denied`."""
     if error.errno is None:  # not from the system: raised with words of its own

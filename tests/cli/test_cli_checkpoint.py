@@ -175,3 +175,9 @@ def test_adopt_takes_a_checkpoint_of_another_run(report: dict[str, Any], copy: P
     states = {one["state"] for one in told("list", copy)["checkpoints"] if one["aside"]}
     assert states == {"replaced, put aside"}
     assert [one["step"] for one in told("verify", copy)["checkpoints"]] == [8, 4]
+
+
+def test_a_list_of_checkpoints_that_are_gone_says_so(copy: Path) -> None:
+    shutil.rmtree(copy / "checkpoints")
+    said = call("list", copy).stdout
+    assert said.startswith("run 'small' finished at step 12, and its checkpoints are gone from ")

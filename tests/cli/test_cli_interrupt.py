@@ -1,4 +1,4 @@
-"""A build that is told to stop says that it can go on."""
+"""A command that is told to stop says that it can go on."""
 
 import os
 import signal
@@ -31,3 +31,21 @@ def test_a_stopped_build_says_that_it_goes_on(
     assert ended.value.code == 1
     told = capsys.readouterr().err
     assert told == "error: small: interrupted. What was done is kept; the same command goes on.\n"
+
+
+def test_a_run_that_is_interrupted_before_its_launch_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("[model]\nlayers = 1\nhidden = 16\nheads = 2\nffn = 32\n[train]\nsteps = 2\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "penstock.launch.start.prepare", lambda *args: os.kill(os.getpid(), signal.SIGINT)
+    )
+    monkeypatch.setattr("sys.argv", ["penstock", "train", str(path)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    told = capsys.readouterr().err
+    assert told == "error: interrupted. What was done is kept; the same command goes on.\n"
+    assert not list(tmp_path.glob("runs/*"))

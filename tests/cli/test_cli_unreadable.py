@@ -190,7 +190,7 @@ def test_a_disk_of_one_megabyte_is_full(tmp_path: Path) -> None:
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def refused(folder: RunFolder, error: Exception, steps: int = 0) -> bool:
+def refused(folder: RunFolder, error: BaseException, steps: int = 0) -> bool:
     """Whether the folder is left behind."""
 
     def launch() -> None:
@@ -217,3 +217,12 @@ def test_bad_input_before_the_first_step_leaves_no_run(tmp_path: Path) -> None:
     there.mkdir()
     (there / "notes.txt").write_text("mine")
     assert refused(RunFolder(there), PenstockError("wrong"))
+
+
+@pytest.mark.parametrize("error", [KeyError("a fault of Penstock"), KeyboardInterrupt()])
+def test_a_lock_alone_is_no_run(tmp_path: Path, error: BaseException) -> None:
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(type(error)), folder.lock(), _nothing_left(folder):
+        raise error
+    assert not folder.path.exists()
+    assert refused(RunFolder(tmp_path / "launched"), error)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from penstock.data import build as building
-from penstock.data.aside import rows_aside
+from penstock.data.aside import cut_long, rows_aside
 from penstock.data.home import open_dataset
-from penstock.data.recipe_raw import raw_recipe
+from penstock.data.recipe_raw import raw_recipe, recipe_of
 from penstock.data.shards import Dataset
 from penstock.data.source_guess import PAIRS, guess
 from penstock.data.tokenizer import Tokenizer
@@ -171,3 +171,76 @@ def test_an_array_and_a_table_are_guessed_and_built_as_lines_are():
         assert same.manifest.tokens == of_lines.manifest.tokens
         assert same.manifest.tokenizer == of_lines.manifest.tokenizer
         assert mask_of(same).sum() == mask_of(of_lines).sum()
+
+
+def test_text_beside_conversations_is_kept_aside_and_counted():
+    Path("folder").mkdir()
+    write("folder/train.jsonl", CHAT)
+    Path("folder/README.md").write_text("About these rows.")
+    model = a_tokenizer(TEMPLATE)
+    made = open_dataset("folder", tokenizer=model, pack=64).manifest
+    assert made.documents == len(CHAT)
+    assert made.counts["read"] == {"kept": len(CHAT), "text beside conversations": 1}
+    Path("folder/train.jsonl").unlink()
+    Path("r.toml").write_text('[[source]]\npath = "folder"\nmessages = "messages"\n')
+    with pytest.raises(PenstockError, match=r"README\.md: text beside conv.*no 'messages'"):
+        open_dataset("r.toml")
+
+
+def test_text_that_is_not_utf8_names_the_recipe_to_write():
+    Path("articles").mkdir()
+    for n in range(4):
+        Path(f"articles/{n}.txt").write_bytes(
+            f"Caf\u00e9 number {n}, and more. ".encode("latin-1") * 9
+        )
+    with pytest.raises(PenstockError) as refused:
+        open_dataset("articles", vocab=300)
+    said = str(refused.value)
+    assert said.startswith("Dataset 'articles': no document is left.")
+    assert said.count('encodings = ["utf-8", "latin-1"]') == 1
+    assert f'path = "{Path("articles").resolve()}"' in said
+    Path("r.toml").write_text(said.partition(":\n")[2].partition("\nor")[0])
+    assert open_dataset("r.toml").manifest.documents == 4
+    Path("articles/9.txt").write_text("Plain. " * 9)
+    told = rows_aside(open_dataset("articles", vocab=300).manifest)
+    assert told.startswith("80% OF THE ROWS ARE LOST: 4 of 5 rows")
+    assert 'encodings = ["utf-8", "latin-1"]' in told
+    given = recipe_of("articles", ['source.encodings=["utf-8", "latin-1"]'])
+    assert building.build(given).manifest.documents == 5
+
+
+def test_a_build_warns_aloud_of_many_lost_rows():
+    notes: list[str] = []
+    path = write("c.jsonl", [*CHAT, *({"other": 1} for _ in range(20))])
+    model = a_tokenizer(TEMPLATE)
+    open_dataset(path, lambda what, done, total: notes.append(what), model, pack=64)
+    assert "warning: c.jsonl: 33% OF THE ROWS ARE LOST: 20 of 60 (20 no messages)" in notes
+
+
+def test_a_build_says_that_conversations_are_used_as_they_are():
+    notes: list[str] = []
+
+    def told(what: str, done: int, total: int) -> None:
+        notes.append(what)
+
+    open_dataset(write("c.jsonl", CHAT), told, a_tokenizer(TEMPLATE), pack=64)
+    said = "conversations are used as they are; copies and personal data stay"
+    assert f"c: {said}" in notes
+    notes.clear()
+    open_dataset(write("t.jsonl", [{"text": "Some text. " * 9}]), told, vocab=300)
+    assert not any(said in note for note in notes)
+
+
+def test_conversations_that_are_cut_are_told():
+    long = {
+        "messages": [
+            {"role": "user", "content": "Ask me?"},
+            {"role": "assistant", "content": "Yes " * 200},
+        ]
+    }
+    model = a_tokenizer(TEMPLATE)
+    made = open_dataset(write("c.jsonl", [*CHAT, long]), tokenizer=model, pack=64).manifest
+    begin = "documents of c are longer than data.sequence = 64 and are cut: 41 became "
+    assert cut_long(made) == f"{begin}{made.documents} pieces"
+    short = open_dataset(write("d.jsonl", CHAT), tokenizer=model, pack=64).manifest
+    assert cut_long(short) == ""

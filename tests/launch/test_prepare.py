@@ -56,6 +56,20 @@ def test_rows_that_were_kept_aside_are_told_when_the_data_is_built_and_never_aga
     assert not [one for one in (*second.warnings, *going_on.warnings) if "kept aside" in one]
 
 
+def test_conversations_that_are_cut_are_told_to_each_new_run(
+    run_file: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
+    row = json.dumps({"prompt": "Say yes", "completion": "yes and no " * 40}) + "\n"
+    (tmp_path / "long.jsonl").write_text(row * 200)
+    fields = {"data.dataset": "long.jsonl", "data.sequence": 16, "train.batch_tokens": 64}
+    heard, machine = Heard(), Devices("cpu", 1, "", "", 8 << 30)
+    prepare(load(run_file(**fields)), {}, machine, heard)
+    begin = "documents of long are longer than data.sequence = 16 and are cut: 200 became "
+    assert [one for one in heard.warnings if one.startswith(begin)]
+
+
 def test_without_a_layout_in_the_file_all_ranks_become_replicas(
     prepared: Callable[..., Prepared],
 ) -> None:

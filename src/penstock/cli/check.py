@@ -61,11 +61,12 @@ def check(
 
 
 def _missing_rows(run: Run) -> list[str]:
-    """What a build could not read of the run's data, as it is now: nothing is lost quietly."""
-    from penstock.data.aside import rows_aside
+    """Say what a build could not read of the run's data or cut: nothing is lost quietly."""
+    from penstock.data.aside import cut_long, rows_aside
     from penstock.plan.dataset import manifests
 
-    return [told for one in manifests(run) if (told := rows_aside(one))]
+    every = [say(one) for one in manifests(run) for say in (rows_aside, cut_long)]
+    return [told for told in every if told]
 
 
 def _not_exported(run: Run) -> list[str]:

@@ -17,6 +17,7 @@ from penstock.files import refuse_existing
 from penstock.guard.kept import TIERS, choose, index_of, look
 from penstock.guard.kept import verify as verified
 from penstock.guard.manifest import MANIFEST
+from penstock.guard.on_record import no_checkpoint
 from penstock.run.folder import find
 from penstock.secret import redact
 from penstock.watch.checkpoints import details, table, tensors
@@ -39,7 +40,7 @@ def list_(run: RunName, root: Root = "runs", json: Json = False) -> None:
         return
     _say_unreachable(unreachable)
     if not found:
-        out.print(f"'{run}' has saved nothing yet", markup=False)
+        out.print(no_checkpoint(folder), markup=False, soft_wrap=True)
         return
     print_table(table(found, folder.path))
     for one in found:

@@ -9,7 +9,7 @@ import typer
 
 from penstock import output
 from penstock.cli.show import Json, err, is_stdout, out, print_json, print_table, write_page
-from penstock.errors import PenstockError, RunFailed
+from penstock.errors import INTERRUPTED, PenstockError, RunFailed
 from penstock.secret import redact
 from penstock.watch.console import RedactedConsole
 
@@ -62,9 +62,7 @@ def build(
             watcher = WarningsOnly() if quiet else progress
             dataset = engine.build(made_of, workers=workers, watcher=watcher)
     except KeyboardInterrupt:
-        raise RunFailed(
-            f"{made_of.name}: interrupted. What was done is kept; the same command goes on."
-        ) from None
+        raise RunFailed(f"{made_of.name}: {INTERRUPTED}") from None
     told = story(dataset)
     if json:
         print_json(told.to_json(), documents=True)

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from penstock import __version__, output
-from penstock.errors import NotYet, PenstockError, system_error
+from penstock.errors import INTERRUPTED, NotYet, PenstockError, RunFailed, system_error
 
 WHAT_IF, MACHINE = "What if", "The machine"
 
@@ -88,6 +88,13 @@ class LazyVerbs(TyperGroup):
         if args and args[0] in VERBS:
             self.commands[args[0]] = load_verb(args[0])
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb. Typer would end an interrupted one without a word."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise RunFailed(INTERRUPTED) from None
 
 
 def load_verb(name: str) -> Any:

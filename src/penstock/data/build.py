@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from penstock.data import clean_custom
+from penstock.data.aside import many_lost
 from penstock.data.build_clean import Cleaner, clean_part
 from penstock.data.build_dedup import Kept, decontaminate, deduplicate, part_path
 from penstock.data.build_examples import classifier, evaluation_texts
@@ -153,6 +154,12 @@ class _Build:
         check_template(recipe, self.work / "tokenizer")
 
     def read(self) -> Reading:
+        recipe = self.recipe
+        as_they_are = recipe.clean.preset == "none" and not recipe.dedup.documents
+        if as_they_are and any(one.is_chat for one in recipe.source):
+            self.stages.watcher.note(
+                f"{recipe.name}: conversations are used as they are; copies and personal data stay"
+            )
         summary = self.work / "stages" / "read"
         if not summary.exists():
             tasks = [task for _, task in self.read_tasks]
@@ -178,6 +185,8 @@ class _Build:
                 self.stages.watcher.note(f"{WARNING}{source.label}: {what}")
             if (more := len(read.warnings) - WARNINGS) > 0:
                 self.stages.watcher.note(f"{WARNING}{source.label}: {more} more such files")
+            if lost := many_lost(read.documents, read.rejected, source.where):
+                self.stages.watcher.note(f"{WARNING}{source.label}: {lost}")
             if not read.documents:
                 self.stages.watcher.note(f"{WARNING}{source.label}: the source gave no document")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
+from penstock.data.aside import other_encoding
 from penstock.data.build_dedup import COPY, EVALUATION, LINES_ONLY, NEAR
 from penstock.data.build_list import REVISION, Source
 from penstock.data.build_parts import read_result
@@ -192,18 +193,23 @@ def nothing_left(
         more = sum(steps.values()) - sum(count for _, count in steps.most_common(_STEPS))
         told += f", {more} by others" if more else ""
         return (
-            f"Recipe {recipe.name!r}: every document was dropped. Of {clean.documents} that were "
+            f"Dataset {recipe.name!r}: every document was dropped. Of {clean.documents} that were "
             f"read: {told}. {_loosen(steps.most_common(1)[0][0], later)}."
         )
-    begin = f"Recipe {recipe.name!r}: no document is left."
+    begin = f"Dataset {recipe.name!r}: no document is left."
     rejected: Counter[str] = Counter()
     for source in found.sources:
         rejected.update(source.rejected)
     if aside is None:
         return f"{begin} The files of its sources hold no row."
-    return (
+    nothing = (
         f"{begin} Nothing in its sources could be read as a document: {_listed(rejected)}. "
-        f"The first is {told_aside(aside)}. Check `kind` and `text` (or `messages`, `prompt` and "
+        f"The first is {told_aside(aside)}."
+    )
+    if remedy := other_encoding(rejected, recipe.source[0].path):
+        return f"{nothing} {remedy}"
+    return (
+        f"{nothing} Check `kind` and `text` (or `messages`, `prompt` and "
         "`response`) of [[source]]; without a recipe the fields `messages`, `prompt` and "
         "`completion`, or `text` are read."
     )

@@ -1,4 +1,8 @@
-"""Plain text: a file is one document, or several between separators."""
+"""Plain text: a file is one document, or several between separators.
+
+A source of conversations has none: its text files, such as a README.md beside the rows, are kept
+aside.
+"""
 
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
@@ -16,6 +20,13 @@ def read(
     file: File, stored: BinaryIO, options: Options, tally: Tally
 ) -> Iterator[Document | Rejected]:
     blocks = Blocks(stored, file.packing)
+    if options.chat:
+        for _ in blocks:  # the identity needs every byte
+            pass
+        fields = ", ".join(map(repr, options.chat))
+        yield Rejected(file.name, "text beside conversations", f"plain text has no {fields}")
+        yield from finish(file.name, blocks, tally)
+        return
     if options.separator is None:
         parts = _whole(blocks, options.most_bytes)
     else:

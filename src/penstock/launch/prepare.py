@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.data.aside import rows_aside
+from penstock.data.aside import cut_long, rows_aside
 from penstock.data.home import open_built
 from penstock.data.manifest import Manifest
 from penstock.data.named import built_here, datasets_home
@@ -180,6 +180,8 @@ def _opened(run: Run, before: dict[str, Any], listener: Listener) -> list[Datase
     for dataset in datasets:
         built_now = dataset.folder.parent == datasets_home() and dataset.id not in there
         if built_now and (told := rows_aside(dataset.manifest)):
+            listener.warning(told)
+        if not before and (told := cut_long(dataset.manifest)):
             listener.warning(told)
     return datasets
 

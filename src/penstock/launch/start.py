@@ -85,14 +85,16 @@ def start(
 def _nothing_left(folder: RunFolder) -> Iterator[None]:
     """Remove the folder of a new run that bad input ended before its first step.
 
-    One that failed for another reason stays, with what its ranks printed.
+    One that failed for another reason stays, with what its ranks printed. So does a fault of
+    Penstock itself or Ctrl-C, unless the lock is all there is.
     """
     new = _names(folder.path) == ["lock"]
     try:
         yield
-    except (PenstockError, OSError) as error:
+    except BaseException as error:
         began = any(len(read_steps(f.path)) for f in journal_files(folder.journal, "steps"))
-        refused = not isinstance(error, RunFailed)
+        bad_input = isinstance(error, PenstockError | OSError)
+        refused = bad_input and not isinstance(error, RunFailed)
         if new and (refused or _names(folder.path) == ["lock"]) and not began:
             folder.drop_scratch()
             shutil.rmtree(folder.path, ignore_errors=True)

@@ -72,10 +72,14 @@ def apply(overrides: list[Override], table: dict[str, Any], schema: Schema[Any])
         inner = table
         for name in override.path[:-1]:
             below = inner.setdefault(name, {})
+            if isinstance(below, list) and len(below) == 1:  # the only [[source]]
+                below = below[0]
             if not isinstance(below, dict):
-                whole = ".".join(override.path)
+                whole, what = ".".join(override.path), "as a value"
+                if isinstance(below, list):
+                    what = f"{len(below)} times"
                 problems.append(
-                    f"{override.source}: {whole}: the file gives `{name}` as a value; fix it there"
+                    f"{override.source}: {whole}: the file gives `{name}` {what}; fix it there"
                 )
                 break
             inner = below
