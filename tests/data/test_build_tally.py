@@ -102,8 +102,9 @@ def test_any_column_becomes_json() -> None:
     }
 
 
-SHARD = Shard("00", 9, 18, "01", "02", 1)
-PLAIN = Manifest("m", 1, "<u2", 9, 9, 1, "03", {}, {}, {}, (SHARD,))
+HASHES = [f"{number:02d}" * 32 for number in range(6)]
+SHARD = Shard(HASHES[0], 9, 18, HASHES[1], HASHES[2], 1)
+PLAIN = Manifest("m", 1, "<u2", 9, 9, 1, HASHES[3], {}, {}, {}, (SHARD,))
 
 
 def test_what_a_manifest_does_not_have_is_left_out(tmp_path: Path) -> None:
@@ -114,10 +115,10 @@ def test_what_a_manifest_does_not_have_is_left_out(tmp_path: Path) -> None:
         PLAIN,
         packed=4,
         parents=("a@1",),
-        shards=(replace(SHARD, mask="04", rows="05", rows_bytes=7),),
+        shards=(replace(SHARD, mask=HASHES[4], rows=HASHES[5], rows_bytes=7),),
     )
-    assert full.shards[0].files()["shards/04.mask"] == ("04", 2)
-    assert full.shards[0].files()["shards/05.rows"] == ("05", 7)
+    assert full.shards[0].files()[f"shards/{HASHES[4]}.mask"] == (HASHES[4], 2)
+    assert full.shards[0].files()[f"shards/{HASHES[5]}.rows"] == (HASHES[5], 7)
     versions = set()
     for manifest in (PLAIN, full, replace(PLAIN, packed=4), replace(PLAIN, parents=("a@1",))):
         (tmp_path / MANIFEST).write_text(manifest.to_json())

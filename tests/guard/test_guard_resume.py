@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,15 +62,16 @@ def found(folder: RunFolder, deep: bool = True) -> checkpoint.Checkpoint | None:
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path, int], None]]:
     """failing(folder, errno): the system cannot list a folder any more."""
-    listdir = os.listdir
+    real = {"listdir": os.listdir, "scandir": os.scandir}
 
     def fail(folder: Path, number: int) -> None:
-        def broken(path: Any = ".") -> list[str]:
+        def broken(name: str, path: Any = ".") -> Any:
             if Path(path) == folder:
                 raise OSError(number, os.strerror(number), str(path))
-            return listdir(path)
+            return real[name](path)
 
-        monkeypatch.setattr(os, "listdir", broken)
+        for name in real:
+            monkeypatch.setattr(os, name, partial(broken, name))
 
     yield fail
     monkeypatch.undo()
