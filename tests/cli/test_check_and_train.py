@@ -72,6 +72,18 @@ def wants(size): return Net()
 def nothing(): return None
 def linear(): return nn.Linear(300, 300)
 def frozen(): return Net().requires_grad_(False)
+def lazy():
+    net = Net()
+    net.head = nn.LazyLinear(300)
+    return net
+def sparse():
+    net = Net()
+    net.embed = nn.Embedding(300, 8, sparse=True)
+    return net
+def complex_():
+    net = Net()
+    net.phase = nn.Parameter(torch.ones(8, dtype=torch.complex64))
+    return net
 """
 
 LOSS = """
@@ -121,6 +133,9 @@ def cases() -> dict[str, tuple[list[str], str]]:
         "net.py:wants": "it raised TypeError",
         "net.py:nothing": "gave a NoneType, not an nn.Module",
         "net.py:frozen": "nothing to train",
+        "net.py:lazy": "head.weight has no shape yet",
+        "net.py:sparse": "embed is an embedding with sparse=True",
+        "net.py:complex_": "phase is complex",
         "net.py:few_inputs": "the module fails for token 299 (IndexError",
         "net.py:few_outputs": "the module fails for token 299 (IndexError",
         "net.py:few_places": "forward raised IndexError",

@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedTensorMixin
 
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import OwnCodeError, PenstockError
@@ -95,8 +96,26 @@ def _own_code(code: Code, call: Callable[[], Any]) -> Any:
         raise OwnCodeError(f"{code.words}: it raised {code.told(error)}") from error
 
 
-def refuse_frozen(model: nn.Module, spec: str) -> None:
-    """Raise an error for a module that has nothing to train."""
+def refuse_untrainable(model: nn.Module, spec: str) -> None:
+    """Raise an error for a module that has nothing to train, or parameters of an unusual kind."""
+    for name, param in model.named_parameters():
+        if isinstance(param, UninitializedTensorMixin):
+            raise PenstockError(
+                f'model.module = "{spec}": {name} has no shape yet (a lazy layer); give the layer '
+                "its input size, or call the module once on a small batch before it is returned"
+            )
+        if param.is_complex():
+            raise PenstockError(
+                f'model.module = "{spec}": {name} is complex, and only real parameters are '
+                "trained; keep its real and imaginary parts, and join them in forward with "
+                "torch.view_as_complex"
+            )
+    for name, part in model.named_modules():
+        if getattr(part, "sparse", False) is True and isinstance(part, nn.Embedding):
+            raise PenstockError(
+                f'model.module = "{spec}": {name} is an embedding with sparse=True, whose '
+                "gradients no optimizer here takes; leave sparse out"
+            )
     if not any(param.requires_grad for param in model.parameters()):
         raise PenstockError(
             f'model.module = "{spec}": no parameter of it has requires_grad=True, so that there is '

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from penstock.catalog.open_folder import folder_of
 from penstock.model.adapter import adapt, fill_adapted, freeze_in
-from penstock.model.build import decoder_on_meta, fill, refuse_frozen, user_module
+from penstock.model.build import decoder_on_meta, fill, refuse_untrainable, user_module
 from penstock.model.open_fill import fill_open
 from penstock.model.open_weights import OpenWeights
 from penstock.plan.layout import Layout
@@ -60,7 +60,7 @@ def _own(run: Run, world: World) -> Parts:
     """The user's module. Only replicas and shards know how to lay it out."""
     assert run.model.module is not None
     model = user_module(run.model.module, run.train.seed)
-    refuse_frozen(model, run.model.module)
+    refuse_untrainable(model, run.model.module)
     # Parts that the code has put out of training would be back in it after the first evaluation.
     model = model.to(world.device, MASTER[run.train.precision]).train()
     for param in model.parameters():  # not the buffers: they may be sums of small numbers

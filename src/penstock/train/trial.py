@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from penstock.errors import OwnCodeError, PenstockError
 from penstock.model.build import (
-    refuse_frozen,
+    refuse_untrainable,
     summed_loss,
     tensors_in,
     user_function,
@@ -279,7 +279,7 @@ def _built(run: Run) -> nn.Module:
     """Build the module as a rank does, in the number format of its matrix work."""
     assert run.model.module is not None
     model = user_module(run.model.module, run.train.seed)
-    refuse_frozen(model, run.model.module)
+    refuse_untrainable(model, run.model.module)
     model = model.to("cpu", MASTER[run.train.precision]).train()
     for param in model.parameters():
         if param.is_floating_point():
