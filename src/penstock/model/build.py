@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import OwnCodeError, PenstockError
@@ -99,7 +99,7 @@ def _own_code(code: Code, call: Callable[[], Any]) -> Any:
 def refuse_untrainable(model: nn.Module, spec: str) -> None:
     """Raise an error for a module that has nothing to train, or parameters of an unusual kind."""
     for name, param in model.named_parameters():
-        if isinstance(param, UninitializedTensorMixin):
+        if is_lazy(param):
             raise PenstockError(
                 f'model.module = "{spec}": {name} has no shape yet (a lazy layer); give the layer '
                 "its input size, or call the module once on a small batch before it is returned"

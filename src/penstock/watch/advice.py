@@ -102,7 +102,8 @@ def _checkpoint(found: Found) -> Advice:
 
 def _evaluate(found: Found) -> Advice:
     every = found.run.evaluate.every
-    if isinstance(every, Every) and every.steps:
+    steps = int(found.view.plan.get("steps") or 0)
+    if isinstance(every, Every) and every.steps and (not steps or 2 * every.steps <= steps):
         value = f"{2 * every.steps} steps"
         return found.change("evaluate.every", value, "validates half as often", 0.5)
     tokens = found.run.evaluate.tokens // 2

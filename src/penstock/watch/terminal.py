@@ -216,7 +216,7 @@ class Terminal(Listener):
 
     def fault(self, rank: int, reason: str, action: str) -> None:
         after = "giving up" if action == "give_up" else action.replace("restart", "restarting", 1)
-        self._tell(f"fault: rank {rank}: {reason}; {after}", "red")
+        self._tell(f"fault: rank {rank}: {reason.rstrip('.')}; {after}", "red")
 
     def told(self, words: str) -> None:
         self._tell(words, "dim")
