@@ -95,13 +95,16 @@ def folder_among_strangers(shared: Path, name: str, lock: Path) -> Path | None:
 
 
 def _found(shared: Path, name: str) -> Path | None:
-    first = shared / name
-    if is_ours(first):
-        return first
+    """Return our folder, or the name that is free for it; None where somebody else has the name.
+
+    The other name goes first: a run that began there must find it for as long as it exists, also
+    when the first name becomes ours meanwhile.
+    """
     others = sorted(path for path in shared.glob(f"{name}-*") if is_ours(path))
     if others:
         return others[0]
-    return None if os.path.lexists(first) else first
+    first = shared / name
+    return first if is_ours(first) or not os.path.lexists(first) else None
 
 
 def _can_hold_private(shared: Path) -> bool:

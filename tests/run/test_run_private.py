@@ -2,6 +2,7 @@
 
 import os
 import stat
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -44,6 +45,7 @@ def mode(path: Path) -> int:
 
 def given_away(*paths: Path) -> None:
     for path in paths:
+        assert path.is_relative_to(tempfile.gettempdir()), f"{path} is no file of this test"
         os.chown(path, STRANGER, STRANGER, follow_symlinks=False)
 
 
@@ -81,6 +83,8 @@ def test_a_link_in_a_strangers_folder_is_not_written_through(
     os.unlink(trap / "where")
     trap.rmdir()
     trap.parent.rmdir()
+    assert (RunFolder(run.path).make_scratch() / "kept").exists()
+    (shared / NAME).mkdir(mode=0o700)  # ours now, and the run still finds what it has
     assert (RunFolder(run.path).make_scratch() / "kept").exists()
 
 

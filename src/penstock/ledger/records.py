@@ -11,6 +11,7 @@ so that record n of a file is at a known byte and a torn tail is what does not d
 
 import os
 import re
+import stat
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,13 +128,20 @@ def journal_files(folder: Path | str, kind: str | None = None) -> list[JournalFi
     Raises OSError where the journal cannot be listed.
     """
     try:
-        with os.scandir(folder) as entries:  # links lead elsewhere, and a pipe never ends
-            names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+        names = os.listdir(folder)
     except FileNotFoundError:
         names = []
     found = [file for name in names if (file := parse_name(Path(folder) / name))]
-    wanted = [file for file in found if kind is None or file.kind == kind]
+    wanted = [f for f in found if (kind is None or f.kind == kind) and _is_plain(f.path)]
     return sorted(wanted, key=lambda f: (f.attempt, f.ranks.start, f.ranks.stop, f.kind))
+
+
+def _is_plain(path: Path) -> bool:
+    """Return whether it is a file: a link leads elsewhere, and a pipe never ends."""
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def header(kind: str, attempt: int, ranks: range) -> bytes:
