@@ -72,7 +72,8 @@ def _data(run: Run) -> str:
 
 
 def _length(run: Run) -> str:
-    batch = f"batch of {show_count(run.batch_tokens)} tokens ({run.batch_samples} sequence{'s' * (run.batch_samples != 1)})"
+    samples = "1 sequence" if run.batch_samples == 1 else f"{run.batch_samples} sequences"
+    batch = f"batch of {show_count(run.batch_tokens)} tokens ({samples})"
     if run.train.epochs:
         return f"{run.train.epochs:g} epochs, {batch}"
     steps = run.steps()
