@@ -25,7 +25,9 @@ from penstock.policy.lease import DEAD_S
 LOOK_S, ACT_S = 0.5, 0.1
 # What two clocks that are 1 % apart make of the longest time that is measured.
 DRIFT = 0.01
-QUIET_S = 2 * DEAD_S + 10  # after the last fault somebody must lead
+# Somebody must lead so long after the last fault: a host may be stopped for 25 s then, and a write
+# arrive 8 s late, whose record must be seen to be dead before the next one is taken.
+QUIET_S = 25 + 8 + 2 * DEAD_S + 10
 
 
 class Violated(AssertionError):

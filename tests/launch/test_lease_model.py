@@ -8,6 +8,7 @@ from lease_model import World, histories
 KEPT = {
     42: "a host that stopped between reading a beat and judging it took the beat for fresh",
     210: "a lease that was given back was held until the answer came",
+    34846: "the model gave hosts too little time to find a leader after the last fault",
 }
 
 
