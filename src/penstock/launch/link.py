@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-LOCAL = "127.0.0.1"
+from penstock.meter.rendezvous import LOOPBACK
+
 HANDSHAKE_S = 5.0  # for the whole of it, however the bytes come
 # A send that blocks for so long has no reader.
 SEND_S = 5.0
@@ -52,7 +53,7 @@ class Link:
         self.closed = False
         self.heard_s = time.monotonic()
         # Of the hosts, by which each can reach the other; the connection itself is on loopback.
-        self.own_address = self.other_address = LOCAL
+        self.own_address = self.other_address = LOOPBACK
 
     def send(self, message: Message) -> None:
         """Best effort: a line that does not take it is closed."""
@@ -113,7 +114,7 @@ def connect(
     """Connect to the host that leads, by the first of its addresses where its tunnel answers."""
     try:
         way = tunnel.forward(addresses, port, "link")
-        sock = socket.create_connection((LOCAL, way.port), timeout=HANDSHAKE_S)
+        sock = socket.create_connection((LOOPBACK, way.port), timeout=HANDSHAKE_S)
         sock.settimeout(None)
         link = Link(sock, way.address)
     except OSError:

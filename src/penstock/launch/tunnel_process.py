@@ -35,6 +35,7 @@ from typing import Any
 from penstock.launch import certificates
 from penstock.launch.relay import relay
 from penstock.meter.orphan import die_with
+from penstock.meter.rendezvous import LOOPBACK
 from penstock.train.unix_path import short_path
 
 HANDSHAKE_S = 5.0  # from the connection to the name of the service
@@ -42,7 +43,6 @@ CONNECT_S = 3.0
 MOST_WAITING = 512  # connections that have not named a service yet
 LONGEST_LINE = 256
 TELL_S = 10.0  # between two reports of strangers
-LOCAL = "127.0.0.1"
 CHECK = "check"  # a service that is always there and says one byte
 
 
@@ -253,7 +253,7 @@ class Tunnels:
         key = (address, port, service)
         with self.lock:
             if key not in self.forwards:
-                listener = socket.create_server((LOCAL, 0), backlog=128)
+                listener = socket.create_server((LOOPBACK, 0), backlog=128)
                 self.forwards[key] = listener
                 threading.Thread(target=self._lead, args=(listener, key), daemon=True).start()
             return self.forwards[key].getsockname()[1]
@@ -323,7 +323,7 @@ class Tunnels:
 def _inward(tls: ssl.SSLSocket, port: int, preface: bytes) -> None:
     """Relay a connection of another host to a service of this one."""
     try:
-        local = socket.create_connection((LOCAL, port), timeout=CONNECT_S)
+        local = socket.create_connection((LOOPBACK, port), timeout=CONNECT_S)
         local.sendall(preface)
     except OSError:
         tls.close()
