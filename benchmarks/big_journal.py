@@ -18,8 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from penstock.ledger.journal import SupervisorJournal
-from penstock.ledger.records import CURVE, PARTS, ROLLUP, ROLLUP_STEPS, STEP, file_name, header
+from penstock.ledger.journal.records import (
+    CURVE,
+    PARTS,
+    ROLLUP,
+    ROLLUP_STEPS,
+    STEP,
+    file_name,
+    header,
+)
+from penstock.ledger.journal.writer import SupervisorJournal
 
 T = 1_700_000_000.0
 STEP_S = 0.5
@@ -32,7 +40,7 @@ from typing import Any
 began = time.perf_counter()
 from penstock.run.folder import RunFolder
 from penstock.watch import report
-from penstock.watch.view import View
+from penstock.watch.facts.view import View
 folder = RunFolder(Path(sys.argv[1]))
 imported = time.perf_counter()
 

@@ -19,11 +19,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "data"))
 
 from chat_models import MODELS, model
 
-from penstock.data.chat_encode import ChatEncoder, Encoded
-from penstock.data.chat_messages import Conversation, NotChat
-from penstock.data.chat_template import Template
-from penstock.data.token_special import read_special
-from penstock.data.tokenizer import Tokenizer
+from penstock.data.chat.encode import ChatEncoder, Encoded
+from penstock.data.chat.template import Template
+from penstock.data.sources.messages import Conversation, NotChat
+from penstock.data.tokenize.special import read_special
+from penstock.data.tokenize.tokenizer import Tokenizer
 
 PEER = """
 import json, sys, time

@@ -30,11 +30,11 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
-from penstock.guard.places import Disk
-from penstock.guard.published import Checkpoint, hash_file
-from penstock.guard.reader import IndexReader
-from penstock.guard.saver import Saver
-from penstock.run.quantity import count
+from penstock.guard.format.published import Checkpoint, hash_file
+from penstock.guard.format.reader import IndexReader
+from penstock.guard.save.saver import Saver
+from penstock.guard.tiers.places import Disk
+from penstock.run.schema.quantity import count
 
 STEPS = 4
 HIDDEN = 2048

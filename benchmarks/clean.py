@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from penstock.data import clean_filters as filters
-from penstock.data.clean_config import C4, Filters
+from penstock.data.clean import filters
+from penstock.data.clean.config import C4, Filters
 
 DOCUMENTS = 2400
 BYTES = 3000

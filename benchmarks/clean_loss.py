@@ -37,10 +37,10 @@ import torch
 from blake3 import blake3
 from trial import FULL, SMALL, Scale, document_starts, in_processes, mean_loss, spread, train
 
-from penstock.data.home import datasets_home, open_dataset
-from penstock.data.order import Shuffle
-from penstock.data.shards import Dataset
-from penstock.data.writer import Writer
+from penstock.data.build.home import datasets_home, open_dataset
+from penstock.data.format.writer import Writer
+from penstock.data.read.dataset import Dataset
+from penstock.data.read.order import Shuffle
 from penstock.model.decoder import Decoder
 
 VOCAB = 16384
@@ -137,8 +137,8 @@ def beginning(dataset: Dataset, name: str, tokens: int) -> Path:
 
 def built(name: str, path: Path, how: Sections) -> Dataset:
     # The machine that trains needs none of what building needs.
-    from penstock.data.build import build
-    from penstock.data.recipe import Recipe
+    from penstock.data.build.build import build
+    from penstock.data.recipe.recipe import Recipe
 
     started = time.monotonic()
     source = [{"path": str(path.resolve())}]

@@ -91,8 +91,8 @@ def pairs_of(keys: Iterable[Iterable[object]]) -> Pairs:
 
 def ours(engine: str) -> Callable[[list[str]], tuple[float, Pairs]]:
     def run(texts: list[str]) -> tuple[float, Pairs]:
-        from penstock.data.dedup_near import near
-        from penstock.data.dedup_signatures import MinHash, band_keys, signatures
+        from penstock.data.dedup.near import near
+        from penstock.data.dedup.signatures import MinHash, band_keys, signatures
 
         config = MinHash(words=WORDS, bands=BANDS, rows=ROWS, engine=engine)  # type: ignore[arg-type]
         signatures(texts[:50], config)
@@ -182,9 +182,9 @@ def compete(texts: list[str], peers: str | None) -> None:
 
 def clusters(texts: list[str]) -> None:
     """What comes out in the end: who is with whom, and what removal of all but one does."""
-    from penstock.data.dedup_near import near
-    from penstock.data.dedup_removed import Removed
-    from penstock.data.dedup_signatures import MinHash
+    from penstock.data.dedup.near import near
+    from penstock.data.dedup.removed import Removed
+    from penstock.data.dedup.signatures import MinHash
 
     truth = {pair for pair, value in similarity(texts).items() if value >= NEAR}
     near_ones = {number for pair in truth for number in pair}
@@ -202,8 +202,8 @@ def clusters(texts: list[str]) -> None:
 
 
 def other_stages(texts: list[str]) -> None:
-    from penstock.data.dedup_contamination import Overlap, contaminated, evaluations
-    from penstock.data.dedup_exact import Documents, Lines, exact
+    from penstock.data.dedup.contamination import Overlap, contaminated, evaluations
+    from penstock.data.dedup.exact import Documents, Lines, exact
 
     for config in (Documents(), Lines()):
         with tempfile.TemporaryDirectory() as folder:
@@ -224,12 +224,12 @@ def growth(documents: int) -> None:
     """One size in this process: a fifth of the documents are copies of earlier ones."""
     import numpy as np
 
-    from penstock.data.dedup_columns import write_columns
-    from penstock.data.dedup_groups import Parts
-    from penstock.data.dedup_near import join, spilled_bands
-    from penstock.data.dedup_removed import Removed
-    from penstock.data.dedup_signatures import MinHash
-    from penstock.data.dedup_words import mixed
+    from penstock.data.dedup.groups import Parts
+    from penstock.data.dedup.near import join, spilled_bands
+    from penstock.data.dedup.removed import Removed
+    from penstock.data.dedup.signatures import MinHash
+    from penstock.data.dedup.words import mixed
+    from penstock.data.format.columns import write_columns
 
     config = MinHash(words=WORDS, bands=BANDS, rows=ROWS)
     step, made = 25_000, 0.0  # small parts, so that making them does not hide the rest

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 
 from penstock.catalog.shapes import ModelShape
-from penstock.data.home import open_dataset
-from penstock.data.stream import Stream
+from penstock.data.build.home import open_dataset
+from penstock.data.read.stream import Stream
 from penstock.model.decoder import Decoder, init_std
 
 SEQUENCE = 256

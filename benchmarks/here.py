@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 from blake3 import blake3
 
-from penstock.data.home import building, follow, point
-from penstock.data.named import datasets_home
-from penstock.data.shards import Dataset
-from penstock.data.tokenizer import train
-from penstock.data.writer import Writer
+from penstock.data.build.home import building, follow, point
+from penstock.data.format.named import datasets_home
+from penstock.data.format.writer import Writer
+from penstock.data.read.dataset import Dataset
+from penstock.data.tokenize.tokenizer import train
 
 NAME = "here"
 ROOTS = (

@@ -56,8 +56,8 @@ def run(source: Path, steps: int, number: int) -> dict[str, float]:
         journal = Path(folder) / "runs-1" / f"cost-{number}" / "journal"
         code = (
             "import json, sys; from pathlib import Path\n"
-            "from penstock.ledger.readers import read_curve, read_events\n"
-            "from penstock.ledger.records import journal_files\n"
+            "from penstock.ledger.journal.read import read_curve, read_events\n"
+            "from penstock.ledger.journal.records import journal_files\n"
             "folder = Path(sys.argv[1])\n"
             "curve = [p for f in journal_files(folder, 'curve') for p in read_curve(f.path)]\n"
             "steps = sorted((int(p['step']), float(p['t'])) for p in curve)\n"

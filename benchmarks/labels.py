@@ -23,11 +23,11 @@ import numpy as np
 import torch
 from blake3 import blake3
 
-from penstock.data import clean_language as language
-from penstock.data import label_heuristic as heuristic
-from penstock.data.clean_boilerplate import Boilerplate, strip
-from penstock.data.label_classifier import Training, train
-from penstock.data.label_features import features
+from penstock.data.clean import language
+from penstock.data.clean.boilerplate import Boilerplate, strip
+from penstock.data.label import heuristic
+from penstock.data.label.classifier import Training, train
+from penstock.data.label.features import features
 
 BYTES = 3000
 PIECES = 4  # of a file, at most

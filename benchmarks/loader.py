@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from penstock.train.batch import Loader
+    from penstock.train.parallel.batch import Loader
 
 SEQUENCE, BATCH, WARM, TIMED = 2048, 8, 600, 1500
 SAMPLES = 10**12  # of the order that a resume is timed with
@@ -37,9 +37,9 @@ SAMPLES = 10**12  # of the order that a resume is timed with
 def trainer(folder: Path) -> "Loader":
     import torch
 
-    from penstock.data.shards import Dataset
-    from penstock.data.stream import Stream
-    from penstock.train.batch import Loader
+    from penstock.data.read.dataset import Dataset
+    from penstock.data.read.stream import Stream
+    from penstock.train.parallel.batch import Loader
 
     stream = Stream(Dataset.open(next(folder.glob("bench@*"))), SEQUENCE, seed=0, holdout=0.005)
     return Loader(stream, torch.device("cpu"))
@@ -56,7 +56,7 @@ def ours(folder: Path) -> Iterator[object]:
 
 
 def fed(folder: Path) -> Iterator[object]:
-    from penstock.data.feed import Feed
+    from penstock.data.read.feed import Feed
 
     feed = Feed(trainer(folder), ranges())
     while True:
@@ -103,7 +103,7 @@ def measure(name: str, folder: Path) -> None:
 
     torch.set_num_threads(1)
     if name.startswith("ours"):
-        import penstock.train.batch  # noqa: F401
+        import penstock.train.parallel.batch  # noqa: F401
     batches = LOADERS[name](folder)
     began = time.perf_counter()
     batch = next(batches)
@@ -122,7 +122,7 @@ def measure(name: str, folder: Path) -> None:
 
 def write(folder: Path, tokens: int) -> None:
     """The same tokens for all: in our shards, and in one flat file."""
-    from penstock.data.writer import Writer
+    from penstock.data.format.writer import Writer
 
     ids = np.random.default_rng(0).integers(0, 50_000, tokens, dtype=np.uint16)
     ids.tofile(folder / "flat.bin")
@@ -160,9 +160,9 @@ def write_litdata(folder: Path, python: str) -> None:
 def resume() -> dict[str, float]:
     """Milliseconds to know the next samples at a random place among 10**12, the first time in a
     process included. On a busy machine the worst is a wait for the processor; its CPU is not."""
-    from penstock.data.order import Shuffle
-    from penstock.data.order_lookup import Lookup
-    from penstock.data.order_window import Window
+    from penstock.data.read.order import Shuffle
+    from penstock.data.read.order_lookup import Lookup
+    from penstock.data.read.order_window import Window
 
     draw = np.random.default_rng(0)
     found = {}

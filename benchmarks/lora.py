@@ -38,7 +38,7 @@ from lora_peer import (
 from penstock.launch.start import start
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
-from penstock.train.export import export
+from penstock.train.export.model import export
 
 
 def main() -> None:

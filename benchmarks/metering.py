@@ -24,16 +24,16 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from penstock.ledger.journal import Journal
-from penstock.ledger.readers import read_events
+from penstock.ledger.journal.read import read_events
+from penstock.ledger.journal.writer import Journal
 from penstock.meter.clock import StepClock, now
-from penstock.plan.layout import Layout
+from penstock.plan.job.layout import Layout
 from penstock.run.load import load
-from penstock.run.quantity import Every
-from penstock.train.batch import Micro
+from penstock.run.schema.quantity import Every
 from penstock.train.engine import build
+from penstock.train.parallel.batch import Micro
 from penstock.train.tracer import Tracer
-from penstock.train.world import World, join
+from penstock.train.world.world import World, join
 
 LIMITS = {"cpu": 0.01, "cuda": 0.005}
 BLOCKS = {"cpu": (1, 80), "cuda": (5, 16)}  # steps in a block, blocks of each kind

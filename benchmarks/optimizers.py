@@ -25,11 +25,11 @@ import torch
 from order_loss import training_documents
 from trial import FULL, Scale, in_processes, mean_loss, train
 
-from penstock.data import stdlib
-from penstock.data.home import open_dataset
-from penstock.data.order import Shuffle
+from penstock.data.build import stdlib
+from penstock.data.build.home import open_dataset
+from penstock.data.read.order import Shuffle
 from penstock.model.decoder import Decoder
-from penstock.run.train import TrainSection, choose_learning_rate
+from penstock.run.schema.train import TrainSection, choose_learning_rate
 
 OPTIMIZERS = ("adamw", "muon")
 SHORTER = 0.7  # each run of Muon as a share of the one before, until the target is out of reach

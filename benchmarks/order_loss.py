@@ -41,13 +41,13 @@ from trial import (
     train,
 )
 
-from penstock.data import stdlib
-from penstock.data.home import datasets_home, open_dataset
-from penstock.data.order import Shuffle
-from penstock.data.order_window import SPAN, Window
-from penstock.data.shards import Dataset
-from penstock.data.writer import Writer
-from penstock.run.quantity import count
+from penstock.data.build import stdlib
+from penstock.data.build.home import datasets_home, open_dataset
+from penstock.data.format.writer import Writer
+from penstock.data.read.dataset import Dataset
+from penstock.data.read.order import Shuffle
+from penstock.data.read.order_window import SPAN, Window
+from penstock.run.schema.quantity import count
 
 HELD_OUT = 0.03  # of the tokens, at least
 MOST_HELD_OUT = 1024  # samples, from all of the held-out part

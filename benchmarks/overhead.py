@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from penstock.ledger.readers import read_steps
+from penstock.ledger.journal.read import read_steps
 
 SKIPPED, STEPS = 10, 70
 FIELDS = [

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from penstock.data.pack import lay_out, pack
+from penstock.data.tokenize.pack import lay_out, pack
 
 # Median and spread of log-normal lengths, tokens.
 KINDS = {"pages": (665, 1.2), "conversations": (330, 0.8)}

@@ -25,7 +25,7 @@ from pathlib import Path
 from clean import DOCUMENTS, corpus
 from personal_texts import KINDS, PARTS, Labelled, texts
 
-from penstock.data.clean_personal import Personal, find, scrub
+from penstock.data.clean.personal import Personal, find, scrub
 
 Spans = list[tuple[int, int, str]]
 

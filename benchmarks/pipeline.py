@@ -86,7 +86,7 @@ def ours(folder: Path) -> tuple[float, dict[int, bool]]:
     penstock = str(Path(sys.executable).with_name("penstock"))
     command = [penstock, "data", "build", str(recipe), "--workers", "1", "--quiet"]
     spent = cpu_s(command, PENSTOCK_HOME=str(home))
-    from penstock.data.shards import Dataset
+    from penstock.data.read.dataset import Dataset
 
     (found,) = (home / "datasets").glob("bench@*")
     dataset = Dataset.open(found)
@@ -103,7 +103,7 @@ def theirs(folder: Path, python: str, documents: int) -> tuple[float, dict[int, 
 
 
 def tokenizer(texts: list[str]) -> bytes:
-    from penstock.data.tokenizer import train
+    from penstock.data.tokenize.tokenizer import train
 
     return train(texts[:2000], 16384).to_json()
 

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from penstock.catalog.shapes import ModelShape
-from penstock.ledger.readers import read_steps
+from penstock.ledger.journal.read import read_steps
 from penstock.model.build import decoder_on_meta, fill
 
 ROUNDS = 3

@@ -12,10 +12,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from penstock.ledger.readers import read_steps
+from penstock.ledger.journal.read import read_steps
 from penstock.meter.probe import probe
-from penstock.plan.cluster import here_file
-from penstock.run.cluster_load import save_cluster
+from penstock.plan.hardware.cluster import here_file
+from penstock.run.clusters.load import save_cluster
 
 ROUNDS = 3
 WITHIN = 0.20

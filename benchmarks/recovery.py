@@ -24,9 +24,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.guard import pulse
-from penstock.guard.pulse import PHASES, TRACE, Beat
-from penstock.ledger.readers import read_events
+from penstock.guard.detect import pulse
+from penstock.guard.detect.pulse import PHASES, TRACE, Beat
+from penstock.ledger.journal.read import read_events
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 

@@ -21,14 +21,14 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.data.cache_entries import Cache
-from penstock.data.feed import Feed
-from penstock.data.remote_copy import copy
-from penstock.data.shards import Dataset
-from penstock.data.stream import Stream
-from penstock.data.writer import Writer
+from penstock.data.build.copy import copy
+from penstock.data.format.writer import Writer
+from penstock.data.read.dataset import Dataset
+from penstock.data.read.feed import Feed
+from penstock.data.read.stream import Stream
+from penstock.data.store.cache import Cache
 from penstock.meter.clock import StepClock
-from penstock.plan.step import data_tokens_per_s
+from penstock.plan.step.step import data_tokens_per_s
 
 LINK_BYTES_PER_S = 125e6
 SEQUENCE, BATCH, VOCAB = 2048, 256, 1 << 16

@@ -108,14 +108,14 @@ def measure(name: str, tokenizer: Path, mb: float, folder: str) -> None:
     if name == "tiktoken":
         encode = tiktoken_encode(content)
     else:
-        from penstock.data import fast_tokens
-        from penstock.data.token_special import parse
+        from penstock.data.tokenize import fast
+        from penstock.data.tokenize.special import parse
 
         config = parse(content)  # without the acceptance, which would warm it up
         if name == "tokenizers":
-            encode = fast_tokens._reference(config)[0]
+            encode = fast._reference(config)[0]
         else:
-            encode = fast_tokens.FAST[name](config)
+            encode = fast.FAST[name](config)
     rates = []
     for part in (texts[::2], texts[1::2], texts[1::2]):
         size = sum(len(text.encode()) for text in part)
@@ -141,7 +141,8 @@ def patterns(texts: list[str]) -> None:
     """Bytes a token on every second document, for merges learned from the others."""
     from tokenizers import Tokenizer
 
-    from penstock.data import token_train, tokenizer
+    from penstock.data.tokenize import tokenizer
+    from penstock.data.tokenize import train as token_train
 
     for vocab in (4096, 32_768):
         for name, pattern in [
@@ -157,7 +158,7 @@ def patterns(texts: list[str]) -> None:
 
 
 def show(title: str, content: bytes, options: argparse.Namespace) -> None:
-    from penstock.data.fast_tokens import FAST, FastTokenizer
+    from penstock.data.tokenize.fast import FAST, FastTokenizer
 
     environment = os.environ | {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     print(f"{title}: FastTokenizer takes {FastTokenizer(content).engine}", flush=True)
@@ -206,8 +207,8 @@ def main() -> None:
     if options.one:
         measure(options.one[0], Path(options.one[1]), options.mb, options.folder)
         return
-    from penstock.data.token_train import train_tokenizer
-    from penstock.data.tokenizer import train
+    from penstock.data.tokenize.tokenizer import train
+    from penstock.data.tokenize.train import train_tokenizer
 
     if options.patterns:
         patterns(corpus(options.mb, options.folder))

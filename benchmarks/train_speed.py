@@ -93,11 +93,11 @@ class Result:
 def ours(work: Work, option: str) -> Callable[[Tensor], Tensor]:
     """A step of the product: its layout, runner, gradients, vote and optimizer."""
     from penstock.meter.clock import StepClock
-    from penstock.plan.layout import Layout
+    from penstock.plan.job.layout import Layout
     from penstock.run.load import load
-    from penstock.train.batch import Micro
     from penstock.train.engine import build
-    from penstock.train.world import join
+    from penstock.train.parallel.batch import Micro
+    from penstock.train.world.world import join
 
     shape = work.shape
     path = Path("/tmp/penstock-bench.toml")

@@ -17,11 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from penstock.catalog.shapes import ModelShape
-from penstock.data.shards import Dataset
+from penstock.data.read.dataset import Dataset
 from penstock.model.build import decoder_on_meta, fill
 from penstock.model.decoder import Decoder
-from penstock.run.train import TrainSection, choose_learning_rate
-from penstock.train.optimizer import learning_rate, optimizer
+from penstock.run.schema.train import TrainSection, choose_learning_rate
+from penstock.train.optim.optimizer import learning_rate, optimizer
 
 DEFAULTS = TrainSection()
 EVALUATED = 32  # samples at once

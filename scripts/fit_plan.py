@@ -1,6 +1,6 @@
 """Fits the planner's constants to measured runs, and once more without each source.
 
-    python scripts/fit_plan.py            # about two minutes; writes src/penstock/plan/fitted.json
+    python scripts/fit_plan.py     # about two minutes; writes src/penstock/plan/job/fitted.json
 
 Robust least squares on the logarithm of predicted over measured step time. Every source counts
 about the same, however many rows it has, and every constant is held to its prior (the defaults of
@@ -15,14 +15,14 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.plan import step
-from penstock.plan.constants import CEILING, FLOOR, Constants, names
-from penstock.plan.job import RATE_OF
-from penstock.plan.rows import Row, read
+from penstock.plan.backtest.rows import Row, read
+from penstock.plan.job.constants import CEILING, FLOOR, Constants, names
+from penstock.plan.job.job import RATE_OF
+from penstock.plan.step import step
 
 HERE = Path(__file__).resolve().parent.parent
 FACTS = HERE / "benchmarks/facts/throughput.csv"
-OUT = HERE / "src/penstock/plan/fitted.json"
+OUT = HERE / "src/penstock/plan/job/fitted.json"
 
 PRIOR = np.array([asdict(Constants())[name] for name in names()])
 TOP = np.array([np.log(CEILING.get(n, np.inf) / p) for n, p in zip(names(), PRIOR, strict=True)])

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from penstock.catalog import models
 from penstock.model.decoder import Decoder
-from penstock.plan.memory_blanks import widths
+from penstock.plan.backtest.memory_blanks import widths
 
 # Preset, sequences of a microbatch, tokens of a sequence, microbatches of a step.
 CASES = [

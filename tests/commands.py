@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Self
 
-from penstock.launch import zygote
+from penstock.launch.supervisor import zygote
 
 LIMIT_S = 120.0
 

@@ -15,8 +15,8 @@ from hypothesis import settings
 
 import made_sets
 import real_ranks
-from penstock.launch import environment, nursery, zygote
-from penstock.launch.zygote import Zygote
+from penstock.launch.supervisor import environment, fork_client, zygote
+from penstock.launch.supervisor.zygote import Zygote
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Shells start background jobs with Ctrl-C ignored, and processes inherit that.
@@ -71,9 +71,11 @@ def tiny(home: Path) -> str:
 
 @pytest.fixture(scope="session")
 def warm(home: Path) -> Iterator[Zygote]:
-    """A process with torch loaded, from which runs take theirs (see penstock.launch.zygote)."""
+    """A process with torch loaded, from which runs take theirs (launch/supervisor/zygote.py)."""
     env = environment.for_nursery(1)
-    with zygote.serving(env, [*nursery.MODULES, "penstock.launch.start", *LATE_IMPORTS]) as found:
+    with zygote.serving(
+        env, [*fork_client.MODULES, "penstock.launch.start", *LATE_IMPORTS]
+    ) as found:
         yield found
 
 

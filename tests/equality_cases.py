@@ -62,14 +62,14 @@ def train_a_little(
     import torch.distributed as dist
     from torch.distributed.tensor.debug import _clear_sharding_prop_cache as clear_cache
 
-    from penstock.guard.pulse import Pulse
-    from penstock.ledger.journal import Journal
+    from penstock.guard.detect.pulse import Pulse
+    from penstock.ledger.journal.writer import Journal
     from penstock.meter.clock import StepClock
-    from penstock.plan.layout import Layout
+    from penstock.plan.job.layout import Layout
     from penstock.run.folder import RunFolder
     from penstock.run.load import load
     from penstock.train.job import build
-    from penstock.train.world import join
+    from penstock.train.world.world import join
 
     answers = []
     joined: Layout | None = None
@@ -146,7 +146,7 @@ def first_gradients(job: Any) -> dict[str, np.ndarray]:
 
     A stage of a pipeline has those of its own parameters.
     """
-    from penstock.train.parts import like, whole
+    from penstock.train.parallel.parts import like, whole
 
     trained, update = job.parts.trained(), job.stepper.update
     grads: dict[str, np.ndarray] = {}

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from penstock.ledger.energy import Device
+from penstock.ledger.journal.energy import Device
 from penstock.meter.energy import Reading
 
 

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from penstock.launch import zygote
-from penstock.ledger.readers import Event, read_curve, read_events
-from penstock.ledger.records import SUPERVISOR, journal_files
+from penstock.launch.supervisor import zygote
+from penstock.ledger.journal.read import Event, read_curve, read_events
+from penstock.ledger.journal.records import SUPERVISOR, journal_files
 from penstock.run.folder import RunFolder
 
 PATIENCE_S = 150.0  # for anything: tests run on busy machines

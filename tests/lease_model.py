@@ -1,9 +1,10 @@
 """Random histories of hosts that take, hold and lose the lease, in simulated time.
 
-The code under test is the real one: `launch/lease.py` and `policy/lease.py`. Hosts are greenlets
-with clocks of their own, which start anywhere and run up to 1 % fast or slow. The place where they
-meet answers late, fails before or after a write took effect, and may tear the newest record, as a
-power cut would on a disk that lies. Hosts stop for seconds at any call, are cut off, and come back.
+The code under test is the real one: `launch/hosts/lease.py` and `policy/lease.py`. Hosts are
+greenlets with clocks of their own, which start anywhere and run up to 1 % fast or slow. The place
+where they meet answers late, fails before or after a write took effect, and may tear the newest
+record, as a power cut would on a disk that lies. Hosts stop for seconds at any call, are cut off,
+and come back.
 
     python tests/lease_model.py 50000      so many histories, on one core
 """
@@ -19,7 +20,7 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-from penstock.launch.lease import Lease, Observer, Record
+from penstock.launch.hosts.lease import Lease, Observer, Record
 from penstock.policy.lease import DEAD_S
 
 LOOK_S, ACT_S = 0.5, 0.1

@@ -91,8 +91,8 @@ def run(
     import torch
     import torch.distributed as dist
 
-    from penstock.launch.quorum import Quorum
-    from penstock.train.board import Board
+    from penstock.launch.supervisor.quorum import Quorum
+    from penstock.train.replicas.board import Board
 
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     troop, notes = Troop(folder, store.port, job, args), Notes()

@@ -16,21 +16,21 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from open_families import add_tokenizer
-from penstock.data.stream_batch import Batch
-from penstock.data.stream_open import open_again, stream_of
-from penstock.data.tokenizer import Tokenizer
-from penstock.guard import checkpoint
-from penstock.model.adapter import adapt, fill_adapted
-from penstock.model.adapter_export import write_adapter
+from penstock.data.read.batch import Batch
+from penstock.data.read.open import open_again, stream_of
+from penstock.data.tokenize.tokenizer import Tokenizer
+from penstock.guard.save import checkpoint
+from penstock.model.adapter.export import write_adapter
+from penstock.model.adapter.lora import adapt, fill_adapted
 from penstock.model.build import decoder_on_meta
-from penstock.model.open_weights import OpenWeights
+from penstock.model.open.weights import OpenWeights
 from penstock.run import toml
-from penstock.run.file import Run
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
-from penstock.train.materialize import for_reading
-from penstock.train.optimizer import learning_rate
-from penstock.watch.view import View
+from penstock.run.schema.run import Run
+from penstock.train.optim.optimizer import learning_rate
+from penstock.train.parallel.materialize import for_reading
+from penstock.watch.facts.view import View
 
 TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>\n{{ message.content }}<|end|>\n"

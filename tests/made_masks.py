@@ -8,8 +8,8 @@ import numpy as np
 import zstandard
 from blake3 import blake3
 
-from penstock.data.manifest import MANIFEST, read_manifest
-from penstock.data.shards import Dataset
+from penstock.data.format.manifest import MANIFEST, read_manifest
+from penstock.data.read.dataset import Dataset
 
 
 def with_masks(folder: Path, mask: np.ndarray, shards: set[int] | None = None) -> Dataset:

@@ -6,12 +6,12 @@ from typing import Any
 from penstock.catalog.models import preset
 from penstock.plan.advice import Models
 from penstock.plan.assemble import Bands, assemble
-from penstock.plan.job import Job
-from penstock.plan.layout import Layout
-from penstock.plan.machine import Machine, of_catalog
-from penstock.plan.outcome import COMMUNICATE_PARTS, COMPUTE_PARTS, Band, Memory, StepTime
+from penstock.plan.hardware.machine import Machine, of_catalog
+from penstock.plan.job.job import Job
+from penstock.plan.job.layout import Layout
+from penstock.plan.job.outcome import COMMUNICATE_PARTS, COMPUTE_PARTS, Band, Memory, StepTime
 from penstock.plan.plan import Plan
-from penstock.run.file import Run
+from penstock.run.schema.run import Run
 
 GIB = 2**30
 BANDS = Bands(step=Band(0.9, 1.2), memory=Band(0.95, 1.1))

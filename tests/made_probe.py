@@ -1,6 +1,6 @@
 """A probe that nobody took: two CPU ranks with round readings."""
 
-from penstock.run.cluster_file import ClusterFile
+from penstock.run.clusters.file import ClusterFile
 
 SIZED = [[1000, 1e-5], [1000000, 1e-2]]
 BOTH = {"fp32": SIZED, "bf16": SIZED}

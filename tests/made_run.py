@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from penstock.ledger.journal import Journal, SupervisorJournal
+from penstock.ledger.journal.writer import Journal, SupervisorJournal
 from penstock.run.folder import RunFolder
 
 T0 = 1_790_000_000.0

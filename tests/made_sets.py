@@ -6,9 +6,9 @@ import numpy as np
 import zstandard
 from blake3 import blake3
 
-from penstock.data.manifest import FORMAT, MANIFEST, SHARDS, TOKENIZER, Manifest, dtype_for
-from penstock.data.shards import Dataset
-from penstock.data.writer import write_shard
+from penstock.data.format.manifest import FORMAT, MANIFEST, SHARDS, TOKENIZER, Manifest, dtype_for
+from penstock.data.format.writer import write_shard
+from penstock.data.read.dataset import Dataset
 
 
 def made_set(
@@ -62,8 +62,8 @@ def made_set(
 
 def tiny_dataset(home: Path) -> str:
     """Build a dataset of 30,000 tokens with structure to learn; return its name and version."""
-    from penstock.data.tokenizer import train
-    from penstock.data.writer import Writer
+    from penstock.data.format.writer import Writer
+    from penstock.data.tokenize.tokenizer import train
 
     texts = [f"def f{i}(x):\n    return x + {i % 7}\n" for i in range(1500)]
     tokenizer = train(texts, 300)

@@ -1,8 +1,8 @@
 """The story of a dataset that was never built, with everything in it that a report can show."""
 
-from penstock.data.build_record import Machine, Record, Sample, SourceRecord, StageRecord
-from penstock.data.manifest import Manifest, Shard
-from penstock.watch.data_story import Stage, Story
+from penstock.data.build.record import Machine, Record, Sample, SourceRecord, StageRecord
+from penstock.data.format.manifest import Manifest, Shard
+from penstock.watch.datasets.facts import Stage, Story
 
 NASTY = "<script>alert('x')</script> & \"quotes\" \x1b[31m\x00 \u202e end"
 

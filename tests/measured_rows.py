@@ -3,7 +3,7 @@
 import csv
 from pathlib import Path
 
-from penstock.plan.rows import Row, read
+from penstock.plan.backtest.rows import Row, read
 
 THROUGHPUT: dict[str, object] = {
     "source": "lab",

@@ -90,7 +90,7 @@ def saved(name: str, folder: Path, shard: str = "5GB", **more: Any) -> nn.Module
 
 def add_tokenizer(folder: Path, texts: list[str], vocab: int, template: str = "") -> bytes:
     """A tokenizer of these texts beside a model; as it stands in its tokenizer.json."""
-    from penstock.data.token_train import train_tokenizer
+    from penstock.data.tokenize.train import train_tokenizer
 
     content = train_tokenizer(texts, vocab)
     (folder / "tokenizer.json").write_bytes(content)

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from penstock.catalog.shapes import ModelShape
-from penstock.plan.job import Adapter, Job, Software
-from penstock.plan.layout import Layout
-from penstock.plan.machine import Machine, Tier
+from penstock.plan.hardware.machine import Machine, Tier
+from penstock.plan.job.job import Adapter, Job, Software
+from penstock.plan.job.layout import Layout
 
 GIB = 2**30
 INF = float("inf")

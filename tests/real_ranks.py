@@ -10,11 +10,11 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from penstock.launch import nursery
+from penstock.launch.supervisor import fork_client
 
 CONTEXT = multiprocessing.get_context("forkserver")
 # Imported once by the server, so that a process starts in no time.
-CONTEXT.set_forkserver_preload([*nursery.MODULES, "torch.distributed.pipelining"])
+CONTEXT.set_forkserver_preload([*fork_client.MODULES, "torch.distributed.pipelining"])
 
 
 def _rank(rank: int, ranks: int, port: int, out: Any, job: Callable[..., Any], args: tuple) -> None:

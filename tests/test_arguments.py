@@ -21,12 +21,12 @@ OTHER_VERBS = {
     "cli",
     "drill",
     "watch",
-    "guard/foreign.py",
-    "guard/source.py",
-    "launch/adopt.py",
+    "guard/convert/foreign.py",
+    "guard/convert/source.py",
+    "launch/prepare/adopt.py",
     "launch/vary.py",
     "run/init.py",
-    "run/cluster_load.py",
+    "run/clusters/load.py",
     "arguments.py",
 }
 COMMAND = re.compile(r"`penstock [^`]*`|^penstock .*")

@@ -10,12 +10,12 @@ import pytest
 from lora_peer import make_model, write_chats
 from penstock.cli.check import check
 from penstock.launch.start import start
-from penstock.plan.cluster import machine_for
+from penstock.plan.hardware.cluster import machine_for
 from penstock.plan.make import make
 from penstock.plan.plan import Plan
 from penstock.run.load import load
 from penstock.run.notyet import refuse
-from penstock.watch.report import summary
+from penstock.watch.report.screen import summary
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"

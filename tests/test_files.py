@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock.files import write_atomic
-from penstock.guard.places import Disk
+from penstock.guard.tiers.places import Disk
 
 
 @pytest.fixture

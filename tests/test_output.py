@@ -14,13 +14,13 @@ from rich.console import Console
 
 from penstock import output
 from penstock.cli.show import print_json
-from penstock.launch.listener import Listener, Shielded
+from penstock.launch.prepare.listener import Listener, Shielded
 from penstock.output import BROKEN_PIPE, Output, OutputFailed
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
-from penstock.watch.report import summary
-from penstock.watch.terminal import Terminal
-from penstock.watch.view import View
+from penstock.watch.facts.view import View
+from penstock.watch.report.screen import summary
+from penstock.watch.terminal.display import Terminal
 
 MODULE = """
 import torch

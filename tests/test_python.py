@@ -15,12 +15,12 @@ from torch.nn.functional import cross_entropy
 import penstock
 from made_run import made_run
 from penstock.errors import PenstockError
-from penstock.launch import own_code
-from penstock.run.file import Run
+from penstock.launch.prepare import own_code
 from penstock.run.fingerprint import fingerprint
 from penstock.run.folder import RunFolder
+from penstock.run.schema.run import Run
 from penstock.train.rank import refuse_other_code
-from penstock.watch.callbacks import Callbacks
+from penstock.watch.outlets.callbacks import Callbacks
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "python.md"

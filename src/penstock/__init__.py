@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from penstock.plan.plan import Plan as Plan
-    from penstock.run.file import Run as Run
     from penstock.run.folder import RunFolder
-    from penstock.train.export import Exported as Exported
-    from penstock.watch.callbacks import Checkpoint as Checkpoint
-    from penstock.watch.callbacks import Evaluation as Evaluation
-    from penstock.watch.callbacks import Event as Event
-    from penstock.watch.callbacks import Fault as Fault
-    from penstock.watch.callbacks import Finished as Finished
-    from penstock.watch.callbacks import Launching as Launching
-    from penstock.watch.callbacks import Restart as Restart
-    from penstock.watch.callbacks import Step as Step
-    from penstock.watch.callbacks import Stop as Stop
-    from penstock.watch.result import Report as Report
+    from penstock.run.schema.run import Run as Run
+    from penstock.train.export.model import Exported as Exported
+    from penstock.watch.outlets.callbacks import Checkpoint as Checkpoint
+    from penstock.watch.outlets.callbacks import Evaluation as Evaluation
+    from penstock.watch.outlets.callbacks import Event as Event
+    from penstock.watch.outlets.callbacks import Fault as Fault
+    from penstock.watch.outlets.callbacks import Finished as Finished
+    from penstock.watch.outlets.callbacks import Launching as Launching
+    from penstock.watch.outlets.callbacks import Restart as Restart
+    from penstock.watch.outlets.callbacks import Step as Step
+    from penstock.watch.outlets.callbacks import Stop as Stop
+    from penstock.watch.report.result import Report as Report
 
     # A run, or where one is: its run file, its folder, or its name under `runs/`.
     AnyRun = Run | str | PathLike[str]
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 # Where the types above live. They are imported when they are first asked for.
 _TYPES = {
     "Plan": "penstock.plan.plan",
-    "Run": "penstock.run.file",
-    "Exported": "penstock.train.export",
-    "Report": "penstock.watch.result",
+    "Run": "penstock.run.schema.run",
+    "Exported": "penstock.train.export.model",
+    "Report": "penstock.watch.report.result",
 } | dict.fromkeys(
     (
         "Checkpoint",
@@ -59,7 +59,7 @@ _TYPES = {
         "Step",
         "Stop",
     ),
-    "penstock.watch.callbacks",
+    "penstock.watch.outlets.callbacks",
 )
 __all__ = [
     "PenstockError",
@@ -108,9 +108,9 @@ def load(
     """
     from pathlib import Path
 
-    from penstock.run.file import Run
     from penstock.run.load import load, load_table
     from penstock.run.save import to_table
+    from penstock.run.schema.run import Run
 
     changes = [*overrides, *([fields] if fields else [])]
     if isinstance(source, Run):
@@ -129,7 +129,7 @@ def load(
 def check(run: "AnyRun") -> None:
     """Check a run as `penstock check` does; raise `PenstockError` with what is wrong."""
     from penstock.launch.verify import verify
-    from penstock.watch import outlets
+    from penstock.watch.outlets import process as outlets
 
     asked = _run(run)
     outlets.check(asked)
@@ -140,7 +140,7 @@ def check(run: "AnyRun") -> None:
 @_python_words
 def plan(run: "AnyRun") -> "Plan":
     """Predict what a run takes on its cluster: memory, speed, time, cost. Starts nothing."""
-    from penstock.plan.cluster import machine_for
+    from penstock.plan.hardware.cluster import machine_for
     from penstock.plan.make import make
     from penstock.run.settle import settled
 
@@ -164,10 +164,10 @@ def train(
     replaces the cross-entropy, as `train.loss` in the run file does. Raises `RunFailed` when the
     run fails.
     """
-    from penstock.launch.own_code import with_loss
-    from penstock.watch import outlets
-    from penstock.watch.callbacks import Callbacks
-    from penstock.watch.result import Report
+    from penstock.launch.prepare.own_code import with_loss
+    from penstock.watch.outlets import process as outlets
+    from penstock.watch.outlets.callbacks import Callbacks
+    from penstock.watch.report.result import Report
 
     ready = _run(run) if loss is None else with_loss(_run(run), loss)
     outlets.check(ready)
@@ -184,7 +184,7 @@ def train(
 @_python_words
 def report(run: "AnyRun") -> "Report":
     """Read what is known of a run that exists: running, finished or crashed."""
-    from penstock.watch.result import Report
+    from penstock.watch.report.result import Report
 
     return Report.of(_folder(run))
 
@@ -202,7 +202,7 @@ def generate(
 ) -> str:
     """Let the newest (or the best) checkpoint of a run write on from `text`; `chat` answers it."""
     folder = _folder(run)
-    from penstock.train.write import write
+    from penstock.train.export.write import write
 
     return write(folder, text, tokens, temperature, seed, chat, best)
 
@@ -227,21 +227,21 @@ def export(
     from pathlib import Path
 
     folder = _folder(run)
-    from penstock.train.export import export
+    from penstock.train.export.model import export
 
     where = None if out is None else Path(out)
     return export(folder, where, step, dtype, merged, best, force)
 
 
 def _run(run: "AnyRun") -> "Run":
-    from penstock.run.file import Run
+    from penstock.run.schema.run import Run
 
     return run if isinstance(run, Run) else load(run)
 
 
 def _folder(run: "AnyRun") -> "RunFolder":
-    from penstock.run.file import Run
     from penstock.run.folder import RunFolder, find
+    from penstock.run.schema.run import Run
 
     return RunFolder(run.folder) if isinstance(run, Run) else find(str(run))
 

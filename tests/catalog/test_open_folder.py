@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import hub_server
-from penstock.catalog.open_folder import folder_of, shape_at, small_files, with_weights
-from penstock.catalog.open_hub import NotFound
+from penstock.catalog.open.folder import folder_of, shape_at, small_files, with_weights
+from penstock.catalog.open.hub import NotFound
 from penstock.errors import PenstockError
 from penstock.run.load import load
 from penstock.run.settle import settled

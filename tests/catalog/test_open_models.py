@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.catalog import models
-from penstock.catalog.open_models import FAMILIES, config_of, family_of, shape_of
+from penstock.catalog.open.models import FAMILIES, config_of, family_of, shape_of
 from penstock.catalog.shapes import ModelShape, RopeScaling
 from penstock.errors import PenstockError
 

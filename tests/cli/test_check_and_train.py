@@ -16,13 +16,13 @@ import pytest
 
 from made_sets import made_set
 from penstock.cli.main import main
-from penstock.data import remote_store
-from penstock.data.manifest import MANIFEST, TOKENIZER
+from penstock.data.format.manifest import MANIFEST, TOKENIZER
+from penstock.data.store import objects
 from penstock.meter.devices import cpu_cores
-from penstock.run.file import Run
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.run.save import save
+from penstock.run.schema.run import Run
 from range_server import serve
 
 MakeFile = Callable[..., Path]
@@ -333,7 +333,7 @@ def test_both_verbs_refuse_alike(
 def test_a_url_that_cannot_be_reached_or_has_nothing(
     bad: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(remote_store, "FIRST_PATIENCE_S", 0.2)
+    monkeypatch.setattr(objects, "FIRST_PATIENCE_S", 0.2)
     with closing(socket.socket()) as free:  # a port that nobody listens on: refused at once
         free.bind(("127.0.0.1", 0))
         away = f"http://127.0.0.1:{free.getsockname()[1]}"

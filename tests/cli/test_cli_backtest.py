@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from measured_rows import MEMORY, MOE, THROUGHPUT, write
 from penstock.cli import backtest as verb
 from penstock.errors import PenstockError
-from penstock.plan import backtest
-from penstock.plan.columns import COLUMNS
-from penstock.plan.rows import Row
+from penstock.plan.backtest import steps
+from penstock.plan.backtest.columns import COLUMNS
+from penstock.plan.backtest.rows import Row
 
 app = typer.Typer()
 app.command()(verb.backtest)
@@ -30,7 +30,7 @@ def known_planner(monkeypatch: pytest.MonkeyPatch) -> None:
         assert row.job
         return 44.0, row.job.sequence < 8192
 
-    run = partial(backtest.run, time_of=time_of, memory_of=memory_of)
+    run = partial(steps.run, time_of=time_of, memory_of=memory_of)
     monkeypatch.setattr(verb, "run", run)
 
 

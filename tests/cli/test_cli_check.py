@@ -82,7 +82,7 @@ def test_a_precision_that_this_device_lacks_is_refused(
     seen = glance()
     there = replace(seen, devices=replace(seen.devices, kind="cpu", name=""))
     monkeypatch.setattr("penstock.meter.glance.glance", lambda: there)
-    monkeypatch.setattr("penstock.plan.cluster.glance", lambda: there)
+    monkeypatch.setattr("penstock.plan.hardware.cluster.glance", lambda: there)
     done = CliRunner().invoke(app, ["check", file, "train.precision=fp8"])
     assert isinstance(done.exception, PenstockError)
     assert "a CPU has no 8-bit matrix products" in str(done.exception)

@@ -13,12 +13,12 @@ from typer.testing import CliRunner, Result
 
 from penstock.cli.main import app
 from penstock.errors import PenstockError, RunFailed
-from penstock.guard.checkpoint import weights_hash
-from penstock.guard.manifest import manifest_of
+from penstock.guard.format.manifest import manifest_of
+from penstock.guard.save.checkpoint import weights_hash
 from penstock.launch.start import start
-from penstock.launch.zygote import Zygote
+from penstock.launch.supervisor.zygote import Zygote
 from penstock.run.load import load
-from penstock.watch.report import summary
+from penstock.watch.report.screen import summary
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,13 @@ from typer.testing import CliRunner
 from made_sets import made_set
 from open_families import add_tokenizer, saved
 from penstock.cli.main import app
-from penstock.data.estimate import Guess, estimate
-from penstock.data.stream_open import open_first
-from penstock.launch.prepare import settle
+from penstock.data.build.estimate import Guess, estimate
+from penstock.data.read.open import open_first
+from penstock.launch.prepare.prepare import settle
 from penstock.launch.verify import seen, verify
-from penstock.run.file import Run
 from penstock.run.init import ENOUGH, Lengths, lengths, template
 from penstock.run.load import load
+from penstock.run.schema.run import Run
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.main import main
-from penstock.data import build as engine
+from penstock.data.build import build as engine
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

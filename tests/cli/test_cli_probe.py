@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from made_probe import probed
 from penstock.cli.probe import probe
-from penstock.plan.cluster import here_file
-from penstock.run.cluster_load import load_cluster
+from penstock.plan.hardware.cluster import here_file
+from penstock.run.clusters.load import load_cluster
 
 app = typer.Typer()
 app.command()(probe)

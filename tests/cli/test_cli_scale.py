@@ -8,8 +8,8 @@ import pytest
 import made_plans as made
 from penstock.cli.scale import best_nodes, scale
 from penstock.errors import PenstockError
-from penstock.plan.cluster import Sited
-from penstock.run.file import Run
+from penstock.plan.hardware.cluster import Sited
+from penstock.run.schema.run import Run
 
 FOUND = Sited(made.machine(8), ("not probed",))
 

@@ -15,7 +15,7 @@ from made_run import made_run
 from penstock.cli.main import main
 from penstock.errors import PenstockError, RunFailed, system_error
 from penstock.launch.start import _nothing_left
-from penstock.ledger.journal import Journal
+from penstock.ledger.journal.writer import Journal
 from penstock.run.folder import RunFolder
 
 # Root reads everything, whatever its mode says, unless it gives up the right to.

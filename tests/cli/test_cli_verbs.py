@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import commands
 import penstock
 from penstock.cli.main import NOT_YET, VERBS, app
-from penstock.launch.zygote import Zygote
+from penstock.launch.supervisor.zygote import Zygote
 
 KEYS = {
     "run",

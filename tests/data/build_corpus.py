@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from penstock.data.recipe import Recipe
+from penstock.data.recipe.recipe import Recipe
 
 _PROSE = """
 the of and to in that is was for it with as on be at by had not are but from or have an they which

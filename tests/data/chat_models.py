@@ -4,8 +4,8 @@ from functools import cache
 
 from tokenizers import Tokenizer as Engine
 
-from penstock.data.token_special import Special, with_special
-from penstock.data.token_train import train_tokenizer
+from penstock.data.tokenize.special import Special, with_special
+from penstock.data.tokenize.train import train_tokenizer
 
 TEXTS = [
     "Hello world, how are you doing today? I am the assistant of the user.\n\n",

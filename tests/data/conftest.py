@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.data.shards import Dataset
-from penstock.data.writer import SHARD_BYTES, Writer
+from penstock.data.format.writer import SHARD_BYTES, Writer
+from penstock.data.read.dataset import Dataset
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from build_corpus import recipe
 from test_source_fuzz import base, mangle
 
-from penstock.data.build import build
-from penstock.data.build_record import read_record
+from penstock.data.build.build import build
+from penstock.data.build.record import read_record
 
 zstandard = pytest.importorskip("zstandard")
 

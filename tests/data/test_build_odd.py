@@ -8,22 +8,22 @@ import numpy as np
 import pytest
 from build_corpus import recipe, text
 
-from penstock.data import build as building
-from penstock.data.build import build
-from penstock.data.build_list import Listed
-from penstock.data.build_parts import nests, read_part, read_result
-from penstock.data.build_read import read_group
-from penstock.data.build_record import read_record
-from penstock.data.build_shards import shard_of_range
-from penstock.data.build_tokens import _Encoded, _in_order
-from penstock.data.build_watch import Quiet
-from penstock.data.build_work import Task
-from penstock.data.dedup_columns import write_columns
-from penstock.data.shards import Dataset
-from penstock.data.source_files import File
-from penstock.data.source_options import Options
-from penstock.data.stream import Stream
-from penstock.data.tokenizer import Tokenizer
+from penstock.data.build import build as building
+from penstock.data.build.build import build
+from penstock.data.build.list import Listed
+from penstock.data.build.parts import nests, read_part, read_result
+from penstock.data.build.progress import Quiet
+from penstock.data.build.read import read_group
+from penstock.data.build.record import read_record
+from penstock.data.build.shards import shard_of_range
+from penstock.data.build.tokens import _Encoded, _in_order
+from penstock.data.format.columns import write_columns
+from penstock.data.read.dataset import Dataset
+from penstock.data.read.stream import Stream
+from penstock.data.sources.files import File
+from penstock.data.sources.options import Options
+from penstock.data.tokenize.tokenizer import Tokenizer
+from penstock.data.workers.pool import Task
 from penstock.errors import PenstockError
 
 END = 0

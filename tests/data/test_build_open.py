@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from build_corpus import text, write_corpus
 
-from penstock.data import build as building
-from penstock.data.build import _Build
-from penstock.data.home import open_dataset
-from penstock.data.named import datasets_home
+from penstock.data.build import build as building
+from penstock.data.build.build import _Build
+from penstock.data.build.home import open_dataset
+from penstock.data.format.named import datasets_home
 from penstock.errors import PenstockError
 
 RECIPE = """

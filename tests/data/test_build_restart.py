@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from build_corpus import recipe, write_corpus
 
-from penstock.data import build as building
-from penstock.data.build import WORK, build
-from penstock.data.build_watch import Quiet
-from penstock.data.build_work import Task
-from penstock.data.shards import Dataset
+from penstock.data.build import build as building
+from penstock.data.build.build import WORK, build
+from penstock.data.build.progress import Quiet
+from penstock.data.read.dataset import Dataset
+from penstock.data.workers.pool import Task
 from penstock.errors import PenstockError
 
 PART_BYTES = 2500
@@ -27,7 +27,7 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from build_corpus import recipe
 from penstock.data import build as building
-from penstock.data.build_watch import Quiet
+from penstock.data.build.progress import Quiet
 class Told(Quiet):
     def did(self, documents, bytes):
         print("did", flush=True)

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from build_corpus import recipe, text, write_corpus
 
-from penstock.data import build as building
-from penstock.data.build import build
-from penstock.data.build_publish import ASIDE
-from penstock.data.build_record import RECORD, Record, parse_record, read_record
-from penstock.data.build_watch import Quiet
-from penstock.data.shards import Dataset
-from penstock.data.stream import Stream
-from penstock.data.tokenizer import Tokenizer
+from penstock.data.build import build as building
+from penstock.data.build.build import build
+from penstock.data.build.progress import Quiet
+from penstock.data.build.publish import ASIDE
+from penstock.data.build.record import RECORD, Record, parse_record, read_record
+from penstock.data.read.dataset import Dataset
+from penstock.data.read.stream import Stream
+from penstock.data.tokenize.tokenizer import Tokenizer
 from penstock.errors import PenstockError
 
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.build_parts import read_result, strings
-from penstock.data.build_shards import shard_count, shard_of_range
-from penstock.data.dedup_columns import read_columns, write_columns
-from penstock.data.extra import extra
-from penstock.data.manifest import SHARDS, Shard
+from penstock.data.build.parts import read_result, strings
+from penstock.data.build.shards import shard_count, shard_of_range
+from penstock.data.format.columns import read_columns, write_columns
+from penstock.data.format.manifest import SHARDS, Shard
+from penstock.extras import extra
 
 END = 7
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.build_parts import Extras, Part, plain_json, read_part, read_texts, result
-from penstock.data.build_record import Sample
-from penstock.data.build_stage import Stages
-from penstock.data.build_tally import KEPT, Tally
-from penstock.data.build_watch import Quiet
-from penstock.data.build_work import Crew, Task
-from penstock.data.dedup_columns import write_columns
-from penstock.data.manifest import MANIFEST, Manifest, Shard, read_manifest
+from penstock.data.build.parts import Extras, Part, plain_json, read_part, read_texts, result
+from penstock.data.build.progress import Quiet
+from penstock.data.build.record import Sample
+from penstock.data.build.stage import Stages
+from penstock.data.build.tally import KEPT, Tally
+from penstock.data.format.columns import write_columns
+from penstock.data.format.manifest import MANIFEST, Manifest, Shard, read_manifest
+from penstock.data.workers.pool import Crew, Task
 from penstock.errors import PenstockError
 
 

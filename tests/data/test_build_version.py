@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from build_corpus import recipe, write_corpus
 
-from penstock.data import build as building
-from penstock.data.build import build
-from penstock.data.manifest import MANIFEST
-from penstock.data.recipe import Recipe
+from penstock.data.build import build as building
+from penstock.data.build.build import build
+from penstock.data.format.manifest import MANIFEST
+from penstock.data.recipe.recipe import Recipe
 
 
 @pytest.fixture

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data import cache_entries, cache_plan, cache_room
-from penstock.data.cache_entries import Cache, Damaged
-from penstock.data.cache_plan import SLOTS, Plan, living, planned
+from penstock.data.store import cache as cache_entries
+from penstock.data.store import cache_plan, cache_room
+from penstock.data.store.cache import Cache, Damaged
+from penstock.data.store.cache_plan import SLOTS, Plan, living, planned
 from penstock.errors import PenstockError
 
 SIZE = 1000

@@ -14,17 +14,23 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Engine
 from tokenizers import decoders, models, normalizers
 
-from penstock.data import fast_tokens
-from penstock.data.chat_encode import ChatEncoder, Encoded, Loss
-from penstock.data.chat_messages import Conversation, NotChat
-from penstock.data.chat_pieces import Pieces, fits
-from penstock.data.chat_spans import Guard, rendered
-from penstock.data.chat_template import DEFAULT, Template
-from penstock.data.chat_whole import Whole
-from penstock.data.fast_tokens import FastTokenizer
-from penstock.data.token_sample import sample
-from penstock.data.token_special import Special, parse, read_special, special_tokens, with_special
-from penstock.data.tokenizer import Tokenizer
+from penstock.data.chat.encode import ChatEncoder, Encoded, Loss
+from penstock.data.chat.pieces import Pieces, fits
+from penstock.data.chat.spans import Guard, rendered
+from penstock.data.chat.template import DEFAULT, Template
+from penstock.data.chat.whole import Whole
+from penstock.data.sources.messages import Conversation, NotChat
+from penstock.data.tokenize import fast as fast_tokens
+from penstock.data.tokenize.fast import FastTokenizer
+from penstock.data.tokenize.hard_sample import sample
+from penstock.data.tokenize.special import (
+    Special,
+    parse,
+    read_special,
+    special_tokens,
+    with_special,
+)
+from penstock.data.tokenize.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -8,16 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.chat_messages import (
-    COLUMN,
-    Conversation,
-    NotChat,
-    from_messages,
-    from_prompt,
-)
-from penstock.data.source_options import Options
-from penstock.data.source_pieces import Document, Rejected, Seen
-from penstock.data.source_read import read
+from penstock.data.sources.messages import COLUMN, Conversation, NotChat, from_messages, from_prompt
+from penstock.data.sources.options import Options
+from penstock.data.sources.pieces import Document, Rejected, Seen
+from penstock.data.sources.read import read
 from penstock.errors import PenstockError
 
 USER = {"role": "user", "content": "Hi"}

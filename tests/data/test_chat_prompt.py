@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from chat_models import MODELS, model
 
-from penstock.data.chat_encode import ChatEncoder, Encoded
-from penstock.data.chat_messages import Conversation
-from penstock.data.chat_prompt import chat_prompt
-from penstock.data.fast_tokens import REFERENCE
-from penstock.data.token_special import read_special, with_special
-from penstock.data.tokenizer import Tokenizer
+from penstock.data.chat.encode import ChatEncoder, Encoded
+from penstock.data.chat.prompt import chat_prompt
+from penstock.data.sources.messages import Conversation
+from penstock.data.tokenize.fast import REFERENCE
+from penstock.data.tokenize.special import read_special, with_special
+from penstock.data.tokenize.tokenizer import Tokenizer
 from penstock.errors import PenstockError
 
 # A template that cannot call for an answer has only what comes before it.

@@ -6,10 +6,10 @@ import time
 import pytest
 from chat_models import MODELS
 
-from penstock.data import chat_bounds
-from penstock.data.chat_messages import NotChat
-from penstock.data.chat_template import DEFAULT, Template
-from penstock.data.token_special import Special
+from penstock.data.chat import bounds
+from penstock.data.chat.template import DEFAULT, Template
+from penstock.data.sources.messages import NotChat
+from penstock.data.tokenize.special import Special
 from penstock.errors import PenstockError
 
 TALK = [
@@ -163,8 +163,8 @@ GROWING = (
     ],
 )  # fmt: skip
 def test_a_template_without_end_is_stopped(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_bounds, "MOST_CPU_S", 1.0)
-    monkeypatch.setattr(chat_bounds, "MOST_MEMORY", 256 << 20)
+    monkeypatch.setattr(bounds, "MOST_CPU_S", 1.0)
+    monkeypatch.setattr(bounds, "MOST_MEMORY", 256 << 20)
     began = time.monotonic()
     with pytest.raises((NotChat, PenstockError)):
         rendered(source)
@@ -174,7 +174,7 @@ def test_a_template_without_end_is_stopped(source: str, monkeypatch: pytest.Monk
 
 
 def test_a_template_that_never_ends_stops_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_bounds, "MOST_ROUNDS", 10_000)
+    monkeypatch.setattr(bounds, "MOST_ROUNDS", 10_000)
     made = Template(
         "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
         Special("</s>", 0),
@@ -196,6 +196,6 @@ def test_a_template_that_cannot_be_compiled_is_told(source: str) -> None:
 
 
 def test_long_conversations_are_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_bounds, "MOST_ROUNDS", 10_000)
+    monkeypatch.setattr(bounds, "MOST_ROUNDS", 10_000)
     source = "{% for m in messages %}{% for i in range(200) %}{{ i }}{% endfor %}{% endfor %}"
     assert len(Template(source, Special("</s>", 0)).render(TALK * 300)) > 200_000

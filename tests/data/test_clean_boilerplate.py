@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.clean_boilerplate import Boilerplate, strip
-from penstock.data.clean_phrases import MAYBE, SURE, kinds
+from penstock.data.clean.boilerplate import Boilerplate, strip
+from penstock.data.clean.phrases import MAYBE, SURE, kinds
 
 BODY = [
     "The harbour lay still under the light of the moon, and the boats had come back early.",

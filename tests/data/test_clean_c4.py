@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.data.clean_config import C4, Filters, FineWeb
-from penstock.data.clean_filters import run
+from penstock.data.clean.config import C4, Filters, FineWeb
+from penstock.data.clean.filters import run
 
 ONLY = Filters(gopher_repetition=None, gopher_quality=None, fineweb=None)
 LOOSE = C4(terminal_punctuation=False, min_sentences=None)

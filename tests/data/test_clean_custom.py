@@ -7,11 +7,11 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
-from penstock.data import build as building
-from penstock.data.build import build
-from penstock.data.build_record import Record, read_record
-from penstock.data.recipe_load import load_recipe
-from penstock.data.shards import Dataset
+from penstock.data.build import build as building
+from penstock.data.build.build import build
+from penstock.data.build.record import Record, read_record
+from penstock.data.read.dataset import Dataset
+from penstock.data.recipe.load import load_recipe
 from penstock.errors import PenstockError
 from penstock.plan.dataset import look
 from penstock.run.load import load

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data import clean_batch as batch
-from penstock.data.clean_config import C4, Filters, FineWeb, GopherQuality, GopherRepetition
-from penstock.data.clean_filters import run
+from penstock.data.clean import batch
+from penstock.data.clean.config import C4, Filters, FineWeb, GopherQuality, GopherRepetition
+from penstock.data.clean.filters import run
 
 SENTENCES = [
     "The first of them is here to stay.",

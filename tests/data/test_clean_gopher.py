@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data import clean_grams as grams
-from penstock.data import clean_words as words
-from penstock.data.clean_batch import Batch
-from penstock.data.clean_config import Filters, GopherQuality, GopherRepetition
-from penstock.data.clean_filters import run
+from penstock.data.clean import grams, words
+from penstock.data.clean.batch import Batch
+from penstock.data.clean.config import Filters, GopherQuality, GopherRepetition
+from penstock.data.clean.filters import run
 
 QUALITY = Filters(gopher_repetition=None, c4=None, fineweb=None)
 REPETITION = Filters(gopher_quality=None, c4=None, fineweb=None)

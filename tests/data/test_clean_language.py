@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data import clean_language as language
-from penstock.data.clean_language import CODES, UNKNOWN, Language, Languages, identify
+from penstock.data.clean import language
+from penstock.data.clean.language import CODES, UNKNOWN, Language, Languages, identify
 from penstock.errors import PenstockError
 
 SENTENCES = {

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.clean_personal import Personal, find, scrub
-from penstock.data.clean_personal_accounts import iban_is_valid, luhn_is_valid
+from penstock.data.clean.personal import Personal, find, scrub
+from penstock.data.clean.personal_accounts import iban_is_valid, luhn_is_valid
 
 KINDS = ("key", "secret", "email", "ip", "iban", "card", "ssn", "phone")
 BLOCK = "-----BEGIN RSA PRIVATE KEY-----\nMIIE+abc/=\nxyz\n-----END RSA PRIVATE KEY-----"

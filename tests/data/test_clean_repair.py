@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.clean_repair import Repair, repair
+from penstock.data.clean.repair import Repair, repair
 
 ANY = st.text(st.characters(exclude_categories=()), max_size=60)
 DENSE = st.text(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data import clean_words as words
+from penstock.data.clean import words
 
 ANY = st.text(st.characters(exclude_categories=()), max_size=60)
 MARKED = st.text(st.sampled_from("ab AZ09.,'’-–:/()…#\n=+%$\"én t@★"), max_size=60)

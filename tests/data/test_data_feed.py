@@ -4,8 +4,8 @@ import threading
 import numpy as np
 import pytest
 
-from penstock.data.feed import Feed
-from penstock.data.stream import Stream
+from penstock.data.read.feed import Feed
+from penstock.data.read.stream import Stream
 from penstock.errors import PenstockError
 
 

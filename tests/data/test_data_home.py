@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.data import stdlib
-from penstock.data.home import building, datasets_home, open_dataset
-from penstock.data.named import versions
-from penstock.data.writer import unfinished
+from penstock.data.build import stdlib
+from penstock.data.build.home import building, datasets_home, open_dataset
+from penstock.data.format.named import versions
+from penstock.data.format.writer import unfinished
 from penstock.errors import PenstockError
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.order import ORDER, index
+from penstock.data.read.order import ORDER, index
 
 seeds = st.integers(min_value=0, max_value=2**63)
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.data import build as building
-from penstock.data.aside import cut_long, rows_aside
-from penstock.data.home import open_dataset
-from penstock.data.recipe_raw import raw_recipe, recipe_of
-from penstock.data.shards import Dataset
-from penstock.data.source_guess import PAIRS, guess
-from penstock.data.tokenizer import Tokenizer
+from penstock.data.build import build as building
+from penstock.data.build.home import open_dataset
+from penstock.data.build.rejected import cut_long, rows_aside
+from penstock.data.read.dataset import Dataset
+from penstock.data.recipe.raw import raw_recipe, recipe_of
+from penstock.data.sources.guess import PAIRS, guess
+from penstock.data.tokenize.tokenizer import Tokenizer
 from penstock.errors import PenstockError
 
 CHAT = [

@@ -7,8 +7,8 @@ import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.data.manifest import BLOCK_BYTES
-from penstock.data.shards import Dataset
+from penstock.data.format.manifest import BLOCK_BYTES
+from penstock.data.read.dataset import Dataset
 from penstock.errors import PenstockError
 
 shared_folder = settings(

@@ -4,9 +4,9 @@ import platform
 import pytest
 from blake3 import blake3
 
-from penstock.data import stdlib
-from penstock.data.shards import Dataset
-from penstock.data.tokenizer import END, Tokenizer
+from penstock.data.build import stdlib
+from penstock.data.read.dataset import Dataset
+from penstock.data.tokenize.tokenizer import END, Tokenizer
 from penstock.errors import PenstockError
 
 FILES = {

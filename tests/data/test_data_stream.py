@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.data.stream import Stream, rank_slice
+from penstock.data.read.stream import Stream, rank_slice
 from penstock.errors import PenstockError
 
 S = 4

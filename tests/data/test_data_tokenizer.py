@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.tokenizer import END, LEAST_VOCAB, Tokenizer, train
+from penstock.data.tokenize.tokenizer import END, LEAST_VOCAB, Tokenizer, train
 from penstock.errors import PenstockError
 
 CODE = [

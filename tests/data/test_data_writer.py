@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from penstock.data.writer import Writer, unfinished
+from penstock.data.format.writer import Writer, unfinished
 from penstock.errors import PenstockError
 
 

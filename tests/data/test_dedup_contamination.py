@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.dedup_contamination import Overlap, contaminated, evaluations
+from penstock.data.dedup.contamination import Overlap, contaminated, evaluations
 from penstock.errors import PenstockError
 
 SENTENCE = "The quick brown fox jumps over the lazy dog while the cat sleeps all day long"

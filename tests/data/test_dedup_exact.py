@@ -10,10 +10,10 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.dedup_columns import write_columns
-from penstock.data.dedup_exact import Documents, Lines, exact, normalised, text_keys, without_lines
-from penstock.data.dedup_groups import Parts, grouped, spilled
-from penstock.data.dedup_removed import Removed
+from penstock.data.dedup.exact import Documents, Lines, exact, normalised, text_keys, without_lines
+from penstock.data.dedup.groups import Parts, grouped, spilled
+from penstock.data.dedup.removed import Removed
+from penstock.data.format.columns import write_columns
 from penstock.errors import PenstockError
 
 Place = tuple[int, ...]

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data import dedup_near as module
-from penstock.data.dedup_columns import write_columns
-from penstock.data.dedup_groups import Parts
-from penstock.data.dedup_near import join, labels, near, spilled_bands
-from penstock.data.dedup_removed import Removed
-from penstock.data.dedup_signatures import MinHash, band_keys, signatures
+from penstock.data.dedup import near as module
+from penstock.data.dedup.groups import Parts
+from penstock.data.dedup.near import join, labels, near, spilled_bands
+from penstock.data.dedup.removed import Removed
+from penstock.data.dedup.signatures import MinHash, band_keys, signatures
+from penstock.data.format.columns import write_columns
 
 CONFIG = MinHash(words=1, bands=4, rows=2)
 

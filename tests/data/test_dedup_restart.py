@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.data.build_work import IDENTITY, Task, run_stage, work_folder
-from penstock.data.dedup_columns import aside, read_columns, write_columns
-from penstock.data.dedup_exact import Documents, Lines, exact
-from penstock.data.dedup_near import near
-from penstock.data.dedup_signatures import MinHash
+from penstock.data.dedup.exact import Documents, Lines, exact
+from penstock.data.dedup.near import near
+from penstock.data.dedup.signatures import MinHash
+from penstock.data.format.columns import aside, read_columns, write_columns
+from penstock.data.workers.pool import IDENTITY, Task, run_stage, work_folder
 from penstock.errors import PenstockError, RunFailed
 
 TEXTS = [["one two three", "four five"], ["three, two one", "FOUR five"], ["six", "one two three"]]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data import dedup_signatures as module
-from penstock.data.dedup_signatures import EMPTY, MinHash, band_keys, has_words, signatures
+from penstock.data.dedup import signatures as module
+from penstock.data.dedup.signatures import EMPTY, MinHash, band_keys, has_words, signatures
 from penstock.errors import PenstockError
 
 SMALL = MinHash(words=2, bands=4, rows=2)

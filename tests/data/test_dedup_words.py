@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data import dedup_words as module
-from penstock.data.dedup_words import LONGEST, ngrams, words
+from penstock.data.dedup import words as module
+from penstock.data.dedup.words import LONGEST, ngrams, words
 
 ANY = st.text(st.characters() | st.sampled_from("ab \n.é漢ก\ud800\0"), max_size=60)
 FEW = st.text(st.sampled_from("abAB1 .漢"), max_size=40)

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Engine
 
-from penstock.data import fast_tokens
-from penstock.data.fast_tokens import FAST, FastTokenizer, Flat
-from penstock.data.token_blanks import BLANKS, spelled_out
-from penstock.data.token_sample import sample
-from penstock.data.tokenizer import END, train
+from penstock.data.tokenize import fast as fast_tokens
+from penstock.data.tokenize.fast import FAST, FastTokenizer, Flat
+from penstock.data.tokenize.hard_sample import sample
+from penstock.data.tokenize.pcre_blanks import BLANKS, spelled_out
+from penstock.data.tokenize.tokenizer import END, train
 from penstock.errors import PenstockError
 
 LLAMA = (

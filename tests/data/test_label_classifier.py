@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data import label_classifier
-from penstock.data import label_integers as integers
-from penstock.data.label_classifier import Classifier, Training, train
-from penstock.data.label_features import CHARACTERS, features
+from penstock.data.label import classifier, integers
+from penstock.data.label.classifier import Classifier, Training, train
+from penstock.data.label.features import CHARACTERS, features
 from penstock.errors import PenstockError
 
 SMALL = Training(bits=14)
@@ -155,6 +154,6 @@ def test_tables_are_those_of_the_functions() -> None:
 
 @pytest.mark.parametrize("header", [b'{"bits": 1000000000000}', b'{"bits": -1}', b"[" * 100_000])
 def test_a_hostile_classifier_gives_a_message(header: bytes) -> None:
-    whole = label_classifier._MAGIC + header + b"\n" + b"1234"
+    whole = classifier._MAGIC + header + b"\n" + b"1234"
     with pytest.raises(PenstockError, match="not a whole classifier"):
         Classifier.from_bytes(whole)

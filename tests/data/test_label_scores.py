@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data import label_heuristic as heuristic
-from penstock.data.clean_config import Filters
-from penstock.data.clean_filters import run
-from penstock.data.label_classifier import Training, train
-from penstock.data.label_scores import Label, copies, label
+from penstock.data.clean.config import Filters
+from penstock.data.clean.filters import run
+from penstock.data.label import heuristic
+from penstock.data.label.classifier import Training, train
+from penstock.data.label.scores import Label, copies, label
 from penstock.errors import PenstockError
 
 PROSE = "\n".join(

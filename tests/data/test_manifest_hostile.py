@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import made_sets
-from penstock.data import shards
-from penstock.data.cache_entries import Cache
-from penstock.data.manifest import MANIFEST, SHARDS, Manifest, read_manifest
-from penstock.data.shards import BadBlock, Dataset
+from penstock.data.format.manifest import MANIFEST, SHARDS, Manifest, read_manifest
+from penstock.data.read import dataset
+from penstock.data.read.dataset import BadBlock, Dataset
+from penstock.data.store.cache import Cache
 from penstock.errors import PenstockError
 from range_server import serve
 
@@ -137,7 +137,7 @@ def test_verify_tells_an_id_that_is_not_in_the_vocabulary(tmp_path: Path) -> Non
 def test_verify_counts_positions_over_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shards, "_CHUNK_BYTES", 64)
+    monkeypatch.setattr(dataset, "_CHUNK_BYTES", 64)
     assert "at position 1234 is" in foreign(tmp_path).verify()[0]
 
 
@@ -167,7 +167,7 @@ def test_documents_that_start_nowhere(tmp_path: Path, starts: list[int]) -> None
 def test_rows_that_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: bytes
 ) -> None:
-    monkeypatch.setattr(shards, "FREE_BYTES", 1 << 10)
+    monkeypatch.setattr(dataset, "FREE_BYTES", 1 << 10)
     good = made_sets.made_set(tmp_path, TOKENS, [0, 100], rows=True)
     content = rows if rows == b"garbage" else zstandard.compress(rows)
     name = blake3(content).hexdigest()

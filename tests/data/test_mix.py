@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.mix import MIX, MOST_PLACES, cycle_of, quotas_of
+from penstock.data.read.mix import MIX, MOST_PLACES, cycle_of, quotas_of
 from penstock.errors import PenstockError
 
 weights = st.lists(st.integers(1, 400).map(lambda n: n / 100), min_size=1, max_size=8)

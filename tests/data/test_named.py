@@ -7,11 +7,11 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
-from penstock.data import build as building
-from penstock.data.home import open_dataset
-from penstock.data.named import datasets_home, matching, named
-from penstock.data.recipe_load import load_recipe
-from penstock.data.shards import Dataset
+from penstock.data.build import build as building
+from penstock.data.build.home import open_dataset
+from penstock.data.format.named import datasets_home, matching, named
+from penstock.data.read.dataset import Dataset
+from penstock.data.recipe.load import load_recipe
 from penstock.errors import PenstockError
 from penstock.plan.dataset import look
 from penstock.run.load import load

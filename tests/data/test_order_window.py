@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.order import Shuffle, distinct
-from penstock.data.order_choice import order_of
-from penstock.data.order_lookup import Lookup
-from penstock.data.order_window import NAME, Window
+from penstock.data.read.order import Shuffle, distinct
+from penstock.data.read.order_choice import order_of
+from penstock.data.read.order_lookup import Lookup
+from penstock.data.read.order_window import NAME, Window
 
 seeds = st.integers(min_value=0, max_value=2**63)
 shapes = {"block": st.integers(1, 40), "span": st.integers(1, 9)}
@@ -168,9 +168,9 @@ def test_the_first_lookup_of_a_process_imports_nothing():
     """Masked arrays, which `np.unique` brings in, cost more than all of a resume."""
     code = """
 import sys, numpy
-from penstock.data.order import Shuffle
-from penstock.data.order_lookup import Lookup
-from penstock.data.order_window import Window
+from penstock.data.read.order import Shuffle
+from penstock.data.read.order_lookup import Lookup
+from penstock.data.read.order_window import Window
 before = set(sys.modules)
 for order in (Shuffle(10**12, 0), Window(10**12, 0, 1024)):
     Lookup(order).index(10**12 - 5, 10**12 + 5)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.pack import Bins, lay_out, pack
+from penstock.data.tokenize.pack import Bins, lay_out, pack
 
 LENGTHS = st.lists(st.integers(0, 70), max_size=60)
 SEQUENCE = st.integers(1, 40)

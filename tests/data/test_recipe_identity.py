@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from penstock.data import clean_personal
-from penstock.data.recipe import Recipe
-from penstock.data.recipe_load import RECIPE, load_recipe
+from penstock.data.clean import personal
+from penstock.data.recipe.load import RECIPE, load_recipe
+from penstock.data.recipe.recipe import Recipe
 
 SHORTEST = '[[source]]\npath = "corpus/*.jsonl"\n'
 
@@ -79,7 +79,7 @@ def test_another_revision_of_the_recognisers_counts_only_where_they_run(monkeypa
         return [_with(("clean", "preset"), preset) for preset in ("web", "code", "none")]
 
     before = identities()
-    monkeypatch.setattr(clean_personal, "REVISION", clean_personal.REVISION + 1)
+    monkeypatch.setattr(personal, "REVISION", personal.REVISION + 1)
     changed = [old != new for old, new in zip(before, identities(), strict=True)]
     assert changed == [True, True, False]
 

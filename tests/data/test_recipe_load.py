@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data import recipe_clean, recipe_filters
-from penstock.data.clean_boilerplate import Boilerplate
-from penstock.data.clean_config import C4, FineWeb, GopherQuality, GopherRepetition
-from penstock.data.clean_language import Language
-from penstock.data.clean_personal import Personal
-from penstock.data.clean_repair import Repair
-from penstock.data.dedup_contamination import Overlap
-from penstock.data.dedup_exact import Documents, Lines
-from penstock.data.dedup_signatures import MinHash
-from penstock.data.recipe import Recipe
-from penstock.data.recipe_dedup import DecontaminateSection, LinesSection, NearSection
-from penstock.data.recipe_load import RECIPE, load_recipe
-from penstock.data.source_options import Options
+from penstock.data.clean.boilerplate import Boilerplate
+from penstock.data.clean.config import C4, FineWeb, GopherQuality, GopherRepetition
+from penstock.data.clean.language import Language
+from penstock.data.clean.personal import Personal
+from penstock.data.clean.repair import Repair
+from penstock.data.dedup.contamination import Overlap
+from penstock.data.dedup.exact import Documents, Lines
+from penstock.data.dedup.signatures import MinHash
+from penstock.data.recipe import clean, filters
+from penstock.data.recipe.dedup import DecontaminateSection, LinesSection, NearSection
+from penstock.data.recipe.load import RECIPE, load_recipe
+from penstock.data.recipe.recipe import Recipe
+from penstock.data.sources.options import Options
 from penstock.errors import PenstockError
 from penstock.run import toml
 
@@ -80,11 +80,11 @@ def test_a_filter_that_the_preset_lacks_is_the_published_one(recipe):
 
 def test_conversations_are_not_judged_as_pages(recipe):
     made = recipe('[[source]]\npath = "chat.jsonl"\nmessages = "messages"\n')
-    assert made.cleaning() == recipe_clean.PRESETS["code"]
+    assert made.cleaning() == clean.PRESETS["code"]
     assert made.source[0].options() == Options(messages="messages")
     asked = recipe('[[source]]\npath = "qa.jsonl"\nprompt = "q"\nresponse = "a"\n').source[0]
     assert asked.options() == Options(prompt="q", response="a")
-    assert recipe(SHORTEST).cleaning() == recipe_clean.PRESETS["web"]
+    assert recipe(SHORTEST).cleaning() == clean.PRESETS["web"]
 
 
 def test_overrides_beat_the_file(recipe):
@@ -166,14 +166,14 @@ def test_what_is_no_recipe_says_so(tmp_path):
 @pytest.mark.parametrize(
     ("section", "config"),
     [
-        (recipe_clean.RepairSection, Repair),
-        (recipe_clean.PersonalSection, Personal),
-        (recipe_clean.BoilerplateSection, Boilerplate),
-        (recipe_clean.LanguageSection, Language),
-        (recipe_filters.GopherRepetitionSection, GopherRepetition),
-        (recipe_filters.GopherQualitySection, GopherQuality),
-        (recipe_filters.C4Section, C4),
-        (recipe_filters.FineWebSection, FineWeb),
+        (clean.RepairSection, Repair),
+        (clean.PersonalSection, Personal),
+        (clean.BoilerplateSection, Boilerplate),
+        (clean.LanguageSection, Language),
+        (filters.GopherRepetitionSection, GopherRepetition),
+        (filters.GopherQualitySection, GopherQuality),
+        (filters.C4Section, C4),
+        (filters.FineWebSection, FineWeb),
         (LinesSection, Lines),
         (NearSection, MinHash),
         (DecontaminateSection, Overlap),

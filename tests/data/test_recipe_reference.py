@@ -6,19 +6,19 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
-from penstock.data import recipe_reference
-from penstock.data.recipe_load import RECIPE
+from penstock.data.recipe import reference
+from penstock.data.recipe.load import RECIPE
 
 DOCS = Path(__file__).parents[2] / "docs" / "recipe.md"
 
 
 def test_the_written_reference_is_up_to_date():
     fresh = "run: penstock schema --recipe --markdown > docs/recipe.md"
-    assert DOCS.read_text(encoding="utf-8") == recipe_reference.markdown(), fresh
+    assert DOCS.read_text(encoding="utf-8") == reference.markdown(), fresh
 
 
 def test_every_field_has_a_row_with_type_and_description():
-    text = recipe_reference.markdown()
+    text = reference.markdown()
     for field in RECIPE.fields:
         assert field.info.description.endswith("."), field.name
         if field.section:
@@ -29,7 +29,7 @@ def test_every_field_has_a_row_with_type_and_description():
 
 
 def test_defaults_are_shown_as_they_would_stand_in_the_file():
-    text = recipe_reference.markdown()
+    text = reference.markdown()
     assert "| `min_words` | count or false | `50` |" in text
     assert '| `size` | size | `"128 MiB"` |' in text
     assert "| `columns` | list of text |  |" in text
@@ -37,7 +37,7 @@ def test_defaults_are_shown_as_they_would_stand_in_the_file():
 
 
 def test_the_json_schema_lets_true_and_false_stand_for_a_switch():
-    schema = recipe_reference.json_schema()
+    schema = reference.json_schema()
     json.dumps(schema, allow_nan=False)
     assert schema["required"] == ["source"]
     near = schema["properties"]["dedup"]["properties"]["near"]
@@ -49,6 +49,6 @@ def test_the_json_schema_lets_true_and_false_stand_for_a_switch():
 def test_the_verb_prints_both():
     run = CliRunner()
     made = run.invoke(app, ["schema", "--recipe"], catch_exceptions=False)
-    assert json.loads(made.stdout) == json.loads(json.dumps(recipe_reference.json_schema()))
+    assert json.loads(made.stdout) == json.loads(json.dumps(reference.json_schema()))
     text = run.invoke(app, ["schema", "--recipe", "--markdown"], catch_exceptions=False)
-    assert text.stdout == recipe_reference.markdown()
+    assert text.stdout == reference.markdown()

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from made_masks import with_masks
-from penstock.data import remote_copy, remote_store
-from penstock.data.cache_entries import Cache
-from penstock.data.shards import Dataset
+from penstock.data.build import copy as remote_copy
+from penstock.data.read.dataset import Dataset
+from penstock.data.store import objects
+from penstock.data.store.cache import Cache
 from penstock.errors import PenstockError, RunFailed
 
 
@@ -47,7 +48,7 @@ def test_a_copy_is_the_dataset(local, tmp_path):
 
 
 def test_a_copy_that_breaks_off_cannot_be_opened_and_goes_on(local, tmp_path, monkeypatch):
-    real, sent = remote_store.Store.put, []
+    real, sent = objects.Store.put, []
 
     def put(self, name, content):
         sent.append(name)
@@ -55,7 +56,7 @@ def test_a_copy_that_breaks_off_cannot_be_opened_and_goes_on(local, tmp_path, mo
             raise ConnectionError(110, "cut")
         real(self, name, content)
 
-    monkeypatch.setattr(remote_store.Store, "put", put)
+    monkeypatch.setattr(objects.Store, "put", put)
     with pytest.raises(RunFailed, match=r"not copied in full: cut\. Give the same command again"):
         remote_copy.copy(local, f"file://{tmp_path}/far")
     cache = Cache(tmp_path / "cache", 1 << 20)

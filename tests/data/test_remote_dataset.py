@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from made_masks import with_masks
-from penstock.data import remote_store
-from penstock.data.cache_entries import Cache
-from penstock.data.cache_plan import planned
-from penstock.data.manifest import BLOCK_BYTES
-from penstock.data.shards import BadBlock, Dataset
-from penstock.data.stream import Stream
+from penstock.data.format.manifest import BLOCK_BYTES
+from penstock.data.read.dataset import BadBlock, Dataset
+from penstock.data.read.stream import Stream
+from penstock.data.store import objects
+from penstock.data.store.cache import Cache
+from penstock.data.store.cache_plan import planned
 from penstock.errors import PenstockError, RunFailed
 from range_server import serve
 
@@ -33,8 +33,8 @@ def pair(dataset, tmp_path):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(remote_store, "PATIENCE_S", 0.5)
-    monkeypatch.setattr(remote_store.Store.__init__, "__defaults__", (0.5,))
+    monkeypatch.setattr(objects, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(objects.Store.__init__, "__defaults__", (0.5,))
 
 
 def opened(pair):

@@ -7,12 +7,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.data import remote_store, source_remote
-from penstock.data.source_files import File
-from penstock.data.source_find import find
-from penstock.data.source_options import Options
-from penstock.data.source_pieces import Document, Rejected, Seen
-from penstock.data.source_read import read, read_file
+from penstock.data.sources import remote
+from penstock.data.sources.files import File
+from penstock.data.sources.find import find
+from penstock.data.sources.options import Options
+from penstock.data.sources.pieces import Document, Rejected, Seen
+from penstock.data.sources.read import read, read_file
+from penstock.data.store import objects
 from penstock.errors import PenstockError, RunFailed
 from range_server import serve
 
@@ -38,7 +39,7 @@ def folder(tmp_path):
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    monkeypatch.setattr(remote_store.Store.__init__, "__defaults__", (0.5,))
+    monkeypatch.setattr(objects.Store.__init__, "__defaults__", (0.5,))
 
 
 def texts(pieces) -> list[str]:
@@ -97,7 +98,7 @@ def test_single_files_over_http(folder):
 
 
 def test_a_large_file_is_read_in_chunks_and_survives_a_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr(source_remote, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(remote, "CHUNK_BYTES", 1000)
     (tmp_path / "a.jsonl").write_bytes(lines(*[f"text {n}" for n in range(500)]))
     with serve(tmp_path) as (url, faults):
         faults.cut, faults.busy = 1, 1
@@ -108,7 +109,7 @@ def test_a_large_file_is_read_in_chunks_and_survives_a_cut(tmp_path, monkeypatch
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
 def test_an_outage_stops_a_build_and_leaves_nothing_out(tmp_path, monkeypatch, name):
     """Not kept aside as damage is: what a build gives must not depend on the network's weather."""
-    monkeypatch.setattr(source_remote, "CHUNK_BYTES", 1 << 16)
+    monkeypatch.setattr(remote, "CHUNK_BYTES", 1 << 16)
     words = [f"{n} " * 200 for n in range(3000)]
     if name == "a.jsonl":
         (tmp_path / name).write_bytes(lines(*words))
@@ -127,7 +128,7 @@ def test_an_outage_stops_a_build_and_leaves_nothing_out(tmp_path, monkeypatch, n
 
 
 def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path, monkeypatch):
-    monkeypatch.setattr(source_remote, "CHUNK_BYTES", 1 << 20)
+    monkeypatch.setattr(remote, "CHUNK_BYTES", 1 << 20)
     path = tmp_path / "a.jsonl"
     path.write_bytes(lines(*["x" * 1000] * 3000))
     pieces = read([f"file://{path}"])
@@ -159,7 +160,7 @@ def test_a_missing_page_is_named(tmp_path):
 def test_credentials_that_have_run_out_are_told_at_once():
     """S3 answers with 400, as to a request that is wrong: not to be tried again for minutes."""
     answer = "status code: 400 Bad Request: <Error><Code>ExpiredToken</Code></Error>"
-    found = remote_store._final(OSError(answer), "s3://bucket/a")
+    found = objects._final(OSError(answer), "s3://bucket/a")
     assert isinstance(found, PermissionError)
     assert "s3://bucket/a: access was refused (ExpiredToken)" in str(found)
-    assert remote_store._final(OSError("status code: 503"), "s3://bucket/a") is None
+    assert objects._final(OSError("status code: 503"), "s3://bucket/a") is None

@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from made_masks import with_masks
-from penstock.data.manifest import BLOCK_BYTES
-from penstock.data.shards import BadBlock, Dataset
+from penstock.data.format.manifest import BLOCK_BYTES
+from penstock.data.read.dataset import BadBlock, Dataset
 
 shared_folder = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.source_files import Choice, File
-from penstock.data.source_pieces import Document, Rejected, Seen
-from penstock.data.source_read import read, read_file
+from penstock.data.sources.files import Choice, File
+from penstock.data.sources.pieces import Document, Rejected, Seen
+from penstock.data.sources.read import read, read_file
 
 TABLE = pa.table({"text": [f"row {n}" for n in range(700)], "n": list(range(700))})
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.data.source_csv_rows import BrokenRow, CsvRows, cells, sniff
-from penstock.data.source_cut import Cut
-from penstock.data.source_options import Options
-from penstock.data.source_pieces import Document, Rejected, Seen
-from penstock.data.source_read import read
+from penstock.data.sources.csv_rows import BrokenRow, CsvRows, cells, sniff
+from penstock.data.sources.cut import Cut
+from penstock.data.sources.options import Options
+from penstock.data.sources.pieces import Document, Rejected, Seen
+from penstock.data.sources.read import read
 
 _MOST = 1 << 20
 _table = st.lists(

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.source_cut import Cut, cut
+from penstock.data.sources.cut import Cut, cut
 
 
 @settings(max_examples=300, deadline=None)

@@ -10,10 +10,10 @@ import random
 import pytest
 from blake3 import blake3
 
-from penstock.data.source_find import File
-from penstock.data.source_options import Options
-from penstock.data.source_pieces import Document, Rejected, Seen
-from penstock.data.source_read import read_file
+from penstock.data.sources.find import File
+from penstock.data.sources.options import Options
+from penstock.data.sources.pieces import Document, Rejected, Seen
+from penstock.data.sources.read import read_file
 
 pytest.importorskip("orjson")
 pa = pytest.importorskip("pyarrow")

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from hub_server import COMMIT, hub
-from penstock.data import source_hub
-from penstock.data.source_files import Choice, File
-from penstock.data.source_find import find
-from penstock.data.source_pieces import Document, Rejected
-from penstock.data.source_read import read, read_file
+from penstock.data.sources import hub as source_hub
+from penstock.data.sources.files import Choice, File
+from penstock.data.sources.find import find
+from penstock.data.sources.pieces import Document, Rejected
+from penstock.data.sources.read import read, read_file
 from penstock.errors import PenstockError
 
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.data.source_json import JsonRows
-from penstock.data.source_options import Options
-from penstock.data.source_pieces import Document, Rejected, Seen
-from penstock.data.source_read import read
+from penstock.data.sources.json_rows import JsonRows
+from penstock.data.sources.options import Options
+from penstock.data.sources.pieces import Document, Rejected, Seen
+from penstock.data.sources.read import read
 
 _MOST = 1 << 20
 _value = st.recursive(

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from made_sets import made_set
-from penstock.data.stream import Stream
+from penstock.data.read.stream import Stream
 from penstock.errors import PenstockError
 
 S = 5

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from penstock.data.stream import Stream
+from penstock.data.read.stream import Stream
 from penstock.errors import PenstockError
 
 S = 4

@@ -9,8 +9,8 @@ import pytest
 
 import made_plans as made
 from made_sets import made_set
-from penstock.data.remote_copy import copy
-from penstock.data.stream_open import kept, open_again, open_first
+from penstock.data.build.copy import copy
+from penstock.data.read.open import kept, open_again, open_first
 from penstock.errors import PenstockError
 
 

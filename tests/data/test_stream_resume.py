@@ -6,8 +6,8 @@ import random
 import numpy as np
 import pytest
 
-from penstock.data.stream import Stream
-from penstock.train.batch import Share
+from penstock.data.read.stream import Stream
+from penstock.train.parallel.batch import Share
 
 S = 4
 KINDS = ["shuffle", "window", "mix"]
@@ -16,7 +16,7 @@ KINDS = ["shuffle", "window", "mix"]
 @pytest.fixture(params=KINDS)
 def stream(request, dataset, monkeypatch) -> Stream:
     # Blocks of five samples, so that a small set has many windows.
-    monkeypatch.setattr("penstock.data.order_choice.BLOCK_BYTES", 5 * S * 2)
+    monkeypatch.setattr("penstock.data.read.order_choice.BLOCK_BYTES", 5 * S * 2)
     one = dataset([np.arange(1203 * S)], name="one", shard_bytes=998)
     if request.param != "mix":
         return Stream(one, S, seed=3, holdout=0.05, order=request.param)

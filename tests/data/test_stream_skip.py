@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from made_sets import made_set
-from penstock.data.manifest import BLOCK_BYTES, MANIFEST
-from penstock.data.shards import BadBlock, Dataset
-from penstock.data.stream import Stream
+from penstock.data.format.manifest import BLOCK_BYTES, MANIFEST
+from penstock.data.read.dataset import BadBlock, Dataset
+from penstock.data.read.stream import Stream
 from penstock.errors import PenstockError
 
 S = 8

@@ -11,13 +11,13 @@ from tokenizers import Tokenizer as Engine
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 import hub_server
-from penstock.data.fast_tokens import FastTokenizer
-from penstock.data.named import datasets_home
-from penstock.data.token_load import load_tokenizer
-from penstock.data.token_special import END, Special, read_special, with_special
-from penstock.data.token_train import train_tokenizer
-from penstock.data.tokenizer import Tokenizer
-from penstock.data.writer import Writer
+from penstock.data.format.named import datasets_home
+from penstock.data.format.writer import Writer
+from penstock.data.tokenize.fast import FastTokenizer
+from penstock.data.tokenize.load import load_tokenizer
+from penstock.data.tokenize.special import END, Special, read_special, with_special
+from penstock.data.tokenize.tokenizer import Tokenizer
+from penstock.data.tokenize.train import train_tokenizer
 from penstock.errors import PenstockError
 
 TEXTS = ["one two three four", "five six seven"] * 10

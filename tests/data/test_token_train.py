@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Engine
 
-from penstock.data.fast_tokens import FastTokenizer
-from penstock.data.token_special import END
-from penstock.data.token_train import LEAST_VOCAB, PIECES, SPECIAL, Sample, train_tokenizer
-from penstock.data.tokenizer import Tokenizer
+from penstock.data.tokenize.fast import FastTokenizer
+from penstock.data.tokenize.special import END
+from penstock.data.tokenize.tokenizer import Tokenizer
+from penstock.data.tokenize.train import LEAST_VOCAB, PIECES, SPECIAL, Sample, train_tokenizer
 from penstock.errors import PenstockError
 
 TEXTS = [

@@ -9,8 +9,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from made_sets import made_set
-from penstock.data.stream import Stream
-from penstock.data.torch_dataset import TokenBatches
+from penstock.data.read.stream import Stream
+from penstock.data.read.torch_dataset import TokenBatches
 from penstock.errors import PenstockError
 
 S = 4

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.stream import rank_slice
+from penstock.data.read.stream import rank_slice
 from penstock.drill.audit import Samples, Used, by_vote, check, counting, read
 
 

@@ -12,7 +12,7 @@ from penstock.drill.hosts import HOSTS_DEEDS
 from penstock.drill.needs import CHECKS
 from penstock.drill.table import BY, COLUMNS, cells, line, markdown
 from penstock.errors import PenstockError
-from penstock.guard.pulse import PHASES
+from penstock.guard.detect.pulse import PHASES
 
 BESIDE = ("write", "publish", "send")
 

@@ -12,7 +12,7 @@ from penstock.drill.facts import Facts
 from penstock.drill.faults import Fault
 from penstock.drill.judge import judge
 from penstock.drill.struck import Struck
-from penstock.ledger.readers import Event
+from penstock.ledger.journal.read import Event
 from penstock.meter.clock import now
 
 FAULT = Fault("kill_forward", "a kill", ("fault",))

@@ -23,8 +23,8 @@ from penstock.drill.outage import Door
 from penstock.drill.shift import Shift
 from penstock.drill.struck import OFFSET_S, Struck
 from penstock.errors import PenstockError
-from penstock.guard.pulse import Pulse
-from penstock.ledger.readers import Event
+from penstock.guard.detect.pulse import Pulse
+from penstock.ledger.journal.read import Event
 from penstock.run.load import load
 
 MakeFile = Callable[..., Path]

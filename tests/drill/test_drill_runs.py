@@ -8,7 +8,7 @@ from penstock.drill.campaign import campaign
 from penstock.drill.catalog import FAULTS
 from penstock.drill.faults import Blow, Fault
 from penstock.drill.session import Session
-from penstock.launch.zygote import Zygote
+from penstock.launch.supervisor.zygote import Zygote
 from penstock.run.load import load
 
 SHORT = (

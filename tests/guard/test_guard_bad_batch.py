@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.guard.bad_batch import KEEP, SHOWN, BadBatch, save
+from penstock.guard.detect.bad_batch import KEEP, SHOWN, BadBatch, save
 
 
 def letters(tokens: list[int]) -> str:

@@ -15,11 +15,12 @@ from torch import nn
 from old_formats import as_format
 from one_rank import Alone
 from penstock.errors import RunFailed
-from penstock.guard import checkpoint, places
-from penstock.guard.checkpoint import Checkpoint, every, weights_hash
-from penstock.guard.places import Disk
-from penstock.guard.published import newest
-from penstock.guard.tiers import Tiers
+from penstock.guard.format.published import newest
+from penstock.guard.save import checkpoint
+from penstock.guard.save.checkpoint import Checkpoint, every, weights_hash
+from penstock.guard.tiers import places
+from penstock.guard.tiers.places import Disk
+from penstock.guard.tiers.tiers import Tiers
 
 
 class Small:
@@ -379,8 +380,8 @@ def two_ranks(where: str) -> dict[str, Any]:
     """On one of two ranks: a good checkpoint, a newer one damaged in a file only one rank reads."""
     import torch.distributed as dist
 
-    from penstock.plan.layout import Layout
-    from penstock.train.world import join
+    from penstock.plan.job.layout import Layout
+    from penstock.train.world.world import join
 
     folder = Path(where)
     world = join(Layout(2, 1, 1), "cpu", 60.0)

@@ -17,12 +17,12 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from one_rank import Alone
 from penstock.errors import PenstockError, RunFailed
-from penstock.guard import checkpoint
-from penstock.guard.checkpoint import Checkpoint
-from penstock.guard.convert import Own, to_safetensors, to_torch
-from penstock.guard.foreign import Foreign
-from penstock.guard.relayout import cut, rewrite
-from penstock.guard.source import opened
+from penstock.guard.convert.convert import Own, to_safetensors, to_torch
+from penstock.guard.convert.foreign import Foreign
+from penstock.guard.convert.relayout import cut, rewrite
+from penstock.guard.convert.source import opened
+from penstock.guard.save import checkpoint
+from penstock.guard.save.checkpoint import Checkpoint
 
 
 def state() -> dict[str, Tensor]:

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from penstock.catalog.models import preset
-from penstock.guard.differences import differences
-from penstock.model.open_names import tensors
+from penstock.guard.detect.differences import differences
+from penstock.model.open.names import tensors
 
 SHAPE = preset("llama-3m")
 OWN = tensors(SHAPE)

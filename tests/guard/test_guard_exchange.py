@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.guard import exchange
+from penstock.guard.save import exchange
 
 SOURCE = Path(penstock.__file__).parent
 OBJECTS = {"broadcast_object_list", "all_gather_object", "gather_object", "scatter_object_list"}

@@ -14,10 +14,11 @@ from torch import Tensor
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from one_rank import Alone
-from penstock.guard import checkpoint, reader
-from penstock.guard.index import Chunk, Entry, Index
-from penstock.guard.skeleton import skeleton
-from penstock.guard.staging import Copying, Files
+from penstock.guard.format import reader
+from penstock.guard.format.index import Chunk, Entry, Index
+from penstock.guard.format.skeleton import skeleton
+from penstock.guard.save import checkpoint
+from penstock.guard.save.staging import Copying, Files
 
 DTYPES = [
     torch.float32,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from penstock.guard.fingerprints import by_replica, prints
+from penstock.guard.detect.fingerprints import by_replica, prints
 
 TYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int8]
 

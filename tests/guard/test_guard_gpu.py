@@ -7,11 +7,11 @@ import pytest
 import torch
 from test_guard_saver import Alone, Told
 
-from penstock.guard import checkpoint
-from penstock.guard.places import Disk
-from penstock.guard.published import every
-from penstock.guard.saver import Saver
-from penstock.guard.slots import sealed
+from penstock.guard.format.published import every
+from penstock.guard.save import checkpoint
+from penstock.guard.save.saver import Saver
+from penstock.guard.tiers.places import Disk
+from penstock.guard.tiers.slots import sealed
 
 pytestmark = [
     pytest.mark.gpu,

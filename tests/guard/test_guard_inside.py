@@ -13,16 +13,16 @@ import torch
 from one_rank import Alone
 from penstock import records
 from penstock.errors import PenstockError
-from penstock.guard import checkpoint
-from penstock.guard.checkpoint import Checkpoint
-from penstock.guard.convert import Own, to_safetensors
-from penstock.guard.inside import inside
-from penstock.guard.kept import look, verify
-from penstock.guard.manifest import MANIFEST, Manifest, manifest_of
-from penstock.guard.peers import Peers
-from penstock.guard.published import SCALARS, entry_of
-from penstock.guard.slots import Seal
-from penstock.guard.source import opened
+from penstock.guard.convert.convert import Own, to_safetensors
+from penstock.guard.convert.source import opened
+from penstock.guard.format.inside import inside
+from penstock.guard.format.manifest import MANIFEST, Manifest, manifest_of
+from penstock.guard.format.published import SCALARS, entry_of
+from penstock.guard.save import checkpoint
+from penstock.guard.save.checkpoint import Checkpoint
+from penstock.guard.tiers.listing import look, verify
+from penstock.guard.tiers.peers import Peers
+from penstock.guard.tiers.slots import Seal
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.run.save import save as save_run

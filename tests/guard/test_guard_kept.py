@@ -10,17 +10,17 @@ import torch
 
 from one_rank import Alone
 from penstock.errors import PenstockError
-from penstock.guard import checkpoint
-from penstock.guard.index import NAME as INDEX
-from penstock.guard.kept import Kept, choose, index_of, look, verify
-from penstock.guard.places import Remote, place_of
-from penstock.guard.published import MANIFEST, SCALARS
-from penstock.guard.slots import Seal
-from penstock.plan.layout import Layout
+from penstock.guard.format.index import NAME as INDEX
+from penstock.guard.format.published import MANIFEST, SCALARS
+from penstock.guard.save import checkpoint
+from penstock.guard.tiers.listing import Kept, choose, index_of, look, verify
+from penstock.guard.tiers.places import Remote, place_of
+from penstock.guard.tiers.slots import Seal
+from penstock.plan.job.layout import Layout
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.run.save import save as save_run
-from penstock.watch.checkpoints import about, details, made_by, shown, table
+from penstock.watch.facts.checkpoints import about, details, made_by, shown, table
 
 STATE = "state/__0_0.distcp"
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock.guard import checkpoint
-from penstock.guard.checkpoint import Checkpoint, weights_hash
-from penstock.plan.layout import Layout
+from penstock.guard.save import checkpoint
+from penstock.guard.save.checkpoint import Checkpoint, weights_hash
+from penstock.plan.job.layout import Layout
 
 VOCAB, SEQUENCE, SAMPLES = 41, 8, 6  # an odd number of words: their parts are unequal
 ATTEMPT = itertools.count()
@@ -49,9 +49,9 @@ class Training:
     def losses(self, *steps: int) -> list[float]:
         import numpy as np
 
-        from penstock.data.stream_batch import Batch
+        from penstock.data.read.batch import Batch
         from penstock.meter.clock import StepClock
-        from penstock.train.batch import Share, on_device
+        from penstock.train.parallel.batch import Share, on_device
 
         out = []
         for step in steps:
@@ -89,7 +89,7 @@ def work(path: str, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """On one rank: in the layout of each task, save a training and go on with those of others."""
     import torch.distributed as dist
 
-    from penstock.train.world import join
+    from penstock.train.world.world import join
 
     answers = []
     for task in tasks:

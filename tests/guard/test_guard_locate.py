@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from penstock.guard.fingerprints import by_replica, prints
-from penstock.guard.locate import Spot, locate, values_at
-from penstock.plan.layout import Layout
-from penstock.train.world import join
+from penstock.guard.detect.fingerprints import by_replica, prints
+from penstock.guard.detect.locate import Spot, locate, values_at
+from penstock.plan.job.layout import Layout
+from penstock.train.world.world import join
 
 AT = 1_234_567
 

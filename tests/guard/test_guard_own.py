@@ -11,16 +11,16 @@ import torch
 
 from old_formats import as_format
 from penstock.errors import RunFailed
-from penstock.guard import checkpoint
-from penstock.guard.checkpoint import Checkpoint, every
-from penstock.guard.identity import IDENTITY, Homes, from_bytes, to_bytes
-from penstock.guard.on_record import recorded_manifests, recorded_step
-from penstock.guard.places import Disk
-from penstock.guard.published import MANIFEST
-from penstock.guard.saver import Saver
-from penstock.guard.slots import sealed
-from penstock.guard.tiers import Found, OneProcess, everywhere, spill
-from penstock.ledger.journal import Journal, SupervisorJournal
+from penstock.guard.format.published import MANIFEST
+from penstock.guard.save import checkpoint
+from penstock.guard.save.checkpoint import Checkpoint, every
+from penstock.guard.save.saver import Saver
+from penstock.guard.tiers.identity import IDENTITY, Homes, from_bytes, to_bytes
+from penstock.guard.tiers.on_record import recorded_manifests, recorded_step
+from penstock.guard.tiers.places import Disk
+from penstock.guard.tiers.slots import sealed
+from penstock.guard.tiers.tiers import Found, OneProcess, everywhere, spill
+from penstock.ledger.journal.writer import Journal, SupervisorJournal
 from penstock.run.diff import closed
 from penstock.run.fingerprint import settings
 from penstock.run.folder import RunFolder

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from one_rank import Alone
-from penstock.data.remote_store import Store
+from penstock.data.store.objects import Store
 from penstock.errors import RunFailed
-from penstock.guard import checkpoint
-from penstock.guard.places import Disk, Kept, Place, Remote, place_of
-from penstock.guard.published import MANIFEST, entry_of, manifest_of
-from penstock.guard.tiers import Tiers, identity
+from penstock.guard.format.published import MANIFEST, entry_of, manifest_of
+from penstock.guard.save import checkpoint
+from penstock.guard.tiers.places import Disk, Kept, Place, Remote, place_of
+from penstock.guard.tiers.tiers import Tiers, identity
 
 
 @pytest.fixture(params=["disk", "remote"])
@@ -175,9 +175,9 @@ def two_ranks(where: str) -> dict[str, Any]:
     import torch.distributed as dist
     from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-    from penstock.guard.saver import Saver
-    from penstock.plan.layout import Layout
-    from penstock.train.world import join
+    from penstock.guard.save.saver import Saver
+    from penstock.plan.job.layout import Layout
+    from penstock.train.world.world import join
 
     class Told:
         def event(self, kind: str, **payload: Any) -> None: ...

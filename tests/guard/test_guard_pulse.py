@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from penstock.guard.pulse import PHASES, Pulse, read
-from penstock.guard.trap import Trap, Traps, arm
-from penstock.guard.trap import read as armed
+from penstock.guard.detect.pulse import PHASES, Pulse, read
+from penstock.guard.detect.trap import Trap, Traps, arm
+from penstock.guard.detect.trap import read as armed
 
 
 def test_a_watcher_reads_where_a_rank_is(tmp_path):
@@ -30,7 +30,7 @@ def test_a_watcher_reads_where_a_rank_is(tmp_path):
 
 def test_a_pulse_that_was_deleted_is_there_again(tmp_path, monkeypatch):
     pulse = Pulse(tmp_path / "scratch", 0, attempt=2)
-    monkeypatch.setattr("penstock.guard.pulse.LOOK_S", 0.0)
+    monkeypatch.setattr("penstock.guard.detect.pulse.LOOK_S", 0.0)
     shutil.rmtree(tmp_path / "scratch")
     pulse.at("forward", 7)
     assert read(tmp_path / "scratch", 0).step == 7
@@ -58,8 +58,8 @@ def test_a_trap_springs_once_in_its_phase_and_step_of_its_rank(tmp_path):
 CHILD = """
 import sys
 from pathlib import Path
-from penstock.guard.pulse import Pulse
-from penstock.guard.trap import Traps
+from penstock.guard.detect.pulse import Pulse
+from penstock.guard.detect.trap import Traps
 pulse = Pulse(Path(sys.argv[1]), 0, 0, Traps(Path(sys.argv[2]), 0, 0))
 for step in range(10):
     pulse.at("forward", step)

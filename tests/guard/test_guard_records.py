@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from one_rank import Alone
-from penstock.guard import checkpoint
-from penstock.guard.checkpoint import Checkpoint
-from penstock.guard.identity import from_bytes, to_bytes
-from penstock.guard.index import Index
-from penstock.guard.inside import inside
-from penstock.guard.local_file import read_local
-from penstock.guard.manifest import Manifest
-from penstock.guard.owner import Owner
-from penstock.guard.published import entry_of
-from penstock.guard.slots import Seal
+from penstock.guard.format.index import Index
+from penstock.guard.format.inside import inside
+from penstock.guard.format.local_file import read_local
+from penstock.guard.format.manifest import Manifest
+from penstock.guard.format.published import entry_of
+from penstock.guard.save import checkpoint
+from penstock.guard.save.checkpoint import Checkpoint
+from penstock.guard.tiers.identity import from_bytes, to_bytes
+from penstock.guard.tiers.owner import Owner
+from penstock.guard.tiers.slots import Seal
 from penstock.records import parse_table
 from penstock.run.folder import plan_from_bytes
 

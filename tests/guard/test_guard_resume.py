@@ -14,11 +14,12 @@ import pytest
 import torch
 
 from penstock.errors import RunFailed
-from penstock.guard import checkpoint, tiers
-from penstock.guard.on_record import recorded_step
-from penstock.guard.published import published
-from penstock.guard.tiers import OneProcess, everywhere
-from penstock.ledger.journal import Journal
+from penstock.guard.format.published import published
+from penstock.guard.save import checkpoint
+from penstock.guard.tiers import tiers
+from penstock.guard.tiers.on_record import recorded_step
+from penstock.guard.tiers.tiers import OneProcess, everywhere
+from penstock.ledger.journal.writer import Journal
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 
@@ -123,7 +124,8 @@ def test_a_folder_that_cannot_be_read_is_named_and_not_trained_over(
 
 def test_the_right_to_read_is_taken_away_for_real(made: RunFolder) -> None:
     code = (
-        "import sys; from pathlib import Path; from penstock.guard.published import published\n"
+        "import sys; from pathlib import Path\n"
+        "from penstock.guard.format.published import published\n"
         "try: print(published(Path(sys.argv[1])))\n"
         "except PermissionError: print('refused')"
     )

@@ -14,12 +14,13 @@ from torch import Tensor
 
 import real_ranks
 from one_rank import Alone
-from penstock.guard import checkpoint, fast_tier, room
-from penstock.guard.places import Disk
-from penstock.guard.published import Checkpoint, every
-from penstock.guard.saver import Saver
-from penstock.guard.slots import InMemory, sealed
-from penstock.guard.tiers import Found, Tiers, identity
+from penstock.guard.format.published import Checkpoint, every
+from penstock.guard.save import checkpoint, fast_tier
+from penstock.guard.save.saver import Saver
+from penstock.guard.tiers import room
+from penstock.guard.tiers.places import Disk
+from penstock.guard.tiers.slots import InMemory, sealed
+from penstock.guard.tiers.tiers import Found, Tiers, identity
 
 
 class Told:
@@ -436,7 +437,7 @@ def test_replica_local_state_that_finds_no_room_stops_nobody(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("penstock.guard.staging.Mapped", full)
+        patch.setattr("penstock.guard.save.staging.Mapped", full)
         training.local = {"residual.0": torch.zeros(1000)}
         training.save(3, durable=True)
         assert "No space left" in training.saver.failed

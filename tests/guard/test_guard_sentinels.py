@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import RunFailed
-from penstock.guard.sentinels import Sentinels
-from penstock.ledger.journal import Journal
-from penstock.ledger.readers import read_events
-from penstock.ledger.records import journal_files
+from penstock.guard.detect.sentinels import Sentinels
+from penstock.ledger.journal.read import read_events
+from penstock.ledger.journal.records import journal_files
+from penstock.ledger.journal.writer import Journal
 from penstock.policy.differ import LIMIT
 from penstock.policy.spike import OnSpike
-from penstock.run.code import Code
+from penstock.run.schema.code import Code
 
 
 def made(folder: Path, on_spike: OnSpike = "rollback", tells: bool = True) -> Sentinels:

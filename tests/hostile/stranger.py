@@ -68,7 +68,7 @@ def gloo(target: str, port: int) -> str:
 
 def host(target: str, port: int) -> str:
     """Speak as a host, in plain text and over TLS with certificates of another run."""
-    from penstock.launch import certificates
+    from penstock.launch.hosts import certificates
 
     hello = {"hello": {"node": "evil", "slots": 1, "tunnel": 1}, "drawn": "x", "proof": "y"}
     with contextlib.suppress(OSError), socket.create_connection((target, port), CONNECT_S) as s:

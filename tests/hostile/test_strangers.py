@@ -20,9 +20,9 @@ import pytest
 
 from hosts_lab import Lab
 from penstock.drill import audit
-from penstock.ledger.readers import read_events
-from penstock.ledger.records import journal_files
-from penstock.watch.report import summary
+from penstock.ledger.journal.read import read_events
+from penstock.ledger.journal.records import journal_files
+from penstock.watch.report.screen import summary
 
 pytestmark = [pytest.mark.hostile, pytest.mark.timeout(3600)]
 
@@ -166,7 +166,7 @@ def test_hosts_open_one_port_each_and_it_wants_a_certificate(labs: Callable[...,
         assert only == f"{address}:{found[address][0]}"
         assert len(found[address]) == 1
         pid = int(there[only].split("pid=")[1].split(",")[0])
-        assert "penstock.launch.tunnel_process" in Path(f"/proc/{pid}/cmdline").read_text()
+        assert "penstock.launch.hosts.tunnel_process" in Path(f"/proc/{pid}/cmdline").read_text()
     print(f"\nopen to the network: {found}")
     lab.signal("1", signal.SIGINT)
     assert [lab.ends(host) for host in "12"] == [0, 0]

@@ -9,16 +9,16 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock.cli.main import app
-from penstock.guard import checkpoint
-from penstock.guard.kept import look
-from penstock.guard.trap import Trap, arm
+from penstock.guard.detect.trap import Trap, arm
+from penstock.guard.save import checkpoint
+from penstock.guard.tiers.listing import look
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
-from penstock.train.export import chosen
-from penstock.watch.report import summary
-from penstock.watch.report_html import page
-from penstock.watch.supplies import checkpoints
-from penstock.watch.view import View
+from penstock.train.export.model import chosen
+from penstock.watch.facts.supplies import checkpoints
+from penstock.watch.facts.view import View
+from penstock.watch.report.html import page
+from penstock.watch.report.screen import summary
 
 MakeFile = Callable[..., Path]
 # The learning rate rises until the loss does too: it is lowest at step 6, and the run stops at 15.

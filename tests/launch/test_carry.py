@@ -5,11 +5,11 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.launch import carry
-from penstock.launch.meeting import Folder
-from penstock.ledger.journal import Journal, SupervisorJournal
-from penstock.ledger.readers import next_attempt, read_events
-from penstock.ledger.records import SUPERVISOR
+from penstock.launch.hosts import carry
+from penstock.launch.hosts.meeting import Folder
+from penstock.ledger.journal.read import next_attempt, read_events
+from penstock.ledger.journal.records import SUPERVISOR
+from penstock.ledger.journal.writer import Journal, SupervisorJournal
 from penstock.run.folder import RunFolder
 
 LINES = st.lists(

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.launch.agent import Agent, End
-from penstock.launch.crew import Crew, Planned
-from penstock.launch.fence import Fence
-from penstock.launch.host_network import HostNetwork
-from penstock.launch.lease import Record
-from penstock.launch.link import connect
-from penstock.launch.roster import LOST_CODE, LeaseLost, Member
-from penstock.launch.tunnel import Tunnel
-from penstock.ledger.journal import Journal, SupervisorJournal
-from penstock.ledger.readers import Event, read_events
-from penstock.ledger.records import SUPERVISOR
-from penstock.plan.layout import Layout
+from penstock.launch.hosts.agent import Agent, End
+from penstock.launch.hosts.lease import Record
+from penstock.launch.hosts.link import connect
+from penstock.launch.hosts.membership import LOST_CODE, LeaseLost, Member
+from penstock.launch.hosts.network import HostNetwork
+from penstock.launch.hosts.remote_ranks import Crew, Planned
+from penstock.launch.hosts.tunnel import Tunnel
+from penstock.launch.supervisor.fence import Fence
+from penstock.ledger.journal.read import Event, read_events
+from penstock.ledger.journal.records import SUPERVISOR
+from penstock.ledger.journal.writer import Journal, SupervisorJournal
+from penstock.plan.job.layout import Layout
 from penstock.policy.lease import FENCED_S
 from penstock.run.folder import RunFolder
 
@@ -313,7 +313,7 @@ def test_a_silent_host_is_lost(
     on = stage(2)
     b = on.follow("b")
     on.begin(0)
-    monkeypatch.setattr("penstock.launch.roster.LOST_S", 0.3)
+    monkeypatch.setattr("penstock.launch.hosts.membership.LOST_S", 0.3)
     b.agent.link.send = lambda message: None  # type: ignore[method-assign]
     on.until(lambda: on.crew.codes()[2] == LOST_CODE)
     assert "no beat" in on.crew.why(2)
@@ -414,7 +414,7 @@ def test_what_people_ask_on_another_host_is_passed_on(stage: Callable[[int], Sta
 
 
 def test_signs_of_life_of_other_hosts_are_seen_here(stage: Callable[[int], Stage]) -> None:
-    from penstock.guard import pulse
+    from penstock.guard.detect import pulse
 
     on = stage(2)
     b = on.follow("b")

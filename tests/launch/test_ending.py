@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from penstock.launch.ending import Ending
-from penstock.ledger.journal import Journal
+from penstock.launch.supervisor.ending import Ending
+from penstock.ledger.journal.writer import Journal
 from penstock.run.folder import RunFolder
 
 

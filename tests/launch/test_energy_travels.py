@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from fake_meter import gpus
-from penstock.launch import carry
-from penstock.launch.meeting import Folder
-from penstock.launch.mirror import Piece, Tail, write
-from penstock.ledger.energy import Counted, EnergyJournal, Span, read_nodes
+from penstock.launch.hosts import carry
+from penstock.launch.hosts.meeting import Folder
+from penstock.launch.hosts.mirror import Piece, Tail, write
+from penstock.ledger.journal.energy import Counted, EnergyJournal, Span, read_nodes
 from penstock.run.folder import RunFolder
 
 

@@ -5,8 +5,8 @@ import signal
 import time
 from pathlib import Path
 
-from penstock.launch.fence import ENVIRONMENT, Fence
-from penstock.launch.nursery import Nursery
+from penstock.launch.supervisor.fence import ENVIRONMENT, Fence
+from penstock.launch.supervisor.fork_client import Nursery
 
 LIMIT_S = 60.0
 

@@ -12,8 +12,8 @@ from penstock.cli.main import app
 from penstock.errors import PenstockError, RunFailed
 from penstock.launch.start import start
 from penstock.launch.verify import verify
-from penstock.ledger.journal import SupervisorJournal
-from penstock.ledger.records import journal_files
+from penstock.ledger.journal.records import journal_files
+from penstock.ledger.journal.writer import SupervisorJournal
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hosts_lab import Lab
-from penstock.ledger.readers import read_events
-from penstock.ledger.records import file_name
+from penstock.ledger.journal.read import read_events
+from penstock.ledger.journal.records import file_name
 
 MakeFile = Callable[..., Path]
 pytestmark = pytest.mark.timeout(900)  # a busy machine takes minutes for so many starts

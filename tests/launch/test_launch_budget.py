@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from penstock.errors import PenstockError, RunFailed
-from penstock.launch import foresee
+from penstock.launch.prepare import launch_plan
 from penstock.launch.start import start
-from penstock.ledger.readers import read_events
+from penstock.ledger.journal.read import read_events
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
-from penstock.watch.costs import costs_of
-from penstock.watch.report import summary
-from penstock.watch.view import View
+from penstock.watch.facts.costs import costs_of
+from penstock.watch.facts.view import View
+from penstock.watch.report.screen import summary
 
 MakeFile = Callable[..., Path]
 FIELDS: dict[str, Any] = {"train.steps": 60, "cluster.accelerators": 1}
@@ -51,7 +51,7 @@ def test_a_run_that_reaches_its_budget_saves_stops_and_goes_on_when_it_is_raised
     run_file: MakeFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A planner that errs: what is tested is the clock of the supervisor.
-    monkeypatch.setattr(foresee, "predicted", lambda *_: {"none": "not planned here"})
+    monkeypatch.setattr(launch_plan, "predicted", lambda *_: {"none": "not planned here"})
     path = run_file(**FIELDS | {"train.steps": 1_000_000})
     seconds, steps = 6.0, 0
     while not steps:  # on a busy machine a start alone may take longer
@@ -68,7 +68,9 @@ def test_a_run_that_reaches_its_budget_saves_stops_and_goes_on_when_it_is_raised
     with pytest.raises(RunFailed, match="has used it"):
         start(load(path, [f"budget.hours={seconds / 3600}"]))
     spent = found["wall_s"]
-    more = foresee.limit(load(path, [f"budget.hours={(spent + 60) / 3600}"]), folder, 1, began=0.0)
+    more = launch_plan.limit(
+        load(path, [f"budget.hours={(spent + 60) / 3600}"]), folder, 1, began=0.0
+    )
     assert more is not None
     assert more.at_s == pytest.approx(60, abs=1e-6)  # what is left of it, not all of it again
 

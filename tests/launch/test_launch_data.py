@@ -11,19 +11,19 @@ import pytest
 from rich.console import Console
 
 from made_sets import made_set
-from penstock.data.manifest import BLOCK_BYTES
-from penstock.data.remote_copy import copy
-from penstock.data.shards import Dataset
-from penstock.data.stream import Stream
+from penstock.data.build.copy import copy
+from penstock.data.format.manifest import BLOCK_BYTES
+from penstock.data.read.dataset import Dataset
+from penstock.data.read.stream import Stream
 from penstock.errors import PenstockError, RunFailed
 from penstock.launch.start import start
-from penstock.ledger.readers import read_events
-from penstock.ledger.records import journal_files
+from penstock.ledger.journal.read import read_events
+from penstock.ledger.journal.records import journal_files
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
-from penstock.watch import terminal
-from penstock.watch.report import screen, summary
-from penstock.watch.view import View
+from penstock.watch.facts.view import View
+from penstock.watch.report.screen import screen, summary
+from penstock.watch.terminal import display
 
 MakeFile = Callable[..., Path]
 HALF = BLOCK_BYTES // 2  # tokens in a block
@@ -109,7 +109,7 @@ def test_damaged_data_stops_the_run_or_is_skipped_and_told(
     assert {one["shard"] for one in report["data_skipped"]} == met
     assert len(report["data_skipped"]) == len(met)
     view = View(RunFolder(path.parent / "runs" / "skipping"))
-    assert f"  {len(met)} damaged blocks skipped  " in terminal.line(view)
+    assert f"  {len(met)} damaged blocks skipped  " in display.line(view)
     console = Console(width=400, record=True, file=StringIO())
     console.print(screen(view.folder))
     text = console.export_text()

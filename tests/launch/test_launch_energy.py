@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from penstock.launch.start import start
-from penstock.ledger.energy import Counted, read_nodes
+from penstock.ledger.journal.energy import Counted, read_nodes
 from penstock.run.load import load
-from penstock.watch.energy import energy_of
-from penstock.watch.view import View
+from penstock.watch.facts.energy import energy_of
+from penstock.watch.facts.view import View
 
 WATTS = 80.0
 RANGE_J = 2000.0  # wraps within the test

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from penstock.launch.start import start
 from penstock.run.load import load
-from penstock.watch.report import summary
+from penstock.watch.report.screen import summary
 
 FIELDS = {
     "model.experts": 4,

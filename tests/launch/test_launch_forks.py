@@ -8,15 +8,15 @@ import pytest
 
 from old_formats import as_format
 from penstock.errors import PenstockError, RunFailed
-from penstock.guard.checkpoint import every
-from penstock.guard.published import MANIFEST
-from penstock.guard.tiers import newest_in_memory
+from penstock.guard.format.published import MANIFEST
+from penstock.guard.save.checkpoint import every
+from penstock.guard.tiers.tiers import newest_in_memory
 from penstock.launch.start import start
-from penstock.ledger.readers import read_events
-from penstock.ledger.records import journal_files
+from penstock.ledger.journal.read import read_events
+from penstock.ledger.journal.records import journal_files
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
-from penstock.train.write import write
+from penstock.train.export.write import write
 
 MakeFile = Callable[..., Path]
 SHORT = {"train.steps": 2, "evaluate.every": "never", "cluster.accelerators": 1}

@@ -10,11 +10,11 @@ from test_launch_runs import FIELDS, At, MakeFile, go, pids
 
 from made_sets import made_set
 from penstock.errors import RunFailed
-from penstock.guard.trap import Trap, arm
+from penstock.guard.detect.trap import Trap, arm
 from penstock.policy import hang
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
-from penstock.watch.view import View
+from penstock.watch.facts.view import View
 
 pytestmark = pytest.mark.gpu
 

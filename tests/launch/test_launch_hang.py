@@ -8,9 +8,9 @@ import pytest
 from test_launch_runs import OWN_FIELDS, go
 
 from penstock.errors import RunFailed
-from penstock.guard.trap import Trap, arm
-from penstock.launch.listener import Listener
-from penstock.ledger.readers import Event, read_events
+from penstock.guard.detect.trap import Trap, arm
+from penstock.launch.prepare.listener import Listener
+from penstock.ledger.journal.read import Event, read_events
 from penstock.policy import hang
 from penstock.policy.straggler import Change
 from penstock.run.folder import RunFolder
@@ -104,7 +104,7 @@ class Heard(Listener):
 def test_a_slow_rank_is_told_once(
     tmp_path: Path, run_file: MakeFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.launch.watcher.STEPS_S", 0.3)
+    monkeypatch.setattr("penstock.launch.supervisor.watcher.STEPS_S", 0.3)
     (tmp_path / "own.py").write_text(SLOW)
     fields: dict[str, Any] = OWN_FIELDS | FIELDS | {"model.module": f"{tmp_path}/own.py:build"}
     listener = Heard()

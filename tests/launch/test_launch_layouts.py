@@ -8,7 +8,7 @@ import pytest
 
 from penstock.launch.start import start
 from penstock.run.load import load
-from penstock.watch.report import summary
+from penstock.watch.report.screen import summary
 
 FIELDS = {"train.steps": 10, "train.precision": "fp64", "data.sequence": 32, "cluster.nodes": 1}
 

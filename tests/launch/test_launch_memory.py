@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from penstock.launch.replan import kept
+from penstock.launch.prepare.replan import kept
 from penstock.launch.start import start
-from penstock.ledger.readers import read_events
-from penstock.plan.layout import Layout
+from penstock.ledger.journal.read import read_events
+from penstock.plan.job.layout import Layout
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
-from penstock.watch.report import summary
+from penstock.watch.report.screen import summary
 
 MakeFile = Callable[..., Path]
 # One thin and wide layer: all 17 sequences at once need more than a GiB for activations; by ones,

@@ -15,22 +15,22 @@ import pytest
 from old_formats import as_format
 from penstock.drill import audit
 from penstock.errors import PenstockError, RunFailed
-from penstock.guard.checkpoint import Checkpoint, every
-from penstock.guard.published import MANIFEST
-from penstock.launch.adopt import adopt
-from penstock.launch.listener import Listener
-from penstock.launch.resume import how_to_go_on
+from penstock.guard.format.published import MANIFEST
+from penstock.guard.save.checkpoint import Checkpoint, every
+from penstock.launch.prepare.adopt import adopt
+from penstock.launch.prepare.listener import Listener
+from penstock.launch.prepare.resume import how_to_go_on
 from penstock.launch.start import start
+from penstock.launch.supervisor.zygote import Zygote
 from penstock.launch.verify import verify
-from penstock.launch.zygote import Zygote
-from penstock.ledger.journal import SupervisorJournal
-from penstock.ledger.readers import read_events
-from penstock.ledger.records import journal_files
+from penstock.ledger.journal.read import read_events
+from penstock.ledger.journal.records import journal_files
+from penstock.ledger.journal.writer import SupervisorJournal
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
-from penstock.train.export import chosen
-from penstock.train.write import write
-from penstock.watch.report import summary
+from penstock.train.export.model import chosen
+from penstock.train.export.write import write
+from penstock.watch.report.screen import summary
 
 MakeFile = Callable[..., Path]
 CutOff = Callable[[Path], RunFolder]
@@ -394,9 +394,9 @@ def test_a_fork_that_was_cut_is_made_by_the_same_command(
         raise KeyboardInterrupt
 
     where = {
-        "publish": "penstock.guard.places.Disk.publish",
+        "publish": "penstock.guard.tiers.places.Disk.publish",
         "plan": "penstock.run.folder.RunFolder.write_plan",
-        "run": "penstock.launch.resume.save",
+        "run": "penstock.launch.prepare.resume.save",
     }
     with monkeypatch.context() as patch:
         patch.setattr(where[moment], cut)
@@ -514,7 +514,10 @@ def test_an_adoption_that_was_killed_is_made_by_the_same_command(
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    for where in ("penstock.guard.places.Disk.publish", "penstock.launch.adopt._record"):
+    for where in (
+        "penstock.guard.tiers.places.Disk.publish",
+        "penstock.launch.prepare.adopt._record",
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(where, killed)
             with pytest.raises(KeyboardInterrupt):

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.catalog.open_folder import small_files
-from penstock.catalog.open_models import config_of
+from penstock.catalog.open.folder import small_files
+from penstock.catalog.open.models import config_of
 from penstock.catalog.shapes import ModelShape
-from penstock.launch import open_model
+from penstock.launch.prepare import open_model
 from penstock.run.load import load
 
 

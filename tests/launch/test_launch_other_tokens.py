@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from made_sets import made_set
-from penstock.data.shards import Dataset
-from penstock.data.token_train import train_tokenizer
+from penstock.data.read.dataset import Dataset
+from penstock.data.tokenize.train import train_tokenizer
 from penstock.errors import PenstockError
-from penstock.launch.open_model import refuse_other_data
+from penstock.launch.prepare.open_model import refuse_other_data
 from penstock.run.load import load
 
 CONFIG = {

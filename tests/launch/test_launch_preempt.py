@@ -12,8 +12,8 @@ from test_launch_hang import SLOW, supervised
 from test_launch_runs import OWN_FIELDS
 
 import commands
-from penstock.guard import pulse
-from penstock.guard.trap import Trap, arm
+from penstock.guard.detect import pulse
+from penstock.guard.detect.trap import Trap, arm
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 

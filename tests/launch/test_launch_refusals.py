@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.launch.resume import refuse_other_weights
+from penstock.launch.prepare.resume import refuse_other_weights
 from penstock.launch.start import start
-from penstock.ledger.records import journal_files
-from penstock.plan.layout import IllegalLayout
+from penstock.ledger.journal.records import journal_files
+from penstock.plan.job.layout import IllegalLayout
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 

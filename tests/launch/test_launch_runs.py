@@ -14,15 +14,15 @@ import pytest
 
 import commands
 from penstock.errors import PenstockError, RunFailed
-from penstock.launch.listener import Listener
-from penstock.launch.nursery import Nursery
+from penstock.launch.prepare.listener import Listener
 from penstock.launch.start import start
-from penstock.launch.zygote import Zygote
-from penstock.ledger.readers import read_curve, read_events
-from penstock.ledger.records import journal_files
+from penstock.launch.supervisor.fork_client import Nursery
+from penstock.launch.supervisor.zygote import Zygote
+from penstock.ledger.journal.read import read_curve, read_events
+from penstock.ledger.journal.records import journal_files
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
-from penstock.watch.report import summary
+from penstock.watch.report.screen import summary
 
 STEPS = 60
 FIELDS = {

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from penstock.errors import PenstockError, RunFailed
-from penstock.guard.published import every
-from penstock.guard.slots import sealed
-from penstock.guard.trap import Trap, arm
-from penstock.launch.listener import Listener
-from penstock.launch.resume import how_to_go_on
+from penstock.guard.detect.trap import Trap, arm
+from penstock.guard.format.published import every
+from penstock.guard.tiers.slots import sealed
+from penstock.launch.prepare.listener import Listener
+from penstock.launch.prepare.resume import how_to_go_on
 from penstock.launch.start import start
-from penstock.ledger.readers import next_attempt, read_events
-from penstock.ledger.records import journal_files
+from penstock.ledger.journal.read import next_attempt, read_events
+from penstock.ledger.journal.records import journal_files
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
-from penstock.watch.report import summary
+from penstock.watch.report.screen import summary
 
 MakeFile = Callable[..., Path]
 FIELDS = {

@@ -12,7 +12,7 @@ from test_launch_runs import reached
 import commands
 from penstock.errors import NotYet, PenstockError
 from penstock.launch import vary
-from penstock.ledger.records import journal_files
+from penstock.ledger.journal.records import journal_files
 from penstock.run.folder import RunFolder
 
 MakeFile = Callable[..., Path]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.launch.lease import Lease, Observer, Record, _read
-from penstock.launch.meeting import Folder, Place, Url, secret_of
+from penstock.launch.hosts.lease import Lease, Observer, Record, _read
+from penstock.launch.hosts.meeting import Folder, Place, Url, secret_of
 from penstock.policy.lease import DEAD_S, FENCED_S
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from penstock.launch.led import Led, Lines, strikes
-from penstock.launch.listener import Listener
-from penstock.launch.roster import Member
-from penstock.ledger.journal import Journal, SupervisorJournal
-from penstock.ledger.readers import read_events
-from penstock.ledger.records import SUPERVISOR
+from penstock.launch.hosts.membership import Member
+from penstock.launch.hosts.supervisor import Led, Lines, strikes
+from penstock.launch.prepare.listener import Listener
+from penstock.ledger.journal.read import read_events
+from penstock.ledger.journal.records import SUPERVISOR
+from penstock.ledger.journal.writer import Journal, SupervisorJournal
 from penstock.policy import quarantine, restart
 from penstock.policy.quarantine import Part
 from penstock.run.folder import RunFolder

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.launch.link import Link, _proof, connect, greeted
-from penstock.launch.tunnel import Tunnel
+from penstock.launch.hosts.link import Link, _proof, connect, greeted
+from penstock.launch.hosts.tunnel import Tunnel
 
 SECRET = "known to both"
 
@@ -158,7 +158,7 @@ def test_a_peer_that_resets_at_once_is_no_error() -> None:
 def test_one_byte_now_and_then_does_not_stretch_the_handshake(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("penstock.launch.link.HANDSHAKE_S", 0.3)
+    monkeypatch.setattr("penstock.launch.hosts.link.HANDSHAKE_S", 0.3)
     ours, theirs = _tcp()
     over = threading.Event()
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from penstock.guard.trap import Trap, arm
-from penstock.launch.listener import Listener
+from penstock.guard.detect.trap import Trap, arm
+from penstock.launch.prepare.listener import Listener
 from penstock.launch.start import start
-from penstock.ledger.readers import read_events
-from penstock.ledger.records import journal_files
+from penstock.ledger.journal.read import read_events
+from penstock.ledger.journal.records import journal_files
 from penstock.meter import devices
 from penstock.run.folder import RunFolder
 from penstock.run.load import load

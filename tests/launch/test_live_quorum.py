@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from penstock.launch import quorum as module
-from penstock.launch.quorum import Quorum
-from penstock.train.board import Board
+from penstock.launch.supervisor import quorum as module
+from penstock.launch.supervisor.quorum import Quorum
+from penstock.train.replicas.board import Board
 
 
 class Crew:

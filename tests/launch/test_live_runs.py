@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.data.stream import rank_slice
-from penstock.guard.checkpoint import every
-from penstock.guard.published import published
-from penstock.guard.trap import Trap, arm
-from penstock.launch.listener import Listener
+from penstock.data.read.stream import rank_slice
+from penstock.guard.detect.trap import Trap, arm
+from penstock.guard.format.published import published
+from penstock.guard.save.checkpoint import every
+from penstock.launch.prepare.listener import Listener
 from penstock.launch.start import start
-from penstock.ledger.readers import Event, read_curve, read_events
-from penstock.ledger.records import SUPERVISOR, journal_files
+from penstock.ledger.journal.read import Event, read_curve, read_events
+from penstock.ledger.journal.records import SUPERVISOR, journal_files
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
-from penstock.watch.report import summary
+from penstock.watch.report.screen import summary
 
 STEPS, BATCH = 24, 8
 MakeFile = Callable[..., Path]

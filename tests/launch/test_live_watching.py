@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from penstock.guard.pulse import Pulse
-from penstock.launch.watcher import STEPS_S, Watcher
-from penstock.ledger.journal import Journal
+from penstock.guard.detect.pulse import Pulse
+from penstock.launch.supervisor.watcher import STEPS_S, Watcher
+from penstock.ledger.journal.writer import Journal
 from penstock.policy.straggler import FEWEST_STEPS
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.launch.mirror import Piece, Tail, write
+from penstock.launch.hosts.mirror import Piece, Tail, write
 
 
 @settings(deadline=None, max_examples=25)

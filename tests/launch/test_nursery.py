@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import RunFailed
-from penstock.launch import environment
-from penstock.launch.nursery import Nursery, modules
+from penstock.launch.supervisor import environment
+from penstock.launch.supervisor.fork_client import Nursery, modules
 from penstock.meter.clock import now
 
 LIMIT_S = 60.0
@@ -198,7 +198,7 @@ def test_what_does_not_come_up_says_why(tmp_path: Path) -> None:
 PARENT = """
 import sys, time
 from pathlib import Path
-from penstock.launch.nursery import Nursery
+from penstock.launch.supervisor.fork_client import Nursery
 nursery = Nursery({}, modules=[])
 print(nursery.start(0, {"RANK": "0"}, ["child", "wait"], Path(sys.argv[1])), flush=True)
 time.sleep(600)

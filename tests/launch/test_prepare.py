@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.launch.listener import Listener
-from penstock.launch.prepare import Prepared, prepare
+from penstock.launch.prepare.listener import Listener
+from penstock.launch.prepare.prepare import Prepared, prepare
 from penstock.launch.verify import verify
 from penstock.meter.devices import Devices
 from penstock.run.load import load
-from penstock.watch.callbacks import Callbacks
+from penstock.watch.outlets.callbacks import Callbacks
 
 HOST = Devices("cpu", 4, "", "", 8 << 30)
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from penstock.errors import RunFailed
-from penstock.guard.trap import Trap, arm
+from penstock.guard.detect.trap import Trap, arm
 from penstock.launch.start import start
-from penstock.launch.zygote import Zygote
-from penstock.ledger.readers import read_curve, read_events
-from penstock.ledger.records import journal_files
+from penstock.launch.supervisor.zygote import Zygote
+from penstock.ledger.journal.read import read_curve, read_events
+from penstock.ledger.journal.records import journal_files
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
-from penstock.watch.report import summary
+from penstock.watch.report.screen import summary
 
 STEPS = 40
 FIELDS = {

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from penstock.guard.index import NAME as INDEX
-from penstock.guard.peers import Peers, Proof, sealed
-from penstock.guard.slots import Seal
-from penstock.guard.slots import sealed as whole
-from penstock.launch.shelf import Shelf
+from penstock.guard.format.index import NAME as INDEX
+from penstock.guard.tiers.peers import Peers, Proof, sealed
+from penstock.guard.tiers.slots import Seal
+from penstock.guard.tiers.slots import sealed as whole
+from penstock.launch.hosts.shelf import Shelf
 
 PLAN = "0123456789abcdef"
 SECRET = "known"
@@ -127,7 +127,7 @@ def test_a_host_without_room_refuses(
     hosts: list[tuple[Path, Peers]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (a, at_a), (b, _), _ = hosts
-    monkeypatch.setattr("penstock.launch.shelf.free_bytes", lambda folder: 10)
+    monkeypatch.setattr("penstock.launch.hosts.shelf.free_bytes", lambda folder: 10)
     slot = seal(a, rank=0, step=7)
     (slot / "state/__0_0.distcp").write_bytes(bytes(8 << 20))  # more than a line holds at once
     with pytest.raises(OSError, match="507"):
@@ -174,7 +174,7 @@ def test_a_proof_of_another_day_is_refused(
     _, at_a = hosts[0]
     old = Proof.made(SECRET, "GET", "/seals", blake3(b"").hexdigest()).headers()
     real = time.time()
-    monkeypatch.setattr("penstock.guard.peers.time.time", lambda: real + 86_400)
+    monkeypatch.setattr("penstock.guard.tiers.peers.time.time", lambda: real + 86_400)
     assert _ask(at_a.shelves[0], "GET", "/seals", old) == 403
 
 

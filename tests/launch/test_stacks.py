@@ -6,8 +6,8 @@ from pathlib import Path
 
 from test_nursery import said, until
 
-from penstock.launch import stacks
-from penstock.launch.nursery import Nursery
+from penstock.launch.supervisor import stacks
+from penstock.launch.supervisor.fork_client import Nursery
 
 CHILD = """
 import faulthandler, os, signal, threading, time

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.launch import certificates, tunnel_process
-from penstock.launch.tunnel import Tunnel
-from penstock.train import tunnel_store
+from penstock.launch.hosts import certificates, tunnel_process
+from penstock.launch.hosts.tunnel import Tunnel
+from penstock.train.world import tunnel_store
 
 SECRET = "of this run"
 LIMIT_S = 30.0

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.guard import pulse
-from penstock.guard.pulse import Beat
-from penstock.launch.watcher import Watcher
-from penstock.ledger.journal import Journal
+from penstock.guard.detect import pulse
+from penstock.guard.detect.pulse import Beat
+from penstock.launch.supervisor.watcher import Watcher
+from penstock.ledger.journal.writer import Journal
 from penstock.policy import hang
 from penstock.policy.straggler import FEWEST_STEPS
 

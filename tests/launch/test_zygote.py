@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from penstock.launch import zygote
-from penstock.launch.nursery import Nursery
-from penstock.launch.zygote import Forked, Zygote
+from penstock.launch.supervisor import zygote
+from penstock.launch.supervisor.fork_client import Nursery
+from penstock.launch.supervisor.zygote import Forked, Zygote
 
 LIMIT_S = 60.0
 CHILD = """

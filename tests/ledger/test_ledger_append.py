@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.ledger import append
-from penstock.ledger.append import Appender
-from penstock.ledger.journal import Journal, SupervisorJournal
-from penstock.ledger.readers import read_events, read_steps
+from penstock.ledger.journal import append
+from penstock.ledger.journal.append import Appender
+from penstock.ledger.journal.read import read_events, read_steps
+from penstock.ledger.journal.writer import Journal, SupervisorJournal
 
 real_write, real_open = os.write, os.open
 

@@ -10,14 +10,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_ledger_merge_any import SEEDS, Play, check_the_sum, damage
 
-from penstock.ledger import digest, digested, reader
+from penstock.ledger import digested
 from penstock.ledger.causes import Cause
 from penstock.ledger.history import read_history
-from penstock.ledger.journal import Journal, SupervisorJournal
+from penstock.ledger.journal import digest, follow
+from penstock.ledger.journal.follow import reader_of
+from penstock.ledger.journal.read import read_steps
+from penstock.ledger.journal.writer import Journal, SupervisorJournal
 from penstock.ledger.merge import Account, account, merge
 from penstock.ledger.over_time import over_time
-from penstock.ledger.reader import reader_of
-from penstock.ledger.readers import read_steps
 
 T = 1_700_000_000.0
 
@@ -26,7 +27,7 @@ def by_steps(folder: Path | str) -> Account:
     """The account with every step read, and nothing remembered."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(digested.Digested, "life", lambda *_, **__: None)
-        reader._readers.clear()
+        follow._readers.clear()
         return account(read_history(folder))
 
 
@@ -146,8 +147,8 @@ def test_a_long_journal_answers_by_rollups_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step_on(begin(tmp_path, ranks=3), range(1, 600), Random(5))
-    monkeypatch.setattr(reader, "AT_ONCE_BYTES", 0)
-    monkeypatch.setattr(reader, "QUICK_S", -1.0)
+    monkeypatch.setattr(follow, "AT_ONCE_BYTES", 0)
+    monkeypatch.setattr(follow, "QUICK_S", -1.0)
     first = account(read_history(tmp_path, quick=True))
     exact = by_steps(tmp_path)
     assert not first.exact
@@ -161,7 +162,7 @@ def test_a_long_journal_answers_by_rollups_first(
             ), cause
     assert first.ledger.share(*waits) == pytest.approx(exact.ledger.share(*waits), abs=1e-3)
     assert first.ledger.seconds[Cause.COMMUNICATE] >= exact.ledger.seconds[Cause.COMMUNICATE]
-    monkeypatch.setattr(reader, "QUICK_S", 60.0)
+    monkeypatch.setattr(follow, "QUICK_S", 60.0)
     same(account(read_history(tmp_path, quick=True)), exact)
 
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from penstock.errors import PenstockError
 from penstock.ledger.history import read_history
-from penstock.ledger.journal import Journal, SupervisorJournal
+from penstock.ledger.journal.read import next_attempt, read_curve, read_events, read_steps
+from penstock.ledger.journal.records import SUPERVISOR, journal_files, read_records
+from penstock.ledger.journal.writer import Journal, SupervisorJournal
 from penstock.ledger.merge import account, lines
-from penstock.ledger.readers import next_attempt, read_curve, read_events, read_steps
-from penstock.ledger.records import SUPERVISOR, journal_files, read_records
 
 T0 = 1_790_000_000.0
 NAMES = ("a0000-r00000.events", "a0000-r00000.steps", "a0000-r00000.curve", SUPERVISOR)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from penstock.ledger import history
-from penstock.ledger.journal import Journal, SupervisorJournal
+from penstock.ledger.journal.steps import LeastExchange
+from penstock.ledger.journal.writer import Journal, SupervisorJournal
 from penstock.ledger.merge import merge
-from penstock.ledger.steps import LeastExchange
 
 T = 1_700_000_000.0
 

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.ledger.causes import Cause
-from penstock.ledger.energy import Counted
 from penstock.ledger.joules import Spans, by_cause, filled, of_records
-from penstock.ledger.records import ENERGY
+from penstock.ledger.journal.energy import Counted
+from penstock.ledger.journal.records import ENERGY
 
 EVEN = dict.fromkeys(Cause, 1.0)
 

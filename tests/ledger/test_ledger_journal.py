@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.ledger.journal import Journal, steady_clock
-from penstock.ledger.readers import read_steps
-from penstock.ledger.records import HEADER, PARTS, ROLLUP, ROLLUP_STEPS, STEP, read_records
-from penstock.ledger.rollups import read_rollups, totals
+from penstock.ledger.journal.read import read_steps
+from penstock.ledger.journal.records import HEADER, PARTS, ROLLUP, ROLLUP_STEPS, STEP, read_records
+from penstock.ledger.journal.rollups import read_rollups, totals
+from penstock.ledger.journal.writer import Journal, steady_clock
 
 
 def test_spans_that_overlap_are_refused(tmp_path: Path) -> None:

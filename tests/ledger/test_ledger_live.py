@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.ledger.journal import Journal, SupervisorJournal
+from penstock.ledger.journal.read import read_events, read_steps
+from penstock.ledger.journal.records import HEADER, ROLLUP_STEPS
+from penstock.ledger.journal.rollups import totals
+from penstock.ledger.journal.writer import Journal, SupervisorJournal
 from penstock.ledger.merge import Account, merge
-from penstock.ledger.readers import read_events, read_steps
-from penstock.ledger.records import HEADER, ROLLUP_STEPS
-from penstock.ledger.rollups import totals
 
 T = 1_700_000_000.0
 

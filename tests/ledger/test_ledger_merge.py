@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.ledger.causes import Cause
-from penstock.ledger.journal import Journal, SupervisorJournal
+from penstock.ledger.journal.writer import Journal, SupervisorJournal
 from penstock.ledger.merge import Account, merge
 
 T = 1_700_000_000.0

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.ledger.causes import Cause
-from penstock.ledger.journal import Journal, SupervisorJournal
+from penstock.ledger.journal.records import HEADER
+from penstock.ledger.journal.writer import Journal, SupervisorJournal
 from penstock.ledger.merge import Account, merge
-from penstock.ledger.records import HEADER
 
 SEEDS = st.integers(0, 2**32)
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.ledger.causes import Cause
-from penstock.ledger.journal import Journal, SupervisorJournal
+from penstock.ledger.journal.writer import Journal, SupervisorJournal
 from penstock.ledger.merge import merge
 
 START_S = 1.0  # of every rank

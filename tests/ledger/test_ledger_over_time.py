@@ -12,7 +12,7 @@ from test_ledger_merge_any import SEEDS, Play, damage
 
 from penstock.ledger.causes import Cause
 from penstock.ledger.history import read_history
-from penstock.ledger.journal import Journal, SupervisorJournal
+from penstock.ledger.journal.writer import Journal, SupervisorJournal
 from penstock.ledger.merge import account
 from penstock.ledger.over_time import OverTime, over_time
 

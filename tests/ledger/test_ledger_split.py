@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.ledger.causes import Cause
-from penstock.ledger.journal import Journal, SupervisorJournal
+from penstock.ledger.journal.read import Event, read_events
+from penstock.ledger.journal.writer import Journal, SupervisorJournal
 from penstock.ledger.merge import merge
-from penstock.ledger.readers import Event, read_events
 from penstock.ledger.split import UNTRACED, Splits
 
 

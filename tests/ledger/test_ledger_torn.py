@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.ledger.journal import Journal, SupervisorJournal
-from penstock.ledger.readers import (
-    Event,
-    next_attempt,
-    read_curve,
-    read_events,
-    read_steps,
+from penstock.ledger.journal.read import Event, next_attempt, read_curve, read_events, read_steps
+from penstock.ledger.journal.records import (
+    CURVE,
+    HEADER,
+    STEP,
+    file_name,
+    journal_files,
+    parse_name,
 )
-from penstock.ledger.records import CURVE, HEADER, STEP, file_name, journal_files, parse_name
-from penstock.ledger.rollups import totals
+from penstock.ledger.journal.rollups import totals
+from penstock.ledger.journal.writer import Journal, SupervisorJournal
 
 
 @pytest.fixture

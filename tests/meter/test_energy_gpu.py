@@ -12,8 +12,8 @@ from penstock.ledger.causes import Cause
 from penstock.meter import devices, nvml, power
 from penstock.meter.nvml import Nvml
 from penstock.run.load import load
-from penstock.watch.energy import energy_of
-from penstock.watch.view import View
+from penstock.watch.facts.energy import energy_of
+from penstock.watch.facts.view import View
 
 pytestmark = pytest.mark.gpu
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fake_meter import FakeMeter, gpus
-from penstock.ledger.energy import Counted, EnergyJournal, Span, is_energy_file, read_nodes
+from penstock.ledger.journal.energy import Counted, EnergyJournal, Span, is_energy_file, read_nodes
 from penstock.meter.energy import GONE, Reading
 from penstock.meter.sampler import EVERY_S, LONGEST_SPAN_S, Sampler
 

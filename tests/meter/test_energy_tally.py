@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.ledger.energy import Counted
+from penstock.ledger.journal.energy import Counted
 from penstock.meter.energy import GONE, Joules, Reading, Tally
 
 POWER_W = 300.0

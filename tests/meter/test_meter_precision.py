@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.launch.listener import Listener
-from penstock.launch.prepare import prepare
+from penstock.launch.prepare.listener import Listener
+from penstock.launch.prepare.prepare import prepare
 from penstock.meter import devices, precision
 from penstock.meter.precision import Bf16
 from penstock.meter.probe_list import items
-from penstock.plan.cluster import machine_for
+from penstock.plan.hardware.cluster import machine_for
+from penstock.plan.hardware.precision import settled, speed_of
 from penstock.plan.make import make
-from penstock.plan.precision import settled, speed_of
 from penstock.run.load import load
 
 FAST, SLOW = Bf16(2.0, "this CPU", "measured"), Bf16(0.018, "this CPU", "measured")
@@ -32,7 +32,7 @@ def prepared(run_file, monkeypatch):
     """prepared(speed, …): what a launch settles on a machine with that speed of bf16."""
 
     def settle(speed: Bf16, **fields):
-        monkeypatch.setattr("penstock.launch.prepare.measure", lambda machine: speed)
+        monkeypatch.setattr("penstock.launch.prepare.prepare.measure", lambda machine: speed)
         heard = Heard()
         run = load(run_file(**fields))
         return prepare(run, {}, devices.find(), heard), heard.warnings

@@ -13,15 +13,15 @@ from penstock.errors import PenstockError, RunFailed
 from penstock.meter import probe, storage
 from penstock.meter.glance import glance
 from penstock.meter.probe_list import PRECISIONS, Item, items
-from penstock.plan.cluster import machine_of
-from penstock.plan.job import Job
-from penstock.plan.layout import Layout
-from penstock.plan.probed import exchange_s, step_compute_s
-from penstock.run.cluster_file import ClusterFile
-from penstock.run.cluster_load import load_cluster, save_cluster
-from penstock.run.cluster_summary import lines
-from penstock.run.model import ModelSection
-from penstock.run.probe_section import BY_PRECISION
+from penstock.plan.hardware.cluster import machine_of
+from penstock.plan.job.job import Job
+from penstock.plan.job.layout import Layout
+from penstock.plan.step.probed import exchange_s, step_compute_s
+from penstock.run.clusters.file import ClusterFile
+from penstock.run.clusters.load import load_cluster, save_cluster
+from penstock.run.clusters.probe import BY_PRECISION
+from penstock.run.clusters.summary import lines
+from penstock.run.schema.model import ModelSection
 
 
 @pytest.fixture(scope="module")

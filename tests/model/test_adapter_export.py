@@ -13,12 +13,12 @@ from transformers import AutoModelForCausalLM
 
 from open_families import VOCAB, saved
 from penstock.errors import PenstockError
-from penstock.model.adapter import Beside, adapt, fill_adapted
-from penstock.model.adapter_export import merged, write_adapter
+from penstock.model.adapter.export import merged, write_adapter
+from penstock.model.adapter.lora import Beside, adapt, fill_adapted
 from penstock.model.build import decoder_on_meta
 from penstock.model.decoder import Decoder
-from penstock.model.open_weights import OpenWeights
-from penstock.run.adapter import AdapterSection
+from penstock.model.open.weights import OpenWeights
+from penstock.run.schema.adapter import AdapterSection
 
 FAMILIES = {
     "llama-3.2": ["attention", "ffn"],

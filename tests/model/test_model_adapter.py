@@ -8,11 +8,11 @@ from pydantic import ValidationError
 from torch import nn
 
 from penstock.catalog.shapes import ModelShape
-from penstock.model.adapter import A, AdapterLinear, Beside, Nf4AdapterLinear, adapt, freeze_in
-from penstock.model.adapter_names import adapters, peft_config, peft_name
+from penstock.model.adapter.lora import A, AdapterLinear, Beside, Nf4AdapterLinear, adapt, freeze_in
+from penstock.model.adapter.names import adapters, peft_config, peft_name
 from penstock.model.decoder import Decoder
 from penstock.model.nf4 import Nf4Linear, dequantize, quantize
-from penstock.run.adapter import AdapterSection, misfits
+from penstock.run.schema.adapter import AdapterSection, misfits
 
 SHAPE = ModelShape(layers=2, hidden=32, heads=4, kv_heads=2, ffn=48, vocab=64, attention_bias=True)
 MIXED = replace(

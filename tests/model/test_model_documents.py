@@ -13,8 +13,8 @@ from penstock.model.attention import same_document
 from penstock.model.build import decoder_on_meta, fill
 from penstock.model.decoder import Decoder
 from penstock.model.rotary import places
-from penstock.train.batch import Micro
-from penstock.train.runner import loss_of
+from penstock.train.parallel.batch import Micro
+from penstock.train.parallel.runner import loss_of
 
 CPU = torch.device("cpu")
 SMALL = ModelShape(layers=2, hidden=16, heads=4, kv_heads=2, ffn=24, vocab=50)

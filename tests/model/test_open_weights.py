@@ -12,15 +12,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from open_families import ALL, MOE, VOCAB, in_double, made, saved
-from penstock.catalog.open_folder import read_config
-from penstock.catalog.open_models import config_of
+from penstock.catalog.open.folder import read_config
+from penstock.catalog.open.models import config_of
 from penstock.errors import PenstockError
 from penstock.model.decoder import Decoder
-from penstock.model.open_files import INDEX, SINGLE, look
-from penstock.model.open_fill import fill_from
-from penstock.model.open_names import is_buffer, places, tensors
-from penstock.model.open_weights import OpenWeights
-from penstock.model.open_write import generation_config, write_model
+from penstock.model.open.files import INDEX, SINGLE, look
+from penstock.model.open.fill import fill_from
+from penstock.model.open.names import is_buffer, places, tensors
+from penstock.model.open.weights import OpenWeights
+from penstock.model.open.write import generation_config, write_model
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.filterwarnings("ignore")

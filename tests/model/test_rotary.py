@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from penstock.catalog.open_models import shape_of
+from penstock.catalog.open.models import shape_of
 from penstock.catalog.shapes import ModelShape
 from penstock.model.rotary import frequencies, places, rotation
 

@@ -13,9 +13,11 @@ from statistics import fmean, quantiles
 
 import pytest
 
-from penstock.plan import backtest, constants, ranking, scores, step
-from penstock.plan.backtest_report import Item, Report
-from penstock.plan.constants import CEILING, Constants
+from penstock.plan.backtest import ranking, scores, steps
+from penstock.plan.backtest.report import Item, Report
+from penstock.plan.job import constants
+from penstock.plan.job.constants import CEILING, Constants
+from penstock.plan.step import step
 
 PLAN = Path(constants.__file__).parent
 FACTS = Path(__file__).parents[2] / "benchmarks" / "facts" / "throughput.csv"
@@ -28,12 +30,12 @@ NOT_BEATEN = {"NVIDIA NeMo 24.07 performance summary"}
 
 @pytest.fixture(scope="module")
 def fitted() -> Report:
-    return backtest.run(FACTS)
+    return steps.run(FACTS)
 
 
 @pytest.fixture(scope="module")
 def left_out() -> Report:
-    return backtest.run(FACTS, leave_one_out=True)
+    return steps.run(FACTS, leave_one_out=True)
 
 
 def macro(report: Report, moe: bool) -> float:
@@ -183,6 +185,6 @@ def test_programs_that_nobody_described_are_predicted_too(tmp_path: Path) -> Non
         writer = csv.DictWriter(file, rows[0].keys())
         writer.writeheader()
         writer.writerows(row | {"framework": "in-house"} for row in rows)
-    found = backtest.run(other).to_json()
+    found = steps.run(other).to_json()
     assert found["dense"]["macro_mape"] <= 13
     assert found["moe"]["macro_mape"] <= 25

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from penstock.catalog.models import preset
-from penstock.catalog.open_models import config_of, family_of
-from penstock.plan import legal, memory
-from penstock.plan.layout import Layout
-from penstock.plan.machine import of_catalog
+from penstock.catalog.open.models import config_of, family_of
+from penstock.plan.hardware.machine import of_catalog
+from penstock.plan.job import legal
+from penstock.plan.job.layout import Layout
 from penstock.plan.make import choice
+from penstock.plan.memory import memory
 from penstock.run.load import load
 
 H100 = of_catalog("H100", 1)

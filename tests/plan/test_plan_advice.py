@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 import made_plans as made
 from penstock.plan.advice import WORDS, bottleneck, next_change
-from penstock.plan.job import Job
-from penstock.plan.layout import Layout
-from penstock.plan.life import predict
-from penstock.plan.outcome import STEP_PARTS, StepTime
-from penstock.plan.sensitivity import RESOURCES, Option, sensitivities
+from penstock.plan.job.job import Job
+from penstock.plan.job.layout import Layout
+from penstock.plan.job.outcome import STEP_PARTS, StepTime
+from penstock.plan.life.life import predict
+from penstock.plan.search.sensitivity import RESOURCES, Option, sensitivities
 
 
 def found(job: Job | None = None, options: tuple[Option, ...] = ()) -> dict[str, float]:

@@ -8,9 +8,11 @@ import pytest
 
 from measured_rows import MEMORY, MOE, THROUGHPUT, write
 from penstock.errors import PenstockError
-from penstock.plan import backtest, constants, step
-from penstock.plan.columns import COLUMNS
-from penstock.plan.rows import NEEDED, Row, Skip
+from penstock.plan.backtest import steps
+from penstock.plan.backtest.columns import COLUMNS
+from penstock.plan.backtest.rows import NEEDED, Row, Skip
+from penstock.plan.job import constants
+from penstock.plan.step import step
 
 KEYS = {
     "rows", "predicted", "skipped", "mape", "median_ape", "bias", "macro_mape", "by_source",
@@ -37,7 +39,7 @@ def test_throughput(tmp_path: Path) -> None:
         {"gpu": "Abacus"},
         {"step_time_s": ""},
     )
-    report = backtest.run(file, time_of=tenth_more)
+    report = steps.run(file, time_of=tenth_more)
     found = report.to_json()
     assert found.keys() >= KEYS | {"baseline", "sweeps", "sweeps_fixed_software"}
     assert (found["kind"], found["rows"], found["predicted"]) == ("throughput", 4, 2)
@@ -60,14 +62,14 @@ def test_throughput(tmp_path: Path) -> None:
 def test_speed_stands_in_for_time(tmp_path: Path) -> None:
     base = {k: v for k, v in THROUGHPUT.items() if k != "step_time_s"}
     file = write(tmp_path / "a.csv", {}, base=base | {"tokens_per_s_per_gpu": 64 * 2048 / 8 / 4})
-    (item,) = backtest.run(file, time_of=lambda row: 5.0).items
+    (item,) = steps.run(file, time_of=lambda row: 5.0).items
     assert item.measured == pytest.approx(4.0)
     assert item.error == pytest.approx(25)
 
 
 def test_layouts_of_one_job_give_regret(tmp_path: Path) -> None:
     sweep = [{"tp": t, "step_time_s": s} for t, s in ((1, 2.0), (2, 2.2), (4, 3.0))]
-    report = backtest.run(write(tmp_path / "a.csv", *sweep), time_of=lambda row: 4 - row.step_s)  # type: ignore[operator]
+    report = steps.run(write(tmp_path / "a.csv", *sweep), time_of=lambda row: 4 - row.step_s)  # type: ignore[operator]
     found = report.to_json()
     assert found["regret"] == pytest.approx(50)
     assert found["kendall_tau"] == pytest.approx(-1)
@@ -76,7 +78,7 @@ def test_layouts_of_one_job_give_regret(tmp_path: Path) -> None:
 
 def test_the_rule_of_thumb_stands_beside_it_on_the_same_rows(tmp_path: Path) -> None:
     changes = [{"step_time_s": s} for s in (1.0, 2.0, 4.0)] + [{"source": "b", "step_time_s": 8.0}]
-    found = backtest.run(write(tmp_path / "a.csv", *changes), time_of=tenth_more).to_json()
+    found = steps.run(write(tmp_path / "a.csv", *changes), time_of=tenth_more).to_json()
     # MFU goes with 1 / time: the median of 1, 1/2, 1/4, 1/8 is 3/8, so every step is 8/3 s long.
     in_sample = [abs(8 / 3 / s - 1) * 100 for s in (1.0, 2.0, 4.0, 8.0)]
     block = found["baseline"]["in_sample"]  # type: ignore[index]
@@ -96,8 +98,8 @@ def test_leave_one_out_uses_the_constants_without_the_rows_source(
     monkeypatch.setattr(constants, "without", lambda source: {"a": 3.0, "b": 5.0}[source])
     monkeypatch.setattr(step, "predict", lambda job, constants=1.0: Answer(constants))
     file = write(tmp_path / "a.csv", {"source": "a"}, {"source": "b"})
-    assert [i.predicted for i in backtest.run(file).items] == [1.0, 1.0]
-    report = backtest.run(file, leave_one_out=True)
+    assert [i.predicted for i in steps.run(file).items] == [1.0, 1.0]
+    report = steps.run(file, leave_one_out=True)
     assert [i.predicted for i in report.items] == [3.0, 5.0]
     assert report.rival is report.baseline_left_out
 
@@ -117,7 +119,7 @@ def test_memory(tmp_path: Path) -> None:
         {"component": "activations(relative)", "mem_metric": "PERCENT of the usual: 55", "oom": ""},
         base=MEMORY | {"mem_metric": ""},
     )
-    found = backtest.run(file, memory_of=memory_by_sequence).to_json()
+    found = steps.run(file, memory_of=memory_by_sequence).to_json()
     assert found.keys() >= KEYS | {"small", "oom_calls"}
     assert (found["kind"], found["rows"], found["predicted"]) == ("memory", 9, 8)
     assert found["mape"] == pytest.approx((10 + 20 + 10 + 10) / 4)
@@ -141,7 +143,7 @@ def test_a_row_that_the_planner_refuses_is_skipped_with_its_reason(tmp_path: Pat
             raise PenstockError("does not divide")
         return 1.0
 
-    report = backtest.run(write(tmp_path / "a.csv", {}, {}, {}), time_of=picky)
+    report = steps.run(write(tmp_path / "a.csv", {}, {}, {}), time_of=picky)
     assert report.skipped == ((0, "no such precision here"), (1, "does not divide"))
     assert report.predicted == len(report.items) == 1
 
@@ -158,19 +160,19 @@ def test_a_row_that_the_planner_refuses_is_skipped_with_its_reason(tmp_path: Pat
 def test_a_cell_that_is_no_number(tmp_path: Path, change: dict[str, object], told: str) -> None:
     file = write(tmp_path / "a.csv", {}, change)
     with pytest.raises(PenstockError, match=told):
-        backtest.run(file, time_of=tenth_more)
+        steps.run(file, time_of=tenth_more)
 
 
 def test_a_file_of_which_nothing_can_be_predicted(tmp_path: Path) -> None:
     file = write(tmp_path / "a.csv", {"gpu": "Abacus"}, {"tp": 3})
     with pytest.raises(PenstockError, match=r"none of the 2 rows .*row 0: .*'Abacus'"):
-        backtest.run(file, time_of=tenth_more)
+        steps.run(file, time_of=tenth_more)
 
 
 def test_leaving_out_makes_no_sense_for_memory(tmp_path: Path) -> None:
     file = write(tmp_path / "m.csv", {}, base=MEMORY)
     with pytest.raises(PenstockError, match="memory table"):
-        backtest.run(file, leave_one_out=True, memory_of=memory_by_sequence)
+        steps.run(file, leave_one_out=True, memory_of=memory_by_sequence)
 
 
 def test_every_needed_column_is_listed_as_needed() -> None:
@@ -185,7 +187,7 @@ def test_the_example_of_the_docs_works(tmp_path: Path) -> None:
     file.write_text(page.split("```csv\n")[1].split("```")[0])
     with file.open() as table:
         assert len(list(csv.DictReader(table))) == 3
-    report = backtest.run(file, time_of=tenth_more)
+    report = steps.run(file, time_of=tenth_more)
     assert (report.predicted, report.skipped) == (3, ())
     assert len(report.sweeps) == 1
     assert all(f"`{column.name}`" in page for column in COLUMNS)
@@ -193,10 +195,10 @@ def test_the_example_of_the_docs_works(tmp_path: Path) -> None:
 
 def test_the_planner_itself_answers_for_an_unknown_source(tmp_path: Path) -> None:
     file = write(tmp_path / "a.csv", {"source": "nobody knows"}, MOE)
-    fitted = [item.predicted for item in backtest.run(file).items]
+    fitted = [item.predicted for item in steps.run(file).items]
     assert len(fitted) == 2
     assert min(fitted) > 0
-    left_out = backtest.run(file, leave_one_out=True).items
+    left_out = steps.run(file, leave_one_out=True).items
     assert [item.predicted for item in left_out] == fitted  # no fit ever saw these sources
-    (peak,) = backtest.run(write(tmp_path / "m.csv", {}, base=MEMORY)).items
+    (peak,) = steps.run(write(tmp_path / "m.csv", {}, base=MEMORY)).items
     assert 1 < peak.predicted < 80

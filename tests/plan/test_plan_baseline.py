@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from measured_rows import rows
-from penstock.plan.baseline import Point, fit, precision_class, predictions
-from penstock.plan.job import Job
+from penstock.plan.backtest.baseline import Point, fit, precision_class, predictions
+from penstock.plan.job.job import Job
 
 H100_PEAK = 989.4e12  # bf16, dense
 

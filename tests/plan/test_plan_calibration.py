@@ -11,8 +11,8 @@ import made_plans as made
 from penstock.errors import PenstockError
 from penstock.plan import calibration
 from penstock.plan.calibration import Record
+from penstock.plan.job.outcome import Band
 from penstock.plan.make import make
-from penstock.plan.outcome import Band
 
 RATIOS = st.lists(st.floats(0.3, 3.0), min_size=1, max_size=6)
 

@@ -13,10 +13,10 @@ from penstock.errors import PenstockError
 from penstock.meter import glance as glance_module
 from penstock.meter.devices import Devices
 from penstock.meter.glance import Glance, glance
-from penstock.plan.cluster import Sited, here_file, machine_for, machine_of
-from penstock.run.cluster_file import ClusterFile
-from penstock.run.cluster_load import load_cluster, save_cluster
-from penstock.run.file import Run
+from penstock.plan.hardware.cluster import Sited, here_file, machine_for, machine_of
+from penstock.run.clusters.file import ClusterFile
+from penstock.run.clusters.load import load_cluster, save_cluster
+from penstock.run.schema.run import Run
 
 
 def run_on(**cluster: object) -> Run:
@@ -33,7 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def on_cpu(monkeypatch: pytest.MonkeyPatch, cores: int = 2) -> Glance:
     seen = Glance(Devices("cpu", cores, "", "", 8 << 30), "Some CPU")
-    monkeypatch.setattr("penstock.plan.cluster.glance", lambda: seen)
+    monkeypatch.setattr("penstock.plan.hardware.cluster.glance", lambda: seen)
     return seen
 
 
@@ -111,12 +111,12 @@ def test_here_with_a_known_gpu_uses_the_catalog_and_says_so(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = Glance(Devices("cuda", 4, "NVIDIA H200", "", 0), "Some CPU")
-    monkeypatch.setattr("penstock.plan.cluster.glance", lambda: seen)
+    monkeypatch.setattr("penstock.plan.hardware.cluster.glance", lambda: seen)
     found = machine_for(run_on())
     assert (found.machine.accelerator, found.machine.per_node) == ("H200 SXM", 4)
     assert "used the catalog" in found.warnings[0]
     unknown = replace(seen, devices=replace(seen.devices, name="NVIDIA Z9"))
-    monkeypatch.setattr("penstock.plan.cluster.glance", lambda: unknown)
+    monkeypatch.setattr("penstock.plan.hardware.cluster.glance", lambda: unknown)
     with pytest.raises(PenstockError, match="penstock probe"):
         machine_for(run_on())
 
@@ -186,8 +186,8 @@ def test_gpus_are_seen_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_finding_a_machine_needs_no_torch(tmp_path: Path) -> None:
     code = (
-        "import sys; from penstock.plan.cluster import machine_for; "
-        "from penstock.run.file import Run; "
+        "import sys; from penstock.plan.hardware.cluster import machine_for; "
+        "from penstock.run.schema.run import Run; "
         "machine_for(Run.model_validate({'name': 'r', 'model': {'preset': 'llama-3m'}})); "
         "print('torch' in sys.modules)"
     )

@@ -9,8 +9,8 @@ import made_plans as made
 from penstock.catalog import prices
 from penstock.ledger.causes import Cause
 from penstock.ledger.ledger import Ledger
-from penstock.plan import cost
-from penstock.plan.cost import Bill
+from penstock.plan.cost import cost
+from penstock.plan.cost.cost import Bill
 
 HOUR = 3600.0
 KWH = 3.6e6

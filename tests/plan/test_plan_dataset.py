@@ -8,10 +8,10 @@ import pytest
 
 import made_plans as made
 from made_sets import made_set
-from penstock.data.home import open_dataset
-from penstock.data.stream import Stream
+from penstock.data.build.home import open_dataset
+from penstock.data.read.stream import Stream
 from penstock.errors import PenstockError
-from penstock.launch.prepare import settle
+from penstock.launch.prepare.prepare import settle
 from penstock.meter.devices import Devices
 from penstock.plan import built
 from penstock.plan.dataset import Sizes, fitted, look, needed

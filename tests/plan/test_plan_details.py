@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.plan import network, operators, step
-from penstock.plan.constants import Constants
-from penstock.plan.job import Adapter
-from penstock.plan.layout import Layout
-from penstock.plan.machine import of_catalog
-from penstock.plan.search import Space, must, search
+from penstock.plan.hardware import network
+from penstock.plan.hardware.machine import of_catalog
+from penstock.plan.job.constants import Constants
+from penstock.plan.job.job import Adapter
+from penstock.plan.job.layout import Layout
+from penstock.plan.search.search import Space, must, search
+from penstock.plan.step import operators, step
 from planned_jobs import DENSE, SPARSE, job, machine
 
 C = Constants()

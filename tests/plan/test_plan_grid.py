@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.plan.grid import Grid
+from penstock.plan.hardware.grid import Grid
 
 SIDES = (64.0, 256.0, 1024.0)
 

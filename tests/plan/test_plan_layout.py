@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from penstock.catalog.models import preset
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
-from penstock.plan.layout import (
+from penstock.plan.job.layout import (
     MICROBATCH_TOKENS,
     STATE_BYTES_PER_PARAM,
     STATE_SHARE,
     Layout,
     choose,
 )
-from penstock.run.file import Run
+from penstock.run.schema.run import Run
 
 SHAPE = preset("llama-3m")
 STATE = SHAPE.params() * STATE_BYTES_PER_PARAM

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 import made_plans as made
 from penstock.catalog.models import preset
 from penstock.catalog.shapes import ModelShape
-from penstock.plan import legal
-from penstock.plan.layout import IllegalLayout, Layout, choose
+from penstock.plan.job import legal
+from penstock.plan.job.layout import IllegalLayout, Layout, choose
 from penstock.plan.make import make
-from penstock.plan.search import Space, families, sharded, splits, trained
-from penstock.run.file import Run
+from penstock.plan.search.search import Space, families, sharded, splits, trained
 from penstock.run.notyet import GAPS
+from penstock.run.schema.run import Run
 from planned_jobs import SPARSE, job, shapes
 
 DENSE = ModelShape(layers=8, hidden=512, heads=8, kv_heads=4, ffn=1536, vocab=1000)

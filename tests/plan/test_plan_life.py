@@ -12,11 +12,11 @@ from penstock.catalog import failures
 from penstock.catalog.models import preset
 from penstock.errors import PenstockError
 from penstock.ledger.causes import Cause
-from penstock.plan.job import Job
-from penstock.plan.layout import Layout
-from penstock.plan.life import Life, predict
-from penstock.plan.machine import of_catalog
-from penstock.plan.recovery import checkpoint_bytes
+from penstock.plan.hardware.machine import of_catalog
+from penstock.plan.job.job import Job
+from penstock.plan.job.layout import Layout
+from penstock.plan.life.life import Life, predict
+from penstock.plan.life.recovery import checkpoint_bytes
 from penstock.policy import checkpoint as policy
 
 NEVER = {"every": "never"}

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 import made_plans as made
 from penstock.ledger.causes import Cause
-from penstock.plan import life, limits, step
-from penstock.plan.layout import Layout
+from penstock.plan.job.layout import Layout
+from penstock.plan.life import life
+from penstock.plan.scaling import limits
+from penstock.plan.step import step
 
 LAYOUTS = [
     Layout(shard=8),

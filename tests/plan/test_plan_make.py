@@ -8,11 +8,11 @@ import time
 import pytest
 
 import made_plans as made
-from penstock.data.home import open_dataset
-from penstock.data.stream import Stream
+from penstock.data.build.home import open_dataset
+from penstock.data.read.stream import Stream
 from penstock.errors import PenstockError
 from penstock.plan.dataset import Sizes, look
-from penstock.plan.machine import of_catalog
+from penstock.plan.hardware.machine import of_catalog
 from penstock.plan.make import layout_of, make, unseen
 from penstock.plan.plan import Plan
 

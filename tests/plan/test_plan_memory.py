@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from penstock.catalog import models
 from penstock.catalog.shapes import ModelShape
-from penstock.plan import memory, memory_moments, memory_state
-from penstock.plan.job import Adapter, Job, Software
-from penstock.plan.layout import Layout
-from penstock.plan.machine import of_catalog
-from penstock.plan.outcome import MEMORY_PARTS
+from penstock.plan.hardware.machine import of_catalog
+from penstock.plan.job.job import Adapter, Job, Software
+from penstock.plan.job.layout import Layout
+from penstock.plan.job.outcome import MEMORY_PARTS
+from penstock.plan.memory import memory, moments, state
 
 GIB = 2**30
 H100 = of_catalog("H100 SXM", 8)
@@ -67,13 +67,13 @@ def jobs(draw: st.DrawFn) -> Job:
 
 def held_bytes(made: Job) -> float:
     """Weights, gradients and optimizer of the rank that holds most."""
-    states = (memory_state.state(made, stage) for stage in range(made.layout.pipeline))
+    states = (state.state(made, stage) for stage in range(made.layout.pipeline))
     return max(s.weights + s.gradients + s.optimizer for s in states)
 
 
 def kept(made: Job) -> float:
-    have = memory_moments.pieces(made)
-    return max(memory_moments.kept_bytes(made, s, have) for s in range(made.layout.pipeline))
+    have = moments.pieces(made)
+    return max(moments.kept_bytes(made, s, have) for s in range(made.layout.pipeline))
 
 
 @settings(max_examples=60, deadline=None)
@@ -135,7 +135,7 @@ def test_a_frozen_model_never_needs_more_than_a_trained_one(made):
 def test_params_are_those_of_the_shape():
     for name in PRESETS:
         made = job(name)
-        have = memory_state.held(made, 0)
+        have = state.held(made, 0)
         # The last norm is not a layer's; latent attention, biases and head norms are in the shape.
         assert have.common + have.routed == pytest.approx(made.shape.params(), rel=1e-4)
 
@@ -143,7 +143,7 @@ def test_params_are_those_of_the_shape():
 def test_stages_hold_every_layer_once():
     shape = models.preset("deepseek-v3")
     for pipeline, pieces in ((1, 1), (4, 1), (8, 2), (7, 3)):
-        counts = [memory_state.stage_layers(shape, pipeline, pieces, s) for s in range(pipeline)]
+        counts = [state.stage_layers(shape, pipeline, pieces, s) for s in range(pipeline)]
         assert sum(dense for dense, _ in counts) == shape.dense_layers
         assert sum(sum(both) for both in counts) == shape.layers
 
@@ -158,9 +158,9 @@ def test_state_bytes_by_zero_stage():
 @pytest.mark.parametrize(("bits", "per_param"), [(16, 2), (8, 1), (4, 4.5 / 8)])
 def test_frozen_weights_have_the_width_of_the_adapter(bits, per_param):
     made = job(adapter=Adapter(rank=0, bits=bits))
-    tables = memory_state.held(made, 0).tables
+    tables = state.held(made, 0).tables
     expected = (made.shape.params() - tables) * per_param + tables * 2
-    assert memory_state.state(made, 0).weights == pytest.approx(expected, rel=1e-4)
+    assert state.state(made, 0).weights == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_optimizer_on_the_host_takes_no_room():
@@ -197,17 +197,17 @@ def test_flash_attention_keeps_no_scores():
 def test_microbatches_under_way():
     """1F1B holds as many as stages follow; interleaving more; a short step no more than it has."""
     made = job(layout=Layout(pipeline=4))
-    assert [memory_moments.passes_under_way(made, s) for s in range(4)] == [4, 3, 2, 1]
+    assert [moments.passes_under_way(made, s) for s in range(4)] == [4, 3, 2, 1]
     interleaved = job(layout=Layout(pipeline=4, interleave=2))
-    assert [memory_moments.passes_under_way(interleaved, s) for s in range(4)] == [
+    assert [moments.passes_under_way(interleaved, s) for s in range(4)] == [
         11 / 2,
         9 / 2,
         7 / 2,
         5 / 2,
     ]
-    assert memory_moments.passes_under_way(replace(made, batch=2), 0) == 2
+    assert moments.passes_under_way(replace(made, batch=2), 0) == 2
     delayed = job(layout=Layout(pipeline=4, zero_bubble=True))
-    assert memory_moments.passes_under_way(delayed, 3) == 4
+    assert moments.passes_under_way(delayed, 3) == 4
 
 
 def test_routed_copies_follow_top_k():
@@ -221,12 +221,12 @@ def test_routed_copies_follow_top_k():
 
 
 def test_the_loss_is_split_and_chunked():
-    whole = memory_moments.pieces(job(software=MEGATRON)).logits
+    whole = moments.pieces(job(software=MEGATRON)).logits
     assert whole == 4096 * 128256 * 6
     split = job(software=MEGATRON, layout=Layout(tensor=8))
-    assert memory_moments.pieces(split).logits == whole / 8
+    assert moments.pieces(split).logits == whole / 8
     chunked = job(software=replace(MEGATRON, chunked_loss=True))
-    assert memory_moments.pieces(chunked).logits == 4096 * 4096 * 6
+    assert moments.pieces(chunked).logits == 4096 * 4096 * 6
 
 
 def test_the_only_microbatch_makes_its_gradients_late():
@@ -245,7 +245,7 @@ def test_predicting_ahead_costs_a_layer_a_table_and_a_loss():
     assert ahead.parts["logits"] == 2 * plain.parts["logits"]
     shape = models.preset("deepseek-v3")
     table = shape.vocab * shape.hidden
-    layer = memory_state.unit_params(job("deepseek-v3", layout=layout))
+    layer = state.unit_params(job("deepseek-v3", layout=layout))
     more = ahead.parts["weights"] - plain.parts["weights"]
     assert more == pytest.approx(2 * (table / 2 + layer))
 

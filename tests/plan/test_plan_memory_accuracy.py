@@ -5,8 +5,8 @@ from statistics import mean
 
 import pytest
 
-from penstock.plan import rows
-from penstock.plan.memory_rows import measured, predict_row
+from penstock.plan.backtest import rows
+from penstock.plan.backtest.memory_rows import measured, predict_row
 
 FACTS = Path(__file__).parents[2] / "benchmarks" / "facts"
 LARGE_GIB = 10

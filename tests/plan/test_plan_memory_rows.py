@@ -3,9 +3,9 @@
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.plan import memory_blanks, memory_rows
-from penstock.plan.named_shapes import OLDER, named
-from penstock.plan.rows import Row, Skip, job_of
+from penstock.plan.backtest import memory_blanks, memory_rows
+from penstock.plan.backtest.named_shapes import OLDER, named
+from penstock.plan.backtest.rows import Row, Skip, job_of
 
 LLAMA = {
     "model_name": "Llama 2 7 B",

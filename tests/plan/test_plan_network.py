@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.plan import network
-from penstock.plan.machine import Machine, Tier
-from penstock.plan.network import HALF_BYTES_OUTSIDE, UNHIDDEN, Group
+from penstock.plan.hardware import network
+from penstock.plan.hardware.machine import Machine, Tier
+from penstock.plan.hardware.network import HALF_BYTES_OUTSIDE, UNHIDDEN, Group
 from planned_jobs import machine
 
 UP = Tier("scale-up", 8, 400e9, 2e-6)

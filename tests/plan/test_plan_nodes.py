@@ -6,10 +6,10 @@ import pytest
 
 import made_plans as made
 from penstock.errors import PenstockError
-from penstock.plan import sweep_table
-from penstock.plan.nodes import for_budget, for_deadline
-from penstock.plan.sweep import Planner, Point
-from penstock.run.file import Run
+from penstock.plan.scaling import table
+from penstock.plan.scaling.nodes import for_budget, for_deadline
+from penstock.plan.scaling.sweep import Planner, Point
+from penstock.run.schema.run import Run
 
 DAY_S = 86400.0
 
@@ -67,7 +67,7 @@ def test_neighbours_are_what_was_tried_around_the_answer() -> None:
     assert 1 < len(near) <= 5
     assert all(late_s(fewer) > seconds for fewer in near[:at])
     assert found.point.nodes == 3
-    text = "\n".join(sweep_table.answer_lines(found))
+    text = "\n".join(table.answer_lines(found))
     assert " in nine of ten cases: 3 nodes" in text
     assert "3 nodes, 24 accelerators: " in text
     assert found.to_json()["nodes"] == found.point.nodes

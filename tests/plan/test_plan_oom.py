@@ -8,10 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import made_plans as made
-from penstock.plan import legal, memory, oom, step
-from penstock.plan.job import Job
-from penstock.plan.layout import Layout
-from penstock.plan.search import Space
+from penstock.plan.job import legal
+from penstock.plan.job.job import Job
+from penstock.plan.job.layout import Layout
+from penstock.plan.memory import memory
+from penstock.plan.search import oom
+from penstock.plan.search.search import Space
+from penstock.plan.step import step
 from planned_jobs import jobs, machine
 
 

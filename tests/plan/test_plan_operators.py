@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from penstock.catalog.models import preset
 from penstock.catalog.shapes import ModelShape
-from penstock.plan import operators, step
-from penstock.plan.constants import Constants
-from penstock.plan.job import Adapter, Job, Software
-from penstock.plan.layout import Layout
-from penstock.plan.machine import of_catalog
-from penstock.plan.operators import Cost, Rates
+from penstock.plan.hardware.machine import of_catalog
+from penstock.plan.job.constants import Constants
+from penstock.plan.job.job import Adapter, Job, Software
+from penstock.plan.job.layout import Layout
+from penstock.plan.step import operators, step
+from penstock.plan.step.operators import Cost, Rates
 from planned_jobs import DENSE, INF, LATENT, SPARSE, job, jobs, machine
 
 PRIOR = Constants()

@@ -9,12 +9,14 @@ import pytest
 import made_plans as made
 from penstock.catalog.models import preset
 from penstock.model.loss import CHUNK_ELEMENTS
-from penstock.plan import memory, memory_state, own, step
-from penstock.plan.job import Job
-from penstock.plan.layout import Layout
-from penstock.plan.machine import of_catalog
+from penstock.plan.hardware.machine import of_catalog
+from penstock.plan.job import own
+from penstock.plan.job.job import Job
+from penstock.plan.job.layout import Layout
 from penstock.plan.make import choice
-from penstock.run.file import Run
+from penstock.plan.memory import memory, state
+from penstock.plan.step import step
+from penstock.run.schema.run import Run
 
 FACTS = Path(__file__).parents[2] / "benchmarks" / "facts" / "steps_own.csv"
 SHAPE = preset("llama-8b")
@@ -24,7 +26,7 @@ def per_param(layout: Layout, batch: int = 64, **train: str) -> tuple[float, flo
     """Bytes of weights, gradients and optimizer for each parameter of a rank."""
     run = made.run(train={"tokens": "1B", "batch_tokens": batch * 8192, **train})
     job = choice(run, made.machine(layout.ranks), None, layout).job
-    held = memory_state.state(job, 0)
+    held = state.state(job, 0)
     each = SHAPE.params() / (layout.shard * layout.context)
     found = (held.weights, held.gradients, held.optimizer)
     return tuple(round(size / each, 2) for size in found)  # type: ignore[return-value]
@@ -59,7 +61,7 @@ def test_replicas_hold_their_sum_beside_their_gradients() -> None:
         choice(run, made.machine(n), None, Layout(replicate=n, microbatch=1)).job for n in (1, 2)
     )
     wide = 4 * SHAPE.params()
-    assert memory.predict(two).peak_bytes >= memory_state.state(two, 0).gradients + 2 * wide
+    assert memory.predict(two).peak_bytes >= state.state(two, 0).gradients + 2 * wide
     assert memory.predict(two).peak_bytes > memory.predict(one).peak_bytes
 
 

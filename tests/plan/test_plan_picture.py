@@ -9,9 +9,9 @@ import pytest
 
 import made_plans as made
 from penstock.errors import PenstockError
-from penstock.plan.picture import CHARACTER, HEIGHT, WIDTH, svg
-from penstock.plan.scale import counts
-from penstock.plan.sweep import Point, Sweep, sweep
+from penstock.plan.hardware.scale import counts
+from penstock.plan.scaling.picture import CHARACTER, HEIGHT, WIDTH, svg
+from penstock.plan.scaling.sweep import Point, Sweep, sweep
 
 SVG = "{http://www.w3.org/2000/svg}"
 

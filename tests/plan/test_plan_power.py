@@ -11,11 +11,12 @@ from penstock.catalog import accelerators
 from penstock.catalog import power as metered
 from penstock.ledger.causes import Cause
 from penstock.ledger.ledger import Ledger
-from penstock.plan import constants, power
-from penstock.plan.machine import of_catalog
-from penstock.plan.power import Shares, cooling_class
-from penstock.plan.power_fit import fit
-from penstock.plan.power_host import BOARD, CARDS, DESKTOP, FANS_LEFT, Host, host_of
+from penstock.plan.backtest.power_fit import fit
+from penstock.plan.hardware.machine import of_catalog
+from penstock.plan.job import constants
+from penstock.plan.power import power
+from penstock.plan.power.host import BOARD, CARDS, DESKTOP, FANS_LEFT, Host, host_of
+from penstock.plan.power.power import Shares, cooling_class
 
 
 def test_the_constants_are_the_fit_of_the_metered_rows() -> None:

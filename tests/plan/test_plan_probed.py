@@ -6,10 +6,10 @@ import pytest
 
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
-from penstock.plan.job import Job
-from penstock.plan.layout import Layout
-from penstock.plan.machine import Machine, Matmul, Tier
-from penstock.plan.probed import all_reduce_s, exchange_s, is_probed, step_compute_s
+from penstock.plan.hardware.machine import Machine, Matmul, Tier
+from penstock.plan.job.job import Job
+from penstock.plan.job.layout import Layout
+from penstock.plan.step.probed import all_reduce_s, exchange_s, is_probed, step_compute_s
 
 RATE = 1e11  # FLOP/s of every product
 SHAPE = ModelShape(layers=2, hidden=256, heads=4, kv_heads=2, ffn=512, vocab=4096)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from measured_rows import rows
-from penstock.plan import ranking
-from penstock.plan.ranking import Sweep, kendall_tau, sweeps
+from penstock.plan.backtest import ranking
+from penstock.plan.backtest.ranking import Sweep, kendall_tau, sweeps
 
 # One job in three layouts. The planner likes the second, the first was the fastest.
 LAYOUTS: list[dict[str, object]] = [

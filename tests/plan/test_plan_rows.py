@@ -10,11 +10,8 @@ from hypothesis import strategies as st
 from measured_rows import MEMORY, MOE, THROUGHPUT, write
 from penstock.catalog.models import preset
 from penstock.errors import PenstockError
-from penstock.plan import memory
-from penstock.plan.frameworks import PENSTOCK, SHARDED, software_of
-from penstock.plan.job import Adapter, Job
-from penstock.plan.layout import Layout
-from penstock.plan.rows import (
+from penstock.plan.backtest.frameworks import PENSTOCK, SHARDED, software_of
+from penstock.plan.backtest.rows import (
     Row,
     Skip,
     accelerator_named,
@@ -24,6 +21,9 @@ from penstock.plan.rows import (
     read,
     whole,
 )
+from penstock.plan.job.job import Adapter, Job
+from penstock.plan.job.layout import Layout
+from penstock.plan.memory import memory
 
 GIB = 2**30
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import made_plans as made
 from penstock.errors import PenstockError
-from penstock.plan.machine import Machine, Tier, of_catalog
-from penstock.plan.scale import MOST, counts, scaled
+from penstock.plan.hardware.machine import Machine, Tier, of_catalog
+from penstock.plan.hardware.scale import MOST, counts, scaled
 
 
 def test_a_range_is_its_ends_and_the_powers_of_two_between() -> None:

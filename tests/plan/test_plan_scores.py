@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.plan import scores
-from penstock.plan.scores import Pair, score
+from penstock.plan.backtest import scores
+from penstock.plan.backtest.scores import Pair, score
 
 # Errors of +10 %, -20 % and +30 % from source "a", -50 % from "b".
 PAIRS = [

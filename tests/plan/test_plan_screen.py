@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 import made_plans as made
 from penstock.plan import screen
-from penstock.plan.layout import Layout
+from penstock.plan.job.layout import Layout
 from penstock.plan.screen import ENERGIES, TIMES, rounded, span, told
-from penstock.plan.sensitivity import Option
+from penstock.plan.search.sensitivity import Option
 
 NAMES = [
     "fits", "layout", "speed", "MFU", "time", "cost", "energy", "effective", "bottleneck", "next",

@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from penstock.catalog.models import preset
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
-from penstock.plan import memory, search, step
-from penstock.plan.constants import Constants, fitted
-from penstock.plan.job import Adapter, Job, Software
-from penstock.plan.layout import Layout
-from penstock.plan.machine import of_catalog
-from penstock.plan.search import RECOMPUTE, Space
+from penstock.plan.hardware.machine import of_catalog
+from penstock.plan.job.constants import Constants, fitted
+from penstock.plan.job.job import Adapter, Job, Software
+from penstock.plan.job.layout import Layout
+from penstock.plan.memory import memory
+from penstock.plan.search import search
+from penstock.plan.search.search import RECOMPUTE, Space
+from penstock.plan.step import step
 from planned_jobs import DENSE, GIB, SPARSE, job, jobs, machine, shapes
 
 SMALL = replace(DENSE, hidden=512, heads=8, ffn=1536)

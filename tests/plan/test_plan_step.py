@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.plan import network, operators, step
-from penstock.plan.constants import Constants
-from penstock.plan.job import Adapter, Job, Software
-from penstock.plan.layout import Layout
-from penstock.plan.machine import Machine, Tier
-from penstock.plan.outcome import STEP_CAUSES, STEP_PARTS, StepTime
-from penstock.plan.step import Stage, stages
+from penstock.plan.hardware import network
+from penstock.plan.hardware.machine import Machine, Tier
+from penstock.plan.job.constants import Constants
+from penstock.plan.job.job import Adapter, Job, Software
+from penstock.plan.job.layout import Layout
+from penstock.plan.job.outcome import STEP_CAUSES, STEP_PARTS, StepTime
+from penstock.plan.step import operators, step
+from penstock.plan.step.step import Stage, stages
 from planned_jobs import DENSE, LATENT, SPARSE, job, jobs, machine, perfect
 
 PRIOR = Constants()

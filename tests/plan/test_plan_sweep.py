@@ -8,11 +8,11 @@ import pytest
 
 import made_plans as made
 from penstock.errors import PenstockError
-from penstock.plan import sweep_table
+from penstock.plan.hardware.scale import counts, scaled
 from penstock.plan.make import make
-from penstock.plan.scale import counts, scaled
-from penstock.plan.sweep import Planner, Point, Sweep, sweep
-from penstock.run.file import Run
+from penstock.plan.scaling import table as sweep_table
+from penstock.plan.scaling.sweep import Planner, Point, Sweep, sweep
+from penstock.run.schema.run import Run
 
 
 def run(**sections: object) -> Run:

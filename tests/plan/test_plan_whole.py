@@ -13,10 +13,10 @@ import made_plans as made
 from penstock.errors import PenstockError
 from penstock.ledger.ledger import Ledger
 from penstock.plan.assemble import both
-from penstock.plan.layout import Layout
-from penstock.plan.outcome import Band
+from penstock.plan.job.layout import Layout
+from penstock.plan.job.outcome import Band
 from penstock.plan.plan import Plan
-from penstock.plan.sensitivity import Option
+from penstock.plan.search.sensitivity import Option
 
 # What programs are promised.
 KEYS = {

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from penstock.catalog import accelerators
 from penstock.catalog import power as metered
-from penstock.plan import power_backtest as backtest
-from penstock.plan.power_busy import LEAST, busy
-from penstock.plan.power_fit import fit, others
-from penstock.plan.power_rows import Config
-from penstock.plan.scores import mape
+from penstock.plan.backtest import power as backtest
+from penstock.plan.backtest.power_busy import LEAST, busy
+from penstock.plan.backtest.power_fit import fit, others
+from penstock.plan.backtest.power_rows import Config
+from penstock.plan.backtest.scores import mape
 
 MORE = Path(__file__).parents[2] / "benchmarks" / "facts" / "power_more.csv"
 HEADER = "submitter,gpu,gpus,nodes,cooling,meter,benchmark,global_batch,mean_run_s,mean_node_w"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.plan.power_rows import Config, MeteredRow, is_power, read
-from penstock.plan.row_file import lines
+from penstock.plan.backtest.power_rows import Config, MeteredRow, is_power, read
+from penstock.plan.backtest.row_file import lines
 
 FULL = {
     "round": "v4.0",

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.guard.pulse import PHASES
+from penstock.guard.detect.pulse import PHASES
 from penstock.policy import hang
 from penstock.policy.hang import LONG_S, ORDER, Hang, Seen, allowed_s, blame, decide, usual_s
 

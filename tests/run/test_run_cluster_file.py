@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.run import cluster_reference
-from penstock.run.cluster_load import CLUSTER, load_cluster, save_cluster
+from penstock.run.clusters import reference
+from penstock.run.clusters.load import CLUSTER, load_cluster, save_cluster
 
 DOCS = Path(__file__).parents[2] / "docs" / "cluster-file.md"
 WHOLE = """\
@@ -132,8 +132,8 @@ def test_readings_are_rows_of_positive_numbers(tmp_path: Path) -> None:
 
 
 def test_the_written_reference_is_up_to_date() -> None:
-    fresh = "run: python -m penstock.run.cluster_reference > docs/cluster-file.md"
-    assert DOCS.read_text(encoding="utf-8") == cluster_reference.markdown(), fresh
+    fresh = "run: python -m penstock.run.clusters.reference > docs/cluster-file.md"
+    assert DOCS.read_text(encoding="utf-8") == reference.markdown(), fresh
 
 
 def test_every_field_is_described() -> None:

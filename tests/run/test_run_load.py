@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from penstock.errors import PenstockError
 from penstock.run.load import load
-from penstock.run.quantity import Every, Portion
-from penstock.run.train import choose_batch_tokens, choose_learning_rate
+from penstock.run.schema.quantity import Every, Portion
+from penstock.run.schema.train import choose_batch_tokens, choose_learning_rate
 
 SHORT = '[model]\npreset = "llama-3m"\n'
 SHAPE = "[model]\nlayers = 2\nhidden = 64\nheads = 4\nffn = 128\n"

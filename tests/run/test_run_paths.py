@@ -10,12 +10,12 @@ import pytest
 from penstock.errors import PenstockError
 from penstock.found import FoundPath, located
 from penstock.run.diff import diff
-from penstock.run.file import Run
 from penstock.run.fingerprint import fingerprint
 from penstock.run.folder import RunFolder, find
 from penstock.run.load import load
 from penstock.run.paths import KEY, found_paths
 from penstock.run.save import save, to_table
+from penstock.run.schema.run import Run
 
 RUN = """
 name = "r"

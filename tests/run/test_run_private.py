@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.data.cache_entries import Cache
-from penstock.guard.pulse import Pulse
+from penstock.data.store.cache import Cache
+from penstock.guard.detect.pulse import Pulse
 from penstock.home import home
 from penstock.private import private_folder, refuse_strangers
 from penstock.run import folder

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import PenstockError
-from penstock.run import quantity
-from penstock.run.quantity import BadQuantity, Every, Portion
+from penstock.run.schema import quantity
+from penstock.run.schema.quantity import BadQuantity, Every, Portion
 
 READERS = [
     quantity.count,

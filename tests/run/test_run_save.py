@@ -6,11 +6,11 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.run.file import Run
 from penstock.run.fingerprint import fingerprint
 from penstock.run.load import load
-from penstock.run.quantity import show_duration
 from penstock.run.save import save, to_table, to_toml
+from penstock.run.schema.quantity import show_duration
+from penstock.run.schema.run import Run
 
 words = st.text(
     st.characters(codec="utf-8", categories=["L", "N", "P", "S"]), min_size=1, max_size=8

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import PenstockError
 from penstock.run import toml
-from penstock.run.cluster_load import load_cluster
+from penstock.run.clusters.load import load_cluster
 from penstock.run.load import load
 
 AT_ONCE_S = 5.0

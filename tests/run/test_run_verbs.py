@@ -14,7 +14,7 @@ from penstock.cli.check import check
 from penstock.cli.init import init
 from penstock.cli.schema import schema
 from penstock.errors import NotYet, PenstockError
-from penstock.plan.layout import IllegalLayout
+from penstock.plan.job.layout import IllegalLayout
 from penstock.run import reference
 from penstock.run.init import template
 from penstock.run.load import load

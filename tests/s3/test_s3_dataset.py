@@ -8,14 +8,15 @@ import obstore
 import pytest
 
 from cutting_proxy import cutting
-from penstock.data import remote_copy, remote_store
-from penstock.data.cache_entries import Cache
-from penstock.data.feed import Feed
-from penstock.data.manifest import BLOCK_BYTES
-from penstock.data.remote_store import Store
-from penstock.data.shards import BadBlock, Dataset
-from penstock.data.stream import Stream
-from penstock.data.writer import Writer
+from penstock.data.build import copy as remote_copy
+from penstock.data.format.manifest import BLOCK_BYTES
+from penstock.data.format.writer import Writer
+from penstock.data.read.dataset import BadBlock, Dataset
+from penstock.data.read.feed import Feed
+from penstock.data.read.stream import Stream
+from penstock.data.store import objects
+from penstock.data.store.cache import Cache
+from penstock.data.store.objects import Store
 from penstock.errors import PenstockError, RunFailed
 
 pytestmark = pytest.mark.s3
@@ -116,7 +117,7 @@ def test_a_server_that_dies_and_comes_back(s3, url, local, cache):
 
 
 def test_a_server_that_stays_away(s3, url, cache, monkeypatch):
-    monkeypatch.setattr(remote_store.Store.__init__, "__defaults__", (2.0,))
+    monkeypatch.setattr(objects.Store.__init__, "__defaults__", (2.0,))
     far = Dataset.open(url, cache)
     s3.do("kill")
     try:

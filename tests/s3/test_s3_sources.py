@@ -7,12 +7,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.data.build import build
-from penstock.data.build_watch import Quiet
-from penstock.data.recipe import Recipe
-from penstock.data.remote_store import Store
-from penstock.data.source_find import find
-from penstock.data.source_read import read
+from penstock.data.build.build import build
+from penstock.data.build.progress import Quiet
+from penstock.data.recipe.recipe import Recipe
+from penstock.data.sources.find import find
+from penstock.data.sources.read import read
+from penstock.data.store.objects import Store
 from penstock.errors import PenstockError, RunFailed
 
 pytestmark = pytest.mark.s3

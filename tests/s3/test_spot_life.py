@@ -17,11 +17,11 @@ import pytest
 
 from hosts_lab import Lab
 from penstock.drill import audit
-from penstock.ledger.readers import read_events
-from penstock.ledger.records import journal_files
+from penstock.ledger.journal.read import read_events
+from penstock.ledger.journal.records import journal_files
 from penstock.policy.lease import DEAD_S
 from penstock.run.load import load
-from penstock.watch.report import summary
+from penstock.watch.report.screen import summary
 
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(1800)]
 

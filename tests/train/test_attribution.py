@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.guard.trap import Trap, arm
+from penstock.guard.detect.trap import Trap, arm
 from penstock.launch.start import start
 from penstock.ledger.causes import Cause
+from penstock.ledger.journal.read import Event, read_events, read_steps
 from penstock.ledger.merge import merge
-from penstock.ledger.readers import Event, read_events, read_steps
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 

@@ -7,8 +7,8 @@ import pytest
 
 from penstock.launch.start import start
 from penstock.ledger.causes import Cause
+from penstock.ledger.journal.read import read_events, read_steps
 from penstock.ledger.merge import merge
-from penstock.ledger.readers import read_events, read_steps
 from penstock.run.load import load
 
 pytestmark = pytest.mark.gpu

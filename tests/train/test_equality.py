@@ -105,8 +105,8 @@ def test_losses_fall_and_variants_differ(alone: dict[str, Answer]) -> None:
 
 def timeouts(layout: dict[str, Any]) -> list[float]:
     """The bound of every group that a step waits in, in seconds."""
-    from penstock.plan.layout import Layout
-    from penstock.train.world import DIMENSIONS, join
+    from penstock.plan.job.layout import Layout
+    from penstock.train.world.world import DIMENSIONS, join
 
     os.environ["PENSTOCK_ATTEMPT"] = "timeouts"
     world = join(Layout(**layout), "cpu", 7.0)

@@ -110,15 +110,15 @@ def some_steps(path: str, layout: dict[str, int], attempt: int, until: int) -> l
     """From the newest checkpoint of the run `kept` to a checkpoint of step `until`; the losses."""
     import torch.distributed as dist
 
-    from penstock.guard.pulse import Pulse
-    from penstock.ledger.journal import Journal
+    from penstock.guard.detect.pulse import Pulse
+    from penstock.ledger.journal.writer import Journal
     from penstock.meter.clock import StepClock
-    from penstock.plan.layout import Layout
+    from penstock.plan.job.layout import Layout
     from penstock.run.folder import RunFolder
     from penstock.run.load import load
     from penstock.train.job import build
-    from penstock.train.replicas import WISHES, Vote
-    from penstock.train.world import join
+    from penstock.train.replicas.reduce import WISHES, Vote
+    from penstock.train.world.world import join
 
     os.environ["PENSTOCK_ATTEMPT"] = str(attempt)
     run, folder = load(path, MIXTURE), RunFolder(Path(path).parent / "kept")

@@ -18,11 +18,11 @@ from equality_cases import (
     on_ranks,
     prepared,
 )
-from penstock.plan.layout import Layout
-from penstock.plan.pieces import pieces
-from penstock.train.batch import Micro
-from penstock.train.pile import pile
-from penstock.train.schedule import enough
+from penstock.plan.job.layout import Layout
+from penstock.plan.job.partition import pieces
+from penstock.train.parallel.batch import Micro
+from penstock.train.parallel.pile import pile
+from penstock.train.parallel.pipeline_schedule import enough
 
 VARIANTS: dict[str, tuple[str, list[str]]] = {
     # 5 layers on 2 or 4 stages, or in 4 pieces: none divides.
@@ -102,7 +102,7 @@ def buffers(path: str, layouts: list[dict[str, int]]) -> list[int]:
 
     from penstock.run.load import load
     from penstock.train.engine import build
-    from penstock.train.world import join
+    from penstock.train.world.world import join
 
     found = []
     for number, lay in enumerate(layouts):
@@ -139,7 +139,7 @@ def without_room(path: str) -> str:
     """On one rank: what the runner raises when a layer of the last stage is out of memory."""
     from penstock.run.load import load
     from penstock.train.engine import build
-    from penstock.train.world import join
+    from penstock.train.world.world import join
 
     def forward(*_: Any) -> None:
         raise torch.OutOfMemoryError("no room")

@@ -13,17 +13,17 @@ from typer.testing import CliRunner
 
 from one_rank import Alone
 from penstock.cli.main import app
-from penstock.data.home import open_dataset
-from penstock.data.tokenizer import Tokenizer
+from penstock.data.build.home import open_dataset
+from penstock.data.tokenize.tokenizer import Tokenizer
 from penstock.errors import PenstockError, RunFailed
-from penstock.guard import checkpoint
-from penstock.guard.checkpoint import Checkpoint
+from penstock.guard.save import checkpoint
+from penstock.guard.save.checkpoint import Checkpoint
 from penstock.model.decoder import Decoder
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.run.save import save
-from penstock.train.export import export
-from penstock.train.write import write
+from penstock.train.export.model import export
+from penstock.train.export.write import write
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 VOCAB = 300

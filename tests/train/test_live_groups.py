@@ -18,8 +18,8 @@ def _sums(
     as in training, a step counts when its vote is through. Ends when all are back."""
     import torch
 
-    from penstock.plan.layout import Layout
-    from penstock.train.live_world import PeerLost, join_live
+    from penstock.plan.job.layout import Layout
+    from penstock.train.replicas.live_world import PeerLost, join_live
 
     world = join_live(Layout(replicate=replicas, shard=shard), "cpu", 20.0)
     rank, board = int(os.environ["RANK"]), world.circle.board

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from penstock.meter.clock import StepClock
-from penstock.train.expert import Balancer
-from penstock.train.gradients import Gradients
-from penstock.train.live_world import PeerLost
-from penstock.train.replicas import Vote
+from penstock.train.parallel.expert import Balancer
+from penstock.train.parallel.gradients import Gradients
+from penstock.train.replicas.live_world import PeerLost
+from penstock.train.replicas.reduce import Vote
 from penstock.train.step import Stepper
 
 

@@ -24,18 +24,18 @@ from lora_peer import (
     theirs,
     write_chats,
 )
-from penstock.guard import checkpoint
-from penstock.launch.listener import Listener
+from penstock.guard.save import checkpoint
+from penstock.launch.prepare.listener import Listener
 from penstock.launch.start import start
-from penstock.launch.zygote import Zygote
-from penstock.ledger.readers import read_events
-from penstock.ledger.records import journal_files
-from penstock.model.open_write import dtype_said
+from penstock.launch.supervisor.zygote import Zygote
+from penstock.ledger.journal.read import read_events
+from penstock.ledger.journal.records import journal_files
+from penstock.model.open.write import dtype_said
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
-from penstock.train.export import export
-from penstock.train.write import write
-from penstock.watch.report import summary
+from penstock.train.export.model import export
+from penstock.train.export.write import write
+from penstock.watch.report.screen import summary
 
 STEPS = 30
 

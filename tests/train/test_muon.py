@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from equality_cases import Answer, assert_equal, case, prepared, train_a_little
 from penstock.errors import PenstockError
-from penstock.run.train import TrainSection
-from penstock.train import muon
-from penstock.train.adamw import AdamW
-from penstock.train.muon import Muon, is_hidden, orthogonal
-from penstock.train.rounding import rounded_at_random
+from penstock.run.schema.train import TrainSection
+from penstock.train.optim import muon
+from penstock.train.optim.adamw import AdamW
+from penstock.train.optim.muon import Muon, is_hidden, orthogonal
+from penstock.train.optim.rounding import rounded_at_random
 
 STEPS = 3
 SHAPES = {
@@ -294,8 +294,8 @@ def steps_on_a_rank(count: int) -> list[tuple[str, float, int]]:
     """For each case: how far this rank's parts are from one process, and how much work it did."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    from penstock.plan.layout import Layout
-    from penstock.train.world import join
+    from penstock.plan.job.layout import Layout
+    from penstock.train.world.world import join
 
     join(Layout(shard=count, microbatch=1), "cpu", 60.0)
     alone = parameters()
@@ -393,14 +393,14 @@ def cut_short(path: str, attempts: list[int]) -> list[float]:
     """Two steps on two shards, saved; one more on two replicas. The losses."""
     import torch.distributed as dist
 
-    from penstock.guard.pulse import Pulse
-    from penstock.ledger.journal import Journal
+    from penstock.guard.detect.pulse import Pulse
+    from penstock.ledger.journal.writer import Journal
     from penstock.meter.clock import StepClock
-    from penstock.plan.layout import Layout
+    from penstock.plan.job.layout import Layout
     from penstock.run.folder import RunFolder
     from penstock.run.load import load
     from penstock.train.job import build
-    from penstock.train.world import join
+    from penstock.train.world.world import join
 
     losses = []
     folder, run = RunFolder(Path(path).parent / "plain"), load(path, ["train.optimizer=muon"])

@@ -25,12 +25,12 @@ def held(path: str, layouts: list[dict[str, int]]) -> list[dict[str, bool]]:
     import torch.distributed as dist
     from torch.distributed.tensor.debug import _clear_sharding_prop_cache as clear_cache
 
-    from penstock.model.open_weights import OpenWeights
-    from penstock.plan.layout import Layout
+    from penstock.model.open.weights import OpenWeights
+    from penstock.plan.job.layout import Layout
     from penstock.run.load import load
-    from penstock.train.materialize import materialize
-    from penstock.train.parts import whole
-    from penstock.train.world import join
+    from penstock.train.parallel.materialize import materialize
+    from penstock.train.parallel.parts import whole
+    from penstock.train.world.world import join
 
     run = load(path)
     weights = OpenWeights(run.model.from_ or "")
@@ -60,8 +60,8 @@ def test_every_rank_gets_its_part(
         f'[model]\nfrom = "{tmp_path / "model"}"\n[data]\nsequence = 16\n'
         '[train]\nprecision = "fp64"\nbatch_tokens = 64\n'
     )
-    from penstock.model.open_weights import OpenWeights
-    from penstock.plan.layout import Layout
+    from penstock.model.open.weights import OpenWeights
+    from penstock.plan.job.layout import Layout
 
     layouts = [one for one in LAYOUTS if Layout(**one).ranks == ways]
     assert layouts

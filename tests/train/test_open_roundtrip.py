@@ -12,15 +12,15 @@ from torch import nn
 from typer.testing import CliRunner
 
 from open_families import add_tokenizer, in_double, made, saved
-from penstock.catalog.open_folder import read_config
+from penstock.catalog.open.folder import read_config
 from penstock.cli.main import app
-from penstock.data.stream_open import open_again, stream_of
+from penstock.data.read.open import open_again, stream_of
 from penstock.errors import PenstockError
 from penstock.launch.start import start
-from penstock.model.open_weights import OpenWeights
+from penstock.model.open.weights import OpenWeights
 from penstock.run.load import load
-from penstock.train.export import export
-from penstock.watch.view import View
+from penstock.train.export.model import export
+from penstock.watch.facts.view import View
 
 MakeFile = Callable[..., Path]
 VOCAB = 304
@@ -158,9 +158,9 @@ def _wide(folder: Path) -> str:
     """A built dataset with more tokens than the model has."""
     import numpy as np
 
-    from penstock.data.named import datasets_home
-    from penstock.data.tokenizer import train
-    from penstock.data.writer import Writer
+    from penstock.data.format.named import datasets_home
+    from penstock.data.format.writer import Writer
+    from penstock.data.tokenize.tokenizer import train
 
     tokenizer = train(TEXTS, 340)
     assert tokenizer.vocab > VOCAB

@@ -13,11 +13,11 @@ from equality_cases import Answer, assert_equal, case, masked_set, prepared, tra
 from penstock.errors import PenstockError
 from penstock.model.build import summed_loss, user_function
 from penstock.model.own_loss import checked
-from penstock.plan.layout import Layout
-from penstock.plan.legal import problems
-from penstock.run.code import Code
+from penstock.plan.job.layout import Layout
+from penstock.plan.job.legal import problems
 from penstock.run.fingerprint import fingerprint
 from penstock.run.load import load
+from penstock.run.schema.code import Code
 
 CODE = """
 import torch.nn.functional as F

@@ -15,10 +15,10 @@ from penstock.model.build import decoder_on_meta, fill
 from penstock.model.decoder import Decoder
 from penstock.model.fp8 import to_fp8
 from penstock.model.loss import summed_cross_entropy
-from penstock.run.train import TrainSection
-from penstock.train.adamw import AdamW
-from penstock.train.compile import compile_layers
-from penstock.train.recompute import recompute
+from penstock.run.schema.train import TrainSection
+from penstock.train.optim.adamw import AdamW
+from penstock.train.parallel.compile import compile_layers
+from penstock.train.parallel.recompute import recompute
 
 pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cuda", 0)

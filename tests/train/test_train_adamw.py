@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from penstock.run.train import TrainSection
-from penstock.train.adamw import AdamW
+from penstock.run.schema.train import TrainSection
+from penstock.train.optim.adamw import AdamW
 
 SHAPES = {"matrix": (17, 9), "vector": (30,), "scalar": (1,)}
 

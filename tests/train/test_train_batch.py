@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.stream_batch import Batch
-from penstock.train.batch import Micro, Share, on_device
+from penstock.data.read.batch import Batch
+from penstock.train.parallel.batch import Micro, Share, on_device
 
 CPU = torch.device("cpu")
 SEQUENCE = 5

@@ -14,9 +14,9 @@ from torch._dynamo.utils import counters
 from penstock.catalog.shapes import ModelShape
 from penstock.model.build import decoder_on_meta, fill
 from penstock.model.decoder import Decoder
-from penstock.plan.layout import Layout
-from penstock.train.compile import compile_layers, wanted
-from penstock.train.recompute import recompute
+from penstock.plan.job.layout import Layout
+from penstock.train.parallel.compile import compile_layers, wanted
+from penstock.train.parallel.recompute import recompute
 
 SHAPE = ModelShape(layers=3, hidden=32, heads=4, kv_heads=2, ffn=48, vocab=50)
 

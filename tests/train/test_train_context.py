@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_mask
 
-from penstock.train.context import in_order, seen
-from penstock.train.context_blocks import BLOCK, blocks
-from penstock.train.generate import continuation
+from penstock.train.export.generate import continuation
+from penstock.train.parallel.context import in_order, seen
+from penstock.train.parallel.context_blocks import BLOCK, blocks
 
 
 @pytest.mark.parametrize("ways", [1, 2, 3, 8])

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from penstock.catalog.shapes import ModelShape
 from penstock.model.moe import MoE
-from penstock.train.expert import Balancer, mixtures
+from penstock.train.parallel.expert import Balancer, mixtures
 
 SHAPE = ModelShape(
     layers=1,
@@ -95,9 +95,9 @@ def travels(cases: list[list[list[int]]]) -> list[tuple[list[float], list[float]
     """Rows of each case to the experts' ranks and back; what the experts of this rank saw."""
     import torch.distributed as dist
 
-    from penstock.plan.layout import Layout
-    from penstock.train.expert import VisitAcross
-    from penstock.train.world import join
+    from penstock.plan.job.layout import Layout
+    from penstock.train.parallel.expert import VisitAcross
+    from penstock.train.world.world import join
 
     world = join(Layout(shard=2, expert=2), "cpu", 60.0)
     assert world.experts is not None

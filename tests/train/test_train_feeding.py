@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.data.feed import Feed
-from penstock.ledger.journal import Journal
-from penstock.ledger.readers import read_events
+from penstock.data.read.feed import Feed
+from penstock.ledger.journal.read import read_events
+from penstock.ledger.journal.writer import Journal
 from penstock.train import feeding
 from penstock.train.feeding import Feeding
 

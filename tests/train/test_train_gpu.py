@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from penstock.catalog.shapes import ModelShape
-from penstock.data.feed import Feed
-from penstock.data.stream_batch import Batch
+from penstock.data.read.batch import Batch
+from penstock.data.read.feed import Feed
 from penstock.model.build import decoder_on_meta, fill
-from penstock.train.batch import Loader, Micro
-from penstock.train.runner import loss_of
+from penstock.train.parallel.batch import Loader, Micro
+from penstock.train.parallel.runner import loss_of
 
 pytestmark = pytest.mark.gpu
 SHAPE = (64, 4097)

@@ -20,14 +20,14 @@ def train_a_little(path: str, cases: list[dict[str, Any]]) -> list[dict[str, Any
     """On one rank: for each case a fresh world and a few steps of the loop's own calls."""
     import torch.distributed as dist
 
-    from penstock.guard.pulse import Pulse
-    from penstock.ledger.journal import Journal
+    from penstock.guard.detect.pulse import Pulse
+    from penstock.ledger.journal.writer import Journal
     from penstock.meter.clock import StepClock
-    from penstock.plan.layout import Layout
+    from penstock.plan.job.layout import Layout
     from penstock.run.folder import RunFolder
     from penstock.run.load import load
     from penstock.train.job import build
-    from penstock.train.world import join
+    from penstock.train.world.world import join
 
     answers = []
     for case in cases:
@@ -135,8 +135,8 @@ def test_what_does_not_count_is_not_divided_by(alone: dict[str, Any]) -> None:
 
 
 def test_a_damaged_block_is_on_record_once(where: Path, alone: dict[str, Any]) -> None:
-    from penstock.ledger.readers import read_events
-    from penstock.ledger.records import journal_files
+    from penstock.ledger.journal.read import read_events
+    from penstock.ledger.journal.records import journal_files
 
     files = journal_files(where.parent / "damaged" / "journal", "events")
     for file in files[:1]:

@@ -8,8 +8,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import nn
 
-from penstock.run.train import TrainSection
-from penstock.train.optimizer import learning_rate, optimizer
+from penstock.run.schema.train import TrainSection
+from penstock.train.optim.optimizer import learning_rate, optimizer
 
 PEAK = 3e-3
 

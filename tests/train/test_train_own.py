@@ -43,13 +43,13 @@ def path(tmp_path: Path) -> str:
 
 def twice(path: str, layout: dict[str, int], folder: str) -> dict[str, Any]:
     """Saved by one build and loaded by another; and how the numbers are kept."""
-    from penstock.guard import checkpoint
-    from penstock.plan.layout import Layout
+    from penstock.guard.save import checkpoint
+    from penstock.plan.job.layout import Layout
     from penstock.run.load import load
     from penstock.train.engine import build
-    from penstock.train.parts import whole
+    from penstock.train.parallel.parts import whole
     from penstock.train.state import state
-    from penstock.train.world import join
+    from penstock.train.world.world import join
 
     world = join(Layout(**layout), "cpu", 60.0)
     first, second = (build(load(path), Layout(**layout), 320, world) for _ in range(2))
@@ -84,10 +84,10 @@ def test_frozen_weights_are_saved_and_bf16_weights_have_no_masters(
 
 
 def built(path: str) -> None:
-    from penstock.plan.layout import Layout
+    from penstock.plan.job.layout import Layout
     from penstock.run.load import load
     from penstock.train.engine import build
-    from penstock.train.world import join
+    from penstock.train.world.world import join
 
     build(load(path), Layout(), 320, join(Layout(), "cpu", 60.0))
 

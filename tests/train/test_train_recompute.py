@@ -5,11 +5,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from penstock.catalog.shapes import ModelShape
-from penstock.model.adapter import adapt
+from penstock.model.adapter.lora import adapt
 from penstock.model.build import decoder_on_meta, fill
 from penstock.model.decoder import Decoder
-from penstock.run.adapter import AdapterSection
-from penstock.train.recompute import recompute
+from penstock.run.schema.adapter import AdapterSection
+from penstock.train.parallel.recompute import recompute
 
 DENSE = ModelShape(layers=3, hidden=32, heads=4, kv_heads=2, ffn=48, vocab=50)
 MIXED = ModelShape(

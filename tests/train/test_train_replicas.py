@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from penstock.train import replicas as module
-from penstock.train.gradients import Grads
-from penstock.train.replicas import WISHES, Vote, buckets
+from penstock.train.parallel.gradients import Grads
+from penstock.train.replicas import reduce as module
+from penstock.train.replicas.reduce import WISHES, Vote, buckets
 
 RANKS = 4
 SHAPES = [(5, 3), (7,), (1,), (4, 2, 2)]
@@ -48,9 +48,9 @@ def four_replicas() -> dict[str, Any]:
     """On one of four ranks: everything these tests look at, in one launch."""
     import torch.distributed as dist
 
-    from penstock.plan.layout import Layout
-    from penstock.train.replicas import Replicas, squared_norm
-    from penstock.train.world import join
+    from penstock.plan.job.layout import Layout
+    from penstock.train.replicas.reduce import Replicas, squared_norm
+    from penstock.train.world.world import join
 
     world = join(Layout(RANKS, 1, 1), "cpu", 60.0)
     answer: dict[str, Any] = {}
@@ -119,9 +119,9 @@ def two_by_two() -> dict[int, Any]:
 
     import torch.distributed as dist
 
-    from penstock.plan.layout import Layout
-    from penstock.train.replicas import Replicas, squared_norm
-    from penstock.train.world import join
+    from penstock.plan.job.layout import Layout
+    from penstock.train.replicas.reduce import Replicas, squared_norm
+    from penstock.train.world.world import join
 
     answers = {}
     for replicate, shard in [(2, 2), (1, 4)]:

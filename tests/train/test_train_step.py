@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from penstock.meter.clock import StepClock
-from penstock.run.train import TrainSection
-from penstock.train.adamw import AdamW
-from penstock.train.expert import Balancer
-from penstock.train.gradients import Gradients
-from penstock.train.replicas import WISHES, Vote
+from penstock.run.schema.train import TrainSection
+from penstock.train.optim.adamw import AdamW
+from penstock.train.parallel.expert import Balancer
+from penstock.train.parallel.gradients import Gradients
+from penstock.train.replicas.reduce import WISHES, Vote
 from penstock.train.step import Stepper
 
 

@@ -15,9 +15,9 @@ def loss_of_shared_words(vocab: int, counted: bool) -> dict[str, Any]:
     from torch.distributed.tensor import Shard, distribute_tensor
 
     from penstock.model import loss
-    from penstock.plan.layout import Layout
-    from penstock.train import tensor
-    from penstock.train.world import join
+    from penstock.plan.job.layout import Layout
+    from penstock.train.parallel import tensor
+    from penstock.train.world.world import join
 
     os.environ["PENSTOCK_ATTEMPT"] = f"words {vocab} {counted}"
     tensor.ROWS = 50

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from penstock.errors import PenstockError
-from penstock.run.file import Run
 from penstock.run.load import load
+from penstock.run.schema.run import Run
 from penstock.train.trial import Vocabulary, try_loss, try_module
 
 SHAPE = [f"model.{name}" for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "tied")]

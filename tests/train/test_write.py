@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PenstockError, RunFailed
-from penstock.guard import checkpoint
+from penstock.guard.save import checkpoint
 from penstock.run.folder import RunFolder
-from penstock.train import write
+from penstock.train.export import write
 
 
 class Deleted:

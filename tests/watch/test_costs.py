@@ -13,12 +13,12 @@ from made_probe import probed
 from penstock.catalog import sites
 from penstock.ledger.causes import Cause
 from penstock.ledger.ledger import Ledger
-from penstock.plan.rates import Factor, Rates
-from penstock.run.cluster_load import save_cluster
-from penstock.watch.costs import Costs, costs_of, costs_with, full_ledger
-from penstock.watch.energy import energy_of
-from penstock.watch.rates import rates_of
-from penstock.watch.view import View
+from penstock.plan.cost.rates import Factor, Rates
+from penstock.run.clusters.load import save_cluster
+from penstock.watch.facts.costs import Costs, costs_of, costs_with, full_ledger
+from penstock.watch.facts.energy import energy_of
+from penstock.watch.facts.rates import rates_of
+from penstock.watch.facts.view import View
 
 END_S = 46.0  # 1 s to launch, 5 to be ready, 20 steps of 2 s
 J_PER_KWH = 3.6e6

@@ -5,9 +5,9 @@ from dataclasses import replace
 from rich.console import Console
 
 import made_story
-from penstock.watch.data_diff import Difference, compare, flat
-from penstock.watch.data_diff_screen import comparison
-from penstock.watch.data_story import Story
+from penstock.watch.datasets.diff import Difference, compare, flat
+from penstock.watch.datasets.diff_screen import comparison
+from penstock.watch.datasets.facts import Story
 
 
 def test_equal_datasets_have_no_difference_and_share_everything():

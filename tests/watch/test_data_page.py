@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import made_story
-from penstock.watch.data_charts import histogram
-from penstock.watch.data_page import opening, page
-from penstock.watch.data_style import STYLE
-from penstock.watch.markup import Markup, tag
+from penstock.watch.datasets.page import opening, page
+from penstock.watch.style.charts import histogram
+from penstock.watch.style.markup import Markup, tag
+from penstock.watch.style.page_style import STYLE
 
 VOID = {"meta", "br", "wbr"}
 

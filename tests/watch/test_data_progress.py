@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from penstock.watch.data_progress import PLAIN_S, BuildProgress
+from penstock.watch.datasets.progress import PLAIN_S, BuildProgress
 
 
 class Clock:

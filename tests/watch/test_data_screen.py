@@ -8,14 +8,14 @@ import pytest
 from rich.console import Console
 
 import made_story
-from penstock.data.build_record import StageRecord
-from penstock.data.shards import Dataset
-from penstock.data.tokenizer import train
-from penstock.data.writer import Writer
-from penstock.watch import data_screen
-from penstock.watch.data_screen import bar, share, show_size, spark
-from penstock.watch.data_story import story
-from penstock.watch.words import printable
+from penstock.data.build.record import StageRecord
+from penstock.data.format.writer import Writer
+from penstock.data.read.dataset import Dataset
+from penstock.data.tokenize.tokenizer import train
+from penstock.watch.datasets import screen
+from penstock.watch.datasets.facts import story
+from penstock.watch.datasets.screen import bar, share, show_size, spark
+from penstock.watch.style.words import printable
 
 
 def drawn(shown, width: int = 80) -> str:
@@ -25,7 +25,7 @@ def drawn(shown, width: int = 80) -> str:
 
 
 def test_a_document_cannot_steer_the_terminal():
-    text = drawn(data_screen.sample(made_story.sample()))
+    text = drawn(screen.sample(made_story.sample()))
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert "<script>alert('x')</script>" in text
@@ -36,14 +36,14 @@ def test_markup_in_names_is_text():
     built = made_story.record(
         stages=[StageRecord("read", 1.0, 1, 0, 0, 3, 2, {"[bold]odd[/]": 1})], languages={"[x]": 1}
     )
-    text = drawn(data_screen.screen(made_story.story(built=built)))
+    text = drawn(screen.screen(made_story.story(built=built)))
     assert "[bold]odd[/]" in text
     assert "[x] 100 %" in text
 
 
 def test_stages_that_drop_nothing_take_no_room():
     stages = [*made_story.record().stages, StageRecord("shard", 1.0, 1, 0, 0, 700, 700, {})]
-    text = drawn(data_screen.screen(made_story.story(built=made_story.record(stages=stages))))
+    text = drawn(screen.screen(made_story.story(built=made_story.record(stages=stages))))
     assert "deduplicate" in text
     assert "shard  " not in text
 
@@ -51,7 +51,7 @@ def test_stages_that_drop_nothing_take_no_room():
 def test_many_reasons_are_summed_up():
     reasons = {f"reason {i}": 10 - i for i in range(10)}
     stage = StageRecord("clean", 1.0, 1, 0, 0, 155, 100, reasons)
-    text = drawn(data_screen.Funnel(made_story.story(built=made_story.record(stages=[stage]))))
+    text = drawn(screen.Funnel(made_story.story(built=made_story.record(stages=[stage]))))
     assert "reason 7" in text
     assert "reason 8" not in text
     assert "2 more reasons" in text
@@ -68,14 +68,14 @@ def test_a_dataset_that_has_no_record_is_told_by_its_manifest(tmp_path):
     (stage,) = told.stages
     assert (stage.documents, stage.kept, stage.reasons) == (10, 7, {"a": 2, "b": 1})
     assert list(stage.reasons) == ["a", "b"]
-    assert "− a" in drawn(data_screen.screen(told))
+    assert "− a" in drawn(screen.screen(told))
 
 
 def test_a_narrow_terminal_keeps_the_words_whole():
     why = "gopher_repetition.duplicate_line_characters"
     stage = StageRecord("clean", 1.0, 1, 0, 0, 155, 100, {why: 55})
     told = made_story.story(built=made_story.record(stages=[stage]))
-    wide, narrow = drawn(data_screen.Funnel(told), 100), drawn(data_screen.Funnel(told), 66)
+    wide, narrow = drawn(screen.Funnel(told), 100), drawn(screen.Funnel(told), 66)
     assert "█" in wide
     assert "█" not in narrow
     for text in (wide, narrow):
@@ -85,13 +85,13 @@ def test_a_narrow_terminal_keeps_the_words_whole():
 def test_pieces_are_told_as_pieces_and_copies_as_copies():
     packed = made_story.story(made_story.manifest(documents=2905, packed=16))
     assert (packed.documents, packed.pieces, packed.with_copies) == (700, 2905, 0)
-    text = " ".join(drawn(data_screen.screen(packed)).split())
+    text = " ".join(drawn(screen.screen(packed)).split())
     assert "5K tokens in 700 documents," in text
     # 440 + 240 + 8 of the record's documents are in the bins from 16 tokens on.
     assert "2,905 pieces of at most 16 tokens; 688 documents have 16 tokens or more" in text
     assert "copies" not in text
     copied = made_story.story(made_story.manifest(documents=900))
-    text = drawn(data_screen.screen(copied))
+    text = drawn(screen.screen(copied))
     assert "700 documents (900 with copies)" in text
     assert re.search(r"with copies +900 *\n", text)
     assert "piece" not in text
@@ -106,9 +106,9 @@ def test_a_length_between_powers_of_two_counts_only_what_is_surely_longer():
 
 def test_what_was_kept_aside_is_named_after_a_build_and_later():
     told = replace(made_story.story(), aside="/sets/web/aside.jsonl")
-    for shown in (data_screen.screen(told), data_screen.built(told)):
+    for shown in (screen.screen(told), screen.built(told)):
         assert "/sets/web/aside.jsonl" in drawn(shown)
-    assert "aside.jsonl" not in drawn(data_screen.screen(made_story.story()))
+    assert "aside.jsonl" not in drawn(screen.screen(made_story.story()))
 
 
 @pytest.mark.parametrize(

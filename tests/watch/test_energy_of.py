@@ -11,12 +11,12 @@ from test_watch_report import PLAN, T, Written
 
 from fake_meter import gpus
 from penstock.ledger.causes import Cause
-from penstock.ledger.energy import Counted, Device, EnergyJournal, Span
-from penstock.plan import power
-from penstock.plan.power_host import BOARD
-from penstock.watch.energy import energy_of
-from penstock.watch.energy_amounts import Energy
-from penstock.watch.view import View
+from penstock.ledger.journal.energy import Counted, Device, EnergyJournal, Span
+from penstock.plan.power import power
+from penstock.plan.power.host import BOARD
+from penstock.watch.facts.energy import energy_of
+from penstock.watch.facts.energy_amounts import Energy
+from penstock.watch.facts.view import View
 
 H200 = PLAN | {"device": "cuda", "device_name": "NVIDIA H200", "machine": "2 × H200, CUDA 13.0"}
 END_S = 46.0  # 1 s to launch, 5 to be ready, 20 steps of 2 s

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from made_run import made_run
 from penstock.cli import main
 from penstock.errors import PenstockError
-from penstock.guard import trap
-from penstock.ledger.journal import SupervisorJournal
-from penstock.ledger.readers import FIELDS
+from penstock.guard.detect import trap
+from penstock.ledger.journal.read import FIELDS
+from penstock.ledger.journal.writer import SupervisorJournal
 from penstock.run.folder import RunFolder
-from penstock.watch import metrics
-from penstock.watch.desk import Desk
-from penstock.watch.snapshot import snapshot
-from penstock.watch.view import View
+from penstock.watch.facts.view import View
+from penstock.watch.web import metrics
+from penstock.watch.web.run_cache import Desk
+from penstock.watch.web.snapshot import snapshot
 
 DEEP = b'{"a":' * 20_000
 JSON = st.recursive(

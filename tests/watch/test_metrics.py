@@ -16,15 +16,15 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
 from penstock.ledger.causes import Cause
-from penstock.ledger.journal import Journal, SupervisorJournal
+from penstock.ledger.journal.writer import Journal, SupervisorJournal
 from penstock.meter.clock import now
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.run.save import save
-from penstock.watch import metrics
-from penstock.watch.desk import Desk
-from penstock.watch.server import Server, opened
-from penstock.watch.view import View
+from penstock.watch.facts.view import View
+from penstock.watch.web import metrics
+from penstock.watch.web.run_cache import Desk
+from penstock.watch.web.server import Server, opened
 
 needed = shutil.which("prometheus") and shutil.which("promtool")
 real = pytest.mark.skipif(not needed, reason="no prometheus here; scripts/prometheus.sh")

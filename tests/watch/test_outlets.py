@@ -13,15 +13,15 @@ import pytest
 import commands
 from hook_server import Hook, hook
 from penstock.errors import PenstockError
-from penstock.ledger.journal import Journal, SupervisorJournal
-from penstock.ledger.readers import read_events
+from penstock.ledger.journal.read import read_events
+from penstock.ledger.journal.writer import Journal, SupervisorJournal
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.run.save import save
-from penstock.watch import outlets
-from penstock.watch.news import News
-from penstock.watch.outlets import Follower
-from penstock.watch.view import View
+from penstock.watch.facts.view import View
+from penstock.watch.outlets import process as outlets
+from penstock.watch.outlets.news import News
+from penstock.watch.outlets.process import Follower
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from made_run import T0, made_run
-from penstock.launch import zygote
-from penstock.ledger.journal import Journal, SupervisorJournal
-from penstock.ledger.readers import read_events
-from penstock.ledger.records import file_name
+from penstock.launch.supervisor import zygote
+from penstock.ledger.journal.read import read_events
+from penstock.ledger.journal.records import file_name
+from penstock.ledger.journal.writer import Journal, SupervisorJournal
 from penstock.run.folder import RunFolder
-from penstock.watch.desk import Desk
-from penstock.watch.server import Server, opened
+from penstock.watch.web.run_cache import Desk
+from penstock.watch.web.server import Server, opened
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from made_run import made_run
-from penstock.watch.desk import Desk
-from penstock.watch.server import Server
+from penstock.watch.web.run_cache import Desk
+from penstock.watch.web.server import Server
 
 LIMIT_S = 20.0
 TOKEN = "a good token"

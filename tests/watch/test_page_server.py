@@ -16,11 +16,11 @@ import pytest
 
 from made_run import made_run
 from penstock.errors import PenstockError
-from penstock.watch import connections
-from penstock.watch import desk as desks
-from penstock.watch.desk import Desk
-from penstock.watch.page import FOLDER, files
-from penstock.watch.server import Server, opened
+from penstock.watch.web import connections
+from penstock.watch.web import run_cache as desks
+from penstock.watch.web.page import FOLDER, files
+from penstock.watch.web.run_cache import Desk
+from penstock.watch.web.server import Server, opened
 
 Serve = Callable[..., Server]
 

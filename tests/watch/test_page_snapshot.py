@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from made_run import T0, made_run
-from penstock.ledger.journal import Journal, SupervisorJournal
-from penstock.plan.rates import Factor, Rates
+from penstock.ledger.journal.writer import Journal, SupervisorJournal
+from penstock.plan.cost.rates import Factor, Rates
 from penstock.run.folder import RunFolder
-from penstock.watch.health import RED_S, health
-from penstock.watch.snapshot import SECTIONS, brief, snapshot
-from penstock.watch.story import phases, troubles
-from penstock.watch.thinned import MOST_POINTS, extremes, last_of_each, means, short, starts
-from penstock.watch.told import told
-from penstock.watch.view import View
+from penstock.watch.facts.event_text import told
+from penstock.watch.facts.health import RED_S, health
+from penstock.watch.facts.thinned import MOST_POINTS, extremes, last_of_each, means, short, starts
+from penstock.watch.facts.timeline import phases, troubles
+from penstock.watch.facts.view import View
+from penstock.watch.web.snapshot import SECTIONS, brief, snapshot
 
 
 def taken(folder: RunFolder) -> dict[str, dict]:
@@ -69,7 +69,7 @@ def test_what_is_not_written_yet_is_not_drawn_as_unexplained(
     monkeypatch.setattr(RunFolder, "running", lambda self: True)
 
     def shown(later_s: float) -> float:
-        monkeypatch.setattr("penstock.watch.view.now", lambda: last + later_s)
+        monkeypatch.setattr("penstock.watch.facts.view.now", lambda: last + later_s)
         edges = taken(folder)["where"]["edges"]
         return edges[-1] - last
 

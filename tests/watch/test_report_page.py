@@ -12,14 +12,14 @@ from test_watch_held import planned
 from test_watch_report import BEGIN, PLAN, Line, Written, shown
 
 from penstock.ledger.causes import Cause
-from penstock.ledger.journal import Journal
+from penstock.ledger.journal.writer import Journal
 from penstock.run.load import load
 from penstock.run.save import save
-from penstock.watch.advice import Advice, advice
-from penstock.watch.report import screen, summary
-from penstock.watch.report_facts import energy_words
-from penstock.watch.report_html import page
-from penstock.watch.view import View
+from penstock.watch.facts.advice import Advice, advice
+from penstock.watch.facts.report_facts import energy_words
+from penstock.watch.facts.view import View
+from penstock.watch.report.html import page
+from penstock.watch.report.screen import screen, summary
 
 T = 1_700_000_000.0
 ENDED: Line = (60.0, "ended", {"result": "done"})

@@ -21,19 +21,19 @@ from hook_server import Hook, hook
 from made_run import made_run
 from penstock.cli.main import app
 from penstock.errors import PenstockError
-from penstock.launch.resume import how_to_go_on
+from penstock.launch.prepare.resume import how_to_go_on
 from penstock.launch.start import start
 from penstock.launch.vary import variants
-from penstock.ledger.journal import SupervisorJournal
+from penstock.ledger.journal.writer import SupervisorJournal
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.run.save import save
-from penstock.watch.desk import Desk
-from penstock.watch.server import opened
-from penstock.watch.terminal import Terminal
-from penstock.watch.terminal_screen import Foot, Screen
-from penstock.watch.view import View
-from penstock.watch.wandb_log import WandbLog
+from penstock.watch.facts.view import View
+from penstock.watch.outlets.wandb_log import WandbLog
+from penstock.watch.terminal.display import Terminal
+from penstock.watch.terminal.screen import Foot, Screen
+from penstock.watch.web.run_cache import Desk
+from penstock.watch.web.server import opened
 from range_server import serve
 
 S = "s3cr3tValue99"  # part of every secret that is planted
@@ -228,7 +228,7 @@ def test_a_changed_file_a_fork_and_a_sweep_show_no_secret(planted: Planted) -> N
 
 def test_a_run_goes_on_with_the_dataset_that_needs_a_password(planted: Planted) -> None:
     """The plan does not keep the password: it comes from the run file."""
-    from penstock.data.stream_open import open_again
+    from penstock.data.read.open import open_again
 
     plan = planted.folder.read_plan()
     assert "://…@" in plan["dataset"]["at"]
@@ -309,7 +309,7 @@ def test_the_journal_is_redacted_when_it_is_written(tmp_path: Path) -> None:
 
 def test_a_dataset_and_its_record_say_nothing_of_a_password(tmp_path: Path) -> None:
     """A manifest and a record travel with the dataset."""
-    from penstock.data.home import datasets_home
+    from penstock.data.build.home import datasets_home
 
     pages = tmp_path / "pages"
     pages.mkdir()

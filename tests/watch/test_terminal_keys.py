@@ -11,8 +11,8 @@ import pytest
 
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
-from penstock.watch.terminal_keys import Keyboard, _keys
-from penstock.watch.view import View
+from penstock.watch.facts.view import View
+from penstock.watch.terminal.keys import Keyboard, _keys
 from terminal_lab import ENTER, SHOW, Seat, seat
 
 LONG = {"train.steps": 200_000, "guard.checkpoint": "100000 steps", "evaluate.every": "never"}
@@ -99,7 +99,7 @@ def test_a_terminal_is_put_back_after_a_crash_of_the_display(
     broken = tmp_path / "site" / "sitecustomize.py"
     broken.parent.mkdir()
     broken.write_text(
-        "import penstock.watch.terminal_facts as s\n"
+        "import penstock.watch.terminal.facts as s\n"
         "def no(*a, **k): raise RuntimeError('no screen today')\n"
         "s._speed = no\n"
     )

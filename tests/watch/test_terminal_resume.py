@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from penstock.launch.resume import How
-from penstock.ledger.journal import Journal, SupervisorJournal
+from penstock.launch.prepare.resume import How
+from penstock.ledger.journal.writer import Journal, SupervisorJournal
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
-from penstock.watch.terminal import Terminal
+from penstock.watch.terminal.display import Terminal
 
 
 @pytest.fixture

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from penstock.ledger.journal import Journal, SupervisorJournal
+from penstock.ledger.journal.writer import Journal, SupervisorJournal
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.run.save import save
-from penstock.watch.terminal import Terminal, has_room, line
-from penstock.watch.terminal_chart import LABEL, MARK, Chart, scale
-from penstock.watch.terminal_screen import Foot, Screen, lines
-from penstock.watch.view import View
+from penstock.watch.facts.view import View
+from penstock.watch.terminal.chart import LABEL, MARK, Chart, scale
+from penstock.watch.terminal.display import Terminal, has_room, line
+from penstock.watch.terminal.screen import Foot, Screen, lines
 
 EVIL = "boom \x1b[2J\x1b]0;owned\x07 [red]"
 

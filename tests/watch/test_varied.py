@@ -8,10 +8,10 @@ import pytest
 
 from made_run import made_run
 from penstock.launch.vary import Variant
-from penstock.ledger.journal import Journal
+from penstock.ledger.journal.writer import Journal
 from penstock.run.load import load
-from penstock.watch.comparable import NOTE, same_tokenizer
-from penstock.watch.varied import varied
+from penstock.watch.facts.comparable import NOTE, same_tokenizer
+from penstock.watch.report.sweep import varied
 
 
 def variant(root: Path, name: str, val_loss: float | None = None, **plan: Any) -> Variant:

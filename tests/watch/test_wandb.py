@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.ledger.journal import Journal, SupervisorJournal
+from penstock.ledger.journal.writer import Journal, SupervisorJournal
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.run.save import save
-from penstock.watch.view import View
-from penstock.watch.wandb_log import check, entity_project, run_id
+from penstock.watch.facts.view import View
+from penstock.watch.outlets.wandb_log import check, entity_project, run_id
 from wandb_server import Wandb, wandb_server
 
 
@@ -56,7 +56,7 @@ def follow(folder: RunFolder, heard: int, attempt: int, env: dict[str, str]) -> 
     """The real process beside the run, on a launch that is over: it sends all and ends."""
     arguments = map(str, (folder.path, os.getpid(), heard, attempt))
     done = subprocess.run(
-        [sys.executable, "-m", "penstock.watch.outlets", *arguments],
+        [sys.executable, "-m", "penstock.watch.outlets.process", *arguments],
         env=os.environ | env,
         capture_output=True,
         text=True,

@@ -10,8 +10,8 @@ from test_watch_report import BEGIN, PLAN, Written, facts, shown
 from penstock.errors import PenstockError
 from penstock.ledger.ledger import Ledger
 from penstock.plan import calibration
-from penstock.watch import calibrate
-from penstock.watch.report import screen
+from penstock.watch.facts import calibrate
+from penstock.watch.report.screen import screen
 
 STEPS = 20  # planned; each takes the hand-written ranks 2 s
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from penstock.ledger.journal import Journal
-from penstock.ledger.readers import read_events
-from penstock.ledger.records import journal_files
-from penstock.watch.incidents import SHOWN, incidents, lines
+from penstock.ledger.journal.read import read_events
+from penstock.ledger.journal.records import journal_files
+from penstock.ledger.journal.writer import Journal
+from penstock.watch.facts.incidents import SHOWN, incidents, lines
 
 
 def test_each_incident_is_one_line_and_said_once(tmp_path: Path) -> None:

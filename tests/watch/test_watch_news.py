@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.ledger.readers import Event
-from penstock.watch.news import News, Point, Teller, sentence
+from penstock.ledger.journal.read import Event
+from penstock.watch.outlets.news import News, Point, Teller, sentence
 
 PATIENCE_S = 100.0
 

@@ -12,14 +12,16 @@ from rich.console import Console, RenderableType
 
 from made_run import T0, made_run
 from penstock.ledger.causes import Cause
-from penstock.ledger.journal import Journal, SupervisorJournal
+from penstock.ledger.journal.writer import Journal, SupervisorJournal
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.run.save import save
-from penstock.watch import report_html, terminal, terminal_screen
-from penstock.watch.advice import advice
-from penstock.watch.report import screen, summary
-from penstock.watch.view import View
+from penstock.watch.facts.advice import advice
+from penstock.watch.facts.view import View
+from penstock.watch.report import html
+from penstock.watch.report.screen import screen, summary
+from penstock.watch.terminal import display as terminal
+from penstock.watch.terminal import screen as terminal_screen
 
 T = 1_700_000_000.0
 NAN = float("nan")
@@ -186,7 +188,7 @@ def test_how_often_the_data_was_gone_through(
     assert found["passes"] == pytest.approx(passes, abs=1e-3)
     assert found["epoch_tokens"] == samples * 100
     assert f"data   {said}" in shown(screen(written.folder))
-    assert said in report_html.page(written.folder)
+    assert said in html.page(written.folder)
 
 
 @pytest.mark.parametrize("plan", [{"dataset": ["a@1", "b@2"], "sequence": 100}, {}])
@@ -399,7 +401,7 @@ def test_the_report_says_why_auto_chose_its_precision(tmp_path: Path) -> None:
     found = finished(written)
     assert (found["precision"], found["precision_why"]) == ("bf16", why)
     assert f"chosen by this machine: {why}" in " ".join(shown(screen(written.folder)).split())
-    assert why in report_html.page(written.folder)
+    assert why in html.page(written.folder)
 
 
 def test_a_restart_is_no_start_in_the_advice(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.watch.words import grams, spoken
+from penstock.watch.style.words import grams, spoken
 
 UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 

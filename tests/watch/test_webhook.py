@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from hook_server import Hook, hook
 from penstock.errors import PenstockError
-from penstock.ledger.records import CURVE
-from penstock.watch.news import News
-from penstock.watch.webhook import GIVE_UP_S, Webhook, address
+from penstock.ledger.journal.records import CURVE
+from penstock.watch.outlets.news import News
+from penstock.watch.outlets.webhook import GIVE_UP_S, Webhook, address
 
 CRASH = News("crash", 12.5, 40, "rank 1: killed by signal 9; restarts")
 

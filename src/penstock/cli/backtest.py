@@ -11,14 +11,14 @@ from penstock.cli import backtest_power
 from penstock.cli.backtest_tables import grid, percent, say, show_skipped
 from penstock.cli.show import Json, out, print_json
 from penstock.errors import PenstockError
-from penstock.plan import power_backtest, power_columns, power_rows, ranking, scores
-from penstock.plan.backtest import run
-from penstock.plan.backtest_report import SMALL_GIB, Item, Report
-from penstock.plan.columns import listing
-from penstock.plan.constants import has_fit
-from penstock.plan.row_file import lines
-from penstock.plan.scores import score
-from penstock.watch.words import plural
+from penstock.plan.backtest import power, power_columns, power_rows, ranking, scores
+from penstock.plan.backtest.columns import listing
+from penstock.plan.backtest.report import SMALL_GIB, Item, Report
+from penstock.plan.backtest.row_file import lines
+from penstock.plan.backtest.scores import score
+from penstock.plan.backtest.steps import run
+from penstock.plan.job.constants import has_fit
+from penstock.watch.style.words import plural
 
 # A source with fewer rows says little about who is closer.
 ENOUGH_ROWS = 10
@@ -74,7 +74,7 @@ def _power(file: Path, leave_one_out: bool, worst: int, json: bool) -> None:
             f"{file} is a power table: every row is predicted with constants fitted without it "
             "already; drop --leave-one-out"
         )
-    report = power_backtest.run(file)
+    report = power.run(file)
     if json:
         print_json(report.to_json())
     else:

@@ -6,10 +6,10 @@ from rich.text import Text
 
 from penstock.cli.backtest_tables import grid, percent, say, show_skipped
 from penstock.cli.show import out
-from penstock.plan import scores
-from penstock.plan.power_backtest import Item, PowerReport
-from penstock.plan.scores import Pair, score
-from penstock.watch.words import plural
+from penstock.plan.backtest import scores
+from penstock.plan.backtest.power import Item, PowerReport
+from penstock.plan.backtest.scores import Pair, score
+from penstock.watch.style.words import plural
 
 
 def show(report: PowerReport, worst: int) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from penstock.cli.show import out
-from penstock.watch.words import plural
+from penstock.watch.style.words import plural
 
 
 def say(line: str) -> None:

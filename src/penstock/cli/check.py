@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from penstock.catalog.open_models import family_of
+from penstock.catalog.open.models import family_of
 from penstock.cli import show
 from penstock.errors import PenstockError
-from penstock.plan import legal
-from penstock.plan.layout import IllegalLayout
-from penstock.run.file import Run
+from penstock.plan.job import legal
+from penstock.plan.job.layout import IllegalLayout
 from penstock.run.load import load
 from penstock.run.notyet import not_yet
+from penstock.run.schema.run import Run
 from penstock.run.summary import facts, lines
 from penstock.secret import visible_override
 
@@ -28,10 +28,10 @@ def check(
 ) -> None:
     """Would `penstock train` start it, does it fit, and what will it do. Starts nothing."""
     from penstock.launch.verify import verify
-    from penstock.watch import outlets
+    from penstock.watch.outlets import process
 
     loaded = load(file, overrides or [])
-    outlets.check(loaded)
+    process.check(loaded)
     found = verify(loaded)
     run, refused = found.run, found.refused
     rows = [] if refused else _missing_rows(run)
@@ -62,7 +62,7 @@ def check(
 
 def _missing_rows(run: Run) -> list[str]:
     """Say what a build could not read of the run's data or cut: nothing is lost quietly."""
-    from penstock.data.aside import cut_long, rows_aside
+    from penstock.data.build.rejected import cut_long, rows_aside
     from penstock.plan.dataset import manifests
 
     every = [say(one) for one in manifests(run) for say in (rows_aside, cut_long)]

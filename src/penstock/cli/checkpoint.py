@@ -14,13 +14,13 @@ from penstock.cli.runs import Root, RunName
 from penstock.cli.show import Json, err, out, print_json, print_table, refuse_stdout
 from penstock.errors import PenstockError, RunFailed
 from penstock.files import refuse_existing
-from penstock.guard.kept import TIERS, choose, index_of, look
-from penstock.guard.kept import verify as verified
-from penstock.guard.manifest import MANIFEST
-from penstock.guard.on_record import no_checkpoint
+from penstock.guard.format.manifest import MANIFEST
+from penstock.guard.tiers.listing import TIERS, choose, index_of, look
+from penstock.guard.tiers.listing import verify as verified
+from penstock.guard.tiers.on_record import no_checkpoint
 from penstock.run.folder import find
 from penstock.secret import redact
-from penstock.watch.checkpoints import details, table, tensors
+from penstock.watch.facts.checkpoints import details, table, tensors
 
 checkpoint = typer.Typer(
     no_args_is_help=True, help="Look at, check, convert and adopt checkpoints."
@@ -142,7 +142,7 @@ def convert(
     refuse_stdout(target, "OUT", "name a file or a folder")
     kind = _kind(target, ranks, moments)
     refuse_existing(target, force, "write into it" if kind == "ranks" else "replace it")
-    from penstock.guard.source import opened  # torch, after what can be refused without
+    from penstock.guard.convert.source import opened  # torch, after what can be refused without
 
     with opened(source, step, root, trust) as found:
         for problem in found.passed_over:
@@ -171,7 +171,9 @@ def adopt(
     folder = find(run, root)
     if not (path / MANIFEST).is_file():
         raise PenstockError(f"{path}: not the folder of a checkpoint, it has no {MANIFEST}")
-    from penstock.launch.adopt import adopt as adopted  # torch, after what can be refused without
+    from penstock.launch.prepare.adopt import (
+        adopt as adopted,
+    )  # torch, after what can be refused without
 
     made = adopted(folder, path, replace)
     if json:

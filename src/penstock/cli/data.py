@@ -11,7 +11,7 @@ from penstock import output
 from penstock.cli.show import Json, err, is_stdout, out, print_json, print_table, write_page
 from penstock.errors import INTERRUPTED, PenstockError, RunFailed
 from penstock.secret import redact
-from penstock.watch.console import RedactedConsole
+from penstock.watch.style.console import RedactedConsole
 
 _CHATS = 12  # that a page shows
 data = typer.Typer(no_args_is_help=True, help="Build, check and look at datasets.")
@@ -47,14 +47,16 @@ def build(
 ) -> None:
     """Make a dataset from raw files. One that was interrupted goes on where it was."""
     output.outlive()
-    from penstock.data.recipe_raw import recipe_of
+    from penstock.data.recipe.raw import recipe_of
 
     made_of = recipe_of(recipe, overrides or [])
-    from penstock.data import build as engine  # numpy and more: after the recipe has been checked
-    from penstock.data.build_watch import WarningsOnly
-    from penstock.watch.data_progress import BuildProgress
-    from penstock.watch.data_screen import built
-    from penstock.watch.data_story import story
+    from penstock.data.build import (
+        build as engine,
+    )  # numpy and more: after the recipe has been checked
+    from penstock.data.build.progress import WarningsOnly
+    from penstock.watch.datasets.facts import story
+    from penstock.watch.datasets.progress import BuildProgress
+    from penstock.watch.datasets.screen import built
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -73,7 +75,7 @@ def build(
 @data.command()
 def verify(dataset: Name, json: Json = False) -> None:
     """Hash every file of a dataset and check every token; exits with 1 where one is wrong."""
-    from penstock.watch.data_find import check
+    from penstock.watch.datasets.find import check
 
     found = check(dataset)
     if json:
@@ -100,11 +102,11 @@ def show(
     json: Json = False,
 ) -> None:
     """What a dataset is, where its documents went, what they are like."""
-    from penstock.watch.data_find import open_there
-    from penstock.watch.data_page import page
-    from penstock.watch.data_sample import kept
-    from penstock.watch.data_screen import screen
-    from penstock.watch.data_story import story
+    from penstock.watch.datasets.facts import story
+    from penstock.watch.datasets.find import open_there
+    from penstock.watch.datasets.page import page
+    from penstock.watch.datasets.sample import kept
+    from penstock.watch.datasets.screen import screen
 
     printed = is_stdout(html, "--html", json)
     there = open_there(dataset)
@@ -124,10 +126,10 @@ def show(
 @data.command()
 def diff(before: Name, after: Name, json: Json = False) -> None:
     """What is different between two datasets, and what they share."""
-    from penstock.watch.data_diff import compare
-    from penstock.watch.data_diff_screen import comparison
-    from penstock.watch.data_find import open_there
-    from penstock.watch.data_story import story
+    from penstock.watch.datasets.diff import compare
+    from penstock.watch.datasets.diff_screen import comparison
+    from penstock.watch.datasets.facts import story
+    from penstock.watch.datasets.find import open_there
 
     told = [story(open_there(name)) for name in (before, after)]
     found = compare(*told)
@@ -151,12 +153,12 @@ def sample(
     json: List = False,
 ) -> None:
     """Some documents as text, with what is known of them."""
-    from penstock.watch import data_sample
-    from penstock.watch.data_dropped import dropped as gone
-    from penstock.watch.data_find import open_there
-    from penstock.watch.data_screen import few
-    from penstock.watch.data_screen import sample as drawn
-    from penstock.watch.data_story import sample_json
+    from penstock.watch.datasets import sample as data_sample
+    from penstock.watch.datasets.dropped import dropped as gone
+    from penstock.watch.datasets.facts import sample_json
+    from penstock.watch.datasets.find import open_there
+    from penstock.watch.datasets.screen import few
+    from penstock.watch.datasets.screen import sample as drawn
 
     there = open_there(dataset)
     note = ""
@@ -183,10 +185,10 @@ def copy(
 ) -> None:
     """Send a dataset to an object store; runs read it from there by its URL."""
     output.outlive()
-    from penstock.data.build_watch import Quiet
-    from penstock.data.remote_copy import copy as send
-    from penstock.watch.data_find import open_there
-    from penstock.watch.data_progress import BuildProgress
+    from penstock.data.build.copy import copy as send
+    from penstock.data.build.progress import Quiet
+    from penstock.watch.datasets.find import open_there
+    from penstock.watch.datasets.progress import BuildProgress
 
     there = open_there(dataset)
     with BuildProgress(RedactedConsole(stderr=json, highlight=False)) as progress:
@@ -200,9 +202,9 @@ def copy(
 @data.command()
 def ls(json: List = False) -> None:
     """List the datasets that are built, the newest first."""
-    from penstock.data.named import datasets_home
-    from penstock.watch.data_find import listed
-    from penstock.watch.data_screen import listing
+    from penstock.data.format.named import datasets_home
+    from penstock.watch.datasets.find import listed
+    from penstock.watch.datasets.screen import listing
 
     found = listed()
     if json:

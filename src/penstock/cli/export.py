@@ -9,7 +9,7 @@ from penstock import output
 from penstock.cli.runs import Root, RunName
 from penstock.cli.show import Json, out, print_json, refuse_stdout
 from penstock.run.folder import find
-from penstock.watch.checkpoints import shown
+from penstock.watch.facts.checkpoints import shown
 
 
 def export(
@@ -46,7 +46,7 @@ def export(
     output.outlive()
     refuse_stdout(folder, "--out", "name a folder")
     found = find(run, root)
-    from penstock.train.export import export as written
+    from penstock.train.export.model import export as written
 
     done = written(found, folder, step, dtype, merged, best, force)
     if json:

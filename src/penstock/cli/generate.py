@@ -30,7 +30,7 @@ def generate(
     import sys
 
     folder = find(run, root)
-    from penstock.train.write import write
+    from penstock.train.export.write import write
 
     written = write(folder, text, tokens, temperature, seed, chat, best)
     if json:

@@ -7,9 +7,9 @@ import typer
 
 from penstock.cli import show
 from penstock.errors import PenstockError, RunFailed
-from penstock.run.file import Run
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
+from penstock.run.schema.run import Run
 
 
 def plan(
@@ -57,8 +57,8 @@ def plan(
     """Does it fit, how fast, how long, what does it cost, what limits it. Starts nothing."""
     from penstock.cli import scale as scaling
     from penstock.plan import screen
-    from penstock.plan.cluster import machine_for
-    from penstock.plan.layout import NothingFits
+    from penstock.plan.hardware.cluster import machine_for
+    from penstock.plan.job.layout import NothingFits
     from penstock.plan.make import make
     from penstock.plan.not_here import known_shape
 
@@ -115,7 +115,7 @@ def _refuse_second_question(others: dict[str, object]) -> None:
 def _fold(run: Run) -> None:
     """Fold the measured run of the file into the calibration, and say what that did."""
     from penstock.plan.calibration import file
-    from penstock.watch.calibrate import fold
+    from penstock.watch.facts.calibrate import fold
 
     record, own = fold(RunFolder(run.folder))
     show.err.print(

@@ -23,16 +23,11 @@ def probe(
     """Measure this machine and write a cluster file of it; about a minute."""
     output.outlive()
     from penstock.meter.probe import probe as measure
-    from penstock.plan.cluster import here_file, machine_of
-    from penstock.plan.precision import speed_of
+    from penstock.plan.hardware.cluster import here_file, machine_of
+    from penstock.plan.hardware.precision import speed_of
     from penstock.policy.precision import choose
-    from penstock.run.cluster_load import (
-        refuse_unwritable,
-        save_cluster,
-        to_table,
-        with_stated,
-    )
-    from penstock.run.cluster_summary import lines
+    from penstock.run.clusters.load import refuse_unwritable, save_cluster, to_table, with_stated
+    from penstock.run.clusters.summary import lines
 
     refuse_stdout(to, "--out", "name a file, or print what is measured with --json")
     path = to or here_file()

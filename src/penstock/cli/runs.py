@@ -15,12 +15,12 @@ from penstock.cli.show import Json, is_stdout, out, print_json, print_table, wri
 from penstock.errors import PenstockError, system_error
 from penstock.run.folder import RunFolder, every, find
 from penstock.secret import redact
-from penstock.watch.report import screen, summary
-from penstock.watch.report_html import page
-from penstock.watch.snapshot import UNREADABLE
-from penstock.watch.terminal import line
-from penstock.watch.view import View
-from penstock.watch.words import loss
+from penstock.watch.facts.view import View
+from penstock.watch.report.html import page
+from penstock.watch.report.screen import screen, summary
+from penstock.watch.style.words import loss
+from penstock.watch.terminal.display import line
+from penstock.watch.web.snapshot import UNREADABLE
 
 T = TypeVar("T")
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name, folder or run file of a run.")]

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from penstock.cli import show
 from penstock.errors import PenstockError
-from penstock.plan import nodes, picture, sweep_table
-from penstock.plan.cluster import Sited
-from penstock.plan.scale import counts
-from penstock.plan.sweep import sweep
-from penstock.run.file import Run
-from penstock.run.quantity import BadQuantity, duration_s
+from penstock.plan.hardware.cluster import Sited
+from penstock.plan.hardware.scale import counts
+from penstock.plan.scaling import nodes, picture, table
+from penstock.plan.scaling.sweep import sweep
+from penstock.run.schema.quantity import BadQuantity, duration_s
+from penstock.run.schema.run import Run
 
 
 def scale(run: Run, found: Sited, text: str, svg: Path | None, json: bool) -> None:
@@ -32,7 +32,7 @@ def scale(run: Run, found: Sited, text: str, svg: Path | None, json: bool) -> No
     if json:
         show.print_json(swept.to_json())
         return
-    _say(sweep_table.lines(swept))
+    _say(table.lines(swept))
     if svg:
         _say([f"picture: {svg}"])
 
@@ -56,7 +56,7 @@ def best_nodes(
     if json:
         show.print_json(answer.to_json() | {"warnings": list(found.warnings)})
         return
-    _say([*sweep_table.answer_lines(answer), *(f"note: {text}" for text in found.warnings)])
+    _say([*table.answer_lines(answer), *(f"note: {text}" for text in found.warnings)])
 
 
 def _seconds(deadline: str) -> float:

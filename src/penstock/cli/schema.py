@@ -17,7 +17,9 @@ def schema(
 ) -> None:
     """Print the schema of the run file: JSON for editors, or Markdown."""
     if recipe:
-        from penstock.data import recipe_reference  # numpy and more, which the run file spares
+        from penstock.data.recipe import (
+            reference as recipe_reference,
+        )  # numpy and more, which the run file spares
 
         made, text = recipe_reference.json_schema, recipe_reference.markdown
     else:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from penstock.errors import PenstockError
 from penstock.secret import redact_all
-from penstock.watch.console import RedactedConsole
+from penstock.watch.style.console import RedactedConsole
 
 out = RedactedConsole(highlight=False)
 err = RedactedConsole(stderr=True, highlight=False)

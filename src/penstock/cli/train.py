@@ -45,9 +45,9 @@ def train(
         return
     from penstock.run.folder import RunFolder
     from penstock.run.load import load
-    from penstock.watch import outlets
-    from penstock.watch.report import screen, summary
-    from penstock.watch.terminal import closed_at_the_end, for_stdout
+    from penstock.watch.outlets import process as outlets
+    from penstock.watch.report.screen import screen, summary
+    from penstock.watch.terminal.display import closed_at_the_end, for_stdout
 
     run = load(run_file, overrides or [])
     outlets.check(run)
@@ -77,9 +77,8 @@ def train(
 
 def _sweep(file: str, overrides: list[str], vary: list[str], fresh: bool, json: bool) -> None:
     from penstock.launch.vary import Ended, train_all, variants
-    from penstock.watch import outlets
-    from penstock.watch.terminal import Terminal, closed_at_the_end, for_stdout
-    from penstock.watch.varied import table, varied
+    from penstock.watch.report.sweep import table, varied
+    from penstock.watch.terminal.display import Terminal, closed_at_the_end, for_stdout
 
     every = variants(file, overrides, vary)
     for variant in every:

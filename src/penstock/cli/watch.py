@@ -13,11 +13,11 @@ from penstock.cli.runs import Root
 from penstock.cli.show import Json, out, print_json
 from penstock.errors import RunFailed
 from penstock.run.folder import find
-from penstock.watch.desk import Desk
-from penstock.watch.server import HERE, PORT, opened
-from penstock.watch.snapshot import snapshot
-from penstock.watch.supplies import Section
-from penstock.watch.view import View
+from penstock.watch.facts.supplies import Section
+from penstock.watch.facts.view import View
+from penstock.watch.web.run_cache import Desk
+from penstock.watch.web.server import HERE, PORT, opened
+from penstock.watch.web.snapshot import snapshot
 
 
 def watch(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.data.stream import rank_slice
+from penstock.data.read.stream import rank_slice
 
 
 @dataclass(frozen=True)

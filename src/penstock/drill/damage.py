@@ -5,10 +5,10 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.guard.published import published, step_of
-from penstock.guard.slots import sealed
-from penstock.ledger.readers import read_events
-from penstock.ledger.records import journal_files
+from penstock.guard.format.published import published, step_of
+from penstock.guard.tiers.slots import sealed
+from penstock.ledger.journal.read import read_events
+from penstock.ledger.journal.records import journal_files
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 

@@ -6,10 +6,10 @@ from penstock.drill import audit
 from penstock.drill.clock import Life
 from penstock.drill.lives import lives
 from penstock.drill.struck import Struck
-from penstock.ledger.readers import Event, read_events
-from penstock.ledger.records import SUPERVISOR
+from penstock.ledger.journal.read import Event, read_events
+from penstock.ledger.journal.records import SUPERVISOR
 from penstock.run.folder import RunFolder
-from penstock.watch.view import View
+from penstock.watch.facts.view import View
 
 
 @dataclass(frozen=True)

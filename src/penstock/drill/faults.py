@@ -1,14 +1,14 @@
 """The faults that a drill knows: what happens, where in the work, and what has to hold afterwards.
 
-Data only. A blow is sprung by the rank itself at a named place of its work (`guard/trap.py`); what
-comes from outside is a deed of the drill (`drill/deeds.py`).
+Data only. A blow is sprung by the rank itself at a named place of its work
+(`guard/detect/trap.py`); what comes from outside is a deed of the drill (`drill/deeds.py`).
 """
 
 import itertools
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from penstock.guard.trap import Trap
+from penstock.guard.detect.trap import Trap
 
 Where = Literal["any", "middle", "staged", "saved", "evaluated", "late", "after_save"]
 # same: bit-identical weights. near: another layout, so the same samples and a loss within float

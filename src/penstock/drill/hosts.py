@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from penstock.drill.net import Net
 from penstock.drill.scene import Held, Scene
-from penstock.launch.zygote import Forked
+from penstock.launch.supervisor.zygote import Forked
 
 HOSTS = (1, 2)
 FIELDS = ("cluster.nodes=2", "cluster.accelerators=1", "cluster.wait=60 s")

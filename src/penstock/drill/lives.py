@@ -6,8 +6,8 @@ from pathlib import Path
 
 from penstock.drill.clock import Beat, Life
 from penstock.drill.struck import OFFSET_S, Struck
-from penstock.guard.pulse import PHASES, TRACE
-from penstock.ledger.readers import Event
+from penstock.guard.detect.pulse import PHASES, TRACE
+from penstock.ledger.journal.read import Event
 
 _TRACE = re.compile(r"pulse-a(\d+)-r(\d+)")
 

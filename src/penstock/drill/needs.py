@@ -4,11 +4,11 @@ import os
 import shutil
 from collections.abc import Callable
 
-from penstock.data.remote_store import is_url
+from penstock.data.store.objects import is_url
 from penstock.drill.faults import Fault, Scale
 from penstock.drill.outage import ENDPOINT
 from penstock.meter import devices
-from penstock.run.file import Run
+from penstock.run.schema.run import Run
 
 
 def _root(run: Run, ranks: int) -> str:

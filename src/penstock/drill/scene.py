@@ -14,11 +14,11 @@ from typing import Any
 
 from penstock.drill.disk import Small
 from penstock.drill.struck import LETHAL, Struck
-from penstock.guard import trap
-from penstock.guard.trap import Trap
-from penstock.launch import zygote
-from penstock.ledger.readers import Event, read_events
-from penstock.ledger.records import SUPERVISOR
+from penstock.guard.detect import trap
+from penstock.guard.detect.trap import Trap
+from penstock.launch.supervisor import zygote
+from penstock.ledger.journal.read import Event, read_events
+from penstock.ledger.journal.records import SUPERVISOR
 from penstock.run.folder import RunFolder
 
 POLL_S = 0.01

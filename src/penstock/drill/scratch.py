@@ -4,8 +4,8 @@ from pathlib import Path
 
 from penstock.drill.faults import Scale
 from penstock.run import toml
-from penstock.run.file import Run
 from penstock.run.save import to_table
+from penstock.run.schema.run import Run
 
 TIMEOUT_S = 60.0  # a collective in a run of this size that takes longer has failed
 EVALUATED = 4  # samples of an evaluation

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.data.stream_open import open_again
+from penstock.data.read.open import open_again
 from penstock.drill import scratch
 from penstock.drill.clock import SLACK_S
 from penstock.drill.deeds import DEEDS
@@ -19,8 +19,8 @@ from penstock.drill.needs import missing
 from penstock.drill.scene import LIMIT_S, Scene, Stuck
 from penstock.errors import RunFailed
 from penstock.meter import devices
-from penstock.run.file import Run
 from penstock.run.folder import RunFolder
+from penstock.run.schema.run import Run
 
 CALM = "calm"
 RECORD = "drills.jsonl"

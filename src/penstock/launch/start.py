@@ -7,32 +7,34 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.errors import PenstockError, RunFailed, system_error
-from penstock.launch import addresses, foresee, hosts, open_model
-from penstock.launch.foresee import Limit
-from penstock.launch.known import mend_plan
-from penstock.launch.listener import Listener, Shielded
-from penstock.launch.local import Local, Outcome
-from penstock.launch.prepare import prepare
-from penstock.launch.replan import Replanner
-from penstock.launch.resume import (
+from penstock.launch.hosts import hosts
+from penstock.launch.prepare import launch_plan, open_model
+from penstock.launch.prepare.known import mend_plan
+from penstock.launch.prepare.launch_plan import Limit
+from penstock.launch.prepare.listener import Listener, Shielded
+from penstock.launch.prepare.prepare import prepare
+from penstock.launch.prepare.replan import Replanner
+from penstock.launch.prepare.resume import (
     archive,
     fork_from,
     how_to_go_on,
     refuse_other_weights,
     renamed,
 )
-from penstock.ledger.journal import SupervisorJournal
-from penstock.ledger.readers import read_steps
-from penstock.ledger.records import journal_files
+from penstock.launch.supervisor import addresses
+from penstock.launch.supervisor.supervisor import Local, Outcome
+from penstock.ledger.journal.read import read_steps
+from penstock.ledger.journal.records import journal_files
+from penstock.ledger.journal.writer import SupervisorJournal
 from penstock.meter import devices
 from penstock.meter.clock import now
 from penstock.meter.sampler import metered
-from penstock.plan.layout import Layout
+from penstock.plan.job.layout import Layout
 from penstock.policy.restart import WELL
-from penstock.run.file import Run
 from penstock.run.folder import RunFolder
 from penstock.run.notyet import refuse
 from penstock.run.save import save
+from penstock.run.schema.run import Run
 from penstock.run.settle import settled
 
 
@@ -121,7 +123,7 @@ def _launch(
     run = prepared.run
     layout, plan = prepared.planned(before)
     refuse_other_weights(folder, run, plan["vocab"])
-    limit = foresee.limit(run, folder, layout.ranks, began)
+    limit = launch_plan.limit(run, folder, layout.ranks, began)
     folder.make()
     open_model.keep(run, folder.open_model)
     for what in ("stop", "save"):

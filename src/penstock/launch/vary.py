@@ -12,14 +12,14 @@ from itertools import product
 
 from penstock import secret
 from penstock.errors import PenstockError
-from penstock.launch.listener import Listener
+from penstock.launch.prepare.listener import Listener
 from penstock.launch.start import start
-from penstock.ledger.readers import read_events
-from penstock.ledger.records import SUPERVISOR
-from penstock.run.file import Run
+from penstock.ledger.journal.read import read_events
+from penstock.ledger.journal.records import SUPERVISOR
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.run.notyet import refuse
+from penstock.run.schema.run import Run
 
 _OPEN, _CLOSE, _QUOTES = "[{", "]}", "\"'"
 

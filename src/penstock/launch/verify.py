@@ -1,7 +1,7 @@
 """What `penstock check` finds: the checks that `penstock train` makes before it starts anything.
 
-Both verbs call the functions of `launch/prepare.py`, so that a run which one refuses the other
-refuses with the same words. Nothing is built, fetched or started here.
+Both verbs call the functions of `launch/prepare/prepare.py`, so that a run which one refuses the
+other refuses with the same words. Nothing is built, fetched or started here.
 """
 
 from dataclasses import dataclass, replace
@@ -9,18 +9,18 @@ from typing import Any
 
 from penstock.catalog import accelerators
 from penstock.errors import PenstockError, RunFailed
-from penstock.launch import foresee
-from penstock.launch.prepare import Looked, look, settle
+from penstock.launch.prepare import launch_plan
+from penstock.launch.prepare.prepare import Looked, look, settle
 from penstock.meter import devices
 from penstock.meter.clock import now
 from penstock.meter.devices import Devices
 from penstock.meter.glance import glance
-from penstock.plan import precision
-from penstock.plan.cluster import machine_for
+from penstock.plan.hardware import precision
+from penstock.plan.hardware.cluster import machine_for
 from penstock.run.diff import with_fields
-from penstock.run.file import Run
 from penstock.run.folder import RunFolder
 from penstock.run.notyet import refuse
+from penstock.run.schema.run import Run
 from penstock.run.settle import settled
 
 
@@ -51,7 +51,7 @@ def verify(run: Run) -> Findings:
         run = prepared.run
         layout, plan = prepared.planned(before)
         _refuse_other_weights(run, folder, plan)
-        foresee.limit(run, folder, layout.ranks, now())
+        launch_plan.limit(run, folder, layout.ranks, now())
     except PenstockError as error:
         return Findings(run, error)
     return _told(Findings(run, warnings=prepared.warnings), plan)
@@ -70,7 +70,7 @@ def _going_on(run: Run, folder: RunFolder) -> Run:
     """Compare the run with what its folder holds, as `train` does for a run that exists."""
     if not folder.exists():
         return run
-    from penstock.launch.resume import how_to_go_on  # torch, which a new run does without
+    from penstock.launch.prepare.resume import how_to_go_on  # torch, which a new run does without
 
     return how_to_go_on(folder, run).run
 
@@ -80,7 +80,7 @@ def _planned_before(folder: RunFolder) -> dict[str, Any]:
     try:
         return folder.read_plan()
     except RunFailed:
-        from penstock.launch.known import sound_plan  # torch, which a new run does without
+        from penstock.launch.prepare.known import sound_plan  # torch, which a new run does without
 
         return sound_plan(folder).plan
 
@@ -97,7 +97,7 @@ def _with_precision(run: Run) -> Run:
 
 def _refuse_other_weights(run: Run, folder: RunFolder, plan: dict[str, Any]) -> None:
     if folder.exists():
-        from penstock.launch.resume import refuse_other_weights
+        from penstock.launch.prepare.resume import refuse_other_weights
 
         refuse_other_weights(folder, run, plan["vocab"])
 

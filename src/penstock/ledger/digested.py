@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from penstock.ledger.causes import Cause
-from penstock.ledger.digest import Blocks
+from penstock.ledger.journal.digest import Blocks
+from penstock.ledger.journal.events_file import Told
+from penstock.ledger.journal.records import CLOCK_ROUNDING_S, HEADER, STEP
+from penstock.ledger.journal.steps import INSIDE
 from penstock.ledger.pieces import CAUSES, PLACE, Pieces
-from penstock.ledger.records import CLOCK_ROUNDING_S, HEADER, STEP
-from penstock.ledger.steps import INSIDE
 from penstock.ledger.timeline import AGAIN, SPANS, UNTIL_WORK, Life, Stretch, by_cause, fit
-from penstock.ledger.told import Told
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ machine, so whatever the ranks wrote finds an invocation too.
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.ledger.digest import Blocks
-from penstock.ledger.reader import Done, Reader, no_collecting, reader_of
-from penstock.ledger.readers import Event
-from penstock.ledger.records import JournalFile
-from penstock.ledger.steps import LeastExchange, Steps, read_columns
-from penstock.ledger.told import Told
+from penstock.ledger.journal.digest import Blocks
+from penstock.ledger.journal.events_file import Told
+from penstock.ledger.journal.follow import Done, Reader, no_collecting, reader_of
+from penstock.ledger.journal.read import Event
+from penstock.ledger.journal.records import JournalFile
+from penstock.ledger.journal.steps import LeastExchange, Steps, read_columns
 
 MOST_RANKS = 10**7  # a number beyond it in a damaged line is not a rank
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.ledger.causes import Cause
-from penstock.ledger.energy import Counted
+from penstock.ledger.journal.energy import Counted
 
 # A writer that was killed leaves at most one span unwritten; a gap behind the last one that is
 # longer is a node that was gone.

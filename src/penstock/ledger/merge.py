@@ -31,10 +31,10 @@ import numpy as np
 from penstock.ledger.causes import Cause
 from penstock.ledger.digested import Digested
 from penstock.ledger.history import Attempt, History, Invocation, read_history
+from penstock.ledger.journal.records import JournalFile
+from penstock.ledger.journal.steps import joined
 from penstock.ledger.ledger import Ledger, Provenance
-from penstock.ledger.records import JournalFile
 from penstock.ledger.split import Splits
-from penstock.ledger.steps import joined
 from penstock.ledger.timeline import Life, Stretch, Written, idle, lives
 
 MEASURED = Provenance("measured", "the run's journal")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.ledger.causes import Cause
-from penstock.ledger.readers import LATEST_S, Event
+from penstock.ledger.journal.read import LATEST_S, Event
 
 Shares = dict[Cause, float]
 UNTRACED: Shares = {Cause.COMPUTE: 1.0}

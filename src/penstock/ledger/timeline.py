@@ -12,10 +12,10 @@ from itertools import pairwise
 import numpy as np
 
 from penstock.ledger.causes import Cause
+from penstock.ledger.journal.read import Event
+from penstock.ledger.journal.records import CLOCK_ROUNDING_S
+from penstock.ledger.journal.steps import LeastExchange, Steps
 from penstock.ledger.pieces import CAUSES, PLACE, Pieces, nothing, ramp
-from penstock.ledger.readers import Event
-from penstock.ledger.records import CLOCK_ROUNDING_S
-from penstock.ledger.steps import LeastExchange, Steps
 
 # Spans that have a cause of their own; `warmup` counts as what it is part of.
 SPANS = {

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.ledger.energy import Counted, Device
+from penstock.ledger.journal.energy import Counted, Device
 
 # A counter that stands still for this long is none: the slowest known is renewed ten times a
 # second.

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock.ledger.energy import Device
+from penstock.ledger.journal.energy import Device
 from penstock.meter.energy import GONE, Reading
 
 

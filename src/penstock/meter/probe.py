@@ -1,7 +1,7 @@
 """`penstock probe`: starts ranks as a run would, has them measure, and makes a cluster file of it.
 
-The readings are those that `plan/probed.py` needs to tell the time of a training step; what each
-one is stands in `meter/pieces.py`.
+The readings are those that `plan/step/probed.py` needs to tell the time of a training step; what
+each one is stands in `meter/pieces.py`.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from penstock.home import home
 from penstock.meter import devices, power, storage
 from penstock.meter.glance import glance
 from penstock.meter.rendezvous import loopback_store
-from penstock.run.cluster_file import ClusterFile
+from penstock.run.clusters.file import ClusterFile
 
 # The list takes about 45 s on two cores; slower machines leave the largest items out.
 LIMIT_S = {False: 55.0, True: 8.0}
@@ -210,7 +210,7 @@ def _word(quick: bool) -> str:
 
 
 def _environment(rank: int, ranks: int, threads: int, port: int) -> dict[str, str]:
-    """As `launch/local.py` has it for the ranks of a run."""
+    """As `launch/supervisor/supervisor.py` has it for the ranks of a run."""
     return os.environ | {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),

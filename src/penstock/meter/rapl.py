@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.ledger.energy import Device
+from penstock.ledger.journal.energy import Device
 from penstock.meter.energy import GONE, Reading
 
 POWERCAP = Path("/sys/class/powercap")

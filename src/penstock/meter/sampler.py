@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from penstock.ledger.energy import Device, EnergyJournal, Span
+from penstock.ledger.journal.energy import Device, EnergyJournal, Span
 from penstock.meter import power
 from penstock.meter.clock import now
 from penstock.meter.devices import Devices, cpu_cores

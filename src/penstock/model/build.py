@@ -17,7 +17,7 @@ from penstock.errors import OwnCodeError, PenstockError
 from penstock.model.decoder import Decoder, init_std
 from penstock.model.own_loss import TokenLoss
 from penstock.model.put import generator_of, put
-from penstock.run.code import Code
+from penstock.run.schema.code import Code
 
 NO_TARGET = -100  # what torch's losses leave out of sums and means unless told otherwise
 

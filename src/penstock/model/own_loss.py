@@ -14,7 +14,7 @@ from torch import Tensor
 
 from penstock.errors import OwnCodeError, PenstockError
 from penstock.model.loss import Rule
-from penstock.run.code import Code
+from penstock.run.schema.code import Code
 
 TokenLoss = Callable[[Tensor, Tensor], Tensor]  # (logits_nv, targets_n) -> losses_n
 

@@ -6,14 +6,17 @@ from math import exp, hypot, log
 
 from penstock.errors import PenstockError
 from penstock.ledger.causes import Cause
-from penstock.plan import advice, cost, derivation, life, power
+from penstock.plan import advice, derivation
 from penstock.plan.advice import Models
-from penstock.plan.job import RATE_OF, Job
-from penstock.plan.life import Life
-from penstock.plan.outcome import Band, Memory, StepTime
+from penstock.plan.cost import cost
+from penstock.plan.job.job import RATE_OF, Job
+from penstock.plan.job.outcome import Band, Memory, StepTime
+from penstock.plan.life import life
+from penstock.plan.life.life import Life
 from penstock.plan.plan import Plan
-from penstock.plan.sensitivity import Option, sensitivities
-from penstock.run.file import Run
+from penstock.plan.power import power
+from penstock.plan.search.sensitivity import Option, sensitivities
+from penstock.run.schema.run import Run
 
 # The causes whose time is as uncertain as a step's; starting, saving and failing are not.
 STEPPING = (

@@ -1,6 +1,6 @@
 """Whether what `data.dataset` names is built, and its manifest: looked up, never built, no tokens.
 
-In the order in which `data/home.py` opens it, so that a plan reads what the run would.
+In the order in which `data/build/home.py` opens it, so that a plan reads what the run would.
 """
 
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from penstock.data.locate import locate
-from penstock.data.manifest import MANIFEST, Manifest, fetch_manifest, read_manifest
-from penstock.data.named import STDLIB, datasets_home, versions
-from penstock.data.remote_store import PATIENCE_S
-from penstock.run.file import Run
+from penstock.data.format.locate import locate
+from penstock.data.format.manifest import MANIFEST, Manifest, fetch_manifest, read_manifest
+from penstock.data.format.named import STDLIB, datasets_home, versions
+from penstock.data.store.objects import PATIENCE_S
+from penstock.run.schema.run import Run
 
 if TYPE_CHECKING:
-    from penstock.data.recipe import Recipe
+    from penstock.data.recipe.recipe import Recipe
 
 _PATIENCE_S = 3.0  # a plan answers soon, also where the store cannot be reached
 
@@ -47,7 +47,7 @@ def find_built(run: Run, spec: str, launch: bool = False) -> Built | str:
 
 
 def _raw_recipe(run: Run, spec: str) -> "Recipe":
-    from penstock.data.recipe_raw import raw_recipe
+    from penstock.data.recipe.raw import raw_recipe
 
     shape = run.model.base()
     vocab = (shape.vocab if shape else None) or None
@@ -60,7 +60,7 @@ def _at_url(url: str, launch: bool) -> Built | str:
     except FileNotFoundError:
         pass
     if launch and url.startswith("http"):  # one request; buckets are listed by the build
-        from penstock.data.source_find import find
+        from penstock.data.sources.find import find
 
         list(find([url]))
     return f"{url} holds no built dataset; `penstock train` builds one from the files there"
@@ -81,11 +81,11 @@ def _recipe_of(run: Run, spec: str, recipe: Path | None) -> Built | str:
     built."""
     if spec.startswith("hf:"):
         return f"{spec} is built from the hub when the run starts; what it gives is not known yet"
-    from penstock.data.build_list import build_key, list_sources
-    from penstock.data.build_ready import refuse_unready
-    from penstock.data.home import follow
-    from penstock.data.recipe_load import load_recipe
-    from penstock.data.recipe_source import is_remote
+    from penstock.data.build.home import follow
+    from penstock.data.build.list import build_key, list_sources
+    from penstock.data.build.ready import refuse_unready
+    from penstock.data.recipe.load import load_recipe
+    from penstock.data.recipe.source import is_remote
 
     made = load_recipe(recipe) if recipe else _raw_recipe(run, spec)
     if not any(is_remote(source.path) for source in made.source):

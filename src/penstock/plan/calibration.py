@@ -16,9 +16,9 @@ from pathlib import Path
 from penstock.errors import PenstockError
 from penstock.files import write_atomic
 from penstock.home import home
-from penstock.plan.job import Job
-from penstock.plan.machine import Machine
-from penstock.plan.outcome import Band, StepTime
+from penstock.plan.hardware.machine import Machine
+from penstock.plan.job.job import Job
+from penstock.plan.job.outcome import Band, StepTime
 
 # The weight of "the model is right", in runs.
 PRIOR_RUNS = 0.5

@@ -5,18 +5,18 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from penstock.data.manifest import Manifest
-from penstock.data.stream_legal import refuse_unreadable
-from penstock.data.stream_sizes import Split, held_out_of
+from penstock.data.format.manifest import Manifest
+from penstock.data.read.legal import refuse_unreadable
+from penstock.data.read.sizes import Split, held_out_of
 from penstock.errors import PenstockError
 from penstock.plan.built import Built, find_built
-from penstock.run.file import Run
 from penstock.run.save import to_table
+from penstock.run.schema.run import Run
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """As the trainer would count them (`data/stream.py`)."""
+    """As the trainer would count them (`data/read/stream.py`)."""
 
     vocab: int
     samples: int  # of one epoch; of a mixture, all there are
@@ -71,7 +71,7 @@ def _looked(run: Run, spec: str) -> Built | str:
 
 
 def sizes_of(run: Run, manifests: Sequence[Manifest]) -> Sizes:
-    """Count the samples as the trainer does (`data/stream.py`), by the length of `run`."""
+    """Count the samples as the trainer does (`data/read/stream.py`), by the length of `run`."""
     splits = [Split.of(one.tokens, run.sequence, run.evaluate.holdout) for one in manifests]
     held_out = held_out_of(splits, [weight for _, weight in run.data.parts])
     samples = sum(split.samples for split in splits)

@@ -1,10 +1,13 @@
 """How every number of a plan came about, by its name in the JSON: what `--explain` prints."""
 
-from penstock.plan import cost, life, power, step_notes
-from penstock.plan.job import Job
-from penstock.plan.life import Life
-from penstock.plan.outcome import Memory, StepTime
-from penstock.run.file import Run
+from penstock.plan.cost import cost
+from penstock.plan.job.job import Job
+from penstock.plan.job.outcome import Memory, StepTime
+from penstock.plan.life import life
+from penstock.plan.life.life import Life
+from penstock.plan.power import power
+from penstock.plan.step import notes as step_notes
+from penstock.run.schema.run import Run
 
 
 def notes(

@@ -4,21 +4,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from penstock.catalog.shapes import ModelShape
-from penstock.plan import calibration, legal, memory, own, precision, step, step_notes
+from penstock.plan import calibration
 from penstock.plan.advice import Models
 from penstock.plan.assemble import Bands, assemble
-from penstock.plan.constants import band, seen
 from penstock.plan.dataset import Sizes, needed
-from penstock.plan.job import RATE_OF, Job
-from penstock.plan.layout import Layout, NothingFits, choose
-from penstock.plan.lighter import lighter
-from penstock.plan.machine import Machine
-from penstock.plan.outcome import Band, StepTime
+from penstock.plan.hardware import precision
+from penstock.plan.hardware.machine import Machine
+from penstock.plan.job import legal, own
+from penstock.plan.job.constants import band, seen
+from penstock.plan.job.job import RATE_OF, Job
+from penstock.plan.job.layout import Layout, NothingFits, choose
+from penstock.plan.job.outcome import Band, StepTime
+from penstock.plan.memory import memory
 from penstock.plan.plan import Plan
-from penstock.plan.search import Space, must, search, trained
-from penstock.plan.sensitivity import Option
-from penstock.run.file import Run
+from penstock.plan.search.lighter import lighter
+from penstock.plan.search.search import Space, must, search, trained
+from penstock.plan.search.sensitivity import Option
+from penstock.plan.step import notes as step_notes
+from penstock.plan.step import step
 from penstock.run.notyet import not_yet
+from penstock.run.schema.run import Run
 
 # Bands of jobs outside of the measured runs: half as wide again.
 UNSEEN_POWER = 1.5

@@ -2,7 +2,7 @@
 
 from penstock.catalog import models
 from penstock.catalog.models import ModelPreset
-from penstock.run.file import Run
+from penstock.run.schema.run import Run
 from penstock.run.settle import settled
 
 

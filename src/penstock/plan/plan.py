@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import PenstockError, nearest
-from penstock.plan.cost import Bill
-from penstock.plan.job import Job
-from penstock.plan.life import Life
-from penstock.plan.outcome import Band, Memory, StepTime
-from penstock.plan.sensitivity import Option
+from penstock.plan.cost.cost import Bill
+from penstock.plan.job.job import Job
+from penstock.plan.job.outcome import Band, Memory, StepTime
+from penstock.plan.life.life import Life
+from penstock.plan.search.sensitivity import Option
 
 # What the screen calls a number, and its name in the JSON.
 SCREEN = {

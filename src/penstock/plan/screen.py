@@ -5,8 +5,8 @@ from math import floor, log10
 
 from penstock.ledger.causes import Cause
 from penstock.plan.plan import Plan
-from penstock.plan.sensitivity import RESOURCES, Option
-from penstock.run.quantity import show_about
+from penstock.plan.search.sensitivity import RESOURCES, Option
+from penstock.run.schema.quantity import show_about
 
 # The unit a time is told in: the largest that makes it at least this many of it.
 TIMES = (

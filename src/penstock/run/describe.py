@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.run import toml
 from penstock.run.fields import Field, Path, Schema
-from penstock.run.section import Section, Switch
+from penstock.run.schema.section import Section, Switch
 
 Remark = Callable[[str], str]  # what else to say of the field or section of this name
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from penstock import secret
 from penstock.run import fields, toml
-from penstock.run.file import Run
 from penstock.run.save import to_table
-from penstock.run.train import LENGTHS
+from penstock.run.schema.run import Run
+from penstock.run.schema.train import LENGTHS
 
 _SAFE = (
     "log",

@@ -14,10 +14,10 @@ from typing import Any, Generic, Literal, TypeVar, get_args, get_origin
 from pydantic import WithJsonSchema
 from pydantic.fields import FieldInfo
 
-from penstock.run.file import Run
-from penstock.run.model import SOURCES
-from penstock.run.section import Section
-from penstock.run.train import LENGTHS
+from penstock.run.schema.model import SOURCES
+from penstock.run.schema.run import Run
+from penstock.run.schema.section import Section
+from penstock.run.schema.train import LENGTHS
 
 Path = tuple[str, ...]
 S = TypeVar("S", bound=Section)

@@ -12,9 +12,9 @@ from typing import Any
 from blake3 import blake3
 
 from penstock.records import hash_of
-from penstock.run.code import loss_code, module_code
-from penstock.run.file import Run
-from penstock.run.train import LENGTHS
+from penstock.run.schema.code import loss_code, module_code
+from penstock.run.schema.run import Run
+from penstock.run.schema.train import LENGTHS
 
 # Fields that came later, with what was always so: left out while they say no more than that, so
 # that a run of before has the fingerprint it had.

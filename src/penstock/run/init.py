@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from penstock.catalog.open_folder import shape_at
+from penstock.catalog.open.folder import shape_at
 from penstock.errors import PenstockError, nearest
 from penstock.run import toml
-from penstock.run.file import DEFAULT_SEQUENCE
+from penstock.run.schema.run import DEFAULT_SEQUENCE
 
 KINDS = ("pretrain", "finetune")
 # What stands in a template for what only the user knows.

@@ -10,10 +10,10 @@ from pydantic import ValidationError
 from penstock.errors import PenstockError
 from penstock.run import toml
 from penstock.run.fields import RUN, S, Schema
-from penstock.run.file import Run
 from penstock.run.locate import Lines
 from penstock.run.override import Given, Override, apply, plain, read
 from penstock.run.paths import find_paths
+from penstock.run.schema.run import Run
 from penstock.run.words import Mistake, mistakes
 from penstock.secret import visible_line
 

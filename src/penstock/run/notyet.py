@@ -10,7 +10,7 @@ from typing import Any
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import NotYet
 from penstock.run import fields, toml
-from penstock.run.file import Run
+from penstock.run.schema.run import Run
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.found import FoundPath, located
 from penstock.home import home
-from penstock.run.file import Run
+from penstock.run.schema.run import Run
 from penstock.untrusted import read_json
 
 PLAN = "plan.json"  # beside the run file of a run that has started

@@ -6,7 +6,7 @@ from typing import Any
 from penstock import __version__, secret
 from penstock.files import PRIVATE, READABLE, write_atomic
 from penstock.run import toml
-from penstock.run.file import Run
+from penstock.run.schema.run import Run
 
 
 def to_table(run: Run) -> dict[str, Any]:

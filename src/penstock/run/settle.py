@@ -2,10 +2,10 @@
 
 from pydantic import ValidationError
 
-from penstock.catalog.open_folder import folder_of
+from penstock.catalog.open.folder import folder_of
 from penstock.errors import PenstockError
-from penstock.run.file import Run
 from penstock.run.save import to_table
+from penstock.run.schema.run import Run
 
 
 def settled(run: Run) -> Run:

@@ -4,10 +4,10 @@ from typing import Any
 
 from penstock import secret
 from penstock.catalog.shapes import ModelShape
-from penstock.run.file import Run
 from penstock.run.fingerprint import fingerprint
-from penstock.run.quantity import Every, show_about, show_count, show_share
 from penstock.run.save import to_table
+from penstock.run.schema.quantity import Every, show_about, show_count, show_share
+from penstock.run.schema.run import Run
 
 
 def facts(run: Run) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from penstock import secret
 from penstock.errors import nearest
 from penstock.run import toml
 from penstock.run.fields import Schema
-from penstock.run.quantity import BadQuantity
-from penstock.run.section import Switch, Wrong
+from penstock.run.schema.quantity import BadQuantity
+from penstock.run.schema.section import Switch, Wrong
 from penstock.suggest import closest
 
 Path = tuple[str | int, ...]

@@ -1,4 +1,4 @@
-"""Faults of a drill that need a rank's own tensors: what `guard/trap.py` cannot do by itself."""
+"""Faults of a drill that need a rank's own tensors, beyond what `guard/detect/trap.py` can do."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -7,9 +7,9 @@ from math import nan
 import torch
 from torch import Tensor
 
-from penstock.guard.trap import Trap
-from penstock.train.batch import Micro
-from penstock.train.parts import local
+from penstock.guard.detect.trap import Trap
+from penstock.train.parallel.batch import Micro
+from penstock.train.parallel.parts import local
 
 BIT = 20  # of a weight's 32: large enough to matter, small enough to stay a number
 

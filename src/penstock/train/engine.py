@@ -7,22 +7,22 @@ from penstock.model.build import user_function
 from penstock.model.decoder import Decoder
 from penstock.model.loss import summed_cross_entropy
 from penstock.model.own_loss import TokenLoss, checked, rule_of
-from penstock.plan.layout import Layout
-from penstock.run.code import loss_code, module_code
-from penstock.run.file import Run
-from penstock.train.batch import Share
-from penstock.train.context import cut, joined
-from penstock.train.expert import balancer
-from penstock.train.gradients import Gradients
-from penstock.train.live_replicas import LiveReplicas
-from penstock.train.materialize import materialize
-from penstock.train.optimizer import Optimizer, optimizer
-from penstock.train.parts import Parts, holders
-from penstock.train.precision import COMPUTE
-from penstock.train.replicas import Replicas
-from penstock.train.runner import Plain, Runner
+from penstock.plan.job.layout import Layout
+from penstock.run.schema.code import loss_code, module_code
+from penstock.run.schema.run import Run
+from penstock.train.optim.optimizer import Optimizer, optimizer
+from penstock.train.parallel.batch import Share
+from penstock.train.parallel.context import cut, joined
+from penstock.train.parallel.expert import balancer
+from penstock.train.parallel.gradients import Gradients
+from penstock.train.parallel.materialize import materialize
+from penstock.train.parallel.parts import Parts, holders
+from penstock.train.parallel.precision import COMPUTE
+from penstock.train.parallel.runner import Plain, Runner
+from penstock.train.replicas.live_reduce import LiveReplicas
+from penstock.train.replicas.reduce import Replicas
 from penstock.train.step import Stepper
-from penstock.train.world import World
+from penstock.train.world.world import World
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,9 @@ def _runner(parts: Parts, run: Run, layout: Layout, world: World, loss: TokenLos
     own, whole = (cut(world), joined(world)) if layout.context > 1 else (None, None)
     if layout.pipeline == 1:
         return Plain(parts, layout.tensor, own, whole, loss, module_code(run.model.module))
-    from penstock.train.pipeline import Pipelined  # torch's schedules take a second to import
+    from penstock.train.parallel.pipeline import (
+        Pipelined,
+    )  # torch's schedules take a second to import
 
     dtype = COMPUTE[run.train.precision]
     return Pipelined(parts, layout, world, dtype, layout.tensor, own, whole)

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from penstock.data.feed import Feed
-from penstock.ledger.journal import Journal
+from penstock.data.read.feed import Feed
+from penstock.ledger.journal.writer import Journal
 from penstock.meter.clock import now
-from penstock.train.batch import Loaded
+from penstock.train.parallel.batch import Loaded
 
 EVERY_S = 10.0
 

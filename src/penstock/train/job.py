@@ -9,43 +9,43 @@ from typing import Any
 
 import torch
 
-from penstock.data.feed import Feed
-from penstock.data.stream import Stream
-from penstock.data.stream_batch import Skipped
-from penstock.data.stream_open import open_again, stream_of
-from penstock.data.tokenizer import Tokenizer
+from penstock.data.read.batch import Skipped
+from penstock.data.read.feed import Feed
+from penstock.data.read.open import open_again, stream_of
+from penstock.data.read.stream import Stream
+from penstock.data.tokenize.tokenizer import Tokenizer
 from penstock.errors import PenstockError, RunFailed
-from penstock.guard.pulse import Pulse
-from penstock.guard.sentinels import Sentinels
-from penstock.ledger.journal import Journal
+from penstock.guard.detect.pulse import Pulse
+from penstock.guard.detect.sentinels import Sentinels
+from penstock.ledger.journal.writer import Journal
 from penstock.meter.clock import StepClock, now
 from penstock.model.build import takes_targets
-from penstock.plan.layout import Layout
+from penstock.plan.job.layout import Layout
 from penstock.policy.best import words
 from penstock.policy.restart import EARLY
-from penstock.run.code import own_codes
-from penstock.run.file import Run
 from penstock.run.folder import RunFolder
-from penstock.train.again import Again
-from penstock.train.batch import Loaded, Loader, Micro, Share
+from penstock.run.schema.code import own_codes
+from penstock.run.schema.run import Run
 from penstock.train.draws import draw_anew
 from penstock.train.drilled import Poison, handlers
 from penstock.train.engine import build as build_engine
+from penstock.train.export.generate import continuation
 from penstock.train.feeding import Feeding
-from penstock.train.generate import continuation
 from penstock.train.keeper import Keeper
 from penstock.train.live import Live
-from penstock.train.live_world import LiveWorld
-from penstock.train.parts import Parts
+from penstock.train.parallel.batch import Loaded, Loader, Micro, Share
+from penstock.train.parallel.parts import Parts
+from penstock.train.parallel.runner import Runner
 from penstock.train.progress import Progress
 from penstock.train.replay import Replay
-from penstock.train.replicas import WISHES, Vote
-from penstock.train.runner import Runner
+from penstock.train.replicas.live_world import LiveWorld
+from penstock.train.replicas.reduce import WISHES, Vote
+from penstock.train.replicas.rewind import Again
 from penstock.train.sentry import Sentry, due
 from penstock.train.state import weights
 from penstock.train.step import Stepper
 from penstock.train.tracer import Tracer
-from penstock.train.world import World
+from penstock.train.world.world import World
 
 SAMPLE_TOKENS = 64  # written at the end of a run, so that a person can look at what the model says
 PROMPT_TOKENS = 24

@@ -6,26 +6,26 @@ from typing import Any
 import torch
 
 from penstock import __version__, secret
-from penstock.data.stream import Stream
+from penstock.data.read.stream import Stream
 from penstock.errors import RunFailed
-from penstock.guard import checkpoint
-from penstock.guard.differences import differences
-from penstock.guard.places import Kept
-from penstock.guard.pulse import Pulse
-from penstock.guard.sentinels import Sentinels
-from penstock.ledger.journal import Journal
+from penstock.guard.detect.differences import differences
+from penstock.guard.detect.pulse import Pulse
+from penstock.guard.detect.sentinels import Sentinels
+from penstock.guard.save import checkpoint
+from penstock.guard.tiers.places import Kept
+from penstock.ledger.journal.writer import Journal
 from penstock.meter.clock import now
-from penstock.plan.layout import Layout
+from penstock.plan.job.layout import Layout
 from penstock.policy.best import BestState, judge, stops
-from penstock.run.file import Run
 from penstock.run.fingerprint import fingerprint, settings
 from penstock.run.folder import RunFolder, kept_of_plan
 from penstock.run.save import to_table
+from penstock.run.schema.run import Run
 from penstock.train.engine import Engine
-from penstock.train.replicas import Vote
+from penstock.train.replicas.reduce import Vote
 from penstock.train.saving import Saving
 from penstock.train.state import state, weights
-from penstock.train.world import World
+from penstock.train.world.world import World
 
 
 @dataclass

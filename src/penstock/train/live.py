@@ -13,20 +13,20 @@ from typing import Any
 
 import torch
 
-from penstock.guard.pulse import Pulse
-from penstock.ledger.journal import Journal
+from penstock.guard.detect.pulse import Pulse
+from penstock.ledger.journal.writer import Journal
 from penstock.meter.clock import now
 from penstock.policy.quorum import Healing, Standing, healing
-from penstock.train.again import Again
 from penstock.train.engine import Engine
 from penstock.train.keeper import Keeper
-from penstock.train.live_replicas import LiveReplicas
-from penstock.train.live_world import LiveWorld, Over, PeerLost
-from penstock.train.parts import local
+from penstock.train.parallel.parts import local
 from penstock.train.progress import Progress
-from penstock.train.replicas import Vote
+from penstock.train.replicas.live_reduce import LiveReplicas
+from penstock.train.replicas.live_world import LiveWorld, Over, PeerLost
+from penstock.train.replicas.reduce import Vote
+from penstock.train.replicas.rewind import Again
 from penstock.train.state import state
-from penstock.train.world import STORAGE_S
+from penstock.train.world.world import STORAGE_S
 
 
 @dataclass

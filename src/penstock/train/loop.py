@@ -1,11 +1,11 @@
 """The loop. What it uses is built in `train/job.py`; every hard part has a file of its own."""
 
-from penstock.data.feed import Feed
+from penstock.data.read.feed import Feed
 from penstock.meter.clock import StepClock
-from penstock.train.again import Again
-from penstock.train.batch import Loaded
 from penstock.train.job import Job
-from penstock.train.optimizer import learning_rate
+from penstock.train.optim.optimizer import learning_rate
+from penstock.train.parallel.batch import Loaded
+from penstock.train.replicas.rewind import Again
 
 
 def fit(job: Job) -> str:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from penstock.train.replicas import Vote
+from penstock.train.replicas.reduce import Vote
 
 
 @dataclass

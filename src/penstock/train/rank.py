@@ -19,20 +19,20 @@ from typing import Any  # noqa: E402
 import torch  # noqa: E402
 
 from penstock.errors import PenstockError  # noqa: E402
-from penstock.guard.pulse import Pulse  # noqa: E402
-from penstock.guard.trap import Traps  # noqa: E402
-from penstock.ledger.journal import Journal  # noqa: E402
+from penstock.guard.detect.pulse import Pulse  # noqa: E402
+from penstock.guard.detect.trap import Traps  # noqa: E402
+from penstock.ledger.journal.writer import Journal  # noqa: E402
 from penstock.meter.orphan import die_with  # noqa: E402
-from penstock.plan.layout import Layout  # noqa: E402
+from penstock.plan.job.layout import Layout  # noqa: E402
 from penstock.policy.restart import WELL  # noqa: E402
-from penstock.run.code import changed  # noqa: E402
-from penstock.run.file import Run  # noqa: E402
 from penstock.run.folder import RunFolder  # noqa: E402
 from penstock.run.load import load  # noqa: E402
+from penstock.run.schema.code import changed  # noqa: E402
+from penstock.run.schema.run import Run  # noqa: E402
 from penstock.train.job import build  # noqa: E402
-from penstock.train.live_world import join_live  # noqa: E402
 from penstock.train.loop import fit  # noqa: E402
-from penstock.train.world import join  # noqa: E402
+from penstock.train.replicas.live_world import join_live  # noqa: E402
+from penstock.train.world.world import join  # noqa: E402
 
 
 def main(where: str, attempt: int) -> str:

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from penstock.guard.fingerprints import by_replica, prints
-from penstock.guard.sentinels import Sentinels
-from penstock.plan.layout import Layout
+from penstock.guard.detect.fingerprints import by_replica, prints
+from penstock.guard.detect.sentinels import Sentinels
+from penstock.plan.job.layout import Layout
 from penstock.policy.replay import Result, Results, at_fault, differing
-from penstock.run.file import Run
-from penstock.train.batch import Loader, Micro, Share
+from penstock.run.schema.run import Run
 from penstock.train.draws import draw_anew
-from penstock.train.replicas import squared_norm
+from penstock.train.parallel.batch import Loader, Micro, Share
+from penstock.train.replicas.reduce import squared_norm
 from penstock.train.step import Stepper
-from penstock.train.world import World
+from penstock.train.world.world import World
 
 
 @dataclass

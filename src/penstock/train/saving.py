@@ -1,6 +1,6 @@
 """When a run saves, and what: fast copies in memory every few steps, durable ones on the interval.
 
-The rank that leads asks, and the vote tells all; `guard/saver.py` does it.
+The rank that leads asks, and the vote tells all; `guard/save/saver.py` does it.
 """
 
 import contextlib
@@ -16,21 +16,21 @@ from typing import Any
 from torch import Tensor
 
 from penstock.errors import RunFailed
-from penstock.guard import peers
-from penstock.guard.places import NONE_KEPT, Kept
-from penstock.guard.pulse import Pulse
-from penstock.guard.saver import Saver, Timing
-from penstock.guard.slots import SLOTS
-from penstock.guard.tiers import Tiers, everywhere, places_of, spill
-from penstock.ledger.journal import Journal
+from penstock.guard.detect.pulse import Pulse
+from penstock.guard.save.saver import Saver, Timing
+from penstock.guard.tiers import peers
+from penstock.guard.tiers.places import NONE_KEPT, Kept
+from penstock.guard.tiers.slots import SLOTS
+from penstock.guard.tiers.tiers import Tiers, everywhere, places_of, spill
+from penstock.ledger.journal.writer import Journal
 from penstock.meter.clock import now
 from penstock.meter.devices import cpu_cores
 from penstock.policy import checkpoint as policy
-from penstock.run.file import Run
 from penstock.run.folder import RunFolder
-from penstock.run.quantity import Every
-from penstock.train.replicas import Vote
-from penstock.train.world import World
+from penstock.run.schema.quantity import Every
+from penstock.run.schema.run import Run
+from penstock.train.replicas.reduce import Vote
+from penstock.train.world.world import World
 
 TRIES = 3  # of the last save of a run: nothing comes after it that would try again
 STEPS = 15  # whose median is how long a step takes

@@ -11,24 +11,24 @@ from functools import cached_property
 
 from torch import Tensor
 
-from penstock.data.stream import Stream
-from penstock.data.tokenizer import Tokenizer
-from penstock.guard import bad_batch
-from penstock.guard.bad_batch import BadBatch
-from penstock.guard.fingerprints import by_replica, prints
-from penstock.guard.locate import Spot, locate, values_at
-from penstock.guard.sentinels import Sentinels
+from penstock.data.read.stream import Stream
+from penstock.data.tokenize.tokenizer import Tokenizer
+from penstock.guard.detect import bad_batch
+from penstock.guard.detect.bad_batch import BadBatch
+from penstock.guard.detect.fingerprints import by_replica, prints
+from penstock.guard.detect.locate import Spot, locate, values_at
+from penstock.guard.detect.sentinels import Sentinels
 from penstock.meter.clock import StepClock, now
 from penstock.policy import differ
-from penstock.run.file import Run
-from penstock.run.quantity import Every
-from penstock.train.again import Again
-from penstock.train.batch import Loaded
+from penstock.run.schema.quantity import Every
+from penstock.run.schema.run import Run
 from penstock.train.engine import Engine
 from penstock.train.keeper import Keeper
-from penstock.train.parts import local
-from penstock.train.replicas import Vote
-from penstock.train.world import World
+from penstock.train.parallel.batch import Loaded
+from penstock.train.parallel.parts import local
+from penstock.train.replicas.reduce import Vote
+from penstock.train.replicas.rewind import Again
+from penstock.train.world.world import World
 
 SHOWN = 5  # tensors that are named when replicas differ
 

@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from penstock.train.optimizer import Optimizer
-from penstock.train.parts import Parts
+from penstock.train.optim.optimizer import Optimizer
+from penstock.train.parallel.parts import Parts
 
 
 def weights(parts: Parts, optimizer: Optimizer, copies: bool = False) -> dict[str, Tensor]:

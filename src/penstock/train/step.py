@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from penstock.guard.pulse import Pulse
+from penstock.guard.detect.pulse import Pulse
 from penstock.meter.clock import StepClock
-from penstock.train.batch import Micro
-from penstock.train.expert import Balancer
-from penstock.train.gradients import Gradients
-from penstock.train.optimizer import Optimizer
-from penstock.train.replicas import Replicas, Vote, squared_norm
-from penstock.train.runner import Runner
+from penstock.train.optim.optimizer import Optimizer
+from penstock.train.parallel.batch import Micro
+from penstock.train.parallel.expert import Balancer
+from penstock.train.parallel.gradients import Gradients
+from penstock.train.parallel.runner import Runner
+from penstock.train.replicas.reduce import Replicas, Vote, squared_norm
 
 
 @dataclass

@@ -19,12 +19,12 @@ import torch
 from torch.autograd import DeviceType
 from torch.autograd.profiler import profile, record_function
 
-from penstock.ledger.journal import Journal
+from penstock.ledger.journal.writer import Journal
 from penstock.ledger.split import CELLS
 from penstock.meter.clock import StepClock, now
 from penstock.meter.trace import NOTE, Kind, Op, Split, in_cells, split_of
-from penstock.run.quantity import Every
-from penstock.train.world import World
+from penstock.run.schema.quantity import Every
+from penstock.train.world.world import World
 
 FIRST = 20  # steps after a start: caches are warm, and a short run has a trace too
 TRACING = 32  # ranks at most: of many equal ones, a few say enough

@@ -24,11 +24,11 @@ from penstock.model.build import (
     user_module,
 )
 from penstock.model.own_loss import TokenLoss, checked, rule_of
-from penstock.run.code import Code, loss_code, module_code
-from penstock.run.file import Run
+from penstock.run.schema.code import Code, loss_code, module_code
+from penstock.run.schema.run import Run
 from penstock.secret import RedactedStream
-from penstock.train.gradients import no_gradient
-from penstock.train.precision import COMPUTE, MASTER
+from penstock.train.parallel.gradients import no_gradient
+from penstock.train.parallel.precision import COMPUTE, MASTER
 
 MOST_WORK = 7e10  # parameters × tokens of a trial: a few seconds of a CPU for both passes
 MOST_LOGITS = 2**25  # elements

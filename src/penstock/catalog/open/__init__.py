@@ -1,0 +1,1 @@
+"""Open models: what a Hugging Face config.json says, as a `ModelShape`."""

@@ -1,0 +1,105 @@
+"""Where an open model lies: `model.from` as a folder on this machine.
+
+A folder, or `hf:org/name[@revision]` (also plain `org/name`) through the hub's own cache. What the
+cache holds is used as it is: a model that was looked at once stays the same for a run and all its
+processes, and no rank asks the network. Only the small files come at first; `with_weights` fetches
+the rest, once, before any process starts.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from penstock.catalog.open import hub
+from penstock.catalog.open.hub import NotFound
+from penstock.catalog.open.models import shape_of
+from penstock.catalog.shapes import ModelShape
+from penstock.errors import PenstockError
+from penstock.found import place_of
+from penstock.untrusted import SMALL_BYTES, TOKENIZER_BYTES, read_bounded, read_json
+
+CONFIG = "config.json"
+# All that describes a model and its tokenizer, and is carried along with its weights.
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+)
+GENERATION = "generation_config.json"
+_SMALL = [CONFIG, GENERATION, *TOKENIZER_FILES]
+_WEIGHTS = ["model*.safetensors", "model.safetensors.index.json", "pytorch_model.bin.index.json"]
+
+
+def is_local(given: str) -> bool:
+    return place_of(given).is_dir()
+
+
+def folder_of(given: str, fetch: bool = True) -> Path:
+    """The folder of `model.from`, with its config and tokenizer in it; fetched if it must be."""
+    path = place_of(given)
+    if path.is_dir():
+        if not (path / CONFIG).is_file():
+            raise NotFound(f'model.from = "{given}": {path} has no {CONFIG}; it holds {_in(path)}')
+        return path
+    if path.exists() or not hub.is_name(given):
+        what = "a file, not a folder" if path.exists() else "no such folder"
+        raise NotFound(
+            f'model.from = "{given}": {what}; write the folder of a model that was saved for '
+            "transformers, or hf:org/name"
+        )
+    cached = hub.cached(given, CONFIG)
+    if cached is None and not fetch:
+        raise NotFound(f'model.from = "{given}" has not been fetched from the hub yet')
+    return cached or hub.fetched(given, _SMALL, CONFIG)
+
+
+def with_weights(given: str) -> Path:
+    """The same folder, with weights in it."""
+    folder = folder_of(given)
+    if not is_local(given):
+        # The commit that the config came from, whatever has been pushed since.
+        pinned = f"{given.partition('@')[0]}@{folder.name}"
+        return hub.fetched(pinned, [*_SMALL, *_WEIGHTS], CONFIG)
+    return folder
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    try:
+        found = read_json(folder / CONFIG)
+    except (OSError, ValueError) as error:
+        raise PenstockError(f"{folder / CONFIG} cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise PenstockError(f"{folder / CONFIG} holds a {type(found).__name__}, not an object")
+    return found
+
+
+def small_files(folder: Path) -> dict[str, bytes]:
+    """Read config, tokenizer and what else is no weight, as far as they are there."""
+    found = {}
+    for name in _SMALL:
+        if not (folder / name).is_file():
+            continue
+        try:
+            most = SMALL_BYTES if name in (CONFIG, GENERATION) else TOKENIZER_BYTES
+            found[name] = read_bounded(folder / name, most)
+        except ValueError as error:
+            raise PenstockError(f"{folder / name} cannot be read: {error}") from None
+    return found
+
+
+def shape_at(given: str, fetch: bool = True) -> ModelShape:
+    """The shape of `model.from`, from its config alone."""
+    folder = folder_of(given, fetch)
+    try:
+        return shape_of(read_config(folder))
+    except PenstockError as error:
+        raise PenstockError(f'model.from = "{given}": {error}') from None
+
+
+def _in(path: Path) -> str:
+    return ", ".join(sorted(one.name for one in path.iterdir())[:12]) or "nothing"

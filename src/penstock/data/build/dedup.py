@@ -1,0 +1,144 @@
+"""Stages 4 and 5: copies and contaminated documents. They only write what to remove.
+
+Copies of documents go first, then lines, then near copies, then what holds evaluation texts: each
+step sees what the ones before it left. A removed document stays in its place as an empty text, so
+that places mean the same in all of them.
+"""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from penstock.data.build.parts import (Ints, read_result, read_texts, result)
+from penstock.data.workers.pool import Crew, Task, run_stage
+from penstock.data.format.columns import Columns, read_columns
+from penstock.data.dedup.contamination import (Evaluations, Overlap, contaminated, evaluations)
+from penstock.data.dedup.exact import (Documents, Lines, exact, without_lines)
+from penstock.data.dedup.near import near
+from penstock.data.dedup.removed import Removed
+from penstock.data.dedup.signatures import MinHash
+from penstock.data.read.dataset import Progress
+
+COPY, NEAR, LINES_ONLY = "copy", "near copy", "only lines of others"
+EVALUATION = "in evaluation "  # begins the reasons of documents that hold evaluation texts
+
+
+def part_path(folder: Path, part: int) -> Path:
+    return folder / f"{part:06d}"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Part → its texts as the steps so far leave them, and their scores."""
+
+    clean: Path  # folders with a file for each part
+    documents: Path | None = None
+    lines: Path | None = None
+    near: Path | None = None
+    evaluations: Path | None = None
+
+    def __call__(self, part: int) -> tuple[list[str], Ints]:
+        texts, scores = read_texts(part_path(self.clean, part))
+        return self.apply(part, texts)[0], scores
+
+    def apply(self, part: int, texts: list[str]) -> tuple[list[str], dict[int, tuple[str, str]]]:
+        """The texts with empty ones where a document goes, and place → (reason, detail)."""
+        why: dict[int, tuple[str, str]] = {}
+        left = list(texts)
+
+        def take(reason: str, removed: Removed) -> None:
+            kept = zip(removed.kept_part.tolist(), removed.kept_documents.tolist(), strict=True)
+            for place, copy in zip(removed.documents.tolist(), kept, strict=True):
+                left[place] = ""
+                why[place] = reason, f"of document {copy[1] + 1} of part {copy[0] + 1}"
+
+        if self.documents:
+            take(COPY, Removed.read(part_path(self.documents, part)))
+        if self.lines:
+            self._without_lines(part, left, why)
+        if self.near:
+            take(NEAR, Removed.read(part_path(self.near, part)))
+        if self.evaluations:
+            for place, evaluation, words in read_result(part_path(self.evaluations, part)):
+                left[place] = ""
+                why[place] = f"{EVALUATION}{evaluation}", words
+        return left, why
+
+    def _without_lines(self, part: int, left: list[str], why: dict[int, tuple[str, str]]) -> None:
+        assert self.lines
+        removed = Removed.read(part_path(self.lines, part))
+        assert removed.lines is not None
+        lines_of: dict[int, list[int]] = {}
+        for place, line in zip(removed.documents.tolist(), removed.lines.tolist(), strict=True):
+            lines_of.setdefault(place, []).append(line)
+        for place, lines in lines_of.items():
+            left[place] = without_lines(left[place], lines)
+            if not left[place].strip():
+                left[place] = ""
+                why[place] = LINES_ONLY, ""
+
+
+def deduplicate(
+    folder: Path,
+    inputs: str,
+    parts: int,
+    kept: Kept,
+    config: tuple[Documents | None, Lines | None, MinHash | None],
+    crew: Crew,
+    progress: Progress,
+) -> Kept:
+    """Runs the steps that are on; the result reads what they leave."""
+    documents, lines, minhash = config
+    if documents:
+        exact(folder / "documents", inputs, parts, kept, documents, crew, progress=progress)
+        kept = replace(kept, documents=folder / "documents" / "removed")
+    if lines:
+        exact(folder / "lines", inputs, parts, kept, lines, crew, progress=progress)
+        kept = replace(kept, lines=folder / "lines" / "removed")
+    if minhash:
+        near(folder / "near", inputs, parts, kept, minhash, crew, progress=progress)
+        kept = replace(kept, near=folder / "near" / "removed")
+    return kept
+
+
+def decontaminate(
+    folder: Path, parts: int, kept: Kept, runs: Path, crew: Crew, progress: Progress
+) -> Kept:
+    """`runs` is the file of `evaluation_runs`."""
+    found = folder / "found"
+    tasks = [
+        Task(part_path(found, part), _contaminated, (part, kept, runs)) for part in range(parts)
+    ]
+    run_stage("decontaminate", tasks, crew, progress)
+    return replace(kept, evaluations=found)
+
+
+def evaluation_runs(texts: dict[str, list[str]], config: Overlap) -> Columns:
+    """The runs of all evaluation texts as a file: workers map it instead of being sent it."""
+    known = evaluations(texts, config)
+    columns: Columns = result([config.words, config.shortest, list(known.names), known.skipped])
+    for length, (hashes, numbers, owners) in known.runs.items():
+        columns |= {f"{length}.hashes": hashes, f"{length}.names": numbers}
+        columns[f"{length}.texts"] = owners
+    return columns
+
+
+@lru_cache(maxsize=1)
+def _evaluations(path: Path) -> Evaluations:
+    words, shortest, names, skipped = read_result(path)
+    columns = read_columns(path)
+    lengths = sorted({int(name.partition(".")[0]) for name in columns if name[0].isdigit()})
+    runs = {
+        length: (
+            columns[f"{length}.hashes"],
+            columns[f"{length}.names"],
+            columns[f"{length}.texts"],
+        )
+        for length in lengths
+    }
+    return Evaluations(Overlap(words, shortest), tuple(names), runs, skipped)
+
+
+def _contaminated(part: int, kept: Kept, runs: Path) -> Columns:
+    found = contaminated(kept(part)[0], _evaluations(runs))
+    return result([[one.document, one.evaluation, one.words] for one in found])

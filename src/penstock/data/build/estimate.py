@@ -1,0 +1,70 @@
+"""How many tokens raw files or a built dataset hold, at the least: a guess without a tokenizer.
+
+For `penstock init`, which writes a batch that the examples fill several times. Text takes 3 to 5
+bytes a token with the tokenizers of open models, so 6 guesses from below.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.data.format.locate import locate
+from penstock.data.format.manifest import read_manifest
+from penstock.data.recipe.source import SourceSection, is_remote
+from penstock.data.sources.files import File
+from penstock.data.sources.find import find
+from penstock.data.sources.guess import guess
+from penstock.data.sources.pieces import Document
+from penstock.data.sources.read import read_file
+from penstock.errors import PenstockError
+
+_MOST_BYTES_A_TOKEN = 6
+_LEAST_BYTES_A_TOKEN = 3
+_TEMPLATE_TOKENS = 64  # that a chat template adds to a conversation, at the most
+_LARGE_BYTES = 16 << 20  # files of this size are not read: they hold enough
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A guess of the tokens in a dataset."""
+
+    tokens: int  # at the least
+    longest: int = 0  # tokens of the longest document, at the most; 0: not known
+    packed: int = 0  # tokens of a sequence that a built dataset is packed for
+
+
+def estimate(spec: str, enough: int) -> Guess | None:
+    """Guess the tokens that `spec` holds, reading no more than tells that there are `enough`.
+
+    None: enough, or it cannot be told from here (not there, remote, a recipe, unreadable).
+    """
+    try:
+        found = locate(spec)
+        if found.kind == "built":
+            manifest = read_manifest(found.path)
+            guessed = Guess(manifest.tokens, packed=manifest.packed)
+        elif found.kind == "raw" and not is_remote(found.where):
+            guessed = _read(found.where, enough)
+        else:
+            return None
+    except (PenstockError, OSError):  # told by `penstock check`
+        return None
+    return guessed if guessed.packed or guessed.tokens < enough else None
+
+
+def _read(where: str, enough: int) -> Guess:
+    files = [one for one in find([where]) if isinstance(one, File)]
+    if not files:
+        raise PenstockError(f"{where}: nothing to read")
+    if sum(Path(one.path).stat().st_size for one in files) > _LARGE_BYTES:
+        return Guess(enough)
+    options, total, longest = SourceSection(path=where, **guess(where)).options(), 0, 0
+    seen: set[int] = set()  # copies of plain text are removed by a build
+    for piece in (piece for file in files for piece in read_file(file, options)):
+        if isinstance(piece, Document) and (options.chat or hash(piece.text) not in seen):
+            seen.add(hash(piece.text))
+            size = len(piece.text.encode())
+            total, longest = total + size, max(longest, size)
+        if total >= enough * _MOST_BYTES_A_TOKEN:
+            break
+    tokens, most = total // _MOST_BYTES_A_TOKEN, longest // _LEAST_BYTES_A_TOKEN
+    return Guess(tokens, most + _TEMPLATE_TOKENS)

@@ -1,0 +1,98 @@
+"""What a recipe names besides its sources: examples of good and bad documents, and evaluations."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from penstock.data.build.dedup import evaluation_runs
+from penstock.data.build.parts import result
+from penstock.data.format.columns import Columns
+from penstock.data.label.classifier import train
+from penstock.data.recipe.recipe import Recipe
+from penstock.data.sources.files import File
+from penstock.data.sources.find import find
+from penstock.data.sources.options import Options
+from penstock.data.sources.pieces import (Document, Rejected, Seen, identity)
+from penstock.data.sources.read import read_file
+from penstock.errors import PenstockError
+
+
+def classifier(recipe: Recipe) -> Columns:
+    """Trained from the examples of `[label]`, with the identities of both kinds."""
+    good, of_good = _texts(recipe.label.good, "label.good")
+    bad, of_bad = _texts(recipe.label.bad, "label.bad")
+    learned = train(good, bad)
+    held = learned.held_out
+    return {
+        "classifier": np.frombuffer(learned.to_bytes(), np.uint8),
+        **result(
+            {
+                "good": of_good,
+                "bad": of_bad,
+                "classifier": learned.identity(),
+                "held_out": {
+                    "good": [held.good_right, held.good],
+                    "bad": [held.bad_right, held.bad],
+                },
+            }
+        ),
+    }
+
+
+def evaluation_texts(recipe: Recipe) -> Columns:
+    """The runs of words of all evaluation texts of `[decontaminate]`, with their identity."""
+    section, config = recipe.decontaminate, recipe.decontaminate.config()
+    assert config
+    texts: dict[str, list[str]] = {}
+    seen: list[Seen] = []
+    for path in section.against:
+        for file in _files(path, "decontaminate.against"):
+            mine: list[str] = []
+            fields = section.text if file.kind != "text" else section.text[:1]
+            for place, field in enumerate(fields):
+                for piece in read_file(file, Options(text=field, columns=())):
+                    if isinstance(piece, Document):
+                        mine.append(piece.text)
+                    elif isinstance(piece, Seen) and not place:
+                        seen.append(piece)
+            if not mine:
+                raise PenstockError(
+                    f"{path}: {file.name} has no text in any of the fields {list(section.text)}, "
+                    "so nothing would be removed for it. Name its fields in decontaminate.text."
+                )
+            texts.setdefault(file.name, []).extend(mine)
+    columns = evaluation_runs(texts, config)
+    columns["identity"] = np.frombuffer(identity(seen).encode(), np.uint8)
+    return columns
+
+
+def _texts(paths: Iterable[str], field: str) -> tuple[list[str], str]:
+    texts: list[str] = []
+    seen: list[Seen] = []
+    for path in paths:
+        for file in _files(path, field):
+            for piece in read_file(file):
+                if isinstance(piece, Document):
+                    texts.append(piece.text)
+                elif isinstance(piece, Seen):
+                    seen.append(piece)
+    if not texts:
+        raise PenstockError(
+            f"{field} = {list(paths)}: no document could be read from there. Examples are text "
+            'files, or JSON lines with a field "text".'
+        )
+    return texts, identity(seen)
+
+
+def _files(path: str, field: str) -> list[File]:
+    try:
+        found = list(find([path]))
+    except PenstockError as error:
+        raise PenstockError(f"{field}: {error}") from None
+    wrong = [one for one in found if isinstance(one, Rejected)]
+    files = [one for one in found if isinstance(one, File)]
+    if not files:
+        raise PenstockError(
+            f"{field}: {path} has no file that can be read ({wrong[0].file}: {wrong[0].reason})."
+        )
+    return files

@@ -1,0 +1,177 @@
+"""Where datasets live, and how a name becomes an open one.
+
+A dataset is the folder NAME@VERSION in the home. Built-in datasets are built at first use, under a
+lock: several processes that start together build once. A pointer file remembers which version a
+given source gave, keyed by the paths, sizes and change times of its files, so that opening again
+hashes no content and a changed source is built anew.
+"""
+
+import fcntl
+import os
+import platform
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from blake3 import blake3
+
+from penstock.data.build import stdlib
+from penstock.data.format.locate import locate
+from penstock.data.format.manifest import FORMAT, fetch_manifest
+from penstock.data.format.named import datasets_home
+from penstock.data.store.objects import PATIENCE_S
+from penstock.data.read.dataset import Dataset, Progress
+from penstock.data.format.writer import unfinished
+from penstock.errors import PenstockError, RunFailed
+from penstock.files import write_atomic
+
+
+def open_dataset(
+    spec: str,
+    progress: Progress | None = None,
+    tokenizer: str | None = None,
+    vocab: int | None = None,
+    pack: int = 0,
+    chat_template: str | None = None,
+) -> Dataset:
+    """Opens what `[data] dataset` may be, and builds it first where that is needed.
+
+    A name (`stdlib` is built at first use), name@version, a recipe, the folder or URL of a built
+    dataset, or raw files: a file, folder, glob, URL or `hf:org/name`. What lies at a path goes
+    before a dataset of that name. `tokenizer` and `vocab` are for raw files; if these are
+    conversations, `pack` and `chat_template` too.
+    """
+    home = datasets_home()
+    found = locate(spec)
+    if found.kind == "stdlib":
+        return _open_stdlib(home, progress)
+    if found.kind == "recipe":
+        return _recipe(found.path, progress)
+    if found.kind == "built":
+        return open_built(found.path)
+    if found.kind == "url" and fetch_manifest(found.where, PATIENCE_S) is not None:
+        return Dataset.open(found.where)
+    from penstock.data.build.build import build
+    from penstock.data.recipe.raw import raw_recipe
+
+    recipe = raw_recipe(found.where, tokenizer, vocab, pack, chat_template)
+    return build(recipe, watcher=_Told(progress) if progress else None)
+
+
+@contextmanager
+def building(home: Path, name: str, progress: Progress | None = None) -> Iterator[None]:
+    """The right to build `name`: one process at a time; sweeps away what a killed build left."""
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with (home / f".lock-{name}").open("w") as lock:
+            _lock(lock, progress)
+            for left in home.glob(f"{unfinished(name)}*"):
+                shutil.rmtree(left)
+            half_pointer = re.compile(rf"\.\.{re.escape(name)}-[0-9a-f]+\.[0-9]+")
+            for left in home.glob(f"..{name}-*"):
+                if half_pointer.fullmatch(left.name):
+                    left.unlink()
+            yield
+    except BrokenPipeError:  # of who reads our output, not of the home
+        raise
+    except OSError as error:
+        raise RunFailed(
+            f"Dataset {name!r} cannot be built in {home}: {error}. Make room there and give the "
+            "same command, which goes on; or set PENSTOCK_HOME to a folder that you may write to "
+            "and that has room."
+        ) from error
+
+
+def _lock(lock: TextIO, progress: Progress | None) -> None:
+    """Held until the file is closed, also by the death of the process."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        if progress:
+            progress("wait for another build", 0, 1)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+
+def open_built(folder: Path) -> Dataset:
+    """Open a built dataset; in the home a folder has the name of what it holds."""
+    dataset = Dataset.open(folder)
+    if folder.parent == datasets_home() and dataset.id != folder.name:
+        raise PenstockError(
+            f"{folder} holds {dataset.id}: the folder was renamed or its content replaced. "
+            f"Rename it to {dataset.id}, or delete it and build {folder.name} again."
+        )
+    return dataset
+
+
+def follow(home: Path, name: str, key: str) -> Dataset | None:
+    """The dataset that `name` gave when its sources had this key, if it is still there."""
+    try:
+        found = f"{name}@{_pointer(home, name, key).read_text()}"
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return open_built(home / found) if (home / found).is_dir() else None
+
+
+def point(home: Path, name: str, key: str, version: str) -> None:
+    """Remembers for `follow`."""
+    write_atomic(_pointer(home, name, key), version)
+
+
+def _pointer(home: Path, name: str, key: str) -> Path:
+    return home / f".{name}-{key}"
+
+
+def _recipe(path: Path, progress: Progress | None) -> Dataset:
+    from penstock.data.build.build import build  # all of the pipeline: a built dataset does without
+    from penstock.data.recipe.load import load_recipe
+
+    return build(load_recipe(path), watcher=_Told(progress) if progress else None)
+
+
+class _Told:
+    """What a build tells, for who listens to stages with done and total."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._name = progress, "build"
+        self._done, self._total = 0, 1
+
+    def stage(self, name: str, total_bytes: int, total_documents: int | None) -> None:
+        self._name, self._done, self._total = f"{name}, bytes", 0, max(total_bytes, 1)
+        self._progress(self._name, 0, self._total)
+
+    def did(self, documents: int, bytes: int) -> None:
+        self._done = min(self._done + bytes, self._total)
+        self._progress(self._name, self._done, self._total)
+
+    def note(self, text: str) -> None:
+        self._progress(text, 0, 1)
+
+
+def _open_stdlib(home: Path, progress: Progress | None) -> Dataset:
+    name, key = stdlib.NAME, _stdlib_key()
+    if dataset := follow(home, name, key):
+        return dataset
+    with building(home, name, progress):
+        # Another process may have built it while this one waited.
+        if dataset := follow(home, name, key):
+            return dataset
+        dataset = Dataset.open(stdlib.build(home, progress))
+        point(home, name, key, dataset.version)
+        return dataset
+
+
+def _stdlib_key() -> str:
+    """Changes with anything that could change the dataset.
+
+    Change times and sizes stand for the content, as they do for make. Inode numbers are left out,
+    so that one image on a hundred nodes with a shared home has one key.
+    """
+    root = stdlib.library()
+    made_by = f"{FORMAT} {stdlib.RECIPE} {platform.python_version()} "
+    digest = blake3(made_by.encode() + os.fsencode(root))
+    for path, stat in stdlib.python_files(root):
+        digest.update(b"\n" + os.fsencode(path) + f"\0{stat.st_size} {stat.st_mtime_ns}".encode())
+    return digest.hexdigest()[:12]

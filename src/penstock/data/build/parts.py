@@ -1,0 +1,159 @@
+"""Parts: files of documents that go from stage to stage, a bounded number of bytes each.
+
+A part is a file of columns: texts, ids, extras (JSON: user columns and labels) and scores in
+thousandths. Results of tasks that are not documents are JSON in the same kind of file, so that one
+runner writes everything.
+"""
+
+import copy
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.data.build.record import told_columns
+from penstock.data.sources.messages import Conversation
+from penstock.data.format.columns import Columns, read_columns
+from penstock.data.format.manifest import Json
+
+Ints = npt.NDArray[np.int64]
+_SHOWN_CHARACTERS = 300  # of a column
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What goes with a document besides its text."""
+
+    columns: dict[str, object]  # of the user
+    language: str = ""
+    labels: dict[str, int] | None = None  # thousandths
+    conversation: Conversation | None = None  # None: the document is plain text
+
+    def to_json(self) -> bytes:
+        chat = self.conversation.to_column() if self.conversation else None
+        return plain_json([self.columns, self.language, self.labels, chat])
+
+    @staticmethod
+    def from_json(content: bytes) -> "Extras":
+        columns, language, labels, chat = json.loads(content)
+        return Extras(columns, language, labels, Conversation.from_column(chat) if chat else None)
+
+    def row(self) -> dict[str, Any]:
+        """For a function of the user's: the columns, and of a conversation its messages."""
+        row = copy.deepcopy(self.columns)
+        if self.conversation:
+            row["messages"] = [dict(message) for message in self.conversation.messages]
+        return row
+
+    def shown(self) -> dict[str, Json]:
+        """For people: columns and labels, what is long cut short."""
+        told = told_columns(self.columns, self.labels or {})
+        return {name: _short(one) for name, one in told.items()}
+
+
+@dataclass(frozen=True)
+class Part:
+    texts: list[str]
+    ids: list[str]
+    extras: list[bytes]  # `Extras` as JSON
+    scores: Ints
+
+    def columns(self) -> Columns:
+        return {
+            **strings("texts", [text.encode() for text in self.texts]),
+            **strings("ids", [one.encode() for one in self.ids]),
+            **strings("extras", self.extras),
+            "scores": self.scores,
+        }
+
+
+def read_part(path: Path) -> Part:
+    columns = read_columns(path)
+    return Part(
+        texts=_texts(columns, "texts"),
+        ids=_texts(columns, "ids"),
+        extras=[bytes(one) for one in pieces(columns, "extras")],
+        scores=np.asarray(columns["scores"]),
+    )
+
+
+def read_texts(path: Path) -> tuple[list[str], Ints]:
+    """The texts and scores alone: the rest of the file is not read."""
+    columns = read_columns(path, "texts", "texts.ends", "scores")
+    return _texts(columns, "texts"), np.asarray(columns["scores"])
+
+
+def strings(name: str, rows: Sequence[bytes]) -> Columns:
+    """Rows of bytes as two columns: all bytes, and where each row ends."""
+    ends = np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), dtype=np.int64)
+    return {name: np.frombuffer(b"".join(rows), np.uint8), f"{name}.ends": ends}
+
+
+def pieces(columns: Columns, name: str) -> Iterable[memoryview]:
+    """The rows that `strings` stored."""
+    content = columns[name].data.cast("B") if len(columns[name]) else memoryview(b"")
+    start = 0
+    for end in columns[f"{name}.ends"].tolist():
+        yield content[start:end]
+        start = end
+
+
+def _texts(columns: Columns, name: str) -> list[str]:
+    return [str(piece, "utf-8") for piece in pieces(columns, name)]
+
+
+def plain_json(value: object) -> bytes:
+    """JSON of whatever a file held: dates as text, what JSON has no word for as null."""
+    try:
+        return json.dumps(value, allow_nan=False).encode()
+    except (TypeError, ValueError):
+        return json.dumps(_plain(value)).encode()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [_plain(one) for one in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, bytes | bytearray):
+        return value.decode("utf-8", "backslashreplace")
+    return value if value is None or isinstance(value, str | int) else str(value)
+
+
+def nests(value: object, most: int) -> bool:
+    """Whether lists and objects stand in one another more than `most` times."""
+    level = [value]
+    for _ in range(most + 1):
+        level = [inner for one in level for inner in _inside(one)]
+        if not level:
+            return False
+    return True
+
+
+def _inside(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list | tuple | set) else ()
+
+
+def _short(value: object) -> Json:
+    if value is None or isinstance(value, int | float):
+        return value
+    text = value if isinstance(value, str) else plain_json(value).decode()
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+
+
+def result(value: object) -> Columns:
+    """A small result of a task, as its file holds it."""
+    return {"json": np.frombuffer(json.dumps(value).encode(), np.uint8)}
+
+
+def read_result(path: Path) -> Any:
+    return json.loads(read_columns(path, "json")["json"].tobytes())

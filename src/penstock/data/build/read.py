@@ -1,0 +1,216 @@
+"""Stage 2, read: each group of files becomes raw parts of bounded size and one small result.
+
+Nothing in a file stops a build: what cannot be read is counted, and the first pieces of each kind
+are kept aside to look at.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from penstock.data.build.list import Listed, Source
+from penstock.data.build.parts import (Extras, Part, nests, read_result, result)
+from penstock.data.workers.pool import Task
+from penstock.data.sources.messages import COLUMN, Conversation
+from penstock.data.format.columns import Columns, write_columns
+from penstock.data.format.manifest import Json
+from penstock.data.sources.options import Options
+from penstock.data.sources.pieces import (Document, Rejected, Seen, identity)
+from penstock.data.sources.read import read_file
+
+_ASIDE = 20  # records kept of each reason and group
+_DOCUMENT_BYTES = 256  # that a document takes in memory besides its text and columns
+_DEEPEST = 100  # lists and objects in one another; what walks them later must not run out of stack
+_TOO_DEEP = "columns nested too deep"
+
+
+@dataclass(frozen=True)
+class RawPart:
+    path: Path
+    source: int
+    documents: int
+    bytes: int  # of text
+
+
+_CLOSED = ("cannot be read", "cannot be listed")  # files and folders that did not open
+
+
+@dataclass(frozen=True)
+class ReadSource:
+    """What reading found in one source."""
+
+    files: int
+    bytes: int  # as stored
+    documents: int
+    rejected: dict[str, int]
+    encodings: dict[str, int]
+    damaged: list[str]
+    identity: str  # BLAKE3 of the names and contents of its files
+    warnings: list[str]  # files that gave nothing, or that broke off
+
+
+@dataclass(frozen=True)
+class Reading:
+    parts: tuple[RawPart, ...]
+    sources: tuple[ReadSource, ...]
+
+
+def read_tasks(
+    sources: tuple[Source, ...], folder: Path, part_bytes: int
+) -> list[tuple[int, Task]]:
+    """(source, task) for each group of files."""
+    tasks: list[tuple[int, Task]] = []
+    for number, source in enumerate(sources):
+        for group in source.groups(part_bytes):
+            name = f"{len(tasks):06d}"
+            args = (group, source.options, source.key, str(folder / "raw" / name), part_bytes)
+            size = sum(one.bytes for one in group)
+            tasks.append((number, Task(folder / "read" / name, read_group, args, size)))
+    return tasks
+
+
+def read_group(
+    group: tuple[Listed, ...], options: Options, key: str, parts_at: str, part_bytes: int
+) -> Columns:
+    """Writes the raw parts, then says what they are."""
+    parts = _Parts(parts_at, part_bytes, f"{key}/" if key else "")
+    seen: list[Seen] = []
+    aside: list[dict[str, Json]] = []
+    kept_aside: Counter[str] = Counter()
+    for one in group:
+        refused = 0  # documents of this file
+        for piece in read_file(one.file, options):
+            if isinstance(piece, Seen):
+                seen.append(_without(piece, refused))
+                continue
+            if isinstance(piece, Document):
+                if (extras := _extras(piece, options)) is not None:
+                    parts.add(piece, extras)
+                    continue
+                refused += 1
+                piece = Rejected(one.file.name, _TOO_DEEP, f"{piece.id}: over {_DEEPEST} times")
+            kept_aside[piece.reason] += 1
+            if kept_aside[piece.reason] <= _ASIDE:
+                aside.append(_readable(piece))
+    parts.write()
+    return result({"parts": parts.done, "seen": [asdict(one) for one in seen], "aside": aside})
+
+
+class _Parts:
+    """Documents on their way to files, each of a bounded size in memory too."""
+
+    def __init__(self, path: str, most_bytes: int, prefix: str) -> None:
+        self.done: list[tuple[int, int]] = []  # documents and bytes of text
+        self._path, self._most_bytes, self._prefix = path, most_bytes, prefix
+        self._waiting: list[tuple[Document, bytes]] = []
+        self._bytes = 0
+
+    def add(self, document: Document, extras: bytes) -> None:
+        size = len(document.text.encode()) + len(extras) + _DOCUMENT_BYTES
+        if self._bytes + size > self._most_bytes:
+            self.write()
+        # The columns are in `extras`: as objects they would take many times the room.
+        self._waiting.append((replace(document, columns={}), extras))
+        self._bytes += size
+
+    def write(self) -> None:
+        if not self._waiting:
+            return
+        columns = Part(
+            texts=[document.text for document, _ in self._waiting],
+            ids=[f"{self._prefix}{document.id}" for document, _ in self._waiting],
+            extras=[extras for _, extras in self._waiting],
+            scores=np.zeros(len(self._waiting), np.int64),
+        ).columns()
+        write_columns(Path(f"{self._path}-{len(self.done):04d}"), columns)
+        self.done.append((len(self._waiting), len(columns["texts"])))
+        self._waiting, self._bytes = [], 0
+
+
+def _extras(document: Document, options: Options) -> bytes | None:
+    """What goes along with a document; None where it is nested too deep to be stored."""
+    columns = dict(document.columns)
+    chat = columns.pop(COLUMN) if options.chat else None
+    assert chat is None or isinstance(chat, dict)
+    try:
+        found = Extras(columns, conversation=Conversation.from_column(chat) if chat else None)
+        stored = found.to_json()
+    except RecursionError:
+        return None
+    # Every level opens a bracket: most documents are told by a count.
+    deep = stored.count(b"[") + stored.count(b"{") > _DEEPEST
+    return None if deep and nests(document.columns, _DEEPEST) else stored
+
+
+def _without(seen: Seen, refused: int) -> Seen:
+    if not refused:
+        return seen
+    rejected = dict(sorted({**seen.rejected, _TOO_DEEP: refused}.items()))
+    return replace(seen, documents=seen.documents - refused, rejected=rejected)
+
+
+def reading(tasks: list[tuple[int, Task]], sources: tuple[Source, ...]) -> Reading:
+    """What the tasks found, put together in their order."""
+    parts: list[RawPart] = []
+    seen: list[list[Seen]] = [[] for _ in sources]
+    for number, task in tasks:
+        found = read_result(task.path)
+        raw = task.path.parent.parent / "raw"
+        for place, (documents, size) in enumerate(found["parts"]):
+            path = raw / f"{task.path.name}-{place:04d}"
+            parts.append(RawPart(path, number, documents, size))
+        seen[number] += [Seen(**one) for one in found["seen"]]
+    totals = [_total(source, mine) for source, mine in zip(sources, seen, strict=True)]
+    return Reading(tuple(parts), tuple(totals))
+
+
+def records_aside(
+    tasks: list[tuple[int, Task]], sources: tuple[Source, ...]
+) -> Iterator[dict[str, Json]]:
+    """What was kept aside, source by source; of each reason the first ones."""
+    shown: Counter[tuple[int, str]] = Counter()
+    for source in sources:
+        for one in source.aside:
+            yield {"source": source.label, **_readable(one)}
+    for number, task in tasks:
+        for record in read_result(task.path)["aside"]:
+            shown[number, record["reason"]] += 1
+            if shown[number, record["reason"]] <= 50 * _ASIDE:
+                yield {"source": sources[number].label, **record}
+
+
+def _readable(piece: Rejected) -> dict[str, Json]:
+    return {**asdict(piece), "head": piece.head.decode("utf-8", "backslashreplace")}
+
+
+def _total(source: Source, seen: list[Seen]) -> ReadSource:
+    rejected: Counter[str] = Counter(one.reason for one in source.aside)
+    encodings: Counter[str] = Counter()
+    for one in seen:
+        rejected.update(one.rejected)
+        encodings.update(one.encodings)
+    return ReadSource(
+        files=len(seen),
+        bytes=sum(one.bytes for one in seen),
+        documents=sum(one.documents for one in seen),
+        rejected=dict(sorted(rejected.items())),
+        encodings=dict(sorted(encodings.items())),
+        damaged=[f"{one.file}: {one.damage}" for one in seen if one.damage][:20],
+        identity=identity(seen),
+        warnings=[
+            *(f"{one.file}: {one.reason}" for one in source.aside if one.reason in _CLOSED),
+            *(warning for one in seen if (warning := _warning(one))),
+        ],
+    )
+
+
+def _warning(seen: Seen) -> str:
+    if seen.damage:
+        return f"{seen.file}: {seen.damage}; {seen.documents} documents before that are kept"
+    if seen.documents or not seen.rejected:
+        return ""
+    reasons = ", ".join(f"{reason} ({count})" for reason, count in seen.rejected.items())
+    return f"{seen.file} gave no document: {reasons}"

@@ -1,0 +1,283 @@
+"""From what the stages counted to the manifest, which is the version, and the record beside it."""
+
+import os
+import platform
+import resource
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from blake3 import blake3
+
+from penstock.data.build.rejected import other_encoding
+from penstock.data.build.dedup import (COPY, EVALUATION, LINES_ONLY, NEAR)
+from penstock.data.build.list import REVISION, Source
+from penstock.data.build.parts import read_result
+from penstock.data.build.read import Reading
+from penstock.data.build.record import (Machine, Record, Sample, SourceRecord, StageRecord)
+from penstock.data.build.stage import Clocked, Stages
+from penstock.data.build.tally import KEPT, Tally
+from penstock.data.build.tokens import NOT_DRAWN
+from penstock.data.format.columns import read_columns
+from penstock.data.format.manifest import (FORMAT, Json, Manifest, Shard, dtype_for)
+from penstock.data.recipe.recipe import Recipe
+
+_STEPS = 6  # that a message names
+CHAT = "chat."  # begins the reasons of conversations that cannot be learned from
+DEDUPLICATE, DECONTAMINATE, SAMPLE, TOKENIZE = "deduplicate", "decontaminate", "sample", "tokenize"
+
+
+def stage_of(reason: str) -> str:
+    """Which stage a reason that is only known when tokens are made belongs to."""
+    if reason in (COPY, NEAR, LINES_ONLY):
+        return DEDUPLICATE
+    if reason == NOT_DRAWN:
+        return SAMPLE
+    return TOKENIZE if reason.startswith(CHAT) else DECONTAMINATE
+
+
+@dataclass(frozen=True)
+class Story:
+    recipe: Recipe
+    sources: tuple[Source, ...]
+    reading: Reading
+    clean: Tally
+    tokens: Tally
+    shards: tuple[Shard, ...]
+    tokenizer: bytes
+    work: Path
+
+    def manifest(self) -> Manifest:
+        vocab = read_result(self.work / "tokenizer")["vocab"]
+        return Manifest(
+            name=self.recipe.name,
+            format=FORMAT,
+            dtype=dtype_for(vocab),
+            vocab=vocab,
+            tokens=sum(shard.tokens for shard in self.shards),
+            documents=sum(shard.documents for shard in self.shards),
+            tokenizer=blake3(self.tokenizer).hexdigest(),
+            recipe={"kind": "recipe", "revision": REVISION, **self.recipe.identity()},
+            lineage=self.lineage(),
+            counts=self.counts(),
+            shards=self.shards,
+            packed=self.recipe.tokens.pack,
+        )
+
+    def lineage(self) -> dict[str, Json]:
+        """What it was made from, told by content."""
+        sources: list[Json] = [
+            {
+                "name": source.key,
+                "files": read.files,
+                "bytes": read.bytes,
+                "documents": read.documents,
+                "identity": read.identity,
+                **({"commit": source.commit} if source.commit else {}),
+            }
+            for source, read in zip(self.sources, self.reading.sources, strict=True)
+        ]
+        found: dict[str, Json] = {"sources": sources}
+        if self.recipe.label.good:
+            found["classifier"] = read_result(self.work / "classifier")
+        if self.recipe.decontaminate.against:
+            identity = read_columns(self.work / "evaluations", "identity")["identity"]
+            found["evaluations"] = identity.tobytes().decode()
+        if origin := read_result(self.work / "tokenizer")["origin"]:
+            found["tokenizer"] = origin
+        return found
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Stage → kept, and reason → documents."""
+        return {name: {"kept": kept, **reasons} for name, _, kept, reasons in self._flow()}
+
+    def record(self, manifest: Manifest, stages: Stages, seconds: float) -> Record:
+        dropped = {f"clean: {reason}": some for reason, some in _samples(self.clean).items()}
+        for reason, some in _samples(self.tokens).items():
+            if reason != KEPT:
+                dropped[f"{stage_of(reason)}: {reason}"] = some
+        return Record(
+            dataset=f"{manifest.name}@{manifest.version}",
+            ended=datetime.now(UTC).isoformat(timespec="seconds"),
+            seconds=round(seconds, 3),
+            machine=_machine(stages.crew.workers),
+            sources=self._sources(),
+            stages=self._stages(stages.clocks),
+            changes=self.clean.of("changes"),
+            characters=self.tokens.histogram("characters"),
+            tokens=self.tokens.histogram("tokens"),
+            scores=self.clean.scores(),
+            languages=self.clean.of("languages"),
+            kept=_samples(self.tokens).get(KEPT, []),
+            dropped=dict(sorted(dropped.items())),
+            recipe=self.recipe.model_dump(mode="json"),
+        )
+
+    def _flow(self) -> list[tuple[str, int, int, dict[str, int]]]:
+        """(stage, documents in, kept, reasons), in order."""
+        rejected: dict[str, int] = {}
+        for source in self.reading.sources:
+            for reason, count in source.rejected.items():
+                rejected[reason] = rejected.get(reason, 0) + count
+        rows = [
+            ("read", self.clean.documents, rejected),
+            ("clean", self.clean.kept, self.clean.of("reasons")),
+        ]
+        kept = self.clean.kept
+        for stage in (DEDUPLICATE, DECONTAMINATE, SAMPLE, TOKENIZE):
+            reasons = {
+                reason: count
+                for reason, count in self.tokens.of("reasons").items()
+                if stage_of(reason) == stage
+            }
+            kept -= sum(reasons.values())
+            if reasons or stage == TOKENIZE or stage in self._asked():
+                rows.append((stage, kept, reasons))
+        return [(name, kept + sum(why.values()), kept, why) for name, kept, why in rows]
+
+    def _asked(self) -> set[str]:
+        dedup = self.recipe.dedup
+        asked = {DEDUPLICATE} if dedup.documents or dedup.lines.on or dedup.near.on else set()
+        return asked | ({DECONTAMINATE} if self.recipe.decontaminate.against else set())
+
+    def _stages(self, clocks: Mapping[str, Clocked]) -> list[StageRecord]:
+        """Those that count documents, then the others that took time."""
+        text_bytes = {"read": sum(read.bytes for read in self.reading.sources)}
+        found = []
+        for name, documents, kept, reasons in self._flow():
+            clock = clocks.get(name, Clocked())
+            size = text_bytes.get(name, sum(raw.bytes for raw in self.reading.parts))
+            found.append(_stage(name, clock, size, documents, kept, reasons))
+        there = {stage.name for stage in found}
+        total = self.tokens.of("stored").get("bytes", 0)
+        for name, clock in clocks.items():
+            if name not in there:
+                found.append(_stage(name, clock, total, self.tokens.kept, self.tokens.kept, {}))
+        return found
+
+    def _sources(self) -> list[SourceRecord]:
+        return [
+            SourceRecord(
+                name=source.label,
+                where=source.where,
+                files=read.files,
+                bytes=read.bytes,
+                documents=read.documents,
+                rejected=read.rejected,
+                encodings=read.encodings,
+                damaged=read.damaged,
+            )
+            for source, read in zip(self.sources, self.reading.sources, strict=True)
+        ]
+
+
+def nothing_left(
+    recipe: Recipe,
+    found: Reading,
+    clean: Tally,
+    later: Mapping[str, int],
+    aside: Mapping[str, Json] | None,
+) -> str:
+    """Say which steps dropped all documents, the largest first.
+
+    `later` are the reasons of the stages after cleaning, `aside` is the first piece that reading
+    kept aside, if there is one.
+    """
+    if clean.documents:
+        steps = Counter(clean.of("reasons"))
+        for reason, count in later.items():
+            steps[_step_of(reason, later)] += count
+        told = ", ".join(f"{count} by {step}" for step, count in steps.most_common(_STEPS))
+        more = sum(steps.values()) - sum(count for _, count in steps.most_common(_STEPS))
+        told += f", {more} by others" if more else ""
+        return (
+            f"Dataset {recipe.name!r}: every document was dropped. Of {clean.documents} that were "
+            f"read: {told}. {_loosen(steps.most_common(1)[0][0], later)}."
+        )
+    begin = f"Dataset {recipe.name!r}: no document is left."
+    rejected: Counter[str] = Counter()
+    for source in found.sources:
+        rejected.update(source.rejected)
+    if aside is None:
+        return f"{begin} The files of its sources hold no row."
+    nothing = (
+        f"{begin} Nothing in its sources could be read as a document: {_listed(rejected)}. "
+        f"The first is {told_aside(aside)}."
+    )
+    if remedy := other_encoding(rejected, recipe.source[0].path):
+        return f"{nothing} {remedy}"
+    return (
+        f"{nothing} Check `kind` and `text` (or `messages`, `prompt` and "
+        "`response`) of [[source]]; without a recipe the fields `messages`, `prompt` and "
+        "`completion`, or `text` are read."
+    )
+
+
+def _step_of(reason: str, later: Mapping[str, int]) -> str:
+    """Name the step of a stage after cleaning, with what it found. Reasons of cleaning are names of
+    its steps."""
+    stage = stage_of(reason)
+    if stage == DECONTAMINATE:
+        names = sorted(why.removeprefix(EVALUATION) for why in later if stage_of(why) == stage)
+        return f"{stage} (against {', '.join(names)})"
+    return reason if stage == SAMPLE else f"{stage} ({reason.removeprefix(CHAT)})"
+
+
+def _loosen(step: str, later: Mapping[str, int]) -> str:
+    """Say what to change about the step that dropped the most."""
+    if set(later) == {f"{CHAT}nothing to learn"}:
+        return "Every conversation needs an answer of the assistant, which is what is learned"
+    if step.startswith(TOKENIZE):
+        return "Mend the rows, or the template of conversations"
+    if step.startswith(DECONTAMINATE):
+        return (
+            "The documents hold the evaluation's texts: take it out of [decontaminate] against, or "
+            "raise `words` there"
+        )
+    return "Loosen [clean] or [label]"
+
+
+def told_aside(record: Mapping[str, Json]) -> str:
+    """A piece that was kept aside, in words."""
+    line = f", line {record['line']}" if record.get("line") else ""
+    line = f", row {record['row']}{line}" if record.get("row") else line
+    detail = f" ({record['detail']})" if record.get("detail") else ""
+    return f"{record['file']}{line}: {record['reason']}{detail}"
+
+
+def _listed(reasons: Counter[str]) -> str:
+    told = [f"{why.removeprefix(CHAT)} ({count})" for why, count in reasons.most_common(5)]
+    return ", ".join(told) or "none"
+
+
+def _stage(
+    name: str, clock: Clocked, size: int, documents: int, kept: int, reasons: dict[str, int]
+) -> StageRecord:
+    return StageRecord(
+        name=name,
+        seconds=round(clock.seconds, 3),
+        tasks=clock.tasks,
+        tasks_before=clock.tasks_before,
+        bytes=size,
+        documents=documents,
+        kept=kept,
+        reasons=reasons,
+    )
+
+
+def _samples(tally: Tally) -> dict[str, list[Sample]]:
+    return {reason: [sample for _, sample in some] for reason, some in tally.samples.items()}
+
+
+def _machine(workers: int) -> Machine:
+    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return Machine(
+        host=platform.node(),
+        system=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+        cores=len(os.sched_getaffinity(0)),
+        workers=workers,
+        memory_bytes=max(resource.getrusage(kind).ru_maxrss for kind in kinds) * 1024,
+    )

@@ -1,0 +1,100 @@
+"""Stage 6, tokenizer: trained on the documents that are left, or loaded from where a recipe says.
+
+It is a file of the work folder like any other result; each process that needs it loads it once.
+"""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from penstock.data.tokenize import load
+from penstock.data.build.dedup import Kept
+from penstock.data.build.parts import result
+from penstock.data.chat.encode import ChatEncoder, Loss
+from penstock.data.chat.template import DEFAULT, Template
+from penstock.data.format.columns import Columns, read_columns
+from penstock.data.tokenize.fast import REFERENCE, FastTokenizer
+from penstock.data.recipe.recipe import Recipe
+from penstock.data.recipe.tokens import PLAIN
+from penstock.data.tokenize.special import (END, Special, parse, read_special, with_special)
+from penstock.data.tokenize.train import train_tokenizer
+from penstock.data.tokenize.tokenizer import load_engine, vocabulary
+from penstock.errors import PenstockError
+
+TRAIN = "train"  # what `tokens.tokenizer` says for a tokenizer of the dataset's own
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    fast: FastTokenizer
+    end: int
+
+
+@lru_cache(maxsize=1)
+def load_tokenizer(path: Path, plain: bool) -> Tokenizer:
+    content = tokenizer_json(path)
+    fast = FastTokenizer(content, (REFERENCE,) if plain else None)
+    return Tokenizer(fast, read_special(content).end_id)
+
+
+@lru_cache(maxsize=1)
+def load_chat(path: Path, loss: Loss, plain: bool) -> ChatEncoder:
+    return ChatEncoder(tokenizer_json(path), loss, (REFERENCE,) if plain else None)
+
+
+def trained(recipe: Recipe, kept: Kept, parts: int) -> Columns:
+    """A tokenizer from the documents that are left."""
+    texts = (text for part in range(parts) for text in kept(part)[0] if text)
+    content = train_tokenizer(texts, recipe.tokens.vocab)
+    template = read_template(recipe)
+    if template is not None:
+        content = with_special(content, replace(read_special(content), template=template))
+    return _stored(content, "")
+
+
+def loaded(recipe: Recipe) -> Columns:
+    """The tokenizer that the recipe names."""
+    config = recipe.tokens
+    content, special = load.load_tokenizer(
+        config.tokenizer, config.end, read_template(recipe)
+    )
+    return _stored(content, special.origin)
+
+
+def read_template(recipe: Recipe) -> str | None:
+    path = recipe.tokens.chat_template
+    if path is None:
+        return None
+    if path == PLAIN:
+        return DEFAULT
+    try:
+        return Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PenstockError(
+            f"chat_template = {path!r} cannot be read: {error}. Give a file with a template "
+            f'in Jinja, "{PLAIN}", or leave it out for the tokenizer\'s own.'
+        ) from None
+
+
+def check_template(recipe: Recipe, tokenizer: Path) -> None:
+    """Whether the template of conversations is one, before hours of work for it."""
+    if recipe.tokens.tokenizer == TRAIN:
+        special = Special(END, 0, template=read_template(recipe) or DEFAULT)
+    else:
+        special = read_special(tokenizer_json(tokenizer))
+    if any(source.is_chat for source in recipe.source):
+        Template(special.template or DEFAULT, special)
+
+
+def _stored(content: bytes, origin: str) -> Columns:
+    vocab = vocabulary(load_engine(parse(content)))
+    return {
+        "tokenizer": np.frombuffer(content, np.uint8),
+        **result({"origin": origin, "vocab": vocab}),
+    }
+
+
+def tokenizer_json(path: Path) -> bytes:
+    return bytes(read_columns(path, "tokenizer")["tokenizer"].tobytes())

@@ -1,0 +1,189 @@
+"""Stage 7, tokenize: from parts of text to parts of tokens.
+
+A document's place in the dataset is the hash of its id and the number of its copy: a fixed shuffle
+over the whole set. Each part is stored in that order, so that a shard is one short range of it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from penstock.data.build.dedup import Kept, part_path
+from penstock.data.build.parts import (Extras, Part, plain_json, read_part, result, strings)
+from penstock.data.build.record import Sample
+from penstock.data.build.tally import KEPT, TEXT_CHARACTERS, Tally
+from penstock.data.build.tokenizer import Tokenizer, load_chat, load_tokenizer
+from penstock.data.chat.encode import Encoded, Loss
+from penstock.data.sources.messages import Conversation, NotChat
+from penstock.data.format.columns import Columns
+from penstock.data.label.scores import Steps, copies
+from penstock.data.tokenize.pack import Mask
+from penstock.data.read.dataset import Tokens
+from penstock.data.workers.text_batches import cuts
+
+NOT_DRAWN = "label.copies"  # why a document goes that a share of its kind is drawn from
+_BATCH_CHARACTERS = 1 << 20
+_BATCH_CHATS = 256
+_SEED = 0x6F72646572
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """What a task needs to know. Picklable; the tokenizer stays in its file."""
+
+    kept: Kept
+    tokenizer: Path
+    copies: Steps
+    loss: Loss | None  # of conversations; None where there are none
+    plain: bool  # the reference engine, which needs no trial; ids are the same
+
+
+def tokenize_part(part: int, names: tuple[str, str], encoder: Encoder) -> Columns:
+    """The tokens of a part in the order of the dataset, with what goes along.
+
+    `names` of its source: for people, and in the dataset.
+    """
+    source, key = names
+    found = read_part(part_path(encoder.kept.clean, part))
+    left, why = encoder.kept.apply(part, found.texts)
+    tally = Tally(documents=len(left), bytes=sum(map(len, found.texts)))
+    times = copies(found.ids, found.scores, encoder.copies)
+    for place in np.flatnonzero(times == 0).tolist():
+        why.setdefault(place, (NOT_DRAWN, ""))
+    for place, (reason, detail) in why.items():
+        tally.count("reasons", reason)
+        sample = partial(_sample, found, place, found.texts[place], source, detail)
+        tally.sample(reason, found.ids[place], sample)
+    places = [place for place in range(len(left)) if place not in why]
+    encoded = _encoded(found, left, places, encoder, tally, source)
+    places, ids = encoded.places, [found.ids[place] for place in encoded.places]
+    tally.kept = len(places)
+    for place, tokens in zip(places, encoded.tokens, strict=True):
+        tally.length("characters", len(left[place]))
+        tally.length("tokens", len(tokens))
+        sample = partial(_sample, found, place, left[place], source, "")
+        tally.sample(KEPT, found.ids[place], sample)
+    rows = [_row(found, place, key) for place in places]
+    columns = _in_order(ids, times[places], encoded, rows)
+    tally.count("stored", "bytes", columns["tokens"].nbytes)
+    tally.count("stored", "documents", len(columns["keys"]))
+    return {**columns, **result(tally.to_json())}
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """The documents that became tokens; masks where any document of the dataset has one."""
+
+    places: list[int]  # in the part
+    tokens: list[Tokens]
+    masks: list[Mask] | None
+    dtype: "np.dtype[np.unsignedinteger]"
+
+
+def _encoded(
+    part: Part, left: list[str], places: list[int], encoder: Encoder, tally: Tally, source: str
+) -> _Encoded:
+    tokenizer = load_tokenizer(encoder.tokenizer, encoder.plain)
+    if not encoder.loss:
+        tokens = encode_texts([left[place] for place in places], tokenizer)
+        return _Encoded(places, tokens, None, tokenizer.fast.dtype)
+    tokens_of: dict[int, tuple[Tokens, Mask]] = {}
+    chats: dict[int, Conversation] = {}
+    for place in places:
+        if chat := Extras.from_json(part.extras[place]).conversation:
+            chats[place] = chat
+    plain = [place for place in places if place not in chats]
+    texts = encode_texts([left[place] for place in plain], tokenizer)
+    for place, ids in zip(plain, texts, strict=True):
+        tokens_of[place] = ids, np.ones(len(ids), np.bool_)
+    for place, one in zip(chats, _encode_chats(list(chats.values()), encoder), strict=True):
+        if isinstance(one, NotChat):
+            reason = f"chat.{one.reason}"
+            tally.count("reasons", reason)
+            sample = partial(_sample, part, place, left[place], source, one.detail)
+            tally.sample(reason, part.ids[place], sample)
+        else:
+            tokens_of[place] = one.ids, one.mask
+    there = sorted(tokens_of)
+    return _Encoded(
+        there,
+        [tokens_of[place][0] for place in there],
+        [tokens_of[place][1] for place in there],
+        tokenizer.fast.dtype,
+    )
+
+
+def encode_texts(texts: list[str], tokenizer: Tokenizer) -> list[Tokens]:
+    """The ids of each text, and the end after it."""
+    out: list[Tokens] = []
+    for first, last in cuts(texts, _BATCH_CHARACTERS):
+        some = texts[first:last]
+        flat = tokenizer.fast.encode_batch(some)
+        ended = np.insert(flat.ids, flat.starts[1:], tokenizer.end).astype(tokenizer.fast.dtype)
+        out += np.split(ended, (flat.starts[1:-1] + np.arange(1, len(some))))
+    return out
+
+
+def _encode_chats(chats: list[Conversation], encoder: Encoder) -> Iterator[Encoded | NotChat]:
+    """A few at a time, which bounds the memory."""
+    assert encoder.loss
+    for first in range(0, len(chats), _BATCH_CHATS):
+        some = chats[first : first + _BATCH_CHATS]
+        yield from load_chat(encoder.tokenizer, encoder.loss, encoder.plain).encode(some)
+
+
+def _in_order(
+    ids: list[str],
+    times: npt.NDArray[np.int64],
+    encoded: _Encoded,
+    rows: list[bytes],
+) -> Columns:
+    """Each document as often as it appears, by its key."""
+    owners = np.repeat(np.arange(len(ids)), times)
+    copy = np.arange(len(owners)) - np.repeat(np.cumsum(times) - times, times)
+    digests = b"".join(
+        xxhash.xxh3_128_digest(f"{number}\0{ids[owner]}".encode(), _SEED)
+        for owner, number in zip(owners.tolist(), copy.tolist(), strict=True)
+    )
+    keys = np.frombuffer(digests, ">u8").astype(np.uint64).reshape(-1, 2)
+    order = np.lexsort((keys[:, 1], keys[:, 0]))
+    chosen = owners[order].tolist()
+    columns = {
+        "keys": keys[order, 0],
+        "lows": keys[order, 1],
+        "tokens": np.concatenate(
+            [np.empty(0, encoded.dtype), *(encoded.tokens[owner] for owner in chosen)]
+        ),
+        "ends": np.cumsum([len(encoded.tokens[owner]) for owner in chosen], dtype=np.int64),
+        **strings("rows", [rows[owner] for owner in chosen]),
+    }
+    if encoded.masks is not None:
+        masks = [encoded.masks[owner] for owner in chosen]
+        columns["mask"] = np.concatenate([np.empty(0, np.bool_), *masks])
+    return columns
+
+
+def _row(part: Part, place: int, key: str) -> bytes:
+    extras = Extras.from_json(part.extras[place])
+    row: dict[str, object] = {"id": part.ids[place], "source": key}
+    row |= {"score": int(part.scores[place]), "language": extras.language}
+    return plain_json(row | {"labels": extras.labels or {}, "columns": extras.columns})
+
+
+def _sample(part: Part, place: int, text: str, source: str, detail: str) -> Sample:
+    extras = Extras.from_json(part.extras[place])
+    return Sample(
+        id=part.ids[place],
+        source=source,
+        text=text[:TEXT_CHARACTERS],
+        characters=len(text),
+        score=int(part.scores[place]),
+        language=extras.language,
+        columns=extras.shown(),
+        detail=detail,
+    )

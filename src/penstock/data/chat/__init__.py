@@ -1,0 +1,1 @@
+"""Conversations as tokens: chat templates, and which tokens are learned."""

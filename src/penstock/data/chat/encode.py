@@ -1,0 +1,106 @@
+"""Conversations as tokens, and which of them are learned.
+
+The ids are those of the whole rendered text, as transformers gives them. Special tokens of the
+template get their ids; a text that spells one out stays text. A token is learned if any of its
+characters are the assistant's. Each conversation closes with the end token.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from penstock.data.chat.pieces import Pieces, fits
+from penstock.data.chat.spans import Guard, Learned, Rendered, rendered
+from penstock.data.chat.template import DEFAULT, Template
+from penstock.data.chat.whole import Whole
+from penstock.data.format.manifest import dtype_for
+from penstock.data.read.dataset import Tokens
+from penstock.data.sources.messages import Conversation, NotChat
+from penstock.data.tokenize.fast import FastTokenizer
+from penstock.data.tokenize.pack import Mask
+from penstock.data.tokenize.special import parse, read_special, special_tokens
+from penstock.data.tokenize.tokenizer import load_engine, vocabulary
+
+Loss = Literal["assistant", "last", "all"]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    ids: Tokens
+    mask: Mask  # True: learned
+
+
+class ChatEncoder:
+    """Of a dataset's tokenizer.json: with its own template, or the default one."""
+
+    def __init__(
+        self,
+        tokenizer_json: bytes,
+        loss: Loss = "assistant",
+        engines: Sequence[str] | None = None,
+    ) -> None:
+        """`engines` as for FastTokenizer."""
+        config = parse(tokenizer_json)
+        self._special = read_special(tokenizer_json)
+        self._dtype = np.dtype(dtype_for(vocabulary(load_engine(config))))
+        self._guard = Guard(special_tokens(config))
+        self._template = Template(self._special.template or DEFAULT, self._special)
+        self._loss = loss
+        self._tokenizer: Pieces | Whole
+        if fits(config):
+            self._tokenizer = Pieces(FastTokenizer(tokenizer_json, engines), config, self._guard)
+        else:
+            self._tokenizer = Whole(config)
+
+    def encode(self, conversations: Sequence[Conversation]) -> list[Encoded | NotChat]:
+        """One result for each: its tokens, or why there are none."""
+        found = [self._rendered(conversation) for conversation in conversations]
+        told = [one for one in found if isinstance(one, Rendered)]
+        learned = iter(self._tokenizer.tokens(told))
+        return [
+            self._closed(one, next(learned)) if isinstance(one, Rendered) else one for one in found
+        ]
+
+    def _rendered(self, conversation: Conversation) -> Rendered | NotChat:
+        try:
+            if conversation.completion and not self._special.template:
+                found = _completion(conversation, self._guard)
+            else:
+                found = rendered(conversation, self._template, self._guard, self._special.end)
+        except NotChat as refused:
+            return refused
+        if self._loss == "all":
+            found = replace(found, turns=[(0, len(found.text))])
+        elif self._loss == "last":
+            found = replace(found, turns=found.turns[-1:])
+        if not any(start < stop for start, stop in found.turns):
+            return NotChat("nothing to learn", "no turn of the assistant")
+        text = found.text.rstrip()  # no blanks between a last token that is END and the border
+        return replace(found, text=text) if text.endswith(self._special.end) else found
+
+    def _closed(self, conversation: Rendered, learned: Learned | NotChat) -> Encoded | NotChat:
+        if isinstance(learned, NotChat):
+            return learned
+        ids, mask = learned.ids.astype(self._dtype, copy=False), learned.mask
+        if ids[-1] != self._special.end_id:
+            # Where nothing of the template closes the last turn, END does, and is learned.
+            last = conversation.text[conversation.turns[-1][0] :]
+            closings = [one.end() for one in self._guard.pattern.finditer(last)]
+            closed = conversation.turns[-1][1] < len(conversation.text.rstrip()) or (
+                bool(closings) and not last[closings[-1] :].strip()
+            )
+            ids = np.append(ids, self._dtype.type(self._special.end_id))
+            mask = np.append(mask, self._loss == "all" or not closed)
+        return Encoded(ids, mask)
+
+
+def _completion(conversation: Conversation, guard: Guard) -> Rendered:
+    """A prompt and what follows it, on a line of its own where no blank parts the two."""
+    prompt, response = (guard.text(text) for text in conversation.texts())
+    if not prompt.strip() or not response.strip():
+        raise NotChat("empty message", "nothing was left of the prompt or the response")
+    if not prompt[-1].isspace() and not response[0].isspace():
+        prompt += "\n"
+    return Rendered(prompt + response, [(len(prompt), len(prompt) + len(response))])

@@ -1,0 +1,149 @@
+"""Chat templates: conversations as text, character for character as transformers renders them.
+
+A template is a program in Jinja that came with a model, so it runs in Jinja's sandbox, within the
+bounds of `chat_bounds`. Only one thing differs from transformers: the date. A template that asks
+for today's gets a fixed one, or its own default, since the same sources must give the same dataset
+tomorrow.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import date
+from functools import lru_cache
+from typing import Any
+
+from penstock.data.chat.bounds import TooMuch, bounded, bounded_environment, joined
+from penstock.data.sources.messages import NotChat
+from penstock.data.tokenize.special import Special
+from penstock.errors import PenstockError
+from penstock.extras import extra
+
+# For tokenizers without a template. Each turn ends with the tokenizer's own END.
+DEFAULT = """\
+{%- if tools %}{{ '<|system|>\\n' + tools | tojson + end_token + '\\n' }}{% endif %}
+{%- for message in messages %}
+    {{- '<|' + message.role + '|>\\n' }}
+    {%- if message.content %}{{ message.content }}{% endif %}
+    {%- if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}
+    {{- end_token + '\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"""
+
+# Around what `{% generation %}` holds. Lone surrogates: no text can hold them.
+LEARN, LEARNED = "\ud801", "\ud802"
+_MARKS = re.compile(f"[{LEARN}{LEARNED}]")
+_LONGEST = 1 << 20  # characters of a template
+_MOST_ENDLESS = 3  # conversations that one template may not get done with
+_TODAY = date(2024, 7, 26)  # what Llama 3's templates fall back to
+
+
+class Template:
+    def __init__(self, source: str, special: Special) -> None:
+        jinja = extra("jinja2", "A chat template")
+        self._endless = 0
+        try:
+            if len(source) > _LONGEST:
+                raise TooMuch(f"it is longer than {_LONGEST:,} characters")
+            with bounded():
+                self._template = _environment().from_string(source)
+        except jinja.TemplateSyntaxError as error:
+            raise PenstockError(
+                f"The chat template is not valid Jinja: line {error.lineno}: {error.message}. "
+                "Mend it, or set tokens.chat_template to another file."
+            ) from None
+        except Exception as error:  # nested too deeply, or constants that are too large
+            raise PenstockError(
+                f"The chat template cannot be compiled: {str(error)[:200] or type(error).__name__}."
+                " Mend it, or set tokens.chat_template to another file."
+            ) from None
+        self._names: dict[str, Any] = {**special.names, "end_token": special.end}
+        # Where a template asks whether there is a clock, it has a default for there being none.
+        if not re.search(r"strftime_now is (not )?defined", source):
+            self._names["strftime_now"] = _TODAY.strftime
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any] = (),
+        add_generation_prompt: bool = False,
+    ) -> str:
+        """The text of a conversation; NotChat where the template refuses it."""
+        return _MARKS.sub("", self.render_marked(messages, tools, add_generation_prompt))
+
+    def render_marked(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any] = (),
+        add_generation_prompt: bool = False,
+    ) -> str:
+        """Render with LEARN and LEARNED around the generation blocks, if the template has them.
+
+        Raises PenstockError for a template that went on without end several times.
+        """
+        try:
+            with bounded(len(messages)):
+                return joined(
+                    self._template.generate(
+                        messages=list(messages),
+                        tools=list(tools) or None,
+                        documents=None,
+                        add_generation_prompt=add_generation_prompt,
+                        **self._names,
+                    )
+                )
+        except TooMuch as error:
+            self._endless += 1
+            if self._endless >= _MOST_ENDLESS:
+                raise PenstockError(
+                    f"The chat template does not end: {error}. Set tokens.chat_template to another "
+                    "file."
+                ) from None
+            raise NotChat("refused by the template", f"stopped: {error}") from error
+        except Exception as error:  # a template is a program: it can fail in any way
+            raise NotChat("refused by the template", str(error)[:200]) from error
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Any:
+    jinja = extra("jinja2", "A chat template")
+    extension: Any = extra("jinja2.ext", "A chat template").Extension
+
+    class Generation(extension):
+        """`{% generation %}…{% endgeneration %}`: what the model is to learn."""
+
+        tags = frozenset({"generation"})
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+            call = self.call_method("_marked")
+            return jinja.nodes.CallBlock(call, [], [], body).set_lineno(line)
+
+        def _marked(self, caller: Any) -> str:
+            return f"{LEARN}{caller()}{LEARNED}"
+
+    def raise_exception(message: str) -> None:
+        raise jinja.TemplateError(message)
+
+    def to_json(
+        value: object,
+        ensure_ascii: bool = False,
+        indent: int | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
+        return json.dumps(
+            value,
+            ensure_ascii=ensure_ascii,
+            indent=indent,
+            separators=separators,
+            sort_keys=sort_keys,
+        )
+
+    environment = bounded_environment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = to_json
+    environment.globals["raise_exception"] = raise_exception
+    return environment

@@ -1,0 +1,1 @@
+"""Filters and repairs of documents, one file per filter."""

@@ -1,0 +1,1 @@
+"""Exact copies, near-duplicates and contaminated documents."""

@@ -1,0 +1,219 @@
+"""The manifest: what a dataset is, in one small file whose hash is the dataset's version.
+
+The hash covers the canonical JSON of every field, so nothing in it may depend on where or when the
+dataset was made. What grows with the tokens (block sums, document starts) lives in sidecars that
+the manifest names by hash: about 350 bytes a shard, some 5 MB for a trillion tokens. What a dataset
+does not have (masks, rows, packing) is left out of the JSON, so that a new optional field changes
+no version that is there.
+"""
+
+import json
+import re
+from dataclasses import MISSING, asdict, dataclass, fields
+from pathlib import Path
+from typing import TypeAlias
+
+from blake3 import blake3
+
+from penstock.catalog.shapes import LARGEST
+from penstock.data.store.objects import Store
+from penstock.errors import PenstockError
+from penstock.untrusted import INDEX_BYTES, parse_json, read_bounded, shown
+
+FORMAT = 1
+BLOCK_BYTES = 1 << 20
+MANIFEST = "manifest.json"
+TOKENIZER = "tokenizer.json"
+SHARDS = "shards"
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
+
+
+def dtype_for(vocab: int) -> str:
+    """The stored type of a token id, as numpy spells it: little-endian on every machine."""
+    return "<u2" if vocab <= 1 << 16 else "<u4"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One token file and its sidecars. Each is stored under the BLAKE3 of its own content."""
+
+    blake3: str  # of the tokens: SHARDS/<blake3>.bin
+    tokens: int
+    bytes: int
+    sums: str  # BLAKE3 of the sidecar with an xxh3_64 for each block
+    docs: str  # BLAKE3 of the sidecar with the offset (tokens) of each document that starts here
+    documents: int
+    # BLAKE3 of the sidecar with a bit a token (np.packbits): 1, it is a target of the loss.
+    mask: str = ""
+    # BLAKE3 of the sidecar with a JSON line a document that starts here, zstd.
+    rows: str = ""
+    rows_bytes: int = 0
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.bytes // BLOCK_BYTES)
+
+    @property
+    def mask_bytes(self) -> int:
+        return -(-self.tokens // 8)
+
+    def files(self) -> dict[str, tuple[str, int]]:
+        """Path inside the dataset → (BLAKE3, bytes)."""
+        files = {
+            f"{SHARDS}/{self.blake3}.bin": (self.blake3, self.bytes),
+            f"{SHARDS}/{self.sums}.sums": (self.sums, 8 * self.blocks),
+            f"{SHARDS}/{self.docs}.docs": (self.docs, 8 * self.documents),
+        }
+        if self.mask:
+            files[f"{SHARDS}/{self.mask}.mask"] = (self.mask, self.mask_bytes)
+        if self.rows:
+            files[f"{SHARDS}/{self.rows}.rows"] = (self.rows, self.rows_bytes)
+        return files
+
+
+@dataclass(frozen=True)
+class Manifest:
+    name: str
+    format: int
+    dtype: str
+    vocab: int
+    tokens: int
+    documents: int
+    tokenizer: str  # BLAKE3 of tokenizer.json
+    recipe: dict[str, Json]  # how it was made
+    lineage: dict[str, Json]  # what it was made from
+    counts: dict[str, dict[str, int]]  # stage → reason → documents
+    shards: tuple[Shard, ...]
+    packed: int = 0  # tokens of the sequence that documents were packed for; 0: they were not
+    parents: tuple[str, ...] = ()  # name@version of datasets that this one was made from
+
+    @property
+    def version(self) -> str:
+        canonical = json.dumps(self._fields(), sort_keys=True, separators=(",", ":"))
+        return blake3(canonical.encode()).hexdigest()[:12]
+
+    @property
+    def id(self) -> str:
+        return f"{self.name}@{self.version}"
+
+    def to_json(self) -> str:
+        """As stored: with its own version, so that a changed manifest gives itself away."""
+        return json.dumps({"version": self.version, **self._fields()}, indent=1) + "\n"
+
+    def _fields(self) -> dict[str, object]:
+        stored = _without_empty(self, asdict(self))
+        stored["shards"] = [_without_empty(shard, asdict(shard)) for shard in self.shards]
+        return stored
+
+
+def _without_empty(owner: "Manifest | Shard", stored: dict[str, object]) -> dict[str, object]:
+    """Leaves out the optional fields that hold their defaults."""
+    optional = {one.name: one.default for one in fields(owner) if one.default is not MISSING}
+    return {
+        name: value
+        for name, value in stored.items()
+        if name not in optional or getattr(owner, name) != optional[name]
+    }
+
+
+def fetch_manifest(url: str, patience_s: float) -> bytes | None:
+    """Return the manifest at a URL; None where there is none. Refuse a URL that cannot be reached.
+
+    Checks, launches and plans all ask here. A web page for everything that is missing is none.
+    """
+    try:
+        content = Store(url.rstrip("/"), patience_s).get(MANIFEST)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise PenstockError(f"{url} cannot be reached: {error.strerror or error}.") from None
+    return content if content.lstrip()[:1] == b"{" else None
+
+
+def read_manifest(folder: Path) -> Manifest:
+    path = folder / MANIFEST
+    again = f"Delete {folder} and build or copy the dataset again."
+    try:
+        stored = parse_json(read_bounded(path, INDEX_BYTES))
+    except FileNotFoundError:
+        raise PenstockError(f"{folder} is not a dataset: it has no {MANIFEST}.") from None
+    except ValueError as error:
+        raise PenstockError(f"{path} is damaged: it is not JSON ({error}). {again}") from None
+    if not isinstance(stored, dict) or stored.get("format") != FORMAT:
+        found = stored.get("format") if isinstance(stored, dict) else type(stored).__name__
+        raise PenstockError(
+            f"{path} has format {shown(found)}; this version of Penstock reads format {FORMAT}. "
+            "Use the Penstock that built it, or build the dataset again."
+        )
+    version = stored.pop("version", None)
+    try:
+        shards = tuple(Shard(**shard) for shard in stored.pop("shards"))
+        parents = tuple(stored.pop("parents", ()))
+        manifest = Manifest(**stored, shards=shards, parents=parents)
+        found_version = manifest.version
+    except (KeyError, TypeError, AttributeError) as error:
+        raise PenstockError(f"{path} is damaged: {str(error)[:200]}. {again}") from None
+    except RecursionError:
+        raise PenstockError(f"{path} is damaged: it is nested too deeply. {again}") from None
+    if found_version != version:
+        raise PenstockError(
+            f"{path} was changed after it was written: it says version {str(version)[:20]}, "
+            f"its content is version {found_version}. {again}"
+        )
+    if problem := _untrue(manifest):
+        raise PenstockError(f"{path} cannot be true: {problem}. Do not use this dataset.")
+    return manifest
+
+
+def _untrue(manifest: Manifest) -> str:
+    """Return what no dataset can have; empty if there is nothing.
+
+    The version only tells that nothing was changed by accident: somebody else may have written
+    all of it. Names of files are hashes, so that none leads out of the dataset.
+    """
+    if not isinstance(manifest.name, str) or not NAME.fullmatch(manifest.name):
+        return f"its name is {shown(manifest.name)}"
+    if not _whole(manifest.vocab, 1, LARGEST["vocab"]):
+        return f"its vocabulary has {shown(manifest.vocab)} tokens"
+    if manifest.dtype != dtype_for(manifest.vocab):
+        return f"tokens of type {shown(manifest.dtype)} for {manifest.vocab} of them"
+    if not isinstance(manifest.tokenizer, str) or not _HASH.fullmatch(manifest.tokenizer):
+        return f"its tokenizer is {shown(manifest.tokenizer)}"
+    for name in ("recipe", "lineage", "counts"):
+        if not isinstance(getattr(manifest, name), dict):
+            return f"{name} is {shown(getattr(manifest, name))}"
+    if not all(isinstance(parent, str) for parent in manifest.parents):
+        return "its parents have no names"
+    if not _whole(manifest.packed) or not _whole(manifest.documents):
+        return "a count is no whole number"
+    itemsize = 2 if manifest.dtype == "<u2" else 4
+    for number, shard in enumerate(manifest.shards):
+        if problem := _untrue_shard(shard, itemsize):
+            return f"shard {number}: {problem}"
+    tokens = sum(shard.tokens for shard in manifest.shards)
+    if manifest.tokens != tokens:
+        return f"{shown(manifest.tokens)} tokens, and {tokens} in its shards"
+    return ""
+
+
+def _untrue_shard(shard: Shard, itemsize: int) -> str:
+    for name in ("blake3", "sums", "docs", "mask", "rows"):
+        digest = getattr(shard, name)
+        optional = name in ("mask", "rows") and digest == ""
+        if not optional and not (isinstance(digest, str) and _HASH.fullmatch(digest)):
+            return f"{name} = {shown(digest)} is no hash"
+    if not _whole(shard.tokens, 1) or not _whole(shard.documents, 0, shard.tokens):
+        return f"{shown(shard.tokens)} tokens in {shown(shard.documents)} documents"
+    if shard.bytes != shard.tokens * itemsize or type(shard.bytes) is not int:
+        return f"{shown(shard.bytes)} bytes for {shard.tokens} tokens"
+    if not _whole(shard.rows_bytes):
+        return f"rows_bytes = {shown(shard.rows_bytes)}"
+    return ""
+
+
+def _whole(value: object, least: int = 0, most: int = 1 << 50) -> bool:
+    return type(value) is int and least <= value <= most

@@ -1,0 +1,1 @@
+"""Quality scores of documents."""

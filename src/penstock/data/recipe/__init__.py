@@ -1,0 +1,1 @@
+"""The recipe file: the schema of how a dataset is made, one file per section."""

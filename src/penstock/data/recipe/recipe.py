@@ -1,0 +1,169 @@
+"""`Recipe`: how a dataset is made from raw files. One TOML file, one section per idea.
+
+`Recipe.identity()` is everything that decides the content and nothing else, so that equal sources
+give an equal version wherever they lie and whoever builds them.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from penstock.data.build import stdlib
+from penstock.data.dedup.contamination import Overlap
+from penstock.data.dedup.exact import Documents, Lines
+from penstock.data.dedup.signatures import MinHash
+from penstock.data.format.manifest import Json
+from penstock.data.recipe.clean import Cleaning, CleanSection, Preset
+from penstock.data.recipe.dedup import DecontaminateSection, DedupSection
+from penstock.data.recipe.label import LabelSection
+from penstock.data.recipe.source import SourceSection, is_remote, rooted
+from penstock.data.recipe.tokens import LEAST_PACK, PLAIN, ShardsSection, TokensSection
+from penstock.data.sources.files import KINDS, PACKINGS
+from penstock.run.schema.run import Name, read_name
+from penstock.run.schema.section import Section, Wrong
+
+
+class Recipe(Section):
+    """A recipe."""
+
+    name: Name = Field(description="Name of the dataset; the file's name if not given.")
+    source: tuple[SourceSection, ...] = Field(description="Where documents come from.")
+    clean: CleanSection = Field(CleanSection(), description="What is repaired and dropped.")
+    label: LabelSection = Field(LabelSection(), description="How good documents are.")
+    dedup: DedupSection = Field(DedupSection(), description="Copies.")
+    decontaminate: DecontaminateSection = Field(
+        DecontaminateSection(), description="Texts of evaluations."
+    )
+    tokens: TokensSection = Field(TokensSection(), description="How text becomes tokens.")
+    shards: ShardsSection = Field(ShardsSection(), description="How it lies on disk.")
+
+    @classmethod
+    def default(
+        cls,
+        what: str,
+        tokenizer: str | None = None,
+        vocab: int | None = None,
+        rows: Mapping[str, str] | None = None,
+        pack: int = 0,
+        chat_template: str | None = None,
+    ) -> Self:
+        """For raw files that a run names without a recipe.
+
+        They are taken for what the user wants to train on: text is repaired, scrubbed and freed of
+        copies, but not filtered. Conversations, whose fields are `rows`, are used as they are, all
+        of them, and packed. `what` is a path (from here), a URL or `hf:org/name`.
+        """
+        tokens: dict[str, Any] = {"tokenizer": tokenizer or "train"}
+        tokens |= {"vocab": vocab} if vocab else {}
+        source = SourceSection(path=rooted(what, Path.cwd()), **(rows or {}))
+        table: dict[str, Any] = {
+            "name": _name_of(source.label),
+            "source": [{"path": source.path, **(rows or {})}],
+            "clean": {"preset": "none" if source.is_chat else "code"},
+            "tokens": tokens,
+        }
+        if source.is_chat:
+            table["dedup"] = {"documents": False, "near": False}
+            tokens |= {"pack": pack if pack >= LEAST_PACK else 0, "chat_template": chat_template}
+        return cls.model_validate(table)
+
+    def rooted(self, folder: Path) -> Self:
+        """The same recipe with paths that hold from anywhere."""
+        label, against = self.label, self.decontaminate.against
+        place = {
+            "source": tuple(
+                one.model_copy(update={"path": rooted(one.path, folder)}) for one in self.source
+            ),
+            "clean": self.clean.model_copy(
+                update={
+                    "step": tuple(
+                        one.model_copy(update={"module": rooted(one.module, folder)})
+                        for one in self.clean.step
+                    )
+                }
+            ),
+            "label": label.model_copy(
+                update={
+                    "good": tuple(rooted(path, folder) for path in label.good),
+                    "bad": tuple(rooted(path, folder) for path in label.bad),
+                }
+            ),
+            "decontaminate": self.decontaminate.model_copy(
+                update={"against": tuple(rooted(path, folder) for path in against)}
+            ),
+            "tokens": self.tokens.model_copy(update=self._rooted_tokens(folder)),
+        }
+        return self.model_copy(update=place)
+
+    def _rooted_tokens(self, folder: Path) -> dict[str, str]:
+        # A tokenizer may also be the name of a dataset: a path is what is there.
+        given, template = self.tokens.tokenizer, self.tokens.chat_template
+        is_path = given != "train" and not is_remote(given) and Path(rooted(given, folder)).exists()
+        found = {"tokenizer": rooted(given, folder)} if is_path else {}
+        if template and template != PLAIN:
+            found["chat_template"] = rooted(template, folder)
+        return found
+
+    def to_table(self) -> dict[str, Any]:
+        """What the file says, without what it leaves to defaults; paths are absolute."""
+        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude_none=True)
+
+    def cleaning(self) -> Cleaning:
+        otherwise: Preset = "code" if any(one.is_chat for one in self.source) else "web"
+        return self.clean.cleaning(otherwise)
+
+    def identity(self) -> dict[str, Json]:
+        """Everything in the recipe that decides content. Files are told by their content alone."""
+        dedup, overlap = self.dedup, self.decontaminate.config()
+        stored = {
+            "source": [one.identity() for one in self.source],
+            "clean": self.cleaning().identity(),
+            "label": self.label.identity(),
+            "dedup": {
+                "documents": _identity(dedup.documents_config()),
+                "lines": _identity(dedup.lines_config()),
+                "near": _identity(dedup.near_config()),
+            },
+            "decontaminate": _identity(overlap),
+            "evaluations": list(self.decontaminate.text) if overlap else None,
+            "tokens": self.tokens.identity(),
+            "shards": {"bytes": self.shards.size},
+        }
+        return {name: _canonical(part) for name, part in stored.items()}
+
+    @model_validator(mode="after")
+    def _name_is_free(self) -> Self:
+        if self.name == stdlib.NAME:
+            raise Wrong(("name", f"{stdlib.NAME} is built in; write another name"))
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_source(self) -> Self:
+        if not self.source:
+            raise Wrong(("source", 'none; write [[source]] with path = "corpus/*.jsonl"'))
+        return self
+
+
+def _identity(config: Documents | Lines | MinHash | Overlap | None) -> Json:
+    return config.identity() if config else None
+
+
+def _canonical(value: object) -> Json:
+    """As JSON gives it back, and a whole number is one however it was written: 3.0 is 3."""
+    if isinstance(value, dict):
+        return {str(name): _canonical(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_canonical(part) for part in value]
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    assert value is None or isinstance(value, str | int)
+    return value
+
+
+def _name_of(label: str) -> str:
+    endings = "|".join(re.escape(ending) for ending in (*KINDS, *PACKINGS))
+    stem = re.sub(f"({endings})+$", "", label)
+    return read_name(re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("._-")[:90] or "dataset")

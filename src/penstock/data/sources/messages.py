@@ -1,0 +1,187 @@
+"""Conversations as sources hold them, in one form: roles and texts, checked.
+
+A row is a list of messages (`role` and `content`, or ShareGPT's `from` and `value`), or a prompt
+and its response. What is wrong with a row is a reason to keep it aside, never the end of a build.
+A document of a conversation carries its messages in a column of ours; its text is the plain text
+of all turns, for everything that judges text.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from penstock.data.sources.options import Options
+
+COLUMN = "\0conversation"  # no name that a user would give a column
+ASSISTANT = "assistant"
+_ROLES = {"system", "developer", "user", ASSISTANT, "tool", "function", "ipython"}
+_OTHER_NAMES = {"human": "user", "gpt": ASSISTANT, "bot": ASSISTANT, "model": ASSISTANT}
+_INSTRUCTION, _INPUT = "instruction", "input"  # Alpaca's, where the prompt comes in two fields
+_TOOLS = "tools"
+ALONGSIDE = (_TOOLS, _INPUT)  # fields of a row that a conversation may need
+
+Message: TypeAlias = dict[str, Any]
+
+
+class NotChat(Exception):
+    """Why a row is no conversation, or cannot be one for this template: reason and detail."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason, detail)
+        self.reason, self.detail = reason, detail
+
+
+@dataclass(frozen=True)
+class Conversation:
+    messages: tuple[Message, ...]  # `content` is a string where it is there
+    tools: tuple[Any, ...] = ()  # as JSON schemas, for the template
+    completion: bool = False  # a prompt and its response: needs no template
+
+    def texts(self) -> list[str]:
+        return [message["content"] for message in self.messages if "content" in message]
+
+    def with_texts(self, texts: Sequence[str]) -> "Conversation":
+        """With other texts, in the order of `texts()`: repaired, or without personal data."""
+        left = iter(texts)
+        messages = [
+            message | ({"content": next(left)} if "content" in message else {})
+            for message in self.messages
+        ]
+        return Conversation(tuple(messages), self.tools, self.completion)
+
+    def text(self) -> str:
+        """What is said, and the calls of tools: two that call otherwise are no copies."""
+        said = [
+            text
+            for message in self.messages
+            for text in (message.get("content", ""), _calls(message))
+            if text.strip()
+        ]
+        return "\n\n".join(said)
+
+    def to_column(self) -> dict[str, object]:
+        return {
+            "messages": list(self.messages),
+            "tools": list(self.tools),
+            "completion": self.completion,
+        }
+
+    @staticmethod
+    def from_column(kept: Mapping[str, Any]) -> "Conversation":
+        return Conversation(tuple(kept["messages"]), tuple(kept["tools"]), kept["completion"])
+
+
+def _calls(message: Message) -> str:
+    calls = message.get("tool_calls")
+    return json.dumps(calls, ensure_ascii=False, default=str) if calls else ""
+
+
+def take_conversation(record: dict[str, Any], options: Options) -> str:
+    """Puts the conversation of a row into its column, in place of its fields; gives its text."""
+    if options.messages:
+        conversation = from_messages(record, options.messages)
+    else:
+        conversation = from_prompt(record, options.prompt, options.response)
+    for field in options.chat:
+        del record[field]
+    record[COLUMN] = conversation.to_column()
+    return conversation.text()
+
+
+def carried(record: dict[str, Any], options: Options) -> dict[str, Any]:
+    """The columns that go along with a document."""
+    if options.columns is None:
+        return record
+    columns = {column: record.get(column) for column in options.columns}
+    return columns | ({COLUMN: record[COLUMN]} if options.chat else {})
+
+
+def from_messages(record: Mapping[str, Any], field: str) -> Conversation:
+    messages = _messages(_parsed(record.get(field)), field)
+    tools = _parsed(record.get(_TOOLS)) or ()
+    if not isinstance(tools, list | tuple):
+        raise NotChat("tools are not a list", type(tools).__name__)
+    return Conversation(tuple(messages), tuple(tools))
+
+
+def from_prompt(record: Mapping[str, Any], prompt: str, response: str) -> Conversation:
+    """`instruction` is taken together with Alpaca's `input`. Either side may be messages."""
+    asked, answer = (_parsed_list(record.get(field)) for field in (prompt, response))
+    if isinstance(asked, list) or isinstance(answer, list):
+        turns = _turns(asked, "user") + _turns(answer, ASSISTANT)
+        return Conversation(tuple(_messages(turns, f"{prompt} and {response}")))
+    for field, text in ((prompt, asked), (response, answer)):
+        if not isinstance(text, str):
+            found = "null or missing" if text is None else type(text).__name__
+            raise NotChat("no prompt and response", f"field {field!r} is {found}")
+        if not text.strip():
+            raise NotChat("empty message", f"field {field!r}")
+    more = record.get(_INPUT) if prompt == _INSTRUCTION else None
+    if isinstance(more, str) and more.strip():
+        asked = f"{asked}\n\n{more}"
+    turns = [{"role": "user", "content": asked}, {"role": ASSISTANT, "content": answer}]
+    return Conversation(tuple(turns), completion=True)
+
+
+def _turns(given: object, role: str) -> list[Any]:
+    return given if isinstance(given, list) else [{"role": role, "content": given}]
+
+
+def _parsed_list(value: object) -> object:
+    """Text stays text here: a prompt may well be JSON, but only a list of objects is messages."""
+    parsed = _parsed(value)
+    whole = isinstance(parsed, list) and parsed and all(isinstance(one, dict) for one in parsed)
+    return parsed if whole else value
+
+
+def _parsed(value: object) -> object:
+    """Tables often hold lists as JSON in a string."""
+    if isinstance(value, str) and value.lstrip()[:1] == "[":
+        try:
+            parsed = json.loads(value)
+            json.dumps(parsed, ensure_ascii=False).encode()  # escapes can spell half a character
+            return parsed
+        except (ValueError, RecursionError):  # not JSON, or JSON that is nested without end
+            return value
+    return value
+
+
+def _messages(found: object, field: str) -> list[Message]:
+    if not isinstance(found, list):
+        kind = "null or missing" if found is None else type(found).__name__
+        raise NotChat("no messages", f"field {field!r} is {kind}, not a list")
+    if not found:
+        raise NotChat("no messages", f"field {field!r} is an empty list")
+    return [_message(at, message) for at, message in enumerate(found, 1)]
+
+
+def _message(at: int, given: object) -> Message:
+    if not isinstance(given, dict):
+        raise NotChat("message is not an object", f"message {at} is {type(given).__name__}")
+    message = {str(key): value for key, value in given.items() if value is not None}
+    if "role" not in message and "from" in message:
+        message["role"] = message.pop("from")
+        message["content"] = message.pop("value", None)
+    given_role = message.get("role")
+    role = _OTHER_NAMES.get(given_role, given_role) if isinstance(given_role, str) else ""
+    if role not in _ROLES:
+        raise NotChat("unknown role", f"message {at} has role {ascii(given_role)[:60]}")
+    message["role"] = role
+    content = _content(at, message.pop("content", None))
+    if content is not None:
+        message["content"] = content
+    if not (content and content.strip()) and not message.get("tool_calls"):
+        raise NotChat("empty message", f"message {at} ({role})")
+    return message
+
+
+def _content(at: int, content: object) -> str | None:
+    if isinstance(content, list):  # parts: text joins, pictures and sounds cannot
+        parts = [part.get("text") if isinstance(part, dict) else part for part in content]
+        if not all(isinstance(part, str) for part in parts):
+            raise NotChat("content is not text", f"message {at} has parts that are not text")
+        content = "".join(str(part) for part in parts)
+    if content is not None and not isinstance(content, str):
+        raise NotChat("content is not text", f"message {at} is {type(content).__name__}")
+    return content

@@ -1,0 +1,70 @@
+"""Reads a source: documents in a fixed order, what was kept aside, and each file's identity.
+
+A file is read alone, so files can go to any number of workers: the pieces, put together in the
+order of `find`, are the same.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, TypeAlias
+
+from penstock.data.sources import arrow, csv, parquet, text
+from penstock.data.sources import json_file as jsonl
+from penstock.data.sources.files import Choice, File
+from penstock.data.sources.find import find
+from penstock.data.sources.find import open_file as open_any
+from penstock.data.sources.options import Options
+from penstock.data.sources.pieces import Document, Piece, Rejected, Tally
+
+# Opens the stored bytes of a file; Parquet and Arrow also seek in them. An OSError is kept aside.
+Open: TypeAlias = Callable[[File], BinaryIO]
+
+_READERS = {
+    "text": text.read,
+    "jsonl": jsonl.read,
+    "csv": csv.read,
+    "parquet": parquet.read,
+    "arrow": arrow.read,
+}
+
+
+def read(
+    given: Iterable[str | Path],
+    options: Options | None = None,
+    open_file: Open = open_any,
+    choice: Choice | None = None,
+) -> Iterator[Piece]:
+    """Everything in the paths, folders, globs, URLs and hub names that are given."""
+    options = options or Options()
+    for file in find(given, options.kind, choice):
+        if isinstance(file, Rejected):
+            yield file
+        else:
+            yield from read_file(file, options, open_file)
+
+
+def read_file(
+    file: File, options: Options | None = None, open_file: Open = open_any
+) -> Iterator[Piece]:
+    """The pieces of one file; the last is its `Seen`."""
+    tally = Tally()
+    for piece in _pieces(file, options or Options(), open_file, tally):
+        if isinstance(piece, Rejected):
+            tally.rejected[piece.reason] += 1
+        else:
+            tally.documents += 1
+        yield piece
+    yield tally.seen(file.name)
+
+
+def _pieces(
+    file: File, options: Options, open_file: Open, tally: Tally
+) -> Iterator[Document | Rejected]:
+    try:
+        stored = open_file(file)
+    except OSError as error:
+        tally.damage = "cannot be read"
+        yield Rejected(file.name, tally.damage, error.strerror or str(error))
+        return
+    with stored:
+        yield from _READERS[file.kind](file, stored, options, tally)

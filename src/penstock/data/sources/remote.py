@@ -1,0 +1,187 @@
+"""Files of a source behind a URL: an object, a prefix or a glob, listed in the order of names."""
+
+import errno
+import glob
+import io
+import re
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import BinaryIO, cast
+
+from penstock.data.sources.files import File, Found
+from penstock.data.store.objects import Listed, Store
+from penstock.errors import PenstockError, RunFailed
+
+CHUNK_BYTES = 4 << 20  # one is read, the next is on its way
+
+
+def listed(url: str) -> Iterator[Found]:
+    try:
+        folder, objects = _objects(url)
+    except OSError as error:
+        raise PenstockError(
+            f"The source {url} cannot be listed: {error.strerror or error}."
+        ) from None
+    for one in objects:
+        hidden = any(part.startswith(".") for part in one.name.split("/"))
+        where = f"{folder}/{one.name}" if one.name else folder
+        name = one.name or folder.rpartition("/")[2]
+        yield Found(name.encode(), where, "hidden" if hidden else "", one.size, one.tag)
+
+
+def open_remote(file: File) -> BinaryIO:
+    """Bounded in memory: the file is read in chunks, as it is asked for."""
+    folder, _, name = file.path.rpartition("/")
+    store = Store(folder)
+    size, tag = file.bytes, file.stamp
+    if size < 0:
+        with _no_outage():
+            head = store.head(name)
+        size, tag = head.size, head.tag
+    try:
+        opened = RemoteFile(store, Listed(name, size, tag))
+        opened.peek()
+    except OSError as error:
+        if error.errno != errno.ENOTSUP:
+            raise
+        return _whole(store, name)  # a server without ranges
+    return cast(BinaryIO, opened)
+
+
+class RemoteFile(io.RawIOBase):
+    """Reads ahead by one chunk while it is read from front to back."""
+
+    def __init__(self, store: Store, about: Listed) -> None:
+        self._store = store
+        self._about = about
+        self._at = 0
+        self._start = 0  # of the chunk at hand
+        self._chunk = memoryview(b"")
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="penstock-source")
+        self._next: tuple[int, Future[memoryview]] | None = None
+        self._sound = False
+
+    def peek(self) -> None:
+        if self._about.size:
+            self._load(0, CHUNK_BYTES)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._about.size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        """All that is asked for, less only at the end of the file."""
+        left = max(0, self._about.size - self._at)
+        size = left if size is None or size < 0 else min(size, left)
+        parts = []
+        while size:
+            if not self._start <= self._at < self._start + len(self._chunk):
+                self._load(self._at, size)
+            inside = self._at - self._start
+            part = self._chunk[inside : inside + size]
+            parts.append(part)
+            self._at += len(part)
+            size -= len(part)
+        if self._at >= self._about.size and not self._sound:
+            self._check()
+        return b"".join(parts)
+
+    def readall(self) -> bytes:
+        return self.read()
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        super().close()
+
+    def _load(self, start: int, wanted: int) -> None:
+        waiting, self._next = self._next, None
+        follows = start in (0, self._start + len(self._chunk))
+        if waiting and waiting[0] == start:
+            self._chunk = waiting[1].result()
+        else:
+            self._chunk = self._fetch(start, max(wanted, CHUNK_BYTES))
+        self._start = start
+        after = start + len(self._chunk)
+        if follows and after < self._about.size:
+            self._next = after, self._pool.submit(self._fetch, after, CHUNK_BYTES)
+
+    def _fetch(self, start: int, length: int) -> memoryview:
+        stop = min(start + length, self._about.size)
+        with _no_outage():
+            return self._store.get_range(self._about.name, start, stop)
+
+    def _check(self) -> None:
+        """At the first end: what was read in parts is one version."""
+        with _no_outage():
+            now = self._store.head(self._about.name)
+        if (now.size, now.tag) != (self._about.size, self._about.tag):
+            raise OSError(errno.ESTALE, "it was changed while it was read")
+        self._sound = True
+
+
+@contextmanager
+def _no_outage() -> Iterator[None]:
+    """A file that is damaged is kept aside; one that cannot be reached today is not: what a build
+    gives must not depend on the weather of the network."""
+    try:
+        yield
+    except (ConnectionError, PermissionError) as error:
+        raise RunFailed(
+            f"The source cannot be read: {error.strerror or error}. Mend that, then give the same "
+            "command again: it goes on with what is missing."
+        ) from None
+
+
+def _objects(url: str) -> tuple[str, list[Listed]]:
+    """The folder, and what is meant in it."""
+    plain = re.split(r"[*?\[]", url)[0]
+    if glob.has_magic(url):
+        folder = plain.rpartition("/")[0]
+        if url.startswith("http"):
+            raise OSError(
+                errno.ENOTSUP, "a web server has no listing, and queries are not sent; name files"
+            )
+        matches = re.compile(_pattern(url[len(folder) + 1 :]))
+        return folder, [one for one in Store(folder).list() if matches.fullmatch(one.name)]
+    folder = url.rstrip("/")
+    base, _, name = folder.rpartition("/")
+    try:
+        if not url.endswith("/") and not base.endswith("/"):  # not a bucket alone
+            return base, [Store(base).head(name)]
+    except FileNotFoundError:
+        if url.startswith("http"):
+            raise
+    return folder, Store(folder).list()
+
+
+def _pattern(globbed: str) -> str:
+    """As in a shell: * stays in a folder, ** does not."""
+    out = ""
+    for part in re.split(r"(\*\*/|\*\*|\*|\?|\[[^]]+\])", globbed):
+        known = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+        out += known.get(part) or (
+            f"[{part[1:-1].replace('!', '^', 1) if part[1] == '!' else part[1:-1]}]"
+            if part.startswith("[") and part.endswith("]")
+            else re.escape(part)
+        )
+    return out
+
+
+def _whole(store: Store, name: str) -> BinaryIO:
+    copy = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes it)
+    with _no_outage():
+        store.download(name, copy)
+    copy.seek(0)
+    return cast(BinaryIO, copy)

@@ -1,0 +1,1 @@
+"""Objects behind URLs, and the cache of them on a local disk."""

@@ -1,0 +1,1 @@
+"""Tokenizers: loading, training, fast engines, packing of documents into sequences."""

@@ -1,0 +1,226 @@
+"""Exactly the ids of Hugging Face's `tokenizers`, from a faster engine where one can be trusted.
+
+`tokenizers` is the reference. A fast engine is taken for a tokenizer.json only after its ids were
+equal to the reference's on a sample that is hard on tokenizers (`token_sample.py`); otherwise it is
+refused, and `notes` say why. As the ids are the same, the engine is no part of a dataset's
+identity.
+
+Text is only text: a document that spells out a special token does not get its id. Truncation,
+padding and dropout in the file are left out, as they would lose or change text without a word.
+Calls run on one thread: a build has its parallelism in its processes.
+"""
+
+import importlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.data.format.manifest import dtype_for
+from penstock.data.read.dataset import Tokens
+from penstock.data.tokenize.hard_sample import sample
+from penstock.data.tokenize.pcre_blanks import with_blanks_spelled_out
+from penstock.data.tokenize.special import Config, added_tokens, parse
+from penstock.errors import PenstockError
+
+REFERENCE = "tokenizers"
+
+
+@dataclass(frozen=True)
+class Flat:
+    """Document i is ids[starts[i] : starts[i + 1]]."""
+
+    ids: Tokens
+    starts: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def document(self, at: int) -> Tokens:
+        return self.ids[self.starts[at] : self.starts[at + 1]]
+
+
+_Encode: TypeAlias = Callable[[list[str]], Flat]
+
+
+class FastTokenizer:
+    """`engine` is the name of the one that encodes; `notes` tell of those that were refused."""
+
+    def __init__(self, content: bytes, engines: Sequence[str] | None = None) -> None:
+        """`engines` are tried in order, by default the fast ones; the reference comes last."""
+        config = parse(content)
+        reference, self.vocab = _reference(config)
+        self.dtype = np.dtype(dtype_for(self.vocab))
+        self.engine, self._encode = REFERENCE, reference
+        self._reference = reference
+        judge = _Judge(config, reference)
+        for name in FAST if engines is None else engines:
+            if name == REFERENCE:
+                break
+            encode = judge.accepted(name)
+            if encode:
+                self.engine, self._encode = name, encode
+                break
+        self.notes = tuple(judge.notes)
+        self.fallbacks = 0  # batches that the fast engine failed on and the reference encoded
+
+    def encode_batch(self, texts: Sequence[str]) -> Flat:
+        """The ids of all texts, one after another, with no special token before or after."""
+        listed = list(texts)
+        try:
+            flat = self._encode(listed)
+        except BaseException as error:
+            if not _is_fault(error):
+                raise
+            if problem := _not_unicode(listed):
+                raise PenstockError(problem) from error
+            if self.engine == REFERENCE:
+                raise
+            self.fallbacks += 1
+            flat = self._reference(listed)
+        return Flat(flat.ids.astype(self.dtype, copy=False), flat.starts)
+
+
+def _reference(config: Config) -> tuple[_Encode, int]:
+    from penstock.data.tokenize.tokenizer import load_engine, vocabulary  # slow to import
+
+    engine = load_engine(config)
+
+    def encode(texts: list[str]) -> Flat:
+        batch = engine.encode_batch_fast(texts, add_special_tokens=False)
+        parts = [np.array(encoding.ids, dtype=np.uint32) for encoding in batch]
+        starts = np.fromiter(accumulate(map(len, parts), initial=0), np.int64, len(parts) + 1)
+        return Flat(np.concatenate([np.empty(0, np.uint32), *parts]), starts)
+
+    return encode, vocabulary(engine)
+
+
+def _gigatoken(config: Config) -> _Encode:
+    gigatoken = importlib.import_module("gigatoken")
+    # It always gives special tokens their ids, so it must not know them.
+    engine = gigatoken.Tokenizer.from_json(
+        json.dumps(config | {"added_tokens": _plain_added(config)})
+    )
+
+    def encode(texts: list[str]) -> Flat:
+        if not texts:
+            return Flat(np.empty(0, np.uint32), np.zeros(1, np.int64))
+        layout = engine.encode_batch(texts, parallel=False).layout
+        starts = np.asarray(layout.offsets.data, dtype=np.int64)
+        ids = np.asarray(layout.content.data)[starts[0] : starts[-1]]
+        return Flat(ids, starts - starts[0])
+
+    return encode
+
+
+def _fastokens(config: Config) -> _Encode:
+    # Set before its first use in the process; a user's own setting stands.
+    os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
+    os.environ.setdefault("FASTOKENS_SPIN_US", "0")  # its idle threads would burn a core
+    engine = importlib.import_module("fastokens").Tokenizer.from_json_str(json.dumps(config))
+
+    def encode(texts: list[str]) -> Flat:
+        ids, starts = engine.encode_batch_flat(
+            texts, add_special_tokens=False, split_special_tokens=True
+        )
+        return Flat(np.frombuffer(ids, "<u4"), np.frombuffer(starts, "<u8").astype(np.int64))
+
+    return encode
+
+
+def _fastokens_spelled(config: Config) -> _Encode:
+    """For patterns that fastokens has no code of its own for and gives to PCRE2."""
+    return _fastokens(with_blanks_spelled_out(config))
+
+
+# The faster one first; gigatoken is slow until it has seen much text.
+FAST = {
+    "fastokens": _fastokens,
+    "gigatoken": _gigatoken,
+    "fastokens-spelled": _fastokens_spelled,
+}
+
+
+def _plain_added(config: Config) -> list[Config]:
+    return [token for token in added_tokens(config) if not token.get("special")]
+
+
+class _Judge:
+    """Accepts an engine that loads the tokenizer and gives the right ids; else writes a note."""
+
+    def __init__(self, config: Config, reference: _Encode) -> None:
+        self._config = config
+        self._reference = reference
+        self.notes: list[str] = []
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        return sample([str(token["content"]) for token in added_tokens(self._config)])
+
+    @cached_property
+    def _expected(self) -> Flat:
+        return self._reference(self._texts)
+
+    def accepted(self, name: str) -> _Encode | None:
+        if name not in FAST:
+            known = ", ".join([*FAST, REFERENCE])
+            raise PenstockError(f"There is no tokenizer engine {name!r}. Known engines: {known}.")
+        try:
+            encode = FAST[name](self._config)
+            found = encode(self._texts)
+        except ImportError as error:
+            self.notes.append(f"{name} is not installed ({error}): pip install 'penstock[data]'")
+            return None
+        except BaseException as error:
+            if not _is_fault(error):
+                raise
+            self.notes.append(f"{name} refused: {_first_line(error)}")
+            return None
+        wrong = first_difference(self._expected, found)
+        if wrong is not None:
+            self.notes.append(
+                f"{name} refused: its ids differ from those of {REFERENCE}, "
+                f"first in text {wrong} of the sample: {self._texts[wrong][:60]!r}"
+            )
+            return None
+        return encode
+
+
+def first_difference(expected: Flat, found: Flat) -> int | None:
+    """The first document whose ids differ, or None."""
+    if np.array_equal(expected.starts, found.starts) and np.array_equal(expected.ids, found.ids):
+        return None
+    if len(expected) != len(found):
+        return min(len(expected), len(found))
+    for at in range(len(expected)):
+        if not np.array_equal(expected.document(at), found.document(at)):
+            return at
+    return 0  # the same ids with offsets that leave some of them out
+
+
+def _is_fault(error: BaseException) -> bool:
+    """An engine's own failure: an exception, or a panic of Rust code, which is not an Exception."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
+def _not_unicode(texts: list[str]) -> str:
+    """Which text holds lone surrogates, or nothing; each engine says it in its own way."""
+    for at, text in enumerate(texts):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            return (
+                f"Text {at} of the batch is not valid Unicode: {error.reason} at character "
+                f"{error.start}. Decode the source strictly, or drop the document."
+            )
+    return ""

@@ -1,0 +1,38 @@
+"""Whether a dataset was made with the tokens of the model that is to read it."""
+
+from pathlib import Path
+
+from penstock.data.read.dataset import Dataset
+from penstock.data.tokenize.special import parse
+from penstock.data.tokenize.tokenizer import load_engine
+from penstock.errors import PenstockError
+
+TOKENIZER = "tokenizer.json"
+
+
+def refuse_other_tokens(dataset: Dataset, folder: Path) -> None:
+    """An error where a token of the dataset means something else to the model in `folder`.
+
+    A model may have more tokens than the dataset. One without a tokenizer.json cannot be asked.
+    """
+    if not (folder / TOKENIZER).is_file():
+        return
+    theirs, ours = (folder / TOKENIZER).read_bytes(), dataset.tokenizer_json()
+    if theirs == ours:
+        return
+    known, used = _ids(theirs), _ids(ours)
+    other = {token: at for token, at in used.items() if known.get(token) != at}
+    if not other:
+        return
+    token, at = min(other.items(), key=lambda one: one[1])
+    there = f"is token {known[token]}" if token in known else "is no token"
+    raise PenstockError(
+        f"data: {dataset.id} was built with another tokenizer than that of the model: {token!r} is "
+        f"token {at} in it and {there} of {folder}, and so are {len(other):,} of {len(used):,} "
+        "tokens. Name the raw files in data.dataset, which are then read with the model's own "
+        f'tokenizer; or build the dataset with `tokenizer = "{folder}"` in its recipe'
+    )
+
+
+def _ids(content: bytes) -> dict[str, int]:
+    return load_engine(parse(content)).get_vocab(with_added_tokens=True)

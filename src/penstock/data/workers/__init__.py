@@ -1,0 +1,1 @@
+"""Processes that work on parts of a dataset, a stage at a time."""

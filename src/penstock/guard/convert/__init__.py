@@ -1,0 +1,1 @@
+"""Checkpoints in other forms and of other programs."""

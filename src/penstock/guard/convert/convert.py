@@ -1,0 +1,150 @@
+"""A checkpoint's tensors in other forms: a safetensors file, or a torch file.
+
+One tensor is in memory at a time where the form allows it. What is written appears whole: aside
+first, then renamed.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from penstock.errors import PenstockError
+from penstock.files import refuse_existing, sync
+from penstock.guard.format.chunks import dtype_of
+from penstock.guard.format.index import Entry
+from penstock.guard.format.local_file import DTYPES
+from penstock.guard.format.published import Checkpoint
+from penstock.guard.format.reader import IndexReader
+
+MODEL = "model/"
+Progress = Callable[[int], None]  # bytes that were written since the last call
+
+
+@dataclass(frozen=True)
+class About:
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        return torch.Size(self.shape).numel() * self.dtype.itemsize
+
+
+class Source(Protocol):
+    """Named tensors that can be read one at a time."""
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """A few facts that go with them."""
+
+    def tensors(self) -> dict[str, About]: ...
+    def read(self, name: str) -> Tensor: ...
+
+
+class Own:
+    """A checkpoint of a run, by its index: nothing is unpickled."""
+
+    def __init__(self, found: Checkpoint) -> None:
+        found.refuse_other_format()
+        self.found, self.index = found, found.index()
+        self._reader = IndexReader(found.path, self.index)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        scalars = self.found.scalars
+        return {name: scalars[name] for name in ("step", "tokens", "penstock") if name in scalars}
+
+    def tensors(self) -> dict[str, About]:
+        return {n: About(dtype_of(e.dtype), e.shape) for n, e in self.index.tensors.items()}
+
+    def read(self, name: str) -> Tensor:
+        return whole(self._reader, self.index.tensors[name])
+
+
+def whole(reader: IndexReader, entry: Entry) -> Tensor:
+    """A tensor from all of its chunks; of a single one, as it lies in its file."""
+    if len(entry.chunks) == 1:
+        return reader.saved(entry, entry.chunks[0])
+    made = torch.empty(entry.shape, dtype=dtype_of(entry.dtype))
+    for chunk in entry.chunks:
+        box = made
+        for dimension, (at, size) in enumerate(zip(chunk.offsets, chunk.sizes, strict=True)):
+            box = box.narrow(dimension, at, size)
+        box.copy_(reader.saved(entry, chunk))
+    return made
+
+
+def to_safetensors(
+    source: Source, out: Path, moments: bool, progress: Progress, force: bool = False
+) -> int:
+    """Weights by their own names, with `moments` also `optimizer/NAME/KEY`; the bytes written."""
+    chosen = _chosen(source, moments)
+    about: dict[str, Any] = {"__metadata__": {k: str(v) for k, v in source.about.items()}}
+    end = 0
+    # Wide types first: all stay aligned, with no gaps between them, which the format forbids.
+    order = sorted(chosen, key=lambda name: (-chosen[name][1].dtype.itemsize, name))
+    for name in order:
+        _, one = chosen[name]
+        if one.dtype not in DTYPES:
+            raise PenstockError(f"{name}: safetensors has no {one.dtype}; write to a .pt file")
+        place = {"data_offsets": [end, end + one.bytes]}
+        about[name] = {"dtype": DTYPES[one.dtype], "shape": list(one.shape)} | place
+        end += one.bytes
+    text = json.dumps(about).encode()
+    text += b" " * (-(8 + len(text)) % 64)
+    with _aside(out, force) as aside, aside.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in order:
+            tensor = source.read(chosen[name][0]).contiguous()
+            file.write(tensor.flatten().view(torch.uint8).numpy().data)
+            progress(tensor.nbytes)
+    return 8 + len(text) + end
+
+
+def to_torch(
+    source: Source, out: Path, moments: bool, progress: Progress, force: bool = False
+) -> int:
+    """`{"model": …, "optimizer": …, "about": …}`, for `torch.load(…, weights_only=True)`."""
+    made: dict[str, Any] = {"model": {}, "about": dict(source.about)}
+    for name, (key, one) in _chosen(source, moments).items():
+        part = "optimizer" if name.startswith("optimizer/") else "model"
+        # A copy: a view of a file's bytes would be saved with all of the file.
+        made.setdefault(part, {})[name.removeprefix("optimizer/")] = source.read(key).clone()
+        progress(one.bytes)
+    with _aside(out, force) as aside:
+        torch.save(made, aside)
+    return out.stat().st_size
+
+
+def _chosen(source: Source, moments: bool) -> dict[str, tuple[str, About]]:
+    """By the name it gets: the name it has, and what it is."""
+    found = {
+        name.removeprefix(MODEL): (name, one)
+        for name, one in source.tensors().items()
+        if moments or not name.startswith("optimizer/")
+    }
+    if not found:
+        raise PenstockError("there is no tensor in it: nothing is written")
+    return found
+
+
+@contextmanager
+def _aside(out: Path, force: bool) -> Iterator[Path]:
+    """Where to write what is to be called `out`; `force` replaces a file that is."""
+    refuse_existing(out, force)
+    aside = out.with_name(f".{out.name}.writing")
+    try:
+        yield aside
+        sync(aside)
+        aside.rename(out)
+        sync(out.parent)
+    except OSError as error:
+        raise PenstockError(f"{out} cannot be written: {error}") from error
+    finally:
+        aside.unlink(missing_ok=True)

@@ -1,0 +1,113 @@
+"""A checkpoint in as many files as another number of ranks would write.
+
+A run reads any layout's files into its own, so this is never needed to go on. It is for who wants
+them read by so many readers, each its own part, or fewer and larger files to move.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    MetadataIndex,
+    TensorProperties,
+)
+from torch.distributed.checkpoint.planner import (
+    SavePlan,
+    TensorWriteData,
+    WriteItem,
+    WriteItemType,
+)
+
+from penstock.errors import PenstockError
+from penstock.files import refuse_existing
+from penstock.guard.convert.convert import Own
+from penstock.guard.format.chunks import drawn
+from penstock.guard.format.manifest import about_of
+from penstock.guard.format.published import Files, entry_of, folder_name, hash_file, manifest_of
+from penstock.guard.save.checkpoint import extras
+from penstock.guard.save.staging import Copying
+from penstock.guard.save.staging import Files as RankFiles
+from penstock.guard.tiers.places import Disk
+from penstock.plan.job.layout import Layout
+
+Cut = tuple[int, int]  # first row, rows
+
+
+def rewrite(
+    source: Own, out: Path, ranks: int, progress: Callable[[int], None], force: bool = False
+) -> int:
+    """As `out/step-N`; the bytes written. What belongs to a replica alone stays behind.
+
+    With `force` the folder may have files; a checkpoint of the step that is there is replaced.
+    """
+    refuse_existing(out, force, "write into it")
+    disk, step = Disk(out), source.found.step
+    if (out / folder_name(step)).resolve() == source.found.path.resolve():
+        raise PenstockError(f"{out} holds the checkpoint that is converted; name another folder")
+    plans = [_plan(source, rank, ranks) for rank in range(ranks)]
+    drawing = drawn(plans)
+    disk.begin(step)
+    files: Files = {}
+    for rank in range(ranks):
+        own = RankFiles(disk.aside(step), drawing, rank)
+        held = {item.index.fqn: _part(source, item) for item in plans[rank].items}
+        Copying(own.ways(held, {}))
+        progress(sum(tensor.nbytes for tensor in held.values()))
+        for name in own.names:
+            path = disk.aside(step) / name
+            files[name] = {"bytes": path.stat().st_size, "blake3": hash_file(path)}
+        own.close()
+    layout = Layout(shard=ranks, microbatch=source.found.scalars["layout"].get("microbatch", 1))
+    scalars = source.found.scalars | {"layout": layout.to_json()}
+    for name, content in extras(drawing, scalars).items():
+        disk.put(step, name, content)
+        files[name] = entry_of(content)
+    if step in disk.steps():
+        disk.delete(step)
+    about = source.found.about()
+    told = about_of(about.run, scalars) | {"settings": about.settings, "origin": about.origin}
+    disk.publish(step, manifest_of(step, files, **told))
+    return sum(entry["bytes"] for entry in files.values())
+
+
+def cut(shape: tuple[int, ...], rank: int, ranks: int) -> Cut | None:
+    """A rank's rows, as torch shards them; None for no rows. What has no rows is the first's."""
+    if not shape:
+        return (0, 1) if rank == 0 else None
+    each = -(-shape[0] // ranks)
+    first = rank * each
+    rows = min(each, shape[0] - first)
+    return (first, rows) if rows > 0 or (rank == 0 and not shape[0]) else None
+
+
+def _plan(source: Own, rank: int, ranks: int) -> SavePlan:
+    items = []
+    for name, one in source.tensors().items():
+        own = cut(one.shape, rank, ranks)
+        if own is not None:
+            offsets, sizes = _box(one.shape, own)
+            data = TensorWriteData(
+                ChunkStorageMetadata(offsets, sizes),
+                TensorProperties(dtype=one.dtype),
+                torch.Size(one.shape),
+            )
+            items.append(WriteItem(MetadataIndex(name, offsets), WriteItemType.SHARD, None, data))
+    paths: dict[str, Any] = {item.index.fqn: (item.index.fqn,) for item in items}
+    return SavePlan(items, planner_data=paths)
+
+
+def _box(shape: tuple[int, ...], own: Cut) -> tuple[torch.Size, torch.Size]:
+    if not shape:
+        return torch.Size(), torch.Size()
+    first, rows = own
+    return torch.Size((first, *[0] * (len(shape) - 1))), torch.Size((rows, *shape[1:]))
+
+
+def _part(source: Own, item: WriteItem) -> Tensor:
+    assert item.tensor_data is not None
+    tensor, chunk = source.read(item.index.fqn), item.tensor_data.chunk
+    return tensor.narrow(0, chunk.offsets[0], chunk.sizes[0]) if chunk.offsets else tensor

@@ -1,0 +1,51 @@
+"""A checkpoint of another run, made one of this run: the same files under a manifest that says so.
+
+A fork begins with one, and `penstock checkpoint adopt` brings one. Nothing else makes a checkpoint
+one of another run.
+"""
+
+import contextlib
+import json
+from typing import Any
+
+from penstock.guard.format.manifest import MANIFEST, Manifest
+from penstock.guard.format.published import SCALARS, Checkpoint, entry_of, folder_name
+from penstock.guard.tiers.places import FOREIGN, Place
+
+
+def take_over(found: Checkpoint, place: Place, run: str) -> Manifest:
+    """Copy a whole checkpoint into a place of the run with identity `run`, on disk when it returns;
+    what it says of itself from now on. One that a killed call has published stays.
+
+    A slot in memory has its scalars in its seals; here they become a file. Torch's `.metadata` is
+    not in a slot: only torch's own tools would read it."""
+    about, step = found.about(), found.true_step()
+    assert step is not None, f"{found.path}: it does not tell its step"
+    scalars = found.scalars
+    origin = {"run": about.run, "name": _name(scalars), "step": step}
+    # What it was made with is not held against it: another run goes on from it on purpose.
+    added = {} if SCALARS in about.files else {SCALARS: json.dumps(scalars, indent=1).encode()}
+    files = about.files | {name: entry_of(content) for name, content in added.items()}
+    own = Manifest(step, files, run, "", about.layout or scalars.get("layout", {}), origin)
+    if step in place.steps() and _is(place, own):
+        return own
+    place.begin(step)
+    for name in about.files:
+        place.put(step, name, found.path / name)
+    for name, content in added.items():
+        place.put(step, name, content)
+    if step in place.steps():  # it lay in the place itself
+        place.put_aside(step, FOREIGN)
+    place.publish(step, own.to_bytes())
+    return own
+
+
+def _is(place: Place, own: Manifest) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        return Manifest.from_bytes(place.read(f"{folder_name(own.step or 0)}/{MANIFEST}")) == own
+    return False
+
+
+def _name(scalars: dict[str, Any]) -> str:
+    table = scalars.get("run")
+    return str(table.get("name", "")) if isinstance(table, dict) else ""

@@ -1,0 +1,1 @@
+"""Noticing faults: anomalies, silent corruption, stuck ranks; and the traps of drills."""

@@ -1,0 +1,1 @@
+"""A checkpoint on disk: manifest, index, files."""

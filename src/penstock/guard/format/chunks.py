@@ -1,0 +1,160 @@
+"""Which rank writes which part of which tensor: torch DCP's own plan, as an index of bytes.
+
+Tensors that several ranks hold are written by one of them, and the ranks' files come out even.
+"""
+
+import dataclasses
+import pickle
+import warnings
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+)
+from torch.distributed.checkpoint.planner import (
+    SavePlan,
+    TensorWriteData,
+    WriteItem,
+    WriteItemType,
+)
+from torch.distributed.tensor import DTensor
+
+from penstock.guard.format.index import Chunk, Entry, Index, state_file
+from penstock.guard.format.skeleton import ALIGNMENT, skeleton
+
+METADATA = "state/.metadata"
+DCP_VERSION = "1.0.0"
+
+
+class Ranks(Protocol):
+    """What a checkpoint needs of the ranks that make it together."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def ranks(self) -> int: ...
+    @property
+    def host_group(self) -> Any: ...
+    def gather(self, value: Any) -> list[Any]: ...
+    def broadcast(self, value: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Where everything goes. `metadata` is torch's form of it, for rank 0 to write."""
+
+    index: Index
+    content: bytes  # of the index, as written
+    metadata: bytes
+
+
+def draw(state: dict[str, Tensor], world: Ranks) -> Drawing:
+    """All ranks together; of shapes and layout only, so that it holds for all steps of a run."""
+    planner = DefaultSavePlanner()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's about its own internals
+        planner.set_up_planner(state, StorageMeta(), world.rank == 0)
+        told = world.gather([_told(item) for item in planner.create_local_plan().items])
+        plans = [_plan([_item(*one) for one in items]) for items in told]
+        made = _whole(planner, plans) if world.rank == 0 else None
+    content, metadata = world.broadcast(made)
+    return Drawing(Index.from_bytes(content), content, metadata)
+
+
+def _told(item: WriteItem) -> tuple[Any, ...]:
+    """Return what other ranks need to know of a part that this rank would write."""
+    about, at = item.tensor_data, item.index
+    assert about is not None, f"{at.fqn}: only tensors are saved"
+    dtype = str(about.properties.dtype).removeprefix("torch.")
+    offset = None if at.offset is None else tuple(at.offset)
+    chunk = (tuple(about.chunk.offsets), tuple(about.chunk.sizes))
+    return (at.fqn, offset, at.index, item.type.name, dtype, tuple(about.size), *chunk)
+
+
+def _item(
+    name: str,
+    offset: tuple[int, ...] | None,
+    index: int | None,
+    kind: str,
+    dtype: str,
+    size: tuple[int, ...],
+    offsets: tuple[int, ...],
+    sizes: tuple[int, ...],
+) -> WriteItem:
+    """Rebuild torch's item from what `_told` returned."""
+    at = MetadataIndex(name, None if offset is None else torch.Size(offset), index)
+    chunk = ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes))
+    properties = TensorProperties(dtype=dtype_of(dtype))
+    about = TensorWriteData(chunk, properties, torch.Size(size))
+    return WriteItem(at, WriteItemType[kind], tensor_data=about)
+
+
+def _plan(items: list[WriteItem]) -> SavePlan:
+    """Put items into torch's plan of one rank; its names are flat already."""
+    return SavePlan(items, planner_data={item.index.fqn: (item.index.fqn,) for item in items})
+
+
+def drawn(plans: list[SavePlan]) -> Drawing:
+    """Of the plans of ranks that need not exist."""
+    content, metadata = _whole(DefaultSavePlanner(), plans)
+    return Drawing(Index.from_bytes(content), content, metadata)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of it."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def dtype_of(name: str) -> torch.dtype:
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise ValueError(f"{name!r} is no type of torch {torch.__version__}")
+    return found
+
+
+def _whole(planner: DefaultSavePlanner, plans: list[SavePlan]) -> tuple[bytes, bytes]:
+    shared, metadata = planner.create_global_plan(plans)
+    chunks: dict[str, list[Chunk]] = {}
+    stored: dict[MetadataIndex, _StorageInfo] = {}
+    files: dict[str, int] = {}
+    for rank, plan in enumerate(shared):
+        file, end = state_file(rank), 0
+        for item in plan.items:
+            chunk, start, length = _placed(item, file, end)
+            chunks.setdefault(item.index.fqn, []).append(chunk)
+            stored[item.index] = _StorageInfo(file.removeprefix("state/"), start, length)
+            end = start + length
+        files[file] = max(end, ALIGNMENT)  # a file without bytes cannot be mapped
+    tensors = {}
+    for name, held in chunks.items():
+        about = metadata.state_dict_metadata[name]
+        dtype = str(about.properties.dtype).removeprefix("torch.")
+        tensors[name] = Entry(dtype, tuple(about.size), tuple(held))
+    return Index(tensors, files).to_bytes(), _pickled(metadata, stored)
+
+
+def _placed(item: WriteItem, file: str, end: int) -> tuple[Chunk, int, int]:
+    """The chunk, and the first byte and the length of torch's archive around it."""
+    about = item.tensor_data
+    assert about is not None, f"{item.index.fqn}: only tensors are saved"
+    sizes = tuple(about.chunk.sizes)
+    bones = skeleton(sizes, about.properties.dtype)
+    start = -(-end // ALIGNMENT) * ALIGNMENT
+    at = start + len(bones.head)
+    return Chunk(tuple(about.chunk.offsets), sizes, file, at), start, bones.length
+
+
+def _pickled(metadata: Metadata, stored: dict[MetadataIndex, _StorageInfo]) -> bytes:
+    found = dataclasses.replace(metadata, storage_data=stored, storage_meta=StorageMeta())
+    if hasattr(found, "version"):
+        found.version = DCP_VERSION
+    return pickle.dumps(found)

@@ -1,0 +1,103 @@
+"""`manifest.json`: what a checkpoint is, in one record whose hash covers all of it.
+
+A folder can be renamed, copied into another run or half restored. So the step, the run and its
+settings stand in here, and whoever loads compares them with the name of the folder and with the
+run. Format 3 had a hash of `files` alone; its step and settings are read from `scalars.json`.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from penstock.guard.format.index import NAME as INDEX
+from penstock.guard.format.inside import Files, checked_files
+from penstock.records import hash_of, is_count, parse_table
+
+MANIFEST = "manifest.json"
+FORMAT = 4  # 3 had no run in the manifest, 2 the places of tensors in a pickle, 1 other names
+READS = (3, 4)
+OTHER_FORMAT = "a checkpoint in format"  # begins the words for one that is not read
+
+
+class OtherFormat(ValueError):
+    """A manifest that is whole and of a format that this version does not read."""
+
+    def __init__(self, format_: int, files: Files) -> None:
+        super().__init__(
+            f"{OTHER_FORMAT} {format_}, and this version of Penstock reads format "
+            f"{' and '.join(map(str, READS))}"
+        )
+        self.format, self.files = format_, files
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint says of itself."""
+
+    step: int | None  # None in format 3, whose hash does not cover it
+    files: Files
+    run: str = ""  # identity of the run; "" in format 3, or if no run made it
+    settings: str = ""  # `run/fingerprint.settings` of it; "" where it is not compared
+    layout: dict[str, Any] = field(default_factory=dict)
+    # Of one that was made by another run and taken over: "run", "name", "step".
+    origin: dict[str, Any] = field(default_factory=dict)
+    format: int = FORMAT
+
+    def to_bytes(self) -> bytes:
+        """Return the record with its hashes; earlier versions look at that of the files."""
+        body = {"format": self.format} | asdict(self) | {"blake3": hash_of(self.files)}
+        return json.dumps(body | {"whole": hash_of(body)}, indent=1).encode()
+
+    @property
+    def digest(self) -> str:
+        """The hash of all of it, by which a journal knows this checkpoint from another."""
+        return hash_of(asdict(self))
+
+    @staticmethod
+    def from_bytes(content: bytes) -> "Manifest":
+        """Return what is written there. Raises OtherFormat, or ValueError where it is damaged."""
+        found = parse_table(content)
+        body = {name: value for name, value in found.items() if name != "whole"}
+        format_, files = found.get("format"), found.get("files")
+        if found.get("whole") == hash_of(body) and found.get("blake3") == hash_of(files):
+            return _checked(body)
+        of_before = type(format_) is int and 0 < format_ < 4 and "whole" not in found
+        if of_before and found.get("blake3") == hash_of(files):
+            checked = checked_files(files, MANIFEST)
+            if (format_ == 3) != (INDEX in checked):
+                raise ValueError(f"format {format_} does not go with its files")
+            if format_ == 3:
+                return Manifest(None, checked, format=3)
+            raise OtherFormat(int(str(format_)), checked)
+        raise ValueError("content does not match its hash")
+
+
+def _checked(body: Mapping[str, Any]) -> Manifest:
+    format_, files = body.get("format"), checked_files(body.get("files"), MANIFEST)
+    if format_ != FORMAT:
+        raise OtherFormat(format_ if type(format_) is int else -1, files)
+    step = body.get("step")
+    if not is_count(step):
+        raise ValueError(f"step {step!r:.40} is no number of steps")
+    run, hashed = body.get("run"), body.get("settings")
+    if not isinstance(run, str) or not isinstance(hashed, str):
+        raise ValueError("the run is not named by a text")
+    layout, origin = body.get("layout"), body.get("origin")
+    if not isinstance(layout, dict) or not isinstance(origin, dict):
+        raise ValueError("layout or origin is no table")
+    return Manifest(step, files, run, hashed, layout, origin)
+
+
+def about_of(run: str, scalars: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a manifest says beside step and files, for a save with these scalars."""
+    return {
+        "run": run,
+        "settings": str(scalars.get("settings", "")),
+        "layout": dict(scalars.get("layout", {})),
+    }
+
+
+def manifest_of(step: int, files: Files, **about: Any) -> bytes:
+    """Return the manifest of a checkpoint, as written."""
+    return Manifest(step, files, **about).to_bytes()

@@ -1,0 +1,230 @@
+"""Checkpoints on disk, without torch: which exist, what is in them, whether they are whole.
+
+A checkpoint is a folder `step-00000250/`:
+  state/                 reshardable: `model/NAME`, `optimizer/NAME/KEY`, one file for each rank in
+                         the form of torch DCP, with torch's `.metadata` for torch's own tools
+  index.json             where each tensor's bytes are in those files
+  local-r*.safetensors   replica-local: error feedback and the like; used only by the same layout
+  scalars.json           position, seed, schedule, fingerprint, layout
+  manifest.json          which step of which run it is, BLAKE3 and size of every file above, and a
+                         hash of all that (`manifest.py`); written last
+Without a good manifest it does not exist.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from blake3 import blake3
+
+from penstock.errors import RunFailed
+from penstock.guard.format.index import NAME as INDEX
+from penstock.guard.format.index import Index
+from penstock.guard.format.inside import Files, plain
+from penstock.guard.format.manifest import FORMAT, MANIFEST, Manifest, OtherFormat, manifest_of
+from penstock.records import hash_of, parse_table, read_record
+
+__all__ = ["FORMAT", "MANIFEST", "SCALARS", "Checkpoint", "Files", "hash_of", "manifest_of"]
+
+SCALARS = "scalars.json"
+OTHER_VERSION = "go on with the version that wrote it, or begin again with `--fresh`"
+_NAME = re.compile(r"step-\d+")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    path: Path
+    tier: ClassVar[str] = "disk"
+
+    @property
+    def step(self) -> int:
+        return step_of(self.path)
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return self.path.name
+
+    @property
+    def scalars(self) -> dict[str, Any]:
+        """The table in `scalars.json`; raises ValueError where it is none."""
+        return parse_table(self.read(SCALARS))
+
+    @property
+    def validation_loss(self) -> float | None:
+        """Validation loss of this step; None if it was not evaluated."""
+        return validation_loss(self.step, self.scalars)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(entry["bytes"] for entry in self.manifest().values())
+
+    def index(self) -> Index:
+        """Return where the tensors are; raises ValueError where it names other files than the
+        manifest does."""
+        found, files = Index.from_bytes(self.read(INDEX)), self.manifest()
+        for name, size in found.files.items():
+            if name not in files or files[name]["bytes"] != size:
+                raise ValueError(f"{INDEX} names {name}, which no hash covers as it says")
+        return found
+
+    def read(self, name: str) -> bytes:
+        """Return the content of one of its small files."""
+        return read_record(plain(self.path, name))
+
+    def about(self) -> Manifest:
+        """Return what it says of itself; raises ValueError or OSError when that is damaged."""
+        return Manifest.from_bytes(self.read(MANIFEST))
+
+    def manifest(self) -> Files:
+        """Size and hash of each file; raises when it is not what was written."""
+        return self.about().files
+
+    def true_step(self) -> int | None:
+        """Return the step that its content is of, whatever its folder is called; None if it does
+        not tell."""
+        about = self.about()
+        if about.step is not None:
+            return about.step
+        if self._problem(SCALARS, about.files.get(SCALARS), hashed=True):
+            return None
+        step = self.scalars.get("step")
+        return step if type(step) is int else None
+
+    def refuse_other_format(self) -> None:
+        """Raise RunFailed where it is whole and of a format that this version does not read."""
+        try:
+            self.about()
+        except OtherFormat as error:
+            raise RunFailed(f"{self.path}: {error}; {OTHER_VERSION}") from None
+        except (OSError, ValueError):  # damaged, which is another matter
+            return
+
+    def damage(
+        self,
+        part: int = 0,
+        parts: int = 1,
+        only: str | None = None,
+        hashed: bool = True,
+        called: bool = True,
+    ) -> list[str]:
+        """What is wrong with the files of this checkpoint, or of them with the one called `only`;
+        ranks can share the reading. Not `hashed`, only their sizes are compared; not `called`, its
+        folder may have the name of another step."""
+        try:
+            files = self.manifest()
+            said = self._misnamed() if called and only is None and part == 0 else ""
+        except OtherFormat as error:
+            return [f"{MANIFEST}: {error}"]
+        except (OSError, ValueError) as error:
+            return [f"{MANIFEST}: not readable as one: {type(error).__name__}: {error}"]
+        names = sorted(files if only is None else [only])[part::parts]
+        found = [said, *(self._problem(name, files.get(name), hashed) for name in names)]
+        if INDEX in names and not any(problem.startswith(f"{INDEX}: ") for problem in found):
+            found.append(self._bad_index())
+        return [problem for problem in found if problem]
+
+    def _misnamed(self) -> str:
+        """Say so where the folder is called by another step than its content is of."""
+        if not is_name(self.path.name) or (step := self.true_step()) in (None, self.step):
+            return ""
+        return f"{MANIFEST}: it is a checkpoint of step {step}, under the name of step {self.step}"
+
+    def _bad_index(self) -> str:
+        try:
+            self.index()
+        except (OSError, ValueError) as error:
+            return f"{INDEX}: {error}"
+        return ""
+
+    def _problem(self, name: str, entry: dict[str, Any] | None, hashed: bool) -> str:
+        try:
+            path = plain(self.path, name)
+            if entry is None or not path.is_file():
+                return f"{name}: missing"
+            if path.stat().st_size != entry["bytes"]:
+                return f"{name}: {path.stat().st_size} bytes, not {entry['bytes']}"
+            same = not hashed or hash_file(path) == entry["blake3"]
+            return "" if same else f"{name}: content does not match its hash"
+        except OSError as error:  # a disk that cannot read it
+            return f"{name}: {error}"
+
+
+def validation_loss(step: int, scalars: dict[str, Any]) -> float | None:
+    """The validation loss in the scalars of a checkpoint, if it is of the checkpoint's step."""
+    best = scalars.get("best", {})
+    return best.get("last_loss") if best.get("last_step") == step else None
+
+
+def best_first(found: list[Checkpoint]) -> list[Checkpoint]:
+    """Those that were evaluated, lowest validation loss first; unreadable ones are left out."""
+    losses: list[tuple[float, int, Checkpoint]] = []
+    for one in found:
+        try:
+            loss = one.validation_loss
+        except (OSError, ValueError, AttributeError):  # damaged
+            continue
+        if loss is not None:
+            losses.append((loss, one.step, one))
+    return [one for _, _, one in sorted(losses, key=lambda pair: pair[:2])]
+
+
+def every(folder: Path) -> list[Checkpoint]:
+    """All published checkpoints, newest first."""
+    return [Checkpoint(path) for path in published(folder)]
+
+
+def published(folder: Path) -> list[Path]:
+    """The folders of all published checkpoints, newest first.
+
+    Raises OSError where the folder cannot be listed: that is not the same as none.
+    """
+    try:
+        # A copy that somebody put beside it has another name.
+        found = [folder / name for name in os.listdir(folder) if is_name(name)]
+    except FileNotFoundError:
+        return []
+    return sorted((path for path in found if _has_manifest(path)), key=step_of, reverse=True)
+
+
+def _has_manifest(checkpoint: Path) -> bool:
+    """Return whether it was published. One that cannot be looked into was: `damage` says why."""
+    try:
+        os.stat(checkpoint / MANIFEST)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def is_name(folder: str) -> bool:
+    """Whether a folder is called as a checkpoint is."""
+    return _NAME.fullmatch(folder) is not None
+
+
+def step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step-"))
+
+
+def folder_name(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+def newest(folder: Path) -> str | None:
+    """Return the newest one; None also where the folder cannot be read, for those who only show."""
+    try:
+        paths = published(folder)
+    except OSError:
+        return None
+    return str(paths[0]) if paths else None
+
+
+def entry_of(content: bytes) -> dict[str, Any]:
+    return {"bytes": len(content), "blake3": blake3(content).hexdigest()}
+
+
+def hash_file(path: Path, threads: int = blake3.AUTO) -> str:
+    return blake3(max_threads=threads).update_mmap(path).hexdigest()

@@ -1,0 +1,139 @@
+"""Making and reading checkpoints of a training's tensors; `published.py` says what is in one.
+
+`save` is for whoever has time: everything is on disk when it returns. A run saves through
+`saver.py`, in the background, with the same files.
+"""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from blake3 import blake3
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+
+from penstock.files import sync
+from penstock.guard.format.chunks import METADATA, Drawing, Ranks, draw
+from penstock.guard.format.index import NAME as INDEX
+from penstock.guard.format.inside import plain
+from penstock.guard.format.local_file import local_file, read_local
+from penstock.guard.format.manifest import about_of
+from penstock.guard.format.published import (
+    FORMAT,
+    MANIFEST,
+    SCALARS,
+    Checkpoint,
+    Files,
+    entry_of,
+    every,
+    folder_name,
+    hash_file,
+    hash_of,
+    manifest_of,
+)
+from penstock.guard.format.reader import IndexReader
+from penstock.guard.save.staging import Copying
+from penstock.guard.save.staging import Files as RankFiles
+from penstock.guard.tiers.places import Disk
+
+__all__ = ["FORMAT", "Checkpoint", "every", "load", "load_local", "save", "weights_hash"]
+
+
+def save(
+    folder: Path,
+    step: int,
+    state: dict[str, Tensor],
+    local_state: dict[str, Tensor],
+    scalars: dict[str, Any],
+    world: Ranks,
+    run: str = "",
+) -> Checkpoint:
+    """All ranks together: write, hash, publish. Returns when the checkpoint is on disk.
+
+    `run` is the identity of the run that it is of, if it is of one.
+    """
+    disk, final = Disk(folder), folder / folder_name(step)
+    if world.broadcast((final / MANIFEST).is_file()):
+        return Checkpoint(final)  # the same step of the same run: nothing to add
+    if world.rank == 0:
+        disk.begin(step)
+    drawing = draw(state, world)  # nobody writes before the folder is clean
+    own = RankFiles(disk.aside(step), drawing, world.rank)
+    Copying(own.ways(state, local_state))
+    names = own.names
+    own.close()
+    files: Files = {}
+    for part in world.gather({name: _sealed(disk.aside(step) / name) for name in names}):
+        files |= part
+    if world.rank == 0:
+        for name, content in extras(drawing, scalars).items():
+            disk.put(step, name, content)
+            files[name] = entry_of(content)
+        disk.publish(step, manifest_of(step, files, **about_of(run, scalars)))
+    world.gather(None)
+    return Checkpoint(final)
+
+
+def extras(drawing: Drawing, scalars: dict[str, Any]) -> dict[str, bytes]:
+    """The files of a checkpoint that are the same for all ranks: one of them writes these."""
+    return {
+        INDEX: drawing.content,
+        METADATA: drawing.metadata,
+        SCALARS: json.dumps(scalars, indent=1).encode(),
+    }
+
+
+def load(checkpoint: Checkpoint, state: dict[str, Tensor], world: Ranks | None) -> None:
+    """Load into the tensors of `state`: of any layout into this one.
+
+    Each rank reads its own parts. torch's DCP would exchange plans between ranks as pickles; the
+    ranks only tell each other here whether all of them have succeeded.
+    """
+    checkpoint.refuse_other_format()
+    try:
+        index = checkpoint.index()
+    except ValueError as error:
+        raise OSError(f"{checkpoint.path}: {error}") from None
+    reader = IndexReader(checkpoint.path, index)
+    problem, cause = "", None
+    with warnings.catch_warnings():
+        # torch warns about its own internals here (TypedStorage, a planner without a group).
+        warnings.simplefilter("ignore")
+        try:
+            dcp.load(state, storage_reader=reader, no_dist=True)
+        except CheckpointException as error:  # no `Exception`: it would pass all who look for one
+            problem, cause = "; ".join(str(raised) for raised, _ in error.failures.values()), error
+    problems = world.gather(problem) if world is not None else [problem]
+    if why := "; ".join(f"rank {rank}: {one}" for rank, one in enumerate(problems) if one):
+        raise OSError(f"{checkpoint.path}: {why}") from cause
+
+
+def load_local(checkpoint: Checkpoint, rank: int) -> dict[str, Tensor]:
+    return read_local(plain(checkpoint.path, local_file(rank)))
+
+
+def weights_hash(weights: dict[str, Tensor], world: Ranks | None, hashing: bool = True) -> str:
+    """One hash of the full weights: equal for equal weights, whatever the layout they lie in.
+
+    All ranks must call it, each with the weights that it holds; those that are not `hashing` only
+    lend their shards.
+    """
+    own = {}
+    for name, param in sorted(weights.items()):
+        whole = param.full_tensor() if hasattr(param, "full_tensor") else param
+        if not hashing:
+            continue
+        digest = blake3(f"{whole.dtype} {tuple(whole.shape)}\n".encode())
+        digest.update(whole.detach().cpu().flatten().view(torch.uint8).numpy())
+        own[name] = digest.hexdigest()
+    every_own = world.gather(own) if world else [own]
+    return hash_of({name: found for part in every_own for name, found in part.items()})
+
+
+def _sealed(path: Path) -> dict[str, Any]:
+    """Size and hash of a file, which is on disk when it returns."""
+    sync(path)
+    return {"bytes": path.stat().st_size, "blake3": hash_file(path)}

@@ -1,0 +1,129 @@
+"""One durable save: every rank puts its files in a place, and rank 0 publishes them.
+
+The ranks meet three times, over a group of their own. What fails on one rank is an error on all: a
+checkpoint is published by all or not at all.
+"""
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from penstock.guard.format.inside import Files
+from penstock.guard.format.manifest import MANIFEST, Manifest
+from penstock.guard.format.published import entry_of, folder_name
+from penstock.guard.save.background_group import Behind
+from penstock.guard.tiers.places import FOREIGN, NONE_KEPT, Kept, Place
+
+T = TypeVar("T")
+FULL = os.strerror(errno.ENOSPC)
+
+
+@dataclass(frozen=True)
+class Durable:
+    """`own` are this rank's files in `source`, `shared` those that rank 0 adds for all."""
+
+    step: int
+    own: Files
+    problem: str  # why there are none
+    shared: dict[str, bytes]
+    keep: int
+    world: Behind
+    beside: Callable[[str, int], None]  # tells a drill where the writer is
+    best: Kept = NONE_KEPT  # checkpoints that stay whatever their age
+    dropped: list[int] = field(default_factory=list)  # by rank 0, to make room
+    about: dict[str, Any] = field(default_factory=dict)  # of the manifest, beside step and files
+
+    def write(self, place: Place, source: Path) -> tuple[str, str]:
+        """Where it is published, and the hash of its manifest; empty if it was there already.
+        Raises OSError on all ranks.
+
+        A disk with room for no more than are there gives up its oldest: a newer one is worth more.
+        """
+        while True:
+            try:
+                return self._try(place, source)
+            except OSError as error:
+                if FULL not in str(error) or not self._together(lambda: self._drop(place))[0]:
+                    raise
+
+    def _drop(self, place: Place) -> bool:
+        """Whether there is more room now. The newest and the best stay, whatever happens."""
+        steps = place.steps() if self._first and place.tier == "disk" else []
+        old = [step for step in steps[1:] if step not in self.best.of(steps)]
+        if not old:
+            return False
+        place.delete(old[-1])
+        self.dropped.append(old[-1])
+        return True
+
+    def _try(self, place: Place, source: Path) -> tuple[str, str]:
+        try:
+            if self._together(lambda: self._begin(place))[0]:
+                return "", ""
+            parts = self._together(lambda: self._put(place, source))
+            files = {name: entry for part in parts for name, entry in part.items()}
+            told = self._together(lambda: self._publish(place, files))[0]
+        except OSError:
+            if self._first:  # a full disk is needed for other things
+                place.abandon(self.step)
+            raise
+        if self._first:
+            with contextlib.suppress(OSError):  # what cannot be deleted now is next time
+                place.retain(self.keep, self.best)
+        return told
+
+    @property
+    def _first(self) -> bool:
+        return self.world.rank == 0
+
+    def _begin(self, place: Place) -> bool:
+        """Whether it is there already. What only has its name is put aside."""
+        there = self._first and self.step in place.steps()
+        if there and not self._is_own(place):
+            place.put_aside(self.step, FOREIGN)
+            there = False
+        if self._first and not there:
+            place.begin(self.step)
+        return there
+
+    def _is_own(self, place: Place) -> bool:
+        try:
+            found = Manifest.from_bytes(place.read(f"{folder_name(self.step)}/{MANIFEST}"))
+        except ValueError:
+            return False
+        return found.step in (None, self.step) and found.run in ("", self.about.get("run", ""))
+
+    def _put(self, place: Place, source: Path) -> Files:
+        if self.problem:
+            raise OSError(self.problem)
+        self.beside("write" if place.tier == "disk" else "send", self.step)
+        for name in self.own:
+            place.put(self.step, name, source / name)
+        return self.own
+
+    def _publish(self, place: Place, files: Files) -> tuple[str, str]:
+        if not self._first:
+            return "", ""
+        for name, content in self.shared.items():
+            place.put(self.step, name, content)
+        every = files | {name: entry_of(content) for name, content in self.shared.items()}
+        self.beside("publish", self.step)
+        manifest = Manifest(self.step, every, **self.about)
+        return place.publish(self.step, manifest.to_bytes()), manifest.digest
+
+    def _together(self, work: Callable[[], T]) -> list[T]:
+        """Every rank does its part; the answers of all."""
+        value, problem = None, ""
+        try:
+            value = work()
+        except Exception as error:  # told to the others, and raised on all of them below
+            problem = f"{type(error).__name__}: {error}"
+        parts = self.world.gather((value, problem))
+        problems = [f"rank {rank}: {why}" for rank, (_, why) in enumerate(parts) if why]
+        if problems:
+            raise OSError("; ".join(problems))
+        return [value for value, _ in parts]

@@ -1,0 +1,187 @@
+"""Making the slots of the fast tier: in memory if there is room for two, or else what there is."""
+
+import shutil
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from penstock.guard.format.chunks import Drawing
+from penstock.guard.format.index import NAME as INDEX
+from penstock.guard.format.index import state_file
+from penstock.guard.save.background_group import Behind
+from penstock.guard.save.staging import Files
+from penstock.guard.tiers.room import boot_id, free_bytes, in_memory
+from penstock.guard.tiers.slots import SLOTS, InMemory, plan_folder, seal_path, slots
+from penstock.private import private_folder
+
+
+@dataclass
+class Slot:
+    """One rank's side of a slot. Who reads its files holds it."""
+
+    folder: Path
+    make: Callable[[], Files]
+    files: Files = field(init=False)
+    step: int | None = None  # of its seal
+    _holders: int = 0
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+
+    @property
+    def held(self) -> bool:
+        return self._holders > 0
+
+    def hold(self, holders: int) -> None:
+        with self._changed:
+            self._holders += holders
+
+    def release(self) -> None:
+        with self._changed:
+            self._holders -= 1
+            self._changed.notify_all()
+
+    def wait_free(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._holders)
+
+    def __post_init__(self) -> None:
+        self.files = self.make()
+
+    def renew(self) -> None:
+        """Makes anew what was deleted: some systems clear shared memory when a user logs out."""
+        if not (self.folder / state_file(self.files.rank)).exists():
+            gone, self.files = self.files, self.make()
+            gone.close()
+
+    def unseal(self) -> None:
+        """Before the first byte changes: what is in it is of no step any more."""
+        self.step = None
+        seal_path(self.folder, self.files.rank).unlink(missing_ok=True)
+
+
+@dataclass
+class Made:
+    slots: list[Slot]
+    first: int = 0  # which of them to write first
+    old: list[Path] = field(default_factory=list)  # to remove once there is something newer
+    told: dict[str, Any] = field(default_factory=dict)
+
+
+def make_slots(
+    roots: list[Path],
+    most: int,
+    drawing: Drawing,
+    world: Behind,
+    resumed: InMemory | None,
+    cuda: bool,
+) -> Made:
+    """All ranks together, and all alike. What was `resumed` from is left alone."""
+    for root in roots:
+        _sweep(root, drawing, world.rank, resumed)
+    problem = ""
+    for count in range(most, 0, -1):
+        for root in roots:
+            problem = _no_room(root, count, drawing, world)
+            if problem:
+                continue
+            made, problem = _try(root, count, drawing, world, resumed, cuda)
+            if made:
+                return made
+    return Made([], told={"slots": 0, "problem": problem})
+
+
+def remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sweep(root: Path, drawing: Drawing, rank: int, resumed: InMemory | None) -> None:
+    """Nothing in the tier is believed any more, but for what the run goes on from."""
+    plan = plan_folder(root, drawing.content)
+    try:
+        found = list(slots(root))
+    except OSError:  # then nothing can be made there either, and that is told
+        return
+    for slot in found:
+        if resumed is not None and slot == resumed.path:
+            continue
+        if slot.parent == plan:
+            seal_path(slot, rank).unlink(missing_ok=True)
+        else:
+            remove(slot)
+
+
+def _no_room(root: Path, count: int, drawing: Drawing, world: Behind) -> str:
+    """Why the ranks of some host would not fit; each host's memory is shared by its ranks."""
+    name, plan = state_file(world.rank), plan_folder(root, drawing.content)
+    try:
+        private_folder(root)
+        there = [plan / f"slot-{n}" / name for n in range(count)]
+        have = sum(path.stat().st_blocks * 512 for path in there if path.is_file())
+        need = max(0, count * drawing.index.files[name] - have)
+        own: tuple[object, int, int] = ((boot_id(), root.stat().st_dev), need, free_bytes(root))
+    except OSError as error:
+        own = (str(error), 1, 0)
+    needs: dict[object, int] = defaultdict(int)
+    answers = world.gather(own)
+    for host, need, _ in answers:
+        needs[host] += need
+    for host, _, free in answers:
+        if needs[host] > free:
+            return f"{root}: {count} copies need {needs[host]} bytes, {free} are free"
+    return ""
+
+
+def _try(
+    root: Path, count: int, drawing: Drawing, world: Behind, resumed: InMemory | None, cuda: bool
+) -> tuple[Made | None, str]:
+    plan = plan_folder(root, drawing.content)
+    numbers = list(range(SLOTS))
+    if resumed is not None and resumed.path.parent == plan:  # the other one is written first
+        numbers.sort(key=lambda number: plan / f"slot-{number}" == resumed.path)
+    made, problem = Made([]), ""
+    folders = [plan / f"slot-{number}" for number in numbers[:count]]
+    try:
+        for folder in folders:
+            first = made.slots[0].files.state if made.slots else None
+            twin = None if first is None or first.direct else first.landing
+            made.slots.append(_slot(folder, drawing, world.rank, cuda, twin))
+    except OSError as error:  # somebody else took the room meanwhile
+        problem = str(error)
+    problems = [why for why in world.gather(problem) if why]
+    if problems:
+        for slot in made.slots:
+            slot.files.close()
+        for folder in folders:
+            if resumed is None or folder != resumed.path:
+                remove(folder)
+        return None, problems[0]
+    if resumed is not None:
+        kept = [slot for slot in made.slots if slot.folder == resumed.path]
+        for slot in kept:
+            slot.step = resumed.step
+        if not kept:
+            made.old.append(resumed.path)
+    made.told = {
+        "slots": count,
+        "tier": "memory" if in_memory(root) else "disk",
+        "bytes": sum(drawing.index.files.values()),
+        "direct": made.slots[0].files.state.direct,
+    }
+    return made, ""
+
+
+def _slot(folder: Path, drawing: Drawing, rank: int, cuda: bool, twin: Tensor | None) -> Slot:
+    def make() -> Files:
+        folder.mkdir(parents=True, exist_ok=True)
+        index = folder / INDEX
+        if not index.is_file() or index.read_bytes() != drawing.content:
+            aside = folder / f".index-r{rank:05d}"
+            aside.write_bytes(drawing.content)
+            aside.replace(index)
+        return Files(folder, drawing, rank, cuda, twin)
+
+    return Slot(folder, make)

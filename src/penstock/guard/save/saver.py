@@ -1,0 +1,344 @@
+"""Saving while training goes on: staged into memory, sealed, written and published behind the loop.
+
+    saver = Saver(scratch / "fast", places, world, journal, pulse, keep=3, run=identity)
+    saver.prepare(state)                 # in warm-up: plans; allocates and pins behind it
+    saver.stage(step, state, local_state, scalars, durable=False)  # returns at once
+    saver.before_update()                # weights change only after they are copied
+    saver.busy                           # voted on: while any rank is, nobody stages
+    saver.wait()                         # everything begun is safe, or has failed
+
+`stage` copies this rank's tensors into a slot of the fast tier. One thread hashes and seals the
+slot; another, for durable saves, brings the files to every place. All ranks make the same calls in
+the same order. What fails here does not stop training: `failed` says why, and so does the journal
+(`save_failed`).
+"""
+
+import contextlib
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from penstock.guard.format.chunks import Drawing, Ranks, draw, local
+from penstock.guard.format.manifest import about_of
+from penstock.guard.format.published import Files, folder_name, hash_file
+from penstock.guard.save.background_group import Behind
+from penstock.guard.save.checkpoint import extras
+from penstock.guard.save.durable import Durable
+from penstock.guard.save.fast_tier import Slot, make_slots, remove
+from penstock.guard.save.staging import Copying, Way
+from penstock.guard.tiers.places import NONE_KEPT, Disk, Kept, Place
+from penstock.guard.tiers.slots import SLOTS, InMemory, Seal, index_entry
+from penstock.meter.clock import now
+
+BEAT_S = 0.5  # between signs of life while it waits
+
+
+class Told(Protocol):
+    """A journal: facts for those who look at the run."""
+
+    def event(self, kind: str, **payload: Any) -> None: ...
+
+
+class Beating(Protocol):
+    """A pulse: where this rank is."""
+
+    def at(self, phase: str, step: int | None = None) -> None: ...
+    def beat(self) -> None: ...
+    def beside(self, phase: str, step: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Of the last saves, for whoever decides on the next."""
+
+    stall_s: float = 0.0  # how long one held up the training
+    seal_s: float = 0.0  # from the copy to the seal
+    write_s: float = 0.0  # of a durable one, behind the training
+
+
+@dataclass(frozen=True)
+class _Save:
+    step: int
+    slot: Slot
+    copying: Copying
+    scalars: dict[str, Any]
+    problem: str  # why it could not be copied
+    best: Kept
+
+
+@dataclass
+class Saver:
+    fast: Path  # the fast tier's folder
+    places: Sequence[Place]
+    world: Ranks
+    journal: Told
+    pulse: Beating
+    keep: int
+    run: str  # identity: which run, of all that ever had this folder
+    spill: Path | None = None  # where slots go when memory has no room for them
+    group: Any = None  # gloo, for the threads behind the loop
+    # Called behind the loop with a sealed slot's folder, this rank's files in it, and the step.
+    on_sealed: Callable[[Path, list[str], int], None] | None = None
+    threads: int = 1  # for hashing
+    slots: int = SLOTS  # one is enough where every save is durable
+
+    failed: str = ""  # why the last durable save did not succeed
+    durable_step: int = 0  # of the last that did
+
+    def __post_init__(self) -> None:
+        self._slots: list[Slot] = []
+        self._turn = 0
+        self._mark = ""
+        self._drawing: Drawing | None = None
+        self._making: Future[None] | None = None
+        self._behind = Behind(self.world.rank, self.world.ranks, self.group)
+        self._stream: Any = None
+        self._copying: Copying | None = None
+        self._sealing: Future[tuple[Files, str]] | None = None
+        self._unsealed: _Save | None = None  # could not be, and is tried again
+        self._writing: Future[None] | None = None
+        self._old: list[Path] = []
+        self._sealer = ThreadPoolExecutor(1, "seal")
+        self._writer = ThreadPoolExecutor(1, "write")
+        self._host_s = self._seal_s = self._write_s = 0.0
+
+    def prepare(self, state: dict[str, Tensor], resumed: InMemory | None = None) -> None:
+        """Begins everything that later saves need not do again. All ranks together.
+
+        What was `resumed` from stays until a newer one is whole; the rest of the tier is reused.
+        """
+        self._drawing = draw(state, self.world)
+        self._mark = self.world.broadcast(uuid.uuid4().hex)
+        held = [local(tensor).device for tensor in state.values()]
+        device = next((device for device in held if device.type == "cuda"), None)
+        if device is not None:
+            self._stream = torch.cuda.Stream(device)
+        self._making = self._sealer.submit(self._make, self._drawing, resumed, device)
+
+    def _make(
+        self, drawing: Drawing, resumed: InMemory | None, device: torch.device | None
+    ) -> None:
+        """Allocating and pinning takes seconds where the state is large."""
+        if device is not None:
+            torch.cuda.set_device(device)  # a thread begins with the first
+        roots = [self.fast] if self.spill is None else [self.fast, self.spill]
+        made = make_slots(roots, self.slots, drawing, self._behind, resumed, device is not None)
+        self._slots, self._turn, self._old = made.slots, made.first, made.old
+        if self.world.rank == 0:
+            self._tell("fast_tier", **made.told)
+
+    def prepared(self) -> None:
+        """Waits until saves can be begun."""
+        self._wait_for(self._making)
+        if self._making:
+            self._making.result()
+
+    @property
+    def fast_tier(self) -> bool:
+        """Whether there are copies between durable saves: in one slot each would be written over
+        the only one."""
+        return len(self._slots) > 1
+
+    @property
+    def busy(self) -> bool:
+        """Whether a save begun now would have to wait for an earlier one, or write over the last
+        that is whole."""
+        if self._making is not None and not self._making.done():
+            return True
+        if self._sealing is None or not self._slots:
+            return False
+        if not self._sealing.done():
+            return True
+        if self._unsealed is not None:
+            again, self._unsealed = self._unsealed, None
+            again.slot.hold(1)
+            self._sealing = self._sealer.submit(self._seal, again)
+            return True
+        return self._slots[self._turn].held
+
+    @property
+    def writing(self) -> bool:
+        """Whether a durable save is under way."""
+        return self._writing is not None and not self._writing.done()
+
+    @property
+    def timing(self) -> Timing:
+        held_s = self._copying.held_s() if self._copying else 0.0
+        return Timing(self._host_s + held_s, self._seal_s, self._write_s)
+
+    def stage(
+        self,
+        step: int,
+        state: dict[str, Tensor],
+        local_state: dict[str, Tensor],
+        scalars: dict[str, Any],
+        durable: bool,
+        best: Kept = NONE_KEPT,
+    ) -> None:
+        """Copy the state of `step` now; seal it, and publish it if `durable`, later.
+
+        `best` are the checkpoints that rotation leaves alone.
+        """
+        start = now()
+        self.prepared()
+        if not self._slots:
+            self._fail(step, "memory", "neither memory nor disk has room for a copy of the state")
+            return
+        if self._sealing:
+            self._sealing.result()
+            self._unsealed = None
+            while self._old:  # every rank has sealed a state since: that of the old layout can go
+                remove(self._old.pop())
+        slot = self._slots[self._turn]
+        slot.wait_free()
+        slot.unseal()
+        self.pulse.at("stage", step)
+        ways: list[Way] = []
+        problem = ""
+        try:
+            slot.renew()
+            ways = slot.files.ways(state, local_state)
+        except OSError as error:  # no room for replica-local state, which may grow
+            problem = f"{type(error).__name__}: {error}"
+        self._copying = Copying(ways, self._stream)
+        save = _Save(step, slot, self._copying, scalars, problem, best)
+        slot.hold(2 if durable else 1)
+        self._turn = (self._turn + 1) % len(self._slots)
+        self._sealing = self._sealer.submit(self._seal, save)
+        if durable:
+            self._writing = self._writer.submit(self._write, save, self._sealing)
+        self._host_s = now() - start
+
+    def before_update(self) -> None:
+        """Weights are about to change: the device waits for what is still being copied of them."""
+        if self._copying is not None:
+            self._copying.hold()
+
+    def wait(self) -> None:
+        """Returns when everything begun is safe, or has failed."""
+        self.wait_sealed()
+        self._wait_for(self._writing)
+
+    def wait_sealed(self) -> None:
+        """Returns when what was staged last is whole in memory, or could not be."""
+        self._wait_for(self._sealing)
+
+    def _wait_for(self, begun: Future[Any] | None) -> None:
+        while begun and not begun.done():  # storage has patience of its own: this is no hang
+            futures.wait([begun], BEAT_S)
+            self.pulse.beat()
+
+    def forget(self, after_step: int) -> None:
+        """Later steps were taken back: nobody may go on from them. All ranks together."""
+        self.wait()
+        for slot in self._slots:
+            if slot.step is not None and slot.step > after_step:
+                slot.unseal()
+        # The newest of what is left is written over last.
+        steps = [-1 if slot.step is None else slot.step for slot in self._slots]
+        self._turn = steps.index(min(steps)) if steps else 0
+
+    def close(self) -> None:
+        self._wait_for(self._making)
+        self.wait()
+        self._sealer.shutdown()
+        self._writer.shutdown()
+        for slot in self._slots:
+            slot.files.close()
+        self._slots = []
+
+    def _seal(self, save: _Save) -> tuple[Files, str]:
+        """Size and hash of this rank's files, or why they could not be sealed."""
+        if save.problem:
+            self._fail(save.step, "memory", save.problem)
+            save.slot.release()
+            return {}, save.problem
+        try:
+            save.copying.wait()
+            start = now()
+            self.pulse.beside("seal", save.step)
+            folder, names = save.slot.folder, save.slot.files.names
+            files = {name: self._hashed(folder / name) for name in names}
+            self._seal_of(save, files).write(folder)
+            save.slot.step = save.step
+            self._seal_s = now() - start
+            self._pass_on(folder, names, save.step)
+            return files, ""
+        except Exception as error:  # in a thread: nobody else would hear of it
+            why = f"{type(error).__name__}: {error}"
+            # Files that are not there any more are made again by the next save.
+            self._unsealed = None if isinstance(error, FileNotFoundError) else save
+            self._fail(save.step, "memory", why)
+            return {}, why
+        finally:
+            save.slot.release()
+
+    def _hashed(self, path: Path) -> dict[str, Any]:
+        return {"bytes": path.stat().st_size, "blake3": hash_file(path, self.threads)}
+
+    def _seal_of(self, save: _Save, files: Files) -> Seal:
+        assert self._drawing is not None, "nothing is sealed before it is drawn"
+        every = files | index_entry(self._drawing.content)
+        rank, ranks = self.world.rank, self.world.ranks
+        return Seal(self.run, self._mark, save.step, rank, ranks, every, save.scalars)
+
+    def _pass_on(self, folder: Path, names: list[str], step: int) -> None:
+        """A copy for a peer; it can fail, and this host's is still good."""
+        if self.on_sealed is None:
+            return
+        try:
+            self.on_sealed(folder, names, step)
+        except Exception as error:
+            self._tell("copy_failed", step=step, error=f"{type(error).__name__}: {error}")
+
+    def _write(self, save: _Save, sealing: Future[tuple[Files, str]]) -> None:
+        assert self._drawing is not None, "nothing is written before it is drawn"
+        (own, problem), start = sealing.result(), now()
+        source, bad = save.slot.folder, ""
+        shared = extras(self._drawing, save.scalars)
+        durable = Durable(
+            save.step, own, problem, shared, self.keep, self._behind, self.pulse.beside, save.best
+        )
+        durable.about.update(about_of(self.run, save.scalars))
+        for place in self.places:
+            try:
+                began = now()
+                where, manifest = durable.write(place, source)
+                if where and self.world.rank == 0:
+                    size = sum(self._drawing.index.files.values())
+                    about = {"step": save.step, "tier": place.tier, "path": where, "bytes": size}
+                    self._tell("saved", **about, seconds=now() - began, manifest=manifest)
+                for step in durable.dropped:
+                    self._tell("checkpoint_dropped", step=step, why="the disk is full")
+                durable.dropped.clear()
+                self.durable_step = save.step
+            except OSError as error:  # of this place, and known to all ranks
+                bad = str(error)
+                self._fail(save.step, place.tier, bad)
+                continue
+            except Exception as error:  # the ranks cannot meet any more: one of them is gone
+                bad = f"{type(error).__name__}: {error}"
+                self._fail(save.step, place.tier, bad)
+                break
+            if isinstance(place, Disk) and source == save.slot.folder:
+                source = place.root / folder_name(save.step)  # for the places that follow
+                save.slot.release()
+        if source == save.slot.folder:
+            save.slot.release()
+        self.failed, self._write_s = bad, now() - start
+
+    def _fail(self, step: int, tier: str, why: str) -> None:
+        self.failed = why
+        if self.world.rank == 0:
+            self._tell("save_failed", step=step, tier=tier, error=why)
+
+    def _tell(self, kind: str, **payload: object) -> None:
+        with contextlib.suppress(OSError):  # a full disk is the journal's, too
+            self.journal.event(kind, **payload)

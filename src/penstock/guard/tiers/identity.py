@@ -1,0 +1,110 @@
+"""Which run this is, of all that ever had its name: a random word, made when the run is created.
+
+It is kept in the run folder and in every durable place, and stands in every manifest and every
+seal. A copy that is damaged or gone is written again from another one.
+"""
+
+import contextlib
+import re
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from blake3 import blake3
+
+from penstock.guard.tiers.places import Place
+
+IDENTITY = "identity"
+UNKNOWN = "unknown"  # of no run: no copy in memory has it
+_FORM = re.compile(rb"([0-9a-f]{32})(?: ([0-9a-f]{8}))?\s*")
+_ASIDE = 100  # bad copies that are kept
+
+
+def to_bytes(identity: str) -> bytes:
+    """Return the identity as written: with a checksum, since any hexadecimal digit looks right."""
+    return f"{identity} {_checksum(identity)}\n".encode()
+
+
+def from_bytes(content: bytes) -> str:
+    """Return the identity that is written there; raises ValueError for whatever is none.
+
+    Earlier versions wrote no checksum.
+    """
+    found = _FORM.fullmatch(content)
+    if found is None:
+        raise ValueError("not an identity")
+    identity = found[1].decode()
+    if found[2] is not None and found[2].decode() != _checksum(identity):
+        raise ValueError("content does not match its checksum")
+    return identity
+
+
+def _checksum(identity: str) -> str:
+    return blake3(identity.encode()).hexdigest()[:8]
+
+
+@dataclass
+class Homes:
+    """The places that keep an identity, the one that decides first."""
+
+    places: Sequence[Place]
+    # What checkpoints say whose manifests are whole, for when no place knows.
+    remembered: Callable[[], str | None] = lambda: None
+    told: list[str] = field(default_factory=list)  # what was wrong with a copy
+
+    def known(self) -> str:
+        """Return the identity without writing anything."""
+        found, _, _ = self._looked()
+        return found or UNKNOWN
+
+    def kept(self) -> str:
+        """Return the identity, made where there is none, and kept in every place."""
+        found, lacking, bad = self._looked()
+        for place, content in bad:
+            with contextlib.suppress(OSError):
+                _put_aside(place, content)
+        made = found or uuid.uuid4().hex
+        for place in lacking:
+            # Where it cannot be written nothing is of this run, and nothing will be.
+            with contextlib.suppress(OSError):
+                place.create(IDENTITY, to_bytes(made))
+        for place, _ in bad:
+            with contextlib.suppress(OSError):
+                place.write(IDENTITY, to_bytes(made))
+        if found is None and lacking:
+            with contextlib.suppress(OSError, ValueError):
+                return from_bytes(lacking[0].read(IDENTITY))  # somebody else may have been first
+        return made
+
+    def _looked(self) -> tuple[str | None, list[Place], list[tuple[Place, bytes]]]:
+        """Return the identity, the places that have none, and those with a bad one."""
+        found: list[tuple[str, Place]] = []
+        lacking: list[Place] = []
+        bad: list[tuple[Place, bytes]] = []
+        for place in self.places:
+            content = b""
+            try:
+                content = place.read(IDENTITY)
+                found.append((from_bytes(content), place))
+            except FileNotFoundError:
+                lacking.append(place)
+            except OSError:
+                continue
+            except ValueError as error:
+                bad.append((place, content))
+                self.told.append(f"{place.where}/{IDENTITY}: {error}; it is written again")
+        for one, place in found[1:]:
+            if one != found[0][0]:
+                self.told.append(f"{place.where} was begun by another run of this name ({one[:8]})")
+        return found[0][0] if found else self.remembered(), lacking, bad
+
+
+def _put_aside(place: Place, content: bytes) -> None:
+    """Keep the bad copy beside, for people to look at."""
+    any(place.create(f"{IDENTITY}.bad-{number}", content) for number in range(1, _ASIDE))
+
+
+def identity(place: Place, world: Any) -> str:
+    """Return the identity of the run that saves in a place; all ranks together."""
+    return world.broadcast(Homes([place]).kept() if world.rank == 0 else None)

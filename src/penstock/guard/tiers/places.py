@@ -1,0 +1,293 @@
+"""Where durable checkpoints live: a folder, or a URL. Written aside, published by the last write.
+
+Several ranks write files of one checkpoint; one of them begins, publishes and deletes. On disk the
+files lie in `.writing-N/` until it is renamed. An object store cannot rename: there a checkpoint
+exists when its manifest does, which is written last and deleted first.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from penstock.data.store.objects import Store, is_url
+from penstock.files import sync, write_synced
+from penstock.guard.format.published import MANIFEST, Checkpoint, folder_name, published, step_of
+from penstock.records import read_record
+
+COPY_BYTES = 64 << 20
+DAMAGED, FOREIGN, REPLACED = "damaged", "foreign", "replaced"  # why one is put aside
+_PUBLISHED = re.compile(rf"(step-\d+)/{re.escape(MANIFEST)}")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Checkpoints that rotation leaves alone: the first `count` of `steps` that are there."""
+
+    count: int = 0
+    steps: tuple[int, ...] = ()  # best first
+
+    def of(self, there: Sequence[int]) -> tuple[int, ...]:
+        return tuple(step for step in self.steps if step in there)[: self.count]
+
+
+NONE_KEPT = Kept()
+
+
+class Place(Protocol):
+    """What a save needs of a place. All but `put` is for one rank."""
+
+    @property
+    def tier(self) -> str: ...
+
+    @property
+    def where(self) -> str:
+        """Path or URL, for messages."""
+
+    def steps(self) -> list[int]:
+        """Of the published checkpoints, newest first. Raises OSError if that cannot be told."""
+
+    def begin(self, step: int) -> None:
+        """What an earlier save left half done goes; files of this step may come."""
+
+    def put(self, step: int, name: str, source: Path | bytes) -> None:
+        """A file of the checkpoint, safe when it returns. Any rank."""
+
+    def publish(self, step: int, manifest: bytes) -> str:
+        """From here on it exists; where."""
+
+    def abandon(self, step: int) -> None:
+        """It will not be published: what was put goes, as far as it can."""
+
+    def fetch(self, step: int, folder: Path) -> Path:
+        """The checkpoint as `step-N` in a folder of this host, unverified."""
+
+    def put_aside(self, step: int, why: str = DAMAGED) -> None:
+        """It is damaged, of another run or replaced: nobody takes it for a checkpoint any more."""
+
+    def delete(self, step: int) -> None: ...
+    def retain(self, keep: int, best: Kept = NONE_KEPT) -> None:
+        """Delete all but the newest `keep`, and the best of those that are there."""
+
+    def create(self, name: str, content: bytes) -> bool:
+        """A small file, unless it is there: whether it was created."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """A small file, also over an old one."""
+
+    def read(self, name: str) -> bytes:
+        """A small file; FileNotFoundError if there is none."""
+
+
+def place_of(where: str, run: str) -> Place:
+    """The place that `guard.durable` names, for one run."""
+    if is_url(where):
+        return Remote(Store(f"{where.rstrip('/')}/{run}"))
+    return Disk(Path(where).expanduser() / run)
+
+
+@dataclass(frozen=True)
+class Disk:
+    root: Path
+    tier: str = "disk"
+
+    @property
+    def where(self) -> str:
+        return str(self.root)
+
+    def steps(self) -> list[int]:
+        return [step_of(path) for path in published(self.root)]
+
+    def begin(self, step: int) -> None:
+        self._remove("writing")
+        (self.aside(step) / "state").mkdir(parents=True)
+
+    def put(self, step: int, name: str, source: Path | bytes) -> None:
+        path = self.aside(step) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(source, bytes):
+            write_synced(path, source)
+        else:
+            copy_synced(source, path)
+
+    def publish(self, step: int, manifest: bytes) -> str:
+        aside, final = self.aside(step), self.root / folder_name(step)
+        sync(aside / "state")
+        write_synced(aside / MANIFEST, manifest)
+        sync(aside)
+        if final.exists():  # it has no manifest, so it is no checkpoint, but it has the name of one
+            self.put_aside(step)
+        aside.rename(final)
+        sync(self.root)
+        return str(final)
+
+    def abandon(self, step: int) -> None:
+        self._remove("writing")
+
+    def fetch(self, step: int, folder: Path) -> Path:
+        return self.root / folder_name(step)
+
+    def put_aside(self, step: int, why: str = DAMAGED) -> None:
+        """`step-…` becomes `.WHY-…`. Of one step only the last is kept: disks are finite."""
+        aside = self.root / f".{why}-{step:08d}"
+        shutil.rmtree(aside, ignore_errors=True)
+        (self.root / folder_name(step)).rename(aside)
+        sync(self.root)
+
+    def delete(self, step: int) -> None:
+        """Renamed first, so that a half-deleted one is not seen."""
+        (self.root / folder_name(step)).rename(self.root / f".deleting-{step:08d}")
+        self._remove("deleting")
+
+    def retain(self, keep: int, best: Kept = NONE_KEPT) -> None:
+        self._remove("deleting")  # left by a deletion that was killed
+        steps = self.steps()
+        for step in steps[keep:]:
+            if step not in best.of(steps):
+                self.delete(step)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Whole or not there: linked under its name when it is on the disk."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f".{path.name}.{os.getpid()}")
+        write_synced(aside, content)
+        try:
+            os.link(aside, path)
+        except FileExistsError:
+            return False
+        finally:
+            aside.unlink()
+        sync(path.parent)
+        return True
+
+    def write(self, name: str, content: bytes) -> None:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f".{path.name}.{os.getpid()}")
+        write_synced(aside, content)
+        aside.replace(path)
+        sync(path.parent)
+
+    def read(self, name: str) -> bytes:
+        return read_record(self.root / name)
+
+    def misnamed(self) -> dict[int, int]:
+        """Return the steps that folders are called by and are not of, with the true ones, where
+        no other folder has the true name."""
+        found: dict[int, int] = {}
+        for path in published(self.root):
+            with contextlib.suppress(OSError, ValueError):
+                step = Checkpoint(path).true_step()
+                free = step is not None and not (self.root / folder_name(step)).exists()
+                if step is not None and free and step not in found.values():
+                    found[step_of(path)] = step
+        return found
+
+    def rename(self, step: int, true_step: int) -> None:
+        """Call a folder by the step that it is of."""
+        (self.root / folder_name(step)).rename(self.root / folder_name(true_step))
+        sync(self.root)
+
+    def aside(self, step: int) -> Path:
+        return self.root / f".writing-{step:08d}"
+
+    def _remove(self, what: str) -> None:
+        for path in self.root.glob(f".{what}-*"):
+            shutil.rmtree(path, ignore_errors=True)  # what cannot go now goes next time
+
+
+@dataclass(frozen=True)
+class Remote:
+    store: Store
+    tier: str = "remote"
+
+    @property
+    def where(self) -> str:
+        return self.store.where("").rstrip("/")
+
+    def steps(self) -> list[int]:
+        found = [_PUBLISHED.fullmatch(name) for name in self._names()]
+        return sorted((step_of(Path(m[1])) for m in found if m), reverse=True)
+
+    def begin(self, step: int) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self.store.delete(f"{folder_name(step)}/{MANIFEST}")
+
+    def put(self, step: int, name: str, source: Path | bytes) -> None:
+        self.store.put(f"{folder_name(step)}/{name}", source)
+
+    def publish(self, step: int, manifest: bytes) -> str:
+        self.store.put(f"{folder_name(step)}/{MANIFEST}", manifest)
+        return self.store.where(folder_name(step))
+
+    def abandon(self, step: int) -> None:
+        """Stays until the next is published: the link that failed would fail again."""
+
+    def fetch(self, step: int, folder: Path) -> Path:
+        final, aside = folder / folder_name(step), folder / f".fetching-{step:08d}"
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        # The manifest says which files; one that names files outside is refused when it is read.
+        write_synced(aside / MANIFEST, self.store.get(f"{folder_name(step)}/{MANIFEST}"))
+        for name in Checkpoint(aside).manifest():
+            (aside / name).parent.mkdir(parents=True, exist_ok=True)
+            with (aside / name).open("wb") as file:
+                self.store.download(f"{folder_name(step)}/{name}", file)
+                file.flush()
+                os.fsync(file.fileno())
+        for path in (*(one for one in aside.iterdir() if one.is_dir()), aside):
+            sync(path)
+        shutil.rmtree(final, ignore_errors=True)
+        aside.rename(final)
+        sync(folder)
+        return final
+
+    def put_aside(self, step: int, why: str = DAMAGED) -> None:
+        name = f"{folder_name(step)}/{MANIFEST}"
+        self.store.put(f"{folder_name(step)}/{why}.json", self.store.get(name))
+        self.store.delete(name)
+
+    def delete(self, step: int) -> None:
+        self._delete(folder_name(step), self._names())
+
+    def retain(self, keep: int, best: Kept = NONE_KEPT) -> None:
+        """Also uploads that never ended, of older steps."""
+        steps, names = self.steps(), self._names()
+        kept = {*steps[:keep], *best.of(steps)}
+        folders = {name.partition("/")[0] for name in names if name.startswith("step-")}
+        for folder in sorted(folders):
+            step = step_of(Path(folder))
+            if step not in kept and step < max(kept, default=0):
+                self._delete(folder, names)
+
+    def create(self, name: str, content: bytes) -> bool:
+        return self.store.create(name, content)
+
+    def write(self, name: str, content: bytes) -> None:
+        self.store.put(name, content)
+
+    def read(self, name: str) -> bytes:
+        return self.store.get(name)
+
+    def _names(self) -> list[str]:
+        return [one.name for one in self.store.list()]
+
+    def _delete(self, folder: str, names: list[str]) -> None:
+        own = [name for name in names if name.startswith(f"{folder}/")]
+        for name in sorted(own, key=lambda name: name != f"{folder}/{MANIFEST}"):
+            with contextlib.suppress(FileNotFoundError):
+                self.store.delete(name)
+
+
+def copy_synced(source: Path, path: Path) -> None:
+    """Copied by the kernel, on disk when it returns."""
+    with source.open("rb") as old, path.open("wb") as new:
+        size, done = os.fstat(old.fileno()).st_size, 0
+        while done < size:
+            done += os.sendfile(new.fileno(), old.fileno(), done, min(COPY_BYTES, size - done))
+        os.fsync(new.fileno())

@@ -1,0 +1,183 @@
+"""The fast tier: whole states in the host's memory, sealed once they are hashed. Without torch.
+
+`fast/PLAN/slot-0` and `slot-1` hold the files of a checkpoint, written in place, in turn; PLAN is
+the hash of their index, so that another layout has files of its own. A rank's seal says that its
+files in a slot are those of a step. It is removed before the first byte of the slot changes and
+written after the last one is hashed: a rank that is killed in between leaves a slot without a seal,
+and the other slot as it was. A slot is a checkpoint when every rank's seal in it is of one step.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+from penstock.guard.format.index import NAME as INDEX
+from penstock.guard.format.index import digest
+from penstock.guard.format.inside import checked_files
+from penstock.guard.format.manifest import READS, Manifest, about_of
+from penstock.guard.format.published import FORMAT, Checkpoint, Files, entry_of
+from penstock.records import is_count, parse_table, read_record
+
+SLOTS = 2
+_SEAL = re.compile(r"seal-r\d{5,}\.json")
+
+
+@dataclass(frozen=True)
+class Seal:
+    """What a rank says of its files in a slot."""
+
+    run: str  # which run, of all that ever had this folder
+    mark: str  # which attempt: seals of two attempts do not make one checkpoint
+    step: int
+    rank: int
+    ranks: int
+    files: Files
+    scalars: dict[str, Any]
+    format: int = FORMAT
+
+    def write(self, slot: Path) -> None:
+        """A line with the hash of what follows."""
+        body = json.dumps(vars(self)).encode()
+        aside = slot / f".seal-r{self.rank:05d}"
+        aside.write_bytes(digest(body).encode() + b"\n" + body)
+        aside.replace(seal_path(slot, self.rank))
+
+    @staticmethod
+    def from_table(found: dict[str, Any]) -> "Seal":
+        """Return a seal from its JSON table; raises ValueError for whatever is none."""
+        if found.keys() != {one.name for one in fields(Seal)}:
+            raise ValueError("a seal has other fields")
+        if not all(is_count(found[name]) for name in ("step", "rank", "ranks", "format")):
+            raise ValueError("a number of a seal is none")
+        if not all(isinstance(found[name], str) for name in ("run", "mark")):
+            raise ValueError("a seal does not name its run")
+        if not isinstance(found["scalars"], dict):
+            raise ValueError("the scalars of a seal are no table")
+        if INDEX not in checked_files(found["files"], "a seal"):
+            raise ValueError(f"a seal does not name {INDEX}")
+        return Seal(**found)
+
+    @staticmethod
+    def from_bytes(content: bytes) -> "Seal":
+        """Return the seal that is written there; raises ValueError for whatever is none."""
+        said, _, body = content.partition(b"\n")
+        if digest(body).encode() != said:
+            raise ValueError("content does not match its hash")
+        return Seal.from_table(parse_table(body))
+
+
+def seal_path(slot: Path, rank: int) -> Path:
+    return slot / f"seal-r{rank:05d}.json"
+
+
+def read_seal(path: Path) -> Seal | None:
+    """None for what is no good seal. Raises OSError where there is one that cannot be read."""
+    try:
+        return Seal.from_bytes(read_record(path))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def damaged_seals(fast: Path) -> list[str]:
+    """Say which seals are there and damaged. One that is missing was never written, or taken away
+    before its slot was written over."""
+    found = []
+    for slot in slots(fast):
+        for path in _listed(slot):
+            if _SEAL.fullmatch(path.name):
+                try:
+                    Seal.from_bytes(read_record(path))
+                except FileNotFoundError:
+                    continue
+                except ValueError as error:
+                    found.append(f"{slot.name} in memory: {path.name}: {error}")
+    return found
+
+
+@dataclass(frozen=True)
+class InMemory(Checkpoint):
+    """A slot with the seals of all ranks."""
+
+    seals: tuple[Seal, ...]
+    tier: ClassVar[str] = "memory"
+
+    @property
+    def step(self) -> int:
+        return self.seals[0].step
+
+    @property
+    def name(self) -> str:
+        return f"step {self.step} in memory"
+
+    @property
+    def mark(self) -> str:
+        return self.seals[0].mark
+
+    @property
+    def scalars(self) -> dict[str, Any]:
+        return self.seals[0].scalars
+
+    def about(self) -> Manifest:
+        seal = self.seals[0]
+        files = {name: entry for one in self.seals for name, entry in one.files.items()}
+        return Manifest(seal.step, files, **about_of(seal.run, seal.scalars))
+
+    def manifest(self) -> Files:
+        return {name: entry for seal in self.seals for name, entry in seal.files.items()}
+
+    def refuse_other_format(self) -> None:
+        """Seals of another format are not taken for seals at all."""
+
+    def forget(self) -> None:
+        """Nobody will believe it any more."""
+        for seal in self.seals:
+            seal_path(self.path, seal.rank).unlink(missing_ok=True)
+
+
+def sealed(fast: Path, run: str | None = None) -> list[InMemory]:
+    """The slots that are whole by their seals, newest first; of one run, or of any."""
+    found = [c for slot in slots(fast) if (c := _whole(slot, run))]
+    return sorted(found, key=lambda one: one.step, reverse=True)
+
+
+def slots(fast: Path) -> Iterator[Path]:
+    """List the slots of a fast tier. Raises OSError where it cannot be listed."""
+    for plan in _listed(fast):
+        yield from (slot for slot in _listed(plan) if slot.name.startswith("slot-"))
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return [folder / name for name in sorted(os.listdir(folder))]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def plan_folder(fast: Path, index: bytes) -> Path:
+    return fast / entry_of(index)["blake3"][:16]
+
+
+def index_entry(index: bytes) -> Files:
+    """What every seal says of the index, which all ranks share."""
+    return {INDEX: entry_of(index)}
+
+
+def _whole(slot: Path, run: str | None) -> InMemory | None:
+    first = read_seal(seal_path(slot, 0))
+    if first is None or first.format not in READS or (run is not None and first.run != run):
+        return None
+    seals = [first]
+    for rank in range(1, first.ranks):
+        seal = read_seal(seal_path(slot, rank))
+        if seal is None or _of(seal) != _of(first) or seal.rank != rank:
+            return None
+        seals.append(seal)
+    return InMemory(slot, tuple(seals))
+
+
+def _of(seal: Seal) -> tuple[object, ...]:
+    return seal.format, seal.run, seal.mark, seal.step, seal.ranks, seal.files[INDEX]["blake3"]

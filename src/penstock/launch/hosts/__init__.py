@@ -1,0 +1,1 @@
+"""Several hosts as one run: lease, membership, links, tunnels."""

@@ -1,0 +1,1 @@
+"""Decisions before any process starts: data, layout, plan, resume or fork."""

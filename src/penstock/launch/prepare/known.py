@@ -1,0 +1,118 @@
+"""What a run folder knows of its run when one of its records is damaged or gone.
+
+Every checkpoint holds the run file that it was made with, and what only plan.json knew. So a torn
+plan.json or a deleted run.toml is made again from the newest one, and never guessed.
+"""
+
+import contextlib
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.guard.format.published import SCALARS, Checkpoint
+from penstock.guard.save import checkpoint
+from penstock.guard.tiers.identity import Homes
+from penstock.guard.tiers.places import Disk
+from penstock.guard.tiers.slots import sealed
+from penstock.guard.tiers.tiers import memory_folders
+from penstock.ledger.journal.records import journal_files
+from penstock.run.folder import RunFolder, plan_from_bytes
+from penstock.run.load import load
+from penstock.run.save import to_table
+from penstock.run.schema.run import Run
+
+_DECIDES = ("model", "data", "train", "evaluate")  # sections that a checkpoint is held to
+
+
+@dataclass(frozen=True)
+class KnownRun:
+    """The run that a folder is of."""
+
+    run: Run
+    source: str  # what told it
+    told: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class KnownPlan:
+    """What was decided before the last launch; `problem` where plan.json does not tell it."""
+
+    plan: dict[str, Any] = field(default_factory=dict)
+    problem: str = ""
+    source: str = ""  # what told it instead
+
+
+def known_run(folder: RunFolder, run: Run) -> KnownRun | None:
+    """Return the run as it was before; None where the folder holds none."""
+    if folder.exists():
+        return KnownRun(load(folder.run_file), str(folder.run_file))
+    # Where there are several hosts another one may begin the run in this moment.
+    if run.cluster.nodes > 1 or not has_begun(folder):
+        return None
+    gone = f"{folder.run_file} is gone"
+    for found in _saved_here(folder):
+        if old := _made_by(found, run):
+            source = f"{gone}; by {found.name}"
+            return KnownRun(old, source, (f"{gone}; it is written again as {found.name} has it",))
+    return KnownRun(run, gone, (f"{gone}, and no checkpoint here tells what it was",))
+
+
+def has_begun(folder: RunFolder) -> bool:
+    """Return whether a folder holds a journal or a checkpoint, whatever else of the run is gone."""
+    return bool(journal_files(folder.journal)) or bool(checkpoint.every(folder.checkpoints))
+
+
+def sound_plan(folder: RunFolder) -> KnownPlan:
+    """Return the plan of the last launch, from a checkpoint where plan.json is damaged."""
+    try:
+        return KnownPlan(folder.read_plan())
+    except PenstockError as error:
+        problem = str(error).partition(";")[0]
+    for found in _saved_here(folder):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            kept = found.scalars["plan"]
+            if isinstance(kept, dict):
+                # As from the file: fields of another kind are refused.
+                plan = plan_from_bytes(json.dumps(kept).encode())
+                return KnownPlan(plan, problem, found.name)
+    return KnownPlan({}, problem)
+
+
+def mend_plan(folder: RunFolder) -> list[str]:
+    """Put a damaged plan.json aside and make it again; what was done. The run must be locked."""
+    known = sound_plan(folder)
+    if not known.problem:
+        return []
+    number = 1
+    while (aside := folder.plan_file.with_name(f"plan.json.bad-{number}")).exists():
+        number += 1
+    folder.plan_file.rename(aside)
+    if not known.plan:
+        return [f"{known.problem}; it was put aside as {aside.name} and is planned again"]
+    folder.write_plan(known.plan)
+    return [f"{known.problem}; it was put aside as {aside.name} and made again by {known.source}"]
+
+
+def _saved_here(folder: RunFolder) -> list[Checkpoint]:
+    """Return the checkpoints on this machine whose scalars are whole, newest first; those in
+    memory only where they are of this run."""
+    found: list[Checkpoint] = []
+    with contextlib.suppress(OSError):
+        own = Homes([Disk(folder.path), Disk(folder.checkpoints)]).known()
+        found += [slot for fast in memory_folders(folder) for slot in sealed(fast, own)]
+    with contextlib.suppress(OSError):
+        on_disk = checkpoint.every(folder.checkpoints)
+        found += [one for one in on_disk if not one.damage(only=SCALARS)]
+    return sorted(found, key=lambda one: one.step, reverse=True)
+
+
+def _made_by(found: Checkpoint, run: Run) -> Run | None:
+    """Return the run that made a checkpoint, with what may change on the way taken from `run`;
+    None where that cannot be read, or it was taken over from another run."""
+    try:
+        table, origin = found.scalars["run"], found.about().origin
+        decides = {name: table[name] for name in _DECIDES}
+        return None if origin else Run.model_validate(to_table(run) | decides)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

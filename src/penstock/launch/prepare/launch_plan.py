@@ -1,0 +1,84 @@
+"""The plan of a launch: made before the ranks start, kept with the run, and held to [budget].
+
+A plan that cannot be made (the user's own module, a device that nobody has measured) is no reason
+not to train; the reason is kept in its place.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.errors import PenstockError, RunFailed
+from penstock.ledger.merge import merge
+from penstock.plan import calibration
+from penstock.plan.cost.cost import no_price, price_of
+from penstock.plan.dataset import Sizes
+from penstock.plan.hardware.cluster import machine_for
+from penstock.plan.job.layout import Layout
+from penstock.plan.make import choice, make
+from penstock.plan.step import step
+from penstock.run.folder import RunFolder
+from penstock.run.schema.run import Run
+
+
+@dataclass(frozen=True)
+class Limit:
+    """When the budget is spent, and which line of it."""
+
+    at_s: float  # on the run's clock
+    words: str  # such as "budget.hours = 12"
+
+
+def layout_of(run: Run, vocab: int) -> Layout | None:
+    """The planner's layout for the accelerators here; None where it has no model of them."""
+    try:
+        found = machine_for(run)
+    except PenstockError:  # a device that nobody has measured
+        return None
+    if found.machine.kind == "cpu":
+        return None
+    return choice(run, found.machine, vocab).job.layout
+
+
+def predicted(run: Run, layout: Layout, data: Sizes) -> dict[str, Any]:
+    """What `penstock plan` says of this launch, or `{"none": why}`. Over [budget] it refuses."""
+    if run.model.module:
+        return {"none": "the model is the user's own module"}
+    try:
+        found = machine_for(run)
+    except PenstockError as error:  # a device that nobody has measured
+        return {"none": str(error)}
+    plan = make(run, found.machine, found.warnings, layout, data)
+    if plan.over_budget:
+        raise RunFailed(
+            "\n".join(plan.over_budget)
+            + "\nNothing was started. Raise [budget], or train on fewer tokens"
+        )
+    # By the model alone: what a calibration compares the measured step with.
+    alone = {
+        "accelerator": found.machine.accelerator,
+        "basis": calibration.basis(found.machine),
+        "step_s": step.predict(plan.job).step_s,
+    }
+    return {**plan.to_json(), "uncalibrated": alone}
+
+
+def limit(run: Run, folder: RunFolder, ranks: int, began: float) -> Limit | None:
+    """When [budget] is spent, with what earlier invocations of the run have used of it."""
+    limits: list[tuple[float, str]] = []
+    if run.budget.hours is not None:
+        limits.append((run.budget.hours * 3600, f"budget.hours = {run.budget.hours:g}"))
+    if run.budget.usd is not None:
+        price = price_of(run, machine_for(run).machine)
+        if price is None:
+            raise PenstockError(no_price(run.budget.usd))
+        hours = run.budget.usd / (price.usd * ranks)
+        limits.append((hours * 3600, f"budget.usd = {run.budget.usd:g}"))
+    if not limits:
+        return None
+    seconds, words = min(limits)
+    spent = merge(folder.journal).wall_s if folder.journal.is_dir() else 0.0
+    if spent >= seconds:
+        raise RunFailed(
+            f"{words}: the run has used it ({spent / 3600:,.2f} h so far). Raise it to go on"
+        )
+    return Limit(began + seconds - spent, words)

@@ -1,0 +1,106 @@
+"""The user's own code on its way into a run: a loss from Python to a file, and all kept the same.
+
+Ranks are processes of their own, so they import the loss from a file. A function that was typed
+into a notebook, or stands in the script that is running, is written to a file first.
+"""
+
+import ast
+import builtins
+import importlib
+import inspect
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+from blake3 import blake3
+
+from penstock.errors import PenstockError
+from penstock.files import write_atomic
+from penstock.home import home
+from penstock.run.schema.code import changed, sources
+from penstock.run.schema.run import Run
+
+_CONSTANTS = (bool, int, float, str, bytes, type(None))
+_MOVE = "put it into a .py file of its own, import it from there, and pass that"
+
+
+def with_loss(run: Run, loss: Callable[..., Any]) -> Run:
+    """The run with `train.loss` set to a function of this process."""
+    train = run.train.model_copy(update={"loss": spec_of(loss)})
+    return run.model_copy(update={"train": train})
+
+
+def spec_of(loss: Callable[..., Any]) -> str:
+    """Where other processes find the function: "file.py:name"."""
+    if not isinstance(loss, FunctionType):
+        what = f"a {type(loss).__name__}, not a function"
+        raise PenstockError(f"loss = {loss!r}: {what}; write `def my_loss(logits, targets): …`")
+    if loss.__name__ == "<lambda>" or loss.__closure__ or "." in loss.__qualname__:
+        what = "a lambda" if loss.__name__ == "<lambda>" else "defined inside of something"
+        raise PenstockError(
+            f"loss = {loss.__qualname__}: {what}, so that other processes cannot import it; write "
+            "`def my_loss(logits, targets): …` at the top of a file or of a notebook cell"
+        )
+    module = inspect.getmodule(loss)
+    file = getattr(module, "__file__", None)
+    if loss.__module__ != "__main__" and file and file.endswith(".py"):
+        path = Path(file).resolve()
+        here = Path.cwd()
+        return f"{path.relative_to(here) if path.is_relative_to(here) else path}:{loss.__name__}"
+    return _written(loss)
+
+
+def _written(loss: FunctionType) -> str:
+    """Write a function of the running script or notebook to a file that stands alone."""
+    try:
+        source = textwrap.dedent(inspect.getsource(loss))
+    except (OSError, TypeError):
+        raise PenstockError(
+            f"loss = {loss.__name__}: its source is not known here; {_MOVE}"
+        ) from None
+    head = [_bound(loss, name) for name in _globals_of(loss, source)]
+    text = "\n".join([*sorted(line for line in head if line), "", "", source])
+    digest = blake3(text.encode()).hexdigest()[:16]
+    path = home() / "code" / digest / f"{loss.__name__}.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, text)
+    return f"{path}:{loss.__name__}"
+
+
+def _globals_of(loss: FunctionType, source: str) -> list[str]:
+    """Global names that the function uses, defaults and annotations included."""
+    used = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+    return sorted(used & loss.__globals__.keys() - {loss.__name__} - set(dir(builtins)))
+
+
+def _bound(loss: FunctionType, name: str) -> str:
+    """A line that gives `name` the value that it has in this process."""
+    value = loss.__globals__[name]
+    if isinstance(value, ModuleType):
+        return f"import {value.__name__} as {name}"
+    if isinstance(value, _CONSTANTS):
+        return f"{name} = {value!r}"
+    room, known = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+    if room and room != "__main__" and known.isidentifier():
+        try:
+            found = getattr(importlib.import_module(room), known, None)
+        except ImportError:
+            found = None
+        if found is value:
+            return f"from {room} import {known} as {name}"
+    raise PenstockError(
+        f"loss = {loss.__name__}: it uses `{name}`, which only this process has; {_MOVE}"
+    )
+
+
+def kept(run: Run, before: dict[str, Any]) -> dict[str, str]:
+    """Return what a plan keeps of the user's code; refuse code that has changed since `before`."""
+    if code := changed(run, before):
+        raise PenstockError(
+            f"{code.words}: {code.path} has changed since run '{run.name}' began, so the rest of "
+            "it would be trained by other code. Put the file back to go on; or start a new run "
+            "from its last checkpoint with `--fork NAME`; or start anew with `--fresh`"
+        )
+    return sources(run)

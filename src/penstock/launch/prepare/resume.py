@@ -1,0 +1,245 @@
+"""Going on with a run is never a surprise: same file, finished, changed, forked, or anew."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.errors import PenstockError, RunFailed
+from penstock.guard.convert.take_over import take_over
+from penstock.guard.detect.differences import differences
+from penstock.guard.format.published import SCALARS
+from penstock.guard.save import checkpoint
+from penstock.guard.tiers.identity import identity
+from penstock.guard.tiers.on_record import last_result, no_checkpoint, recorded_step
+from penstock.guard.tiers.places import Disk, place_of
+from penstock.guard.tiers.tiers import (
+    Found,
+    OneProcess,
+    everywhere,
+    newest_in_memory,
+    places_of,
+    wrong_with,
+)
+from penstock.launch.prepare.known import has_begun, known_run, sound_plan
+from penstock.ledger.journal.records import journal_files
+from penstock.model.adapter.names import adapters
+from penstock.model.open.names import is_buffer, tensors
+from penstock.policy.restart import EARLY
+from penstock.run.diff import (
+    LENGTH_FIELDS,
+    Change,
+    describe,
+    diff,
+    keep_choices,
+    length_words,
+    shorter,
+    with_length,
+)
+from penstock.run.folder import RunFolder
+from penstock.run.load import load
+from penstock.run.save import save
+from penstock.run.schema.run import Run, read_name
+
+
+@dataclass(frozen=True)
+class How:
+    """How a run goes on."""
+
+    run: Run
+    step: int = 0  # of the newest checkpoint; 0 starts from the beginning
+    tier: str = ""  # which holds it: "memory", "disk" or "remote"
+    finished: bool = False
+    early: bool = False  # it finished before its last step: the validation loss got no better
+    exists: bool = False
+    changes: tuple[Change, ...] = ()  # safe ones, that go through
+    asked: str = ""  # the shorter length that was asked of a finished run, as an override
+    gone: str = ""  # that a finished run has no checkpoint any more, in words
+    mended: tuple[str, ...] = ()  # records of the folder that were gone, in words
+    passed_over: tuple[str, ...] = ()  # what is wrong with newer checkpoints and with places
+
+
+def how_to_go_on(folder: RunFolder, run: Run) -> How:
+    """Compare the run with what its folder holds; refuse a change that would mix two runs."""
+    known = known_run(folder, run)
+    if known is None:
+        return How(run)
+    old = known.run
+    unsafe = [c for c in diff(old, run) if not c.safe]
+    asked = length_words(run) if shorter(old, keep_choices(old, run)) else ""
+    if asked:  # judged below, by whether the run has finished
+        run = with_length(run, old)
+    changes = diff(old, run)
+    if not all(c.safe for c in changes):
+        raise PenstockError(
+            f"run '{folder.name}' exists with another run file ({known.source}):\n"
+            f"{describe(unsafe)}\n"
+            "Undo the change to go on; or start a new run from its last checkpoint with "
+            "`--fork NAME`; or start anew with `--fresh`, which keeps the old folder aside."
+        )
+    lengthened = any(c.field in LENGTH_FIELDS for c in changes)
+    result = last_result(folder)
+    more_patience = any(c.field in ("evaluate.patience", "evaluate.min_delta") for c in changes)
+    early = result == EARLY and not more_patience
+    finished = (result == "done" and not lengthened) or early
+    # What the file leaves open stays as it was chosen first: a longer run keeps its batch.
+    chosen = keep_choices(known.run, run)
+    if finished:
+        step = recorded_step(folder)
+        there = step is None or _any_checkpoint(folder, chosen)
+        gone = "" if there else no_checkpoint(folder)
+        return How(chosen, step or 0, "", True, early, True, tuple(changes), asked, gone)
+    if asked:
+        raise PenstockError(
+            f"run '{folder.name}' is on its way to {length_words(old)}, and this asks for {asked}. "
+            f"A run can be made longer, not shorter. To go on, add {length_words(old)} to the "
+            "command (an earlier one may have set it), or write it in the run file; or start a new "
+            "run from its last checkpoint with `--fork NAME`; or start anew with `--fresh`, which "
+            "keeps the old folder aside."
+        )
+    found = _resumes_from(folder, chosen)
+    step, tier = (found.checkpoint.step, found.checkpoint.tier) if found.checkpoint else (0, "")
+    bad = [f"passed over: {problem}" for problem in found.rejected]
+    bad += [f"not reached: {problem}" for problem in found.unreachable]
+    return How(
+        chosen,
+        step,
+        tier,
+        exists=True,
+        changes=tuple(changes),
+        mended=known.told,
+        passed_over=(*found.told, *bad),
+    )
+
+
+def _any_checkpoint(folder: RunFolder, run: Run) -> bool:
+    """Whether any place has a checkpoint; a place that does not answer may have one."""
+    try:
+        return any(place.steps() for place in places_of(folder, run))
+    except OSError:
+        return True
+
+
+def _resumes_from(folder: RunFolder, run: Run) -> Found:
+    """Search as the ranks will. Raises RunFailed where the run must not begin again.
+
+    Several hosts may hold a copy together that none of them holds alone: there the ranks refuse.
+    """
+    try:
+        return everywhere(folder, run, OneProcess(), ranks=False).expected()
+    except RunFailed as refused:
+        if run.cluster.nodes > 1:
+            return Found(None, [], [])
+        raise RunFailed(f"run '{folder.name}': {refused}") from None
+
+
+def refuse_other_weights(folder: RunFolder, run: Run, vocab: int) -> None:
+    """A checkpoint of another model (copied here, or the open model has changed) is told at once.
+
+    What a module of the user's own has is known only once it is built: there the ranks tell.
+    """
+    try:
+        saved = checkpoint.every(folder.checkpoints)
+    except OSError:  # the run goes on from another place, and the ranks tell of this one
+        return
+    # The ranks pass over a checkpoint that is damaged or of another run, and tell.
+    tiers = everywhere(folder, run, OneProcess(), ranks=False)
+    whole = (one for one in saved if not one.damage(only=SCALARS))
+    newest = next((one for one in whole if not tiers.refusal(one)), None)
+    if newest is None or run.model.module:
+        return
+    held = newest.scalars["weights"]
+    found = {name: size for name, size in held.items() if not is_buffer(name)}
+    if what := differences(found, trained_weights(run, vocab)):
+        raise PenstockError(
+            f"{newest.path}: a checkpoint of another model than [model] describes: {what}. Put "
+            "the file or the model back as it was, or begin again with `--fresh`"
+        )
+
+
+def trained_weights(run: Run, vocab: int) -> Mapping[str, tuple[int, ...]]:
+    """What the run trains, by name."""
+    shape = run.model.shape(vocab)
+    if run.model.adapter:
+        return adapters(shape, run.model.adapter)
+    return {name: size for name, size in tensors(shape).items() if not is_buffer(name)}
+
+
+def renamed(run: Run, name: str) -> Run:
+    """The run under another name, which becomes a folder and so must be one."""
+    try:
+        return run.model_copy(update={"name": read_name(name)})
+    except ValueError as error:
+        raise PenstockError(f"--fork {name!r}: {error}") from None
+
+
+def fork_from(source: RunFolder, folder: RunFolder, run: Run) -> None:
+    """Make a new run that begins at the newest good checkpoint of another, with a changed run file.
+
+    The checkpoint is on disk or in the memory of this host."""
+    if folder.exists():
+        if sound_plan(folder).plan.get("forked_from", {}).get("run") == source.name:
+            return  # forked before: from now on it is a run like any other
+        raise PenstockError(f"--fork {folder.name}: there is another run of that name")
+    if not source.exists():
+        raise PenstockError(f"--fork {folder.name}: there is no run '{source.name}' to fork from")
+    if journal_files(folder.journal):
+        raise PenstockError(
+            f"--fork {folder.name}: there is another run of that name, whose run.toml is gone"
+        )
+    saved = checkpoint.every(source.checkpoints)
+    for newest in saved[:1]:
+        newest.refuse_other_format()
+    old = load(source.run_file)
+    good = next((c for c in saved if not wrong_with(source, old, c)), None)
+    memory = newest_in_memory(source, old)  # newer after a crash
+    if memory and (good is None or memory.step > good.step):
+        good = memory
+    if good is None:
+        none = "has no good checkpoint" if saved else ""
+        why = f"run '{source.name}' {none}" if none else no_checkpoint(source)
+        raise PenstockError(f"--fork {folder.name}: {why}")
+    if old.model != run.model:
+        raise PenstockError(
+            f"--fork {folder.name}: [model] differs from '{source.name}', so its weights do not "
+            "fit; change it back, or start a new run by giving another name"
+        )
+    if not run.train.epochs and run.steps() <= good.step:
+        raise PenstockError(
+            f"--fork {folder.name}: it would begin at step {good.step} and the file ends at step "
+            f"{run.steps()}; write a larger train.tokens, or train.steps={2 * good.step}"
+        )
+    folder.make()
+    own = identity(Disk(folder.path), OneProcess())
+    take_over(good, Disk(folder.checkpoints), own)
+    origin: dict[str, object] = {"forked_from": {"run": source.name, "step": good.step}}
+    if _read_by(old) == _read_by(run):
+        before = sound_plan(source).plan
+        if "dataset" in before:
+            origin["dataset"] = before["dataset"]  # the same version, not today's
+    folder.write_plan(origin)
+    save(run, folder.run_file)
+
+
+def _read_by(run: Run) -> list[str]:
+    """Not the whole of [data]: the old run has every choice made that the file leaves open."""
+    return [spec for spec, _ in run.data.parts]
+
+
+def archive(folder: RunFolder, run: Run) -> None:
+    """Put an old run aside under a name of its own.
+
+    Its durable place keeps the old name, and a new run of that name would go on from there.
+    """
+    there = place_of(run.guard.durable, folder.name) if run.guard.durable else None
+    if there is not None and (steps := there.steps()):
+        raise PenstockError(
+            f"--fresh: {there.where} still holds checkpoints of the old run (step {steps[0]}); "
+            "move them away or delete them, or give the run another name"
+        )
+    if not folder.exists() and not has_begun(folder):
+        return
+    if folder.running():
+        raise PenstockError(f"run '{folder.name}' is running; stop it before starting anew")
+    number = 1
+    while (aside := folder.path.with_name(f"{folder.name}.old-{number}")).exists():
+        number += 1
+    folder.path.rename(aside)

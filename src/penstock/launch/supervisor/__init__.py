@@ -1,0 +1,1 @@
+"""Processes of ranks on this host: start, watch, restart."""

@@ -1,0 +1,1 @@
+"""The journal of a run on disk: writing, reading, following."""

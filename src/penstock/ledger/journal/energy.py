@@ -1,0 +1,175 @@
+"""The energy of a node in the journal: what its meters are, and what each of them counted.
+
+One writer per node, whoever supervises the run there, and never a rank: the energy of a node is the
+same for one rank and for eight. Two files, both appended to by later invocations:
+
+    node-NAME.meters    lines: `meters` {devices, …}, `odd` {device, what}, `closed`
+    node-NAME.energy    40 bytes for each device and span of time (`records.ENERGY`)
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from enum import IntEnum
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from penstock.errors import PenstockError
+from penstock.ledger.journal.append import Appender
+from penstock.ledger.journal.read import Event, read_events
+from penstock.ledger.journal.records import ENERGY, HEADER, header, read_records
+from penstock.ledger.journal.writer import write_line
+
+_FILE = re.compile(r"node-[\w.-]+\.(energy|meters)", re.ASCII)
+
+
+class Counted(IntEnum):
+    """Where the joules of a record come from, from the strongest to the weakest."""
+
+    COUNTER = 0  # the difference of an energy counter
+    POWER = 1  # power at both ends × time: the counter was missing, or went back
+    FILLED = 2  # the last known power × time: there was no reading
+    UNKNOWN = 3  # there never was one: the joules are NaN, for the reader to estimate
+
+
+@dataclass(frozen=True)
+class Device:
+    """Something with a meter: `kind` is gpu, package (a CPU) or dram."""
+
+    uuid: str
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Span:
+    """A record to be."""
+
+    device: int
+    t: float
+    seconds: float
+    joules: float
+    counted: Counted
+    watts: float = float("nan")
+    limit_w: float = float("nan")
+    clock_mhz: float = float("nan")
+    temperature_c: float = float("nan")
+    throttled: int = 0
+
+
+@dataclass(frozen=True)
+class NodeEnergy:
+    """What one node has on record."""
+
+    name: str
+    devices: dict[int, Device]
+    records: np.ndarray  # of `records.ENERGY`
+    lines: tuple[Event, ...] = field(default=())
+
+
+def is_energy_file(name: str) -> bool:
+    return _FILE.fullmatch(name) is not None
+
+
+def file_stem(node: str) -> str:
+    """`node-NAME`, with a name that is fit for a file and still its own."""
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", node)
+    return f"node-{plain}" + (
+        "" if plain == node else f"-{hashlib.sha256(node.encode()).hexdigest()[:8]}"
+    )
+
+
+class EnergyJournal:
+    """The two files of one node, written on behind what an earlier invocation left."""
+
+    def __init__(self, folder: Path | str, node: str, devices: Sequence[Device]) -> None:
+        stem = Path(folder) / file_stem(node)
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        self.node, self.devices = node, list(devices)
+        known = _devices(read_events(stem.with_name(stem.name + ".meters")))
+        numbers = {device.uuid: number for number, device in known.items()}
+        for device in devices:
+            numbers.setdefault(device.uuid, len(numbers))
+        self.numbers = [numbers[device.uuid] for device in devices]
+        self._lines = Appender(stem.with_name(stem.name + ".meters"), 0)
+        self._lines.close_line()
+        self._records = Appender(stem.with_name(stem.name + ".energy"), 0)
+        whole = (self._records.size() - HEADER.size) // ENERGY.itemsize
+        if whole < 0:
+            self._records.cut(0)
+            self._records.append(header("energy", 0, range(1)))
+        else:
+            self._records.cut(HEADER.size + whole * ENERGY.itemsize)
+
+    def opened(self, t: float, **facts: object) -> None:
+        """What is metered from now on, and what there is to know about the node."""
+        listed = [
+            {"number": n, **asdict(d)} for n, d in zip(self.numbers, self.devices, strict=True)
+        ]
+        self.line("meters", t, node=self.node, devices=listed, **facts)
+
+    def line(self, kind: str, t: float, **payload: object) -> None:
+        write_line(self._lines, t, None, kind, payload, synced=False)
+
+    def write(self, spans: Sequence[Span]) -> None:
+        """`Span.device` counts the devices of this journal; the file has its own numbers."""
+        made = np.zeros(len(spans), ENERGY)
+        for record, span in zip(made, spans, strict=True):
+            record["device"], record["source"] = self.numbers[span.device], span.counted
+            for name in ENERGY.names or ():
+                if name not in ("device", "source"):
+                    record[name] = getattr(span, name)
+        self._records.append(made.tobytes())
+
+    def close(self) -> None:
+        self._records.close()
+        self._lines.close()
+
+
+def read_nodes(folder: Path | str) -> list[NodeEnergy]:
+    """Every node that has energy on record, by name of its file; whole records only."""
+    return [_read(path) for path in sorted(Path(folder).glob("node-*.meters"))]
+
+
+def _read(path: Path) -> NodeEnergy:
+    records = path.with_suffix(".energy")
+    stats = [os.stat(p) for p in (path, records) if p.exists()]
+    return _read_once(path, records, *((s.st_ino, s.st_size, s.st_mtime_ns) for s in stats))
+
+
+@lru_cache(maxsize=512)
+def _read_once(path: Path, records: Path, *states: tuple[int, ...]) -> NodeEnergy:
+    """Pages and terminals look every second; files that have not changed are not read again."""
+    lines = read_events(path)
+    try:
+        found = _sane(read_records(records, "energy"))
+    except PenstockError as error:  # the rest of the run can be told all the same
+        found = np.empty(0, ENERGY)
+        lines.append(Event(0.0, "odd", payload={"what": str(error)}))
+    named = [str(e.payload["node"]) for e in lines if e.kind == "meters" and "node" in e.payload]
+    name = named[-1] if named else path.stem.removeprefix("node-")
+    return NodeEnergy(name, _devices(lines), found, tuple(lines))
+
+
+def _devices(lines: Sequence[Event]) -> dict[int, Device]:
+    found: dict[int, Device] = {}
+    for event in lines:
+        listed = event.payload.get("devices") if event.kind == "meters" else None
+        for one in listed if isinstance(listed, list) else []:
+            match one:
+                case {"number": int(n), "uuid": str(uuid), "name": str(name), "kind": str(kind)}:
+                    found[n] = Device(uuid, name, kind)
+    return found
+
+
+def _sane(records: np.ndarray) -> np.ndarray:
+    """Without what cannot be a span of this world: a machine's crash may leave garbage."""
+    with np.errstate(invalid="ignore"):
+        whole = (np.abs(records["t"]) < 1e12) & (records["seconds"] > 0)
+        whole &= (records["seconds"] < 1e9) & ~(records["joules"] < 0)
+        whole &= ~np.isinf(records["joules"])
+    return records[whole & (records["source"] <= max(Counted))]

@@ -1,0 +1,169 @@
+"""A journal that is looked at again and again: only its new bytes are read.
+
+What was made of a journal is kept in this process, by folder, and never written anywhere. A journal
+too long to be read at once gives a first answer from its rollups, and the exact one some looks
+later.
+"""
+
+import gc
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from penstock.ledger.journal.digest import Blocks, Digest, Replaced
+from penstock.ledger.journal.estimate import estimate
+from penstock.ledger.journal.events_file import EventFile, Told
+from penstock.ledger.journal.read import Event
+from penstock.ledger.journal.records import SUPERVISOR, JournalFile, parse_name
+from penstock.ledger.journal.records_file import Grown
+from penstock.ledger.journal.steps import LeastExchange
+
+MOST_FOLDERS = 32
+AT_ONCE_BYTES = 64 << 20  # of steps: some tenths of a second
+QUICK_S = 0.8  # of reading steps, in a look that must not take long
+
+
+@dataclass
+class _Steps:
+    """What was made of the steps of an attempt."""
+
+    highest_before: int
+    least: LeastExchange = field(default_factory=LeastExchange)
+    digests: dict[str, Digest] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Done:
+    """The steps of an attempt's files; by rollups alone, peers' waiting is an estimate."""
+
+    blocks: dict[JournalFile, Blocks]
+    least: LeastExchange
+    exact: bool
+
+
+class Reader:
+    """One journal. Use it under its lock."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lock = threading.RLock()
+        self.files: list[JournalFile] = []  # when it was looked at last
+        self._named: dict[str, JournalFile | None] = {}
+        self._stats: dict[str, os.stat_result] = {}
+        self._events: dict[str, EventFile] = {}
+        self._steps: dict[int, _Steps] = {}
+        self._grown: dict[str, Grown] = {}
+        self._sorted: list[Event] = []
+        self._sorted_of: dict[str, int] = {}  # how many of each file are in it
+
+    def look(self) -> list[JournalFile]:
+        """The ranks' files that are there now, by attempt, then rank."""
+        try:
+            with os.scandir(self.folder) as entries:
+                found = [one for one in entries if one.is_file(follow_symlinks=False)]
+                self._stats = {one.name: one.stat(follow_symlinks=False) for one in found}
+        except FileNotFoundError:
+            self._stats = {}
+        for name in self._stats.keys() - self._named.keys():
+            self._named[name] = parse_name(self.folder / name)
+        named = [file for name in self._stats if (file := self._named[name])]
+        self.files = sorted(named, key=lambda f: (f.attempt, f.ranks.start, f.ranks.stop, f.kind))
+        return self.files
+
+    def supervisor(self) -> list[Event]:
+        return self._told(SUPERVISOR).events if SUPERVISOR in self._stats else []
+
+    def events(self) -> list[Event]:
+        """What the ranks wrote, by time."""
+        ranks = [name for name in self._events if name in self._stats and name != SUPERVISOR]
+        told = {name: self._events[name].told.events for name in sorted(ranks)}
+        if any(len(told.get(name, [])) < count for name, count in self._sorted_of.items()):
+            self._sorted, self._sorted_of = [], {}  # a file is another one now
+        new = [e for name, all_of in told.items() for e in all_of[self._sorted_of.get(name, 0) :]]
+        if new:
+            # A new list: somebody may hold the old one. It is sorted but for its end.
+            self._sorted = sorted(self._sorted + new, key=lambda event: event.t)
+            self._sorted_of = {name: len(all_of) for name, all_of in told.items()}
+        return self._sorted
+
+    def records(self, file: JournalFile) -> np.ndarray:
+        """All records of a file of one of the kinds that are not lines."""
+        name = file.path.name
+        if name not in self._grown:
+            self._grown[name] = Grown(self.folder / name, file.kind)
+        return self._grown[name].read(self._stats[name])
+
+    def told(self, file: JournalFile) -> Told:
+        return self._told(file.path.name)
+
+    def _told(self, name: str) -> Told:
+        if name not in self._events:
+            self._events[name] = EventFile(self.folder / name)
+        return self._events[name].read(self._stats[name])
+
+    def steps(self, attempt: int, files: list[JournalFile], before: int, quick: bool) -> Done:
+        """Of these files of an attempt; `before` is the highest step of the earlier ones."""
+        made = self._steps.get(attempt)
+        if made is None or made.highest_before != before:
+            made = self._steps[attempt] = _Steps(before)
+        # The very first answer is not kept waiting by steps.
+        quick_s = QUICK_S if made.digests else 0.0
+        until = time.monotonic() + quick_s if quick else float("inf")
+        try:
+            exact = self._read(made, files, until)
+        except Replaced:
+            del self._steps[attempt]
+            return self.steps(attempt, files, before, quick)
+        if exact:
+            found = [made.digests[file.path.name].blocks(made.least) for file in files]
+        else:
+            found = estimate([file.path for file in files], before)
+        return Done(dict(zip(files, found, strict=True)), made.least, exact)
+
+    def _read(self, made: _Steps, files: list[JournalFile], until: float) -> bool:
+        """All that is new, or as much as there is time for."""
+        for file in files:
+            if file.path.name not in made.digests:
+                made.digests[file.path.name] = Digest(file, made.highest_before)
+        pairs = [(made.digests[f.path.name], self._stats[f.path.name]) for f in files]
+        if sum(digest.tail.unread(stat) for digest, stat in pairs) <= AT_ONCE_BYTES:
+            until = float("inf")
+        for digest, stat in pairs:
+            if time.monotonic() >= until:
+                return False
+            digest.read(stat, made.least)
+        return True
+
+
+@contextmanager
+def no_collecting() -> Iterator[None]:
+    """Hundreds of thousands of lines are made, and none is garbage: looking for some takes long."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+_readers: OrderedDict[Path, Reader] = OrderedDict()
+_lock = threading.Lock()
+
+
+def reader_of(folder: Path | str) -> Reader:
+    """The one that has read this journal before, or a new one."""
+    where = Path(folder).absolute()
+    with _lock:
+        reader = _readers.setdefault(where, Reader(where))
+        _readers.move_to_end(where)
+        if len(_readers) > MOST_FOLDERS:
+            _readers.popitem(last=False)
+        return reader

@@ -1,0 +1,224 @@
+"""Writing the journal: facts, not verdicts, in files that survive a kill at any byte.
+
+Rare events are lines and reach the disk before the call returns. Steps are one unbuffered write of
+32 bytes: a killed process loses none that it wrote. A restart is a new attempt with new files. A
+disk that is full holds nobody up: `append.py`.
+"""
+
+import json
+import os
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from penstock.ledger.journal.append import Appender
+from penstock.ledger.journal.records import (
+    CLOCK_ROUNDING_S,
+    DTYPE,
+    HEADER,
+    ROLLUP_STEPS,
+    STEP,
+    SUPERVISOR,
+    file_name,
+    header,
+    read_records,
+)
+from penstock.ledger.journal.rollups import rollup
+from penstock.secret import redact_all
+
+HELD_S = 1e-3  # less is not worth a line
+_STEP = struct.Struct("<dI5f")
+_CURVE = struct.Struct("<dddQff")
+
+
+def steady_clock() -> Callable[[], float]:
+    """Unix seconds that never go back, so that a clock correction cannot make spans overlap."""
+    offset = time.time() - time.perf_counter()
+    return lambda: offset + time.perf_counter()
+
+
+class Journal:
+    """The files of one rank (or range of ranks) in one attempt, in the folder `journal/` of a run.
+
+    `clock` is the rank's clock; what the caller times with it never overlaps by accident.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        attempt: int,
+        ranks: range = range(1),
+        clock: Callable[[], float] | None = None,
+        again: bool = False,
+    ) -> None:
+        """`again`: a process in the place of one that was lost, while the attempt goes on."""
+        assert ranks, "a journal is of one rank or more"
+        assert ranks.step == 1, f"{ranks} has gaps"
+        self.folder, self.attempt, self.ranks = Path(folder), attempt, ranks
+        self.clock = clock or steady_clock()
+        self._files: dict[str, Appender] = {}
+        self._block = bytearray()
+        self._busy_until = float("-inf")
+        self._again = again
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._file("events")
+
+    def event(
+        self, kind: str, *, t: float | None = None, synced: bool = True, **payload: object
+    ) -> None:
+        """A moment, now unless `t` is given: `start`, `ready`, `end` and whatever is rare."""
+        at = self.clock() if t is None else t
+        write_line(self._file("events"), at, None, kind, payload, synced)
+
+    def span(
+        self, kind: str, start: float, end: float, synced: bool = True, **payload: object
+    ) -> None:
+        """A rare span of the rank's time: `evaluate`, `checkpoint`, `held` (a step, by a save),
+        `warmup`, `lost` (a step that nothing came of), `regroup` and `rollback` (until work goes on
+        in the same process).
+
+        One that is less rare need not be `synced`: it outlives its process, if not the machine.
+        """
+        self._take(kind, start, end)
+        write_line(self._file("events"), start, end, kind, payload, synced)
+
+    def step(
+        self,
+        step: int,
+        start: float,
+        total: float,
+        fetch: float,
+        compute: float,
+        exchange: float,
+        bubble: float = 0.0,
+        held: float = 0.0,
+    ) -> None:
+        """A step that is done; parts in seconds, and what they leave of `total` is unexplained.
+
+        What a save `held` up of it goes on record as a span of its own, as if it had come first.
+        """
+        held = min(held, total)
+        if held >= HELD_S:
+            self.span("held", start, start + held, synced=False, step=step)
+            start, total = start + held, total - held
+        self._take(f"step {step}", start, start + total)
+        record = _STEP.pack(start, step, total, fetch, compute, exchange, bubble)
+        self._file("steps").append(record)
+        self._block += record
+        if len(self._block) == ROLLUP_STEPS * STEP.itemsize:
+            made = rollup(np.frombuffer(self._block, STEP))
+            self._file("rollups").append(made.tobytes())
+            self._block = bytearray()
+
+    def curve(
+        self,
+        step: int,
+        loss: float,
+        grad_norm: float,
+        learning_rate: float,
+        tokens: float,
+        *,
+        t: float | None = None,
+    ) -> None:
+        """A point of the training curve, by the one rank that reports; `tokens` since the start."""
+        at = self.clock() if t is None else t
+        point = _CURVE.pack(at, loss, tokens, step, grad_norm, learning_rate)
+        self._file("curve").append(point)
+
+    @property
+    def busy_until(self) -> float:
+        """Where the last span or step ended."""
+        return self._busy_until
+
+    def close(self) -> None:
+        """Closes the files; there is nothing to flush."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _take(self, what: str, start: float, end: float) -> None:
+        """A rank does one thing at a time: a second count of the same second is refused here."""
+        assert end >= start, (
+            f"{what} of rank {self.ranks[0]} ends {start - end:.6f} s before it starts"
+        )
+        overlap = self._busy_until - start
+        assert overlap <= CLOCK_ROUNDING_S, (
+            f"{what} of rank {self.ranks[0]} overlaps the span before it by {overlap:.6f} s"
+        )
+        self._busy_until = max(self._busy_until, end)
+
+    def _file(self, kind: str) -> Appender:
+        if kind not in self._files:
+            path = self.folder / file_name(self.attempt, self.ranks, kind)
+            # O_EXCL: an attempt number used twice would mix two processes in one file.
+            file = Appender(path, 0 if self._again else os.O_EXCL)
+            self._files[kind] = file
+            if kind == "events":
+                file.close_line()
+            elif file.size() < HEADER.size:
+                file.cut(0)
+                file.append(header(kind, self.attempt, self.ranks), synced=True)
+            else:
+                self._go_on(kind, file)
+        return self._files[kind]
+
+    def _go_on(self, kind: str, file: Appender) -> None:
+        """Behind the last whole record; rollups go on where the steps before them end."""
+        records = read_records(file.path, kind)
+        file.cut(HEADER.size + len(records) * DTYPE[kind].itemsize)
+        if kind == "steps":
+            done = len(records) // ROLLUP_STEPS * ROLLUP_STEPS
+            self._block = bytearray(records[done:].tobytes())
+            rollups = self._file("rollups") if done else None
+            have = len(read_records(file.path.with_suffix(".rollups"), "rollups"))
+            for at in range(have * ROLLUP_STEPS, done, ROLLUP_STEPS):
+                assert rollups is not None
+                rollups.append(rollup(records[at : at + ROLLUP_STEPS]).tobytes())
+
+
+class SupervisorJournal:
+    """`supervisor.events`, the one file that later invocations append to."""
+
+    def __init__(self, folder: Path | str, clock: Callable[[], float] | None = None) -> None:
+        self.clock = clock or steady_clock()
+        path = Path(folder) / SUPERVISOR
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = Appender(path, 0)
+        self._file.close_line()  # a killed invocation may have torn its last one
+
+    def event(self, kind: str, *, t: float | None = None, **payload: object) -> None:
+        """`invocation`, `launch`, `fault`, `ended` and whatever else happens to the run."""
+        write_line(self._file, self.clock() if t is None else t, None, kind, payload)
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def write_line(
+    file: Appender,
+    t: float,
+    end: float | None,
+    kind: str,
+    payload: dict[str, object],
+    synced: bool = True,
+) -> None:
+    assert not payload.keys() & {"t", "end"}, f"{kind}: t and end are the event's own times"
+    times = {"t": t} if end is None else {"t": t, "end": end}
+    line = json.dumps({**times, "kind": kind, **redact_all(payload)}, separators=(",", ":"))
+    file.append(line.encode() + b"\n", synced=synced)

@@ -1,0 +1,92 @@
+"""An adapter as a folder that PEFT loads, or merged into the weights that it was trained beside."""
+
+import json
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from penstock.catalog.shapes import ModelShape
+from penstock.errors import PenstockError
+from penstock.files import sync, write_synced
+from penstock.model.adapter.names import adapters, peft_config, peft_name
+from penstock.model.nf4 import dequantize, quantize
+from penstock.model.open.weights import OpenWeights
+from penstock.model.open.write import DTYPES, save_tensors
+from penstock.run.schema.adapter import FFN, AdapterSection
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_QUANTISED = re.compile(r"layers\.\d+\.(attention|ffn)\.(q|k|v|out|gate|up|down)\.weight")
+
+
+def write_adapter(
+    folder: Path,
+    shape: ModelShape,
+    family: str,
+    section: AdapterSection,
+    named: Mapping[str, Tensor],
+    base: str,
+    beside: Mapping[str, bytes],
+    dtype: str = "fp32",
+) -> int:
+    """Write the adapter whose matrices are `named` by our names; the bytes of its weights.
+
+    `base` is `model.from`, `beside` are other files: those of the tokenizer.
+    """
+    if folder.exists():
+        raise PenstockError(f"{folder} is there already; name another folder, or remove it")
+    if shape.moe and set(FFN) & set(section.parts):
+        # PEFT 0.21 with transformers 5 looks for such names in the routed experts, and warns only.
+        raise PenstockError(
+            "PEFT takes feed-forward adapters of a mixture of experts for those of routed experts, "
+            "and would load this one wrongly. Write the whole model with --merged; an adapter of "
+            'targets = ["attention"] can be written by itself'
+        )
+    missing = adapters(shape, section).keys() - named.keys()
+    if missing:
+        raise PenstockError(f"the adapter lacks {', '.join(sorted(missing)[:6])}")
+    theirs = {
+        peft_name(name, shape, family): named[name].detach().to("cpu", DTYPES[dtype]).contiguous()
+        for name in adapters(shape, section)
+    }
+    config = json.dumps(peft_config(shape, family, section, base), indent=2) + "\n"
+    aside = folder.with_name(f".{folder.name}.writing")
+    try:
+        shutil.rmtree(aside, ignore_errors=True)  # left by an export that was killed
+        aside.mkdir(parents=True)
+        save_tensors(theirs, aside / WEIGHTS)
+        for name, content in {**beside, CONFIG: config.encode()}.items():
+            write_synced(aside / name, content)
+        sync(aside)
+        aside.rename(folder)
+        sync(folder.parent)
+    except (OSError, SafetensorError) as error:  # the second of a full disk, too
+        raise PenstockError(f"{folder} cannot be written: {error}") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return sum(tensor.nbytes for tensor in theirs.values())
+
+
+@torch.no_grad()
+def merged(
+    weights: OpenWeights, section: AdapterSection, named: Mapping[str, Tensor]
+) -> Iterator[tuple[str, Tensor]]:
+    """All tensors of the model with the adapter in them, by our names, one at a time.
+
+    A 4-bit adapter is merged into the 4-bit values that it was trained beside: into the original
+    ones it would not give what the run gave.
+    """
+    scale = section.alpha / section.rank
+    for name in weights.dimensions:
+        whole = weights.read(name)
+        if section.kind == "qlora" and _QUANTISED.fullmatch(name):
+            whole = dequantize(quantize(whole), whole.shape[1], torch.float32)
+        stem = name.removesuffix(".weight")
+        if f"{stem}.adapter_a" in named:
+            thin_a, thin_b = (named[f"{stem}.adapter_{side}"].float().cpu() for side in "ab")
+            whole = whole.float() + thin_b @ thin_a * scale
+        yield name, whole

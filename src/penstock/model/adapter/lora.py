@@ -1,0 +1,113 @@
+"""LoRA: two thin trained matrices beside a frozen one (Hu et al. 2021), and QLoRA.
+
+    out = base(x) + alpha / rank × b(a(x))        a [rank, in], b [out, rank]
+
+The frozen weight keeps its canonical name (`layers.3.attention.q.weight`), the adapter stands
+beside it (`….q.adapter_a`, `….q.adapter_b`). `a` is drawn, `b` begins at zero: at first the model
+is what it was. Everything else is frozen. With `kind = "qlora"` the frozen matrices of the layers
+are in 4 bit (`model/nf4.py`).
+
+Routed experts, which are stacks and no linears, and routers get no adapter: in a mixture of experts
+`ffn` is the dense layers and the shared experts.
+"""
+
+import re
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from penstock.model.nf4 import Nf4Linear, quantize
+from penstock.model.open.fill import fill_from
+from penstock.model.open.weights import OpenWeights
+from penstock.model.put import generator_of, put
+from penstock.run.schema.adapter import AdapterSection
+
+A, B = "adapter_a", "adapter_b"
+_MATRIX = re.compile(r"layers\.\d+\.(?:attention|ffn(?:\.shared)?)\.(\w+)")
+
+
+class Beside(nn.Module):
+    """What an adapter adds to a linear of any kind that is frozen: the next class in line."""
+
+    in_features: int
+    out_features: int
+
+    def add_adapter(self, section: AdapterSection) -> None:
+        self.scale, self.dropout = section.alpha / section.rank, section.dropout
+        self.adapter_a = nn.Parameter(torch.empty(section.rank, self.in_features))
+        self.adapter_b = nn.Parameter(torch.empty(self.out_features, section.rank))
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept = F.dropout(x, self.dropout, self.training) if self.dropout else x
+        thin = F.linear(F.linear(kept, self.adapter_a), self.adapter_b)
+        return super().forward(x) + thin * self.scale
+
+
+class AdapterLinear(Beside, nn.Linear):
+    """LoRA."""
+
+
+class Nf4AdapterLinear(Beside, Nf4Linear):
+    """QLoRA."""
+
+
+def adapt(decoder: nn.Module, section: AdapterSection) -> None:
+    """Freeze the decoder and put adapters into it, in place.
+
+    On the meta device, and then filled; or with weights, which stay (in 4 bit: quantised later).
+    """
+    decoder.requires_grad_(False)
+    for name, module in list(decoder.named_modules()):
+        found = _MATRIX.fullmatch(name)
+        if not found or not isinstance(module, nn.Linear):
+            continue
+        chosen, quantised = found[1] in section.parts, section.kind == "qlora"
+        if chosen or quantised:
+            decoder.set_submodule(name, _adapted(module, section, chosen, quantised))
+
+
+def _adapted(
+    linear: nn.Linear, section: AdapterSection, chosen: bool, quantised: bool
+) -> nn.Module:
+    inputs, outputs, bias = linear.in_features, linear.out_features, linear.bias is not None
+    kept = linear.weight
+    with kept.device:
+        if quantised:
+            made: nn.Module = (Nf4AdapterLinear if chosen else Nf4Linear)(inputs, outputs, bias)
+        else:
+            made = AdapterLinear(inputs, outputs, bias, device="meta")
+            made.weight = kept
+        made.bias = linear.bias
+        if isinstance(made, Beside):
+            made.add_adapter(section)
+            for thin in (made.adapter_a, made.adapter_b):
+                thin.data = thin.data.to(kept.dtype)
+    return made
+
+
+def freeze_in(decoder: nn.Module, dtype: torch.dtype) -> None:
+    """What is frozen has no master: it is kept in the type that the matmuls take."""
+    for param in decoder.parameters():
+        if not param.requires_grad and param.is_floating_point():
+            param.data = param.data.to(dtype)
+
+
+@torch.no_grad()
+def fill_adapted(decoder: nn.Module, weights: OpenWeights, device: torch.device, seed: int) -> None:
+    """The open model's weights, quantised where the decoder asks for it, and new adapters.
+
+    `a` is uniform within 1 / sqrt(inputs), which is what PEFT's Kaiming rule comes to; each is
+    drawn from a generator of its own name, so that it is the same in every layout.
+    """
+    decoder.to_empty(device=device)
+    named = {**dict(decoder.named_parameters()), **dict(decoder.named_buffers())}
+    adapters = {name: named.pop(name) for name in list(named) if name.endswith((A, B))}
+    narrow = {name: t for name, t in named.items() if t.dtype == torch.uint8}
+    fill_from({name: t for name, t in named.items() if name not in narrow}, weights, device)
+    for name, tensor in narrow.items():
+        put(tensor, quantize(weights.read(name).to(device)))
+    for name, tensor in adapters.items():
+        bound = tensor.shape[1] ** -0.5 if name.endswith(A) else 0.0
+        drawn = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+        put(tensor, drawn.uniform_(-bound, bound, generator=generator_of(name, seed, device)))

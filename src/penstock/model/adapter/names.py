@@ -1,0 +1,62 @@
+"""Our adapters under PEFT's names, and the `adapter_config.json` that says how they are used."""
+
+from pathlib import Path
+from typing import Any
+
+from penstock.catalog.shapes import ModelShape
+from penstock.model.open.names import places
+from penstock.run.schema.adapter import AdapterSection, matrices
+
+_SIDES = {"adapter_a": "lora_A", "adapter_b": "lora_B"}
+_ROOT = "base_model.model."
+
+
+def adapters(shape: ModelShape, adapter: AdapterSection) -> dict[str, tuple[int, int]]:
+    """Every matrix of the adapter by our name, with its dimensions."""
+    found = {}
+    for layer in range(shape.layers):
+        for part, inputs, outputs in matrices(shape, layer):
+            if part.rpartition(".")[2] in adapter.parts:
+                at = f"layers.{layer}.{part}"
+                found[f"{at}.adapter_a"] = (adapter.rank, inputs)
+                found[f"{at}.adapter_b"] = (outputs, adapter.rank)
+    return found
+
+
+def peft_name(name: str, shape: ModelShape, family: str) -> str:
+    """`layers.0.attention.q.adapter_a` → `base_model.model.….q_proj.lora_A.weight`."""
+    matrix, _, side = name.rpartition(".")
+    return f"{_ROOT}{_module(matrix, shape, family)}.{_SIDES[side]}.weight"
+
+
+def peft_config(
+    shape: ModelShape, family: str, adapter: AdapterSection, base: str
+) -> dict[str, Any]:
+    """As PEFT writes it; what is left out there is its default. `base` is `model.from`."""
+    modules = {_module(name.rpartition(".")[0], shape, family) for name in adapters(shape, adapter)}
+    targets = sorted({name.rpartition(".")[2] for name in modules})  # in all layers
+    where, _, revision = base.removeprefix("hf:").partition("@")
+    if Path(base).expanduser().is_dir():
+        where, revision = str(Path(base).expanduser().absolute()), ""
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": where,
+        "revision": revision or None,
+        "r": adapter.rank,
+        "lora_alpha": adapter.alpha,
+        "lora_dropout": adapter.dropout,
+        "target_modules": targets,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "init_lora_weights": True,
+        "modules_to_save": None,
+        "use_dora": False,
+        "use_rslora": False,
+    }
+
+
+def _module(matrix: str, shape: ModelShape, family: str) -> str:
+    (theirs,) = places(f"{matrix}.weight", shape, family)[0].names
+    return theirs.removesuffix(".weight")

@@ -1,0 +1,203 @@
+"""The safetensors files of an open model, judged by their headers alone: nothing is allocated.
+
+A header says name, type and dimensions of every tensor in a file, so that a missing, superfluous or
+wrongly shaped one, a file that is cut short, and weights that are not safetensors at all are told
+before any process starts. Without torch.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from penstock.catalog.open.folder import folder_of, is_local, read_config
+from penstock.catalog.open.models import shape_of
+from penstock.catalog.shapes import ModelShape
+from penstock.errors import PenstockError
+from penstock.model.open.names import Place, places, tensors
+from penstock.untrusted import INDEX_BYTES, parse_json, read_json, shown
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+_TYPES = tuple(_BYTES)
+_MOST_DIMENSIONS = 64
+_LARGEST_HEADER = 100 << 20
+_SHOWN = 6
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor of a file."""
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class OpenFiles:
+    """The files of a model that are right: every tensor of ours has its place."""
+
+    folder: Path
+    shape: ModelShape
+    family: str
+    entries: dict[str, Entry]  # by their names
+    places: dict[str, Place]  # by our names
+
+
+def look(folder: Path) -> OpenFiles:
+    """The files of a folder, checked against its config; one error with all that is wrong."""
+    config = read_config(folder)
+    shape, family = shape_of(config), str(config["model_type"])
+    entries = _entries(folder)
+    found = {name: _present(places(name, shape, family), entries) for name in tensors(shape)}
+    problems = [
+        *_wrong(shape, family, entries, found),
+        *_superfluous(shape, entries, found),
+    ]
+    if problems:
+        more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        raise PenstockError(
+            f"{folder}: its weights are not those of its config.json ({family}, {shape.layers} "
+            f"layers): {'; '.join(problems[:_SHOWN])}{more}. Save or download the model again"
+        )
+    return OpenFiles(folder, shape, family, entries, {n: p for n, p in found.items() if p})
+
+
+def look_here(given: str | None) -> None:
+    """The same for `model.from` where it is a folder: the weights of the hub come later."""
+    if given and is_local(given):
+        look(folder_of(given))
+
+
+def _entries(folder: Path) -> dict[str, Entry]:
+    found: dict[str, Entry] = {}
+    for file, named in _files(folder).items():
+        header = _header(file)
+        missing = sorted(named - header.keys())
+        if missing:
+            raise PenstockError(f"{file} has no {missing[0]}, which {INDEX} says it holds")
+        found |= {name: one for name, one in header.items() if not named or name in named}
+    return found
+
+
+def _files(folder: Path) -> dict[Path, set[str]]:
+    """Each file with the tensors that the index says it holds; none said: all in it."""
+    if (folder / INDEX).is_file():
+        try:
+            listed = read_json(folder / INDEX, INDEX_BYTES)["weight_map"]
+            by_file: dict[Path, set[str]] = {}
+            for name, file in listed.items():
+                by_file.setdefault(folder / Path(file).name, set()).add(name)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise PenstockError(f"{folder / INDEX} is no index of weights: {error}") from None
+        absent = sorted(file.name for file in by_file if not file.is_file())
+        if absent:
+            raise PenstockError(
+                f"{folder} lacks {len(absent)} of {len(by_file)} files of weights: "
+                f"{', '.join(absent[:_SHOWN])}. Download them again"
+            )
+        return by_file
+    if (folder / SINGLE).is_file():
+        return {folder / SINGLE: set()}
+    pickles = sorted(one.name for one in folder.glob("*.bin*"))
+    if pickles:
+        raise PenstockError(
+            f"{folder} has its weights as pickle ({pickles[0]}), which can run code when it is "
+            "read. Take a revision with safetensors, or convert it once where you trust it: "
+            "AutoModelForCausalLM.from_pretrained(folder).save_pretrained(other_folder)"
+        )
+    there = ", ".join(sorted(one.name for one in folder.iterdir())[:12]) or "nothing"
+    raise PenstockError(f"{folder} has no weights: neither {SINGLE} nor {INDEX}, only {there}")
+
+
+def _header(file: Path) -> dict[str, Entry]:
+    """Read what a file says it holds; an error where it is not all there."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if size < 8 or length > min(size - 8, _LARGEST_HEADER):
+            raise PenstockError(f"{file} is not a safetensors file, or cut short; copy it again")
+        try:
+            header = parse_json(stream.read(length))
+            if not isinstance(header, dict):
+                raise ValueError("it is no object")
+            told = {name: one for name, one in header.items() if name != "__metadata__"}
+            entries = {name: _entry(file, name, one) for name, one in told.items()}
+        except ValueError as error:
+            raise PenstockError(f"{file} has a damaged header ({error}); copy it again") from None
+    spans = sorted(one["data_offsets"] for one in told.values())
+    whole = 8 + length + (spans[-1][1] if spans else 0)
+    if size < whole:
+        raise PenstockError(f"{file} is cut short: {size} of {whole} bytes; copy it again")
+    if size > whole or any(a[1] != b[0] for a, b in pairwise([[0, 0], *spans])):
+        raise PenstockError(f"{file}: its tensors overlap or do not fill it; copy it again")
+    return entries
+
+
+def _entry(file: Path, name: str, one: Any) -> Entry:
+    """Check what a header says of one tensor. Raises ValueError where it cannot be true."""
+    told = one if isinstance(one, dict) else {}
+    dtype, shape, offsets = (told.get(field) for field in ("dtype", "shape", "data_offsets"))
+    if not isinstance(dtype, str) or not _wholes(shape) or not _wholes(offsets):
+        raise ValueError(f"{shown(name)}: no dtype, shape and data_offsets")
+    if len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise ValueError(f"{shown(name)}: data_offsets = {shown(offsets)}")
+    width = _BYTES.get(dtype)
+    if width is not None and prod(shape) * width != offsets[1] - offsets[0]:
+        raise ValueError(f"{shown(name)}: {dtype} of {shown(shape)} is not what its offsets hold")
+    return Entry(file, dtype[:20], tuple(shape))
+
+
+def _wholes(value: object) -> TypeGuard[list[int]]:
+    """Return whether this is a list of a few sizes that a file can have."""
+    return (
+        isinstance(value, list)
+        and len(value) <= _MOST_DIMENSIONS
+        and all(type(one) is int and 0 <= one < 1 << 63 for one in value)
+    )
+
+
+def _present(candidates: list[Place], entries: dict[str, Entry]) -> Place | None:
+    for place in candidates:
+        if all(name in entries for name in place.names):
+            return place
+    return None
+
+
+def _wrong(
+    shape: ModelShape, family: str, entries: dict[str, Entry], found: dict[str, Place | None]
+) -> list[str]:
+    problems = []
+    for name, dimensions in tensors(shape).items():
+        place = found[name]
+        if place is None:
+            usual = places(name, shape, family)[0].names
+            absent = next(one for one in usual if one not in entries)
+            problems.append(f"{absent} is missing")
+            continue
+        expected = dimensions[1:] if place.stacked else dimensions
+        if place.rows:
+            expected = (dimensions[0], 2 * dimensions[1], *dimensions[2:])
+        for theirs in place.names:
+            entry = entries[theirs]
+            if entry.dtype not in _TYPES:
+                problems.append(f"{theirs} is stored as {entry.dtype}, of {', '.join(_TYPES)}")
+            elif entry.shape != expected:
+                problems.append(f"{theirs} is {entry.shape}, not {expected}")
+    return problems
+
+
+def _superfluous(
+    shape: ModelShape, entries: dict[str, Entry], found: dict[str, Place | None]
+) -> list[str]:
+    used = {name for place in found.values() if place for name in place.names}
+    # Old Llama files keep the rotary frequencies; some with a tied head keep a copy of it.
+    harmless = {"lm_head.weight"} if shape.tied else set()
+    return [
+        f"{name} has no place in the model"
+        for name in sorted(entries.keys() - used - harmless)
+        if not name.endswith("rotary_emb.inv_freq")
+    ]

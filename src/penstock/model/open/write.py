@@ -1,0 +1,159 @@
+"""A model as a folder that transformers, and all that read its format, can load.
+
+Tensors come one at a time and leave in files of at most 5 GB, so that a model larger than memory
+can be written. The folder appears whole: it is written aside and renamed.
+"""
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from penstock.catalog.open.folder import CONFIG, GENERATION
+from penstock.catalog.shapes import ModelShape
+from penstock.errors import PenstockError
+from penstock.files import sync, write_synced
+from penstock.model.open.files import INDEX, SINGLE
+from penstock.model.open.names import is_buffer, places, tensors
+
+SHARD_BYTES = 5_000_000_000
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+_THEIR_DTYPE = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+
+
+def dtype_said(config: Mapping[str, Any]) -> str:
+    """Return our name of the type that a config.json gives its weights; bf16 where it gives none
+    that is written here."""
+    said = str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch.")
+    ours = {theirs: name for name, theirs in _THEIR_DTYPE.items()}
+    return "fp32" if said == "float64" else ours.get(said, "bf16")
+
+
+def write_model(
+    folder: Path,
+    shape: ModelShape,
+    family: str,
+    named: Iterable[tuple[str, Tensor]],
+    config: Mapping[str, Any],
+    beside: Mapping[str, bytes],
+    dtype: str = "bf16",
+    shard_bytes: int = SHARD_BYTES,
+) -> int:
+    """Write the tensors of ours in `named` as `family` stores them; the bytes of the weights.
+
+    `config` is the config.json without its dtype, `beside` the other files: of the tokenizer and
+    for generation. There must be every tensor of the shape, in any order.
+    """
+    if folder.exists():
+        raise PenstockError(f"{folder} is there already; name another folder, or remove it")
+    aside = folder.with_name(f".{folder.name}.writing")
+    try:
+        shutil.rmtree(aside, ignore_errors=True)  # left by an export that was killed
+        aside.mkdir(parents=True)
+        size = _weights(aside, shape, family, named, dtype, shard_bytes)
+        told = {**config, "dtype": _THEIR_DTYPE[dtype]}
+        for name, content in {**beside, CONFIG: _json(told)}.items():
+            write_synced(aside / name, content)
+        sync(aside)
+        aside.rename(folder)
+        sync(folder.parent)
+    except (OSError, SafetensorError) as error:  # the second of a full disk, too
+        shutil.rmtree(aside, ignore_errors=True)
+        raise PenstockError(f"{folder} cannot be written: {error}") from error
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    return size
+
+
+def generation_config(config: Mapping[str, Any]) -> dict[str, bytes]:
+    """Which tokens begin and end a text, for who lets the model write."""
+    names = ("bos_token_id", "eos_token_id")
+    ids = {name: config[name] for name in names if config.get(name) is not None}
+    return {GENERATION: _json(ids)}
+
+
+def _weights(
+    folder: Path,
+    shape: ModelShape,
+    family: str,
+    named: Iterable[tuple[str, Tensor]],
+    dtype: str,
+    shard_bytes: int,
+) -> int:
+    missing, shards = tensors(shape), _Shards(folder, shard_bytes)
+    for name, tensor in named:
+        if missing.pop(name, None) != tuple(tensor.shape):
+            raise PenstockError(f"{name} of {tuple(tensor.shape)} is no tensor of this {family}")
+        wide = torch.float32 if is_buffer(name) else DTYPES[dtype]
+        for theirs, part in _theirs(name, tensor.detach(), shape, family):
+            shards.add(theirs, part.to("cpu", wide, copy=True).contiguous())
+    if missing:
+        raise PenstockError(f"the model lacks {', '.join(sorted(missing)[:6])}: nothing is written")
+    return shards.finish()
+
+
+def save_tensors(held: dict[str, Tensor], path: Path) -> None:
+    """Write a safetensors file with the rights of any other new file, on disk when it returns."""
+    path.touch()
+    rights = path.stat().st_mode  # safetensors would let only the owner read it
+    save_file(held, path, metadata={"format": "pt"})
+    path.chmod(rights)
+    sync(path)
+
+
+class _Shards:
+    """Files of tensors that are closed when they are full."""
+
+    def __init__(self, folder: Path, limit_bytes: int) -> None:
+        self._folder, self._limit = folder, limit_bytes
+        self._held: dict[str, Tensor] = {}
+        self._held_bytes = 0
+        self._files: list[list[str]] = []  # the names of each file's tensors
+        self._total = {"total_parameters": 0, "total_size": 0}
+
+    def add(self, name: str, tensor: Tensor) -> None:
+        if self._held and self._held_bytes + tensor.nbytes > self._limit:
+            self._close()
+        self._held[name] = tensor
+        self._held_bytes += tensor.nbytes
+        self._total["total_parameters"] += tensor.numel()
+        self._total["total_size"] += tensor.nbytes
+
+    def finish(self) -> int:
+        """The bytes of all. Only now it is known how many files there are, which they are named
+        by."""
+        self._close()
+        if len(self._files) == 1:
+            (self._folder / "0").rename(self._folder / SINGLE)
+            return self._total["total_size"]
+        index: dict[str, str] = {}
+        for number, names in enumerate(self._files):
+            file = f"model-{number + 1:05d}-of-{len(self._files):05d}.safetensors"
+            (self._folder / str(number)).rename(self._folder / file)
+            index |= dict.fromkeys(names, file)
+        told = {"metadata": self._total, "weight_map": dict(sorted(index.items()))}
+        write_synced(self._folder / INDEX, _json(told))
+        return self._total["total_size"]
+
+    def _close(self) -> None:
+        save_tensors(self._held, self._folder / str(len(self._files)))
+        self._files.append(list(self._held))
+        self._held, self._held_bytes = {}, 0
+
+
+def _theirs(
+    name: str, tensor: Tensor, shape: ModelShape, family: str
+) -> Iterator[tuple[str, Tensor]]:
+    place = places(name, shape, family)[0]
+    yield from zip(place.names, tensor.unbind(0) if place.stacked else [tensor], strict=True)
+
+
+def _json(value: object) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

@@ -1,0 +1,1 @@
+"""The planner against measured runs. Nothing that predicts imports this."""

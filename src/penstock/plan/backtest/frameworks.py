@@ -1,0 +1,156 @@
+"""What the common training programs do by default: traits, not constants fitted to them."""
+
+import re
+from dataclasses import replace
+
+from penstock.plan.job.job import Software
+
+# Megatron keeps bf16 weights, fp32 gradients, and fp32 weights and moments in the optimizer; NeMo's
+# recipes keep bf16 gradients. The loss works in place on one fp32 copy of the logits and then makes
+# their bf16 gradient.
+_MEGATRON = Software(
+    name="megatron",
+    reduce_bytes=2.0,
+    fused=True,
+    attention="chip",
+    torch_checkpoints=False,
+    torch_layers=False,
+    grad_buffers=True,
+    weight_bytes=2.0,
+    grad_bytes=4.0,
+    optimizer_bytes=12.0,
+    logit_bytes=6.0,
+)
+_NEMO = replace(_MEGATRON, name="nemo", overlap_tensor=True, grad_bytes=2.0)
+# FSDP keeps fp32 shards of weights, gradients and moments, and gathers bf16.
+_FSDP = Software(
+    name="fsdp", torch_layers=False, weight_bytes=4.0, grad_bytes=4.0, optimizer_bytes=8.0
+)
+
+# Our decoder one operation at a time under FSDP2, as `scripts/measure_memory.py` measures it; what
+# the trainer makes of it is in `plan/job/own.py`. Replicas agree after the last backward pass.
+PENSTOCK = Software(name="penstock", overlap_data=False)
+
+KNOWN: tuple[tuple[str, Software], ...] = (
+    (r"bridge|nemo", _NEMO),
+    (
+        r"megatron-deepspeed",
+        Software(
+            name="megatron-deepspeed",
+            fused=True,
+            flash=False,
+            overlap_data=False,
+            torch_checkpoints=False,
+            torch_layers=False,
+            grad_buffers=True,
+            weight_bytes=2.0,
+            grad_bytes=2.0,
+            optimizer_bytes=12.0,
+        ),
+    ),
+    (r"megatron|neox|nanotron|colossal", _MEGATRON),
+    (
+        r"maxtext|jax|xla",
+        Software(name="xla", torch_layers=False, fused=True, attention="chip", overlap_tensor=True),
+    ),
+    (r"torchtitan", Software(name="torchtitan", tables_apart=True)),
+    (
+        r"composer|llm-foundry|fsdp1",
+        Software(name="composer", torch_layers=False, attention="first"),
+    ),
+    (
+        r"lit-?gpt|lightning",
+        Software(
+            name="litgpt",
+            torch_layers=False,
+            weight_bytes=4.0,
+            grad_bytes=4.0,
+            optimizer_bytes=8.0,
+            shards_late=True,
+        ),
+    ),
+    (
+        r"torchtune",
+        # Its loss takes the logits in pieces but keeps them and their gradients in 16 bits.
+        Software(
+            name="torchtune",
+            torch_layers=False,
+            weight_bytes=2.0,
+            grad_bytes=2.0,
+            optimizer_bytes=4.0,
+            logit_bytes=4.0,
+            tables_apart=True,
+        ),
+    ),
+    (
+        r"deepspeed|hugging|hf\b|transformers|accelerate",
+        # Its defaults: reduce_bucket_size 5e8, twice with overlap; stage3_max_live_parameters 1e9.
+        Software(
+            name="deepspeed",
+            torch_layers=False,
+            grad_buffers=True,
+            weight_bytes=2.0,
+            grad_bytes=2.0,
+            optimizer_bytes=12.0,
+            bucket_params=1e9,
+            live_params=1e9,
+            tables_apart=True,
+        ),
+    ),
+    (r"penstock", PENSTOCK),
+)
+
+
+def usual_zero(framework: str, pipeline: int) -> int:
+    """What a program shards when a row does not say. With a pipeline, weights stay: gathering them
+    for every microbatch of every stage is what nobody does."""
+    usual = SHARDED.get(framework, 1)
+    return min(usual, 1) if pipeline > 1 else usual
+
+
+# What a blank sharding means: NeMo and Megatron-Bridge train with the distributed optimizer.
+SHARDED = {
+    "nemo": 1,
+    "megatron": 1,
+    "megatron-deepspeed": 0,
+    "composer": 3,
+    "torchtitan": 3,
+    "torchtune": 3,
+    "litgpt": 3,
+    "xla": 3,
+    "fsdp": 3,
+    "eager torch": 3,
+    "penstock": 3,
+}
+
+
+def software_of(
+    framework: str, notes: str, narrow: bool = False, model_parallel: bool = False
+) -> Software:
+    """The program's traits; what the notes say of a run wins over its defaults.
+
+    A program that nobody described is taken to be like Megatron where it splits the model or
+    trains in 8 bits, and like FSDP where it does not: others build on these two.
+    """
+    name = framework.lower()
+    like = _MEGATRON if model_parallel or narrow else _FSDP
+    found = next((s for pattern, s in KNOWN if re.search(pattern, name)), like)
+    changes: dict[str, bool] = {}
+    if found.name == "megatron" and narrow:  # 8-bit comes with Transformer Engine's overlap
+        changes["overlap_tensor"] = True
+    if "compile" in notes and "no compile" not in notes:
+        changes["fused"] = True
+    # TinyLlama's code calls hand-fused kernels; its shape in Penstock does not.
+    if found.name != "penstock" and re.search(r"(?<!un)fused|tinyllama", notes):
+        changes["fused"] = True
+    if re.search(r"async ?-?tp", notes):
+        changes["overlap_tensor"] = True
+    if "vanilla tp" in notes:
+        changes["overlap_tensor"] = False
+    if "a2a overlap" in notes:
+        changes["overlap_experts"] = True
+    if "dispatcher a2a" in notes:
+        changes["dedupes"] = False
+    if "tokendrop" in notes or "token drop" in notes:
+        changes["dropless"] = False
+    return Software(**{**vars(found), **changes}) if changes else found

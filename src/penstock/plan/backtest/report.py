@@ -1,0 +1,172 @@
+"""What a backtest found: rows with both numbers, out-of-memory calls, sweeps, and what to beat."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+
+from penstock.plan.backtest import ranking, scores
+from penstock.plan.backtest.ranking import Sweep
+from penstock.plan.backtest.rows import Kind, Row
+from penstock.plan.backtest.scores import Pair, score
+
+# Below this, fixed costs of the driver and the allocator outweigh the model: scored apart.
+SMALL_GIB = 10.0
+
+
+@dataclass(frozen=True)
+class Item(Pair):
+    """A predicted row that has a measured value."""
+
+    row: Row
+    unit: str  # "s", "GiB"; "%" where a row gives a share of another layout's memory
+
+    @property
+    def moe(self) -> bool:
+        return self.row.job is not None and self.row.job.shape.moe
+
+
+@dataclass(frozen=True)
+class Call:
+    """A row of which it is known whether it ran out of memory."""
+
+    row: Row
+    oom: bool  # measured
+    fits: bool  # predicted
+
+
+@dataclass(frozen=True)
+class Report:
+    """The backtest of one file."""
+
+    kind: Kind
+    leave_one_out: bool  # the planner's constants were fitted without the source being scored
+    rows: int
+    skipped: tuple[tuple[int, str], ...]  # row number, reason
+    items: tuple[Item, ...]
+    calls: tuple[Call, ...] = ()  # memory only
+    sweeps: tuple[Sweep, ...] = ()  # throughput only, as the three below
+    fixed_sweeps: tuple[Sweep, ...] = ()  # where the options of the software stay the same too
+    baseline: tuple[Item, ...] = ()  # one constant MFU, fitted on these rows
+    baseline_left_out: tuple[Item, ...] = ()  # the same, fitted without the source being scored
+
+    @property
+    def predicted(self) -> int:
+        return self.rows - len(self.skipped)
+
+    @property
+    def scored(self) -> list[Item]:
+        """What the headline figures are over."""
+        return [i for i in self.items if i.unit == "s" or (_gib(i) and i.measured >= SMALL_GIB)]
+
+    @property
+    def small(self) -> list[Item]:
+        return [i for i in self.items if _gib(i) and i.measured < SMALL_GIB]
+
+    @property
+    def relative(self) -> list[Item]:
+        """Shares of another layout's memory: no size, so neither large nor small."""
+        return [i for i in self.items if i.unit == "%"]
+
+    @property
+    def rival(self) -> tuple[Item, ...]:
+        """The baseline that was fitted as the planner was."""
+        return self.baseline_left_out if self.leave_one_out else self.baseline
+
+    @property
+    def oom_missed(self) -> list[Call]:
+        return [call for call in self.calls if call.oom and call.fits]
+
+    @property
+    def oom_false(self) -> list[Call]:
+        return [call for call in self.calls if not call.oom and not call.fits]
+
+    def to_json(self) -> dict[str, object]:
+        head = block(self.scored)
+        return {
+            "kind": self.kind,
+            "leave_one_out": self.leave_one_out,
+            "predicted": self.predicted,
+            "skipped": [{"row": number, "reason": reason} for number, reason in self.skipped],
+            **head,
+            "rows": self.rows,
+            "scored_rows": head["rows"],
+            "by_accelerator": _scores(scores.by_accelerator(self.scored)),
+            "regret": ranking.regret(self.sweeps),
+            "kendall_tau": ranking.tau(self.sweeps),
+            **(self._memory_json() if self.kind == "memory" else self._throughput_json()),
+            "items": [_item(item) for item in self.items],
+        }
+
+    def _throughput_json(self) -> dict[str, object]:
+        return {
+            "sweeps": _sweeps(self.sweeps),
+            "sweeps_fixed_software": _sweeps(self.fixed_sweeps),
+            "baseline": {
+                "in_sample": block(self.baseline),
+                "leave_one_out": block(self.baseline_left_out),
+            },
+            "oom_missed": None,
+            "oom_false": None,
+        }
+
+    def _memory_json(self) -> dict[str, object]:
+        return {
+            "small": block(self.small),
+            "relative": block(self.relative),
+            "oom_missed": len(self.oom_missed),
+            "oom_false": len(self.oom_false),
+            "oom_calls": [
+                {"row": call.row.number, "oom": call.oom, "fits": call.fits} for call in self.calls
+            ],
+        }
+
+
+def _gib(item: Item) -> bool:
+    return item.unit == "GiB"
+
+
+def _item(item: Item) -> dict[str, object]:
+    return {
+        "row": item.row.number,
+        "predicted": item.predicted,
+        "measured": item.measured,
+        "unit": item.unit,
+        "ape": item.ape,
+        "source": item.source,
+        "accelerator": item.accelerator,
+        "assumed": list(item.row.assumed),
+    }
+
+
+def block(items: Sequence[Item]) -> dict[str, object]:
+    """Errors of these rows: together, dense and MoE apart, and by source."""
+    return {
+        **asdict(score(items)),
+        "dense": asdict(score([item for item in items if not item.moe])),
+        "moe": asdict(score([item for item in items if item.moe])),
+        "by_source": _scores(scores.by_source(items)),
+    }
+
+
+def _scores(groups: Mapping[str, Sequence[Item]]) -> dict[str, dict[str, float | int | None]]:
+    return {name: asdict(score(items)) for name, items in groups.items()}
+
+
+def _sweeps(found: Sequence[Sweep]) -> dict[str, object]:
+    regrets = [sweep.regret for sweep in found]
+    return {
+        "regret": ranking.regret(found),
+        "kendall_tau": ranking.tau(found),
+        "mean_regret": fmean(regrets) if regrets else None,
+        "worst_regret": max(regrets, default=None),
+        "each": [
+            {
+                "source": sweep.source,
+                "job": sweep.name,
+                "layouts": len(sweep.measured_s),
+                "regret": sweep.regret,
+                "kendall_tau": sweep.tau,
+            }
+            for sweep in found
+        ],
+    }

@@ -1,0 +1,146 @@
+"""The planner against measured runs: what it would have said, beside what happened.
+
+Published tables and a user's own rows go the same way. A row that cannot be predicted is kept with
+its reason, so that a good score cannot come from leaving rows out.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from penstock.errors import PenstockError
+from penstock.plan.backtest import baseline, memory_rows, ranking, rows
+from penstock.plan.backtest.columns import check_cells
+from penstock.plan.backtest.report import Call, Item, Report
+from penstock.plan.backtest.rows import Row, Skip
+from penstock.plan.job import constants
+from penstock.plan.step import step
+
+TimeOf = Callable[[Row], float]  # seconds of a step
+MemoryOf = Callable[[Row], tuple[float, bool]]  # GiB in the row's metric, and whether it fits
+
+
+def run(
+    path: Path,
+    leave_one_out: bool = False,
+    time_of: TimeOf | None = None,
+    memory_of: MemoryOf | None = None,
+) -> Report:
+    """Predict every row of a throughput or memory table, by the planner unless another is given."""
+    kind, found = rows.read(path)
+    check_cells(path, found)
+    if kind == "memory" and leave_one_out:
+        raise PenstockError(
+            f"{path} is a memory table: the memory model has no constants fitted by source, so "
+            "there is nothing to leave out; drop --leave-one-out"
+        )
+    if kind == "memory":
+        report = _memory(found, memory_of or memory_rows.predict_row)
+    else:
+        report = _throughput(found, leave_one_out, time_of or _planned_time(leave_one_out))
+    if not report.predicted:
+        first, reason = report.skipped[0]
+        raise PenstockError(
+            f"none of the {report.rows} rows of {path} can be predicted; row {first}: {reason}. "
+            "`penstock backtest --help` lists the columns"
+        )
+    return report
+
+
+def _throughput(found: Sequence[Row], leave_one_out: bool, time_of: TimeOf) -> Report:
+    items: list[Item] = []
+    skipped: list[tuple[int, str]] = []
+    for row in found:
+        try:
+            items.append(_timed(row, time_of))
+        except (Skip, PenstockError) as why:
+            skipped.append((row.number, str(why)))
+    timed = [(item.row, item.predicted, item.measured) for item in items]
+    return Report(
+        kind="throughput",
+        leave_one_out=leave_one_out,
+        rows=len(found),
+        skipped=tuple(skipped),
+        items=tuple(items),
+        sweeps=tuple(ranking.sweeps(timed)),
+        fixed_sweeps=tuple(ranking.sweeps(timed, fixed_software=True)),
+        baseline=_constant_mfu(items, leave_one_out=False),
+        baseline_left_out=_constant_mfu(items, leave_one_out=True),
+    )
+
+
+def _timed(row: Row, time_of: TimeOf) -> Item:
+    if row.job is None:
+        raise Skip(row.skipped)
+    measured_s = row.step_s
+    if not measured_s:
+        raise Skip("step_time_s and tokens_per_s_per_gpu are blank")
+    return Item(time_of(row), measured_s, row.source, row.job.machine.accelerator, row, "s")
+
+
+def _constant_mfu(items: Sequence[Item], leave_one_out: bool) -> tuple[Item, ...]:
+    """The same rows as one constant MFU predicts them."""
+    points = [baseline.Point(i.row.job, i.measured, i.source) for i in items if i.row.job]
+    times = baseline.predictions(points, leave_one_out)
+    return tuple(
+        replace(item, predicted=step_s)
+        for item, step_s in zip(items, times, strict=True)
+        if step_s is not None
+    )
+
+
+def _memory(found: Sequence[Row], memory_of: MemoryOf) -> Report:
+    items: list[Item] = []
+    calls: list[Call] = []
+    skipped: list[tuple[int, str]] = []
+    for row in found:
+        try:
+            item, call = _filled(row, memory_of)
+        except (Skip, PenstockError) as why:
+            skipped.append((row.number, str(why)))
+            continue
+        items += [item] if item else []
+        calls += [call] if call else []
+    return Report(
+        kind="memory",
+        leave_one_out=False,
+        rows=len(found),
+        skipped=tuple(skipped),
+        items=tuple(items),
+        calls=tuple(calls),
+    )
+
+
+def _filled(row: Row, memory_of: MemoryOf) -> tuple[Item | None, Call | None]:
+    """A row that ran out of memory has no peak to compare; it is only a call, right or wrong."""
+    if row.job is None:
+        raise Skip(row.skipped)
+    measured = memory_rows.measured(row)
+    oom = _ran_out(row, measured)
+    if oom is None and not measured:
+        raise Skip("peak_mem_gib, reserved_gib and oom are blank")
+    predicted, fits = memory_of(row)
+    item = None
+    if measured and not oom:
+        unit = "%" if "relative" in row.cells.get("component", "") else "GiB"
+        item = Item(predicted, measured, row.source, row.job.machine.accelerator, row, unit)
+    return item, None if oom is None else Call(row, oom, fits)
+
+
+def _ran_out(row: Row, measured: float | None) -> bool | None:
+    """Whether the run ran out of memory; None where the row does not tell."""
+    stated = row.cells.get("oom", "").lower()
+    if stated:
+        return stated in ("1", "true", "yes", "oom")
+    whole = row.cells.get("component", "") in ("", "total")
+    return False if measured and whole else None
+
+
+def _planned_time(leave_one_out: bool) -> TimeOf:
+    def time_of(row: Row) -> float:
+        assert row.job
+        if leave_one_out:
+            return step.predict(row.job, constants.without(row.source)).step_s
+        return step.predict(row.job).step_s
+
+    return time_of

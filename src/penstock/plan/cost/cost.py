@@ -1,0 +1,134 @@
+"""Money, energy and carbon of a run: only what somebody gave a price or a site for.
+
+No price, no USD. No carbon intensity, no CO2e. A number that nobody stands behind is left out.
+"""
+
+from dataclasses import dataclass
+
+from penstock.catalog import prices
+from penstock.ledger.causes import Cause
+from penstock.ledger.ledger import Ledger, Provenance
+from penstock.plan.hardware.machine import Machine
+from penstock.run.schema.run import Run
+
+J_PER_KWH = 3.6e6
+
+
+@dataclass(frozen=True)
+class Bill:
+    """The ledger with every known quantity, and its sums; None is unknown."""
+
+    ledger: Ledger
+    usd: float | None
+    price: str  # what the USD stand on, in words
+    energy_it_kwh: float | None  # machines and network
+    energy_kwh: float | None  # with cooling and distribution where the PUE is known
+    co2e_kg: float | None
+    warnings: tuple[str, ...]
+    notes: dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class HourlyPrice:
+    """USD of one accelerator-hour and who says so."""
+
+    usd: float
+    source: str
+
+
+def no_price(usd: float) -> str:
+    """Why a limit on money is refused."""
+    return (
+        f"budget.usd = {usd:g}: no price is known for this machine, so the limit could not be "
+        "kept; write cluster.usd_per_hour, or budget.hours"
+    )
+
+
+def named_in_catalog(run: Run) -> bool:
+    """Whether `cluster.use` is a catalog name: such a machine is rented at a market price. This
+    machine, or one that a cluster file describes, may be owned: no price is put on it."""
+    return run.cluster.use != "here" and not run.cluster.use.endswith(".toml")
+
+
+def price_of(run: Run, machine: Machine) -> HourlyPrice | None:
+    """The user's price; else, for a machine named from the catalog, the catalog's, dated."""
+    if machine.usd_per_hour is not None:
+        return HourlyPrice(machine.usd_per_hour, machine.sources.get("usd_per_hour", "given"))
+    if not named_in_catalog(run) or machine.fact is None:
+        return None
+    row = prices.of(machine.fact.name)
+    return HourlyPrice(row.usd_per_hour, f"catalog, {row.term}, {row.as_of}") if row else None
+
+
+def bill(run: Run, machine: Machine, ledger: Ledger) -> Bill:
+    """Put USD and gCO2e beside a ledger's seconds and joules."""
+    notes: dict[str, tuple[str, ...]] = {}
+    warnings: list[str] = []
+    joules = ledger.sum("joules")
+    it_kwh = None if joules is None else joules / J_PER_KWH
+    kwh = it_kwh * (machine.pue or 1.0) if it_kwh is not None else None
+    if it_kwh is None or kwh is None:
+        warnings.append(
+            f"energy: the power of {machine.accelerator} is not known; give accelerator.tdp_w in a "
+            "cluster file"
+        )
+    else:
+        pue = f"× PUE {machine.pue:g}" if machine.pue else "(no PUE given: cooling not included)"
+        notes["energy_it_kwh"] = (f"{it_kwh:.4g} kWh = joules of the ledger / 3.6e6",)
+        notes["energy_kwh"] = (f"{kwh:.4g} kWh = {it_kwh:.4g} kWh of the machines {pue}",)
+    ledger, usd, price = _with_usd(run, machine, ledger, kwh, notes)
+    if usd is None:
+        warnings.append("USD: no price is known; write cluster.usd_per_hour in the run file")
+    ledger, co2e_kg = _with_carbon(machine, ledger, kwh, notes)
+    if kwh is not None and co2e_kg is None:
+        warnings.append(
+            'CO2e: no site is known; name one, such as cluster.site = "us-east-1" (`penstock '
+            "catalog sites`), or write cluster.carbon"
+        )
+    return Bill(ledger, usd, price, it_kwh, kwh, co2e_kg, tuple(warnings), notes)
+
+
+def _with_usd(
+    run: Run,
+    machine: Machine,
+    ledger: Ledger,
+    kwh: float | None,
+    notes: dict[str, tuple[str, ...]],
+) -> tuple[Ledger, float | None, str]:
+    price = price_of(run, machine)
+    if price is not None:
+        each = {cause: s / 3600 * price.usd for cause, s in ledger.seconds.items()}
+        words = f"{price.usd:g} USD per accelerator-hour ({price.source})"
+        usd = ledger.total / 3600 * price.usd
+        notes["usd"] = (f"{usd:.5g} USD = {ledger.total / 3600:.5g} accelerator-hours × {words}",)
+        where = Provenance("estimated", words)
+        return ledger.with_quantity("usd", each, where), usd, words
+    if machine.usd_per_kwh is not None and kwh is not None and ledger.joules is not None:
+        words = f"electricity only, {machine.usd_per_kwh:g} USD per kWh"
+        usd = kwh * machine.usd_per_kwh
+        each = _spread(usd, ledger)
+        notes["usd"] = (f"{usd:.5g} USD = {kwh:.4g} kWh: {words}; no hourly price is given",)
+        return ledger.with_quantity("usd", each, Provenance("estimated", words)), usd, words
+    notes["usd"] = ("no price is known, so none is invented: cluster.usd_per_hour gives one",)
+    return ledger, None, ""
+
+
+def _with_carbon(
+    machine: Machine, ledger: Ledger, kwh: float | None, notes: dict[str, tuple[str, ...]]
+) -> tuple[Ledger, float | None]:
+    if kwh is None or machine.gco2e_per_kwh is None:
+        notes["co2e_kg"] = ("no energy or no site with a carbon intensity: left out",)
+        return ledger, None
+    grams = kwh * machine.gco2e_per_kwh
+    source = machine.sources.get("gco2e_per_kwh", "given")
+    words = f"{machine.gco2e_per_kwh:g} gCO2e per kWh ({source})"
+    notes["co2e_kg"] = (f"{grams / 1000:.4g} kg = {kwh:.4g} kWh × {words}",)
+    where = Provenance("estimated", words)
+    return ledger.with_quantity("gco2e", _spread(grams, ledger), where), grams / 1000
+
+
+def _spread(total: float, ledger: Ledger) -> dict[Cause, float]:
+    """A total over the causes, as their joules are."""
+    joules, amounts = ledger.sum("joules"), ledger.joules
+    assert amounts is not None
+    return {cause: total * j / joules if joules else 0.0 for cause, j in amounts.items()}

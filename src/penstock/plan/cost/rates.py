@@ -1,0 +1,89 @@
+"""What an hour, a kilowatt-hour and a gram cost a run, and who says so.
+
+Written down when a run is launched, so that its report can be read anywhere and any time later.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.meter.glance import glance
+from penstock.plan.cost.cost import price_of
+from penstock.plan.hardware.cluster import machine_for, machine_of, placed
+from penstock.plan.hardware.machine import Machine
+from penstock.run.clusters.file import ClusterFile
+from penstock.run.schema.run import Run
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A number, and where and of when it is."""
+
+    value: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Rates:
+    """None is unknown, and what rests on it is left out."""
+
+    usd_per_hour: Factor | None = None  # of one accelerator
+    usd_per_kwh: Factor | None = None
+    pue: Factor | None = None
+    gco2e_per_kwh: Factor | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            name: factor and {"value": factor.value, "source": factor.source}
+            for name, factor in found.items()
+        }
+
+    @classmethod
+    def from_json(cls, table: Mapping[str, Any]) -> "Rates":
+        """What was written down, without what is no rate."""
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: _read(table.get(name)) for name in names})
+
+
+def _read(found: object) -> Factor | None:
+    if not isinstance(found, dict):
+        return None
+    value, source = found.get("value"), found.get("source")
+    if not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        return None
+    return Factor(float(value), str(source))
+
+
+def of_machine(run: Run, machine: Machine) -> Rates:
+    price = price_of(run, machine)
+
+    def factor(name: str) -> Factor | None:
+        value: float | None = getattr(machine, name)
+        return None if value is None else Factor(value, machine.sources.get(name, "given"))
+
+    return Rates(
+        usd_per_hour=Factor(price.usd, price.source) if price else None,
+        usd_per_kwh=factor("usd_per_kwh"),
+        pue=factor("pue"),
+        gco2e_per_kwh=factor("gco2e_per_kwh"),
+    )
+
+
+def of_file(run: Run, file: ClusterFile) -> Rates:
+    """Of a cluster file, with what the run file itself gives."""
+    return of_machine(run, placed(machine_of(file), run.cluster))
+
+
+def of(run: Run) -> Rates:
+    """Of the machines that the run asks for; a device that nobody has measured has none."""
+    try:
+        return of_machine(run, machine_for(run).machine)
+    except PenstockError:
+        return Rates()
+
+
+def written(run: Run) -> dict[str, Any]:
+    """The rates of a launch, and the machine that they are of."""
+    return {**of(run).to_json(), "seen": glance().fingerprint}

@@ -1,0 +1,1 @@
+"""The machine that a plan is for, from a cluster file, the catalog or a probe."""

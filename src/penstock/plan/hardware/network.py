@@ -1,0 +1,105 @@
+"""Collectives over the tiers of a machine: bandwidth by message size, latency by hops.
+
+A group crosses as many tiers as its ranks are apart. On each it is a ring over the domains of the
+tier below, in which every rank carries its own share, so the wider tiers carry less. The rings run
+at the same time on different links: the slowest sets the pace, and the others show a little.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from penstock.plan.hardware.machine import Machine, Tier
+
+# Half of the bandwidth is reached at this message size. From the curves of the catalog: NVLink 3
+# has 18 of 235 GB/s at 1 MiB and 172 at 64; EFA v4 has 64 of 382 at 16 MiB and 229 at 256.
+HALF_BYTES = {"scale-up": 1.0e6}
+HALF_BYTES_OUTSIDE = 2.0e6
+# What the faster tiers of a collective add to the slowest one.
+UNHIDDEN = 0.25
+# Large rings are cut into trees and chunks: a hop in four is waited for.
+HOPS_SHOWN = 0.25
+
+
+@dataclass(frozen=True)
+class Leg:
+    """One tier of a group: a ring over `ways` domains, each of `below` ranks of the group."""
+
+    ways: int
+    below: int
+    tier: Tier
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks that talk, and the tiers between them from the nearest to the farthest."""
+
+    ways: int
+    legs: tuple[Leg, ...]
+
+
+@lru_cache(maxsize=65536)
+def _group(tiers: tuple[Tier, ...], ways: int, stride: int) -> Group:
+    legs: list[Leg] = []
+    below = 1
+    for tier in tiers:
+        within = ways if tier is tiers[-1] else max(1, min(ways, tier.size // stride))
+        while ways % within or within % below:
+            within -= 1
+        if within > below:
+            legs.append(Leg(within // below, below, tier))
+            below = within
+    return Group(ways, tuple(legs))
+
+
+def group(machine: Machine, ways: int, stride: int = 1) -> Group:
+    """`ways` ranks, each `stride` after the last."""
+    return _group(machine.tiers, ways, stride)
+
+
+def gather_s(g: Group, size_bytes: float) -> float:
+    """All-gather to, or reduce-scatter of, `size_bytes` on every rank."""
+    legs = [_ring_s(size_bytes / leg.below, leg) for leg in g.legs]
+    slowest = max(legs, default=0.0)
+    return slowest + UNHIDDEN * (sum(legs) - slowest)
+
+
+def _ring_s(size_bytes: float, leg: Leg) -> float:
+    """A ring in which each rank sends `size_bytes` × (ways − 1) / ways in all."""
+    tier = leg.tier
+    sent = size_bytes * (leg.ways - 1) / leg.ways
+    half = HALF_BYTES.get(tier.name, HALF_BYTES_OUTSIDE)
+    return (sent + half) / tier.bytes_per_s + _hops(leg.ways) * tier.hop_s
+
+
+def _hops(ways: int) -> float:
+    """Hops of a ring that are waited for; one at the least."""
+    return max(1.0, HOPS_SHOWN * (ways - 1))
+
+
+def all_reduce_s(g: Group, size_bytes: float) -> float:
+    """A reduce-scatter and an all-gather."""
+    return 2 * gather_s(g, size_bytes)
+
+
+def all_to_all_s(g: Group, size_bytes: float, share: float, copies: int = 1) -> float:
+    """Each rank sends `size_bytes`, spread evenly over the group.
+
+    Inside the nearest tier every pair talks and gets `share` of the bandwidth. `copies` of one
+    token may go to the same far domain; a dispatcher that knows sends one there.
+    """
+    slowest, latency = 0.0, 0.0
+    for leg in g.legs:
+        if leg.below == 1:
+            sent = size_bytes * (g.ways - 1) / g.ways / share
+        else:
+            domains = g.ways // leg.below
+            sent = size_bytes * (domains - 1) * (1 - (1 - 1 / domains) ** copies) / copies
+        slowest = max(slowest, sent / leg.tier.bytes_per_s)
+        latency += _hops(leg.ways) * leg.tier.hop_s
+    return slowest + latency
+
+
+def send_s(machine: Machine, size_bytes: float, stride: int, ways: int) -> float:
+    """One message to the rank `stride` away, over the farthest of the hops between `ways` ranks."""
+    tier = next((t for t in machine.tiers if stride * ways <= t.size), machine.tiers[-1])
+    return size_bytes / tier.bytes_per_s + tier.hop_s

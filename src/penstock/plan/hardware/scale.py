@@ -1,0 +1,101 @@
+"""The same hardware with another number of accelerators, and which numbers to look at."""
+
+import re
+from dataclasses import replace
+
+from penstock.errors import PenstockError
+from penstock.plan.hardware.machine import Machine, Tier, of_catalog
+from penstock.plan.search.sensitivity import INSIDE
+
+# More than any machine that was ever built; a slip of the finger is told before hours of search.
+MOST = 2**20
+EXAMPLE = 'write "8..131072" (powers of two between the ends) or "8,16,64"'
+
+
+def counts(text: str) -> list[int]:
+    """The numbers that `8..131072` or `8,16,64` means, smallest first, each once."""
+    found: set[int] = set()
+    for part in text.split(","):
+        low, dots, high = part.partition("..")
+        first = _number(low, text)
+        last = _number(high, text) if dots else first
+        if last < first:
+            raise PenstockError(
+                f'scale "{text}": {part.strip()} goes down; write {last}..{first} instead'
+            )
+        powers = (2**n for n in range(last.bit_length()))
+        found |= {first, last, *(power for power in powers if first < power < last)}
+    return sorted(found)
+
+
+def _number(part: str, text: str) -> int:
+    if not re.fullmatch(r"\s*[0-9][0-9_]*\s*", part):
+        found = f"'{part.strip()}' is not a number of accelerators" if part.strip() else "a gap"
+        raise PenstockError(f'scale "{text}": {found}; {EXAMPLE}')
+    number = int(part)
+    if not 1 <= number <= MOST:
+        raise PenstockError(f'scale "{text}": {number:,} is not between 1 and {MOST:,}; {EXAMPLE}')
+    return number
+
+
+def scaled(machine: Machine, count: int, network: str | None = None) -> Machine:
+    """`machine` with `count` accelerators; of the last node some may be left out.
+
+    `network` is the catalog's name of the node or accelerator, for the network beyond what the
+    machine has; its own accelerator when not given. A lone accelerator says nothing about its node,
+    so that is the catalog's too.
+    """
+    if count < 1:
+        raise PenstockError(f"{machine.name}: {count} accelerators; a machine has at least one")
+    if count == machine.accelerators:
+        return machine
+    if count > machine.accelerators and not grows(machine):
+        raise PenstockError(
+            f"{machine.name}: {count:,} accelerators, but it has {machine.accelerators:,}, and the "
+            f"catalog knows no network between nodes of {machine.accelerator}; ask for at most "
+            f"{machine.accelerators:,}, or name an accelerator (cluster.use=H100) or a cluster "
+            "file with a [[tier]] beyond the node"
+        )
+    name = network or machine.accelerator
+    whole = machine.per_node
+    if machine.accelerators == 1 and machine.fact:
+        whole = of_catalog(name, count).per_node
+    per_node = min(count, whole)
+    return replace(
+        machine,
+        name=f"{count:,} × {machine.accelerator}",
+        per_node=per_node,
+        nodes=-(-count // per_node),
+        tiers=_tiers(machine, count, per_node, name),
+    )
+
+
+def grows(machine: Machine) -> bool:
+    """Whether anybody knows the network beyond the machine's own accelerators."""
+    return machine.tiers[-1].name not in INSIDE or (
+        machine.kind != "cpu" and machine.fact is not None
+    )
+
+
+def _tiers(machine: Machine, count: int, per_node: int, name: str) -> tuple[Tier, ...]:
+    own = machine.tiers
+    if machine.fact:
+        # The catalog's network grows as the catalog says: a domain may span nodes.
+        usual = of_catalog(name, machine.accelerators, machine.per_node).tiers
+        if own == usual:
+            return of_catalog(name, count, per_node).tiers
+    if count > own[-1].size:
+        if own[-1].name not in INSIDE:
+            own = (*own[:-1], replace(own[-1], size=count))
+        else:
+            far = of_catalog(name, count, per_node).tiers[-1]
+            # A file's own domain may be larger than the catalog's: then it is left later.
+            own = (*own, far) if far.name not in INSIDE else (*own[:-1], far)
+    return _cut(own, count)
+
+
+def _cut(tiers: tuple[Tier, ...], count: int) -> tuple[Tier, ...]:
+    """The tiers that `count` accelerators reach."""
+    needed = 1 + sum(tier.size < count for tier in tiers)
+    kept = tiers[:needed]
+    return (*kept[:-1], replace(kept[-1], size=min(count, kept[-1].size)))

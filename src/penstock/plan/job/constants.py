@@ -1,0 +1,131 @@
+"""Every constant that was fitted to measurements: its meaning, and where its prior comes from.
+
+Nothing else in the planner is fitted. Peak and sustained rates, bandwidths, latencies
+and powers are facts of the catalog or of a probe; the rest is counted from the model's shape.
+`scripts/fit_plan.py` makes the fit and the leave-one-source-out fits, and writes them beside this
+file.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib import resources
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The defaults are the priors: what one would say before looking at any training run."""
+
+    # Compute.
+    matmul_fp8: float = 0.85  # of the best 8-bit matmul: catalogs measure only 16-bit ones
+    watt_16: float = (
+        0.90  # picojoule per 16-bit FLOP at 5 nm: power, not the clock, limits big chips
+    )
+    watt_8: float = 0.50  # per 8-bit FLOP
+    watt_4: float = 0.30  # per 4-bit FLOP
+    rowwise_scaling: float = 0.70  # of the rate, with one scale per row, cast apart from the matmul
+    reuse: float = 1.05  # traffic of a matmul, over reading and writing each matrix once
+    attention: float = 0.60  # fused attention made for the chip, forward and backward together
+    attention_portable: float = 0.45  # fused attention of an older chip run on Hopper and later
+    # Memory-bound work, in reads or writes of a layer's activations over forward and backward.
+    passes_fused: float = 8.0  # compiled or hand-fused
+    passes_eager: float = 20.0  # one kernel per operation
+    score_passes: float = 9.0  # over the score matrix, where attention writes it to memory
+    cast_passes: float = 2.5  # over a matmul's operands, to make them 8- or 4-bit
+    # The host, which has to issue every kernel: seconds per layer and microbatch.
+    host_layer_s: float = 1.0e-3
+    host_expert_s: float = 4.0e-3  # a layer with routed experts
+    host_dropless_s: float = 3.0e-3  # more, when it must wait to see how many tokens each got
+    # Communication.
+    tensor_exposed: float = 0.35  # of tensor-parallel collectives that run behind matmuls
+    hidden_share: float = 0.80  # of compute behind which sharded weights and gradients can travel
+    contention: float = 0.15  # compute slowed per second of collective behind it
+    all_to_all: float = 0.55  # of a tier's bandwidth, when every rank talks to every other
+    jitter: float = 0.004  # of the step, per doubling of the number of nodes
+
+
+# The three that are fitted to something else than step times; 23 in all.
+# Memory: what the caching allocator holds beyond what is in use, of the peak. The median of 27 runs
+# that published both (SimuMax v1.2, B200), 3 to 9 %.
+FRAGMENTATION = 0.05
+# Power: shares of the TDP at work and while waiting, by `power_fit` from metered 8 × H100 nodes of
+# MLPerf Training v4.0. The meter does not tell host from accelerator; `power_host` splits them.
+BUSY_SHARE = 0.943
+WAIT_SHARE = 0.312
+
+# Shares of something that cannot be passed.
+CEILING: Mapping[str, float] = dict.fromkeys(
+    ("matmul_fp8", "rowwise_scaling", "hidden_share", "all_to_all"), 1.0
+)
+
+
+# And amounts that are at least this.
+FLOOR: Mapping[str, float] = {"reuse": 1.0}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the measured runs cover."""
+
+    accelerators: frozenset[str]  # "NAME RATE", such as "H100 SXM5 fp8"
+    ranks: tuple[int, int]
+    hidden: tuple[int, int]
+    sequence: tuple[int, int]
+    tensor: int
+    pipeline: int
+    context: int
+    expert: int
+
+
+@cache
+def _table() -> dict[str, Any]:
+    """What the fit wrote."""
+    text = resources.files("penstock.plan.job").joinpath("fitted.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+@cache
+def fitted() -> Constants:
+    """The constants that plans use."""
+    return Constants(**_table()["fits"]["all"])
+
+
+@cache
+def without(source: str) -> Constants:
+    """The constants fitted without one source; all sources when it is not one of them."""
+    fits = _table()["fits"]
+    return Constants(**fits.get(f"without {source}", fits["all"]))
+
+
+def has_fit(source: str) -> bool:
+    """Whether there are constants fitted without this source."""
+    return f"without {source}" in _table()["fits"]
+
+
+def band(moe: bool) -> tuple[float, float]:
+    """Measured over predicted step time: the 10th and 90th percentile over left-out sources."""
+    low, high = _table()["bands"]["moe" if moe else "dense"]
+    return low, high
+
+
+@cache
+def seen() -> Seen:
+    found = _table()["seen"]
+    pairs = {name: (found[name][0], found[name][1]) for name in ("ranks", "hidden", "sequence")}
+    return Seen(
+        accelerators=frozenset(found["accelerators"]),
+        ranks=pairs["ranks"],
+        hidden=pairs["hidden"],
+        sequence=pairs["sequence"],
+        tensor=found["tensor"],
+        pipeline=found["pipeline"],
+        context=found["context"],
+        expert=found["expert"],
+    )
+
+
+def names() -> list[str]:
+    return [field.name for field in fields(Constants)]

@@ -1,0 +1,119 @@
+"""`Job`: everything that the time and the memory of one optimizer step depend on, and nothing else.
+
+A run and a cluster make one; so does a row of published measurements. Time and memory models read
+only this, so that what is checked against measurements is what plans a run.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from penstock.catalog.shapes import ModelShape
+from penstock.plan.hardware.machine import Machine
+from penstock.plan.job.layout import Layout
+
+# The rate a precision's matmuls run at, as the catalog names rates.
+RATE_OF = {"mxfp8": "fp8", "fp8-rowwise": "fp8", "fp16": "bf16", "fp64": "fp32"}
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Bytes per parameter where a rank holds all of its weights, if that is another way."""
+
+    weights: float
+    once: float  # of a gradient that one backward pass makes
+    summed: float  # of one that several passes or replicas add to
+    master: float  # in the optimizer, beside its moments
+
+
+@dataclass(frozen=True)
+class Software:
+    """What the training program does that shows in time or memory."""
+
+    name: str = "eager torch"
+    fused: bool = False  # compiled or hand-fused element-wise work, against eager torch
+    overlap_tensor: bool = False  # tensor-parallel collectives run behind matmuls
+    overlap_data: bool = True  # gradients travel while the backward pass goes on
+    overlap_experts: bool = False  # expert all-to-all runs behind other microbatches
+    dedupes: bool = True  # a token with several experts in one far domain travels there once
+    dropless: bool = True  # every routed token is computed: shapes change, the host must look
+    graphs: bool = False  # CUDA graphs: no launch cost per kernel
+    attention: str = "second"  # kernel: "first" FlashAttention, "second", or made for the "chip"
+    torch_checkpoints: bool = True  # selective recompute is PyTorch's, not Megatron's
+    flash: bool = True  # attention that never writes its scores to memory
+    weight_bytes: float = 4.0  # stored, per parameter
+    grad_bytes: float = 4.0
+    reduce_bytes: float = 4.0  # per gradient element that travels
+    optimizer_bytes: float = 8.0  # per parameter, with a master copy where weights are narrow
+    matrix_saving_bytes: float = 0.0  # less of it for the layers' matrices: Muon has one moment
+    whole: Bytes | None = None  # these four where shard × context is 1; None: the same
+    accumulates: bool = True  # gradients are kept over microbatches
+    chunked_loss: bool = False  # all logits are never in memory at once
+    offload: bool = False  # optimizer state lives on the host
+    grad_buffers: bool = False  # gradients have room of their own before the first backward pass
+    torch_layers: bool = True  # torch's norm and attention: no fp32 copies, no joined, copied heads
+    dropout: bool = False  # dropout masks are kept for the backward pass
+    # Bytes per logit at the peak of the loss; in eager torch log-probabilities, their gradient and
+    # the gradient of the logits, all fp32.
+    logit_bytes: float = 12.0
+    bucket_params: float = 0.0  # gradients that collect in a buffer before they travel
+    live_params: float = 0.0  # gathered weights that may stay in memory; 0: two layers
+    ahead_layers: int = 0  # multi-token prediction: layers trained beside the model's own
+    tables_apart: bool = False  # embedding and head are gathered one at a time, as layers are
+    shards_late: bool = False  # every rank holds the whole model while it is loaded
+    chunk_logits: float = 0.0  # logits in memory at once, where that is how the loss is chunked
+    sums_aside: bool = False  # what replicas agree on stands beside the gradients of each
+    keeps_gathered: bool = False  # a pipeline's stage gathers its sharded weights once a step
+    gathers_context: bool = False  # context: all keys under a mask, not a ring of causal blocks
+    lean: bool = False  # compiled so that what is cheap to compute again is not kept
+    loss_bytes: float = 0.0  # moved per logit beside the products; 0: the usual
+    update_bytes: float = 0.0  # moved per parameter by an update; 0: the usual
+    measured: tuple[tuple[str, float], ...] = ()  # constants of time that replace the fitted ones
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """Low-rank training of a frozen model."""
+
+    rank: int = 16
+    bits: int = 16  # of the frozen weights; 4 is QLoRA
+
+
+@dataclass(frozen=True)
+class Job:
+    """One optimizer step of one model on one machine."""
+
+    shape: ModelShape
+    sequence: int  # tokens
+    batch: int  # sequences per optimizer step, over all ranks
+    layout: Layout
+    machine: Machine
+    precision: str = "bf16"  # of the matmuls: fp32, tf32, fp16, bf16, fp8, fp8-rowwise, mxfp8, fp4
+    software: Software = field(default_factory=Software)
+    adapter: Adapter | None = None
+    imbalance: float | None = None  # most loaded expert over the mean; None: usual for the routing
+    # The program in another layout, where that makes a difference to what it does.
+    by_layout: Callable[[Layout], Software] | None = None
+
+    @property
+    def data_ways(self) -> int:
+        """Ranks that read different sequences."""
+        return self.layout.replicate * self.layout.shard
+
+    @property
+    def microbatches(self) -> int:
+        """Forward passes of one rank in a step."""
+        return -(-self.batch // (self.data_ways * self.layout.microbatch))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a step, over all ranks."""
+        return self.batch * self.sequence
+
+    @property
+    def rank_tokens(self) -> float:
+        """Tokens of one microbatch that one rank's activations hold (context split, tensor not)."""
+        return self.layout.microbatch * self.sequence / self.layout.context
+
+    def with_layout(self, layout: Layout) -> "Job":
+        software = self.by_layout(layout) if self.by_layout else self.software
+        return replace(self, layout=layout, software=software)

@@ -1,0 +1,1 @@
+"""Failures, saves, evaluations and starts over a whole run."""

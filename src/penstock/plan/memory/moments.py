@@ -1,0 +1,198 @@
+"""The moments of a step at which a rank can be fullest, and what is in memory at each.
+
+The loss, when every activation and the logits are there; the first layer to go backward, when its
+gradients join all activations; the end of the backward pass, when all gradients are there; and, for
+programs that load before they shard, the start.
+"""
+
+from typing import NamedTuple
+
+from penstock.plan.job.job import Job
+from penstock.plan.memory import layers as memory_layers
+from penstock.plan.memory import state as memory_state
+from penstock.plan.memory.layers import Kinds, Saved
+
+# PyTorch's loss over a split vocabulary makes, in fp32: logits, log-probabilities, their gradient,
+# probabilities and the gradient of the logits.
+SPLIT_LOGIT_BYTES = 20
+COMPUTE_BYTES = 2  # gathered weights and the gradients of one layer; 16-bit in all mixed precisions
+
+
+class Moment(NamedTuple):
+    """Bytes in use at one moment of the step; fields are parts of `Memory`."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    logits: float
+    buffers: float
+
+
+class Pieces(NamedTuple):
+    """Bytes that are the same on every stage."""
+
+    unit: float  # parameters of the largest layer
+    table: float  # one embedding table in 16 bits
+    dense: float  # kept by a dense layer for one microbatch
+    sparse: float  # by a layer with experts
+    backward: float  # more while a layer goes backward
+    logits: float
+
+
+def pieces(job: Job) -> Pieces:
+    how = memory_layers.traits(job)
+    shape, lay = job.shape, job.layout
+    kept = memory_layers.saved(shape, how, lay.recompute)
+    joined = _joined(job, how.width)
+    inside = joined if lay.recompute == "none" else 0.0
+    return Pieces(
+        unit=memory_state.unit_params(job),
+        table=shape.vocab * shape.hidden / lay.tensor * COMPUTE_BYTES,
+        dense=_bytes(job, kept.dense) + inside,
+        sparse=_bytes(job, kept.sparse) + inside,
+        backward=_backward(job, how.width)
+        + _larger(job, memory_layers.working(shape, how))
+        + (0.0 if lay.recompute == "none" else joined + _rebuilt(job, kept)),
+        logits=_logits(job),
+    )
+
+
+def moments(job: Job, stage: int, have: Pieces) -> list[Moment]:
+    """Every moment that can be the fullest of one rank of a stage."""
+    soft, lay = job.software, job.layout
+    state = memory_state.state(job, stage)
+    kept = kept_bytes(job, stage, have)
+    tables = have.table * memory_state.tables(job, stage)
+    buffers = _gathered(job, have, tables)
+    if soft.gathers_context and lay.context > 1:  # the mask, and what attention makes of it
+        buffers += job.sequence * job.sequence / lay.context * (1 + COMPUTE_BYTES)
+    buffers += min(soft.bucket_params, have.unit * job.shape.layers) * COMPUTE_BYTES
+    # Gradients of the only microbatch grow as activations shrink.
+    waiting = soft.grad_buffers or job.microbatches > 1
+    early = state.gradients if soft.accumulates and waiting else 0.0
+    last = 0.0
+    if lay.zero >= 2 and not job.adapter and not memory_state.as_whole(job):
+        last = tables  # their gradients, to be reduced
+    if soft.sums_aside and lay.replicate > 1:
+        last += state.gradients
+    turning = buffers + _layer_gradients(job, have) + have.backward
+    found = [
+        Moment(state.weights, early, state.optimizer, kept, 0.0, turning),
+        Moment(state.weights, state.gradients, state.optimizer, 0.0, 0.0, buffers + last),
+    ]
+    if stage == lay.pipeline - 1:
+        head = 0.0 if job.adapter else have.table  # its gradient, before it is added or reduced
+        found.append(
+            Moment(state.weights, early, state.optimizer, kept, have.logits, buffers + head)
+        )
+    if soft.shards_late and lay.shard > 1:  # the shard, and the flat copy that a unit is cut from
+        flat = max(have.unit * COMPUTE_BYTES, tables)
+        found.append(Moment(state.whole_weights, 0.0, 0.0, 0.0, 0.0, state.weights + flat))
+    return found
+
+
+def kept_bytes(job: Job, stage: int, have: Pieces) -> float:
+    """Activations that wait for their backward pass, of all microbatches under way."""
+    lay = job.layout
+    dense, sparse = memory_state.stage_layers(job.shape, lay.pipeline, lay.interleave, stage)
+    more_dense, more_sparse = memory_state.ahead(job, stage)
+    passes = passes_under_way(job, stage)
+    return (dense * passes + more_dense) * have.dense + (
+        sparse * passes + more_sparse
+    ) * have.sparse
+
+
+def passes_under_way(job: Job, stage: int) -> float:
+    """Forward passes of the whole stage whose backward pass has not come, at most."""
+    lay = job.layout
+    if lay.pipeline == 1:
+        return 1.0
+    if lay.zero_bubble:  # delayed weight gradients hold on to what the schedule would free
+        return float(min(job.microbatches, lay.pipeline))
+    if lay.interleave == 1:
+        return float(min(job.microbatches, lay.pipeline - stage))
+    pieces_ahead = 2 * (lay.pipeline - stage - 1) + (lay.interleave - 1) * lay.pipeline + 1
+    return min(pieces_ahead / lay.interleave, float(job.microbatches))
+
+
+def _gathered(job: Job, have: Pieces, tables: float) -> float:
+    """The layer at work, the one fetched ahead and the tables; DeepSpeed keeps a set number."""
+    soft, kept = job.software, memory_state.weight_bytes(job)
+    # FSDP also makes the narrow copy of wide weights layer by layer.
+    wide = kept > COMPUTE_BYTES and job.precision not in ("fp32", "tf32")
+    sharded = memory_state.shard_ways(job)[0] > 1
+    if job.layout.zero != 3 or not (sharded or wide):
+        return 0.0
+    quantized = job.adapter and job.adapter.bits == 4
+    if soft.keeps_gathered and job.layout.pipeline > 1:
+        ways = job.layout.pipeline
+        return (have.unit * job.shape.layers / ways) * COMPUTE_BYTES + tables
+    layers = 2 * have.unit * (memory_state.NF4_BYTES if quantized else COMPUTE_BYTES)
+    live = min(soft.live_params, have.unit * job.shape.layers) * COMPUTE_BYTES
+    return max(layers + (min(tables, have.table) if soft.tables_apart else tables), live)
+
+
+def _layer_gradients(job: Job, have: Pieces) -> float:
+    """One layer's weight gradients, before they are added to or reduced into those that stay."""
+    if job.adapter:
+        return 0.0
+    travels = job.layout.zero >= 2 and not memory_state.as_whole(job)
+    reduced = job.software.grad_bytes if travels else 0.0  # copied to travel
+    return have.unit * (COMPUTE_BYTES + reduced)
+
+
+def _logits(job: Job) -> float:
+    """Logits, probabilities and their gradients on the last stage."""
+    soft = job.software
+    per_token = job.shape.vocab / job.layout.tensor
+    if soft.chunk_logits:  # and the gradients of the head, in fp32, and of what goes into it
+        chunk = min(job.rank_tokens * per_token, soft.chunk_logits) * soft.logit_bytes
+        head = 0.0 if job.adapter else per_token * job.shape.hidden * 4
+        return chunk + head + job.rank_tokens * job.shape.hidden * COMPUTE_BYTES
+    if soft.chunked_loss:  # about as many chunks as the vocabulary is wider than the model
+        per_token = min(per_token, job.shape.hidden)
+    each = soft.logit_bytes
+    if soft.torch_checkpoints and job.layout.tensor > 1:
+        each = max(each, SPLIT_LOGIT_BYTES)
+    return job.rank_tokens * per_token * each * (1 + soft.ahead_layers)
+
+
+def _rebuilt(job: Job, kept: Kinds) -> float:
+    """One layer's worth of what recomputation brings back."""
+    whole = memory_layers.saved(job.shape, memory_layers.traits(job), "none")
+    return _larger(job, Kinds(whole.dense.minus(kept.dense), whole.sparse.minus(kept.sparse)))
+
+
+def _joined(job: Job, width: int) -> float:
+    """PyTorch's tensor parallelism keeps the joined inputs of a layer's two parallel parts.
+
+    Megatron joins them again in the backward pass, and so does a fused collective and matmul.
+    """
+    soft = job.software
+    return 0.0 if not soft.torch_checkpoints or soft.overlap_tensor else _backward(job, width)
+
+
+def _backward(job: Job, width: int) -> float:
+    """Two whole hidden states, which tensor parallelism with a split stream has to join."""
+    lay = job.layout
+    split = lay.tensor > 1 and lay.sequence_parallel
+    return 2 * width * job.shape.hidden * job.rank_tokens if split else 0.0
+
+
+def _larger(job: Job, kinds: Kinds) -> float:
+    if not job.shape.moe:
+        return _bytes(job, kinds.dense)
+    return max(_bytes(job, kinds.dense), _bytes(job, kinds.sparse))
+
+
+def _bytes(job: Job, layer: Saved) -> float:
+    """Of one microbatch on one rank."""
+    lay = job.layout
+    per_token = (
+        layer.stream / (lay.tensor if lay.sequence_parallel else 1)
+        + layer.inner / lay.tensor
+        + layer.routed_stream * lay.expert_tensor / lay.tensor
+        + layer.routed_inner / lay.tensor
+    )
+    return per_token * job.rank_tokens

@@ -1,0 +1,1 @@
+"""What nodes draw while they train."""

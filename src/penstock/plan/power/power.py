@@ -1,0 +1,152 @@
+"""The power model: what a node draws, by what its accelerators are doing.
+
+    node = (host + accelerators × (at rest, waiting … busy)) / supplies + fans; + network; × PUE
+
+A stall burns power too: a waiting accelerator keeps its clocks up and polls, and fans run on. Two
+levels, shares of the TDP, are fitted on metered 8 × H100 nodes (`power_fit`); the rest is physics
+with a stated source. `penstock backtest power.csv` shows how far it is off.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.ledger.causes import Cause
+from penstock.ledger.ledger import Ledger, Provenance
+from penstock.plan.hardware.machine import Machine
+from penstock.plan.job.constants import BUSY_SHARE, WAIT_SHARE
+from penstock.plan.job.outcome import STEP_CAUSES, Band, StepTime
+from penstock.plan.power.host import BOARD, Host, host_of
+
+# Nothing running: an immersed 8 × H100 node at rest is at 2,230 W (MLPerf v4.0 logs, before and
+# after runs); with the host below, 80 of 700 W for each accelerator.
+IDLE_SHARE = 0.11
+# Supplies of the Titanium class at half load; MLPerf submitters state 0.94 to 0.98.
+SUPPLIES = 0.96
+# How people write it; the first that fits.
+COOLING = {
+    "immersion": r"immers|two-phase|2-phase",
+    "liquid": r"liquid|water|cold.?plate|\bdlc\b|\bd2c\b|\bdtc\b|direct.to.chip|neptune",
+    "air": r"\bair|\bfans?\b|rdhx|rear.?door",
+}
+# Fans follow temperatures: a short stall leaves them on. At rest, of what they take at work.
+FANS_AT_REST = 0.5
+# Switches per accelerator of a cluster of several nodes: 59.6 kW for 512 GPUs, as the submitter of
+# the 64-node MLPerf run estimated from ratings. An upper estimate.
+NETWORK_W = 116.0
+# Other machines than the fitted ones: the best published model is 11 % off.
+BAND = Band(0.88, 1.12)
+
+BUSY = (Cause.COMPUTE, Cause.EVALUATE)
+RESTING = (Cause.STARTUP, Cause.DOWN)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Of the TDP of an accelerator."""
+
+    busy: float = BUSY_SHARE
+    wait: float = WAIT_SHARE
+
+    def of(self, tdp_w: float) -> "Levels":
+        """The watts of one accelerator."""
+        return Levels(IDLE_SHARE * tdp_w, self.wait * tdp_w, self.busy * tdp_w)
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Watts of one accelerator, or of one node at the plug."""
+
+    rest_w: float
+    wait_w: float
+    busy_w: float
+
+    def at(self, busy: float) -> float:
+        """Busy for this share of the time and waiting for the rest."""
+        return self.wait_w + busy * (self.busy_w - self.wait_w)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Watts per accelerator, its share of host, fans and network included."""
+
+    by_cause: Mapping[Cause, float]
+    notes: tuple[str, ...]
+
+
+def cooling_class(words: str) -> str | None:
+    """`air`, `liquid` or `immersion`, as a data sheet, a meter's log or a cluster file puts it."""
+    text = words.casefold()
+    return next((kind for kind, spelt in COOLING.items() if re.search(spelt, text)), None)
+
+
+def node(
+    chip: Levels,
+    accelerators: int,
+    cooling: str = "air",
+    supplies: float = SUPPLIES,
+    host: Host = BOARD,
+) -> Levels:
+    """A node of which nothing is known but its accelerators and how it is cooled."""
+
+    def plug(chip_w: float) -> float:
+        return (host.total_w(accelerators) + accelerators * chip_w) / supplies
+
+    fans_w = host.fans_share(cooling) * plug(chip.busy_w)
+    return Levels(
+        plug(chip.rest_w) + FANS_AT_REST * fans_w,
+        plug(chip.wait_w) + fans_w,
+        plug(chip.busy_w) + fans_w,
+    )
+
+
+def draw(machine: Machine, step: StepTime, cooling: str = "air") -> Draw | None:
+    """What one accelerator's share of the machines draws by cause; None without a TDP."""
+    if machine.tdp_w is None:
+        return None
+    whole, words = _node(machine, machine.tdp_w, cooling_class(cooling) or "air")
+    network_w = NETWORK_W if machine.nodes > 1 else 0.0
+    rest, wait, busy = (
+        watts / machine.per_node + network_w for watts in (whole.rest_w, whole.wait_w, whole.busy_w)
+    )
+    by_cause = dict.fromkeys(Cause, wait)
+    by_cause |= dict.fromkeys(BUSY, busy)
+    by_cause |= dict.fromkeys(RESTING, rest)
+    # Steps done again are steps: the mix of causes of any other.
+    step_j = sum(step.causes[name] * by_cause[Cause(name)] for name in STEP_CAUSES)
+    by_cause[Cause.REDO] = step_j / step.step_s
+    network = f"network {network_w:.0f} W per accelerator (estimated from ratings)"
+    return Draw(by_cause, (*words, network))
+
+
+def _node(machine: Machine, tdp_w: float, cooling: str) -> tuple[Levels, tuple[str, ...]]:
+    """The node of a machine that may know parts of its own draw."""
+    usual = Shares().of(tdp_w)
+    # A probe that saw the accelerators at work knows better than their TDP.
+    busy_w = machine.probed.get("loaded_w", usual.busy_w)
+    idle_w = usual.rest_w if machine.idle_w is None else machine.idle_w
+    chip = Levels(idle_w, min(usual.wait_w, busy_w), busy_w)
+    words = (
+        f"accelerator: {busy_w:.0f} W busy, {chip.wait_w:.0f} W waiting, {idle_w:.0f} W at rest "
+        f"(TDP {tdp_w:g} W × {BUSY_SHARE}, {WAIT_SHARE}, {IDLE_SHARE}: fitted on metered "
+        "8 × H100 nodes, MLPerf v4.0)"
+    )
+    count, given = machine.per_node, machine.host_w
+    if given is None:
+        host = host_of(machine.fact)
+        beside = (
+            f"host ({host.kind}): {host.total_w(count):.0f} W a node behind supplies of "
+            f"{SUPPLIES:.0%}, fans {host.fans_share(cooling):.0%} of the full draw ({cooling}; "
+            "estimated)"
+        )
+        return node(chip, count, cooling, host=host), (words, beside)
+    # A host that somebody measured has its fans and what the supplies lose in it.
+    rest, wait, busy = (count * w + given for w in (chip.rest_w, chip.wait_w, chip.busy_w))
+    return Levels(rest, wait, busy), (words, f"host: {given:.0f} W a node (given)")
+
+
+def with_joules(ledger: Ledger, power: Draw) -> Ledger:
+    """The ledger with what the machines draw, before cooling: what a meter in the rack says."""
+    joules = {cause: ledger.seconds[cause] * power.by_cause[cause] for cause in Cause}
+    where = Provenance("estimated", "power model; machines and network, before PUE")
+    return ledger.with_quantity("joules", joules, where)

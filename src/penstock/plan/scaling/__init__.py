@@ -1,0 +1,1 @@
+"""One run over many numbers of accelerators."""

@@ -1,0 +1,92 @@
+"""What keeps more accelerators from giving as much more: losses against perfect scaling.
+
+Perfect scaling is one accelerator with room for everything, that does the whole batch at once and
+never fails, times the number of accelerators. What a run spends beyond that, over its whole life,
+has a name each: the network, the bubble, failures, and so on. The largest is the limit, once it is
+worth naming; until then the work itself is.
+"""
+
+from collections.abc import Mapping
+
+from penstock.ledger.causes import Cause
+from penstock.plan.advice import WORDS, WORK, network_of
+from penstock.plan.job.job import Job
+from penstock.plan.job.layout import Layout
+from penstock.plan.job.outcome import COMMUNICATE_PARTS, StepTime
+from penstock.plan.life.life import Life
+
+# Of the time in perfect scaling: a loss that alone makes the run a quarter longer.
+WORTH_NAMING = 0.25
+NOTHING_FITS = "memory: nothing fits"
+TOO_FEW_SEQUENCES = "batch: fewer sequences than ranks can use"
+FAILURES = "failures and restarts"
+
+# By part of the step, what is lost when it takes longer than in perfect scaling. Exchange between
+# ranks is a loss of the network that it goes over.
+LOSSES = {
+    "matmul": "small matmuls",
+    "attention": "small matmuls",
+    "experts": "small matmuls",
+    "elementwise": "memory bandwidth",
+    "loss": "memory bandwidth",
+    "optimizer": "memory bandwidth",
+    "recompute": "memory: work done twice to fit",
+    "launch": "kernel launches",
+    "bubble": "pipeline bubble",
+    "jitter": "waiting for slower peers",
+    "data": "waiting for data",
+}
+LIFE_LOSSES = {
+    Cause.DOWN: FAILURES,
+    Cause.REDO: FAILURES,
+    Cause.CHECKPOINT: "saving",
+    Cause.STARTUP: "starting up",
+}
+# Of one microbatch; the rest of the step does not grow when ranks compute on nothing.
+PER_MICROBATCH = ("matmul", "attention", "experts", "elementwise", "loss", "recompute")
+
+
+def alone(job: Job) -> tuple[Job, Job]:
+    """The job on one accelerator that has room for all of it: in one piece, which keeps matmuls
+    busiest, and sequence by sequence, which keeps a CPU's caches warm."""
+    return (
+        job.with_layout(Layout(microbatch=job.batch)),
+        job.with_layout(Layout(microbatch=1)),
+    )
+
+
+def losses(job: Job, step: StepTime, perfect: StepTime, life: Life) -> dict[str, float]:
+    """Shares of the accelerator-time of the whole run, by name, largest first.
+
+    With the share that perfect scaling would need and that of evaluation they add up to 1.
+    """
+    ranks, total = job.layout.ranks, life.ledger.total
+    lost: dict[str, float] = {}
+
+    def add(name: str, seconds: float) -> None:
+        lost[name] = lost.get(name, 0.0) + seconds / total
+
+    # Ranks without a sequence of their own compute on zeros.
+    filled = job.batch / (job.data_ways * job.layout.microbatch * job.microbatches)
+    for part, seconds in step.parts.items():
+        spent = seconds * ranks * life.steps
+        if part in PER_MICROBATCH:
+            add(TOO_FEW_SEQUENCES, spent * (1 - filled))
+            spent *= filled
+        name = network_of(job, part) if part in COMMUNICATE_PARTS else LOSSES[part]
+        add(name, spent - perfect.parts.get(part, 0.0) * life.steps)
+    for cause, name in LIFE_LOSSES.items():
+        add(name, life.ledger.seconds[cause])
+    return dict(sorted(lost.items(), key=lambda item: -item[1]))
+
+
+def limit(step: StepTime, lost: Mapping[str, float]) -> str:
+    """The largest loss, or the largest kind of work when no loss is worth naming."""
+    worst = max(lost, key=lost.__getitem__)
+    if lost[worst] >= WORTH_NAMING * (1 - sum(lost.values())):
+        return worst
+    work = dict.fromkeys(WORK, 0.0)
+    for part, seconds in step.parts.items():
+        if WORDS[part][0] in work:
+            work[WORDS[part][0]] += seconds
+    return max(work, key=work.__getitem__)

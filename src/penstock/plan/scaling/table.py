@@ -1,0 +1,112 @@
+"""A sweep and an answer as lines for the terminal."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from penstock.plan.job.layout import Layout
+from penstock.plan.life.life import DAY_S
+from penstock.plan.plan import Plan
+from penstock.plan.scaling.nodes import Answer
+from penstock.plan.scaling.sweep import Point, Sweep
+from penstock.plan.screen import TIMES, told
+from penstock.run.schema.quantity import show_about
+
+LETTERS = {
+    "replicate": "r",
+    "shard": "s",
+    "tensor": "t",
+    "pipeline": "p",
+    "context": "c",
+    "expert": "e",
+    "microbatch": "m",
+}
+LEGEND = ", ".join(f"{letter} {name}" for name, letter in LETTERS.items())
+LEFT = ("layout", "limit")  # columns of words
+
+
+def lines(sweep: Sweep) -> list[str]:
+    """One row per count, what the letters mean, then where each limit takes over."""
+    return [
+        *table(sweep.points),
+        *_reasons(sweep.points),
+        "",
+        *(str(takeover) for takeover in sweep.takeovers),
+        *(f"note: {text}" for text in sweep.warnings),
+    ]
+
+
+def _reasons(points: Sequence[Point]) -> Iterator[str]:
+    """Why a count has no plan; of several in a row with the same limit, the last one's."""
+    for _, alike in groupby(points, key=lambda point: point.limit):
+        *_, last = alike
+        if last.reason:
+            yield f"{last.accelerators:,}: {last.reason}"
+
+
+def answer_lines(answer: Answer) -> list[str]:
+    """The sentence, then the counts on both sides."""
+    point, plan = answer.point, answer.point.plan
+    assert plan is not None
+    price = f", {show_about(plan.bill.usd)} USD" if plan.bill.usd is not None else ""
+    nodes = "1 node" if point.nodes == 1 else f"{point.nodes:,} nodes"
+    return [
+        f"{answer.goal}: {nodes}, {point.accelerators:,} accelerators: "
+        f"{told(plan.life.wall_s, TIMES)}{_between(plan)}{price}",
+        f"layout: {plan.job.layout}",
+        "",
+        *table(answer.neighbours()),
+    ]
+
+
+def _between(plan: Plan) -> str:
+    """The band of the time; an answer to a deadline that hides it would promise too much."""
+    span = plan.span("days")
+    low, high = (told(days * DAY_S, TIMES) for days in span) if span else ("", "")
+    return f" ({low} to {high} in four of five cases)" if span else ""
+
+
+def table(points: Sequence[Point]) -> list[str]:
+    """Aligned columns; USD only where a price is known."""
+    priced = any(p.plan and p.plan.bill.usd is not None for p in points)
+    rows = [_row(point, priced) for point in points]
+    if not rows:
+        return []
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]}
+    head = {name: name for name in widths}
+    return [*(_line(row, widths) for row in (head, *rows)), f"({LEGEND})"]
+
+
+def short(layout: Layout) -> str:
+    """`r4 s128 t2 m1 selective`: ways of one are left out."""
+    ways = (
+        f"{letter}{getattr(layout, name)}"
+        for name, letter in LETTERS.items()
+        if getattr(layout, name) > 1 or name == "microbatch"
+    )
+    again = [] if layout.recompute == "none" else [layout.recompute]
+    return " ".join([*ways, *again])
+
+
+def _row(point: Point, priced: bool) -> dict[str, str]:
+    plan = point.plan
+    usd = plan.bill.usd if plan else None
+    cells = {
+        "accelerators": f"{point.accelerators:,}",
+        "layout": short(plan.job.layout) if plan else "–",
+        "tokens/s": show_about(plan.tokens_per_s) if plan else "–",
+        "each": show_about(plan.tokens_per_s / point.accelerators) if plan else "–",
+        "MFU": f"{100 * plan.mfu:.0f} %" if plan and plan.mfu is not None else "–",
+        "time": told(plan.life.wall_s, TIMES) if plan else "–",
+        "effective": f"{100 * plan.life.effective:.0f} %" if plan else "–",
+    }
+    if priced:
+        cells["USD"] = show_about(usd) if usd is not None else "–"
+    return cells | {"limit": point.limit}
+
+
+def _line(cells: dict[str, str], widths: dict[str, int]) -> str:
+    return "  ".join(_pad(name, cells[name], width) for name, width in widths.items()).rstrip()
+
+
+def _pad(name: str, text: str, width: int) -> str:
+    return text.ljust(width) if name in LEFT else text.rjust(width)

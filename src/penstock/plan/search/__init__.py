@@ -1,0 +1,1 @@
+"""The best layouts of a job, and what would make it faster or smaller."""

@@ -1,0 +1,327 @@
+"""The best layouts of a job: best-first over every legal one, with bounds that are safe.
+
+The space is every factorisation of the accelerators into replicate × shard × tensor × pipeline ×
+context, times experts, microbatch, pieces of a stage and recompute, as `Space` writes it down. It
+is a tree: a split of the model (tensor, pipeline, context, expert), then a family of it (microbatch
+and pieces), then its layouts (replicas or shards, recompute). Each branch has a floor that none of
+its layouts is below, branches are opened from the lowest floor up, and the search ends when the
+next floor is above the slowest of the best. The floors:
+
+- of a family: its time with the fewest shards whose state fits, without reduction, optimizer,
+  sending between stages, jitter and recompute. Each of these only adds, and more shards never
+  gather faster.
+- of a split: that of its largest microbatch, without the bubble and with one piece per stage. One
+  large microbatch reads the weights, issues the kernels and waits for messages the fewest times.
+
+Recompute is never faster, so more of it is tried only where less does not fit. Of the shardings of
+a family, by the memory model, either none or the narrowest or the widest fits, so that looking at
+two rules out a family. Tests hold both.
+
+Schedules are 1F1B and interleaved; zero-bubble ones, ZeRO-1 and ZeRO-2 are looked at when a `Space`
+asks for them, since the trainer has none of them.
+"""
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.plan.job import legal
+from penstock.plan.job.constants import Constants, fitted
+from penstock.plan.job.job import Job
+from penstock.plan.job.layout import Layout, NothingFits
+from penstock.plan.job.legal import divisors
+from penstock.plan.job.outcome import Memory
+from penstock.plan.memory import memory
+from penstock.plan.memory import state as memory_state
+from penstock.plan.search.sensitivity import Option
+from penstock.plan.step import step
+from penstock.run.notyet import GAPS
+from penstock.run.schema.run import Run
+
+RECOMPUTE = ("none", "selective", "full")
+# Parts of a step that a family's floor leaves out, because sharding or jitter decides them.
+ABOVE_FLOOR = ("reduce", "optimizer", "jitter", "pipeline", "data", "recompute")
+
+
+@dataclass(frozen=True)
+class Space:
+    """What may be chosen; a tuple of one is fixed, None is every legal value."""
+
+    replicate: tuple[int, ...] | None = None
+    shard: tuple[int, ...] | None = None
+    tensor: tuple[int, ...] | None = None
+    pipeline: tuple[int, ...] | None = None
+    context: tuple[int, ...] | None = None
+    expert: tuple[int, ...] | None = None
+    microbatch: tuple[int, ...] | None = None
+    recompute: tuple[str, ...] = RECOMPUTE
+    interleave: tuple[int, ...] | None = None
+    zero_bubble: tuple[bool, ...] = (False,)  # the trainer has no such schedule; may be asked for
+    zero: tuple[int, ...] = (3,)  # nor ZeRO-1 and 2
+
+
+def trained(run: Run) -> Space:
+    """What this version trains of the space for a run: all that would not be refused."""
+    works = {gap.field: gap.works for gap in GAPS}
+
+    def of(name: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(v for v in values if works.get(f"layout.{name}", lambda _: True)(v))
+
+    ways = {name: of(name, (1, 2)) for name in (*legal.MODEL_WAYS, "interleave")}
+    fixed: dict[str, Any] = {name: can for name, can in ways.items() if can == (1,)}
+    if legal.whole_matrices(run):
+        fixed["tensor"] = (1,)
+    return Space(**fixed, recompute=of("recompute", RECOMPUTE))
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search looked at."""
+
+    best: tuple[Option, ...]  # the fastest that fit, fastest first
+    rejected: tuple[Option, ...]  # those that would be faster and do not; their rate is a ceiling
+    opened: int  # families whose memory was looked at
+    looked_at: int  # layouts that fit, whose time was predicted
+
+
+def splits(job: Job, ranks: int, space: Space) -> Iterator[Layout]:
+    """Every legal way to split the model, with the data-parallel ways still all in `replicate`."""
+    shape, most = job.shape, legal.most_tensor(job.shape)
+    narrow = job.adapter is not None and job.adapter.bits == 4  # rows that cannot be cut
+    for tensor in _among(divisors(ranks), space.tensor):
+        if most % tensor or (narrow and tensor > 1):
+            continue
+        for pipeline in _among(divisors(ranks // tensor), space.pipeline):
+            if pipeline > shape.layers:
+                break
+            for context in _among(divisors(ranks // tensor // pipeline), space.context):
+                if not legal.cuts_sequence(job.sequence, tensor, context):
+                    continue
+                data = ranks // tensor // pipeline // context
+                if data > job.batch:  # more would only add up zeros
+                    continue
+                for expert in _experts(job, tensor * context * data, space):
+                    yield Layout(
+                        replicate=data,
+                        tensor=tensor,
+                        pipeline=pipeline,
+                        context=context,
+                        expert=expert,
+                    )
+
+
+def families(job: Job, split: Layout, space: Space) -> Iterator[Layout]:
+    """Every microbatch and number of pieces of a split."""
+    share = -(-job.batch // split.replicate)
+    for microbatch in _among(divisors(share), space.microbatch):
+        for pieces in _pieces(job.shape.layers, split.pipeline, share // microbatch, space):
+            for filled in space.zero_bubble if split.pipeline > 1 else (False,):
+                yield replace(split, microbatch=microbatch, interleave=pieces, zero_bubble=filled)
+
+
+def _among(values: tuple[int, ...], allowed: tuple[int, ...] | None) -> tuple[int, ...]:
+    return values if allowed is None else tuple(v for v in values if v in allowed)
+
+
+def _experts(job: Job, ways: int, space: Space) -> tuple[int, ...]:
+    if not job.shape.moe:
+        return (1,)
+    return _among(tuple(e for e in divisors(job.shape.experts) if ways % e == 0), space.expert)
+
+
+def _pieces(layers: int, pipeline: int, microbatches: int, space: Space) -> tuple[int, ...]:
+    """Pieces of a stage: interleaving needs whole rounds of the pipeline."""
+    if pipeline == 1:
+        return (1,)
+    most = max(1, layers // pipeline)
+    usual = tuple(v for v in divisors(most) if v == 1 or microbatches % pipeline == 0)
+    return _among(usual, space.interleave)
+
+
+def narrowest(job: Job, split: Layout, space: Space) -> Layout | None:
+    """The split with the fewest shards whose weights, gradients and optimizer alone would fit.
+
+    They are in memory together at the end of every backward pass, so that fewer never fit.
+    """
+    room = job.machine.memory_bytes * memory.USABLE_SHARE
+    for layout in sharded(split, space):
+        state = memory_state.state(job.with_layout(layout), 0)
+        if state.weights + state.gradients + state.optimizer <= room:
+            return layout
+    return None
+
+
+def floor_s(job: Job, family: Layout, c: Constants) -> float:
+    """No layout of the family with as many shards or more is faster than this.
+
+    More shards never gather faster, and only a layout that gathers (ZeRO-3) has to.
+    """
+    parts = step.predict(job.with_layout(family), c).parts
+    above = ABOVE_FLOOR if family.zero == 3 else (*ABOVE_FLOOR, "gather")
+    return sum(seconds for name, seconds in parts.items() if name not in above)
+
+
+def split_floor_s(job: Job, split: Layout, c: Constants) -> float:
+    """No family of the split is faster than this."""
+    largest = replace(split, microbatch=-(-job.batch // split.replicate))
+    parts = step.predict(job.with_layout(largest), c).parts
+    above = (*ABOVE_FLOOR, "gather", "bubble")
+    return sum(seconds for name, seconds in parts.items() if name not in above)
+
+
+def sharded(layout: Layout, space: Space) -> Iterator[Layout]:
+    """The ways to make the data-parallel ranks replicas or shards, fewest shards first."""
+    for shard in divisors(layout.replicate):
+        replicate = layout.replicate // shard
+        if layout.expert > 1 and (shard * layout.context * layout.tensor) % layout.expert:
+            continue  # the experts of a replica are spread inside it
+        if (space.shard is None or shard in space.shard) and (
+            space.replicate is None or replicate in space.replicate
+        ):
+            for zero in space.zero:
+                yield replace(layout, replicate=replicate, shard=shard, zero=zero)
+
+
+def search(
+    job: Job,
+    ranks: int,
+    space: Space | None = None,
+    keep: int = 5,
+    constants: Constants | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Found:
+    """The `keep` fastest layouts of `job` on `ranks` accelerators that fit."""
+    space, c = space or Space(), constants or fitted()
+    order = count()
+    # Branches by floor: a split has no layouts yet, a family has.
+    queue: list[tuple[float, int, Layout, bool]] = [
+        (split_floor_s(job, split, c), next(order), split, True)
+        for split in splits(job, ranks, space)
+    ]
+    heapq.heapify(queue)
+    best: list[tuple[float, int, Option]] = []  # heaps of the kept, slowest first
+    rejected: list[tuple[float, int, Option]] = []
+    opened = looked = 0
+    while queue:
+        floor, _, branch, whole = heapq.heappop(queue)
+        if len(best) == keep and floor >= -best[0][0]:
+            break
+        if whole:
+            first = narrowest(job, branch, space)
+            if first is None:
+                if lean := _leanest_of(job, branch, space):
+                    _keep(rejected, keep, floor, next(order), _option(job, lean, floor))
+                continue
+            zero = min(space.zero)  # the one that gathers least
+            for family in families(job, branch, space):
+                begun = replace(family, replicate=first.replicate, shard=first.shard, zero=zero)
+                heapq.heappush(queue, (floor_s(job, begun, c), next(order), begun, False))
+            continue
+        opened += 1
+        if progress:
+            progress(opened)
+        ways = replace(branch, replicate=branch.replicate * branch.shard, shard=1)
+        layouts = [lay for lay in sharded(ways, space) if lay.shard >= branch.shard]
+        if layouts and not _may_fit(job, layouts, space):
+            widest = replace(layouts[-1], recompute=space.recompute[-1])
+            _keep(rejected, keep, floor, next(order), _option(job, widest, floor))
+            continue
+        for layout in layouts:
+            for recompute in space.recompute:
+                tried = replace(layout, recompute=recompute)
+                held = memory.predict(job.with_layout(tried))
+                if not held.fits:
+                    if recompute == space.recompute[0]:
+                        out = Option(tried, job.tokens / floor, held)
+                        _keep(rejected, keep, floor, next(order), out)
+                    continue
+                looked += 1
+                time = step.predict(job.with_layout(tried), c)
+                option = Option(tried, time.tokens / time.step_s, held)
+                _keep(best, keep, time.step_s, next(order), option)
+                break
+    kept = [option for _, _, option in sorted(best, key=lambda item: -item[0])]
+    return Found(
+        best=tuple(_reason(option, kept[0]) for option in kept),
+        rejected=tuple(
+            replace(option, reason=_short_of(option.memory))
+            for _, _, option in sorted(rejected, key=lambda item: -item[0])
+        ),
+        opened=opened,
+        looked_at=looked,
+    )
+
+
+def _may_fit(job: Job, layouts: list[Layout], space: Space) -> bool:
+    """Whether any sharding fits: the first or the widest does, if any, at some recompute."""
+    return any(
+        memory.predict(job.with_layout(replace(layout, recompute=recompute))).fits
+        for layout in layouts
+        if layout.shard in (layouts[0].shard, layouts[-1].shard)
+        for recompute in reversed(space.recompute)
+    )
+
+
+def _leanest_of(job: Job, split: Layout, space: Space) -> Layout | None:
+    """The widest sharding of a split with the smallest microbatch and the most recompute."""
+    family = next(families(job, split, space), None)
+    layouts = list(sharded(family, space)) if family else []
+    return replace(layouts[-1], recompute=space.recompute[-1]) if layouts else None
+
+
+def _option(job: Job, layout: Layout, seconds: float) -> Option:
+    held = memory.predict(job.with_layout(layout))
+    return Option(layout, job.tokens / seconds, held)
+
+
+def _keep(
+    heap: list[tuple[float, int, Option]], most: int, seconds: float, order: int, option: Option
+) -> None:
+    item = (-seconds, -order, option)
+    if len(heap) < most:
+        heapq.heappush(heap, item)
+    elif item > heap[0]:
+        heapq.heapreplace(heap, item)
+
+
+def _reason(option: Option, first: Option) -> Option:
+    if option is first:
+        return replace(option, reason="fastest that fits")
+    slower = 100 * (first.tokens_per_s / option.tokens_per_s - 1)
+    return replace(option, reason=f"{slower:.1f} % slower")
+
+
+def _short_of(held: Memory) -> str:
+    short = (held.peak_bytes - held.capacity_bytes) / 2**30
+    return f"out of memory by {short:,.1f} GiB"
+
+
+def must(found: Found, job: Job, ranks: int, space: Space | None = None) -> Found:
+    """What a search of `space` found, or an error when nothing fits."""
+    if found.best:
+        return found
+    size = job.shape.params() / 1e9
+    if not found.rejected:
+        raise PenstockError(
+            f"layout: no way to spread {size:,.1f}B parameters and {job.batch} sequences a step "
+            f"over {ranks} accelerators; change train.batch_tokens or the number of accelerators"
+        )
+    near = leanest(job, ranks, space or Space())
+    assert near, "something was rejected, so something is legal"
+    tried = [replace(near, reason=_short_of(near.memory)), *found.rejected]
+    raise NothingFits(
+        f"model: {size:,.1f}B parameters fit on {ranks} × {job.machine.accelerator} in no layout; "
+        f"the nearest, {near.layout}, is {_short_of(near.memory)}. Choose a smaller model, a "
+        "shorter sequence or more accelerators",
+        [option.to_json() for option in tried],
+    )
+
+
+def leanest(job: Job, ranks: int, space: Space) -> Option | None:
+    """The layout that needs the least memory of all; None where none is legal."""
+    lean = (_leanest_of(job, split, space) for split in splits(job, ranks, space))
+    options = [_option(job, layout, 1.0) for layout in lean if layout]
+    return min(options, key=lambda option: option.memory.peak_bytes, default=None)

@@ -1,0 +1,408 @@
+"""The time of one optimizer step: operators, collectives, and how schedules overlap them.
+
+Follows one rank of the slowest pipeline stage through its microbatches. Every second lands in one
+part, and the parts add up to the step.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import log2
+
+from penstock.catalog.shapes import ModelShape
+from penstock.data.format.manifest import BLOCK_BYTES, dtype_for
+from penstock.data.read.order_choice import BLOCK_BYTES as PIECE_BYTES
+from penstock.plan.hardware import network
+from penstock.plan.job.constants import Constants, fitted
+from penstock.plan.job.job import Job
+from penstock.plan.job.outcome import COMMUNICATE_PARTS, COMPUTE_PARTS, StepTime
+from penstock.plan.step import operators, probed
+from penstock.plan.step.operators import LayerCost, Rates
+
+# A zero-bubble schedule fills all but about this share of the bubble (arXiv 2401.10241, ZB-H1).
+ZERO_BUBBLE_LEFT = 1 / 3
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The slowest pipeline stage: whole layers, and the head where it is the last one."""
+
+    dense: float  # layers
+    moe: float
+    head: float  # 1 or 0
+
+    @property
+    def layers(self) -> float:
+        return self.dense + self.moe
+
+
+@lru_cache(maxsize=65536)
+def stages(shape: ModelShape, pipeline: int, interleave: int) -> tuple[Stage, ...]:
+    """Kinds of stage that can be the slowest: a middle one, and the last with its head.
+
+    Frameworks that cannot split the layers evenly give the first and last stage one less.
+    """
+    moe_layers = shape.layers - shape.dense_layers if shape.moe else 0
+    share = moe_layers / shape.layers
+    if pipeline == 1:
+        return (Stage(shape.layers - moe_layers, moe_layers, 1.0),)
+    pieces = pipeline * interleave
+    per_stage = -(-shape.layers // pieces) * interleave
+    even = shape.layers % pieces == 0
+    last = per_stage if even else max(1, per_stage - 1)
+    return (
+        Stage(per_stage * (1 - share), per_stage * share, 0.0),
+        Stage(last * (1 - share), last * share, 1.0),
+    )
+
+
+def predict(job: Job, constants: Constants | None = None) -> StepTime:
+    """Seconds of one optimizer step by part."""
+    c = of_program(constants or fitted(), job.software.measured)
+    if _by_probe(job):
+        return _step_time(job, _of_probe(job, c))
+    rates = operators.rates(job, c)
+    layers = {
+        moe: operators.layer(job, c, rates, moe)
+        for moe in ((False, True) if job.shape.moe else (False,))
+    }
+    head = operators.head(job, rates)
+    micro = [
+        _microbatch(job, c, layers, head, stage)
+        for stage in stages(job.shape, job.layout.pipeline, job.layout.interleave)
+    ]
+    usual = micro[0][0]
+    m, p, v = job.microbatches, job.layout.pipeline, job.layout.interleave
+    # The slowest with its reduction: what has less work has less to hide the reduction behind.
+    parts = max(
+        (
+            {name: seconds * m for name, seconds in one.items()}
+            | {"reduce": _reduce_s(job, c, free_s)}
+            for one, free_s in micro
+        ),
+        key=lambda found: sum(found.values()),
+    )
+    bubble = (p - 1) * sum(usual.values()) / v
+    parts["bubble"] = bubble * (ZERO_BUBBLE_LEFT if job.layout.zero_bubble else 1.0)
+    parts["pipeline"] = _pipeline_s(job, c)
+    parts["optimizer"] = _optimizer_s(job, rates)
+    parts["data"] = _data_s(job, sum(parts.values()))
+    nodes = max(1, -(-job.layout.ranks // job.machine.per_node))
+    parts["jitter"] = c.jitter * log2(nodes) * sum(parts.values())
+    return _step_time(job, parts)
+
+
+@lru_cache(maxsize=64)
+def of_program(c: Constants, measured: tuple[tuple[str, float], ...]) -> Constants:
+    """The constants with those that were measured on the program itself."""
+    return replace(c, **dict(measured)) if measured else c
+
+
+def _by_probe(job: Job) -> bool:
+    """Whether the readings of a probe tell the step.
+
+    They are of whole models and of single operations: a compiled layer on a GPU is neither slower
+    nor faster by any of them.
+    """
+    whole = job.layout.model_ways * job.layout.expert == 1
+    compiled = job.software.fused and job.machine.kind != "cpu"
+    return probed.is_probed(job.machine) and whole and not compiled
+
+
+def _of_probe(job: Job, c: Constants) -> dict[str, float]:
+    """The parts of a step from the readings of a probe: its curves replace the rooflines."""
+    read = probed.step_compute_s(job)
+    parts = {
+        "matmul": read["matmul"],
+        "attention": read["attention"],
+        "elementwise": read["elementwise"] + read["memory"],
+        "loss": read["loss"],
+        "optimizer": read["optimizer"],
+        "launch": read["shard"] + read["overhead"],
+        "reduce": probed.exchange_s(job),
+    }
+    layer_s = sum(parts[name] for name in ("matmul", "attention", "elementwise"))
+    layer_s /= job.shape.layers * job.microbatches
+    one = LayerCost(operators.Cost(layer_s / 3, 2 * layer_s / 3), *[operators.Cost()] * 3)
+    gather, _ = _gather_s(job, c, one, 0.0, job.shape.moe, (0.0, 0.0))
+    parts["gather"] = gather * job.shape.layers * job.microbatches
+    parts["data"] = _data_s(job, sum(parts.values()))
+    return parts
+
+
+def _step_time(job: Job, parts: Mapping[str, float]) -> StepTime:
+    causes = {
+        "compute": sum(parts.get(name, 0.0) for name in COMPUTE_PARTS),
+        "communicate": sum(parts.get(name, 0.0) for name in COMMUNICATE_PARTS),
+        "bubble": parts.get("bubble", 0.0),
+        "peer_wait": parts.get("jitter", 0.0),
+        "data_wait": parts.get("data", 0.0),
+    }
+    return StepTime(
+        parts=parts,
+        causes=causes,
+        step_s=sum(parts.values()),
+        tokens=job.tokens,
+        model_flops=job.shape.flops_per_token(job.sequence, bool(job.adapter)) * job.tokens,
+    )
+
+
+def _microbatch(
+    job: Job,
+    c: Constants,
+    layers: Mapping[bool, LayerCost],
+    head: operators.Cost,
+    stage: Stage,
+) -> tuple[dict[str, float], float]:
+    """One forward and backward pass of a stage, and its compute that nothing hides behind yet."""
+    parts = dict.fromkeys(("matmul", "attention", "elementwise", "experts", "recompute"), 0.0)
+    parts |= {"tensor": 0.0, "context": 0.0, "all-to-all": 0.0, "gather": 0.0}
+    host_s = hidden_s = 0.0
+    for moe, count in ((False, stage.dense), (True, stage.moe)):
+        if not count:
+            continue
+        one = layers[moe]
+        again = operators.recompute(job, one)
+        for name in ("matmul", "attention", "elementwise", "experts"):
+            cost: operators.Cost = getattr(one, name)
+            parts[name] += count * (cost.forward + cost.backward)
+        parts["recompute"] += count * again
+        parts["tensor"] += count * _tensor_s(job, c)
+        ring_s, behind = _context_s(job, c, one)
+        parts["context"] += count * ring_s
+        if moe:
+            parts["all-to-all"] += count * _experts_s(job, c)
+        gather_s, more_s = _gather_s(job, c, one, again, moe, behind)
+        parts["gather"] += count * gather_s
+        hidden_s += count * (more_s + sum(behind))
+        host_s += count * _host_s(job, c, moe)
+    if stage.head:
+        parts["loss"] = head.forward + head.backward
+    device_s = sum(parts.values())
+    # The device waits for the host when its work is shorter than issuing it.
+    parts["launch"] = (device_s**4 + host_s**4) ** 0.25 - device_s
+    work_s = sum(parts.get(name, 0.0) for name in COMPUTE_PARTS)
+    return parts, c.hidden_share * work_s - hidden_s
+
+
+def _host_s(job: Job, c: Constants, moe: bool) -> float:
+    if job.software.graphs or job.machine.kind == "cpu":
+        return 0.0
+    seconds = c.host_layer_s
+    if moe:
+        seconds += c.host_expert_s + (c.host_dropless_s if job.software.dropless else 0.0)
+    if job.layout.recompute == "full":
+        seconds *= 4 / 3
+    return seconds
+
+
+def _tensor_s(job: Job, c: Constants) -> float:
+    """Activations gathered before attention and the feed-forward part, and scattered after each."""
+    ways = job.layout.tensor
+    if ways == 1:
+        return 0.0
+    size = job.rank_tokens * job.shape.hidden * 2.0
+    # Two gathers and two scatters forward and backward; without sequence parallel the same bytes
+    # travel as all-reduces. Full recompute does the forward ones again.
+    times = 12.0 if job.layout.recompute == "full" else 8.0
+    seconds = times * network.gather_s(network.group(job.machine, ways), size)
+    return seconds * (c.tensor_exposed if job.software.overlap_tensor else 1.0)
+
+
+def _context_s(job: Job, c: Constants, one: LayerCost) -> tuple[float, tuple[float, float]]:
+    """Keys and values go around the ring behind attention; what is longer than it shows.
+
+    Also what is hidden forward and backward, where nothing else can hide then.
+    """
+    ways = job.layout.context
+    if ways == 1:
+        return 0.0, (0.0, 0.0)
+    shape = job.shape
+    width = 2 * shape.kv_heads * shape.head_width / min(job.layout.tensor, shape.kv_heads)
+    if shape.kv_rank:
+        width = 2 * shape.heads * shape.v_dim / job.layout.tensor
+    g = network.group(job.machine, ways, job.layout.tensor)
+    size = job.layout.microbatch * job.sequence * width * 2.0
+    once = network.gather_s(g, size)
+    if job.software.gathers_context:  # before attention, and their gradients after it
+        return 2 * once, (0.0, 0.0)
+    forward, before = _exposed(once, c.hidden_share * one.attention.forward, c)
+    backward, after = _exposed(2 * once, c.hidden_share * one.attention.backward, c)
+    return forward + backward, (before, after)
+
+
+def _experts_s(job: Job, c: Constants) -> float:
+    """Tokens to their experts and back, forward and backward."""
+    lay = job.layout
+    if lay.expert == 1:
+        return 0.0
+    g = network.group(job.machine, lay.expert, lay.expert_tensor)
+    size = operators.expert_copies(job) * job.shape.hidden * 2.0 * operators.imbalance(job)
+    times = 6.0 if lay.recompute == "full" else 4.0
+    seconds = times * network.all_to_all_s(
+        g, size, c.all_to_all, job.shape.experts_active if job.software.dedupes else 1
+    )
+    return seconds * (c.tensor_exposed if job.software.overlap_experts else 1.0)
+
+
+def _exposed(comm_s: float, room_s: float, c: Constants) -> tuple[float, float]:
+    """What a collective with `room_s` to hide in adds, and what of it is hidden.
+
+    It adds the part that does not fit, and slows the work that it hides behind. A second of work
+    hides a collective once: rooms are handed on with what was used of them taken off, so that more
+    work never makes a step shorter.
+    """
+    hidden = min(comm_s, max(0.0, room_s))
+    return comm_s - hidden + c.contention * hidden, hidden
+
+
+def layer_params(job: Job, moe: bool) -> tuple[float, float]:
+    """Parameters of one layer on one rank before sharding: of all tokens, and of routed ones."""
+    shape, lay = job.shape, job.layout
+    total = shape.attention_params() + 2 * shape.hidden
+    if not moe:
+        return (total + shape.ffn_params(-1 if shape.moe else 0)) / lay.tensor, 0.0
+    one = (3 if shape.gated else 2) * shape.hidden * shape.expert_ffn
+    common = total + one * shape.shared_experts + shape.hidden * shape.experts
+    return common / lay.tensor, one * shape.experts / (lay.expert * lay.expert_tensor)
+
+
+def stage_params(job: Job) -> tuple[float, float]:
+    """The same for a whole pipeline stage, with one embedding."""
+    shape, lay = job.shape, job.layout
+    moe_layers = shape.layers - shape.dense_layers if shape.moe else 0
+    common, routed = shape.embedding_params() / lay.tensor, 0.0
+    for moe, layers in ((False, shape.layers - moe_layers), (True, moe_layers)):
+        if layers:
+            a, b = layer_params(job, moe)
+            common, routed = common + a * layers / lay.pipeline, routed + b * layers / lay.pipeline
+    return common, routed
+
+
+def expert_ways(job: Job) -> int:
+    """Ranks that hold the same experts, inside one pipeline stage and all replicas."""
+    lay = job.layout
+    ranks = lay.replicate * lay.shard * lay.context * lay.tensor
+    return max(1, ranks // (lay.expert * lay.expert_tensor))
+
+
+def _gather_s(
+    job: Job,
+    c: Constants,
+    one: LayerCost,
+    again: float,
+    moe: bool,
+    used: tuple[float, float],
+) -> tuple[float, float]:
+    """Sharded weights gathered before a layer's work, gradients scattered after it.
+
+    `used` is what already hides behind its forward and backward work; returned are the seconds that
+    show and those that are hidden.
+    """
+    lay = job.layout
+    ways = lay.shard * lay.context
+    if lay.zero < 2 or ways == 1:
+        return 0.0, 0.0
+    common, routed = layer_params(job, moe)
+    weight_bytes = job.adapter.bits / 8 if job.adapter else 2.0
+    grad_bytes = 0.0 if job.adapter else job.software.reduce_bytes
+    spread = lay.expert * lay.expert_tensor
+    gather = scatter = 0.0
+    for params, members, stride in (
+        (common, ways, lay.tensor),
+        (routed, max(1, ways * lay.tensor // spread), spread),
+    ):
+        if params and members > 1:
+            g = network.group(job.machine, members, stride)
+            gather += network.gather_s(g, params * weight_bytes)
+            if grad_bytes:
+                scatter += network.gather_s(g, params * grad_bytes)
+    before, after = (gather, gather) if lay.zero == 3 else (gather / job.microbatches, 0.0)
+    share = c.hidden_share
+    forward, hidden = _exposed(before, share * one.forward - used[0], c)
+    room = share * (one.backward + again) - used[1]
+    backward, more = _exposed(after + scatter, room, c)
+    return forward + backward, hidden + more
+
+
+def _reduce_s(job: Job, c: Constants, free_s: float) -> float:
+    """Gradients agreed between replicas once a step, and the weights that follow from them.
+
+    `free_s` of a microbatch's work can still hide something.
+    """
+    lay = job.layout
+    if job.adapter:
+        return 0.0
+    common, routed = stage_params(job)
+    out = job.software.reduce_bytes
+    spread = lay.expert * lay.expert_tensor
+    scatter = gather = 0.0
+    inside = lay.shard * lay.context
+    if lay.zero >= 2 and inside > 1:  # inside a replica it was done layer by layer
+        g = network.group(job.machine, lay.replicate, lay.tensor * inside)
+        kept = common / inside + routed / max(1, inside * lay.tensor // spread)
+        scatter = network.all_reduce_s(g, kept * out)
+    else:
+        for params, ways, stride in (
+            (common, lay.replicate * lay.shard * lay.context, lay.tensor),
+            (routed, expert_ways(job), spread),
+        ):
+            if params and ways > 1:
+                g = network.group(job.machine, ways, stride)
+                scatter += network.gather_s(g, params * out)
+                gather += network.gather_s(g, params * 2.0)
+    if not job.software.overlap_data:
+        return scatter + gather
+    if lay.interleave > 1:  # a piece is done while the stage still has p microbatches of others
+        free_s *= min(lay.pipeline, job.microbatches)
+    return _exposed(scatter, free_s * 2 / 3, c)[0] + _exposed(gather, free_s / 3, c)[0]
+
+
+def _pipeline_s(job: Job, c: Constants) -> float:
+    """Activations to the next stage and gradients back."""
+    lay = job.layout
+    if lay.pipeline == 1:
+        return 0.0
+    split = lay.tensor if lay.sequence_parallel else 1
+    size = job.rank_tokens * job.shape.hidden * 2.0 / split
+    stride = lay.tensor * lay.context * lay.replicate * lay.shard
+    one = 2 * network.send_s(job.machine, size, stride, lay.pipeline)
+    shown = c.tensor_exposed if job.software.overlap_tensor else 1.0
+    return one * lay.interleave * (job.microbatches * shown + lay.pipeline - 1)
+
+
+def _optimizer_s(job: Job, rates: Rates) -> float:
+    """The update of what a rank keeps of the optimizer."""
+    if job.adapter or job.software.offload:
+        return 0.0
+    common, routed = stage_params(job)
+    if job.layout.zero >= 1:
+        common /= job.layout.shard * job.layout.context
+        routed /= max(1, expert_ways(job) // job.layout.replicate)
+    soft = job.software
+    return operators.optimizer_s(common + routed, rates, not soft.fused, soft.update_bytes)
+
+
+def _data_s(job: Job, step_s: float) -> float:
+    """Waiting for samples, when a node reads them slower than it trains on them."""
+    read = job.machine.read_bytes_per_s
+    if not read:
+        return 0.0
+    nodes = max(1, -(-job.layout.ranks // job.machine.per_node))
+    ceiling = data_tokens_per_s(read, job.shape.vocab, job.sequence, nodes)
+    return max(0.0, job.tokens / ceiling - step_s)
+
+
+def data_tokens_per_s(read: float, vocab: int, sequence: int, nodes: int = 1) -> float:
+    """Tokens of all nodes together, when each can read so many bytes a second.
+
+    From a disk or a remote store, a node reads whole blocks, and the order deals the samples of a
+    block out to all nodes. So with few nodes each reads nearly all blocks; they share the reading
+    only when they are more than a block has samples. The order jumps after `PIECE_BYTES`, and the
+    last target of each piece lies in the block behind it.
+    """
+    token_bytes = int(dtype_for(vocab)[-1])
+    samples = max(1.0, BLOCK_BYTES / (sequence * token_bytes))
+    needed = 1.0 - (1.0 - 1.0 / nodes) ** samples  # share of the blocks that a node reads
+    needed *= 1.0 + BLOCK_BYTES / PIECE_BYTES
+    return read / (token_bytes * needed)

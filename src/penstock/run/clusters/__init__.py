@@ -1,0 +1,1 @@
+"""The cluster file: schema, loading, summary."""

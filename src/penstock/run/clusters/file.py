@@ -1,0 +1,122 @@
+"""The cluster file: accelerators, nodes, network, storage, site, price, failures, and a probe.
+
+Written by hand or by `penstock probe`. Whatever is left out comes from the catalog, so that the
+name of an accelerator and the number of nodes are enough.
+"""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from penstock.run.clusters.probe import ProbeSection
+from penstock.run.schema.machine_fields import AtLeastOne, Flops, Kind, Latency, Rate, Size, Watts
+from penstock.run.schema.section import NotNegative, Seconds, Section, Some, Text, Wrong
+
+Launcher = Literal["local", "slurm", "kubernetes", "sky", "ssh"]
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
+
+
+class MatmulSection(Section):
+    """Best sustained rate of large matrix products, of one accelerator, dense."""
+
+    fp32: Flops | None = Field(None, description='Such as "60 TFLOP/s"; a plain number is FLOP/s.')
+    tf32: Flops | None = Field(None, description="On tensor cores.")
+    fp16: Flops | None = Field(None, description="On tensor cores.")
+    bf16: Flops | None = Field(None, description='Such as "790 TFLOP/s".')
+    fp8: Flops | None = Field(None, description='Such as "1400 TFLOP/s".')
+    fp4: Flops | None = Field(None, description="On tensor cores.")
+
+
+class AcceleratorSection(Section):
+    """One accelerator. A name that the catalog knows gives everything that is left out."""
+
+    name: Text | None = Field(None, description="As in `penstock catalog accelerators`, or yours.")
+    kind: Kind | None = Field(None, description="What torch runs on.")
+    memory: Size | None = Field(None, description="Usable by one rank.")
+    memory_bandwidth: Rate | None = Field(None, description="Of its own memory.")
+    tdp_w: Watts | None = Field(None, description="The most it draws, in watts.")
+    idle_w: Watts | None = Field(None, description="What it draws at rest, in watts.")
+    matmul: MatmulSection = Field(MatmulSection(), description="Rates by precision.")
+
+
+class NodeSection(Section):
+    """One machine."""
+
+    name: Text | None = Field(None, description="As in `penstock catalog nodes`.")
+    accelerators: Some | None = Field(None, description="Accelerators in it.")
+    host_w: Watts | None = Field(None, description="Power of the rest of it, training, in watts.")
+
+
+class TierSection(Section):
+    """A level of the network, from the smallest to the largest."""
+
+    name: Text = Field(description='Such as "node", "rack", "spine" or "wan".')
+    size: Some = Field(description="Accelerators that reach each other at this level.")
+    bandwidth: Rate = Field(description="Per accelerator and direction, what collectives get.")
+    latency: Latency = Field(5e-6, description="Of one hop; a plain number is seconds.")
+    oversubscription: AtLeastOne = Field(1.0, description="Divides the bandwidth when all talk.")
+
+
+class StorageSection(Section):
+    """Where checkpoints and data live; rates per node."""
+
+    read: Rate | None = Field(None, description='Such as "2 GB/s".')
+    write: Rate | None = Field(None, description='Such as "1 GB/s".')
+
+
+class SiteSection(Section):
+    """Where the machines stand."""
+
+    name: Text | None = Field(None, description="As in `penstock catalog sites`.")
+    pue: AtLeastOne | None = Field(None, description="Power of the site over that of the machines.")
+    carbon: NotNegative | None = Field(None, description="gCO2e per kWh.")
+    usd_per_kwh: NotNegative | None = Field(None, description="Price of electricity.")
+    power_limit_w: Watts | None = Field(None, description='Of the site: 2000000 or "2 MW".')
+    rack_limit_w: Watts | None = Field(None, description='Of one rack: 40000 or "40 kW".')
+    cooling: Text | None = Field(None, description='Such as "air" or "direct liquid".')
+
+
+class PriceSection(Section):
+    """What it costs. No price: USD are left out of plans, not invented."""
+
+    usd_per_hour: NotNegative | None = Field(None, description="Of one accelerator.")
+
+
+class FailuresSection(Section):
+    """How often machines fail."""
+
+    node_mtbf: Seconds | None = Field(
+        None, description="Mean time between failures of one node that end a run."
+    )
+
+
+class ClusterFile(Section):
+    """A cluster file."""
+
+    name: Text | None = Field(None, description="Name of the cluster; the file's if not given.")
+    date: Text | None = Field(None, description="When it was written.")
+    launcher: Launcher = Field("local", description="Where processes come from.")
+    nodes: Some = Field(1, description="Number of nodes.")
+    accelerator: AcceleratorSection = Field(
+        AcceleratorSection(), description="What it computes with."
+    )
+    node: NodeSection = Field(NodeSection(), description="What stands around the accelerators.")
+    tier: tuple[TierSection, ...] = Field((), description="The network.")
+    storage: StorageSection = Field(StorageSection(), description="The storage.")
+    site: SiteSection = Field(SiteSection(), description="The place.")
+    price: PriceSection = Field(PriceSection(), description="The price.")
+    failures: FailuresSection = Field(FailuresSection(), description="The failures.")
+    probe: ProbeSection | None = Field(None, description="What a probe measured.")
+
+    @model_validator(mode="after")
+    def _says_enough(self) -> Self:
+        chip = self.accelerator
+        if not (chip.name or self.node.name):
+            fix = '[accelerator] with name = "H100" (`penstock catalog accelerators`)'
+            raise Wrong(("accelerator.name", f"missing; write {fix}"))
+        sizes = [tier.size for tier in self.tier]
+        if sizes != sorted(set(sizes)):
+            raise Wrong(
+                ("tier", "sizes must grow from one [[tier]] to the next; put them in order")
+            )
+        return self

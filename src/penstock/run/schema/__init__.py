@@ -1,0 +1,1 @@
+"""The schema of the run file, one file per section."""

@@ -1,0 +1,109 @@
+"""`[model.adapter]`: small trained matrices beside the frozen weights of `model.from`."""
+
+from collections.abc import Iterator
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from penstock.catalog.shapes import ModelShape
+from penstock.errors import nearest
+from penstock.run.schema.section import Positive, Section, ShareBelowOne, Some, Text, Wrong
+
+ATTENTION, FFN = ("q", "k", "v", "out"), ("gate", "up", "down")
+GROUPS = {"attention": ATTENTION, "ffn": FFN}
+# What other tools call them, for a message that names ours.
+ELSEWHERE = {
+    **{f"{name}_proj": name for name in ("q", "k", "v", "gate", "up", "down")},
+    "o_proj": "out",
+    "all-linear": 'attention", "ffn',
+}
+
+
+class AdapterSection(Section):
+    """Train a small adapter beside the frozen weights of `model.from`."""
+
+    kind: Literal["lora", "qlora"] = Field(
+        "lora",
+        description="Kind of adapter; qlora keeps the frozen weights of the layers in 4 bit.",
+    )
+    rank: Some = Field(16, description="Rank of the adapter matrices, elements.")
+    alpha: Positive = Field(32.0, description="Scale: the adapter counts alpha / rank.")
+    targets: tuple[Text, ...] = Field(
+        ("attention", "ffn"),
+        description="Parts of each layer that get an adapter: `attention` (or of it `q`, `k`, `v`, "
+        "`out`), `ffn` (or of it `gate`, `up`, `down`); routed experts and routers get none.",
+    )
+    dropout: ShareBelowOne = Field(
+        0.0, description="Share of the adapter's inputs that is left out at random in training."
+    )
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The matrices of a layer by their own names, in the order of a layer."""
+        asked = {part for target in self.targets for part in GROUPS.get(target, (target,))}
+        return tuple(part for part in (*ATTENTION, *FFN) if part in asked)
+
+    def trained(self, shape: ModelShape) -> int:
+        """Parameters that are trained."""
+        return sum(
+            self.rank * (inputs + outputs)
+            for layer in range(shape.layers)
+            for name, inputs, outputs in matrices(shape, layer)
+            if name.rpartition(".")[2] in self.parts
+        )
+
+    @model_validator(mode="after")
+    def _known_targets(self) -> Self:
+        known = (*GROUPS, *ATTENTION, *FFN)
+        if not self.targets:
+            raise Wrong(("targets", 'none, so that nothing is trained; write ["attention", "ffn"]'))
+        for target in self.targets:
+            if target not in known:
+                ours = ELSEWHERE.get(target)
+                guess = f'Here it is "{ours}".' if ours else nearest(target, known)
+                listed = ", ".join(known)
+                raise Wrong(
+                    (
+                        "targets",
+                        f'"{target}" is no part of a layer; write {listed}. {guess}'.strip(),
+                    )
+                )
+        return self
+
+
+def matrices(shape: ModelShape, layer: int) -> Iterator[tuple[str, int, int]]:
+    """The matrices of a layer that can have an adapter: canonical name, inputs, outputs."""
+    hidden, width = shape.hidden, shape.head_width
+    queries, values = shape.heads * width, shape.kv_heads * width
+    yield "attention.q", hidden, queries
+    yield "attention.k", hidden, values
+    yield "attention.v", hidden, values
+    yield "attention.out", queries, hidden
+    dense = not shape.moe or layer < shape.dense_layers
+    inner = shape.ffn if dense else shape.shared_experts * shape.expert_ffn
+    within = "ffn" if dense else "ffn.shared"
+    if inner:
+        yield f"{within}.gate", hidden, inner
+        yield f"{within}.up", hidden, inner
+        yield f"{within}.down", inner, hidden
+
+
+def misfits(adapter: AdapterSection, shape: ModelShape) -> list[str]:
+    """Why this model cannot have this adapter, for a person to mend; empty when it can."""
+    if adapter.kind == "qlora" and shape.moe:
+        return [
+            'model.adapter.kind = "qlora": routed experts are not kept in 4 bit, and they are '
+            'nearly all of this model; write kind = "lora"'
+        ]
+    there = {
+        name.rpartition(".")[2]
+        for layer in range(shape.layers)
+        for name, _, _ in matrices(shape, layer)
+    }
+    missing = [part for part in adapter.parts if part not in there]
+    if missing:
+        return [
+            f"model.adapter.targets: {', '.join(missing)}: every feed-forward part of this model "
+            'is routed experts, which get no adapter; write targets = ["attention"]'
+        ]
+    return []

@@ -1,0 +1,144 @@
+"""User code that a run file names: "my_loss.py:smooth" is a file and a function in it. No torch.
+
+The file is only parsed here. Ranks import it (`model/build.py`).
+"""
+
+import ast
+import re
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blake3 import blake3
+
+from penstock.errors import PenstockError, nearest
+from penstock.found import located
+
+if TYPE_CHECKING:
+    from penstock.run.schema.run import Run
+
+SPEC = re.compile(r"[^:]+\.py:[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True)
+class Code:
+    """A Python file and the name of a function in it, as a field of the run file gives them."""
+
+    field: str  # train.loss or model.module
+    spec: str
+
+    @property
+    def path(self) -> Path:
+        return Path(located(self.spec).rpartition(":")[0]).expanduser().resolve()
+
+    @property
+    def function(self) -> str:
+        return self.spec.rpartition(":")[2]
+
+    @property
+    def words(self) -> str:
+        return f'{self.field} = "{self.spec}"'
+
+    def told(self, error: BaseException) -> str:
+        """Return an error in words, with the last line of this file that it went through."""
+        what = f"{type(error).__name__}: {error}"
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if Path(frame.filename).resolve() == self.path]
+        if not own:
+            return what
+        return f"{what} ({self.path.name}:{own[-1].lineno}, in {own[-1].name})"
+
+    @property
+    def key(self) -> str:
+        """The name in plan.json under which a run keeps the hash of the file."""
+        return f"{self.field.rpartition('.')[2]}_source"
+
+    def source(self) -> bytes:
+        try:
+            return self.path.read_bytes()
+        except OSError as error:
+            raise PenstockError(
+                f'{self.words}: {self.path} cannot be read: {error.strerror}; write "FILE.py:NAME"'
+            ) from None
+
+    def hash(self) -> str:
+        """Hash of the file. Modules that it imports are not part of it."""
+        return blake3(self.source()).hexdigest()
+
+    @property
+    def identity(self) -> str:
+        """What the code is, wherever its file lies; the spec where the file cannot be read."""
+        try:
+            return f"{self.function} {self.hash()}"
+        except PenstockError:  # the run can be shown, and not trained
+            return self.spec
+
+    def refuse_missing(self) -> None:
+        """Refuse a file that is not there, is not Python, or does not define the function."""
+        try:
+            tree = ast.parse(self.source(), str(self.path))
+        except (SyntaxError, ValueError) as error:
+            line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
+            raise PenstockError(f"{self.words}: {self.path}{line} is not Python: {error}") from None
+        names = {name for node in tree.body for name in _bound(node)}
+        if self.function not in names and not _binds_any(tree):
+            guess = nearest(self.function, names) or f"It has: {', '.join(sorted(names)) or 'none'}"
+            raise PenstockError(
+                f"{self.words}: {self.path.name} has no function {self.function!r}. {guess}"
+            )
+
+
+def loss_code(spec: str | None) -> Code | None:
+    """The loss of `train.loss`, None where the run file names none."""
+    return Code("train.loss", spec) if spec else None
+
+
+def module_code(spec: str | None) -> Code | None:
+    """The module of `model.module`, None where the run file names none."""
+    return Code("model.module", spec) if spec else None
+
+
+def own_codes(run: "Run") -> list[Code]:
+    """Return all code of the user's own that a run trains with."""
+    found = (module_code(run.model.module), loss_code(run.train.loss))
+    return [code for code in found if code]
+
+
+def sources(run: "Run") -> dict[str, str]:
+    """Return the hash of each file of `own_codes`, by its name in plan.json.
+
+    A file that cannot be read is left out: it is refused when it is loaded.
+    """
+    return {code.key: code.hash() for code in own_codes(run) if code.path.is_file()}
+
+
+def changed(run: "Run", plan: Mapping[str, Any]) -> Code | None:
+    """Find code whose file is not the one that `plan` was made with."""
+    now = sources(run)
+    for code in own_codes(run):
+        if code.key in now and plan.get(code.key, now[code.key]) != now[code.key]:
+            return code
+    return None
+
+
+def _bound(node: ast.stmt) -> list[str]:
+    """Names that a statement at the top of a file defines."""
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            return [node.name]
+        case ast.Import() | ast.ImportFrom():
+            return [(alias.asname or alias.name).partition(".")[0] for alias in node.names]
+        case ast.Assign():
+            return [target.id for target in node.targets if isinstance(target, ast.Name)]
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            return [name]
+    return []
+
+
+def _binds_any(tree: ast.Module) -> bool:
+    """Whether names may be defined in a way that only running the file tells."""
+    hidden = (ast.If, ast.Try, ast.With, ast.For, ast.While)
+    star = any(isinstance(n, ast.ImportFrom) and n.names[0].name == "*" for n in tree.body)
+    return star or any(isinstance(node, hidden) for node in tree.body)

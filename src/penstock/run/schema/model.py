@@ -1,0 +1,227 @@
+"""`[model]`: a preset, a shape, an open model, or the user's own code."""
+
+from dataclasses import replace
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from penstock.catalog.models import names, preset
+from penstock.catalog.open.folder import folder_of, shape_at
+from penstock.catalog.open.hub import NotFound
+from penstock.catalog.shapes import ModelShape
+from penstock.errors import PenstockError, nearest
+from penstock.run.schema.adapter import AdapterSection
+from penstock.run.schema.code import SPEC
+from penstock.run.schema.section import (
+    Flag,
+    Positive,
+    Section,
+    Some,
+    SomeOrNone,
+    Text,
+    Width,
+    Wrong,
+)
+
+SHAPE_FIELDS = [
+    "layers",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "ffn",
+    "vocab",
+    "tied",
+    "qk_norm",
+    "head_dim",
+    "context",
+    "rope_theta",
+    "experts",
+    "experts_active",
+    "expert_ffn",
+    "shared_experts",
+    "dense_layers",
+    "router",
+]
+_COUNTED = ("layers", "dense_layers", "experts", "shared_experts")  # one by one, in a plan
+SOURCES = {"preset": "preset", "from_": "from", "module": "module"}  # python name: name in the file
+
+
+class ModelSection(Section):
+    """What is trained: one of `preset`, `from`, `module`, or a shape of your own by its fields.
+
+    Shape fields beside `preset` replace the preset's.
+    """
+
+    preset: Text | None = Field(
+        None, description="Name of a shape; `penstock catalog models` lists them."
+    )
+    from_: Text | None = Field(
+        None,
+        alias="from",
+        description="Open model to start from: the folder of Hugging Face safetensors, or "
+        "`hf:org/name`, `hf:org/name@revision` on the hub. Its tokenizer reads raw data. A "
+        "relative folder starts at the current one, or else at the run file's.",
+    )
+    module: Text | None = Field(
+        None,
+        description='Your own code, "my_model.py:build": a function that gives an nn.Module. The '
+        "file is looked for in the current folder, then beside the run file.",
+    )
+    layers: Some | None = Field(None, description="Number of layers.")
+    hidden: Width | None = Field(None, description="Width of the residual stream, elements.")
+    heads: Some | None = Field(None, description="Query heads per layer.")
+    kv_heads: Some | None = Field(
+        None, description="Key and value heads per layer; as `heads` if not given."
+    )
+    ffn: Width | None = Field(None, description="Inner width of the feed-forward block, elements.")
+    vocab: Width | None = Field(None, description="Vocabulary, tokens; the dataset's if not given.")
+    tied: Flag | None = Field(
+        None, description="The head shares the embedding; false if not given."
+    )
+    qk_norm: Flag | None = Field(
+        None, description="Normalise each head's query and key; false if not given."
+    )
+    head_dim: Width | None = Field(
+        None, description="Width of a head, elements; hidden / heads if not given."
+    )
+    context: Width | None = Field(None, description="Longest sequence, tokens; 2048 if not given.")
+    rope_theta: Positive | None = Field(
+        None, description="Base of the rotary position angles; 10000 if not given."
+    )
+    experts: SomeOrNone | None = Field(
+        None, description="Routed experts per layer; 0 is a dense model."
+    )
+    experts_active: Some | None = Field(None, description="Routed experts that a token visits.")
+    expert_ffn: Width | None = Field(None, description="Inner width of one expert, elements.")
+    shared_experts: SomeOrNone | None = Field(None, description="Experts that every token visits.")
+    dense_layers: SomeOrNone | None = Field(
+        None, description="Leading layers that have no experts but a block of width `ffn`."
+    )
+    router: Literal["softmax", "sigmoid"] | None = Field(
+        None,
+        description="Scores of the experts: softmax over all, or a sigmoid of each, whose balance "
+        "an exported model can hold (with `qk_norm`); softmax if not given.",
+    )
+    adapter: AdapterSection | None = Field(None, description="Adapter training; only with `from`.")
+
+    def given(self) -> dict[str, int | float | bool | str]:
+        """The shape fields that the file gives."""
+        values = {name: getattr(self, name) for name in SHAPE_FIELDS}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def base(self) -> ModelShape | None:
+        """The shape with vocab 0 where only the dataset knows it; None for `module`.
+
+        Also None for a `from` that is not here: such a run can still be shown, and nobody waits
+        for a network to load a file. `shape` fetches it.
+        """
+        if self.module:
+            return None
+        if self.from_:
+            try:
+                return shape_at(self.from_, fetch=False)
+            except NotFound:
+                return None
+        given = self.given()
+        if self.preset:
+            return replace(preset(self.preset), **given)  # type: ignore[arg-type]
+        return ModelShape(**({"kv_heads": self.heads, "ffn": 0, "vocab": 0} | given))  # type: ignore[arg-type]
+
+    def shape(self, vocab: int | None) -> ModelShape:
+        """The whole shape; `vocab` is the dataset's, for a file that gives no vocab or preset."""
+        shape = shape_at(self.from_) if self.from_ else self.base()
+        if shape is None:
+            raise PenstockError(
+                "model: the shape of `module` is known only once it is loaded; write preset, or "
+                "layers, hidden, heads and ffn, to plan without loading"
+            )
+        if shape.vocab:
+            return shape
+        if not vocab:
+            raise PenstockError(
+                "model.vocab: not given and the dataset has none; write vocab = 32000"
+            )
+        return shape.with_vocab(vocab)
+
+    def tokenizer(self) -> str | None:
+        """Where the tokenizer of `from` lies, for raw data; None for other models."""
+        return str(folder_of(self.from_)) if self.from_ else None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        sources = [name for python, name in SOURCES.items() if getattr(self, python)]
+        given = self.given()
+        if len(sources) > 1:
+            raise Wrong(
+                (sources[1], f"`{sources[0]}` is given too; keep one of {', '.join(sources)}")
+            )
+        if sources and sources[0] != "preset" and given:
+            raise Wrong(
+                (next(iter(given)), f"`{sources[0]}` brings its own shape; remove this field")
+            )
+        if not sources:
+            self._whole_shape(given)
+        if self.module and not SPEC.fullmatch(self.module):
+            raise Wrong(("module", 'not a file and a function; write "my_model.py:build"'))
+        if self.adapter and not self.from_:
+            raise Wrong(
+                ("adapter", 'an adapter needs weights to start from; write from = "..." in [model]')
+            )
+        return self
+
+    def _whole_shape(self, given: dict[str, int | float | bool | str]) -> None:
+        if not given:
+            raise Wrong(("", 'names no model; write preset = "llama-3m" or a shape of your own'))
+        needed = ["layers", "hidden", "heads"]
+        needed += ["experts_active", "expert_ffn"] if self.experts else ["ffn"]
+        missing = [name for name in needed if name not in given]
+        if missing:
+            listed = ", ".join(missing)
+            raise Wrong(
+                ("", f'an own shape also needs {listed}; write them or preset = "llama-3m"')
+            )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        try:
+            shape = self.base()
+        except PenstockError as error:
+            if self.from_:
+                raise Wrong(("from", str(error).partition('": ')[2])) from None
+            guess = nearest(self.preset or "", names())
+            what = "no such preset; write one that `penstock catalog models` lists"
+            if guess:
+                what = f"no such preset. {guess} `penstock catalog models` lists all"
+            raise Wrong(("preset", what)) from None
+        problems = _misfits(shape) if shape else []
+        if problems:
+            raise Wrong(*problems)
+        return self
+
+
+def _misfits(shape: ModelShape) -> list[tuple[str, str]]:
+    """Fields of a shape that do not divide as attention and routing need."""
+    if beyond := shape.beyond_bounds(_COUNTED):
+        return [(beyond[0], f"{beyond[1]}, which no model has; write fewer")]
+    problems = []
+    if shape.heads % shape.kv_heads:
+        what = f"{shape.heads} heads cannot share {shape.kv_heads} key-value heads evenly"
+        problems.append(("kv_heads", f"{what}; write a divisor of {shape.heads}"))
+    if shape.kv_rank:
+        pass  # latent attention has head widths of its own
+    elif not shape.head_dim and shape.hidden % shape.heads:
+        what = f"not a multiple of heads = {shape.heads}"
+        problems.append(
+            ("hidden", f"{what}; write {shape.heads * max(1, shape.hidden // shape.heads)}")
+        )
+    elif shape.head_width % 2:
+        what = f"heads of width {shape.head_width}: rotary positions need an even width"
+        problems.append(("head_dim" if shape.head_dim else "heads", f"{what}; write an even one"))
+    if shape.moe and not 0 < shape.experts_active <= shape.experts:
+        what = f"a token visits between 1 and {shape.experts} experts"
+        problems.append(("experts_active", f"{what}; write one of these"))
+    if shape.moe and not shape.expert_ffn:
+        problems.append(("expert_ffn", "experts need a width; write one such as 1024"))
+    if not shape.ffn and (not shape.moe or shape.dense_layers):
+        problems.append(("ffn", "layers without experts need a width; write one such as 4096"))
+    return problems

@@ -1,0 +1,195 @@
+"""`Run`: the whole run file, checked, and what follows from it."""
+
+import math
+import re
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
+
+from penstock.errors import PenstockError
+from penstock.run.schema.budget import BudgetSection
+from penstock.run.schema.cluster import ClusterSection
+from penstock.run.schema.data import DataSection
+from penstock.run.schema.evaluate import EvaluateSection
+from penstock.run.schema.guard import GuardSection
+from penstock.run.schema.layout import LayoutSection
+from penstock.run.schema.log import LogSection
+from penstock.run.schema.model import ModelSection
+from penstock.run.schema.section import Section, Text, Wrong, text
+from penstock.run.schema.train import (
+    ADAPTER_RATE,
+    BALANCE_RATE,
+    DEFAULT_TOKENS,
+    FINETUNE_RATE,
+    TrainSection,
+    choose_batch_tokens,
+    choose_learning_rate,
+)
+
+NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9_-])?", re.ASCII)
+DEFAULT_SEQUENCE = 2048
+
+
+def read_name(found: object) -> str:
+    # A name becomes a folder: it must not climb out of `dir` or hide itself.
+    name = text(found)
+    if len(name) > 100:
+        raise ValueError(f"{len(name)} characters long; write at most 100")
+    if not NAME.fullmatch(name):
+        raise ValueError(
+            "not a name; write letters, digits, '.', '_' and '-', starting with a letter or digit "
+            "and not ending with '.'"
+        )
+    return name
+
+
+Name = Annotated[
+    str,
+    PlainValidator(read_name),
+    WithJsonSchema({"title": "name", "type": "string", "pattern": f"^{NAME.pattern}$"}),
+]
+
+
+class Run(Section):
+    """A run file."""
+
+    name: Name = Field(
+        description="Name of the run, and of its folder; the file's name if not given."
+    )
+    dir: Text = Field("runs", description="Where runs live: a folder or a URL.")
+    model: ModelSection = Field(description="What is trained.")
+    data: DataSection = Field(DataSection(), description="What the model reads.")
+    train: TrainSection = Field(
+        TrainSection(tokens=DEFAULT_TOKENS), description="How it is trained."
+    )
+    evaluate: EvaluateSection = Field(EvaluateSection(), description="How it is judged.")
+    layout: LayoutSection | None = Field(
+        None, description="How it is spread; leave out to have it chosen."
+    )
+    cluster: ClusterSection = Field(ClusterSection(), description="The machines.")
+    guard: GuardSection = Field(GuardSection(), description="What keeps it safe.")
+    budget: BudgetSection = Field(BudgetSection(), description="What it may cost.")
+    log: LogSection = Field(LogSection(), description="Where else it is shown.")
+
+    @property
+    def folder(self) -> Path:
+        """Where everything about this run is kept."""
+        return Path(self.dir).expanduser() / self.name
+
+    @property
+    def sequence(self) -> int:
+        """Tokens per sample."""
+        if self.data.sequence:
+            return self.data.sequence
+        shape = self.model.base()
+        return min(DEFAULT_SEQUENCE, shape.longest) if shape else DEFAULT_SEQUENCE
+
+    @property
+    def batch_tokens(self) -> int:
+        """Tokens per optimizer step, over all ranks."""
+        return self.train.batch_tokens or choose_batch_tokens(self.train.tokens, self.sequence)
+
+    @property
+    def batch_samples(self) -> int:
+        """Samples (sequences) per optimizer step, over all ranks."""
+        return self.batch_tokens // self.sequence
+
+    @property
+    def learning_rate(self) -> float:
+        """Peak learning rate."""
+        if self.train.learning_rate != "auto":
+            return self.train.learning_rate
+        if self.model.from_:
+            return ADAPTER_RATE if self.model.adapter else FINETUNE_RATE
+        shape = self.model.base()
+        assert shape is not None, "checked when the file was loaded"
+        return choose_learning_rate(shape.hidden, self.train.optimizer)
+
+    @property
+    def balance_rate(self) -> float:
+        """Step of the balance of experts.
+
+        Open weights come balanced, and the files of some families have no place for a change.
+        """
+        if self.train.balance_rate is not None:
+            return self.train.balance_rate
+        return 0.0 if self.model.from_ else BALANCE_RATE
+
+    def choices(self) -> dict[str, int | float]:
+        """What the file left open, with the value that was chosen."""
+        chosen: dict[str, int | float] = {}
+        if self.data.sequence is None:
+            chosen["data.sequence"] = self.sequence
+        if self.train.batch_tokens is None:
+            chosen["train.batch_tokens"] = self.batch_tokens
+        if self.train.learning_rate == "auto":
+            chosen["train.learning_rate"] = self.learning_rate
+        return chosen
+
+    def steps(self, samples_per_epoch: int | None = None) -> int:
+        """Optimizer steps, rounded up; `samples_per_epoch` is needed for `epochs` only."""
+        total = self._steps(samples_per_epoch)
+        if misfit := self.train.misfit(total):
+            field, what = misfit
+            raise PenstockError(f'train.{field} = "{getattr(self.train, field)}": {what}')
+        return total
+
+    def _steps(self, samples_per_epoch: int | None) -> int:
+        if self.train.steps:
+            return self.train.steps
+        if self.train.tokens:
+            return -(-self.train.tokens // self.batch_tokens)
+        if not samples_per_epoch:
+            raise PenstockError("train.epochs: the dataset has no samples; choose another")
+        return math.ceil((self.train.epochs or 0) * samples_per_epoch / self.batch_samples)
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Self:
+        problems = [*self._batch_problems(), *self._length_problems(), *self._layout_problems()]
+        if problems:
+            raise Wrong(*problems)
+        return self
+
+    def _batch_problems(self) -> list[tuple[str, str]]:
+        shape, sequence, batch = self.model.base(), self.sequence, self.train.batch_tokens
+        problems = []
+        if shape and sequence > shape.longest:
+            part = "context" if shape.longest == shape.context else "sliding window"
+            what = f"longer than the model's {part} of {shape.longest} tokens"
+            own = "" if self.model.from_ else f", or model.context = {sequence} too"
+            problems.append(("data.sequence", f"{what}; write {shape.longest}{own}"))
+        # Of a model that is not here the length is not known; `settled` looks again.
+        known = bool(shape or self.model.module or self.data.sequence)
+        if batch and known and batch % sequence:
+            less = batch // sequence * sequence
+            near = f"{less} or {less + sequence}" if less else str(sequence)
+            what = f"not a whole number of sequences of {sequence} tokens"
+            problems.append(("train.batch_tokens", f"{what}; write {near}"))
+        if shape is None and self.model.module and self.train.learning_rate == "auto":
+            what = '"auto" needs the width of the model, which `module` does not say'
+            problems.append(("train.learning_rate", f"{what}; write a number such as 3e-4"))
+        if self.model.adapter and self.train.optimizer == "muon":
+            what = "adapters are moved by AdamW, and all else is frozen"
+            problems.append(("train.optimizer", f'{what}; write "adamw"'))
+        return problems
+
+    def _length_problems(self) -> list[tuple[str, str]]:
+        if self.train.epochs:
+            return []  # known only with the dataset; `steps` looks again
+        misfit = self.train.misfit(self._steps(None))
+        return [(f"train.{misfit[0]}", misfit[1])] if misfit else []
+
+    def _layout_problems(self) -> list[tuple[str, str]]:
+        layout, here = self.layout, self.cluster
+        if layout is None or here.accelerators == "all":
+            return []
+        count, per_replica = here.accelerators * here.nodes, layout.per_replica
+        if layout.replicate and layout.replicate * per_replica != count:
+            found = layout.replicate * per_replica
+            what = f"replicate × shard × tensor × pipeline × context = {found}"
+            return [("layout", f"{what}, but there are {count} accelerators; make them equal")]
+        if count % per_replica:
+            what = f"one replica takes {per_replica} accelerators, which do not divide {count}"
+            return [("layout", f"{what}; write a divisor of {count}")]
+        return []

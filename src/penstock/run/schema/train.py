@@ -1,0 +1,230 @@
+"""`[train]`: how long, how large a batch, which optimizer, schedule and precision."""
+
+import math
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
+
+from penstock.run.schema.code import SPEC
+from penstock.run.schema.quantity import Portion
+from penstock.run.schema.section import (
+    Flag,
+    NotNegative,
+    PartOfRun,
+    Positive,
+    PositiveOrAuto,
+    Section,
+    Seed,
+    Share,
+    Some,
+    Steps,
+    Text,
+    Tokens,
+    Wrong,
+    number,
+)
+
+LENGTHS = ("tokens", "steps", "epochs")
+DEFAULT_TOKENS = 1_000_000
+_COMPRESS = re.compile(r"none|bf16|int8|powersgd:[1-9][0-9]{0,3}")
+
+
+def choose_batch_tokens(tokens: int | None, sequence: int) -> int:
+    """The batch of a run that gives none: 1/512 of its tokens, as a power of two.
+
+    A run wants some hundred updates at the least, or the schedule has no room. 2048 tokens keep a
+    small device busy; past 4Mi a larger batch hardly saves steps any more. A run measured in steps
+    or epochs does not say its tokens beforehand and gets the least. Always whole sequences.
+    """
+    power = 2 ** round(math.log2(max(1, (tokens or 0) / 512)))
+    return max(1, min(max(power, 2048), 4 * 2**20) // sequence) * sequence
+
+
+# Of weights that have been trained: far below what trained them, or they forget. Adapters start
+# from nothing, and take about ten times that (Hu et al. 2021, and the usual recipes since).
+FINETUNE_RATE, ADAPTER_RATE = 2e-5, 2e-4
+
+
+def choose_learning_rate(hidden: int, optimizer: str = "adamw") -> float:
+    """Peak rate by width: published AdamW runs fall about as 1 / width from 3e-4 at 4096.
+
+    Muon's steps are scaled to be as long as AdamW's. In narrow models, though, it bears higher
+    rates, and needs them: see docs/design/optimizers.md.
+    """
+    most = 1.2e-2 if optimizer == "muon" else 3e-3
+    return min(most, 3e-4 * 4096 / hidden)
+
+
+BALANCE_RATE = 1e-3  # of scores between 0 and 1, a step (arXiv 2408.15664)
+
+
+def _betas(found: object) -> tuple[float, float]:
+    if not isinstance(found, list | tuple) or len(found) != 2:
+        raise ValueError("not two numbers; write [0.9, 0.95]")
+    read = number(least=0, below=1)
+    return read(found[0]), read(found[1])
+
+
+def _compress(found: object) -> str:
+    if not isinstance(found, str) or not _COMPRESS.fullmatch(found):
+        raise ValueError('not a compression; write "none", "bf16", "int8" or "powersgd:4"')
+    return found
+
+
+Momentum = Annotated[
+    float,
+    PlainValidator(number(least=0, below=1)),
+    WithJsonSchema({"title": "number", "type": "number"}),
+]
+Betas = Annotated[
+    tuple[float, float],
+    PlainValidator(_betas),
+    WithJsonSchema(
+        {
+            "title": "two numbers",
+            "type": "array",
+            "items": {"type": "number"},
+            "minItems": 2,
+            "maxItems": 2,
+        }
+    ),
+]
+Compress = Annotated[
+    str,
+    PlainValidator(_compress),
+    WithJsonSchema(
+        {
+            "title": '"none", "bf16", "int8" or "powersgd:RANK"',
+            "type": "string",
+            "pattern": f"^({_COMPRESS.pattern})$",
+        }
+    ),
+]
+
+
+class SyncSection(Section):
+    """How replicas agree."""
+
+    local_steps: Some = Field(
+        1, description="Steps between agreements; above 1 is DiLoCo, with an outer optimizer."
+    )
+    compress: Compress = Field("none", description="How gradients are packed between replicas.")
+
+
+class TrainSection(Section):
+    """How long, how large a batch, which optimizer, schedule and precision."""
+
+    tokens: Tokens | None = Field(
+        None,
+        description="Length of the run, tokens; 1M if none of tokens, steps and epochs is given.",
+    )
+    steps: Steps | None = Field(None, description="Length of the run, optimizer steps.")
+    epochs: Positive | None = Field(None, description="Length of the run, passes over the dataset.")
+    batch_tokens: Tokens | None = Field(
+        None,
+        description="Tokens per optimizer step, over all ranks; if not given, 1/512 of the run's "
+        "tokens as a power of two between 2Ki and 4Mi.",
+    )
+    optimizer: Literal["adamw", "muon"] = Field(
+        "adamw",
+        description="Optimizer; muon is for the matrices of the layers, with adamw for embedding, "
+        "head, norms, biases and routers; adapters need adamw.",
+    )
+    betas: Betas = Field((0.9, 0.95), description="Decay of AdamW's two running means.")
+    eps: Positive = Field(1e-8, description="AdamW's guard against division by zero.")
+    muon_momentum: Momentum = Field(0.95, description="Decay of Muon's running mean.")
+    weight_decay: NotNegative = Field(0.1, description="Decoupled weight decay.")
+    clip: NotNegative = Field(1.0, description="Largest norm of the whole gradient; 0 is off.")
+    balance_rate: NotNegative | None = Field(
+        None,
+        description="Step by which experts that got few tokens become more likely to be chosen; 0 "
+        "is off; if not given, 1e-3, and 0 with `model.from`.",
+    )
+    learning_rate: PositiveOrAuto = Field(
+        "auto",
+        description='Peak learning rate; "auto" is 3e-4 × 4096 / hidden, at most 3e-3 (with muon '
+        "1.2e-2); with `model.from` 2e-5, and 2e-4 for an adapter.",
+    )
+    final: Share = Field(0.1, description="Learning rate at the end, as a share of the peak.")
+    schedule: Literal["cosine", "wsd"] = Field(
+        "cosine", description="Shape of the learning rate; wsd: warm up, stay, decay."
+    )
+    warmup: PartOfRun = Field(
+        Portion(share=0.05), description="Rise of the learning rate at the start."
+    )
+    decay: PartOfRun = Field(
+        Portion(share=0.2), description="Fall of the learning rate at the end, for wsd."
+    )
+    loss: Text | None = Field(
+        None,
+        description='Your own loss, "my_loss.py:smooth": a function of (logits [n, vocab], targets '
+        "[n]) that returns one loss per token [n]; cross-entropy if not given.",
+    )
+    precision: Literal["auto", "fp32", "bf16", "fp8", "fp64"] = Field(
+        "auto",
+        description="Number format of the matrix work; auto is bf16 on GPUs and CPUs that multiply "
+        "it faster than fp32 (a CPU is timed for 10 ms), else fp32; fp64 is for equality checks.",
+    )
+    weights: Literal["fp32", "bf16"] = Field(
+        "fp32",
+        description="Number format of the weights that are kept and updated, for precision bf16 "
+        "and fp8; bf16 takes less memory and rounds updates at random.",
+    )
+    states: Literal["fp32", "bf16"] = Field(
+        "fp32",
+        description="Number format of the optimizer's running means; bf16 takes half the memory.",
+    )
+    compile: Literal["auto", "on", "off"] = Field(
+        "auto", description="Layers as compiled kernels (torch.compile); auto is on for CUDA."
+    )
+    deterministic: Flag = Field(False, description="Bit-exact on CUDA too, at a cost in speed.")
+    seed: Seed = Field(0, description="Seed of the initial weights and the sample order.")
+    sync: SyncSection = Field(SyncSection(), description="How replicas agree.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_length(cls, table: Any) -> Any:
+        if isinstance(table, dict) and not any(name in table for name in LENGTHS):
+            return {**table, "tokens": DEFAULT_TOKENS}
+        return table
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Self:
+        given = [name for name in LENGTHS if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise Wrong((given[1], f"`{given[0]}` is given too; keep one of {', '.join(given)}"))
+        return self
+
+    @model_validator(mode="after")
+    def _loss_is_a_function(self) -> Self:
+        if self.loss and not SPEC.fullmatch(self.loss):
+            raise Wrong(("loss", 'not a file and a function; write "my_loss.py:smooth"'))
+        return self
+
+    @model_validator(mode="after")
+    def _weights_fit(self) -> Self:
+        if self.weights == "bf16" and self.precision not in ("auto", "bf16", "fp8"):
+            what = f'narrower than the matrix work, which precision = "{self.precision}" asks for'
+            raise Wrong(("weights", f'{what}; write weights = "fp32" or precision = "bf16"'))
+        return self
+
+    @model_validator(mode="after")
+    def _schedule_fits(self) -> Self:
+        warmup, decay = self.warmup.share or 0.0, self.decay.share or 0.0
+        if self.schedule == "wsd" and warmup + decay > 1:
+            what = f"warmup {self.warmup} and decay {self.decay} are more than the whole run"
+            raise Wrong(("decay", f"{what}; lower one of them"))
+        return self
+
+    def misfit(self, total_steps: int) -> tuple[str, str] | None:
+        """The field of the schedule that a run of this length has no room for, and why."""
+        warmup, decay = self.warmup.of(total_steps), self.decay.of(total_steps)
+        if warmup > total_steps:
+            what = f"longer than the run of {total_steps} steps"
+            return "warmup", f'{what}; write fewer steps, or a share such as "5%"'
+        # One step of slack: two shares that fill the run may each round up.
+        if self.schedule == "wsd" and warmup + decay > total_steps + 1:
+            what = f"warmup {warmup} and decay {decay} steps do not fit into {total_steps} steps"
+            return "decay", f"{what}; lower one of them"
+        return None

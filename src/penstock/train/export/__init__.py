@@ -1,0 +1,1 @@
+"""A trained model as files for other programs, and as text."""

@@ -1,0 +1,232 @@
+"""A run's checkpoint as a folder that transformers, and all that read its format, can load.
+
+In one process without the run's layout: tensors are read from the checkpoint a few at a time, and
+written. What describes the model (config, tokenizer) is what it started from, where it did; else it
+follows from the shape and the dataset's tokenizer.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from penstock.catalog.open.folder import CONFIG, folder_of, read_config, small_files
+from penstock.catalog.open.models import config_of, family_of, shape_of
+from penstock.catalog.shapes import ModelShape
+from penstock.data.read.open import open_again
+from penstock.errors import PenstockError, RunFailed
+from penstock.files import refuse_existing
+from penstock.guard.format.published import best_first
+from penstock.guard.save import checkpoint
+from penstock.guard.save.checkpoint import Checkpoint
+from penstock.guard.tiers.on_record import no_checkpoint
+from penstock.guard.tiers.tiers import wrong_with
+from penstock.model.adapter.export import merged as merged_tensors
+from penstock.model.adapter.export import write_adapter
+from penstock.model.adapter.names import adapters
+from penstock.model.open.names import tensors
+from penstock.model.open.weights import OpenWeights
+from penstock.model.open.write import DTYPES, dtype_said, generation_config, write_model
+from penstock.run.folder import RunFolder
+from penstock.run.load import load
+from penstock.run.schema.run import Run
+from penstock.train.export.folder import MARK, mark, refuse_foreign, replacing
+from penstock.train.export.tokenizer import own_files, with_template
+
+READ_BYTES = 1 << 30  # read from a checkpoint at a time
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written, and where."""
+
+    folder: str
+    step: int
+    kind: str  # "model" or "adapter"
+    family: str
+    dtype: str
+    bytes: int  # of the weights
+    passed_over: tuple[str, ...] = ()  # newer checkpoints that are damaged
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Described:
+    """What is written beside the weights."""
+
+    shape: ModelShape
+    family: str
+    config: dict[str, Any]
+    beside: dict[str, bytes]  # tokenizer and generation
+    dtype: str = "bf16"  # of the weights, where nobody asks for another
+
+
+def export(
+    folder: RunFolder,
+    out: Path | None = None,
+    step: int | None = None,
+    dtype: str | None = None,
+    merged: bool = False,
+    best: bool = False,
+    force: bool = False,
+) -> Exported:
+    """Write the newest good checkpoint of a run, that of `step`, or the `best` one.
+
+    Of an adapter, write the adapter in PEFT's format; `merged`, the model with the adapter in it.
+    If no `dtype` is given, weights have that of the model that the run started from, bf16 where it
+    started from none, and an adapter by itself fp32. `force` replaces an earlier export.
+    """
+    run = load(folder.run_file)
+    _refuse(run, folder, dtype, merged)
+    where = out or folder.path / ("merged" if merged else "export")
+    refuse_existing(where, force, other="name another with --out")
+    refuse_foreign(where)
+    what = described(run, folder)
+    found, passed_over = chosen(folder, step, best)
+    adapter = run.model.adapter
+    alone = bool(adapter) and not merged
+    dtype = dtype or ("fp32" if alone else what.dtype)
+    beside = what.beside | {MARK: mark(folder.name, found.step, dtype, what.beside)}
+    what = replace(what, beside=beside)
+    with replacing(where) as fresh:
+        if adapter and run.model.from_:
+            named = dict(_read(found, adapters(what.shape, adapter)))
+            base = run.model.from_
+            if alone:
+                size = write_adapter(
+                    fresh, what.shape, what.family, adapter, named, base, beside, dtype
+                )
+            else:
+                whole = merged_tensors(OpenWeights(folder_of(base)), adapter, named)
+                size = export_weights(fresh, what, whole, dtype)
+        else:
+            _refuse_balance(found, what)
+            size = export_weights(fresh, what, _read(found, tensors(what.shape)), dtype)
+    kind = "adapter" if alone else "model"
+    return Exported(str(where), found.step, kind, what.family, dtype, size, passed_over)
+
+
+def export_weights(
+    out: Path, what: Described, named: Iterable[tuple[str, Tensor]], dtype: str
+) -> int:
+    """All tensors of a model, by our names, as a folder; the bytes of the weights."""
+    return write_model(out, what.shape, what.family, named, what.config, what.beside, dtype)
+
+
+def described(run: Run, folder: RunFolder) -> Described:
+    """Shape, family, config and tokenizer of a run's model."""
+    plan = folder.read_plan()
+    content = open_again(run, plan)[0].tokenizer_json()  # the parts of a mixture share it
+    if run.model.from_:
+        files = small_files(folder.open_model)
+        config = read_config(folder.open_model)
+        config = {name: v for name, v in config.items() if name not in _NOT_KEPT}
+        beside = {name: held for name, held in files.items() if name != CONFIG}
+        return Described(
+            shape_of(config),
+            config["model_type"],
+            config,
+            with_template(beside, content),
+            dtype_said(read_config(folder.open_model)),
+        )
+    shape = run.model.shape(plan["vocab"])
+    family = family_of(shape)
+    beside, ids = own_files(content, shape.context)
+    config = config_of(shape, family) | ids
+    return Described(shape, family, config, {**beside, **generation_config(config)})
+
+
+_NOT_KEPT = ("torch_dtype", "_name_or_path")  # of another file
+
+
+def _refuse(run: Run, folder: RunFolder, dtype: str | None, merged: bool) -> None:
+    if run.model.module:
+        raise PenstockError(
+            f"run '{folder.name}' trains your own module ({run.model.module}), which no family of "
+            "open models describes. Its weights are in the checkpoints of the run, under "
+            f"{folder.checkpoints}"
+        )
+    if dtype is not None and dtype not in DTYPES:
+        raise PenstockError(f"--dtype {dtype}: not a format of weights; write {', '.join(DTYPES)}")
+    if merged and not run.model.adapter:
+        raise PenstockError(f"--merged: run '{folder.name}' has no adapter; leave it out")
+
+
+def chosen(
+    folder: RunFolder, step: int | None = None, best: bool = False
+) -> tuple[Checkpoint, tuple[str, ...]]:
+    """Find the newest checkpoint of the run whose hashes are right, that of `step`, or the best.
+
+    Also returns what is wrong with those that were passed over.
+    """
+    every = checkpoint.every(folder.checkpoints)
+    if best:
+        if step is not None:
+            raise PenstockError(f"--best and --step {step}: two checkpoints; give one of them")
+        if every and not (every := best_first(every)):
+            raise PenstockError(
+                f"--best: no checkpoint of run '{folder.name}' is of a step that was evaluated; "
+                "write keep_best = true in [evaluate] to keep the best one"
+            )
+    if step is not None:
+        there = ", ".join(str(one.step) for one in reversed(every)) or "none"
+        every = [one for one in every if one.step == step]
+        if not every:
+            raise PenstockError(f"--step {step}: there is no such checkpoint; there are: {there}")
+    if not every:
+        raise PenstockError(no_checkpoint(folder))
+    rejected: list[str] = []
+    run = load(folder.run_file)
+    for one in every:
+        wrong = wrong_with(folder, run, one)
+        if not wrong:
+            return one, tuple(rejected)
+        rejected.append(f"{one.path.name}: {'; '.join(wrong)}")
+    raise RunFailed(f"no checkpoint of run '{folder.name}' is whole: {'; '.join(rejected)}")
+
+
+def _read(
+    found: Checkpoint, dimensions: Mapping[str, tuple[int, ...]]
+) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a checkpoint in float32, a few at a time."""
+    saved = found.scalars["weights"]
+    missing = [name for name in dimensions if name not in saved]
+    if missing:
+        raise RunFailed(f"{found.path} lacks {', '.join(missing[:6])}")
+    held: dict[str, Tensor] = {}
+    size = 0
+    for name, shape in dimensions.items():
+        held[name] = torch.empty(shape, dtype=torch.float32)
+        size += held[name].nbytes
+        if size >= READ_BYTES:
+            yield from _loaded(found, held)
+            held, size = {}, 0
+    yield from _loaded(found, held)
+
+
+def _loaded(found: Checkpoint, held: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    checkpoint.load(found, {f"model/{name}": tensor for name, tensor in held.items()}, None)
+    yield from held.items()
+
+
+def _refuse_balance(found: Checkpoint, what: Described) -> None:
+    """Only some families have a place for the balance of experts; without it others are chosen."""
+    known = tensors(what.shape)
+    extra = {
+        name: tuple(shape)
+        for name, shape in found.scalars["weights"].items()
+        if name.endswith("ffn.balance") and name not in known
+    }
+    moved = [name for name, tensor in (_read(found, extra) if extra else ()) if tensor.any()]
+    if moved:
+        raise PenstockError(
+            f"{what.family} has no place for the balance of experts, which is not zero "
+            f"({moved[0]}): without it tokens would go to other experts than in training. To "
+            'export a model with experts, train it with router = "sigmoid", qk_norm = true and '
+            "shared_experts in [model], which is written as dots1; or with train.balance_rate = 0"
+        )

@@ -1,0 +1,104 @@
+"""The newest checkpoint of a run, on disk or left in memory by a crash, writing text."""
+
+import torch
+
+from penstock.data.chat.prompt import chat_prompt
+from penstock.data.read.open import open_again
+from penstock.data.tokenize.special import read_special
+from penstock.data.tokenize.tokenizer import Tokenizer
+from penstock.errors import PenstockError, RunFailed
+from penstock.guard.save import checkpoint
+from penstock.guard.save.checkpoint import Checkpoint
+from penstock.guard.tiers.on_record import no_checkpoint
+from penstock.guard.tiers.tiers import newest_in_memory, wrong_with
+from penstock.model.build import takes_targets
+from penstock.run.folder import RunFolder
+from penstock.run.load import load
+from penstock.train.export.generate import continuation
+from penstock.train.export.model import chosen
+from penstock.train.parallel.materialize import for_reading
+from penstock.train.parallel.parts import Parts
+from penstock.train.parallel.runner import Plain
+
+TRIES = 5  # to find a checkpoint that is not deleted meanwhile
+
+
+def _newest(folder: RunFolder) -> Checkpoint:
+    """Return the newest checkpoint; a run at work may delete it while it is looked at."""
+    for _ in range(TRIES):
+        saved = checkpoint.every(folder.checkpoints)
+        memory = newest_in_memory(folder, load(folder.run_file))
+        if memory and (not saved or memory.step > saved[0].step):
+            return memory
+        if not saved:
+            raise PenstockError(no_checkpoint(folder))
+        try:
+            wrong = wrong_with(folder, load(folder.run_file), saved[0])
+        except FileNotFoundError:
+            continue
+        if not wrong:
+            return saved[0]
+        if saved[0].path.exists():
+            raise RunFailed(f"{saved[0].path} cannot be used: {'; '.join(wrong)}")
+    raise RunFailed(
+        f"run '{folder.name}' deletes its checkpoints faster than they can be read; raise "
+        "guard.keep, or wait for its end"
+    )
+
+
+def _refuse_text(text: object) -> None:
+    if not isinstance(text, str):
+        raise PenstockError(f"text: {text!r} is a {type(text).__name__}; give text")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise PenstockError(
+            f"text: {text!r} is not UTF-8; type it in a terminal with UTF-8, or pass it so"
+        ) from None
+
+
+def write(
+    folder: RunFolder,
+    text: str,
+    count: int,
+    temperature: float,
+    seed: int,
+    chat: bool = False,
+    best: bool = False,
+) -> str:
+    """How the model goes on from `text`; with `chat`, what it answers."""
+    _refuse_text(text)
+    saved = [chosen(folder, best=True)[0]] if best else [_newest(folder)]
+    run = load(folder.run_file)
+    dataset = open_again(run, folder.read_plan())[0]  # the parts of a mixture share a tokenizer
+    content = dataset.tokenizer_json()
+    if chat and not dataset.masked and not read_special(content).template:
+        raise PenstockError(
+            f"--chat: run '{folder.name}' was not trained on conversations and its tokenizer has "
+            "no chat template, so it does not know turns; leave --chat out, or train it on "
+            "conversations (docs/finetune.md)"
+        )
+    tokenizer = Tokenizer.from_json(content)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = for_reading(run, dataset.vocab, device)
+    if takes_targets(model):
+        raise PenstockError(
+            f"run '{folder.name}': its module gives a loss and no logits, so it cannot write text"
+        )
+    parts = Parts([model.eval()], keeps_frozen=run.model.module is not None)
+    # What is in none of these is filled already.
+    named = {**parts.trained(), **parts.frozen(), **parts.named_buffers()}
+    checkpoint.load(saved[0], {f"model/{n}": t.detach() for n, t in named.items()}, None)
+    prompt = chat_prompt(content, text) if chat else tokenizer.encode(text).tolist()
+    logits = Plain(parts).logits
+    written = continuation(
+        logits,
+        prompt or [tokenizer.end],
+        count,
+        run.sequence,
+        seed,
+        temperature,
+        stop_at=tokenizer.end,
+        device=device,
+    )
+    return tokenizer.decode(written)

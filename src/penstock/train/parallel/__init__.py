@@ -1,0 +1,1 @@
+"""A model laid out over ranks, one file per parallelism."""

@@ -1,0 +1,129 @@
+"""From a step to this rank's microbatches (principle 2: the global batch is what the file says)."""
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.data.read.batch import Batch, Skipped
+from penstock.data.read.stream import Ranges, Stream, rank_slice
+
+
+@dataclass(frozen=True)
+class Micro:
+    """A microbatch on the device. `weight` is 0 for the filler of a rank with less to do."""
+
+    inputs_bs: Tensor
+    targets_bs: Tensor
+    weight: float
+    counted_bs: Tensor | None = None  # the targets that count in the loss; None: all of them
+    starts_bs: Tensor | None = None  # the inputs that begin a document; None: it does not matter
+
+
+@dataclass(frozen=True)
+class Share:
+    """How one rank takes part in a range of positions."""
+
+    start: int
+    stop: int
+    micros: int  # the same on every rank: collectives must meet
+
+    @classmethod
+    def of(cls, start: int, stop: int, rank: int, ranks: int, microbatch: int) -> "Share":
+        most = -(-(stop - start) // ranks)
+        own_start, own_stop = rank_slice(start, stop, rank, ranks)
+        return cls(own_start, own_stop, -(-most // microbatch))
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A rank's samples on the device, or on their way there."""
+
+    tokens_ns: Tensor
+    loss_ns: Tensor | None
+    starts_ns: Tensor | None
+    counted: int  # targets that count
+    skipped: tuple[Skipped, ...]
+    arrived: torch.cuda.Event | None = None
+
+    def __len__(self) -> int:
+        return len(self.tokens_ns)
+
+    def arrive(self) -> None:
+        """Makes the present stream of the device wait for the copy; the host does not wait."""
+        if self.arrived is None:
+            return
+        present = torch.cuda.current_stream(self.tokens_ns.device)
+        present.wait_event(self.arrived)
+        for tensor in (self.tokens_ns, self.loss_ns, self.starts_ns):
+            if tensor is not None:
+                # Its memory belongs to the copying stream, which would give it to a later batch
+                # while this one is still being read.
+                tensor.record_stream(present)
+
+    def micros(self, count: int, microbatch: int) -> list[Micro]:
+        """Cut them into `count` microbatches, topped up with fillers of weight 0."""
+        self.arrive()
+        tokens, loss, starts = self.tokens_ns, self.loss_ns, self.starts_ns
+        out = []
+        for at in range(0, len(tokens), microbatch):
+            rows = slice(at, at + microbatch)
+            out.append(
+                Micro(
+                    tokens[rows, :-1],
+                    tokens[rows, 1:],
+                    1.0,
+                    None if loss is None else loss[rows, 1:],
+                    None if starts is None else starts[rows, :-1],
+                )
+            )
+        if len(out) < count:
+            blank = tokens[:1] if len(tokens) else tokens.new_zeros(1, tokens.shape[1])
+            out += [Micro(blank[:, :-1], blank[:, 1:], 0.0)] * (count - len(out))
+        return out
+
+
+class Loader:
+    """Reads batches and sends them to the device, beside the work that goes on there.
+
+    A `Feed` calls it on a thread of its own: while a step runs, the next batch is copied from
+    pinned memory on a stream of its own.
+    """
+
+    def __init__(self, stream: Stream, device: torch.device) -> None:
+        self.stream = stream
+        self.device = device
+        self._beside = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def read(self, start: int, stop: int) -> Loaded:
+        return self.load(self.stream.read(start, stop))
+
+    def plan_ahead(self, ranges: Ranges) -> None:
+        self.stream.plan_ahead(ranges)
+
+    def load(self, batch: Batch) -> Loaded:
+        return on_device(batch, self.device, self._beside)
+
+
+def on_device(
+    batch: Batch, device: torch.device, beside: torch.cuda.Stream | None = None
+) -> Loaded:
+    """Sends a batch on its way; on CUDA, by the stream `beside` the one that computes."""
+
+    def send(array: np.ndarray) -> Tensor:
+        tensor = torch.from_numpy(array)
+        # The pinned copy goes back to its allocator at once; that one waits for the stream.
+        return tensor if beside is None else tensor.pin_memory().to(device, non_blocking=True)
+
+    # This also sets the thread's device: pinning must not open a context on another one.
+    with torch.cuda.stream(beside) if beside else nullcontext():
+        return Loaded(
+            tokens_ns=send(batch.tokens),
+            loss_ns=None if batch.loss is None else send(batch.loss),
+            starts_ns=None if batch.starts is None else send(batch.starts),
+            counted=batch.counted,
+            skipped=batch.skipped,
+            arrived=beside.record_event() if beside else None,
+        )

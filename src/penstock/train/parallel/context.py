@@ -1,0 +1,114 @@
+"""Context parallel: the ranks of "context" share every sequence.
+
+Late tokens see more than early ones, so a sequence is cut into twice as many pieces as there are
+ranks, and rank r of C takes the pieces r and 2C-1-r: all have the same work. Everything but
+attention works on the tokens it has. Attention gathers the keys and values of all ranks; their
+gradients come back as a sum. Queries stay: with grouped heads they are the larger part.
+
+The gathered keys stand in the order of the ranks, not of the sequence: what a token may see is said
+by a mask over them, for the rows of this rank only.
+
+Shape suffixes as in `model/decoder.py`; p pieces, o this rank's tokens, k keys of all ranks.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
+
+from penstock.catalog.shapes import ModelShape
+from penstock.model.attention import Mask, attend
+from penstock.model.decoder import Decoder
+from penstock.model.rotary import places, rotation
+from penstock.train.parallel.batch import Micro
+from penstock.train.parallel.sequences import gathered
+from penstock.train.world.world import World
+
+
+def spread(decoder: Decoder, world: World) -> None:
+    """In place: of a sequence this rank's tokens come in, see `cut`, and theirs go out."""
+    mesh = world.mesh["context"]
+    decoder.look = partial(look, mesh)
+    for layer in decoder.layers.values():
+        layer.attention.attend = partial(attend_to_all, mesh)
+
+
+def in_order(sequence: int, ways: int, device: torch.device | None = None) -> Tensor:
+    """The places in a sequence of all ranks' tokens, rank after rank."""
+    rank_c = torch.arange(ways, device=device)
+    piece_p = torch.stack((rank_c, 2 * ways - 1 - rank_c), 1).flatten()
+    each = sequence // (2 * ways)
+    return (piece_p.unsqueeze(1) * each + torch.arange(each, device=device)).flatten()
+
+
+def own(x_k: Tensor, mesh: DeviceMesh) -> Tensor:
+    """This rank's part of what stands rank after rank."""
+    return x_k.chunk(mesh.size())[mesh.get_local_rank()]
+
+
+def cut(world: World) -> Callable[[Micro], Micro]:
+    """From a microbatch to this rank's tokens of it; where documents begin, all ranks must know."""
+    mesh = world.mesh["context"]
+
+    def of(micro: Micro) -> Micro:
+        inputs_bs, counted_bs = micro.inputs_bs, micro.counted_bs
+        at_o = own(in_order(inputs_bs.shape[1], mesh.size(), inputs_bs.device), mesh)
+        return replace(
+            micro,
+            inputs_bs=inputs_bs[:, at_o],
+            targets_bs=micro.targets_bs[:, at_o],
+            counted_bs=None if counted_bs is None else counted_bs[:, at_o],
+        )
+
+    return of
+
+
+def joined(world: World) -> Callable[[Tensor], Tensor]:
+    """From this rank's tokens to those of all, in the order of the sequence."""
+    mesh = world.mesh["context"]
+
+    def of(x_bov: Tensor) -> Tensor:
+        x_bkv = DTensor.from_local(x_bov, mesh, [Shard(1)], run_check=False).full_tensor()
+        return x_bkv[:, in_order(x_bkv.shape[1], mesh.size(), x_bkv.device).argsort()]
+
+    return of
+
+
+def look(
+    mesh: DeviceMesh,
+    sequence: int,
+    starts_bs: Tensor | None,
+    shape: ModelShape,
+    device: torch.device,
+) -> tuple[Tensor, Mask]:
+    """As `model.attention.look`, for `sequence` tokens of this rank; `starts_bs` is of all."""
+    at_k = in_order(sequence * mesh.size(), mesh.size(), device)
+    at_o = own(at_k, mesh)
+    turn = rotation(at_o if starts_bs is None else places(starts_bs)[:, at_o], shape)
+    document_bs = None if starts_bs is None else starts_bs.cumsum(1, dtype=torch.int32)
+    if device.type == "cuda":
+        from penstock.train.parallel.context_blocks import blocks  # slow to import, no use on a CPU
+
+        return turn, blocks(at_o, at_k, document_bs)
+    return turn, seen(at_o, at_k, document_bs)
+
+
+def seen(at_o: Tensor, at_k: Tensor, document_bs: Tensor | None) -> Tensor:
+    """Which keys are not later than a token of this rank, and of its document."""
+    earlier_ok = at_o.unsqueeze(1) >= at_k
+    if document_bs is None:
+        return earlier_ok.unsqueeze(0)
+    same_bok = document_bs[:, at_o].unsqueeze(2) == document_bs[:, at_k].unsqueeze(1)
+    return same_bok & earlier_ok
+
+
+def attend_to_all(
+    mesh: DeviceMesh, q_bohe: Tensor, k_boke: Tensor, v_boke: Tensor, mask: Mask
+) -> Tensor:
+    """Of this rank's queries to the keys of all ranks, which travel together with the values."""
+    keys, values = gathered(torch.cat((k_boke, v_boke), 2), mesh).chunk(2, 2)
+    return attend(q_bohe, keys, values, mask)

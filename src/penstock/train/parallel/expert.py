@@ -1,0 +1,152 @@
+"""Expert parallel: each rank holds some whole experts, and tokens travel to those they chose.
+
+On `World.experts`, the ranks of "expert" hold one set of experts between them, and those of
+"expert_shard" hold the same ones, or with FSDP2 parts of them. All that is not a routed expert
+(router, shared experts, attention) is laid out as in any other model.
+
+Tokens travel by two all-to-alls, there and back, of as many rows as were chosen: nothing is padded
+and nothing dropped. The host must know the numbers before it can post them, so that it waits once
+a layer for the device. That is the price of dropless experts on several ranks.
+
+Shape suffixes as in `model/moe.py`; g ranks of the group, and of n rows come or go m.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+from penstock.model.experts import Experts
+from penstock.model.moe import MoE
+from penstock.model.rows import Reorder, inverse
+from penstock.train.world.world import World
+
+# Ranks of a replica along these hold the same layers, and each has tokens of its own.
+SAME_LAYERS = ("shard", "context", "tensor")
+
+
+def spread_experts(model: nn.Module, world: World) -> None:
+    """In place: each rank keeps its experts, and calls on the others for theirs."""
+    if world.experts is None:
+        return
+    mesh, placements = world.experts["expert_shard", "expert"], [Replicate(), Shard(0)]
+    if world.sharded:  # FSDP2 cuts along "expert_shard" by itself, and wants to find the rest only
+        mesh, placements = world.experts["expert"], [Shard(0)]
+    for moe in mixtures([model]):
+        for name, param in list(moe.experts.named_parameters()):
+            part = distribute_tensor(param.detach(), mesh, placements, src_data_rank=None)
+            setattr(moe.experts, name, nn.Parameter(part, param.requires_grad))
+        if mesh["expert"].size() > 1:
+            moe.visit = VisitAcross(mesh.get_group("expert"))
+
+
+def stack_cut(param: nn.Parameter, ways: int) -> Shard | None:
+    """How FSDP2 cuts a stack of experts; None is its usual way, along the first dimension.
+
+    Whole experts where they come out even. Where they do not, some ranks would hold nothing and all
+    would gather room for it: then the rows of every matrix.
+    """
+    if param.dim() != 3:
+        return None
+    held = param.to_local().shape if isinstance(param, DTensor) else param.shape
+    return Shard(1) if held[0] % ways and held[1] % ways == 0 else None
+
+
+class VisitAcross:
+    """Rows go to the ranks of their experts, and what these made of them comes back."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group = group
+
+    @torch._disable_dynamo
+    def __call__(self, experts: Experts, rows_nd: Tensor, end_e: Tensor) -> Tensor:
+        sent_ge = end_e.diff(prepend=end_e.new_zeros(1)).view(self.group.size(), -1)
+        got_ge = torch.empty_like(sent_ge)
+        dist.all_to_all_single(got_ge, sent_ge, group=self.group)
+        sent, got = torch.stack((sent_ge.sum(1), got_ge.sum(1))).tolist()
+        came_md = Travel.apply(rows_nd, sent, got, self.group)
+        # They come by rank and in that by expert; experts want theirs together.
+        each_e = torch.arange(got_ge.shape[1], device=end_e.device)
+        expert_m = each_e.repeat(len(got)).repeat_interleave(got_ge.flatten(), output_size=sum(got))
+        order_m = expert_m.argsort(stable=True)
+        back_m = inverse(order_m)
+        here_e = got_ge.sum(0).cumsum(0, dtype=torch.int32)
+        made_md = experts(Reorder.apply(came_md, order_m, back_m), here_e)
+        return Travel.apply(Reorder.apply(made_md, back_m, order_m), got, sent, self.group)
+
+
+class Travel(torch.autograd.Function):
+    """So many rows to each rank, so many from each; gradients take the same way back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows_nd: Tensor, sent: list[int], got: list[int], group: dist.ProcessGroup
+    ) -> Tensor:
+        ctx.sent, ctx.got, ctx.group = sent, got, group
+        return _travel(rows_nd, sent, got, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad_md: Tensor) -> tuple[Tensor, None, None, None]:
+        return _travel(grad_md, ctx.got, ctx.sent, ctx.group), None, None, None
+
+
+def _travel(rows_nd: Tensor, sent: list[int], got: list[int], group: dist.ProcessGroup) -> Tensor:
+    came_md = rows_nd.new_empty(sum(got), rows_nd.shape[1])
+    dist.all_to_all_single(came_md, rows_nd.contiguous(), got, sent, group=group)
+    return came_md
+
+
+@dataclass
+class Balancer:
+    """So that experts get as many tokens as their peers: those with less than the mean load get a
+    better score, by `rate`; the others a worse one.
+
+    The loads are those of the whole global batch, and whole numbers, so that the outcome is the
+    same in every layout. They are exchanged before the step is voted on: after a vote weights
+    change on all ranks or on none, and nobody has to wait for anybody.
+    """
+
+    mixtures: list[MoE]
+    world_sum: Callable[[Tensor], Tensor]  # over all ranks that hold these layers
+    rate: float
+    _load_le: Tensor | None = None
+
+    def exchange(self) -> None:
+        if self.mixtures:
+            self._load_le = self.world_sum(torch.stack([moe.load for moe in self.mixtures]))
+
+    @torch.no_grad()
+    def apply(self) -> None:
+        load_le, self._load_le = self._load_le, None
+        if load_le is None:
+            return
+        short_le = load_le.sum(1, keepdim=True) - load_le * load_le.shape[1]
+        for moe, short_e in zip(self.mixtures, short_le, strict=True):
+            moe.balance += self.rate * short_e.sign()
+            moe.load.zero_()
+
+
+def balancer(modules: list[nn.Module], world: World, rate: float) -> Balancer:
+    """Where the router is frozen, so is its balance."""
+    trained = [moe for moe in mixtures(modules) if moe.router.weight.requires_grad]
+    return Balancer(trained if rate else [], over_same_layers(world), rate)
+
+
+def mixtures(modules: Iterable[nn.Module]) -> list[MoE]:
+    return [found for module in modules for found in module.modules() if isinstance(found, MoE)]
+
+
+def over_same_layers(world: World) -> Callable[[Tensor], Tensor]:
+    """The sum over all ranks that hold the layers of this one, in place."""
+
+    def add(values: Tensor) -> Tensor:
+        for dimension in SAME_LAYERS:
+            if world.size(dimension) > 1:
+                dist.all_reduce(values, group=world.group(dimension))
+        return world.add_replicas_(values)
+
+    return add

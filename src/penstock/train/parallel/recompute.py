@@ -1,0 +1,80 @@
+"""Activations that are computed again in the backward pass instead of being kept.
+
+"full" keeps a layer's input alone. "selective" also keeps what attention gives and the result of
+every other matmul: about half of the matmuls are done twice, and norms and the like.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+from penstock.model.decoder import Decoder
+from penstock.model.moe import Visit
+from penstock.train.parallel.expert import mixtures
+
+aten = torch.ops.aten
+MATMULS = {aten.mm.default, aten.addmm.default, aten._scaled_mm.default}
+ATTENTION = {
+    aten._scaled_dot_product_cudnn_attention.default,
+    aten._scaled_dot_product_flash_attention.default,
+    aten._scaled_dot_product_flash_attention_for_cpu.default,
+    aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.higher_order.flex_attention,
+}
+
+
+def recompute(decoder: Decoder, how: str) -> None:
+    """In place; before the layers are compiled, so that a graph knows what to keep."""
+    if how == "selective":
+        for moe in mixtures([decoder]):
+            moe.visit = unseen(moe.visit)
+    for layer in decoder.layers.values():
+        # Adapters may have dropout, which must throw the same dice again.
+        dice = any(getattr(module, "dropout", 0) for module in layer.modules())
+        layer.forward = again(layer.forward, how, dice)
+
+
+def again(forward: Callable[..., Tensor], how: str, dice: bool) -> Callable[..., Tensor]:
+    extra = {"context_fn": contexts} if how == "selective" else {}
+
+    def checkpointed(*args: Any) -> Tensor:
+        return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=dice, **extra)
+
+    return checkpointed
+
+
+def unseen(visit: Visit) -> Visit:
+    """Of what experts do nothing is kept, and nothing noted.
+
+    Those that are spread over ranks are a unit of FSDP2 of their own, inside a layer. What it does
+    around them (gathering, prefetching) is not the same in both passes, and torch, which compares
+    the passes operator by operator, would take that for a fault.
+    """
+
+    def call(experts: nn.Module, rows_nd: Tensor, end_e: Tensor) -> Tensor:
+        with _disable_current_modes():
+            return visit(experts, rows_nd, end_e)
+
+    return call
+
+
+def contexts() -> tuple[Any, Any]:
+    return create_selective_checkpoint_contexts(partial(keep, [0, 0]))
+
+
+def keep(matmuls: list[int], context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    """Whether a result is kept. `matmuls` counts those of the first time and of the second."""
+    kept = op in ATTENTION
+    if op in MATMULS:
+        matmuls[context.is_recompute] += 1
+        kept = matmuls[context.is_recompute] % 2 == 1
+    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE

@@ -1,0 +1,187 @@
+"""Tensor parallel: the ranks of "tensor" share the matrices of every layer, and the sequence.
+
+Between blocks a rank keeps its own part of the sequence (sequence parallel). A block begins by
+gathering the sequence, works with this rank's part of its matrices and ends in a sum over the
+ranks of which each keeps its part of the sequence:
+
+    q, k, v, gate, up        cut by outputs: each rank has some heads, some of the inner width
+    out, down                cut by inputs: what comes out is a part of the sum
+    embed, head              cut by words; the cross-entropy of the parts needs two numbers a token
+    norms, router            whole on every rank, which sees some of the tokens or of the heads, so
+                             that its gradient is a part of the sum
+    adapters                 one of the two matrices is cut as the frozen one is, the other is whole
+
+Parameters are DTensors, so that FSDP2 shards what is left of them and checkpoints know which part
+of the whole they are. The modules see plain tensors: DTensor's operators take more time on the host
+than small layers take on the device.
+
+Shape suffixes as in `model/decoder.py`; n tokens, r ranks.
+"""
+
+from functools import cache, partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import (
+    DTensor,
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+    distribute_tensor,
+)
+
+from penstock.model.decoder import Decoder
+from penstock.model.experts import Experts
+from penstock.model.loss import summed_cross_entropy
+from penstock.model.moe import MoE
+from penstock.train.parallel.sequences import gathered, summed
+from penstock.train.world.world import World
+
+BY_OUTPUTS = {"weight": Shard(0), "bias": Shard(0), "adapter_b": Shard(0)}
+BY_INPUTS = {"weight": Shard(1), "adapter_a": Shard(1)}
+CUTS = dict.fromkeys(("q", "k", "v", "gate", "up", "embed", "head"), BY_OUTPUTS)
+CUTS |= dict.fromkeys(("out", "down"), BY_INPUTS)
+ROWS = 2048  # tokens whose logits are in full precision at once
+
+
+def split(decoder: Decoder, world: World) -> None:
+    """In place. Of the decoder, or of a stage of it: what it does not hold is left out."""
+    mesh = world.mesh["tensor"]
+    for name, module in decoder.named_modules():
+        if not isinstance(
+            module, Experts
+        ):  # whole experts are spread, see `train/parallel/expert.py`
+            cut_parameters(module, CUTS.get(name.rpartition(".")[2], {}), mesh)
+    for layer in decoder.layers.values():
+        ffn = layer.ffn.shared if isinstance(layer.ffn, MoE) else layer.ffn
+        for block in (layer.attention, ffn):
+            if block is not None:
+                block.register_forward_pre_hook(partial(_before, mesh))
+                block.register_forward_hook(partial(_after, mesh))
+    if decoder.first:
+        assert decoder.embed is not None
+        decoder.embed.forward = partial(look_up, decoder.embed, mesh)
+    else:
+        look, ways = decoder.look, mesh.size()
+        decoder.look = lambda sequence, *rest: look(sequence * ways, *rest)
+    decoder.loss = partial(summed_loss, mesh, decoder.shape.vocab)
+    decoder.logits = partial(logits, mesh, decoder.shape.vocab)
+
+
+def cut_parameters(module: nn.Module, cuts: dict[str, Shard], mesh: DeviceMesh) -> None:
+    """Those of the module itself become DTensors; its forward will see this rank's part."""
+    own = list(module.named_parameters(recurse=False))
+    for name, param in own:
+        placement: Placement = cuts.get(name, Replicate())
+        # No rank sends anything: the weights are not there yet, or the same on all of them.
+        part = distribute_tensor(param.detach(), mesh, [placement], src_data_rank=None)
+        module.register_parameter(name, nn.Parameter(part, param.requires_grad))
+    if own:
+        module.__class__ = _with_parts(type(module))  # type: ignore[arg-type]
+
+
+class OwnParts:
+    """Before the class of a module: it finds its parameters as plain tensors."""
+
+    def __getattr__(self, name: str) -> Any:
+        return here(super().__getattr__(name))  # type: ignore[misc]
+
+
+@cache
+def _with_parts(kind: type[nn.Module]) -> type[nn.Module]:
+    return type(kind.__name__, (OwnParts, kind), {})
+
+
+def here(value: Any) -> Any:
+    """This rank's part of a DTensor. Of one that all ranks hold, each has part of the gradient.
+
+    Over two dimensions it is a shard of FSDP2, which looks after it; forward never sees one.
+    """
+    if not isinstance(value, DTensor) or value.device_mesh.ndim > 1:
+        return value
+    grads = [Partial() if isinstance(p, Replicate) else p for p in value.placements]
+    return value.to_local(grad_placements=grads)
+
+
+def _before(mesh: DeviceMesh, block: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return gathered(args[0], mesh), *args[1:]
+
+
+def _after(mesh: DeviceMesh, block: nn.Module, args: tuple[Any, ...], out_bsd: Tensor) -> Tensor:
+    return summed(out_bsd, mesh)
+
+
+def own_words(words: Tensor, held: int, vocab: int, mesh: DeviceMesh) -> tuple[Tensor, Tensor]:
+    """Rows of this rank's part of the table, and which words are among them."""
+    row = words - -(-vocab // mesh.size()) * mesh.get_local_rank()
+    mine = (row >= 0) & (row < held)
+    return row.where(mine, 0), mine
+
+
+def look_up(embed: nn.Embedding, mesh: DeviceMesh, tokens_bs: Tensor) -> Tensor:
+    """Each rank has the words of its own part; the sum over the ranks has them all."""
+    table_vd = embed.weight
+    row_bs, mine_bs = own_words(tokens_bs, len(table_vd), embed.num_embeddings, mesh)
+    return summed(F.embedding(row_bs, table_vd) * mine_bs.unsqueeze(-1), mesh)
+
+
+def logits(mesh: DeviceMesh, vocab: int, x_bsd: Tensor, part_vd: Tensor) -> Tensor:
+    """All of them on every rank: for sampling."""
+    part_bsv = F.linear(gathered(x_bsd, mesh), part_vd)
+    batch, sequence = part_bsv.shape[:2]
+    return DTensor.from_local(
+        part_bsv,
+        mesh,
+        [Shard(2)],
+        run_check=False,
+        shape=torch.Size((batch, sequence, vocab)),
+        stride=(sequence * vocab, vocab, 1),
+    ).full_tensor()
+
+
+def summed_loss(
+    mesh: DeviceMesh,
+    vocab: int,
+    x_bsd: Tensor,
+    part_vd: Tensor,
+    targets_bs: Tensor,
+    counted_bs: Tensor | None = None,
+) -> Tensor:
+    """The same on every rank. Each has the logits of its own words alone."""
+    rule, words = partial(to_gradients_, mesh, vocab), -(-vocab // mesh.size())
+    return summed_cross_entropy(gathered(x_bsd, mesh), part_vd, targets_bs, counted_bs, rule, words)
+
+
+def to_gradients_(
+    mesh: DeviceMesh, vocab: int, logits_nv: Tensor, targets_n: Tensor, counted_n: Tensor | None
+) -> Tensor:
+    """As `model.loss.to_gradients_`, where each rank has the logits of some words.
+
+    Of each token the ranks tell each other the log of their sum, and its target's logit if it is
+    theirs. Some rows at a time, so that their copy in full precision stays small.
+    """
+    row_n, mine_n = own_words(targets_n, logits_nv.shape[1], vocab, mesh)
+    weight_n = torch.ones_like(mine_n) if counted_n is None else counted_n
+    parts = list(zip(*(x.split(ROWS) for x in (logits_nv, row_n, mine_n, weight_n)), strict=True))
+    told_2n = torch.cat([_told(logits, row, mine) for logits, row, mine, _ in parts], 1)
+    told_r2n = DTensor.from_local(told_2n.unsqueeze(0), mesh, [Shard(0)]).full_tensor()
+    log_sum_n = told_r2n[:, 0].logsumexp(0)
+    for (logits, row, mine, weight), log_sum in zip(parts, log_sum_n.split(ROWS), strict=True):
+        gradient = (_wide(logits) - log_sum.unsqueeze(1)).exp_()
+        gradient.scatter_add_(1, row.unsqueeze(1), -mine.unsqueeze(1).to(gradient.dtype))
+        logits.copy_(gradient.mul_(weight.unsqueeze(1)))
+    return (log_sum_n - told_r2n[:, 1].sum(0)) * weight_n
+
+
+def _told(logits_nv: Tensor, row_n: Tensor, mine_n: Tensor) -> Tensor:
+    wide_nv = _wide(logits_nv)
+    hit_n = wide_nv.gather(1, row_n.unsqueeze(1)).squeeze(1)
+    return torch.stack((wide_nv.logsumexp(1), hit_n.where(mine_n, 0)))
+
+
+def _wide(logits_nv: Tensor) -> Tensor:
+    return logits_nv.to(torch.promote_types(logits_nv.dtype, torch.float32))

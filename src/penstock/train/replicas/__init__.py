@@ -1,0 +1,1 @@
+"""How data-parallel replicas agree: reduce, vote, live membership."""

@@ -1,0 +1,117 @@
+"""Between replicas: the ranks that hold the same part of the model, in a group that can be re-made.
+
+torch's own groups are for ever: one dead member and the process has to go. So this group is made
+directly on the store, again for every generation. Once an operation has failed the circle is
+`broken` and all further ones do nothing: the ranks of a replica must first find out together, in
+their next agreement, that they have to leave it (`live_world.py`).
+
+Gloo is what notices a dead peer at once, by its closed connection, and can be left by closing one's
+own, from which the peers notice in turn. It takes tensors of a GPU too, by way of the host.
+"""
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import (
+    AllgatherOptions,
+    AllreduceOptions,
+    AllToAllOptions,
+    BroadcastOptions,
+)
+
+from penstock.train.replicas.board import Board, Generation
+
+CONNECT_S = 10.0  # to connect to peers that are known to be there
+LOOK_S = 0.01
+
+
+class Circle:
+    def __init__(
+        self, board: Board, replica: int, replicas: int, place: int, timeout_s: float
+    ) -> None:
+        self.board, self.replica, self.place = board, replica, place
+        self.timeout = timedelta(seconds=timeout_s)
+        # Before the first generation, what is built is built for all of them.
+        self.generation = Generation(-1, tuple(range(replicas)))
+        self.broken = True
+        self._group: dist.ProcessGroupGloo | None = None
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        return self.generation.members
+
+    @property
+    def index(self) -> int:
+        """Of this replica among the members."""
+        return self.members.index(self.replica)
+
+    def newer(self) -> bool:
+        return self.board.latest().number > self.generation.number
+
+    def enter(self, generation: Generation, ranks: int) -> bool:
+        """Meet the others of a generation, `ranks` in all. False: it is over before it began."""
+        self.leave()
+        self.generation = generation
+        number = generation.number
+        self.board.come(number, ranks)
+        while not self.board.complete(number):
+            if self.newer() or self.board.finished() is not None:
+                return False
+            time.sleep(LOOK_S)
+        self.broken = False
+        if len(generation.members) > 1:
+            store = dist.PrefixStore(f"group/{number}/{self.place}", self.board.store)
+            connect = timedelta(seconds=CONNECT_S)
+            try:
+                self._group = dist.ProcessGroupGloo(store, self.index, len(self.members), connect)
+            except RuntimeError:  # one of them died since it came
+                self.broken = True
+        return not self.broken
+
+    def leave(self) -> None:
+        """Closes the connections, so that whoever waits for this rank waits no longer."""
+        self.broken, self._group = True, None
+
+    def add_(self, values: Tensor) -> None:
+        """Sum over the members, in place."""
+        options = AllreduceOptions()
+        options.timeout = self.timeout
+        self._try(lambda group: group.allreduce([values], options))
+
+    def give_(self, values: Tensor, donor: int, timeout_s: float | None = None) -> None:
+        """The values of a member, on all of them."""
+        options = BroadcastOptions()
+        options.rootRank = self.members.index(donor)
+        options.timeout = timedelta(seconds=timeout_s) if timeout_s else self.timeout
+        whole = values.contiguous()  # Gloo sends memory as it lies there
+        self._try(lambda group: group.broadcast([whole], options))
+        if whole is not values:
+            values.copy_(whole)
+
+    def gather(self, values: Tensor) -> Tensor:
+        """The values of all members, in their order."""
+        every = torch.stack([values] * len(self.members))
+        options = AllgatherOptions()
+        options.timeout = self.timeout
+        self._try(lambda group: group.allgather([list(every.unbind())], [values], options))
+        return every
+
+    def trade(self, values: Tensor) -> Tensor:
+        """Part i of the values goes to member i; theirs for this one come, in their order."""
+        got = values.clone()
+        options = AllToAllOptions()
+        options.timeout = self.timeout
+        self._try(lambda group: group.alltoall_base(got, values, [], [], options))
+        return got
+
+    def _try(self, operation: Callable[[dist.ProcessGroupGloo], dist.Work]) -> None:
+        if self.broken or self._group is None:
+            return  # alone, or about to find out
+        try:
+            operation(self._group).wait()
+        except RuntimeError:
+            self.leave()

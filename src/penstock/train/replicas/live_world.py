@@ -1,0 +1,155 @@
+"""The world of a rank in live mode: a torch world for each replica, and a circle between them.
+
+Inside a replica everything is as in any run of one replica; when one of its ranks dies the whole
+replica is lost. Between replicas nothing is for ever. A rank that cannot reach a peer must not act
+on it alone, since its neighbours may have got through: all ranks of a replica come to know it in
+the next `sum_`, and leave the generation together by `PeerLost`.
+"""
+
+import os
+import time
+from dataclasses import dataclass, field, replace
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from penstock.plan.job.layout import Layout
+from penstock.train.replicas.board import Board, Generation
+from penstock.train.replicas.group import LOOK_S, Circle
+from penstock.train.replicas.rewind import Again
+from penstock.train.world.world import DIMENSIONS, STORAGE_S, World, meet, supervisor_store
+
+
+class PeerLost(Again):
+    """A replica is gone, or another has come: the generation is over."""
+
+    def __init__(self, why: str = "a replica was lost") -> None:
+        super().__init__(-1, why)
+
+
+class Over(Again):
+    """The other replicas have ended the run after `step`."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(step, "the run is over")
+
+
+@dataclass(frozen=True)
+class LiveWorld(World):
+    """`rank`, `ranks`, `mesh` and what goes over them are of this replica alone."""
+
+    circle: Circle = field(kw_only=True)
+    life: int = field(default=0, kw_only=True)  # how often the replica was started again
+
+    def size(self, dimension: str) -> int:
+        return len(self.circle.members) if dimension == "replicate" else super().size(dimension)
+
+    def place(self, dimension: str) -> int:
+        return self.circle.index if dimension == "replicate" else super().place(dimension)
+
+    @property
+    def lead(self) -> bool:
+        return self.rank == 0 and self.saves
+
+    @property
+    def saves(self) -> bool:
+        """The lowest replica that lives."""
+        return self.circle.index == 0
+
+    @property
+    def first_copy(self) -> bool:
+        return all(self.place(d) == 0 for d in DIMENSIONS if d not in ("pipeline", "replicate"))
+
+    @property
+    def ways(self) -> int:
+        return self.ranks // super().size("shard")
+
+    def sum_(self, values: Tensor) -> Tensor:
+        """Over all ranks of all members, in place; all ranks of a replica have it, or none."""
+        flat = values.reshape(-1)
+        if self.ranks > 1:
+            # One exchange for both: the sum inside the replica, and whether all of it got here.
+            flat = torch.cat((flat, torch.full_like(flat[:1], self.circle.broken)))
+            dist.all_reduce(flat)
+            if flat[-1].item():
+                self.circle.leave()
+            flat = flat[:-1]
+        self.circle.add_(flat)
+        self.agree()
+        values.copy_(flat.view_as(values))
+        return values
+
+    def agree(self) -> None:
+        """Raises `PeerLost` on all ranks of the replica if the circle of any of them is broken."""
+        broken = self.circle.broken
+        if self.ranks > 1:
+            told = torch.tensor([float(broken)], device=self.device)
+            dist.all_reduce(told)
+            broken = told.item() > 0
+        if broken:
+            self.circle.leave()
+            raise PeerLost
+
+    def add_replicas_(self, values: Tensor) -> Tensor:
+        """This and the two below count only once the next `sum_` or `agree` has gone through."""
+        self.circle.add_(values)
+        return values
+
+    def trade(self, values: Tensor) -> Tensor:
+        return self.circle.trade(values)
+
+    def gather_replicas(self, values: Tensor) -> Tensor:
+        return self.circle.gather(values)
+
+    def together(self, step: int) -> None:
+        self.sum_(torch.zeros(1))
+        if self.rank == 0:
+            self.circle.board.finish(step)
+
+    def enter(self, step: int) -> Generation:
+        """The next generation, in which all ranks of this replica have met those of the others."""
+        board = self.circle.board
+        while True:
+            if self.rank == 0 and self.circle.generation.number >= 0:
+                board.complain(self.circle.generation.number, step)
+            over, number, members = self.broadcast(self._next() if self.rank == 0 else None)
+            if over is not None:
+                raise Over(over)
+            found = Generation(number, members)
+            met = self.circle.enter(found, len(found.members) * self.ranks)
+            if all(self.gather(met)):
+                return found
+            self.circle.leave()
+
+    def _next(self) -> tuple[int | None, int, tuple[int, ...]]:
+        """Wait for a later generation with this replica in it, or for the end of the run.
+
+        Returns the step after which the run ended, or None; then number and members of the
+        generation.
+        """
+        board, deadline = self.circle.board, time.monotonic() + STORAGE_S
+        while time.monotonic() < deadline:
+            over = board.finished()
+            if over is not None:
+                return over, -1, ()
+            found = board.latest()
+            if (
+                found.number > self.circle.generation.number
+                and self.circle.replica in found.members
+            ):
+                return None, found.number, found.members
+            time.sleep(LOOK_S)
+        raise RuntimeError(f"no generation after {self.circle.generation} within {STORAGE_S:g} s")
+
+
+def join_live(layout: Layout, kind: str, timeout_s: float, backend: str | None = None) -> LiveWorld:
+    """Meet the ranks of this replica. The other replicas are met later, in `LiveWorld.enter`."""
+    inner = replace(layout, replicate=1)
+    replica, place = divmod(int(os.environ["RANK"]), inner.ranks)
+    attempt, life = os.environ["PENSTOCK_ATTEMPT"], int(os.environ.get("PENSTOCK_LIFE", "0"))
+    store = supervisor_store(timeout_s)
+    prefix = f"{attempt}/replica-{replica}/{life}"
+    world = meet(store, prefix, place, inner, kind, timeout_s, backend)
+    circle = Circle(Board(store, attempt), replica, layout.replicate, place, timeout_s)
+    return LiveWorld(**vars(world), circle=circle, life=life)

@@ -1,0 +1,148 @@
+"""Between replicas: sum the accumulated, sharded gradients out of place, then commit by a vote.
+
+FSDP2 works inside a replica and knows nothing of the others. Nothing here hooks into backward, so a
+step can be refused after the exchange and the gradients of this replica are still its own.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from penstock.train.parallel.gradients import Grads
+from penstock.train.world.world import World
+
+# Gradients travel in buckets of about this size: large enough for full bandwidth, small enough that
+# the copy costs a bounded amount of memory.
+BUCKET_BYTES = 64 << 20
+# What a rank may ask all ranks to do after the step. Whatever depends on a clock or on a file is
+# asked for by rank 0 alone, so that all ranks do the same.
+# "busy" is any rank's own: its last copy of the state is not safe yet, so nobody begins another.
+WISHES = ("save", "stage", "stop", "evaluate", "compare", "replay", "busy", "join", "trace")
+
+
+@dataclass(frozen=True)
+class Vote:
+    """What all ranks agreed on at the end of a step."""
+
+    loss: float  # mean over the tokens of the global batch
+    grad_norm: float  # before clipping
+    wishes: dict[str, bool]  # what any rank asked for
+
+    @property
+    def good(self) -> bool:
+        return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
+
+
+@dataclass
+class Replicas:
+    """The plain policy (one sum a step), and its bf16 compression with error feedback."""
+
+    world: World
+    compress: str = "none"  # or "bf16"
+    _residuals: list[Tensor] = field(default_factory=list)  # replica-local: what bf16 left out
+    _next_residuals: list[Tensor] = field(default_factory=list)
+
+    @property
+    def alone(self) -> bool:
+        return self.world.size("replicate") == 1
+
+    def reduce(self, grads: Grads) -> Grads:
+        """Gradients summed over replicas; the originals stay."""
+        if self.alone:
+            return grads
+        summed: Grads = {}
+        self._next_residuals = []
+        for names in buckets(grads):
+            bucket = [grads[name] for name in names]
+            flat = self._exchange(torch.cat([g.flatten() for g in bucket]))
+            parts = flat.split([g.numel() for g in bucket])
+            for name, part, grad in zip(names, parts, bucket, strict=True):
+                summed[name] = part.view_as(grad)
+        return summed
+
+    def _exchange(self, flat: Tensor) -> Tensor:
+        if self.compress == "bf16":
+            return self._exchange_bf16(flat)
+        return self.world.add_replicas_(flat)
+
+    def _exchange_bf16(self, flat: Tensor) -> Tensor:
+        """Half the bytes of the plain sum, and nothing is lost for good.
+
+        Each replica gets one part of the bucket from all, sums it in full precision and sends the
+        sum to all. An all-reduce in bf16 would round its sums where nobody could keep the rest.
+        """
+        replicas = self.world.size("replicate")
+        each = -(-flat.numel() // replicas)
+        sent = self._rounded(F.pad(flat, (0, each * replicas - flat.numel())))
+        got = self.world.trade(sent)
+        part = self._rounded(got.view(replicas, each).to(flat.dtype).sum(0))
+        back = self.world.gather_replicas(part)
+        return back.flatten()[: flat.numel()].to(flat.dtype)
+
+    def _rounded(self, values: Tensor) -> Tensor:
+        """In bf16. What that leaves out is owed to the same place in the next step."""
+        place = len(self._next_residuals)
+        owed = values + self._residuals[place] if self._residuals else values
+        sent = owed.bfloat16()
+        self._next_residuals.append(owed - sent.to(owed.dtype))
+        return sent
+
+    def vote(self, loss: Tensor, squares: Tensor, wishes: dict[str, bool]) -> Vote:
+        """One small sum over all ranks carries the loss, the gradient norm and every rank's wishes.
+
+        Reading it is the one place in a step where the host waits for the device.
+        """
+        asked = torch.tensor([wishes.get(w, False) for w in WISHES], dtype=torch.float64)
+        asked = asked.to(loss.device, non_blocking=True)
+        ballot = torch.cat((torch.stack((loss.double(), squares.to(loss.device))), asked))
+        total, square, *counts = self.world.sum_(ballot).tolist()
+        # A NaN has no square root in `math`; let it through so that the vote sees it.
+        norm = square**0.5 if square >= 0 else float("nan")
+        return Vote(total, norm, {w: c > 0 for w, c in zip(WISHES, counts, strict=True)})
+
+    def commit(self) -> None:
+        """The step is taken: what it left out is owed to the next."""
+        if not self.alone:
+            self._residuals = self._next_residuals
+
+    def local_state(self) -> dict[str, Tensor]:
+        """State that belongs to this replica alone and means nothing in another layout."""
+        return {f"residual.{i}": r for i, r in enumerate(self._residuals)}
+
+    def load_local_state(self, state: dict[str, Tensor]) -> None:
+        device = self.world.device
+        self._residuals = [state[f"residual.{i}"].to(device) for i in range(len(state))]
+
+
+def squared_norm(grads: Grads, shares: Mapping[str, float]) -> Tensor:
+    """Of all of them together; `shares` is the part of each that this rank answers for.
+
+    Each tensor's norm is fused, and in fp32 at least; the few squares are added in double. A stage
+    of a pipeline may have no gradients, where adapters are in some layers only.
+    """
+    if not grads:
+        return torch.zeros((), dtype=torch.float64)
+    found = list(grads.values())
+    wide = torch.promote_types(found[0].dtype, torch.float32)
+    squares = torch.stack(torch._foreach_norm(found, 2.0, wide)).double().square()
+    held = torch.tensor([shares[name] for name in grads], dtype=torch.float64)
+    # Not made on the device: that would wait for all the work that is queued there.
+    return (squares * held.to(squares.device, non_blocking=True)).sum()
+
+
+def buckets(grads: Grads) -> list[list[str]]:
+    """Names of gradients of one type that travel together."""
+    out: list[list[str]] = []
+    room, dtype = 0, None
+    for name, tensor in grads.items():
+        size = tensor.numel() * tensor.element_size()
+        if not out or size > room or tensor.dtype != dtype:
+            out.append([])
+            room, dtype = BUCKET_BYTES, tensor.dtype
+        out[-1].append(name)
+        room -= size
+    return out

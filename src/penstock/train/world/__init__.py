@@ -1,0 +1,1 @@
+"""Process group, device and mesh of a rank."""

@@ -1,0 +1,201 @@
+"""The ranks of a run: process group, device and mesh."""
+
+import logging
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from penstock.guard.save import exchange
+from penstock.plan.job.layout import Layout
+from penstock.train.world.tunnel_store import through_tunnels
+
+# Ranks wait for each other in a checkpoint as long as storage takes. A rank that dies is noticed
+# at once all the same: its connections close.
+STORAGE_S = 3600.0
+# Neighbours on the mesh are neighbours on the machine: what talks most stands last.
+DIMENSIONS = ("pipeline", "replicate", "shard", "context", "tensor")
+
+
+@dataclass(frozen=True)
+class World:
+    """Where this rank stands. `mesh` has the dimensions above.
+
+    `experts` is the same ranks seen otherwise, for weights of which every rank holds some whole
+    experts: (pipeline, replicate, expert_shard, expert). None where nothing is laid out like that.
+    """
+
+    rank: int
+    ranks: int
+    device: torch.device
+    mesh: DeviceMesh
+    experts: DeviceMesh | None = None
+    host_group: dist.ProcessGroup | None = None  # gloo, for what lives on the host
+    save_group: dist.ProcessGroup | None = None  # gloo, for the thread that writes checkpoints
+
+    @property
+    def cuda(self) -> bool:
+        return self.device.type == "cuda"
+
+    def group(self, dimension: str) -> dist.ProcessGroup:
+        return self.mesh.get_group(dimension)
+
+    def size(self, dimension: str) -> int:
+        return self.mesh.size(DIMENSIONS.index(dimension))
+
+    def place(self, dimension: str) -> int:
+        """This rank's index along a dimension."""
+        return self.mesh.get_local_rank(dimension)
+
+    @property
+    def fsdp_mesh(self) -> DeviceMesh:
+        """What one copy of the weights is sharded over: `shard`, and `context` with it."""
+        return _fsdp(self.mesh)
+
+    @property
+    def sharded(self) -> bool:
+        return self.size("shard") * self.size("context") > 1
+
+    @property
+    def data_ranks(self) -> int:
+        """Parts that a global batch is cut into. Other dimensions work on the same samples."""
+        return self.size("replicate") * self.size("shard")
+
+    @property
+    def data_rank(self) -> int:
+        return self.place("replicate") * self.size("shard") + self.place("shard")
+
+    @property
+    def ways(self) -> int:
+        """Ranks that read the same samples."""
+        return self.ranks // self.data_ranks
+
+    @property
+    def lead(self) -> bool:
+        """The one rank that reports, and asks for what depends on a clock or a file."""
+        return self.rank == 0
+
+    @property
+    def first_copy(self) -> bool:
+        """Of the ranks that hold equal weights, the first."""
+        return all(self.place(d) == 0 for d in DIMENSIONS if d != "pipeline")
+
+    @property
+    def saves(self) -> bool:
+        """Whether this rank takes part in checkpoints."""
+        return True
+
+    def add_replicas_(self, values: torch.Tensor) -> torch.Tensor:
+        """Sum over the replicas, in place."""
+        if self.size("replicate") > 1:
+            dist.all_reduce(values, group=self.group("replicate"))
+        return values
+
+    def trade(self, values: torch.Tensor) -> torch.Tensor:
+        """Part i of the values goes to replica i; theirs for this one come, in their order."""
+        got = torch.empty_like(values)
+        dist.all_to_all_single(got, values, group=self.group("replicate"))
+        return got
+
+    def gather_replicas(self, values: torch.Tensor) -> torch.Tensor:
+        """The values of all replicas, in their order."""
+        every = torch.stack([values] * self.size("replicate"))
+        dist.all_gather(list(every.unbind()), values, group=self.group("replicate"))
+        return every
+
+    def together(self, step: int) -> None:
+        """The run ends after `step`: nobody leaves while somebody may still need its state."""
+
+    def sum_(self, values: torch.Tensor) -> torch.Tensor:
+        """Sum over all ranks, in place."""
+        if self.ranks > 1:
+            dist.all_reduce(values)
+        return values
+
+    def broadcast(self, value: Any) -> Any:
+        """Rank 0's value on every rank; small things only."""
+        if self.ranks == 1:
+            return value
+        return exchange.broadcast(value, self.rank, self.host_group)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value on every rank; small things only."""
+        if self.ranks == 1:
+            return [value]
+        return exchange.gather(value, self.ranks, self.host_group)
+
+
+def join(layout: Layout, kind: str, timeout_s: float, backend: str | None = None) -> World:
+    """Meet the other ranks. Raises within `timeout_s` when one of them does not come.
+
+    Several ranks can share one GPU only over another `backend` than NCCL: "gloo", for tests.
+    """
+    store, prefix = supervisor_store(timeout_s), os.environ["PENSTOCK_ATTEMPT"]
+    return meet(store, prefix, int(os.environ["RANK"]), layout, kind, timeout_s, backend)
+
+
+def supervisor_store(timeout_s: float) -> dist.Store:
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    timeout = timedelta(seconds=timeout_s)
+    return through_tunnels(dist.TCPStore(address, port, is_master=False, timeout=timeout))
+
+
+def meet(
+    store: dist.Store,
+    prefix: str,
+    rank: int,
+    layout: Layout,
+    kind: str,
+    timeout_s: float,
+    backend: str | None = None,
+) -> World:
+    """The world of as many ranks as the layout has, which meet under `prefix` in the store."""
+    # It has advice for every gathering of a whole weight, which happens once a run.
+    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
+    ranks, timeout = layout.ranks, timedelta(seconds=timeout_s)
+    exchange.refuse_pickles()
+    if kind == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    else:
+        device = torch.device("cpu")
+    dist.init_process_group(
+        backend or ("cuda:nccl,cpu:gloo" if kind == "cuda" else "gloo"),
+        store=dist.PrefixStore(prefix, store),
+        rank=rank,
+        world_size=ranks,
+        timeout=timeout,
+    )
+    mesh = _mesh(kind, {name: getattr(layout, name) for name in DIMENSIONS})
+    _bounded(_fsdp(mesh), timeout)
+    experts = None
+    if layout.expert > 1 or layout.tensor > 1:
+        inner = layout.shard * layout.context * layout.tensor
+        sizes = {"pipeline": layout.pipeline, "replicate": layout.replicate}
+        sizes |= {"expert_shard": inner // layout.expert, "expert": layout.expert}
+        experts = _mesh(kind, sizes)
+        _bounded(experts, timeout)
+    _bounded(mesh, timeout)
+    host, save = (
+        dist.new_group(backend="gloo", timeout=timedelta(seconds=STORAGE_S)) for _ in range(2)
+    )
+    return World(rank, ranks, device, mesh, experts, host, save)
+
+
+def _mesh(kind: str, sizes: dict[str, int]) -> DeviceMesh:
+    return init_device_mesh(kind, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+
+
+def _fsdp(mesh: DeviceMesh) -> DeviceMesh:
+    """Made by the first call, found by later ones."""
+    return mesh["shard", "context"]._flatten("fsdp")
+
+
+def _bounded(mesh: DeviceMesh, timeout: timedelta) -> None:
+    """Groups that a mesh makes would wait for half an hour otherwise."""
+    for group in mesh.get_all_groups():
+        dist.distributed_c10d._set_pg_timeout(timeout, group)

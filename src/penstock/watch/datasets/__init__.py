@@ -1,0 +1,1 @@
+"""Datasets as people look at them: terminal and HTML."""

@@ -1,0 +1,135 @@
+"""Documents of a dataset to look at, read back from its tokens."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from penstock.data.build.record import OWN, Sample, told_columns
+from penstock.data.read.dataset import Dataset
+from penstock.data.tokenize.tokenizer import Tokenizer
+from penstock.errors import PenstockError
+from penstock.watch.datasets.facts import source_names
+
+_INNER = ("labels", "columns")  # tables inside a row
+_MOST_TOKENS = 4096  # of a document, read to show its beginning
+_MOST_VALUES = 10  # of a column, named in an error
+
+
+def kept(dataset: Dataset, count: int, seed: int, where: dict[str, str]) -> list[Sample]:
+    """Documents of the dataset, drawn by `seed`; `where` says what their columns must be."""
+    tokenizer = Tokenizer.from_json(dataset.tokenizer_json())
+    names = source_names(dataset.manifest, dataset.folder)
+    places = _matching(dataset, seed, where, names) if where else _any(dataset, seed)
+    found = []
+    for shard, number in places:
+        found.append(_document(dataset, tokenizer, shard, number, names))
+        if len(found) == count:
+            break
+    if where and not found:
+        raise PenstockError(_no_such(dataset, where, names))
+    return found
+
+
+def columns_of(row: dict[str, Any]) -> dict[str, Any]:
+    """Return what a row says of a document: what Penstock knows, labels, the user's columns."""
+    found = {name: value for name, value in row.items() if name not in _INNER}
+    return found | told_columns(row.get("columns") or {}, row.get("labels") or {})
+
+
+def _any(dataset: Dataset, seed: int) -> Iterator[tuple[int, int]]:
+    ends = np.cumsum([shard.documents for shard in dataset.manifest.shards])
+    order = random.Random(seed)
+    seen: set[int] = set()
+    while len(seen) < dataset.documents:
+        place = order.randrange(dataset.documents)
+        if place in seen:
+            continue
+        seen.add(place)
+        shard = int(np.searchsorted(ends, place, side="right"))
+        yield shard, place - int(ends[shard - 1] if shard else 0)
+
+
+def _matching(
+    dataset: Dataset, seed: int, where: dict[str, str], names: dict[str, str]
+) -> Iterator[tuple[int, int]]:
+    """Shards, and the documents in them, in an order drawn by `seed`."""
+    order = random.Random(seed)
+    shards = list(range(len(dataset.manifest.shards)))
+    order.shuffle(shards)
+    for shard in shards:
+        rows = dataset.rows(shard)
+        fitting = [number for number, row in enumerate(rows) if _fits(row, where, names)]
+        order.shuffle(fitting)
+        yield from ((shard, number) for number in fitting)
+
+
+def _fits(row: dict[str, Any], where: dict[str, str], names: dict[str, str]) -> bool:
+    columns = _told(row, names)
+    return all(name in columns and _value(columns[name]) == value for name, value in where.items())
+
+
+def _told(row: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """A row as people see it: its source by the name that reports give it."""
+    source = row.get("source", "")
+    return columns_of(row) | {"source": names.get(source, source)}
+
+
+def _value(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _no_such(dataset: Dataset, where: dict[str, str], names: dict[str, str]) -> str:
+    """With the values that there are, as the first shard has them."""
+    rows = [_told(row, names) for row in dataset.rows(0)] if dataset.manifest.shards else []
+    wanted = ", ".join(f"{name}={value}" for name, value in where.items())
+    known = sorted({name for row in rows for name in row})
+    told = [f"No document of {dataset.id} has {wanted}."]
+    for name in where:
+        values = Counter(_value(row[name]) for row in rows if name in row)
+        if name == "source":
+            values.update(names.values())
+        if f"columns.{name}" in known:
+            told.append(f"The column {name} of its files is columns.{name} here.")
+        if not values:
+            told.append(f"Columns there are: {', '.join(known) or 'none'}.")
+            continue
+        some = [value for value, _ in values.most_common(_MOST_VALUES)]
+        kind = "Values" if len(values) <= _MOST_VALUES else "Some values"
+        told.append(f"{kind} of {name}: {', '.join(some)}.")
+    return " ".join(told)
+
+
+def _document(
+    dataset: Dataset, tokenizer: Tokenizer, shard: int, number: int, names: dict[str, str]
+) -> Sample:
+    start, stop = _extent(dataset, shard, number)
+    tokens = dataset.read(start, min(stop, start + _MOST_TOKENS))
+    # Conversations may close every turn with it, so only the last ones, and padding, are cut off.
+    said = np.flatnonzero(tokens != tokenizer.end)
+    text = tokenizer.decode(tokens[: said[-1] + 1] if len(said) else tokens[:0])
+    rows = dataset.rows(shard)
+    row: dict[str, Any] = rows[number] if number < len(rows) else {}
+    columns = {name: value for name, value in columns_of(row).items() if name not in OWN}
+    return Sample(
+        id=str(row.get("id", f"shard {shard}, document {number}")),
+        source=names.get(row.get("source", ""), ""),
+        text=text,
+        characters=len(text),
+        score=int(row.get("score", -1)),
+        language=str(row.get("language", "")),
+        columns={"tokens": stop - start} | columns,
+    )
+
+
+def _extent(dataset: Dataset, shard: int, number: int) -> tuple[int, int]:
+    """Tokens of a document: up to where the next one starts, which may be in a later shard."""
+    starts = dataset.document_starts(shard)
+    if number + 1 < len(starts):
+        return int(starts[number]), int(starts[number + 1])
+    for later in range(shard + 1, len(dataset.manifest.shards)):
+        if dataset.manifest.shards[later].documents:
+            return int(starts[number]), int(dataset.document_starts(later)[0])
+    return int(starts[number]), dataset.tokens

@@ -1,0 +1,258 @@
+"""A dataset on the terminal: what it is, where its documents went, what they are like."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from penstock.data.build.record import SCORE_BIN, Sample
+from penstock.run.schema.quantity import show_about, show_bytes
+from penstock.watch.datasets.dropped import Dropped
+from penstock.watch.datasets.facts import Story, documents_of, stored_bytes
+from penstock.watch.datasets.find import Listed
+from penstock.watch.style.words import plural, printable, spoken
+
+_BAR, _LEAST_BAR = 16, 6  # characters; a bar that has less room is left out
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_MOST_REASONS = 8
+_SAMPLE_CHARACTERS = 1000
+_COLUMN_CHARACTERS = 120
+
+
+def screen(told: Story) -> RenderableType:
+    parts: list[RenderableType] = [*head(told), Text(), Funnel(told)]
+    if told.record:
+        parts += [Text(), *_shape(told)]
+    if told.sources:
+        parts += [Text(), _sources(told)]
+    parts += [*_aside(told), Text(), *_origin(told)]
+    return Group(*parts)
+
+
+def built(told: Story) -> RenderableType:
+    """After a build: what came of it, and what to type next."""
+    name = told.id if told.where.endswith(told.id) else told.where
+    steps = [
+        f"  penstock data show {name} --html report.html",
+        f"  penstock data sample {name}",
+        f"  penstock train run.toml data.dataset={name} model.vocab={told.manifest.vocab}",
+    ]
+    hint = Text("next (`penstock init` writes a run.toml):")
+    return Group(*head(told), Text(), Funnel(told), *_aside(told), Text(), hint, *map(Text, steps))
+
+
+def head(told: Story) -> list[Text]:
+    made = told.manifest
+    copies = f" ({told.with_copies:,} with copies)" if told.with_copies else ""
+    size = (
+        f"{show_about(made.tokens)} tokens in {plural(told.documents, 'document')}{copies}, "
+        f"vocabulary of {made.vocab:,}, {plural(len(made.shards), 'shard')}, "
+        f"{show_size(told.bytes)}"
+    )
+    lines = [Text(told.id, style="bold"), Text(size)]
+    return [*lines, Text(packing(told))] if made.packed else lines
+
+
+def packing(told: Story) -> str:
+    """What became of documents in a packed dataset."""
+    most = told.manifest.packed
+    text = f"packed: {plural(told.pieces, 'piece')} of at most {most:,} tokens"
+    if told.long is None:
+        return f"{text}; longer documents are cut"
+    tokens, documents = told.long
+    have = "has" if documents == 1 else "have"
+    return (
+        f"{text}; {plural(documents, 'document')} {have} {tokens:,} tokens or more, and what is "
+        f"longer than {most:,} is cut"
+    )
+
+
+@dataclass(frozen=True)
+class Funnel:
+    """Documents by stage, each with why others went; bars are shares of what first came in.
+
+    The words come first: a narrow terminal gets shorter bars, or none.
+    """
+
+    told: Story
+    most: int = _MOST_REASONS
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        rows = list(self._rows())
+        words = max(len(row[0]) for row in rows) + len("documents") + len("> 99.9 %") + 3 * 2
+        width = min(options.max_width - words, _BAR)
+        table = Table(box=None, pad_edge=False)
+        table.add_column("stage")
+        table.add_column("documents", justify="right", no_wrap=True)
+        if width >= _LEAST_BAR:
+            table.add_column("", no_wrap=True)
+        table.add_column("share", justify="right", no_wrap=True)
+        first = self.told.documents_in
+        for name, count, style, is_part in rows:
+            cells = [Text(name, style=style), Text(f"{count:,}", style=style)]
+            if is_part and width >= _LEAST_BAR:
+                cells.append(Text(bar(count, first, width), style="red" if style else ""))
+            if is_part:
+                cells.append(Text(share(count, first), style=style))
+            table.add_row(*cells)
+        yield table
+
+    def _rows(self) -> Iterator[tuple[str, int, str, bool]]:
+        """Name, documents, style, and whether they are drawn as a part of those that came in."""
+        told = self.told
+        yield "came in", told.documents_in, "", False
+        for stage in told.funnel:
+            yield stage.name, stage.kept, "", True
+            shown = list(stage.reasons.items())
+            for why, count in shown[: self.most]:
+                yield f"  − {printable(why)}", count, "dim", True
+            if rest := shown[self.most :]:
+                left = f"  − {plural(len(rest), 'more reason')}"
+                yield left, sum(count for _, count in rest), "dim", False
+        if told.with_copies:
+            yield "with copies", told.with_copies, "", False
+
+
+def _shape(told: Story) -> list[RenderableType]:
+    record = told.record
+    assert record is not None
+    table = Table.grid(padding=(0, 2))
+    for title, counts in (("characters", record.characters), ("tokens", record.tokens)):
+        if any(counts):
+            first, last, inside = _trimmed(counts)
+            table.add_row(title, spark(inside), f"{1 << first:,} to {1 << last + 1:,}")
+    if any(record.scores):
+        first, last, inside = _trimmed(record.scores)
+        low, high = first * SCORE_BIN / 1000, (last + 1) * SCORE_BIN / 1000
+        table.add_row("score", spark(inside), f"{low:g} to {high:g}")
+    rows: list[RenderableType] = [table] if table.row_count else []
+    if record.languages:
+        ordered = sorted(record.languages.items(), key=lambda item: (-item[1], item[0]))
+        total = sum(record.languages.values())
+        told_ = ", ".join(f"{code} {share(count, total)}" for code, count in ordered[:8])
+        rows.append(Text(f"languages: {told_}"))
+    if record.changes:
+        changed = ", ".join(f"{what} {count:,}" for what, count in record.changes.items())
+        rows.append(Text(f"changed: {changed}"))
+    return rows
+
+
+def _sources(told: Story) -> RenderableType:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("source", overflow="fold")
+    for title in ("files", "size", "documents", "kept aside"):
+        table.add_column(title, justify="right")
+    for one in told.sources:
+        aside = ", ".join(f"{why} {count:,}" for why, count in one.rejected.items())
+        size = show_size(one.bytes)
+        row = (f"{one.files:,}", size, f"{one.documents:,}", printable(aside) or "–")
+        table.add_row(Text(printable(one.name)), *map(Text, row))
+    return table
+
+
+def _origin(told: Story) -> list[RenderableType]:
+    lines = []
+    if told.manifest.parents:
+        lines.append(f"made from {', '.join(told.manifest.parents)}")
+    if told.record:
+        made = told.record
+        lines.append(
+            f"built in {spoken(made.seconds)} by {plural(made.machine.workers, 'worker')} on "
+            f"{made.machine.host}, {made.ended}"
+        )
+    lines.append(told.where)
+    return [Text(line, style="dim") for line in lines]
+
+
+def _aside(told: Story) -> list[RenderableType]:
+    """Where to look at what reading kept aside."""
+    if not told.aside:
+        return []
+    lines = ("kept aside, with file, line and reason (the first of each reason):", told.aside)
+    return [Text(), *(Text(line, overflow="fold", style="dim") for line in lines)]
+
+
+def sample(one: Sample) -> RenderableType:
+    """A document as text, below a line on what is known of it."""
+    title = Text(printable(one.id), style="bold")
+    facts = [f"score {one.score / 1000:g}"] if one.score > 0 else []  # 0: dropped before
+    facts += [one.language] if one.language else []
+    facts += [one.source] if one.source else []
+    facts += [f"{one.characters:,} characters"] if one.characters else []
+    facts += [f"{name} = {brief(value)}" for name, value in one.columns.items()]
+    facts += [one.detail] if one.detail else []
+    text = one.text[:_SAMPLE_CHARACTERS]
+    more = "…" if one.characters > len(text) else ""
+    about = Text(printable("  ".join(facts)).replace("\n", " "), style="dim")
+    return Group(title, about, Text(printable(text) + more), Text())
+
+
+def few(held: Dropped, asked: int) -> str:
+    """Where fewer are there to look at than were asked for: how many of how many; else nothing."""
+    shown = len(held.samples)
+    if shown == min(asked, held.total):
+        return ""
+    reasons = ", ".join(held.reasons)
+    return f"{shown} of {held.total:,}: a build keeps no more of those it drops for {reasons}"
+
+
+def listing(found: Sequence[Listed]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("dataset", no_wrap=True)
+    table.add_column("built", no_wrap=True)
+    for title in ("tokens", "documents", "vocab", "shards", "size"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for one in found:
+        name, day = Text(one.folder.name), f"{one.built:%Y-%m-%d}"
+        if (made := one.manifest) is None:
+            state = "unreadable" if one.unreadable else "damaged"
+            table.add_row(name, day, Text(state, style="red"))
+            continue
+        counts = (documents_of(made), made.vocab, len(made.shards))
+        numbers = (show_about(made.tokens), *(f"{count:,}" for count in counts))
+        table.add_row(name, day, *numbers, show_size(stored_bytes(made)))
+    return table
+
+
+def brief(value: object, most: int = _COLUMN_CHARACTERS) -> str:
+    """A column's value: one may hold a whole conversation."""
+    text = str(value)
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def bar(part: int, whole: int, width: int = _BAR) -> str:
+    """Eighths of a character, so that a small share is still seen."""
+    eighths = round(part / whole * width * 8) if whole else 0
+    eighths = max(eighths, 1) if part else 0
+    full, rest = divmod(eighths, 8)
+    return "█" * full + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[rest]
+
+
+def spark(counts: Sequence[int]) -> str:
+    top = max(counts)
+    return "".join(" " if not n else _BLOCKS[(n * 8 - 1) // top if n < top else 7] for n in counts)
+
+
+def share(part: int, whole: int) -> str:
+    if not whole or not part:
+        return "0 %"
+    percent = part / whole * 100
+    if part < whole and percent >= 99.5:  # not all: say so
+        return "> 99.9 %" if percent >= 99.95 else f"{percent:.1f} %"
+    return f"{percent:.0f} %" if percent >= 9.95 else f"{percent:.2g} %"
+
+
+def show_size(size: int) -> str:
+    """To three figures: `show_bytes` is exact, which a screen need not be."""
+    for unit, power in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size >= 1 << power:
+            return f"{size / (1 << power):.3g} {unit}"
+    return show_bytes(size)
+
+
+def _trimmed(counts: Sequence[int]) -> tuple[int, int, Sequence[int]]:
+    """The first and the last bin that hold anything, and those between."""
+    held = [place for place, count in enumerate(counts) if count]
+    return held[0], held[-1], counts[held[0] : held[-1] + 1]

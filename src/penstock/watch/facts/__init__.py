@@ -1,0 +1,1 @@
+"""A run folder as plain values, for everything that shows a run."""

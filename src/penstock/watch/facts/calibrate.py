@@ -1,0 +1,39 @@
+"""What a run measured, folded into the planner's calibration of its accelerator."""
+
+from penstock.errors import PenstockError
+from penstock.plan import calibration
+from penstock.plan.calibration import Record
+from penstock.run.folder import RunFolder
+from penstock.watch.facts.view import View
+
+# Fewer steps than this say more about warm-up than about the machine.
+FEWEST_STEPS = 10
+
+
+def fold(folder: RunFolder) -> tuple[Record, list[Record]]:
+    """The run's record, and all those of the same accelerator with it."""
+    if not folder.run_file.exists():
+        raise PenstockError(f"no run '{folder.name}' in {folder.path.parent}; train it first")
+    view = View(folder)
+    plan = view.plan.get("predicted") or {}
+    if "uncalibrated" not in plan:
+        why = plan.get("none", "it was not planned when it started")
+        raise PenstockError(f"run '{folder.name}' has no plan to compare with: {why}")
+    if view.step < FEWEST_STEPS or not view.step_s:
+        raise PenstockError(
+            f"run '{folder.name}' has made {view.step} steps; {FEWEST_STEPS} or more say something "
+            "about the machine"
+        )
+    record = Record(
+        run=str(folder.path.resolve()),
+        accelerator=plan["uncalibrated"]["accelerator"],
+        ranks=view.plan["ranks"],
+        precision=view.run.train.precision,
+        params=view.plan["params"],
+        sequence=view.plan["sequence"],
+        layout=str(view.plan["layout"]),
+        basis=plan["uncalibrated"]["basis"],
+        predicted_s=plan["uncalibrated"]["step_s"],
+        measured_s=view.step_s,
+    )
+    return record, calibration.fold(record)

@@ -1,0 +1,121 @@
+"""Checkpoints as a person reads them."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Column, Table
+from rich.text import Text
+
+from penstock.guard.format.index import Entry, Index
+from penstock.guard.tiers.listing import Kept
+from penstock.plan.job.layout import Layout
+from penstock.watch.style.words import loss, plural, spoken
+
+DIMENSIONS = ("replicate", "shard", "tensor", "pipeline", "context", "expert")
+UNITS = (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10))
+
+
+def table(found: list[Kept], folder: Path) -> Table:
+    """`folder` is the run's: what lies in it needs no long name."""
+    made = Table(
+        Column("step", justify="right"),
+        "tier",
+        Column("size", justify="right"),
+        Column("age", justify="right"),
+        "made by",
+        Column("validation", justify="right"),
+        "state",
+        "where",
+        box=None,
+    )
+    for one in found:
+        style = "red" if one.problems or one.aside else ""
+        made.add_row(
+            f"{one.step:,}",
+            one.tier,
+            shown(one.bytes),
+            "–" if one.age_s is None else spoken(one.age_s),
+            made_by(one.layout),
+            loss(one.validation_loss),
+            Text(one.state, style=style),
+            Text(_short(one, folder)),
+        )
+    return made
+
+
+def _short(one: Kept, folder: Path) -> str:
+    if one.tier == "memory":
+        return Path(one.shelf.where).name
+    return one.shelf.where.removeprefix(f"{folder}/checkpoints/")
+
+
+def made_by(layout: dict[str, Any]) -> str:
+    if not layout:
+        return "–"
+    try:
+        made = Layout(**layout)
+    except TypeError:  # of a version that had other dimensions
+        return "–"
+    ways = [f"{name} {ways}" for name in DIMENSIONS if (ways := layout.get(name, 1)) > 1]
+    return ": ".join([plural(made.ranks, "rank"), ", ".join(ways)] if ways else ["1 rank"])
+
+
+def details(one: Kept, scalars: dict[str, Any], index: Index) -> RenderableType:
+    """One checkpoint: where the run stood, and every tensor."""
+    grid = Table.grid(padding=(0, 2))
+    for name, value in about(one, scalars, index).items():
+        if not isinstance(value, dict):
+            grid.add_row(Text(name, style="dim"), Text(str(value)))
+    tensor_name = Column("tensor", overflow="fold")
+    made = Table(tensor_name, "type", Column("shape", justify="right"), "size", "files", box=None)
+    for tensor, entry in sorted(index.tensors.items()):
+        files = {chunk.file for chunk in entry.chunks}
+        made.add_row(
+            Text(tensor), entry.dtype, shape_of(entry), shown(size_of(entry)), str(len(files))
+        )
+    return Group(grid, Text(), made)
+
+
+def about(one: Kept, scalars: dict[str, Any], index: Index) -> dict[str, Any]:
+    """What a checkpoint says of itself, less the names of its tensors."""
+    weights = [e for name, e in index.tensors.items() if name.startswith("model/")]
+    told = {name: v for name, v in scalars.items() if name not in ("weights", "sentinels", "best")}
+    told["stream"] = scalars.get("stream", {}).get("dataset")
+    told["consumed"] = scalars.get("stream", {}).get("consumed")
+    told["layout"] = made_by(scalars.get("layout", {}))
+    left_out = scalars.get("sentinels", {}).get("skips", [])
+    return {
+        "where": one.shelf.where,
+        "tier": one.tier,
+        "state": one.state,
+        "size": shown(one.bytes),
+        "parameters": f"{sum(e.elements for e in weights):,} in {plural(len(weights), 'tensor')}",
+        **told,
+        "batches left out": ", ".join(map(str, left_out)) or "none",
+    }
+
+
+def tensors(index: Index) -> dict[str, dict[str, Any]]:
+    return {
+        name: {"dtype": e.dtype, "shape": list(e.shape), "chunks": len(e.chunks)}
+        for name, e in sorted(index.tensors.items())
+    }
+
+
+def shape_of(entry: Entry) -> str:
+    return " × ".join(map(str, entry.shape)) or "a number"
+
+
+_BITS = {"float64": 64, "int64": 64, "float32": 32, "int32": 32, "float16": 16, "bfloat16": 16}
+
+
+def size_of(entry: Entry) -> int:
+    return entry.elements * _BITS.get(entry.dtype, 8) // 8
+
+
+def shown(count: int) -> str:
+    for unit, power in UNITS:
+        if count >= 1 << power:
+            return f"{count / (1 << power):.1f} {unit}"
+    return f"{count:,} B"

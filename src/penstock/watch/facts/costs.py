@@ -1,0 +1,205 @@
+"""What a run has cost and will cost: USD and gCO2e, so far, to go, and by cause.
+
+Time × price, or kilowatt-hours × the site's factors. No price, no USD; no site, no gCO2e: a number
+that nobody stands behind is left out, and the notes say what would bring it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.ledger.causes import Cause
+from penstock.ledger.ledger import Ledger, Provenance, Quantity, Source
+from penstock.plan.cost.cost import J_PER_KWH
+from penstock.plan.cost.rates import Factor, Rates
+from penstock.plan.job.outcome import STEP_CAUSES
+from penstock.plan.power.power import RESTING
+from penstock.policy.restart import EARLY
+from penstock.watch.facts.energy import Energy, energy_of
+from penstock.watch.facts.rates import rates_of
+from penstock.watch.facts.view import View
+
+ByCause = Mapping[Cause, float]
+BESIDE_STEPS = (Cause.CHECKPOINT, Cause.EVALUATE, Cause.DOWN, Cause.REDO)
+NO_PRICE = "USD: no price is known; write cluster.usd_per_hour in the run file"
+NO_SITE = (
+    'CO2e: no site is known; write cluster.site = "us-east-1" (`penstock catalog sites`) or '
+    "cluster.carbon in the run file"
+)
+NO_ENERGY = "the energy of this machine is not known"
+
+
+@dataclass(frozen=True)
+class Spent:
+    """One quantity of a run."""
+
+    by_cause: ByCause
+    to_go: float | None  # None: nothing tells how long it will take
+    where: Provenance  # its note is the factor, with year and source
+
+    @property
+    def so_far(self) -> float:
+        return sum(self.by_cause.values())
+
+
+@dataclass(frozen=True)
+class Costs:
+    """None is unknown; the notes say why, and what each amount stands on."""
+
+    usd: float | None
+    usd_to_go: float | None
+    usd_by_cause: ByCause | None
+    gco2e: float | None
+    gco2e_to_go: float | None
+    gco2e_by_cause: ByCause | None
+    kwh: float | None  # of the site where its PUE is known, else of the machines
+    kwh_to_go: float | None
+    notes: tuple[str, ...]
+    ledger: Ledger  # seconds, joules (of the machines), USD and gCO2e of the run so far
+
+    def to_json(self) -> dict[str, Any]:
+        def causes(amounts: ByCause | None) -> dict[str, float] | None:
+            return None if amounts is None else {str(c): value for c, value in amounts.items()}
+
+        return {
+            "usd": self.usd,
+            "usd_to_go": self.usd_to_go,
+            "usd_by_cause": causes(self.usd_by_cause),
+            "gco2e": self.gco2e,
+            "gco2e_to_go": self.gco2e_to_go,
+            "gco2e_by_cause": causes(self.gco2e_by_cause),
+            "kwh": self.kwh,
+            "kwh_to_go": self.kwh_to_go,
+            "notes": list(self.notes),
+        }
+
+
+def costs_of(view: View) -> Costs:
+    return costs_with(view, energy_of(view))
+
+
+def full_ledger(view: View) -> Ledger:
+    """The ledger of the account with joules, USD and gCO2e, and where each comes from."""
+    return costs_of(view).ledger
+
+
+def costs_with(view: View, energy: Energy | None) -> Costs:
+    """For callers that have the energy of the same view at hand."""
+    rates, seconds = rates_of(view), view.account.ledger.seconds
+    left_s = left_rank_s(view)
+    power = _power(seconds, energy, left_s, rates)
+    usd = _by_time(seconds, left_s, rates) or _electricity(power, rates)
+    carbon = _carbon(power, rates)
+    notes = [
+        f"USD: {usd.where.note}" if usd else NO_PRICE,
+        f"CO2e: {carbon.where.note}" if carbon else f"CO2e: {NO_ENERGY}" if not power else NO_SITE,
+    ]
+    if power and not rates.pue:
+        notes.append("no PUE is known: cooling of the site is not included")
+    return Costs(
+        usd=usd.so_far if usd else None,
+        usd_to_go=usd.to_go if usd else None,
+        usd_by_cause=usd.by_cause if usd else None,
+        gco2e=carbon.so_far if carbon else None,
+        gco2e_to_go=carbon.to_go if carbon else None,
+        gco2e_by_cause=carbon.by_cause if carbon else None,
+        kwh=power.so_far if power else None,
+        kwh_to_go=power.to_go if power else None,
+        notes=tuple(notes),
+        ledger=_ledger(view.account.ledger, energy, usd, carbon),
+    )
+
+
+def left_rank_s(view: View) -> float | None:
+    """Rank-seconds to the end, at the pace of the run, else at the plan's, with what the plan has
+    beside the steps; also of a run that stands still, for who thinks of going on."""
+    if view.status in ("done", EARLY):
+        return 0.0
+    planned = view.plan.get("predicted") or {}
+    pace_s = view.step_s or planned.get("step_s")
+    ranks = view.account.ranks or view.plan.get("ranks")
+    if not pace_s or not ranks or not view.steps:
+        return None
+    return float(pace_s * ranks * max(0, view.steps - view.step)) * _beside_steps(planned)
+
+
+def _beside_steps(planned: Mapping[str, Any]) -> float:
+    """Time of a run after its start over the time of its steps, by the plan."""
+    if "ledger" not in planned:
+        return 1.0
+    seconds = Ledger.from_json(planned["ledger"]).seconds
+    steps_s = sum(seconds[Cause(name)] for name in STEP_CAUSES)
+    beside_s = sum(seconds[cause] for cause in BESIDE_STEPS)
+    return 1 + beside_s / steps_s if steps_s else 1.0
+
+
+def _power(
+    seconds: ByCause, energy: Energy | None, left_s: float | None, rates: Rates
+) -> Spent | None:
+    """Kilowatt-hours; with those of cooling and distribution where the PUE is known."""
+    if energy is None:
+        return None
+    pue = rates.pue.value if rates.pue else 1.0
+    by_cause = {cause: joules * pue / J_PER_KWH for cause, joules in energy.by_cause.items()}
+    # What is left is work: the quiet minutes of a start do not come again with every step.
+    working = [cause for cause in Cause if cause not in RESTING and seconds[cause] > 0]
+    working_s = sum(seconds[cause] for cause in working)
+    to_go = None
+    if left_s is not None and (working_s or not left_s):
+        each = sum(by_cause[cause] for cause in working) / working_s if working_s else 0.0
+        to_go = left_s * each
+    note = f"× PUE {pue:g} ({rates.pue.source})" if rates.pue else "of the machines alone"
+    return Spent(by_cause, to_go, Provenance(energy.provenance.source, note))
+
+
+def _by_time(seconds: ByCause, left_s: float | None, rates: Rates) -> Spent | None:
+    price = rates.usd_per_hour
+    if price is None:
+        return None
+    each = price.value / 3600
+    by_cause = {cause: each * s for cause, s in seconds.items()}
+    hours = sum(seconds.values()) / 3600
+    note = f"{hours:.4g} accelerator-hours × {price.value:g} USD ({price.source})"
+    source: Source = "published" if price.source.startswith("catalog") else "measured"
+    return Spent(by_cause, None if left_s is None else each * left_s, Provenance(source, note))
+
+
+def _electricity(power: Spent | None, rates: Rates) -> Spent | None:
+    if power is None or rates.usd_per_kwh is None:
+        return None
+    return _times(power, rates.usd_per_kwh, "USD", "electricity only, ")
+
+
+def _carbon(power: Spent | None, rates: Rates) -> Spent | None:
+    if power is None or rates.gco2e_per_kwh is None:
+        return None
+    return _times(power, rates.gco2e_per_kwh, "gCO2e")
+
+
+def _times(power: Spent, factor: Factor, unit: str, kind: str = "") -> Spent:
+    note = (
+        f"{kind}{power.so_far:.4g} kWh × {factor.value:g} {unit} per kWh ({factor.source}); "
+        f"energy {power.where.note}"
+    )
+    return Spent(
+        {cause: kwh * factor.value for cause, kwh in power.by_cause.items()},
+        None if power.to_go is None else power.to_go * factor.value,
+        Provenance(power.where.source, note),
+    )
+
+
+def _ledger(own: Ledger, energy: Energy | None, usd: Spent | None, carbon: Spent | None) -> Ledger:
+    why = NO_SITE if energy else NO_ENERGY
+    where: dict[Quantity, Provenance] = {
+        **own.provenance,
+        "joules": energy.provenance if energy else Provenance("unknown", NO_ENERGY),
+        "usd": usd.where if usd else Provenance("unknown", NO_PRICE),
+        "gco2e": carbon.where if carbon else Provenance("unknown", why),
+    }
+    return Ledger(
+        own.seconds,
+        energy.by_cause if energy else None,
+        usd.by_cause if usd else None,
+        carbon.by_cause if carbon else None,
+        where,
+    )

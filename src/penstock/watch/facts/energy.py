@@ -1,0 +1,276 @@
+"""The energy of a run: of its accelerators, its machines and their site, and what it was spent on.
+
+Accelerators are metered where a meter can be read, and the rest of the machines is estimated.
+Each amount says which, and how far off it can be. Nothing is counted twice, and a gap is filled and
+said.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+
+import numpy as np
+
+from penstock.ledger import joules as spent
+from penstock.ledger.causes import Cause
+from penstock.ledger.joules import Spans
+from penstock.ledger.journal.energy import Device, NodeEnergy, read_nodes
+from penstock.meter.clock import now
+from penstock.watch.facts.energy_amounts import Amount, DeviceEnergy, Energy
+from penstock.watch.facts.energy_model import HOST_BAND, Model, model_of
+from penstock.watch.facts.view import View
+
+MOMENTS = 100_000  # × ranks at which it is asked what they did
+PER_NODE_UP_TO = 16  # nodes; of more, each did what all did
+FRESH_S = 90.0  # an older reading is not now
+METER = (0.95, 1.05)  # NVML states 5 % for the power of Kepler parts; assumed for all others
+WHOLE = 0.95  # of the joules by a meter: the amount is measured
+
+
+def energy_of(view: View) -> Energy | None:
+    """None before there is any time, and for devices with neither a meter nor a known power."""
+    if not view.account.ledger.total:
+        return None
+    nodes = read_nodes(view.folder.journal)
+    model = model_of(view, nodes)
+    cpu = view.plan.get("device", "cpu") == "cpu"
+    return _Reckoning(view, nodes, model, ("package", "dram") if cpu else ("gpu",)).made()
+
+
+@dataclass
+class _Reckoning:
+    view: View
+    nodes: list[NodeEnergy]
+    model: Model | None
+    accelerators: tuple[str, ...]  # kinds
+    devices: list[DeviceEnergy] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    _done: dict[range | None, np.ndarray] = field(default_factory=dict)
+
+    def made(self) -> Energy | None:
+        self.windows = [(i.start, i.end) for i in self.view.account.invocations]
+        own, others = self._metered()
+        metered = reduce(lambda a, b: a + b, (spans for _, spans in own), spent.no_spans())
+        self.edges = self._edges(metered)
+        bare = [w for w in self.windows if not _within(metered, w)]
+        if self.model is None and (bare or not len(metered.known.start)):
+            return None
+        by_cause = self._by_cause(own)
+        estimated = self._modelled(bare, self.model.chip_w) if self.model and bare else {}
+        for cause, joules in estimated.items():
+            by_cause[cause] += joules
+        accelerator = self._amount(metered, sum(estimated.values()))
+        rest, host = self._beside(accelerator, by_cause, others)
+        node = accelerator + host
+        self._say(metered, bare)
+        pue = self.model.pue if self.model else None
+        return Energy(
+            accelerator,
+            host,
+            node,
+            node.scaled(pue) if pue else None,
+            {cause: by_cause[cause] + rest[cause] for cause in Cause},
+            by_cause,
+            self._watts_now(),
+            tuple(self.devices),
+            tuple(self.notes),
+        )
+
+    # Meters
+
+    def _metered(self) -> tuple[list[tuple[NodeEnergy, Spans]], Spans]:
+        """Spans of the accelerators by node, and of what else has a meter: the CPUs beside GPUs."""
+        own: list[tuple[NodeEnergy, Spans]] = []
+        others = spent.no_spans()
+        for node, device, records in self._each_device():
+            closed = [line.t for line in node.lines if line.kind == "closed"]
+            spans = self._guessed(spent.filled(spent.of_records(records), self.windows, closed))
+            if device.kind in self.accelerators:
+                own.append((node, spans))
+            else:
+                others = others + spans
+            self.devices.append(_device(node, device, records, spans))
+        return own, others
+
+    def _each_device(self) -> Iterable[tuple[NodeEnergy, Device, np.ndarray]]:
+        """By UUID: two writers on one machine have read the same counter."""
+        found: dict[str, tuple[NodeEnergy, Device, list[np.ndarray]]] = {}
+        for node in self.nodes:
+            for number, device in node.devices.items():
+                records = node.records[node.records["device"] == number]
+                if len(records):
+                    found.setdefault(device.uuid, (node, device, []))[2].append(records)
+        for node, device, parts in found.values():
+            yield node, device, np.concatenate(parts)
+
+    def _guessed(self, spans: Spans) -> Spans:
+        """A device whose meter never said anything draws what the model says."""
+        unknown = ~np.isfinite(spans.joules)
+        if not unknown.any() or self.model is None:
+            return spans
+        seconds = self.view.account.ledger.seconds
+        mean_w = sum(seconds[c] * self.model.chip_w[c] for c in Cause) / sum(seconds.values())
+        joules = np.where(unknown, mean_w * spans.seconds, spans.joules)
+        return Spans(spans.start, spans.end, joules, spans.measured & ~unknown)
+
+    def _amount(self, metered: Spans, modelled_j: float) -> Amount:
+        measured_j = metered.measured_j
+        guessed_j = metered.total_j - measured_j + modelled_j
+        band = self.model.band if self.model else HOST_BAND
+        total_j = measured_j + guessed_j
+        return Amount(
+            total_j,
+            "measured" if total_j > 0 and measured_j >= WHOLE * total_j else "estimated",
+            METER[0] * measured_j + band.low * guessed_j,
+            METER[1] * measured_j + band.high * guessed_j,
+        )
+
+    # Causes
+
+    def _edges(self, metered: Spans) -> np.ndarray:
+        """Where spans begin and end; of a great many, some."""
+        edges = np.unique(np.concatenate([metered.start, metered.end]))
+        most = max(100, min(2000, MOMENTS // self.view.account.ranks))
+        thinned = edges[:: -(-len(edges) // most)] if len(edges) else edges
+        return np.unique(np.concatenate([thinned, np.array(self.windows).ravel()]))
+
+    def _ranks_did(self, ranks: range | None) -> np.ndarray:
+        if ranks not in self._done:
+            self._done[ranks] = self.view.done(self.edges, ranks)
+        return self._done[ranks]
+
+    def _by_cause(self, own: list[tuple[NodeEnergy, Spans]]) -> dict[Cause, float]:
+        watts = self.model.chip_w if self.model else dict.fromkeys(Cause, 1.0)
+        found = dict.fromkeys(Cause, 0.0)
+        for node, spans in own:
+            for ranks, part in self._by_ranks(node, spans):
+                parts = spent.by_cause(part, self.edges, self._ranks_did(ranks), watts)
+                for cause, joules in parts.items():
+                    found[cause] += joules
+        return found
+
+    def _by_ranks(self, node: NodeEnergy, spans: Spans) -> Iterable[tuple[range | None, Spans]]:
+        """The spans of a node by the ranks that were on it then; None is all of them."""
+        musters = self.view.supervised("mustered") if len(self.nodes) > 1 else []
+        if not musters or len(self.nodes) > PER_NODE_UP_TO:
+            return [(None, spans)]
+        starts = np.array([event.t for event in musters])
+        place = np.searchsorted(starts, (spans.start + spans.end) / 2, side="right") - 1
+        return [
+            (_ranks_of(musters[i].payload, node.name) if i >= 0 else None, spans.where(place == i))
+            for i in np.unique(place)
+        ]
+
+    def _modelled(
+        self, windows: list[tuple[float, float]], watts: Mapping[Cause, float]
+    ) -> dict[Cause, float]:
+        """What the ranks draw in these windows by the model."""
+        done = self._ranks_did(None)
+        found = dict.fromkeys(Cause, 0.0)
+        for place, cause in enumerate(Cause):
+            for start, end in windows:
+                seconds = np.diff(np.interp([start, end], self.edges, done[:, place]))[0]
+                found[cause] += float(seconds) * watts[cause]
+        return found
+
+    # The rest of the machines
+
+    def _beside(
+        self, accelerator: Amount, by_cause: Mapping[Cause, float], others: Spans
+    ) -> tuple[dict[Cause, float], Amount]:
+        model = self.model
+        seconds = self.view.account.ledger.seconds
+        if model is None:
+            return dict.fromkeys(Cause, 0.0), Amount(0.0, "estimated", 0.0, 0.0)
+        cpu_j, total_s = others.total_j, sum(seconds.values())
+        beside = model.beside_w
+        if cpu_j:
+            beside = {c: max(0.0, watts - model.processors_w) for c, watts in beside.items()}
+        found = {
+            c: seconds[c] * (beside[c] + cpu_j * (1 + model.losses) / total_s)
+            + by_cause[c] * model.losses
+            for c in Cause
+        }
+        total_j = sum(found.values())
+        return found, Amount(
+            total_j, "estimated", HOST_BAND.low * total_j, HOST_BAND.high * total_j
+        )
+
+    # Words
+
+    def _watts_now(self) -> float | None:
+        if not self.view.running:
+            return None
+        own = [d for d in self.devices if d.kind in self.accelerators]
+        told = [d.watts for d in own if d.watts is not None and d.t and now() - d.t < FRESH_S]
+        return sum(told) if told and len(told) == len(own) else None
+
+    def _say(self, metered: Spans, bare: list[tuple[float, float]]) -> None:
+        for node in self.nodes:
+            for line in node.lines:
+                self.notes += _told(node, line.kind, line.payload)
+        own = [device for device in self.devices if device.kind in self.accelerators]
+        if own and metered.total_j:
+            share = metered.measured_j / metered.total_j
+            names = ", ".join(sorted({device.name for device in own}))
+            self.notes.append(f"accelerators: {share:.1%} metered at {len(own)} ({names})")
+        if own and bare:
+            self.notes.append(f"{len(bare)} of {len(self.windows)} starts of the run not metered")
+        self.notes += self.model.notes if self.model else ("the rest of the machines is not known",)
+        if not (self.model and self.model.pue):
+            self.notes.append("no PUE is known: cooling of the site is not included")
+        self.notes[:] = dict.fromkeys(self.notes)
+
+
+def _told(node: NodeEnergy, kind: str, payload: Mapping[str, object]) -> list[str]:
+    if kind == "meters":
+        cores, all_cores = payload.get("cores"), payload.get("cores_of_machine")
+        shared = bool(node.devices) and isinstance(cores, int) and isinstance(all_cores, int)
+        packages = any(device.kind == "package" for device in node.devices.values())
+        notes = payload.get("notes")
+        found = [str(note) for note in notes] if isinstance(notes, list) else []
+        if shared and packages and cores != all_cores:
+            found.append(f"meters are of whole CPUs, of which the run had {cores} of {all_cores}")
+        return found
+    if kind == "odd" and payload.get("what") != "reads again":
+        number = payload.get("device")
+        device = node.devices.get(number) if isinstance(number, int) else None
+        return [f"{device.name if device else node.name}: {payload.get('what')}; filled by power"]
+    return []
+
+
+def _ranks_of(muster: Mapping[str, object], node: str) -> range | None:
+    hosts = muster.get("hosts")
+    for host in hosts if isinstance(hosts, list) else []:
+        match host:
+            case {"node": name, "ranks": [*ranks]} if name == node and ranks:
+                return range(min(ranks), max(ranks) + 1)
+    return None  # a spare: its energy goes to what the others did
+
+
+def _within(spans: Spans, window: tuple[float, float]) -> bool:
+    return bool(((spans.end > window[0]) & (spans.start < window[1])).any())
+
+
+def _device(node: NodeEnergy, device: Device, records: np.ndarray, spans: Spans) -> DeviceEnergy:
+    last = records[np.argmax(records["t"])]
+
+    def number(name: str) -> float | None:
+        return float(last[name]) if np.isfinite(last[name]) else None
+
+    seconds = float(last["seconds"])
+    mean_w = float(last["joules"]) / seconds if np.isfinite(last["joules"]) else None
+    total_j = spans.total_j
+    return DeviceEnergy(
+        node.name,
+        device.uuid,
+        device.name,
+        device.kind,
+        total_j,
+        spans.measured_j / total_j if total_j else 0.0,
+        number("t"),
+        number("watts") if number("watts") is not None else mean_w,
+        number("limit_w"),
+        number("clock_mhz"),
+        number("temperature_c"),
+    )

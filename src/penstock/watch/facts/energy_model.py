@@ -1,0 +1,180 @@
+"""What the machines of a run draw where no meter tells: the planner's power model, for the run.
+
+For a CPU that nobody metered it is a share of a server by its hardware threads.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from penstock.catalog import accelerators
+from penstock.errors import PenstockError
+from penstock.found import place_of
+from penstock.ledger.causes import Cause
+from penstock.ledger.journal.energy import NodeEnergy
+from penstock.meter.glance import glance
+from penstock.plan.hardware.cluster import here_file, machine_for
+from penstock.plan.hardware.machine import Machine, of_catalog
+from penstock.plan.job.outcome import Band
+from penstock.plan.power import power
+from penstock.plan.power.host import host_of
+from penstock.watch.facts.rates import rates_of
+from penstock.watch.facts.view import View
+
+# Of a cloud server, for one hardware thread at rest and at work: AWS's fleet by SPECpower (Cloud
+# Carbon Footprint, methodology; 0.71 and 4.26 for Google's, 0.78 and 3.76 for Azure's).
+THREAD_REST_W, THREAD_BUSY_W = 0.74, 3.5
+THREADS = "AWS's servers, Cloud Carbon Footprint"
+# CPUs and memory, of what a server draws: 61 and 18 % at the peak of Google's servers (estimated,
+# recalled from The Datacenter as a Computer, third edition), less at part load.
+CPU_SHARE = 0.75
+CPU_BAND = Band(0.5, 2.0)
+HOST_BAND = Band(0.7, 1.3)
+# A rank on a CPU sleeps while it waits; everything else keeps its cores busy.
+CPU_WAITS = (Cause.BUBBLE, Cause.PEER_WAIT, Cause.DATA_WAIT, Cause.DOWN)
+
+
+@dataclass(frozen=True)
+class Model:
+    """Watts by cause, for each rank."""
+
+    chip_w: Mapping[Cause, float]
+    beside_w: Mapping[Cause, float]  # the rank's share of the rest of the machines
+    band: Band  # of `chip_w`
+    processors_w: float = 0.0  # of `beside_w`, what a meter of the CPUs takes the place of
+    losses: float = 0.0  # in the supplies, per joule that the accelerators (and CPUs) take
+    pue: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+def model_of(view: View, nodes: list[NodeEnergy]) -> Model | None:
+    """None for an accelerator of which neither the TDP nor the limit is known."""
+    cpu = view.plan.get("device", "cpu") == "cpu"
+    model = _cpu(view, nodes) if cpu else _gpu(_machine(view) or _by_limit(nodes))
+    pue = rates_of(view).pue  # the one that costs go by
+    if model is None or pue is None:
+        return model
+    return replace(model, pue=pue.value, notes=(*model.notes, f"PUE {pue.value:g} ({pue.source})"))
+
+
+def _by_limit(nodes: list[NodeEnergy]) -> Machine | None:
+    """Devices that the catalog does not know, by the power limit that they tell."""
+    limits = [float(watts) for node in nodes for watts in node.records["limit_w"][-1:]]
+    known = [watts for watts in limits if 0 < watts < 1e5]
+    if not known:
+        return None
+    gpus = [sum(d.kind == "gpu" for d in node.devices.values()) for node in nodes]
+    return Machine(
+        name="metered",
+        accelerator="",
+        kind="cuda",
+        per_node=max(1, *gpus),
+        nodes=len(nodes),
+        memory_bytes=0,
+        memory_bytes_per_s=0.0,
+        peak_flops={},
+        matmul_flops={},
+        tiers=(),
+        tdp_w=sum(known) / len(known),
+    )
+
+
+def _gpu(machine: Machine | None) -> Model | None:
+    if machine is None or machine.tdp_w is None:
+        return None
+    usual = power.Shares().of(machine.tdp_w)
+    busy_w = machine.probed.get("loaded_w", usual.busy_w)
+    rest_w = usual.rest_w if machine.idle_w is None else machine.idle_w
+    chip = power.Levels(rest_w, min(usual.wait_w, busy_w), busy_w)
+    count, network_w = machine.per_node, power.NETWORK_W if machine.nodes > 1 else 0.0
+    note = f"accelerators, where not metered: {rest_w:.0f} W at rest, {busy_w:.0f} W at work"
+    if machine.host_w is not None:
+        beside = dict.fromkeys(Cause, machine.host_w / count + network_w)
+        words = f"the rest of a node: {machine.host_w:g} W (given)"
+        return Model(_by_cause(chip), beside, power.BAND, notes=(note, words))
+    cooling = power.cooling_class(machine.cooling) or "air"
+    host = host_of(machine.fact)
+    whole = power.node(chip, count, cooling, host=host)
+    at_plug = [
+        (node_w - count * chip_w / power.SUPPLIES) / count + network_w
+        for node_w, chip_w in (
+            (whole.rest_w, chip.rest_w),
+            (whole.wait_w, chip.wait_w),
+            (whole.busy_w, chip.busy_w),
+        )
+    ]
+    words = (
+        f"the rest of a node of {count}: about {count * at_plug[2]:.0f} W at work, {cooling}, and "
+        f"{1 - power.SUPPLIES:.0%} lost in supplies (estimated)"
+    )
+    return Model(
+        _by_cause(chip),
+        _by_cause(power.Levels(*at_plug)),
+        power.BAND,
+        host.processors_w(count) / power.SUPPLIES / count,
+        1 / power.SUPPLIES - 1,
+        notes=(note, words),
+    )
+
+
+def _by_cause(levels: power.Levels) -> dict[Cause, float]:
+    found = dict.fromkeys(Cause, levels.wait_w)
+    found |= dict.fromkeys((*power.BUSY, Cause.REDO), levels.busy_w)
+    return found | dict.fromkeys(power.RESTING, levels.rest_w)
+
+
+def _cpu(view: View, nodes: list[NodeEnergy]) -> Model:
+    cores, ranks = _cores(view, nodes), max(1, view.account.ranks)
+    hosts = max(1, len(view.plan.get("hosts", [])))
+    threads = cores * hosts / ranks
+    server = {
+        cause: threads * (THREAD_REST_W if cause in CPU_WAITS else THREAD_BUSY_W) for cause in Cause
+    }
+    note = (
+        f"where not metered: {cores} hardware threads of {THREAD_REST_W:g} W at rest and "
+        f"{THREAD_BUSY_W:g} W at work, their share of a server ({THREADS}); CPUs and memory are "
+        f"{CPU_SHARE:.0%} of it"
+    )
+    rest_of_it = 1 / CPU_SHARE - 1
+    return Model(
+        chip_w={cause: CPU_SHARE * watts for cause, watts in server.items()},
+        beside_w=dict.fromkeys(Cause, 0.0),
+        band=CPU_BAND,
+        losses=rest_of_it,
+        notes=(note,),
+    )
+
+
+def _cores(view: View, nodes: list[NodeEnergy]) -> int:
+    """Of a host; the journal of an older run has it in words."""
+    said = [line.whole("cores") for node in nodes for line in node.lines if line.kind == "meters"]
+    words = str(view.plan.get("machine", ""))
+    match = re.search(r"(\d+) CPU core", words)
+    known = [cores for cores in said if cores]
+    return known[-1] if known else int(match[1]) if match else max(1, view.account.ranks)
+
+
+_machines: dict[tuple[object, ...], Machine | None] = {}
+
+
+def _machine(view: View) -> Machine | None:
+    """What `[cluster]` means; looked up once, since pages ask every second."""
+    cluster, device = view.run.cluster, str(view.plan.get("device_name", ""))
+    file = here_file() if cluster.use == "here" else place_of(cluster.use)
+    changed = file.stat().st_mtime if file.is_file() else 0.0
+    ranks = view.plan.get("ranks")
+    key = (str(file), cluster.accelerators, cluster.nodes, device, ranks, changed)
+    if key not in _machines:
+        _machines[key] = _found(view, device)
+    return _machines[key]
+
+
+def _found(view: View, device: str) -> Machine | None:
+    """A run that was made on another machine than this one is known by its device."""
+    try:
+        if view.run.cluster.use != "here" or glance().devices.name == device:
+            return machine_for(view.run).machine
+    except PenstockError:  # a cluster file that is gone, a device that nobody has measured
+        pass
+    chip = accelerators.for_device(device)
+    return of_catalog(chip.name, int(view.plan.get("ranks") or 1)) if chip else None

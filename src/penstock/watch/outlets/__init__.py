@@ -1,0 +1,1 @@
+"""Other places that a run is shown in: W&B, webhooks, callbacks."""

@@ -1,0 +1,260 @@
+"""Events of a run for a function in the process that trains it: `penstock.train(on_event=…)`.
+
+A thread beside the supervisor reads the run's folder and calls the function. The run does not wait
+for it: a slow function misses steps, and an exception in it is reported once.
+"""
+
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from penstock.arguments import in_python
+from penstock.launch.prepare.listener import Listener
+from penstock.ledger.journal.read import Event as Line
+from penstock.ledger.journal.read import next_attempt, parse_lines
+from penstock.ledger.journal.records import SUPERVISOR, journal_files, read_records
+from penstock.ledger.journal.tail import Tail
+from penstock.meter.clock import now
+from penstock.run.folder import RunFolder
+from penstock.watch.outlets.process import Elsewhere
+
+if TYPE_CHECKING:
+    from penstock.launch.prepare.resume import How
+
+LOOK_S = 0.2  # between looks at the folder: five steps a second are told at most
+
+
+class Stop(Exception):
+    """Raised by a callback to ask the run to save and stop, as `penstock stop` does."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened in a run; `t` is in unix seconds."""
+
+    kind: ClassVar[str]
+    t: float
+    step: int  # the last step that the run has finished, or the one that the event is about
+
+
+@dataclass(frozen=True)
+class Launching(Event):
+    """The ranks are about to start."""
+
+    kind: ClassVar[str] = "launching"
+    folder: Path
+    plan: dict[str, Any]  # plan.json: layout, ranks, steps, dataset
+
+
+@dataclass(frozen=True)
+class Step(Event):
+    """A step is done. Of fast steps only some are told: the last one is always."""
+
+    kind: ClassVar[str] = "step"
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    tokens: int  # trained on so far
+
+
+@dataclass(frozen=True)
+class Evaluation(Event):
+    """The held-out samples were evaluated."""
+
+    kind: ClassVar[str] = "evaluation"
+    loss: float
+
+
+@dataclass(frozen=True)
+class Checkpoint(Event):
+    """A durable checkpoint was published."""
+
+    kind: ClassVar[str] = "checkpoint"
+    tier: str  # disk or remote
+    path: str
+
+
+@dataclass(frozen=True)
+class Fault(Event):
+    """A rank failed or hangs."""
+
+    kind: ClassVar[str] = "fault"
+    rank: int | None
+    reason: str
+    action: str  # restart, give_up; go on, where the other replicas do not restart
+
+
+@dataclass(frozen=True)
+class Restart(Event):
+    """The ranks start again after a fault."""
+
+    kind: ClassVar[str] = "restart"
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Finished(Event):
+    """The run has ended. It is the last event."""
+
+    kind: ClassVar[str] = "finished"
+    status: str  # done, stopped, stopped early or failed
+    error: str
+
+
+OnEvent = Callable[[Event], object]
+
+
+class Callbacks(Listener):
+    """Calls `on_event` for a launch, from a thread of its own."""
+
+    def __init__(self, on_event: OnEvent | None = None) -> None:
+        self._on_event, self._failed = on_event, False
+        self._elsewhere = Elsewhere()
+        self._reader: Reader | None = None
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def launching(self, folder: RunFolder, plan: dict[str, Any]) -> None:
+        self._elsewhere.launching(folder, plan)
+        if self._on_event is None:
+            return
+        self._reader = Reader(folder)
+        begin = Launching(now(), self._reader.step, folder.path, plan)
+        self._thread = threading.Thread(target=self._follow, args=(begin,), name="on_event")
+        self._thread.daemon = True  # a callback that hangs does not keep the process alive
+        self._thread.start()
+
+    def going_on(self, how: "How", folder: RunFolder) -> None:
+        if how.gone:
+            self.warning(how.gone)
+
+    def warning(self, words: str) -> None:
+        warnings.warn(in_python(words), stacklevel=2)
+
+    def close(self) -> None:
+        """Tell what is left, once the run is over. Waits for the function to return."""
+        self._over.set()
+        if self._thread:
+            self._thread.join()
+        self._elsewhere.ended()
+
+    def _follow(self, begin: Launching) -> None:
+        assert self._reader is not None
+        self._call(begin)
+        over = False
+        while not over:
+            over = self._over.wait(LOOK_S)  # before the look, so that nothing is missed
+            for event in self._reader.read():
+                self._call(event)
+
+    def _call(self, event: Event) -> None:
+        assert self._on_event is not None
+        assert self._reader is not None
+        try:
+            self._on_event(event)
+        except Stop:
+            self._reader.folder.wish("stop")
+        except Exception:
+            if not self._failed:
+                self._failed = True
+                where = f"on_event failed at {event.kind} of step {event.step}; the run goes on"
+                print(f"penstock: {where}\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+
+
+@dataclass
+class Reader:
+    """What a run has written since the last look, as events by time."""
+
+    folder: RunFolder
+    step: int = 0
+    _tails: dict[Path, Tail] = field(default_factory=dict)
+    _points: dict[Path, int] = field(default_factory=dict)
+    _told: set[tuple[object, ...]] = field(default_factory=set)
+    _first: int = 0  # attempt of this launch
+    _curves: list[Path] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._first = next_attempt(self.folder.journal)
+        list(self._lines(self.folder.journal / SUPERVISOR))  # of earlier launches
+        curves = [
+            read_records(f.path, "curve") for f in journal_files(self.folder.journal, "curve")
+        ]
+        self.step = max((int(points["step"][-1]) for points in curves if len(points)), default=0)
+
+    def read(self) -> list[Event]:
+        """Return the new events. A point of the curve is on disk before what follows from it."""
+        supervised = list(self._lines(self.folder.journal / SUPERVISOR))
+        found: list[Event] = []
+        ranks = {0}
+        for file in journal_files(self.folder.journal, "curve"):
+            if file.attempt < self._first:
+                continue
+            ranks.add(file.ranks.start)
+            new = read_records(file.path, "curve", self._points.get(file.path, 0))
+            self._points[file.path] = self._points.get(file.path, 0) + len(new)
+            if len(new):
+                found = [_step(new[-1])]
+                self.step = found[0].step
+        found += [event for line in supervised for event in self._of_supervisor(line)]
+        # Thousands of ranks write the same lines. Those that lead write a curve too.
+        for file in journal_files(self.folder.journal, "events"):
+            if file.attempt >= self._first and file.ranks.start in ranks:
+                found += [e for line in self._lines(file.path) for e in self._of_rank(line)]
+        return sorted(found, key=lambda event: (event.kind == "finished", event.t))
+
+    def _lines(self, path: Path) -> Iterator[Line]:
+        tail = self._tails.setdefault(path, Tail(path))
+        try:
+            _, found = tail.more(path.stat())
+        except FileNotFoundError:
+            return
+        whole = found.rfind(b"\n") + 1
+        tail.take(found, whole)
+        yield from parse_lines(found[:whole], path)
+
+    def _of_supervisor(self, line: Line) -> Iterator[Event]:
+        about = line.payload
+        match line.kind:
+            case "launch" if (line.attempt or 0) > self._first:
+                yield Restart(line.t, self.step, line.attempt or 0)
+            case "fault":
+                rank, action = line.whole("rank"), str(about.get("action", ""))
+                reason = in_python(str(about.get("reason", "")))
+                yield Fault(line.t, self.step, rank, reason, action)
+            case "lost":
+                reason = str(about.get("reason", ""))
+                yield Fault(line.t, self.step, line.whole("rank"), reason, "go on")
+            case "ended":
+                error = in_python(str(about.get("error") or ""))
+                yield Finished(line.t, self.step, str(about.get("result", "")), error)
+
+    def _of_rank(self, line: Line) -> Iterator[Event]:
+        about, step = line.payload, line.whole("step")
+        key = (line.kind, line.attempt, step, about.get("path"))
+        if step is None or key in self._told:
+            return
+        match line.kind:
+            case "evaluate" if "val_loss" in about:
+                self._told.add(key)
+                yield Evaluation(line.end or line.t, step, float(str(about["val_loss"])))
+            case "saved":
+                self._told.add(key)
+                yield Checkpoint(line.t, step, str(about.get("tier")), str(about.get("path")))
+
+
+def _step(point: np.void) -> Step:
+    return Step(
+        float(point["t"]),
+        int(point["step"]),
+        float(point["loss"]),
+        float(point["grad_norm"]),
+        float(point["learning_rate"]),
+        int(point["tokens"]),
+    )

@@ -1,0 +1,166 @@
+"""A run in Weights & Biases, through its own client, in the process of `outlets.py`.
+
+A run that goes on, also after a crash and on another host, goes on in the same W&B run: its id
+follows from the run's name and the moment it was begun. `WANDB_MODE=offline` writes files under
+`RUN/wandb/`, for `wandb sync` later.
+"""
+
+import hashlib
+import importlib.util
+import netrc
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from penstock import secret
+from penstock.errors import PenstockError
+from penstock.ledger.journal.read import read_events
+from penstock.ledger.journal.records import SUPERVISOR
+from penstock.policy.restart import WELL
+from penstock.run.save import to_table
+from penstock.watch.facts.costs import costs_with
+from penstock.watch.facts.energy import energy_of
+from penstock.watch.facts.view import View
+from penstock.watch.outlets.news import News
+from penstock.watch.style.words import finite
+
+HOST = "https://api.wandb.ai"
+KEPT_STEPS = 50_000  # how far back a step that is made again is known
+FIELDS = ("loss", "tokens", "grad_norm", "learning_rate")
+
+
+def check(written: str, env: Mapping[str, str] = os.environ) -> None:
+    """Refuses what the client would refuse later, where nobody looks."""
+    entity_project(written)
+    if importlib.util.find_spec("wandb") is None:
+        raise PenstockError(
+            f"log.wandb = {written}: the package wandb is not installed; "
+            "`pip install 'penstock[wandb]'`, or remove the field"
+        )
+    mode = env.get("WANDB_MODE", "online")
+    if mode == "online" and not _has_key(env):
+        raise PenstockError(
+            f"log.wandb = {written}: no API key was found; `wandb login`, set WANDB_API_KEY, or "
+            "write files for later with WANDB_MODE=offline"
+        )
+
+
+def entity_project(written: str) -> tuple[str | None, str]:
+    """(None, "project") or ("entity", "project")."""
+    entity, _, project = written.rpartition("/")
+    if not re.fullmatch(r"[^/\\#?%:]{1,128}", project) or "/" in entity:
+        raise PenstockError(
+            f"log.wandb = {written}: no name of a project; write `project` or `entity/project`, "
+            "without \\ # ? % :"
+        )
+    return entity or None, project
+
+
+def run_id(view: View) -> str:
+    """The same for every launch of a run, and another for a run begun anew under the same name."""
+    first = [e.t for e in read_events(view.folder.journal / SUPERVISOR) if e.kind == "invocation"]
+    born = f"{first[0]:.6f}" if first else ""
+    return hashlib.sha256(f"{view.folder.name}\n{born}".encode()).hexdigest()[:12]
+
+
+def _has_key(env: Mapping[str, str]) -> bool:
+    if env.get("WANDB_API_KEY") or env.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    host = urlsplit(env.get("WANDB_BASE_URL") or HOST).hostname or ""
+    try:
+        return netrc.netrc(env.get("NETRC")).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
+
+
+@dataclass
+class WandbLog:
+    written: str  # log.wandb
+    say: Callable[[str], None]
+    name: str = "wandb"
+    run: Any = None  # the client's
+    _logged: dict[int, float] = field(default_factory=dict)  # step → loss, of what was sent
+    _validated: int = -1
+    _step: int = 0
+
+    def begin(self, view: View) -> None:
+        import wandb
+
+        entity, project = entity_project(self.written)
+        self.run = wandb.init(
+            entity=entity,
+            project=project,
+            id=run_id(view),
+            name=view.folder.name,
+            resume="allow",
+            dir=str(view.folder.path),
+            config={**secret.visible_table(to_table(view.run)), "plan": _of_plan(view)},
+            settings=wandb.Settings(
+                console="off",  # nothing of ours is a log of the run
+                silent=True,
+                save_code=False,
+                disable_code=True,
+                disable_git=True,
+                x_disable_stats=True,  # Penstock measures, once for a node
+            ),
+        )
+        # Steps can be made again, and W&B's own counter cannot go back: the step is a value.
+        self.run.define_metric("step")
+        self.run.define_metric("*", step_metric="step")
+        where = getattr(self.run, "url", None) or f"{self.run.dir} (offline)"
+        self.say(f"wandb: {where}")
+
+    def points(self, points: np.ndarray) -> None:
+        """Steps that were made again, and came out the same, are not sent again."""
+        for point in points:
+            step, loss = int(point["step"]), float(point["loss"])
+            if self._logged.get(step) != loss:
+                self._logged[step] = loss
+                if len(self._logged) > KEPT_STEPS:
+                    del self._logged[next(iter(self._logged))]
+                values = {f"train/{name}": finite(point[name]) for name in FIELDS}
+                self.run.log({"step": step} | {k: v for k, v in values.items() if v is not None})
+            self._step = step
+
+    def measured(self, view: View) -> None:
+        for step, loss in view.validation:
+            if step > self._validated:
+                self._validated = step
+                self.run.log({"step": step, "validation/loss": loss})
+        ledger = view.account.ledger
+        values: dict[str, float | None] = {
+            "speed/tokens_per_s": view.tokens_per_s,
+            "speed/mfu": view.mfu,
+            "speed/step_s": view.step_s,
+            "share/useful": ledger.useful,
+            "share/effective": ledger.effective,
+            **{f"rank_s/{cause}": seconds for cause, seconds in ledger.seconds.items()},
+        }
+        energy = energy_of(view)
+        costs = costs_with(view, energy)
+        values |= {"energy/kwh": costs.kwh, "cost/usd": costs.usd, "cost/gco2e": costs.gco2e}
+        known = {name: value for name, value in values.items() if value is not None}
+        self.run.log({"step": self._step} | known)
+        self.run.summary.update(known | {"status": view.status, "steps": view.step})
+
+    def happened(self, news: News) -> None:
+        if news.event in ("crash", "stall", "recovered"):  # W&B tells of an end by itself
+            title = f"{self.run.name}: {news.event}"
+            level = "INFO" if news.event == "recovered" else "ERROR"
+            self.run.alert(title=title, text=news.words, level=level, wait_duration=0)
+
+    def close(self, result: str) -> None:
+        self.run.summary["status"] = result
+        self.run.finish(exit_code=0 if result in WELL else 1)
+
+
+def _of_plan(view: View) -> dict[str, Any]:
+    plan = view.plan
+    told = {key: plan.get(key) for key in ("machine", "layout", "ranks", "params", "dataset")}
+    predicted = plan.get("predicted") or {}
+    return {**told, "step_s": predicted.get("step_s")}

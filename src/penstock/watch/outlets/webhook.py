@@ -1,0 +1,153 @@
+"""A JSON message to an address of the user's when something happens to a run.
+
+The address is a secret: whoever has it can post. It stands in no log, no error and no message;
+`masked` is all that is ever shown of it.
+"""
+
+import http.client
+import json
+import os
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from penstock.errors import PenstockError
+from penstock.secret import masked
+from penstock.watch.facts.view import View
+from penstock.watch.outlets.news import News, sentence
+
+ANSWER_S = 10.0  # for one try
+GIVE_UP_S = 60.0  # for one message
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 15.0
+TRY_AGAIN = (408, 425, 429)  # and every 5xx
+
+
+def address(written: str) -> str:
+    """The address that `log.webhook` means: itself, or what the variable it names holds."""
+    if not written.startswith("$"):
+        return written
+    found = os.environ.get(written[1:], "")
+    if not found.startswith(("http://", "https://")):
+        what = "holds no http(s) address" if found else "is not set"
+        raise PenstockError(
+            f"log.webhook = {written}: the variable {written[1:]} {what}; export it before "
+            "`penstock train`, or remove the field"
+        )
+    return found
+
+
+@dataclass
+class Webhook:
+    """Posts news in their order. `send` tries again for a while, and never raises."""
+
+    url: str
+    run: str
+    steps: int
+    say: Callable[[str], None]
+    give_up_s: float = GIVE_UP_S
+    answer_s: float = ANSWER_S
+    pause: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+    name: str = "webhook"
+    sent: int = 0
+    loss: float | None = None
+    _opener: urllib.request.OpenerDirector = field(init=False)
+
+    def __post_init__(self) -> None:
+        # A redirect would carry the message, and its secret path, somewhere the user did not name.
+        self._opener = urllib.request.build_opener(_NoRedirect())
+
+    def begin(self, view: View) -> None:
+        """Nothing to set up: an address is there when it is needed or not."""
+
+    def points(self, points: np.ndarray) -> None:
+        if len(points) and np.isfinite(points["loss"][-1]):
+            self.loss = float(points["loss"][-1])
+
+    def measured(self, view: View) -> None:
+        """A message is about an event; figures are in the metrics."""
+
+    def happened(self, news: News) -> None:
+        body = json.dumps(self.message(news)).encode()
+        problem, tries = self._deliver(body)
+        if problem:
+            after = f"after {tries} tries" if tries > 1 else "at once"
+            self.say(f"webhook: '{news.event}' was not delivered, given up {after}: {problem}")
+        else:
+            self.sent += 1
+
+    def message(self, news: News) -> dict[str, object]:
+        """`text` is what Slack, Mattermost and Teams show, `content` what Discord does."""
+        words = sentence(self.run, news, self.steps)
+        return {
+            "run": self.run,
+            "event": news.event,
+            "step": news.step,
+            "steps": self.steps,
+            "loss": self.loss,
+            "t": round(news.t, 3),
+            "host": socket.gethostname(),
+            "words": news.words,
+            "text": words,
+            "content": words[:2000],  # Discord refuses more
+        }
+
+    def close(self, result: str) -> None:
+        if self.sent:
+            self.say(f"webhook: {self.sent} sent to {masked(self.url)}")
+
+    def _deliver(self, body: bytes) -> tuple[str, int]:
+        """What went wrong in the end, or nothing; and the number of tries."""
+        began, pause_s, tries = self.clock(), FIRST_PAUSE_S, 0
+        while True:
+            tries += 1
+            problem, wait_s = self._post(body)
+            if not problem or wait_s is None:
+                return problem, tries
+            wait_s = max(wait_s, pause_s)
+            if self.clock() - began + wait_s > self.give_up_s:
+                return problem, tries
+            self.pause(wait_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _post(self, body: bytes) -> tuple[str, float | None]:
+        """What went wrong, and how long to wait before another try; None: another is no use."""
+        headers = {"Content-Type": "application/json", "User-Agent": "penstock"}
+        try:
+            request = urllib.request.Request(self.url, body, headers, method="POST")
+            with self._opener.open(request, timeout=self.answer_s):
+                return "", None
+        except urllib.error.HTTPError as error:
+            with error:
+                again = error.code in TRY_AGAIN or error.code >= 500
+                return f"HTTP {error.code}", _retry_after(error) if again else None
+        except (OSError, http.client.HTTPException) as error:
+            return _without_address(error), 0.0
+        except ValueError:  # its text would hold the address
+            return "the address is no valid URL", None
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *args: object, **kwargs: object) -> None:
+        return None
+
+
+def _retry_after(error: urllib.error.HTTPError) -> float:
+    try:
+        return min(max(0.0, float(error.headers.get("Retry-After", "0"))), GIVE_UP_S)
+    except ValueError:  # a date: wait as always
+        return 0.0
+
+
+def _without_address(error: Exception) -> str:
+    """The kind of a network error and the system's words for it."""
+    reason = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(reason, OSError) and reason.strerror:
+        return reason.strerror
+    return "no answer in time" if isinstance(reason, TimeoutError) else type(reason).__name__

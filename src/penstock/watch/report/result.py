@@ -1,0 +1,157 @@
+"""`Report`: what is known of a run, as typed values; `penstock report --json` prints `to_json`."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.ledger.ledger import Ledger
+from penstock.run.folder import RunFolder
+from penstock.watch.facts.advice import Advice
+from penstock.watch.facts.costs import Costs
+from penstock.watch.facts.energy_amounts import Energy
+from penstock.watch.facts.plan_vs_actual import Held
+from penstock.watch.facts.report_facts import Facts
+from penstock.watch.facts.view import Best, View
+from penstock.watch.style.words import finite
+
+
+@dataclass(frozen=True)
+class Report:
+    """One reading of a run's folder. None stands for what is not known."""
+
+    name: str
+    status: str  # new, running, done, stopped, stopped early, failed, killed or left
+    folder: Path
+    machine: str | None
+    layout: dict[str, int] | None
+    dataset: Any
+    tokenizer: str | None  # hash; losses of other tokenizers are not comparable
+    params: int | None
+    precision: str | None
+    precision_why: str | None  # how "auto" was decided
+    step: int  # the last step
+    steps: int  # planned
+    tokens: int  # trained on
+    epoch_tokens: int | None  # of one pass over the data; None of a mixture
+    passes: float | None  # over the data so far
+    loss: float | None  # mean of the last ten steps
+    validation: tuple[tuple[int, float | None], ...]  # (step, loss on held-out samples)
+    tokens_per_s: float | None
+    mfu: float | None
+    ledger: Ledger  # where every accelerator-second went
+    exact: bool  # the ledger was computed from single steps, not from rollups
+    plan: Held | None  # plan against actual
+    energy: Energy | None
+    costs: Costs | None
+    advice: tuple[Advice, ...]
+    wall_s: float
+    ranks: int
+    clipped_s: float  # of records that contradicted others; 0 in a whole journal
+    data_skipped: tuple[dict[str, Any], ...]
+    incidents: tuple[dict[str, Any], ...]
+    faults: int
+    lost_replicas: int  # that the others went on without
+    stragglers: tuple[dict[str, Any], ...]
+    resumed_from: int | None  # step
+    checkpoint: str | None  # the newest
+    best: Best | None  # the one with the lowest validation loss, with `evaluate.keep_best`
+    weights_hash: str | None
+    sample: Any  # what the model wrote at the end
+
+    @property
+    def validation_loss(self) -> float | None:
+        """Loss of the last evaluation."""
+        return self.validation[-1][1] if self.validation else None
+
+    @classmethod
+    def of(cls, folder: RunFolder) -> "Report":
+        """Read a run's folder."""
+        facts = Facts(View(folder))
+        view, account, plan = facts.view, facts.view.account, facts.view.plan
+        return cls(
+            name=folder.name,
+            status=view.status,
+            folder=folder.path,
+            machine=plan.get("machine"),
+            layout=plan.get("layout"),
+            dataset=plan.get("dataset"),
+            tokenizer=plan.get("tokenizer"),
+            params=plan.get("params"),
+            precision=view.known_run.train.precision if view.known_run else None,
+            precision_why=plan.get("precision_why"),
+            step=view.step,
+            steps=view.steps,
+            tokens=int(view.curve["tokens"][-1]) if len(view.curve) else 0,
+            epoch_tokens=view.epoch_tokens,
+            passes=view.passes,
+            loss=view.loss,
+            validation=tuple((step, finite(loss)) for step, loss in view.validation),
+            tokens_per_s=view.tokens_per_s,
+            mfu=view.mfu,
+            ledger=account.ledger,
+            exact=account.exact,
+            plan=facts.plan,
+            energy=facts.energy,
+            costs=facts.costs,
+            advice=tuple(facts.advice),
+            wall_s=account.wall_s,
+            ranks=account.ranks,
+            clipped_s=account.clipped_s,
+            data_skipped=tuple(view.skipped),
+            incidents=tuple(view.incidents),
+            faults=sum(len(i.faults) for i in account.invocations),
+            lost_replicas=len(view.supervised("lost")),
+            stragglers=tuple(view.stragglers),
+            resumed_from=view.resumed_from,
+            checkpoint=view.checkpoint,
+            best=view.best,
+            weights_hash=view.weights_hash,
+            sample=view.last_of("sample"),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to plain values."""
+        return {
+            "run": self.name,
+            "status": self.status,
+            "folder": str(self.folder),
+            "machine": self.machine,
+            "layout": self.layout,
+            "dataset": self.dataset,
+            "tokenizer": self.tokenizer,
+            "params": self.params,
+            "precision": self.precision,
+            "precision_why": self.precision_why,
+            "steps": self.step,
+            "steps_planned": self.steps,
+            "tokens": self.tokens,
+            "epoch_tokens": self.epoch_tokens,
+            "passes": self.passes,
+            "loss": self.loss,
+            "val_loss": self.validation_loss,
+            "val_losses": [list(pair) for pair in self.validation],
+            "tokens_per_s": self.tokens_per_s,
+            "mfu": self.mfu,
+            "ledger": {str(cause): s for cause, s in self.ledger.seconds.items()},
+            "exact": self.exact,
+            "plan": self.plan.to_json() if self.plan else None,
+            "energy": self.energy.to_json() if self.energy else None,
+            "costs": self.costs.to_json() if self.costs else None,
+            "advice": [one.to_json() for one in self.advice],
+            "useful": self.ledger.useful,
+            "effective": self.ledger.effective,
+            "wall_s": self.wall_s,
+            "ranks": self.ranks,
+            "rank_s": self.ledger.total,  # the sum of the ledger: wall-clock × ranks
+            "clipped_s": self.clipped_s,
+            "data_skipped": list(self.data_skipped),
+            "incidents": list(self.incidents),
+            "faults": self.faults,
+            "lost_replicas": self.lost_replicas,
+            "stragglers": list(self.stragglers),
+            "resumed_from": self.resumed_from,
+            "checkpoint": self.checkpoint,
+            "best": asdict(self.best) if self.best else None,
+            "weights_hash": self.weights_hash,
+            "sample": self.sample,
+        }

@@ -1,0 +1,61 @@
+"""A sweep when it is over: one row for each of its runs, the best marked."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from penstock.policy.restart import EARLY
+from penstock.watch.facts.comparable import NOTE, same_tokenizer
+from penstock.watch.report.screen import summary
+from penstock.watch.style.words import loss, spoken
+
+if TYPE_CHECKING:  # what trains is not needed to tell of it
+    from penstock.launch.vary import Ended, Variant
+
+DONE = ("done", EARLY)
+SAID = ("status", "steps", "tokens", "loss", "val_loss", "tokens_per_s", "wall_s", "dataset",
+        "tokenizer")  # fmt: skip
+
+
+def varied(all_: Sequence["Variant"], ended: Sequence["Ended"]) -> dict[str, Any]:
+    """Return everything the table knows, as plain values.
+
+    `best` is a run's name; None where none is done, or where `note` says why there is none.
+    """
+    errors = {end.variant.run.name: end.error for end in ended}
+    rows = [_row(variant, errors.get(variant.run.name, "")) for variant in all_]
+    done = [row for row in rows if row["status"] in DONE and row["loss"] is not None]
+    if not same_tokenizer(done):
+        return {"best": None, "note": NOTE, "runs": rows}
+    # The loss on what was held out, if all of them have one.
+    kind = "loss" if any(row["val_loss"] is None for row in done) else "val_loss"
+    best = min(done, key=lambda row: float(row[kind]))["run"] if done else None
+    return {"best": best, "note": None, "runs": rows}
+
+
+def _row(variant: "Variant", error: str) -> dict[str, Any]:
+    folder = variant.folder
+    told = summary(folder) if folder.exists() else {"status": "failed" if error else "not started"}
+    known = {name: told.get(name) for name in SAID}
+    own = {"run": folder.name, "folder": str(folder.path), "values": variant.values}
+    return {**own, **known, "error": error or None}
+
+
+def table(found: dict[str, Any]) -> Table:
+    rows = found["runs"]
+    fields = list(rows[0]["values"])
+    shown = Table(*fields, "loss", "validation", "tokens/s", "time", "", box=None)
+    for row in rows:
+        speed = f"{row['tokens_per_s']:,.0f}" if row["tokens_per_s"] else "–"
+        time = spoken(row["wall_s"]) if row["wall_s"] else "–"
+        numbers = [loss(row["loss"]), loss(row["val_loss"]), speed, time]
+        best = row["run"] == found["best"]
+        mark = Text("best", "green") if best else Text("" if row["status"] in DONE else _why(row))
+        shown.add_row(*map(Text, [*row["values"].values(), *numbers]), mark)
+    return shown
+
+
+def _why(row: dict[str, Any]) -> str:
+    return f"{row['status']}: {row['error'].splitlines()[0]}" if row["error"] else row["status"]

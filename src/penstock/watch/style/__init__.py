@@ -1,0 +1,1 @@
+"""How values look to people: words, colours, HTML, charts."""

@@ -1,0 +1,1 @@
+"""The web page of a run, and metrics for Prometheus."""
