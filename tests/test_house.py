@@ -1,8 +1,9 @@
-"""The house: imports go down the list of rooms, and the light rooms never import torch."""
+"""The house: imports go down the list of rooms and of sub-rooms; light rooms never import torch."""
 
 import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -26,12 +27,53 @@ ROOMS = [
     "run",
     "catalog",
 ]
+# Inside a room, sub-rooms from the top down; "." are the files that lie in the room itself.
+SUBROOMS = {
+    "watch": ["terminal", "web", "report", "outlets", "datasets", "facts", "style"],
+    "launch": [".", "hosts", "supervisor", "prepare"],
+    "train": [".", "export", "replicas", "optim", "parallel", "world"],
+    "guard": ["convert", "save", "tiers", "format", "detect"],
+    "plan": [
+        "scaling",
+        ".",
+        "backtest",
+        "search",
+        "life",
+        "memory",
+        "step",
+        "power",
+        "cost",
+        "job",
+        "hardware",
+    ],
+    "data": [
+        "build",
+        "recipe",
+        "label",
+        "dedup",
+        "clean",
+        "chat",
+        "tokenize",
+        "sources",
+        "workers",
+        "read",
+        "format",
+        "store",
+    ],
+    "model": ["adapter", "open", "."],
+    "ledger": [".", "journal"],
+    "run": ["clusters", ".", "schema"],
+    "catalog": ["open", "."],
+}
+MOST_FILES = 25  # in one folder
+# All of data/ that a rank imports; a tokenizer, since it writes samples of what the model says.
+RANK_READS = ("read", "format", "store", "tokenize.tokenizer", "tokenize.special")
 LIGHT = ["catalog", "run", "ledger", "policy", "plan"]
 FILES = sorted(SOURCE.rglob("*.py"))
 
 
-def imported(path: Path) -> set[str]:
-    """The rooms a file imports, wherever in the file it does so."""
+def imported_names(path: Path) -> set[str]:
+    """Return all that a file imports, wherever in the file it does so, with dots."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -39,8 +81,20 @@ def imported(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: a relative import"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    parts = [name.split(".") for name in names]
+    return names
+
+
+def imported(path: Path) -> set[str]:
+    """Return the rooms that a file imports."""
+    parts = [name.split(".") for name in imported_names(path)]
     return {p[1] for p in parts if p[0] == "penstock" and len(p) > 1 and p[1] in ROOMS}
+
+
+def imported_subrooms(path: Path, here: str) -> set[str]:
+    """Return the sub-rooms of its own room that a file imports."""
+    parts = [name.split(".") for name in imported_names(path)]
+    inside = [p for p in parts if p[:2] == ["penstock", here] and len(p) > 2]
+    return {p[2] if p[2] in SUBROOMS[here] else "." for p in inside}
 
 
 def room(path: Path) -> str | None:
@@ -57,11 +111,54 @@ def test_imports_go_down(path: Path) -> None:
     assert not upward, f"{path} is in {here}/ and imports {upward}, which stands above it"
 
 
-def test_every_room_is_known_and_two_levels_deep() -> None:
-    found = {room(path) for path in FILES} - {None}
-    assert found <= set(ROOMS)
-    deep = [p for p in FILES if len(p.relative_to(SOURCE).parts) > 2]
-    assert not deep
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_go_down_inside_a_room(path: Path) -> None:
+    here = room(path)
+    if here not in SUBROOMS or path.name == "__init__.py":
+        return
+    order = SUBROOMS[here]
+    own = subroom(path)
+    upward = {n for n in imported_subrooms(path, here) if order.index(n) < order.index(own)}
+    assert not upward, f"{path} is in {here}/{own} and imports {upward}, which stands above it"
+
+
+def subroom(path: Path) -> str:
+    parts = path.relative_to(SOURCE).parts
+    return parts[1] if len(parts) > 2 else "."
+
+
+def test_every_room_and_sub_room_is_known_and_none_is_deeper() -> None:
+    assert {room(path) for path in FILES} - {None} <= set(ROOMS)
+    assert max(len(path.relative_to(SOURCE).parts) for path in FILES) == 3
+    found: dict[str, set[str]] = {}
+    for path in FILES:
+        if path.name != "__init__.py" and (here := room(path)):
+            found.setdefault(here, set()).add(subroom(path))
+    assert {here: subs for here, subs in found.items() if subs != {"."}} == {
+        here: set(order) for here, order in SUBROOMS.items()
+    }
+
+
+def test_no_folder_is_too_full_to_read() -> None:
+    counts = Counter(path.parent for path in FILES if path.name != "__init__.py")
+    assert {folder: n for folder, n in counts.items() if n > MOST_FILES} == {}
+
+
+def test_every_sub_room_says_what_is_in_it() -> None:
+    for here, order in SUBROOMS.items():
+        for sub in set(order) - {"."}:
+            assert ast.get_docstring(ast.parse((SOURCE / here / sub / "__init__.py").read_text()))
+
+
+def test_a_rank_imports_nothing_of_building_a_dataset() -> None:
+    code = (
+        "import sys, penstock.train.rank\n"
+        "print(*(m for m in sys.modules if m.startswith('penstock.data.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    below = tuple(f"penstock.data.{name}" for name in RANK_READS)
+    loaded = set(done.stdout.split()) - {"penstock.data.tokenize"}
+    assert [name for name in loaded if not name.startswith(below)] == []
 
 
 def test_the_checker_sees_an_upward_import(tmp_path: Path) -> None:

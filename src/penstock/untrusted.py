@@ -16,6 +16,10 @@ MIB = 1 << 20
 SMALL_BYTES = 16 * MIB  # a config
 INDEX_BYTES = 128 * MIB  # a list of tensors or shards
 TOKENIZER_BYTES = 512 * MIB
+# A packed file may unpack to so many bytes, or to so many times its stored size: text has 3 to 30
+# times, logs up to 200.
+_FREE_BYTES, _MOST_RATIO = 256 * MIB, 500
+OVER_RATIO = f"more than {_MOST_RATIO} times its stored size and {_FREE_BYTES >> 20} MiB"
 _SHOWN = 80
 
 
@@ -56,6 +60,11 @@ def parse_json(content: bytes | str) -> Any:
 def read_json(path: Path, most_bytes: int = SMALL_BYTES) -> Any:
     """Read a JSON file of at most so many bytes. Raises ValueError or OSError."""
     return parse_json(read_bounded(path, most_bytes))
+
+
+def most_unpacked(stored_bytes: int) -> int:
+    """Return how many bytes a packed file may hold; one that unpacks to more is made to harm."""
+    return max(_FREE_BYTES, _MOST_RATIO * stored_bytes)
 
 
 def shown(value: object) -> str:

@@ -11,7 +11,7 @@ from made_sets import made_set
 from open_families import add_tokenizer, saved
 from penstock.cli.main import app
 from penstock.data.build.estimate import Guess, estimate
-from penstock.data.read.open import open_first
+from penstock.data.build.open import open_first
 from penstock.launch.prepare.prepare import settle
 from penstock.launch.verify import seen, verify
 from penstock.run.init import ENOUGH, Lengths, lengths, template

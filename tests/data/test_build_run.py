@@ -12,7 +12,8 @@ from penstock.data.build import build as building
 from penstock.data.build.build import build
 from penstock.data.build.progress import Quiet
 from penstock.data.build.publish import ASIDE
-from penstock.data.build.record import RECORD, Record, parse_record, read_record
+from penstock.data.build.record import Record, parse_record, read_record
+from penstock.data.format.manifest import RECORD
 from penstock.data.read.dataset import Dataset
 from penstock.data.read.stream import Stream
 from penstock.data.tokenize.tokenizer import Tokenizer

@@ -10,7 +10,8 @@ import pytest
 import made_plans as made
 from made_sets import made_set
 from penstock.data.build.copy import copy
-from penstock.data.read.open import kept, open_again, open_first
+from penstock.data.build.open import open_first
+from penstock.data.read.open import kept, open_again
 from penstock.errors import PenstockError
 
 

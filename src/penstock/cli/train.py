@@ -77,6 +77,7 @@ def train(
 
 def _sweep(file: str, overrides: list[str], vary: list[str], fresh: bool, json: bool) -> None:
     from penstock.launch.vary import Ended, train_all, variants
+    from penstock.watch.outlets import process as outlets
     from penstock.watch.report.sweep import table, varied
     from penstock.watch.terminal.display import Terminal, closed_at_the_end, for_stdout
 

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from penstock.ledger.causes import Cause
+from penstock.plan.hardware.machine import INSIDE
 from penstock.plan.job.job import Job
 from penstock.plan.job.layout import Layout
 from penstock.plan.job.outcome import Memory, StepTime
 from penstock.plan.life.life import Life
-from penstock.plan.search.sensitivity import INSIDE, RESOURCES, Option
+from penstock.plan.search.sensitivity import RESOURCES, Option
 from penstock.run.schema.quantity import show_about, show_count
 
 WORTH_NAMING = 0.20  # of the step: below this, a loss is no bottleneck

@@ -17,7 +17,7 @@ from penstock.data.dedup.exact import (Documents, Lines, exact, without_lines)
 from penstock.data.dedup.near import near
 from penstock.data.dedup.removed import Removed
 from penstock.data.dedup.signatures import MinHash
-from penstock.data.read.dataset import Progress
+from penstock.data.format.types import Progress
 
 COPY, NEAR, LINES_ONLY = "copy", "near copy", "only lines of others"
 EVALUATION = "in evaluation "  # begins the reasons of documents that hold evaluation texts

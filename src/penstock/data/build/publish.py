@@ -5,8 +5,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from penstock.data.build.record import RECORD
-from penstock.data.format.manifest import (MANIFEST, SHARDS, TOKENIZER, Json, Manifest)
+from penstock.data.format.manifest import (RECORD, MANIFEST, SHARDS, TOKENIZER, Json, Manifest)
 from penstock.files import sync, write_synced
 
 ASIDE = "aside.jsonl"  # records that could not be read, the first of each reason

@@ -11,12 +11,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from penstock.data.format.manifest import Json
+from penstock.data.format.manifest import RECORD, Json
 from penstock.errors import PenstockError
 from penstock.secret import redact_all
 from penstock.untrusted import INDEX_BYTES, parse_json, read_bounded
 
-RECORD = "build.json"
 FORMAT = 1
 SCORE_BIN = 50  # thousandths
 _T = TypeVar("_T")

@@ -17,7 +17,7 @@ from blake3 import blake3
 
 from penstock.data.format.manifest import Json
 from penstock.data.format.named import STDLIB
-from penstock.data.read.dataset import Progress
+from penstock.data.format.types import Progress
 from penstock.data.format.writer import Writer
 from penstock.errors import PenstockError
 

@@ -23,7 +23,7 @@ from penstock.data.sources.messages import Conversation, NotChat
 from penstock.data.format.columns import Columns
 from penstock.data.label.scores import Steps, copies
 from penstock.data.tokenize.pack import Mask
-from penstock.data.read.dataset import Tokens
+from penstock.data.format.types import Tokens
 from penstock.data.workers.text_batches import cuts
 
 NOT_DRAWN = "label.copies"  # why a document goes that a share of its kind is drawn from

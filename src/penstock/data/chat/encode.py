@@ -16,7 +16,7 @@ from penstock.data.chat.spans import Guard, Learned, Rendered, rendered
 from penstock.data.chat.template import DEFAULT, Template
 from penstock.data.chat.whole import Whole
 from penstock.data.format.manifest import dtype_for
-from penstock.data.read.dataset import Tokens
+from penstock.data.format.types import Tokens
 from penstock.data.sources.messages import Conversation, NotChat
 from penstock.data.tokenize.fast import FastTokenizer
 from penstock.data.tokenize.pack import Mask

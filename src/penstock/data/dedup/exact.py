@@ -19,7 +19,7 @@ from penstock.data.dedup.stage import Read, each_part, read_part
 from penstock.data.dedup.words import U64, composed
 from penstock.data.format.columns import Columns
 from penstock.data.format.manifest import Json
-from penstock.data.read.dataset import Progress
+from penstock.data.format.types import Progress
 from penstock.data.workers.pool import Crew, Task, run_stage, work_folder
 
 REVISION = 1

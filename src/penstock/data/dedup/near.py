@@ -18,7 +18,7 @@ from penstock.data.dedup.signatures import U32, MinHash, band_keys, has_words, s
 from penstock.data.dedup.stage import Read, each_part, read_part
 from penstock.data.dedup.words import Int64
 from penstock.data.format.columns import Columns, read_columns
-from penstock.data.read.dataset import Progress
+from penstock.data.format.types import Progress
 from penstock.data.workers.pool import Crew, Task, run_stage, work_folder
 
 _EDGES = 1 << 21  # joined at once

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.data.format.columns import Columns
-from penstock.data.read.dataset import Progress
+from penstock.data.format.types import Progress
 from penstock.data.workers.pool import Crew, Task, run_stage
 from penstock.errors import PenstockError
 

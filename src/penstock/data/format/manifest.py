@@ -25,6 +25,7 @@ BLOCK_BYTES = 1 << 20
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 SHARDS = "shards"
+RECORD = "build.json"  # how it was built; no part of the version
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _HASH = re.compile(r"[0-9a-f]{64}")

@@ -7,10 +7,26 @@ that a plan can ask it too.
 from datetime import datetime
 from pathlib import Path
 
-from penstock.data.sources.files import KINDS
 from penstock.errors import PenstockError, nearest
 from penstock.home import home as penstock_home
 
+# Endings of raw files by what is in them, and of packed ones.
+KINDS = {
+    ".txt": "text",
+    ".text": "text",
+    ".md": "text",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".tab": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+}
+PACKINGS = {".gz": "gzip", ".zst": "zstd"}
 STDLIB = "stdlib"  # the built-in dataset, which each Python install has a version of
 
 

@@ -6,7 +6,7 @@
 
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +14,8 @@ import xxhash
 from blake3 import blake3
 
 from penstock.data.format.manifest import BLOCK_BYTES, SHARDS, Shard
+from penstock.data.format.types import Content, Positions, Tokens
 from penstock.errors import PenstockError, RunFailed
-
-Tokens: TypeAlias = npt.NDArray[np.unsignedinteger]
-Positions: TypeAlias = npt.NDArray[np.int64]
-Content: TypeAlias = npt.NDArray[np.uint8]
 
 
 class BadBlock(RunFailed):

@@ -28,7 +28,7 @@ from penstock.data.format.manifest import (
     Shard,
     dtype_for,
 )
-from penstock.data.read.dataset import Tokens
+from penstock.data.format.types import Tokens
 from penstock.errors import PenstockError
 from penstock.files import sync, write_synced
 

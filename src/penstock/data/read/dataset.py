@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,24 +20,20 @@ from penstock.data.format.manifest import SHARDS, TOKENIZER, Manifest, read_mani
 from penstock.data.format.shard_file import (
     BadBlock,
     LocalShard,
-    Positions,
     ShardFiles,
-    Tokens,
     foreign_id,
     foreign_words,
     how_to_fix,
     size_problem,
 )
+from penstock.data.format.types import Positions, Progress, Tokens
 from penstock.data.read.remote_dataset import RemoteFolder
-from penstock.data.sources.blocks import FREE_BYTES, MOST_RATIO
 from penstock.data.store.cache import Cache
 from penstock.data.store.objects import is_url
 from penstock.errors import PenstockError
 from penstock.extras import extra
+from penstock.untrusted import most_unpacked
 
-__all__ = ["BadBlock", "Dataset", "Progress", "Tokens"]
-
-Progress: TypeAlias = Callable[[str, int, int], None]
 _CHUNK_BYTES = 8 << 20
 _Kind = TypeVar("_Kind", bound=np.generic)
 
@@ -200,7 +196,7 @@ class Dataset:
         packed = self._shards[shard].sidecar("rows").tobytes()
         zstandard = extra("zstandard", "Reading what a dataset tells of its documents")
         orjson = extra("orjson", "Reading what a dataset tells of its documents")
-        most = max(FREE_BYTES, MOST_RATIO * len(packed))
+        most = most_unpacked(len(packed))
         try:
             with zstandard.ZstdDecompressor().stream_reader(packed) as reader:
                 lines = reader.read(most + 1)

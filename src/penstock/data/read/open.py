@@ -1,4 +1,4 @@
-"""From the run file to its datasets and its stream: when a run starts, and when it goes on.
+"""The datasets of a run that has begun, and its stream; `build/open.py` opens those of a new run.
 
 A run keeps in its plan what it read, by version, so that it goes on with that whatever its sources
 look like by then.
@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from penstock.data.build.home import open_dataset
 from penstock.data.format.manifest import MANIFEST
 from penstock.data.format.named import STDLIB, datasets_home
-from penstock.data.read.dataset import Dataset, Progress
+from penstock.data.read.dataset import Dataset
 from penstock.data.read.stream import Stream
 from penstock.data.store.objects import is_url
 from penstock.errors import PenstockError
@@ -23,19 +22,6 @@ from penstock.secret import redact
 Named: TypeAlias = "str | dict[str, str] | list[str | dict[str, str]]"
 
 
-def open_first(run: Run, progress: Progress | None = None) -> list[Dataset]:
-    """The datasets of a new run, in the order of the file."""
-    shape = run.model.base()
-    vocab = (shape.vocab if shape else None) or None
-    # A raw source is tokenized for the model that will read it.
-    tokenizer, template = run.model.tokenizer(), run.data.chat_template
-    with _cache_of(run):
-        return [
-            open_dataset(spec, progress, tokenizer, vocab, run.sequence, template)
-            for spec, _ in run.data.parts
-        ]
-
-
 def kept(datasets: list[Dataset]) -> Named:
     """What the plan of a run says of its data, so that it can be opened again: a name with its
     version, also where it lies if that is not here; a list of them for a mixture."""
@@ -43,13 +29,11 @@ def kept(datasets: list[Dataset]) -> Named:
     return parts if len(parts) > 1 else parts[0]
 
 
-def open_again(run: Run, plan: dict[str, Any], progress: Progress | None = None) -> list[Dataset]:
-    """The datasets that the plan of a run names; those of the file where it names none."""
-    if "dataset" not in plan:
-        return open_first(run, progress)
+def open_again(run: Run, plan: dict[str, Any]) -> list[Dataset]:
+    """Open the datasets that the plan of a run names. Nothing is built."""
     named = plan["dataset"]
     parts = named if isinstance(named, list) else [named]
-    with _cache_of(run):
+    with cache_of(run):
         return [
             _open_part(part, spec) for part, (spec, _) in zip(parts, run.data.parts, strict=True)
         ]
@@ -78,7 +62,7 @@ def _kept(dataset: Dataset) -> str | dict[str, str]:
 
 
 def _open_part(part: str | dict[str, str], spec: str) -> Dataset:
-    """What the run has read so far, and nothing else. Not `open_dataset`: it would build."""
+    """Open what the run has read so far, and nothing else."""
     id_ = part if isinstance(part, str) else part["id"]
     where: str | Path = datasets_home() / part if isinstance(part, str) else part["at"]
     if is_url(where) and redact(spec.rstrip("/")) == where:
@@ -107,7 +91,7 @@ def _gone(id_: str, where: str | Path, spec: str) -> str:
 
 
 @contextmanager
-def _cache_of(run: Run) -> Iterator[None]:
+def cache_of(run: Run) -> Iterator[None]:
     """By the environment, so that processes that help to build use the same cache; for as long as
     the datasets are opened, since the next run of this process may name another one, or none."""
     given = {"PENSTOCK_CACHE": run.data.cache, "PENSTOCK_CACHE_BYTES": run.data.cache_bytes}

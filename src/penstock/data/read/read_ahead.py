@@ -18,7 +18,7 @@ import numpy as np
 import xxhash
 
 from penstock.data.format.manifest import BLOCK_BYTES
-from penstock.data.format.shard_file import Positions
+from penstock.data.format.types import Positions
 from penstock.data.store.cache import Cache
 
 LEAST_S = 10.0

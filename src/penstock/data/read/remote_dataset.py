@@ -9,9 +9,16 @@ from pathlib import Path
 import numpy as np
 from blake3 import blake3
 
-from penstock.data.build.record import RECORD
-from penstock.data.format.manifest import MANIFEST, TOKENIZER, Manifest, Shard, read_manifest
-from penstock.data.format.shard_file import Positions, blocks_under
+from penstock.data.format.manifest import (
+    MANIFEST,
+    RECORD,
+    TOKENIZER,
+    Manifest,
+    Shard,
+    read_manifest,
+)
+from penstock.data.format.shard_file import blocks_under
+from penstock.data.format.types import Positions
 from penstock.data.read.read_ahead import Ahead, Want, block_bytes
 from penstock.data.read.remote_shard import FETCHERS, Reach, RemoteShard
 from penstock.data.store.cache import Cache

@@ -13,15 +13,13 @@ from blake3 import blake3
 from penstock.data.format.manifest import BLOCK_BYTES, SHARDS, Shard
 from penstock.data.format.shard_file import (
     BadBlock,
-    Content,
-    Positions,
-    Tokens,
     bad_block,
     bad_sidecar,
     blocks_under,
     refuse_bad_docs,
     refuse_foreign_ids,
 )
+from penstock.data.format.types import Content, Positions, Tokens
 from penstock.data.store.cache import Buffer, Cache, Damaged
 from penstock.data.store.objects import Store
 from penstock.errors import RunFailed

@@ -5,11 +5,11 @@ from glob import has_magic
 from pathlib import Path
 
 from penstock.data.format.manifest import MANIFEST
+from penstock.data.format.named import KINDS, PACKINGS
 from penstock.data.recipe.load import RECIPE, load_recipe
 from penstock.data.recipe.recipe import Recipe
 from penstock.data.recipe.source import is_remote
 from penstock.data.recipe.tokens import PLAIN
-from penstock.data.sources.files import KINDS, PACKINGS
 from penstock.data.sources.guess import guess
 from penstock.data.tokenize.load import has_template
 from penstock.errors import PenstockError

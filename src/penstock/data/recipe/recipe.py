@@ -11,17 +11,16 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from penstock.data.build import stdlib
 from penstock.data.dedup.contamination import Overlap
 from penstock.data.dedup.exact import Documents, Lines
 from penstock.data.dedup.signatures import MinHash
 from penstock.data.format.manifest import Json
+from penstock.data.format.named import KINDS, PACKINGS, STDLIB
 from penstock.data.recipe.clean import Cleaning, CleanSection, Preset
 from penstock.data.recipe.dedup import DecontaminateSection, DedupSection
 from penstock.data.recipe.label import LabelSection
 from penstock.data.recipe.source import SourceSection, is_remote, rooted
 from penstock.data.recipe.tokens import LEAST_PACK, PLAIN, ShardsSection, TokensSection
-from penstock.data.sources.files import KINDS, PACKINGS
 from penstock.run.schema.run import Name, read_name
 from penstock.run.schema.section import Section, Wrong
 
@@ -136,8 +135,8 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _name_is_free(self) -> Self:
-        if self.name == stdlib.NAME:
-            raise Wrong(("name", f"{stdlib.NAME} is built in; write another name"))
+        if self.name == STDLIB:
+            raise Wrong(("name", f"{STDLIB} is built in; write another name"))
         return self
 
     @model_validator(mode="after")

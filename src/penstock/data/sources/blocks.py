@@ -14,15 +14,13 @@ from typing import BinaryIO, Protocol
 from blake3 import blake3
 
 from penstock.extras import extra
+from penstock.untrusted import OVER_RATIO, most_unpacked
 
 BLOCK_BYTES = 1 << 20
 _ZSTD_STEP = 1 << 8  # of packed bytes: what one call may take in bounds what it gives out
 _ZSTD_WINDOW = 1 << 27  # zstd's own limit without --long
-FREE_BYTES = 256 << 20  # that any file may unpack to
-MOST_RATIO = 500  # of unpacked to stored bytes; text has 3 to 30, logs up to 200
 _FOREIGN = {"zip": b"PK\x03\x04", "bzip2": b"BZh", "xz": b"\xfd7zXZ\0", "7z": b"7z\xbc\xaf\x27\x1c"}
 _MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
-OVER_RATIO = f"more than {MOST_RATIO} times its stored size and {FREE_BYTES >> 20} MiB"
 _SKIPPABLE = b"\x2a\x4d\x18"  # second to fourth byte of a zstd frame that holds no data
 # The longer marks first: UTF-32's little-endian mark begins with UTF-16's.
 _MARKS = [
@@ -120,7 +118,7 @@ class Blocks:
                     if out:
                         yield out
                     unpacked += len(out)
-                    if too_much(unpacked, self.size):
+                    if unpacked > most_unpacked(self.size):
                         self._hurt("unpacks to too much", OVER_RATIO)
                         return
             except (zlib.error, frame.error) as error:
@@ -158,11 +156,6 @@ class Blocks:
             decoder.decode(b"", final=True)
         except UnicodeError as error:
             self._hurt(f"not {self.encoding}", str(error))
-
-
-def too_much(unpacked: int, stored: int) -> bool:
-    """Return whether so many bytes cannot be the content of a file of that size."""
-    return unpacked > max(FREE_BYTES, MOST_RATIO * stored)
 
 
 class _Frame(Protocol):

@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from penstock.data.format.named import PACKINGS
 from penstock.data.sources.blocks import Blocks
 from penstock.data.sources.csv_rows import BrokenRow, CsvRows, cells, sniff
 from penstock.data.sources.cut import Cut
 from penstock.data.sources.damage import finish
 from penstock.data.sources.decode import aside, decode, not_decodable
-from penstock.data.sources.files import PACKINGS, File
+from penstock.data.sources.files import File
 from penstock.data.sources.messages import NotChat, carried, take_conversation
 from penstock.data.sources.options import Options
 from penstock.data.sources.pieces import Document, Rejected, Tally

@@ -2,23 +2,6 @@
 
 from dataclasses import dataclass
 
-KINDS = {
-    ".txt": "text",
-    ".text": "text",
-    ".md": "text",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".tab": "csv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-}
-PACKINGS = {".gz": "gzip", ".zst": "zstd"}
-
 
 @dataclass(frozen=True, slots=True)
 class File:

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from penstock.data.format.named import KINDS, PACKINGS
 from penstock.data.sources import hub, remote
-from penstock.data.sources.files import KINDS, PACKINGS, Choice, File, Found
+from penstock.data.sources.files import Choice, File, Found
 from penstock.data.sources.pieces import Rejected
 from penstock.data.sources.saved import without_descriptions
 from penstock.data.store.objects import is_url

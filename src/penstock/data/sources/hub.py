@@ -12,7 +12,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from penstock.data.sources.files import KINDS, PACKINGS, Choice, Found
+from penstock.data.format.named import KINDS, PACKINGS
+from penstock.data.sources.files import Choice, Found
 from penstock.errors import PenstockError, RunFailed
 from penstock.extras import extra
 from penstock.home import home

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.data.format.manifest import dtype_for
-from penstock.data.read.dataset import Tokens
+from penstock.data.format.types import Tokens
 from penstock.data.tokenize.hard_sample import sample
 from penstock.data.tokenize.pcre_blanks import with_blanks_spelled_out
 from penstock.data.tokenize.special import Config, added_tokens, parse

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from penstock.data.read.dataset import Tokens
+from penstock.data.format.types import Tokens
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 import xxhash
 
-from penstock.data.read.dataset import Progress
+from penstock.data.format.types import Progress
 from penstock.data.tokenize.special import END
 from penstock.data.tokenize.tokenizer import train_pieces
 from penstock.errors import PenstockError

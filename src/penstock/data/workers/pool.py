@@ -21,7 +21,7 @@ from pathlib import Path
 
 from penstock.data.format.columns import Columns, write_columns
 from penstock.data.format.manifest import Json
-from penstock.data.read.dataset import Progress
+from penstock.data.format.types import Progress
 from penstock.errors import PenstockError, RunFailed
 from penstock.files import sync, write_atomic
 from penstock.meter.orphan import die_with

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.data.build.home import open_built
+from penstock.data.build.open import open_for_launch
 from penstock.data.build.rejected import cut_long, rows_aside
 from penstock.data.format.manifest import Manifest
 from penstock.data.format.named import built_here, datasets_home
@@ -171,7 +172,7 @@ def prepare(run: Run, before: dict[str, Any], machine: Devices, listener: Listen
 def _opened(run: Run, before: dict[str, Any], listener: Listener) -> list[Dataset]:
     """Open the data, and build it where it is not; tell once, when it is built, what it lacks."""
     there = built_here()
-    datasets = open_again(run, before, listener.progress)
+    datasets = open_for_launch(run, before, listener.progress)
     for dataset in datasets:
         built_now = dataset.folder.parent == datasets_home() and dataset.id not in there
         if built_now and (told := rows_aside(dataset.manifest)):

@@ -25,6 +25,7 @@ SCALE_UP_SHARE = 0.79
 # Scale-out Gbit/s per accelerator of the systems of each generation, for a machine that names an
 # accelerator and no node. Catalog: DGX A100 200, DGX H100 400, DGX B300 800.
 DEFAULT_SCALE_OUT_GBIT = 400.0
+INSIDE = ("scale-up", "node")  # tiers that do not leave the node or the rack-scale domain
 BRIDGED = 2  # cards that a bridge may join
 MOST_CARDS = 8  # in one host
 MOST_IN_A_NODE = 16

@@ -4,8 +4,7 @@ import re
 from dataclasses import replace
 
 from penstock.errors import PenstockError
-from penstock.plan.hardware.machine import Machine, Tier, of_catalog
-from penstock.plan.search.sensitivity import INSIDE
+from penstock.plan.hardware.machine import INSIDE, Machine, Tier, of_catalog
 
 # More than any machine that was ever built; a slip of the finger is told before hours of search.
 MOST = 2**20

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.plan.hardware.machine import Machine, Tier
+from penstock.plan.hardware.machine import INSIDE, Machine, Tier
 from penstock.plan.job.job import Job
 from penstock.plan.job.layout import Layout
 from penstock.plan.job.outcome import Memory, StepTime
@@ -30,7 +30,6 @@ PROBED = {
     "scale_up_bandwidth": ("all_reduce_s",),
 }
 Curves = Mapping[str, tuple[tuple[float, ...], ...]]
-INSIDE = ("scale-up", "node")  # tiers that do not leave the node or the rack-scale domain
 
 # The name in a plan, and what a person calls it.
 RESOURCES = {

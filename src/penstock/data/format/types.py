@@ -1,0 +1,13 @@
+"""Types that the whole of `data` shares."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Tokens: TypeAlias = npt.NDArray[np.unsignedinteger]
+Positions: TypeAlias = npt.NDArray[np.int64]
+Content: TypeAlias = npt.NDArray[np.uint8]
+# Called with what is being done, how much of it is done and how much there is.
+Progress: TypeAlias = Callable[[str, int, int], None]
