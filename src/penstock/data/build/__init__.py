@@ -1,0 +1,1 @@
+"""Building a dataset from a recipe, one file per stage."""
