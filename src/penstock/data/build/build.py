@@ -12,31 +12,38 @@ from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
-from penstock.data.clean import custom
-from penstock.data.build.rejected import many_lost
 from penstock.data.build.clean import Cleaner, clean_part
-from penstock.data.build.dedup import (Kept, decontaminate, deduplicate, part_path)
+from penstock.data.build.dedup import Kept, decontaminate, deduplicate, part_path
 from penstock.data.build.examples import classifier, evaluation_texts
+from penstock.data.build.home import building, follow, point
 from penstock.data.build.list import Source, build_key, list_sources
 from penstock.data.build.parts import read_result, read_texts, result
+from penstock.data.build.progress import WARNING, Quiet, Watcher
 from penstock.data.build.publish import is_whole, publish
-from penstock.data.build.read import (RawPart, Reading, ReadSource, read_tasks, reading, records_aside)
+from penstock.data.build.read import (
+    RawPart,
+    Reading,
+    ReadSource,
+    read_tasks,
+    reading,
+    records_aside,
+)
 from penstock.data.build.ready import refuse_unready
+from penstock.data.build.rejected import many_lost
 from penstock.data.build.shards import shard_count, shard_of_range
 from penstock.data.build.stage import Stages, tally_of
 from penstock.data.build.summary import Story, nothing_left
 from penstock.data.build.tally import Tally
-from penstock.data.build.tokenizer import (TRAIN, check_template, loaded, tokenizer_json, trained)
+from penstock.data.build.tokenizer import TRAIN, check_template, loaded, tokenizer_json, trained
 from penstock.data.build.tokens import Encoder, tokenize_part
-from penstock.data.build.progress import WARNING, Quiet, Watcher
-from penstock.data.workers.pool import Crew, Task
+from penstock.data.clean import custom
 from penstock.data.format.columns import write_columns
-from penstock.data.build.home import building, follow, point
 from penstock.data.format.manifest import SHARDS, Json, Shard
 from penstock.data.format.named import datasets_home, versions
-from penstock.data.recipe.recipe import Recipe
 from penstock.data.read.dataset import Dataset
+from penstock.data.recipe.recipe import Recipe
 from penstock.data.tokenize.special import read_special
+from penstock.data.workers.pool import Crew, Task
 from penstock.errors import PenstockError
 
 WORK = ".building-"  # begins the names of work folders

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.data.clean import custom, filters as clean_filters, language
-from penstock.data.build.parts import (Extras, Ints, Part, read_part, result)
+from penstock.data.build.parts import Extras, Ints, Part, read_part, result
 from penstock.data.build.record import Sample
 from penstock.data.build.tally import TEXT_CHARACTERS, Tally
+from penstock.data.clean import custom, language
+from penstock.data.clean import filters as clean_filters
 from penstock.data.clean.boilerplate import strip
 from penstock.data.clean.personal import scrub
 from penstock.data.clean.repair import repair

@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from penstock.data.build.parts import (Ints, read_result, read_texts, result)
-from penstock.data.workers.pool import Crew, Task, run_stage
-from penstock.data.format.columns import Columns, read_columns
-from penstock.data.dedup.contamination import (Evaluations, Overlap, contaminated, evaluations)
-from penstock.data.dedup.exact import (Documents, Lines, exact, without_lines)
+from penstock.data.build.parts import Ints, read_result, read_texts, result
+from penstock.data.dedup.contamination import Evaluations, Overlap, contaminated, evaluations
+from penstock.data.dedup.exact import Documents, Lines, exact, without_lines
 from penstock.data.dedup.near import near
 from penstock.data.dedup.removed import Removed
 from penstock.data.dedup.signatures import MinHash
+from penstock.data.format.columns import Columns, read_columns
 from penstock.data.format.types import Progress
+from penstock.data.workers.pool import Crew, Task, run_stage
 
 COPY, NEAR, LINES_ONLY = "copy", "near copy", "only lines of others"
 EVALUATION = "in evaluation "  # begins the reasons of documents that hold evaluation texts

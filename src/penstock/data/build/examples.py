@@ -12,7 +12,7 @@ from penstock.data.recipe.recipe import Recipe
 from penstock.data.sources.files import File
 from penstock.data.sources.find import find
 from penstock.data.sources.options import Options
-from penstock.data.sources.pieces import (Document, Rejected, Seen, identity)
+from penstock.data.sources.pieces import Document, Rejected, Seen, identity
 from penstock.data.sources.read import read_file
 from penstock.errors import PenstockError
 

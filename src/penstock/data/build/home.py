@@ -22,10 +22,10 @@ from penstock.data.build import stdlib
 from penstock.data.format.locate import locate
 from penstock.data.format.manifest import FORMAT, fetch_manifest
 from penstock.data.format.named import datasets_home
-from penstock.data.store.objects import PATIENCE_S
-from penstock.data.read.dataset import Dataset
 from penstock.data.format.types import Progress
 from penstock.data.format.writer import unfinished
+from penstock.data.read.dataset import Dataset
+from penstock.data.store.objects import PATIENCE_S
 from penstock.errors import PenstockError, RunFailed
 from penstock.files import write_atomic
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from blake3 import blake3
 
-from penstock.data.sources import hub
 from penstock.data.build.parts import plain_json
 from penstock.data.format.manifest import FORMAT
 from penstock.data.format.named import datasets_home, versions
 from penstock.data.recipe.recipe import Recipe
 from penstock.data.recipe.source import SourceSection, is_remote
+from penstock.data.sources import hub
 from penstock.data.sources.files import Choice, File
 from penstock.data.sources.find import find
 from penstock.data.sources.options import Options

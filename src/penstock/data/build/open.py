@@ -1,4 +1,4 @@
-"""The datasets of a run when it is launched: built where they are not, or as it read them before."""
+"""The datasets of a run at launch: built where they are missing, or as the run read them before."""
 
 from typing import Any
 

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.data.build.record import told_columns
-from penstock.data.sources.messages import Conversation
 from penstock.data.format.columns import Columns, read_columns
 from penstock.data.format.manifest import Json
+from penstock.data.sources.messages import Conversation
 
 Ints = npt.NDArray[np.int64]
 _SHOWN_CHARACTERS = 300  # of a column

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from penstock.data.format.manifest import (RECORD, MANIFEST, SHARDS, TOKENIZER, Json, Manifest)
+from penstock.data.format.manifest import MANIFEST, RECORD, SHARDS, TOKENIZER, Json, Manifest
 from penstock.files import sync, write_synced
 
 ASIDE = "aside.jsonl"  # records that could not be read, the first of each reason

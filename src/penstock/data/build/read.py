@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 
 from penstock.data.build.list import Listed, Source
-from penstock.data.build.parts import (Extras, Part, nests, read_result, result)
-from penstock.data.workers.pool import Task
-from penstock.data.sources.messages import COLUMN, Conversation
+from penstock.data.build.parts import Extras, Part, nests, read_result, result
 from penstock.data.format.columns import Columns, write_columns
 from penstock.data.format.manifest import Json
+from penstock.data.sources.messages import COLUMN, Conversation
 from penstock.data.sources.options import Options
-from penstock.data.sources.pieces import (Document, Rejected, Seen, identity)
+from penstock.data.sources.pieces import Document, Rejected, Seen, identity
 from penstock.data.sources.read import read_file
+from penstock.data.workers.pool import Task
 
 _ASIDE = 20  # records kept of each reason and group
 _DOCUMENT_BYTES = 256  # that a document takes in memory besides its text and columns

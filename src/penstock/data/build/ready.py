@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from penstock.data.build.list import Source
-from penstock.extras import extra
 from penstock.errors import PenstockError
+from penstock.extras import extra
 
 # Packages of the `data` extra by kind of file; the others write the shards of every dataset.
 _READERS = {"parquet": ("pyarrow", "Reading Parquet"), "arrow": ("pyarrow", "Reading Arrow")}

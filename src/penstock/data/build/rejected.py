@@ -3,8 +3,8 @@
 import json
 from collections.abc import Iterable, Mapping
 
-from penstock.data.label.scores import Label
 from penstock.data.format.manifest import Manifest
+from penstock.data.label.scores import Label
 from penstock.data.sources.decode import not_decodable
 from penstock.data.sources.options import Options
 from penstock.secret import redact

@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from penstock.data.build.parts import pieces, result
 from penstock.data.format.columns import Columns, read_columns
-from penstock.extras import extra
-from penstock.data.tokenize.pack import lay_out, pack
 from penstock.data.format.types import Tokens
 from penstock.data.format.writer import write_shard
+from penstock.data.tokenize.pack import lay_out, pack
+from penstock.extras import extra
 
 _ROWS_LEVEL = 3  # of zstd; with one thread its output is the same on every machine
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.data.build.parts import read_result
-from penstock.data.build.tally import Tally
 from penstock.data.build.progress import Watcher
-from penstock.data.workers.pool import Crew, Task
+from penstock.data.build.tally import Tally
 from penstock.data.format.types import Progress
+from penstock.data.workers.pool import Crew, Task
 
 
 @dataclass

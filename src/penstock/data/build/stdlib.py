@@ -67,7 +67,9 @@ class _Sources:
 
 def build(home: Path, progress: Progress | None = None, root: Path | None = None) -> Path:
     """Writes the dataset into `home` and returns its folder."""
-    from penstock.data.tokenize.tokenizer import train  # slow to import; opening a built dataset does without
+    from penstock.data.tokenize.tokenizer import (
+        train,  # slow to import; opening a built dataset does without
+    )
 
     tell = progress or (lambda what, done, total: None)
     sources = _read(root or library(), tell)

@@ -11,17 +11,17 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from penstock.data.build.rejected import other_encoding
-from penstock.data.build.dedup import (COPY, EVALUATION, LINES_ONLY, NEAR)
+from penstock.data.build.dedup import COPY, EVALUATION, LINES_ONLY, NEAR
 from penstock.data.build.list import REVISION, Source
 from penstock.data.build.parts import read_result
 from penstock.data.build.read import Reading
-from penstock.data.build.record import (Machine, Record, Sample, SourceRecord, StageRecord)
+from penstock.data.build.record import Machine, Record, Sample, SourceRecord, StageRecord
+from penstock.data.build.rejected import other_encoding
 from penstock.data.build.stage import Clocked, Stages
 from penstock.data.build.tally import KEPT, Tally
 from penstock.data.build.tokens import NOT_DRAWN
 from penstock.data.format.columns import read_columns
-from penstock.data.format.manifest import (FORMAT, Json, Manifest, Shard, dtype_for)
+from penstock.data.format.manifest import FORMAT, Json, Manifest, Shard, dtype_for
 from penstock.data.recipe.recipe import Recipe
 
 _STEPS = 6  # that a message names

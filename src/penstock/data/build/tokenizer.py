@@ -9,18 +9,18 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.data.tokenize import load
 from penstock.data.build.dedup import Kept
 from penstock.data.build.parts import result
 from penstock.data.chat.encode import ChatEncoder, Loss
 from penstock.data.chat.template import DEFAULT, Template
 from penstock.data.format.columns import Columns, read_columns
-from penstock.data.tokenize.fast import REFERENCE, FastTokenizer
 from penstock.data.recipe.recipe import Recipe
 from penstock.data.recipe.tokens import PLAIN
-from penstock.data.tokenize.special import (END, Special, parse, read_special, with_special)
-from penstock.data.tokenize.train import train_tokenizer
+from penstock.data.tokenize import load
+from penstock.data.tokenize.fast import REFERENCE, FastTokenizer
+from penstock.data.tokenize.special import END, Special, parse, read_special, with_special
 from penstock.data.tokenize.tokenizer import load_engine, vocabulary
+from penstock.data.tokenize.train import train_tokenizer
 from penstock.errors import PenstockError
 
 TRAIN = "train"  # what `tokens.tokenizer` says for a tokenizer of the dataset's own
@@ -57,9 +57,7 @@ def trained(recipe: Recipe, kept: Kept, parts: int) -> Columns:
 def loaded(recipe: Recipe) -> Columns:
     """The tokenizer that the recipe names."""
     config = recipe.tokens
-    content, special = load.load_tokenizer(
-        config.tokenizer, config.end, read_template(recipe)
-    )
+    content, special = load.load_tokenizer(config.tokenizer, config.end, read_template(recipe))
     return _stored(content, special.origin)
 
 

@@ -14,16 +14,16 @@ import numpy.typing as npt
 import xxhash
 
 from penstock.data.build.dedup import Kept, part_path
-from penstock.data.build.parts import (Extras, Part, plain_json, read_part, result, strings)
+from penstock.data.build.parts import Extras, Part, plain_json, read_part, result, strings
 from penstock.data.build.record import Sample
 from penstock.data.build.tally import KEPT, TEXT_CHARACTERS, Tally
 from penstock.data.build.tokenizer import Tokenizer, load_chat, load_tokenizer
 from penstock.data.chat.encode import Encoded, Loss
-from penstock.data.sources.messages import Conversation, NotChat
 from penstock.data.format.columns import Columns
-from penstock.data.label.scores import Steps, copies
-from penstock.data.tokenize.pack import Mask
 from penstock.data.format.types import Tokens
+from penstock.data.label.scores import Steps, copies
+from penstock.data.sources.messages import Conversation, NotChat
+from penstock.data.tokenize.pack import Mask
 from penstock.data.workers.text_batches import cuts
 
 NOT_DRAWN = "label.copies"  # why a document goes that a share of its kind is drawn from
