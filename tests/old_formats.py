@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from penstock.records import hash_of
+from penstock.untrusted import hash_json
 
 
 def as_format(checkpoint: Path, number: int) -> None:
@@ -14,5 +14,5 @@ def as_format(checkpoint: Path, number: int) -> None:
     files = found["files"]
     if number < 3:
         files = {name: entry for name, entry in files.items() if name != "index.json"}
-    about = {"format": number, "step": found["step"], "blake3": hash_of(files), "files": files}
+    about = {"format": number, "step": found["step"], "blake3": hash_json(files), "files": files}
     path.write_text(json.dumps(about, indent=1))

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import made_sets
+from penstock import untrusted
 from penstock.data.format.manifest import MANIFEST, SHARDS, Manifest, read_manifest
 from penstock.data.read import dataset
 from penstock.data.read.dataset import BadBlock, Dataset
@@ -167,7 +168,7 @@ def test_documents_that_start_nowhere(tmp_path: Path, starts: list[int]) -> None
 def test_rows_that_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: bytes
 ) -> None:
-    monkeypatch.setattr(dataset, "FREE_BYTES", 1 << 10)
+    monkeypatch.setattr(untrusted, "ALWAYS_ALLOWED_BYTES", 1 << 10)
     good = made_sets.made_set(tmp_path, TOKENS, [0, 100], rows=True)
     content = rows if rows == b"garbage" else zstandard.compress(rows)
     name = blake3(content).hexdigest()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from blake3 import blake3
 
-from penstock.data.sources import blocks
+from penstock import untrusted
 from penstock.data.sources.find import File
 from penstock.data.sources.options import Options
 from penstock.data.sources.pieces import Document, Rejected, Seen, identity
@@ -183,8 +183,8 @@ def test_a_bomb_stays_within_bounds(tmp_path: Path, suffix: str) -> None:
 def test_a_file_that_unpacks_without_end_is_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
-    monkeypatch.setattr(blocks, "FREE_BYTES", 1 << 20)
-    monkeypatch.setattr(blocks, "MOST_RATIO", 100)
+    monkeypatch.setattr(untrusted, "ALWAYS_ALLOWED_BYTES", 1 << 20)
+    monkeypatch.setattr(untrusted, "MAX_RATIO", 100)
     bomb = lines("first") + lines("again") * (1 << 20)
     result = got(put(tmp_path, f"a.jsonl{suffix}", PACK[suffix](bomb)))
     assert result.texts[0] == "first"
@@ -199,7 +199,7 @@ def test_a_file_that_unpacks_without_end_is_damaged(
 def test_a_table_that_unpacks_without_end_is_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "FREE_BYTES", 1 << 20)
+    monkeypatch.setattr(untrusted, "ALWAYS_ALLOWED_BYTES", 1 << 20)
     text = pa.DictionaryArray.from_arrays(
         pa.array([0] * 2000, pa.int32()), pa.array(["x" * (1 << 16)])
     )

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from one_rank import Alone
-from penstock import records
+from penstock import untrusted
 from penstock.errors import PenstockError
 from penstock.guard.convert.convert import Own, to_safetensors
 from penstock.guard.convert.source import opened
@@ -158,10 +158,10 @@ def test_a_record_that_is_too_large_or_too_deep_is_told(
     if name != MANIFEST:
         sealed(path)
     assert Checkpoint(path).damage() == []
-    monkeypatch.setattr(records.read_record, "__defaults__", (len(whole) - 1,))
-    assert "too large for a record" in str(Checkpoint(path).damage())
-    with pytest.raises(ValueError, match="too large"):
-        records.parse_record(b" " * (records.MOST_BYTES + 1))
+    monkeypatch.setattr(untrusted.read_record, "__defaults__", (len(whole) - 1,))
+    assert "it is larger than" in str(Checkpoint(path).damage())
+    with pytest.raises(ValueError, match="larger than 256 MiB"):
+        untrusted.parse_record(b" " * (untrusted.RECORD_BYTES + 1))
 
 
 def test_a_tensor_that_goes_beyond_its_file_is_told(run: RunFolder) -> None:

@@ -22,8 +22,8 @@ from penstock.guard.save.checkpoint import Checkpoint
 from penstock.guard.tiers.identity import from_bytes, to_bytes
 from penstock.guard.tiers.owner import Owner
 from penstock.guard.tiers.slots import Seal
-from penstock.records import parse_table
 from penstock.run.folder import plan_from_bytes
+from penstock.untrusted import parse_table
 
 Parser = Callable[[bytes], Any]
 ERRORS = (ValueError, OSError)
@@ -186,10 +186,10 @@ def test_one_field_of_another_value_with_every_hash_right(
 
 def with_hashes(table: dict[str, Any]) -> bytes:
     """A manifest with the hashes that go with what it says."""
-    from penstock.records import hash_of
+    from penstock.untrusted import hash_json
 
-    body = table | {"blake3": hash_of(table.get("files"))}
-    return json.dumps(body | {"whole": hash_of(body)}).encode()
+    body = table | {"blake3": hash_json(table.get("files"))}
+    return json.dumps(body | {"whole": hash_json(body)}).encode()
 
 
 @given(data=st.data())

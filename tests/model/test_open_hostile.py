@@ -16,7 +16,7 @@ from penstock.catalog.shapes import LARGEST, ModelShape
 from penstock.errors import PenstockError
 from penstock.model.open import files
 from penstock.model.open.files import SINGLE, look
-from penstock.untrusted import SMALL_BYTES, read_bounded, shown
+from penstock.untrusted import SMALL_BYTES, preview, read_bounded
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",
@@ -158,9 +158,9 @@ def test_a_generation_config_has_a_largest_size(tmp_path: Path) -> None:
 
 def test_foreign_values_are_shown_short() -> None:
     for value in ("x" * 10**6, 10**5000, [[[1]]], {"a": {"b": 1}}, list(range(10**6)), b"y" * 900):
-        assert len(shown(value)) < 100
-    assert shown("a") == "'a'"
-    assert shown([1, 2]) == "[1, 2]"
+        assert len(preview(value)) < 100
+    assert preview("a") == "'a'"
+    assert preview([1, 2]) == "[1, 2]"
 
 
 def safetensors(header: bytes, data: bytes = b"") -> bytes:

@@ -17,8 +17,7 @@ from penstock.errors import PenstockError, RunFailed, nearest
 from penstock.files import naming, write_atomic, write_private
 from penstock.home import home
 from penstock.private import folder_among_strangers, private_folder
-from penstock.records import hash_of, parse_table, read_record
-from penstock.untrusted import NotPlain, open_plain
+from penstock.untrusted import NotPlain, hash_json, open_plain, parse_table, read_record
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -250,7 +249,7 @@ def kept_of_plan(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plan_hash(plan: dict[str, Any]) -> str:
-    return hash_of(json.loads(json.dumps(plan)))
+    return hash_json(json.loads(json.dumps(plan)))
 
 
 def memory_root() -> Path | None:

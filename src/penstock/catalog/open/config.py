@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.catalog.shapes import LARGEST
 from penstock.errors import PenstockError
-from penstock.untrusted import shown
+from penstock.untrusted import preview
 
 _BOUNDS = {
     "num_hidden_layers": LARGEST["layers"],
@@ -52,34 +52,34 @@ class Config:
     def whole(self, name: str, default: int | None = None) -> int:
         found = self._found(name, default)
         if not isinstance(found, int) or isinstance(found, bool) or found < 0:
-            raise Unsupported(f"{name} = {shown(found)} is not a whole number")
+            raise Unsupported(f"{name} = {preview(found)} is not a whole number")
         if found > (most := _BOUNDS.get(name, _LARGEST_WHOLE)):
             what = f"is more than any model has; at most {most:,} is read"
-            raise Unsupported(f"{name} = {shown(found)} {what}")
+            raise Unsupported(f"{name} = {preview(found)} {what}")
         return found
 
     def number(self, name: str, default: float | None = None) -> float:
         found = self._found(name, default)
         if not isinstance(found, int | float) or isinstance(found, bool) or not found > 0:
-            raise Unsupported(f"{name} = {shown(found)} is not a number above 0")
+            raise Unsupported(f"{name} = {preview(found)} is not a number above 0")
         if found > _LARGEST_NUMBER or not math.isfinite(found):
-            raise Unsupported(f"{name} = {shown(found)} is more than {_LARGEST_NUMBER:g}")
+            raise Unsupported(f"{name} = {preview(found)} is more than {_LARGEST_NUMBER:g}")
         return float(found)
 
     def flag(self, name: str, default: bool) -> bool:
         found = self._found(name, default)
         if not isinstance(found, bool):
-            raise Unsupported(f"{name} = {shown(found)} is neither true nor false")
+            raise Unsupported(f"{name} = {preview(found)} is neither true nor false")
         return found
 
     def text(self, name: str, default: str) -> str:
         found = self._found(name, default)
-        return found[:80] if isinstance(found, str) else shown(found)
+        return found[:80] if isinstance(found, str) else preview(found)
 
     def list(self, name: str) -> list[Any]:
         found = self._found(name, [])
         if not isinstance(found, list):
-            raise Unsupported(f"{name} = {shown(found)} is not a list")
+            raise Unsupported(f"{name} = {preview(found)} is not a list")
         if len(found) > LARGEST["layers"]:
             raise Unsupported(f"{name} has {len(found)} values, more than any model has layers")
         return found
@@ -89,7 +89,7 @@ class Config:
         found = self.list(name)
         for one in found:
             if not isinstance(one, int) or isinstance(one, bool):
-                raise Unsupported(f"{name} holds {shown(one)}, which is not a whole number")
+                raise Unsupported(f"{name} holds {preview(one)}, which is not a whole number")
         return found
 
     def table(self, name: str) -> "Config":
@@ -105,7 +105,7 @@ class Config:
     def only(self, name: str, works: object, default: object) -> None:
         found = self._found(name, default)
         if found != works:
-            raise Unsupported(f"{name} = {shown(found)} is not built; only {works!r} is")
+            raise Unsupported(f"{name} = {preview(found)} is not built; only {works!r} is")
 
     def _found(self, name: str, default: object) -> Any:
         found = self._values.get(name)

@@ -23,7 +23,7 @@ from penstock.catalog.open.experts import (
 )
 from penstock.catalog.shapes import ModelShape, RopeScaling
 from penstock.errors import PenstockError, nearest
-from penstock.untrusted import shown
+from penstock.untrusted import preview
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def _window(config: Config, family: Family, layers: int) -> int:
     types = config.list("layer_types")
     known = ("full_attention", "sliding_attention")
     if strange := [one for one in types if one not in known]:
-        raise Unsupported(f"layer_types: {shown(strange[0])} is not built")
+        raise Unsupported(f"layer_types: {preview(strange[0])} is not built")
     if family in (FAMILIES["mistral"], FAMILIES["mixtral"]):
         window = config.count("sliding_window", family.window, nothing=True)
         sliding = len(set(types)) > 1

@@ -18,7 +18,7 @@ from blake3 import blake3
 from penstock.catalog.shapes import LARGEST
 from penstock.data.store.objects import Store
 from penstock.errors import PenstockError
-from penstock.untrusted import INDEX_BYTES, parse_json, read_bounded, shown
+from penstock.untrusted import INDEX_BYTES, parse_json, preview, read_bounded
 
 FORMAT = 1
 BLOCK_BYTES = 1 << 20
@@ -147,7 +147,7 @@ def read_manifest(folder: Path) -> Manifest:
     if not isinstance(stored, dict) or stored.get("format") != FORMAT:
         found = stored.get("format") if isinstance(stored, dict) else type(stored).__name__
         raise PenstockError(
-            f"{path} has format {shown(found)}; this version of Penstock reads format {FORMAT}. "
+            f"{path} has format {preview(found)}; this version of Penstock reads format {FORMAT}. "
             "Use the Penstock that built it, or build the dataset again."
         )
     version = stored.pop("version", None)
@@ -177,16 +177,16 @@ def _untrue(manifest: Manifest) -> str:
     all of it. Names of files are hashes, so that none leads out of the dataset.
     """
     if not isinstance(manifest.name, str) or not NAME.fullmatch(manifest.name):
-        return f"its name is {shown(manifest.name)}"
+        return f"its name is {preview(manifest.name)}"
     if not _whole(manifest.vocab, 1, LARGEST["vocab"]):
-        return f"its vocabulary has {shown(manifest.vocab)} tokens"
+        return f"its vocabulary has {preview(manifest.vocab)} tokens"
     if manifest.dtype != dtype_for(manifest.vocab):
-        return f"tokens of type {shown(manifest.dtype)} for {manifest.vocab} of them"
+        return f"tokens of type {preview(manifest.dtype)} for {manifest.vocab} of them"
     if not isinstance(manifest.tokenizer, str) or not _HASH.fullmatch(manifest.tokenizer):
-        return f"its tokenizer is {shown(manifest.tokenizer)}"
+        return f"its tokenizer is {preview(manifest.tokenizer)}"
     for name in ("recipe", "lineage", "counts"):
         if not isinstance(getattr(manifest, name), dict):
-            return f"{name} is {shown(getattr(manifest, name))}"
+            return f"{name} is {preview(getattr(manifest, name))}"
     if not all(isinstance(parent, str) for parent in manifest.parents):
         return "its parents have no names"
     if not _whole(manifest.packed) or not _whole(manifest.documents):
@@ -197,7 +197,7 @@ def _untrue(manifest: Manifest) -> str:
             return f"shard {number}: {problem}"
     tokens = sum(shard.tokens for shard in manifest.shards)
     if manifest.tokens != tokens:
-        return f"{shown(manifest.tokens)} tokens, and {tokens} in its shards"
+        return f"{preview(manifest.tokens)} tokens, and {tokens} in its shards"
     return ""
 
 
@@ -206,13 +206,13 @@ def _untrue_shard(shard: Shard, itemsize: int) -> str:
         digest = getattr(shard, name)
         optional = name in ("mask", "rows") and digest == ""
         if not optional and not (isinstance(digest, str) and _HASH.fullmatch(digest)):
-            return f"{name} = {shown(digest)} is no hash"
+            return f"{name} = {preview(digest)} is no hash"
     if not _whole(shard.tokens, 1) or not _whole(shard.documents, 0, shard.tokens):
-        return f"{shown(shard.tokens)} tokens in {shown(shard.documents)} documents"
+        return f"{preview(shard.tokens)} tokens in {preview(shard.documents)} documents"
     if shard.bytes != shard.tokens * itemsize or type(shard.bytes) is not int:
-        return f"{shown(shard.bytes)} bytes for {shard.tokens} tokens"
+        return f"{preview(shard.bytes)} bytes for {shard.tokens} tokens"
     if not _whole(shard.rows_bytes):
-        return f"rows_bytes = {shown(shard.rows_bytes)}"
+        return f"rows_bytes = {preview(shard.rows_bytes)}"
     return ""
 
 

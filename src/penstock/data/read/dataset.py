@@ -32,7 +32,7 @@ from penstock.data.store.cache import Cache
 from penstock.data.store.objects import is_url
 from penstock.errors import PenstockError
 from penstock.extras import extra
-from penstock.untrusted import most_unpacked
+from penstock.untrusted import max_unpacked_bytes
 
 _CHUNK_BYTES = 8 << 20
 _Kind = TypeVar("_Kind", bound=np.generic)
@@ -196,7 +196,7 @@ class Dataset:
         packed = self._shards[shard].sidecar("rows").tobytes()
         zstandard = extra("zstandard", "Reading what a dataset tells of its documents")
         orjson = extra("orjson", "Reading what a dataset tells of its documents")
-        most = most_unpacked(len(packed))
+        most = max_unpacked_bytes(len(packed))
         try:
             with zstandard.ZstdDecompressor().stream_reader(packed) as reader:
                 lines = reader.read(most + 1)

@@ -12,7 +12,7 @@ from penstock.data.sources.messages import ALONGSIDE, NotChat, carried, take_con
 from penstock.data.sources.options import Options
 from penstock.data.sources.pieces import HEAD_BYTES, Document, Rejected, Tally
 from penstock.extras import extra
-from penstock.untrusted import OVER_RATIO, most_unpacked
+from penstock.untrusted import OVER_RATIO, max_unpacked_bytes
 
 BATCH_ROWS = 256
 
@@ -85,7 +85,7 @@ class Rows:
     def _count(self, unpacked: int) -> None:
         """Raise ArrowInvalid where so many more bytes cannot be the content of the file."""
         self._unpacked += unpacked
-        if self._unpacked > most_unpacked(self._tally.size):
+        if self._unpacked > max_unpacked_bytes(self._tally.size):
             raise self._arrow.ArrowInvalid(f"unpacks to too much: {OVER_RATIO}")
 
     def _conversations(

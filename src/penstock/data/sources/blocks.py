@@ -14,7 +14,7 @@ from typing import BinaryIO, Protocol
 from blake3 import blake3
 
 from penstock.extras import extra
-from penstock.untrusted import OVER_RATIO, most_unpacked
+from penstock.untrusted import OVER_RATIO, max_unpacked_bytes
 
 BLOCK_BYTES = 1 << 20
 _ZSTD_STEP = 1 << 8  # of packed bytes: what one call may take in bounds what it gives out
@@ -118,7 +118,7 @@ class Blocks:
                     if out:
                         yield out
                     unpacked += len(out)
-                    if unpacked > most_unpacked(self.size):
+                    if unpacked > max_unpacked_bytes(self.size):
                         self._hurt("unpacks to too much", OVER_RATIO)
                         return
             except (zlib.error, frame.error) as error:

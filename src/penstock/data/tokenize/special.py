@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from penstock.catalog.shapes import LARGEST
 from penstock.errors import PenstockError
-from penstock.untrusted import parse_json, shown
+from penstock.untrusted import parse_json, preview
 
 END = "<|end|>"  # closes each document, in tokenizers that are trained here
 _KEY = "penstock"
@@ -63,13 +63,13 @@ def _check_tokens(config: Config) -> None:
         if not isinstance(one, dict) or not isinstance(one.get("content"), str):
             raise ValueError("an added token has no content")
         if not _is_id(one.get("id")):
-            raise ValueError(f"the added token {shown(one['content'])} has no id")
+            raise ValueError(f"the added token {preview(one['content'])} has no id")
         kept = one.get(_KEY)
         if isinstance(kept, dict):
             names = kept.get("names", {})
             texts = [*names, *names.values()] if isinstance(names, dict) else [None]
             if not all(isinstance(text, str) for text in [*texts, kept.get("template", "")]):
-                raise ValueError(f"what is stored with {shown(one['content'])} is no text")
+                raise ValueError(f"what is stored with {preview(one['content'])} is no text")
 
 
 def _is_id(value: object) -> bool:

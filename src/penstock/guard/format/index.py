@@ -11,7 +11,7 @@ from math import prod
 from blake3 import blake3
 
 from penstock.guard.format.inside import all_inside
-from penstock.records import is_count, parse_table
+from penstock.untrusted import is_count, parse_table
 
 NAME = "index.json"
 

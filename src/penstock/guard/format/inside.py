@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from penstock.records import is_count
+from penstock.untrusted import is_count
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,255}(/[A-Za-z0-9_.-]{1,255}){0,3}")
 Files = dict[str, dict[str, Any]]  # by name: "bytes" and "blake3"

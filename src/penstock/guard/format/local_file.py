@@ -9,7 +9,7 @@ from torch import Tensor
 
 from penstock.guard.format.mapped import read_only
 from penstock.guard.format.skeleton import ALIGNMENT
-from penstock.records import parse_table
+from penstock.untrusted import parse_table
 
 DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",

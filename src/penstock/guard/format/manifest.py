@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.guard.format.index import NAME as INDEX
 from penstock.guard.format.inside import Files, checked_files
-from penstock.records import hash_of, is_count, parse_table
+from penstock.untrusted import hash_json, is_count, parse_table
 
 MANIFEST = "manifest.json"
 FORMAT = 4  # 3 had no run in the manifest, 2 the places of tensors in a pickle, 1 other names
@@ -46,13 +46,13 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """Return the record with its hashes; earlier versions look at that of the files."""
-        body = {"format": self.format} | asdict(self) | {"blake3": hash_of(self.files)}
-        return json.dumps(body | {"whole": hash_of(body)}, indent=1).encode()
+        body = {"format": self.format} | asdict(self) | {"blake3": hash_json(self.files)}
+        return json.dumps(body | {"whole": hash_json(body)}, indent=1).encode()
 
     @property
     def digest(self) -> str:
         """The hash of all of it, by which a journal knows this checkpoint from another."""
-        return hash_of(asdict(self))
+        return hash_json(asdict(self))
 
     @staticmethod
     def from_bytes(content: bytes) -> "Manifest":
@@ -60,10 +60,10 @@ class Manifest:
         found = parse_table(content)
         body = {name: value for name, value in found.items() if name != "whole"}
         format_, files = found.get("format"), found.get("files")
-        if found.get("whole") == hash_of(body) and found.get("blake3") == hash_of(files):
+        if found.get("whole") == hash_json(body) and found.get("blake3") == hash_json(files):
             return _checked(body)
         of_before = type(format_) is int and 0 < format_ < 4 and "whole" not in found
-        if of_before and found.get("blake3") == hash_of(files):
+        if of_before and found.get("blake3") == hash_json(files):
             checked = checked_files(files, MANIFEST)
             if (format_ == 3) != (INDEX in checked):
                 raise ValueError(f"format {format_} does not go with its files")

@@ -24,9 +24,9 @@ from penstock.guard.format.index import NAME as INDEX
 from penstock.guard.format.index import Index
 from penstock.guard.format.inside import Files, plain
 from penstock.guard.format.manifest import FORMAT, MANIFEST, Manifest, OtherFormat, manifest_of
-from penstock.records import hash_of, parse_table, read_record
+from penstock.untrusted import hash_json, parse_table, read_record
 
-__all__ = ["FORMAT", "MANIFEST", "SCALARS", "Checkpoint", "Files", "hash_of", "manifest_of"]
+__all__ = ["FORMAT", "MANIFEST", "SCALARS", "Checkpoint", "Files", "hash_json", "manifest_of"]
 
 SCALARS = "scalars.json"
 OTHER_VERSION = "go on with the version that wrote it, or begin again with `--fresh`"

@@ -31,7 +31,7 @@ from penstock.guard.format.published import (
     every,
     folder_name,
     hash_file,
-    hash_of,
+    hash_json,
     manifest_of,
 )
 from penstock.guard.format.reader import IndexReader
@@ -130,7 +130,7 @@ def weights_hash(weights: dict[str, Tensor], world: Ranks | None, hashing: bool 
         digest.update(whole.detach().cpu().flatten().view(torch.uint8).numpy())
         own[name] = digest.hexdigest()
     every_own = world.gather(own) if world else [own]
-    return hash_of({name: found for part in every_own for name, found in part.items()})
+    return hash_json({name: found for part in every_own for name, found in part.items()})
 
 
 def _sealed(path: Path) -> dict[str, Any]:

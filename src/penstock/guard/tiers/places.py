@@ -17,7 +17,7 @@ from typing import Protocol
 from penstock.data.store.objects import Store, is_url
 from penstock.files import sync, write_synced
 from penstock.guard.format.published import MANIFEST, Checkpoint, folder_name, published, step_of
-from penstock.records import read_record
+from penstock.untrusted import read_record
 
 COPY_BYTES = 64 << 20
 DAMAGED, FOREIGN, REPLACED = "damaged", "foreign", "replaced"  # why one is put aside

@@ -12,7 +12,7 @@ from penstock.guard.format.manifest import MANIFEST, Manifest
 from penstock.guard.format.published import SCALARS, Checkpoint, folder_name
 from penstock.guard.tiers.places import Remote
 from penstock.guard.tiers.slots import InMemory, read_seal, seal_path
-from penstock.records import parse_table
+from penstock.untrusted import parse_table
 
 READ_BYTES = 16 << 20
 Progress = Callable[[int], None]  # bytes that were read since the last call

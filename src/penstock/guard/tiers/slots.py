@@ -20,7 +20,7 @@ from penstock.guard.format.index import digest
 from penstock.guard.format.inside import checked_files
 from penstock.guard.format.manifest import READS, Manifest, about_of
 from penstock.guard.format.published import FORMAT, Checkpoint, Files, entry_of
-from penstock.records import is_count, parse_table, read_record
+from penstock.untrusted import is_count, parse_table, read_record
 
 SLOTS = 2
 _SEAL = re.compile(r"seal-r\d{5,}\.json")

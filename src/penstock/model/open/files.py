@@ -16,7 +16,7 @@ from penstock.catalog.open.models import shape_of
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
 from penstock.model.open.names import Place, places, tensors
-from penstock.untrusted import INDEX_BYTES, parse_json, read_json, shown
+from penstock.untrusted import INDEX_BYTES, parse_json, preview, read_json
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -142,12 +142,14 @@ def _entry(file: Path, name: str, one: Any) -> Entry:
     told = one if isinstance(one, dict) else {}
     dtype, shape, offsets = (told.get(field) for field in ("dtype", "shape", "data_offsets"))
     if not isinstance(dtype, str) or not _wholes(shape) or not _wholes(offsets):
-        raise ValueError(f"{shown(name)}: no dtype, shape and data_offsets")
+        raise ValueError(f"{preview(name)}: no dtype, shape and data_offsets")
     if len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise ValueError(f"{shown(name)}: data_offsets = {shown(offsets)}")
+        raise ValueError(f"{preview(name)}: data_offsets = {preview(offsets)}")
     width = _BYTES.get(dtype)
     if width is not None and prod(shape) * width != offsets[1] - offsets[0]:
-        raise ValueError(f"{shown(name)}: {dtype} of {shown(shape)} is not what its offsets hold")
+        raise ValueError(
+            f"{preview(name)}: {dtype} of {preview(shape)} is not what its offsets hold"
+        )
     return Entry(file, dtype[:20], tuple(shape))
 
 
