@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from penstock.data.build.open import open_first
 from typer.testing import CliRunner
 
 from made_sets import made_set
 from open_families import add_tokenizer, saved
 from penstock.cli.main import app
 from penstock.data.build.estimate import Guess, estimate
+from penstock.data.build.open import open_first
 from penstock.launch.prepare.prepare import settle
 from penstock.launch.verify import seen, verify
 from penstock.run.init import ENOUGH, Lengths, lengths, template

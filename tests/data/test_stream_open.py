@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from penstock.data.build.open import open_first
 
 import made_plans as made
 from made_sets import made_set
 from penstock.data.build.copy import copy
+from penstock.data.build.open import open_first
 from penstock.data.read.open import kept, open_again
 from penstock.errors import PenstockError
 
