@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "data"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "data" / "chat"))
 
 from chat_models import MODELS, model
 

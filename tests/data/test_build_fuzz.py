@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from build_corpus import recipe
-from test_source_fuzz import base, mangle
+from mangled_files import mangle, sound_file
 
 from penstock.data.build.build import build
 from penstock.data.build.record import read_record
@@ -26,7 +26,7 @@ BUILDS = [
 
 def mangled(seed: int) -> tuple[str, bytes]:
     rng = random.Random(seed)
-    content, name = base(rng)
+    content, name = sound_file(rng)
     if not name.endswith((".gz", ".zst", ".parquet")) and rng.random() < 0.5:
         packing = rng.choice(["gz", "zst"])
         content = (

@@ -17,7 +17,7 @@ from penstock.data.build.stage import Stages
 from penstock.data.build.tally import KEPT, Tally
 from penstock.data.format.columns import write_columns
 from penstock.data.format.manifest import MANIFEST, Manifest, Shard, read_manifest
-from penstock.data.workers.pool import Crew, Task
+from penstock.data.workers.pool import Task, WorkerPool
 from penstock.errors import PenstockError
 
 
@@ -140,8 +140,8 @@ def test_a_crew_serves_many_stages_and_passes_errors_on(tmp_path: Path) -> None:
         def did(self, documents: int, bytes: int) -> None:
             told.append((documents, bytes))
 
-    with Crew(2) as crew:
-        stages = Stages(crew, Counts())
+    with WorkerPool(2) as pool:
+        stages = Stages(pool, Counts())
         for name in ("one", "two"):
             tasks = [
                 Task(tmp_path / name / str(n), three, (tmp_path / "no",), n) for n in range(20)
@@ -157,4 +157,4 @@ def test_a_crew_serves_many_stages_and_passes_errors_on(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="No space left"):
             stages.run("bad", bad, None, lambda path: 3)
     with pytest.raises(PenstockError, match="workers is 0"):
-        Crew(0)
+        WorkerPool(0)

@@ -43,7 +43,7 @@ from penstock.data.format.named import datasets_home, versions
 from penstock.data.read.dataset import Dataset
 from penstock.data.recipe.recipe import Recipe
 from penstock.data.tokenize.special import read_special
-from penstock.data.workers.pool import Crew, Task
+from penstock.data.workers.pool import Task, WorkerPool
 from penstock.errors import PenstockError
 
 WORK = ".building-"  # begins the names of work folders
@@ -81,8 +81,8 @@ def build(recipe: Recipe, *, workers: int | None = None, watcher: Watcher | None
         dataset = follow(home, recipe.name, key)
         if dataset is None:
             before = versions(home, recipe.name)
-            with Crew(workers or default_workers()) as crew:
-                folder = _Build(recipe, sources, home, work, Stages(crew, watcher)).run()
+            with WorkerPool(workers or default_workers()) as pool:
+                folder = _Build(recipe, sources, home, work, Stages(pool, watcher)).run()
             dataset = Dataset.open(folder)
             if before and dataset.version not in before:
                 there = ", ".join(f"{recipe.name}@{one}" for one in before[:3])
@@ -123,7 +123,7 @@ class _Build:
             # It was published, and deleted before the work folder was: all is done again.
             shutil.rmtree(self.work)
             return self.run()
-        self.stages.crew.close()  # the memory of workers is known when they have ended
+        self.stages.pool.close()  # the memory of workers is known when they have ended
         seconds = time.monotonic() - self.started
         return publish(
             self.home,
@@ -285,14 +285,14 @@ class _Build:
                 tell = self.stages.progress("deduplicate", size, clean.kept)
                 folder = self.work / "dedup"
                 kept = deduplicate(
-                    folder, self.work.name, parts, kept, config, self.stages.crew, tell
+                    folder, self.work.name, parts, kept, config, self.stages.pool, tell
                 )
         if recipe.decontaminate.against:
             runs = self.work / "evaluations"
             with self.stages.clocked("decontaminate"):
                 tell = self.stages.progress("decontaminate", size, clean.kept)
                 folder = self.work / "decontaminate"
-                kept = decontaminate(folder, parts, kept, runs, self.stages.crew, tell)
+                kept = decontaminate(folder, parts, kept, runs, self.stages.pool, tell)
         return kept
 
     def _names(self, raw: RawPart) -> tuple[str, str]:

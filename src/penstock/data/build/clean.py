@@ -26,7 +26,7 @@ from penstock.data.format.columns import Columns, read_columns
 from penstock.data.label.classifier import Classifier
 from penstock.data.label.scores import Label, label
 from penstock.data.recipe.clean import Cleaning
-from penstock.data.workers.text_batches import cuts
+from penstock.data.workers.text_batches import batch_ranges
 
 _BATCH_CHARACTERS = 1 << 22  # cleaned at once; a part is cut so that steps need little memory
 EMPTY = "empty"
@@ -64,7 +64,7 @@ def clean_part(raw: Path, source: int, cleaner: Cleaner) -> Columns:
     part = read_part(raw)
     tally = Tally(documents=len(part.ids), bytes=sum(len(text) for text in part.texts))
     kept: list[tuple[_Batch, Ints, list[bytes]]] = []
-    for first, last in cuts(part.texts, _BATCH_CHARACTERS):
+    for first, last in batch_ranges(part.texts, _BATCH_CHARACTERS):
         batch = _Batch(
             part.texts[first:last],
             part.ids[first:last],

@@ -17,7 +17,7 @@ from penstock.data.dedup.removed import Removed
 from penstock.data.dedup.signatures import MinHash
 from penstock.data.format.columns import Columns, read_columns
 from penstock.data.format.types import Progress
-from penstock.data.workers.pool import Crew, Task, run_stage
+from penstock.data.workers.pool import Task, WorkerPool, run_stage
 
 COPY, NEAR, LINES_ONLY = "copy", "near copy", "only lines of others"
 EVALUATION = "in evaluation "  # begins the reasons of documents that hold evaluation texts
@@ -84,32 +84,32 @@ def deduplicate(
     parts: int,
     kept: Kept,
     config: tuple[Documents | None, Lines | None, MinHash | None],
-    crew: Crew,
+    pool: WorkerPool,
     progress: Progress,
 ) -> Kept:
     """Runs the steps that are on; the result reads what they leave."""
     documents, lines, minhash = config
     if documents:
-        exact(folder / "documents", inputs, parts, kept, documents, crew, progress=progress)
+        exact(folder / "documents", inputs, parts, kept, documents, pool, progress=progress)
         kept = replace(kept, documents=folder / "documents" / "removed")
     if lines:
-        exact(folder / "lines", inputs, parts, kept, lines, crew, progress=progress)
+        exact(folder / "lines", inputs, parts, kept, lines, pool, progress=progress)
         kept = replace(kept, lines=folder / "lines" / "removed")
     if minhash:
-        near(folder / "near", inputs, parts, kept, minhash, crew, progress=progress)
+        near(folder / "near", inputs, parts, kept, minhash, pool, progress=progress)
         kept = replace(kept, near=folder / "near" / "removed")
     return kept
 
 
 def decontaminate(
-    folder: Path, parts: int, kept: Kept, runs: Path, crew: Crew, progress: Progress
+    folder: Path, parts: int, kept: Kept, runs: Path, pool: WorkerPool, progress: Progress
 ) -> Kept:
     """`runs` is the file of `evaluation_runs`."""
     found = folder / "found"
     tasks = [
         Task(part_path(found, part), _contaminated, (part, kept, runs)) for part in range(parts)
     ]
-    run_stage("decontaminate", tasks, crew, progress)
+    run_stage("decontaminate", tasks, pool, progress)
     return replace(kept, evaluations=found)
 
 

@@ -10,7 +10,7 @@ from penstock.data.build.parts import read_result
 from penstock.data.build.progress import Watcher
 from penstock.data.build.tally import Tally
 from penstock.data.format.types import Progress
-from penstock.data.workers.pool import Crew, Task
+from penstock.data.workers.pool import Task, WorkerPool
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Clocked:
 
 @dataclass
 class Stages:
-    crew: Crew
+    pool: WorkerPool
     watcher: Watcher
     clocks: dict[str, Clocked] = field(default_factory=dict)
 
@@ -52,7 +52,7 @@ class Stages:
                     f"{name}: {len(tasks) - len(left)} of {len(tasks)} tasks were done before"
                 )
             self.watcher.stage(name, sum(task.bytes for task in left), documents)
-            for task in self.crew.each(left):
+            for task in self.pool.as_completed(left):
                 self.watcher.did(documents_of(task.path), task.bytes)
 
     def progress(self, name: str, total_bytes: int, documents: int) -> Progress:

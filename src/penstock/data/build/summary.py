@@ -102,7 +102,7 @@ class Story:
             dataset=f"{manifest.name}@{manifest.version}",
             ended=datetime.now(UTC).isoformat(timespec="seconds"),
             seconds=round(seconds, 3),
-            machine=_machine(stages.crew.workers),
+            machine=_machine(stages.pool.workers),
             sources=self._sources(),
             stages=self._stages(stages.clocks),
             changes=self.clean.of("changes"),

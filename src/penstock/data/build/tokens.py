@@ -24,7 +24,7 @@ from penstock.data.format.types import Tokens
 from penstock.data.label.scores import Steps, copies
 from penstock.data.sources.messages import Conversation, NotChat
 from penstock.data.tokenize.pack import Mask
-from penstock.data.workers.text_batches import cuts
+from penstock.data.workers.text_batches import batch_ranges
 
 NOT_DRAWN = "label.copies"  # why a document goes that a share of its kind is drawn from
 _BATCH_CHARACTERS = 1 << 20
@@ -121,7 +121,7 @@ def _encoded(
 def encode_texts(texts: list[str], tokenizer: Tokenizer) -> list[Tokens]:
     """The ids of each text, and the end after it."""
     out: list[Tokens] = []
-    for first, last in cuts(texts, _BATCH_CHARACTERS):
+    for first, last in batch_ranges(texts, _BATCH_CHARACTERS):
         some = texts[first:last]
         flat = tokenizer.fast.encode_batch(some)
         ended = np.insert(flat.ids, flat.starts[1:], tokenizer.end).astype(tokenizer.fast.dtype)

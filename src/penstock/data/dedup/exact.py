@@ -20,7 +20,7 @@ from penstock.data.dedup.words import U64, composed
 from penstock.data.format.columns import Columns
 from penstock.data.format.manifest import Json
 from penstock.data.format.types import Progress
-from penstock.data.workers.pool import Crew, Task, run_stage, work_folder
+from penstock.data.workers.pool import Task, WorkerPool, run_stage, work_folder
 
 REVISION = 1
 
@@ -45,7 +45,7 @@ def exact(
     parts: int,
     read: Read,
     config: Documents | Lines,
-    workers: int | Crew = 1,
+    workers: int | WorkerPool = 1,
     slice_items: int = SLICE_ITEMS,
     progress: Progress | None = None,
 ) -> list[Path]:

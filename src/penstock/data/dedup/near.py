@@ -19,7 +19,7 @@ from penstock.data.dedup.stage import Read, each_part, read_part
 from penstock.data.dedup.words import Int64
 from penstock.data.format.columns import Columns, read_columns
 from penstock.data.format.types import Progress
-from penstock.data.workers.pool import Crew, Task, run_stage, work_folder
+from penstock.data.workers.pool import Task, WorkerPool, run_stage, work_folder
 
 _EDGES = 1 << 21  # joined at once
 _COMPARED = 1 << 18  # pairs compared at once; each look opens every part
@@ -32,7 +32,7 @@ def near(
     parts: int,
     read: Read,
     config: MinHash,
-    workers: int | Crew = 1,
+    workers: int | WorkerPool = 1,
     slice_items: int = SLICE_ITEMS,
     progress: Progress | None = None,
 ) -> list[Path]:
@@ -50,7 +50,7 @@ def join(
     folder: Path,
     spill: Parts,
     config: MinHash,
-    workers: int | Crew = 1,
+    workers: int | WorkerPool = 1,
     slice_items: int = SLICE_ITEMS,
     progress: Progress | None = None,
 ) -> list[Path]:

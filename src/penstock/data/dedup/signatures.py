@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from penstock.data.dedup.words import U64, Int64, mixed, ngrams, words
 from penstock.data.format.manifest import Json
-from penstock.data.workers.text_batches import cuts
+from penstock.data.workers.text_batches import batch_ranges
 from penstock.errors import PenstockError
 from penstock.extras import extra
 
@@ -78,7 +78,7 @@ class MinHash:
 def signatures(texts: Sequence[str], config: MinHash) -> U32:
     """One row a text. A row depends on its text alone, not on its neighbours."""
     rows = np.full((len(texts), config.places), EMPTY, np.uint32)
-    for first, last in cuts(texts, _BATCH_CHARACTERS):
+    for first, last in batch_ranges(texts, _BATCH_CHARACTERS):
         runs, offsets = ngrams(words(texts[first:last]), config.words)
         filled = np.flatnonzero(np.diff(offsets))
         if len(filled):

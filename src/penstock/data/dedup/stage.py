@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from penstock.data.format.columns import Columns
 from penstock.data.format.types import Progress
-from penstock.data.workers.pool import Crew, Task, run_stage
+from penstock.data.workers.pool import Task, WorkerPool, run_stage
 from penstock.errors import PenstockError
 
 # Part → its texts and their scores. Called in any process, so it is picklable and has no state.
@@ -32,7 +32,7 @@ def each_part(
     compute: Callable[..., Columns],
     parts: int,
     args: tuple[object, ...],
-    workers: int | Crew,
+    workers: int | WorkerPool,
     progress: Progress | None,
 ) -> list[Path]:
     """A stage of one file for each part: `compute(part, *args)`."""

@@ -1,1 +1,1 @@
-"""Processes that work on parts of a dataset, a stage at a time."""
+"""Worker processes that compute the files of a build stage."""

@@ -1,10 +1,10 @@
-"""Stages of work, their files, and the processes that do them.
+"""Build stages, their tasks, and the pool of processes that runs them.
 
-A stage is a list of tasks; a task is a file and the pure function that computes its columns from
-other files. A task whose file is there has ended and is not done again, so a killed run goes on
-where it stopped, and the number of workers changes nothing but the time. A task may write other
-files too, before its own: done again they come out the same. An engine that spreads tasks over
-machines with a shared folder would replace `Crew` and nothing else.
+A stage is a list of tasks. A task is the path of a file and the pure function that computes its
+columns from other files. A task whose file exists is done and is not run again. So a build that was
+killed continues where it stopped, and the number of workers changes only the time. A task may write
+other files before its own; they come out the same when it runs again. To spread tasks over several
+machines with a shared folder, replace `WorkerPool` and nothing else.
 """
 
 import fcntl
@@ -27,93 +27,98 @@ from penstock.files import sync, write_atomic
 from penstock.meter.orphan import die_with
 
 IDENTITY = "identity.json"
-_WAITING = 4  # tasks handed out ahead, for each worker: what waits costs memory
+_QUEUED_PER_WORKER = 4  # tasks submitted ahead; each one waiting costs memory
 
 
 @dataclass(frozen=True)
 class Task:
+    """One file and the function that computes its columns."""
+
     path: Path
-    compute: Callable[..., Columns]  # picklable: at the top of a module
+    compute: Callable[..., Columns]  # a function at the top of a module, so that it can be pickled
     args: tuple[object, ...]
-    bytes: int = 0  # of input, for the progress
+    bytes: int = 0  # size of the input, for progress
 
     def run(self) -> None:
+        """Compute the columns and write them to `path`."""
         write_columns(self.path, self.compute(*self.args))
 
 
-class Crew:
-    """Worker processes that serve one stage after another. Use as a context."""
+class WorkerPool:
+    """Worker processes that run one stage after another. Use it as a context manager."""
 
     def __init__(self, workers: int) -> None:
         if workers < 1:
             raise PenstockError(f"The number of workers is {workers}; give at least 1.")
         self.workers = workers
-        self._pool: ProcessPoolExecutor | None = None
+        self._executor: ProcessPoolExecutor | None = None
 
-    def __enter__(self) -> "Crew":
+    def __enter__(self) -> "WorkerPool":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if kind and self._pool:  # what they do now is lost: no reason to wait for them
-            for process in list(self._pool._processes.values()):
+        if kind and self._executor:  # their current work is lost anyway: do not wait for it
+            for process in list(self._executor._processes.values()):
                 process.kill()
         self.close()
 
     def close(self) -> None:
-        """Ends the processes; a later stage starts them again."""
-        if self._pool:
-            self._pool.shutdown(cancel_futures=True)
-            self._pool = None
+        """End the processes. A later stage starts new ones."""
+        if self._executor:
+            self._executor.shutdown(cancel_futures=True)
+            self._executor = None
 
-    def each(self, tasks: Sequence[Task]) -> Iterator[Task]:
-        """Does the tasks and gives each one when it has ended, in any order."""
+    def as_completed(self, tasks: Sequence[Task]) -> Iterator[Task]:
+        """Run the tasks and yield each one when it is done, in any order."""
         if self.workers == 1 or len(tasks) < 2:
             for task in tasks:
                 task.run()
                 yield task
             return
-        pool = self._started()
-        left = iter(tasks)
-        busy: dict[Future[None], Task] = {}
+        executor = self._start_executor()
+        waiting = iter(tasks)
+        submitted: dict[Future[None], Task] = {}
         try:
             while True:
-                for task in left:
-                    with _unheard():
-                        future = pool.submit(task.run)
-                    busy[future] = task
-                    if len(busy) >= _WAITING * self.workers:
+                for task in waiting:
+                    with _sigint_blocked():
+                        future = executor.submit(task.run)
+                    submitted[future] = task
+                    if len(submitted) >= _QUEUED_PER_WORKER * self.workers:
                         break
-                if not busy:
+                if not submitted:
                     return
-                ended, _ = wait(busy, return_when=FIRST_COMPLETED)
-                for future in ended:
+                done, _ = wait(submitted, return_when=FIRST_COMPLETED)
+                for future in done:
                     future.result()
-                    yield busy.pop(future)
+                    yield submitted.pop(future)
         except BrokenProcessPool as error:
             raise RunFailed(
-                "A worker process died, perhaps for want of memory. Run again with fewer workers; "
-                "what has ended is kept."
+                "A worker process died, perhaps because memory ran out. Run again with fewer "
+                "workers; finished tasks are kept."
             ) from error
         finally:
-            for future in busy:
+            for future in submitted:
                 future.cancel()
 
-    def _started(self) -> ProcessPoolExecutor:
-        if self._pool is None:
-            # Spawned: a fork of a process with threads (polars, rensa) can hang.
-            self._pool = ProcessPoolExecutor(
+    def _start_executor(self) -> ProcessPoolExecutor:
+        if self._executor is None:
+            # Spawn, not fork: a fork of a process with threads (polars, rensa) can hang.
+            self._executor = ProcessPoolExecutor(
                 self.workers,
                 multiprocessing.get_context("spawn"),
                 initializer=die_with,
                 initargs=(os.getpid(),),
             )
-        return self._pool
+        return self._executor
 
 
 @contextmanager
-def _unheard() -> Iterator[None]:
-    """Processes that are started here never hear a Ctrl-C, which is the parent's to handle; the
-    parent hears it afterwards."""
+def _sigint_blocked() -> Iterator[None]:
+    """Block SIGINT while processes start, so that they inherit the mask and ignore Ctrl-C.
+
+    Only the parent handles Ctrl-C; it receives a pending one when the mask is restored.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -122,25 +127,28 @@ def _unheard() -> Iterator[None]:
 
 
 def run_stage(
-    name: str, tasks: Sequence[Task], workers: int | Crew, progress: Progress | None = None
+    name: str, tasks: Sequence[Task], workers: int | WorkerPool, progress: Progress | None = None
 ) -> None:
-    """Ends when every task's file is there."""
-    if not isinstance(workers, Crew):
-        with Crew(workers) as crew:
-            run_stage(name, tasks, crew, progress)
+    """Run every task whose file does not exist yet."""
+    if not isinstance(workers, WorkerPool):
+        with WorkerPool(workers) as pool:
+            run_stage(name, tasks, pool, progress)
         return
-    left = [task for task in tasks if not task.path.exists()]
-    done = len(tasks) - len(left)
-    tell = progress or (lambda what, done, total: None)
-    tell(name, done, len(tasks))
-    for _ in workers.each(left):
+    missing = [task for task in tasks if not task.path.exists()]
+    done = len(tasks) - len(missing)
+    report = progress or (lambda what, done, total: None)
+    report(name, done, len(tasks))
+    for _ in workers.as_completed(missing):
         done += 1
-        tell(name, done, len(tasks))
+        report(name, done, len(tasks))
 
 
 @contextmanager
 def work_folder(folder: Path, identity: dict[str, Json]) -> Iterator[None]:
-    """The folder for this work alone: one process at a time, never with files of other work."""
+    """Lock a folder for one process and refuse it if it holds files of other work.
+
+    `identity` says which work the folder is for; it is stored in the folder.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         try:
@@ -149,16 +157,16 @@ def work_folder(folder: Path, identity: dict[str, Json]) -> Iterator[None]:
             raise PenstockError(
                 f"{folder} is in use by another process. Wait for it, or use another folder."
             ) from None
-        said = json.dumps(identity, sort_keys=True)
+        wanted = json.dumps(identity, sort_keys=True)
         path = folder / IDENTITY
-        if path.exists() and path.read_text() != said:
+        if path.exists() and path.read_text() != wanted:
             raise PenstockError(
-                f"{folder} holds other work: {path.read_text()}, where {said} was asked for. "
+                f"{folder} holds other work: {path.read_text()}; expected {wanted}. "
                 "Use another folder, or delete this one."
             )
         if not path.exists():
-            write_atomic(path, said)
+            write_atomic(path, wanted)
             sync(folder)
-        for left in folder.rglob(".writing-*"):
-            left.unlink()
+        for unfinished in folder.rglob(".writing-*"):
+            unfinished.unlink()
         yield

@@ -1,15 +1,15 @@
-"""Texts a few at a time: what is computed from a batch then fits a cache, or a memory."""
+"""Ranges of texts, a limited number of characters at a time, so that a batch fits a cache."""
 
 from collections.abc import Iterator, Sequence
 
 
-def cuts(texts: Sequence[str], characters: int) -> Iterator[tuple[int, int]]:
-    """Ranges [first, last) of texts; each but the last has so many characters or more."""
+def batch_ranges(texts: Sequence[str], characters: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges [first, last) of texts. Each but the last has at least `characters`."""
     first = size = 0
-    for place, text in enumerate(texts):
+    for index, text in enumerate(texts):
         size += len(text)
         if size >= characters:
-            yield first, place + 1
-            first, size = place + 1, 0
+            yield first, index + 1
+            first, size = index + 1, 0
     if first < len(texts):
         yield first, len(texts)

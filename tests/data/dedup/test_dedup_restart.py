@@ -1,20 +1,17 @@
 """A deduplication that is killed at any file goes on, repeats nothing and ends with the same."""
 
 import json
-import multiprocessing
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from penstock.data.dedup.exact import Documents, Lines, exact
 from penstock.data.dedup.near import near
 from penstock.data.dedup.signatures import MinHash
-from penstock.data.format.columns import aside, read_columns, write_columns
-from penstock.data.workers.pool import IDENTITY, Task, run_stage, work_folder
-from penstock.errors import PenstockError, RunFailed
+from penstock.data.workers.pool import IDENTITY, work_folder
+from penstock.errors import PenstockError
 
 TEXTS = [["one two three", "four five"], ["three, two one", "FOUR five"], ["six", "one two three"]]
 KILLED = 9
@@ -124,44 +121,3 @@ def test_a_folder_is_for_one_work(tmp_path: Path) -> None:
         near(tmp_path, "y", 3, read, MinHash(words=1, bands=2, rows=2))
     with work_folder(tmp_path, identity), pytest.raises(PenstockError, match="in use"):
         run_near(tmp_path)
-
-
-def die() -> dict[str, object]:
-    if multiprocessing.parent_process():
-        os._exit(KILLED)
-    raise AssertionError("not in a worker")
-
-
-def test_a_dead_worker_is_reported(tmp_path: Path) -> None:
-    tasks = [Task(tmp_path / str(n), die, ()) for n in range(2)]  # type: ignore[arg-type]
-    with pytest.raises(RunFailed, match="A worker process died"):
-        run_stage("stage", tasks, workers=2)
-    with pytest.raises(PenstockError, match="workers is 0"):
-        run_stage("stage", tasks, workers=0)
-
-
-def test_progress_counts_what_had_ended(tmp_path: Path) -> None:
-    seen: list[tuple[str, int, int]] = []
-    write_columns(tmp_path / "0", {})
-    tasks = [Task(tmp_path / str(n), dict, ()) for n in range(2)]
-    run_stage("stage", tasks, 1, lambda *what: seen.append(what))
-    assert seen == [("stage", 1, 2), ("stage", 2, 2)]
-
-
-def test_columns_come_back_and_damage_is_seen(tmp_path: Path) -> None:
-    path = tmp_path / "a" / "file"
-    given = {"x": np.arange(5, dtype=np.uint32), "y": np.empty((2, 0)), "z": np.ones((2, 3))}
-    write_columns(path, given)
-    back = read_columns(path)
-    assert list(back) == list(given)
-    assert list(read_columns(path, "z", "none")) == ["z"]
-    for name, array in given.items():
-        assert back[name].dtype == array.dtype
-        assert np.array_equal(back[name], array)
-    assert not aside(path).exists()
-    os.truncate(path, path.stat().st_size - 1)
-    with pytest.raises(PenstockError, match="column 'z' ends at byte"):
-        read_columns(path)
-    path.write_bytes(b"something else")
-    with pytest.raises(PenstockError, match="Delete it and run again"):
-        read_columns(path)
