@@ -20,7 +20,8 @@ from penstock.plan.job.layout import Layout
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.run.save import save as save_run
-from penstock.watch.facts.checkpoints import about, details, made_by, shown, table
+from penstock.style import format_bytes
+from penstock.watch.facts.checkpoints import about, details, made_by, table
 
 STATE = "state/__0_0.distcp"
 
@@ -175,7 +176,7 @@ def test_the_screen_names_what_matters(folder: RunFolder) -> None:
 
 
 def test_sizes_and_layouts_in_words() -> None:
-    assert [shown(n) for n in (12, 2048, 5 << 20, 3 << 30)] == [
+    assert [format_bytes(n) for n in (12, 2048, 5 << 20, 3 << 30)] == [
         "12 B",
         "2.0 KiB",
         "5.0 MiB",

@@ -73,7 +73,9 @@ def test_no_word_lies_on_another_and_none_leaves_the_sheet(text: str) -> None:
 
 
 def test_the_layers_fill_the_panel_at_every_count() -> None:
-    layers = [p for p in tree(swept()).iter(f"{SVG}polygon") if p.attrib["class"] == "layer"]
+    layers = [
+        p for p in tree(swept()).iter(f"{SVG}polygon") if p.attrib["class"].startswith("layer ")
+    ]
     bottom = layers[0].attrib["points"].split()[-1]
     top = layers[-1].attrib["points"].split()[0]
     assert bottom.endswith(",576.0")

@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 import made_plans as made
 from penstock.plan import screen
 from penstock.plan.job.layout import Layout
-from penstock.plan.screen import ENERGIES, TIMES, rounded, span, told
 from penstock.plan.search.sensitivity import Option
+from penstock.style import (
+    ENERGIES,
+    TIMES,
+    format_predicted,
+    format_predicted_range,
+    round_to_two_figures,
+)
 
 NAMES = [
     "fits", "layout", "speed", "MFU", "time", "cost", "energy", "effective", "bottleneck", "next",
@@ -25,24 +31,24 @@ NAMES = [
     ],
 )  # fmt: skip
 def test_numbers_are_rounded_as_a_person_would(value: float, text: str) -> None:
-    assert rounded(value) == text
+    assert round_to_two_figures(value) == text
 
 
 @given(st.floats(1e-6, 1e12))
 @settings(max_examples=100)
 def test_rounding_stays_within_five_per_cent(value: float) -> None:
-    assert abs(float(rounded(value).replace(",", "")) / value - 1) <= 0.05
+    assert abs(float(round_to_two_figures(value).replace(",", "")) / value - 1) <= 0.05
 
 
 def test_a_span_has_one_unit() -> None:
     day = 86400.0
-    assert span(2.1 * day, 1.9 * day, 2.4 * day, TIMES) == "1.9–2.4 days"
-    assert span(20.1 * day, 19.4 * day, 24.8 * day, TIMES) == "19–25 days"
-    assert span(50.0, 49.9, 50.1, TIMES) == "49.9–50.1 s"
-    assert span(3000, 2500, 3600, ENERGIES) == "2.5–3.6 MWh"
-    assert told(0.0123, TIMES) == "12.3 ms"
-    assert told(90, TIMES) == "90 s"
-    assert told(600, TIMES) == "10 min"
+    assert format_predicted_range(2.1 * day, 1.9 * day, 2.4 * day, TIMES) == "1.9–2.4 days"
+    assert format_predicted_range(20.1 * day, 19.4 * day, 24.8 * day, TIMES) == "19–25 days"
+    assert format_predicted_range(50.0, 49.9, 50.1, TIMES) == "49.9–50.1 s"
+    assert format_predicted_range(3000, 2500, 3600, ENERGIES) == "2.5–3.6 MWh"
+    assert format_predicted(0.0123, TIMES) == "12.3 ms"
+    assert format_predicted(90, TIMES) == "90 s"
+    assert format_predicted(600, TIMES) == "10 min"
 
 
 def test_ten_lines_in_order() -> None:

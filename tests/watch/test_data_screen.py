@@ -14,8 +14,8 @@ from penstock.data.read.dataset import Dataset
 from penstock.data.tokenize.tokenizer import train
 from penstock.watch.datasets import screen
 from penstock.watch.datasets.facts import story
-from penstock.watch.datasets.screen import bar, share, show_size, spark
-from penstock.watch.style.words import printable
+from penstock.watch.datasets.screen import bar, share, spark
+from penstock.watch.style.text import printable
 
 
 def drawn(shown, width: int = 80) -> str:
@@ -127,5 +127,3 @@ def test_bars_and_lines_of_blocks():
     assert bar(1, 10**9, width=4) == "▏"
     assert bar(0, 5) == ""
     assert spark([0, 1, 8, 8]) == " ▁██"
-    assert show_size(1536) == "1.5 KiB"
-    assert show_size(100) == "100 B"

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from made_run import T0, made_run
+from penstock import style
 from penstock.launch.supervisor import zygote
 from penstock.ledger.journal.read import read_events
 from penstock.ledger.journal.records import file_name
@@ -115,6 +116,50 @@ def training(run_file: Path) -> Iterator[RunFolder]:
 def pid_of(folder: RunFolder, rank: int) -> int:
     events = read_events(folder.journal / file_name(0, range(rank, rank + 1), "events"))
     return int(next(str(e.payload["pid"]) for e in events if e.kind == "start"))
+
+
+FORMATS = {
+    "formatDuration": style.format_duration,
+    "formatCount": style.format_count,
+    "formatBytes": style.format_bytes,
+    "formatEnergy": style.format_energy,
+    "formatMass": style.format_mass,
+    "formatUsd": style.format_usd,
+    "formatLoss": style.format_loss,
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_page_formats_numbers_as_the_terminal_does(
+    name: str, browser: Any, serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    values = [0, 7, 999, 1023, 1024, 59.6, 3599.7, 86399.9, 2.675, 0.0042, 0.0961]
+    values += [factor * 10**power for power in range(-1, 16) for factor in (1.2346, 9.9949, 9.996)]
+    if name == "formatBytes":
+        values = [int(value) for value in values]
+    with page_of(browser, serve(tmp_path).address()) as page:
+        code = (
+            "async ([name, values]) => { const formats = await import('/static/format.js'); "
+            "return values.map((value) => formats[name](value)); }"
+        )
+        shown = page.evaluate(code, [name, values])
+    assert dict(zip(values, shown, strict=True)) == {v: FORMATS[name](v) for v in values}
+
+
+def test_the_page_has_the_cause_colours_of_every_other_face(
+    browser: Any, serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    with page_of(browser, serve(tmp_path).address(), color_scheme="dark") as page:
+        code = (
+            "async (names) => { const { color } = await import('/static/dom.js'); "
+            "return names.map((name) => color(name)); }"
+        )
+        shown = page.evaluate(code, list(style.CAUSE_COLOURS))
+
+    def rgb(hexadecimal: str) -> str:
+        return f"rgb({', '.join(str(int(hexadecimal[i : i + 2], 16)) for i in (1, 3, 5))})"
+
+    assert shown == [rgb(colour.dark) for colour in style.CAUSE_COLOURS.values()]
 
 
 def test_a_live_run_moves_and_a_killed_rank_turns_red_and_green_again(

@@ -16,7 +16,6 @@ from penstock.ledger.journal.writer import Journal
 from penstock.run.load import load
 from penstock.run.save import save
 from penstock.watch.facts.advice import Advice, advice
-from penstock.watch.facts.report_facts import energy_words
 from penstock.watch.facts.view import View
 from penstock.watch.report.html import page
 from penstock.watch.report.screen import screen, summary
@@ -172,10 +171,3 @@ def test_the_slow_rank_is_named(tmp_path: Path) -> None:
 def test_seconds_that_nobody_explains_are_to_be_traced(tmp_path: Path) -> None:
     found = advised(tmp_path, (0.0, 1.0, 0.1, 0.0))
     assert found[Cause.UNEXPLAINED].field == "log.trace"
-
-
-@pytest.mark.parametrize(
-    ("joules", "words"), [(690, "690 J"), (45e3, "12.5 Wh"), (1.2312e7, "3.42 kWh")]
-)
-def test_energy_in_words(joules: float, words: str) -> None:
-    assert energy_words(joules) == words

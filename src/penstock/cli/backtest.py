@@ -18,7 +18,7 @@ from penstock.plan.backtest.row_file import lines
 from penstock.plan.backtest.scores import score
 from penstock.plan.backtest.steps import run
 from penstock.plan.job.constants import has_fit
-from penstock.watch.style.words import plural
+from penstock.style import plural
 
 # A source with fewer rows says little about who is closer.
 ENOUGH_ROWS = 10

@@ -9,7 +9,7 @@ from penstock.cli.show import out
 from penstock.plan.backtest import scores
 from penstock.plan.backtest.power import Item, PowerReport
 from penstock.plan.backtest.scores import Pair, score
-from penstock.watch.style.words import plural
+from penstock.style import plural
 
 
 def show(report: PowerReport, worst: int) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from penstock.cli.show import out
-from penstock.watch.style.words import plural
+from penstock.style import plural
 
 
 def say(line: str) -> None:

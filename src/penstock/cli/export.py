@@ -9,7 +9,7 @@ from penstock import output
 from penstock.cli.runs import Root, RunName
 from penstock.cli.show import Json, out, print_json, refuse_stdout
 from penstock.run.folder import find
-from penstock.watch.facts.checkpoints import shown
+from penstock.style import format_bytes
 
 
 def export(
@@ -54,5 +54,7 @@ def export(
         return
     for problem in done.passed_over:
         out.print(f"passed over: {problem}", markup=False, soft_wrap=True)
-    what = f"{done.family} {done.kind} of step {done.step}, {shown(done.bytes)} in {done.dtype}"
+    what = (
+        f"{done.family} {done.kind} of step {done.step}, {format_bytes(done.bytes)} in {done.dtype}"
+    )
     out.print(f"{what} → {done.folder}", markup=False, soft_wrap=True)

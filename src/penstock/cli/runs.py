@@ -15,10 +15,10 @@ from penstock.cli.show import Json, is_stdout, out, print_json, print_table, wri
 from penstock.errors import PenstockError, system_error
 from penstock.run.folder import RunFolder, every, find
 from penstock.secret import redact
+from penstock.style import format_loss
 from penstock.watch.facts.view import View
 from penstock.watch.report.html import page
 from penstock.watch.report.screen import screen, summary
-from penstock.watch.style.words import loss
 from penstock.watch.terminal.display import line
 from penstock.watch.web.snapshot import UNREADABLE
 
@@ -51,10 +51,10 @@ def ls(root: Root = "runs", json: Json = False) -> None:
 
 
 def _row(view: View) -> list[str]:
-    validation = loss(view.validation[-1][1] if view.validation else None)
+    validation = format_loss(view.validation[-1][1] if view.validation else None)
     speed = f"{view.tokens_per_s:,.0f}" if view.tokens_per_s else "–"
     step = f"{view.step}/{view.steps}"
-    return [view.folder.name, view.status, step, loss(view.loss), validation, speed]
+    return [view.folder.name, view.status, step, format_loss(view.loss), validation, speed]
 
 
 def _or_noted(read: Callable[[], T], unreadable: list[Exception]) -> T | None:

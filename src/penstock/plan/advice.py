@@ -15,7 +15,8 @@ from penstock.plan.job.layout import Layout
 from penstock.plan.job.outcome import Memory, StepTime
 from penstock.plan.life.life import Life
 from penstock.plan.search.sensitivity import RESOURCES, Option
-from penstock.run.schema.quantity import show_about, show_count
+from penstock.run.schema.quantity import show_count
+from penstock.style import format_count
 
 WORTH_NAMING = 0.20  # of the step: below this, a loss is no bottleneck
 WORTH_CHANGING = 0.03  # more throughput: below this, a change is not worth the trouble
@@ -168,7 +169,7 @@ def _save_time(life: Life) -> str:
         Cause.STARTUP: f"a longer run: {share} of this one is starting up",
         Cause.CHECKPOINT: f"faster storage or rarer saves: {share} of the run is saving",
         Cause.DOWN: f"fewer nodes, or a lower guard.timeout: {share} of the run is restarting "
-        f"after {show_about(life.interruptions)} failures",
+        f"after {format_count(life.interruptions)} failures",
         Cause.REDO: f"more frequent saves (guard.checkpoint): {share} of the run is steps done "
         "again after failures",
     }[worst]

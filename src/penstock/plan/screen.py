@@ -1,25 +1,20 @@
 """The screens of `penstock plan`: ten lines for a person, and the rest with `--detail`."""
 
 from collections.abc import Iterable, Iterator
-from math import floor, log10
 
 from penstock.ledger.causes import Cause
 from penstock.plan.plan import Plan
 from penstock.plan.search.sensitivity import RESOURCES, Option
-from penstock.run.schema.quantity import show_about
-
-# The unit a time is told in: the largest that makes it at least this many of it.
-TIMES = (
-    ("days", 86400.0, 1.5),
-    ("h", 3600.0, 1.5),
-    ("min", 60.0, 2.0),
-    ("s", 1.0, 1.0),
-    ("ms", 0.001, 0.0),
+from penstock.style import (
+    ENERGIES,
+    MASSES,
+    MONEY,
+    TIMES,
+    format_count,
+    format_predicted,
+    format_predicted_range,
+    round_to_two_figures,
 )
-MASSES = (("t", 1000.0, 1.0), ("kg", 1.0, 0.1), ("g", 0.001, 0.0))
-MONEY = (("million USD", 1e6, 1.0), ("USD", 1.0, 0.0))
-ENERGIES = (("GWh", 1e6, 1.0), ("MWh", 1e3, 1.0), ("kWh", 1.0, 0.1), ("Wh", 0.001, 0.0))
-Units = tuple[tuple[str, float, float], ...]
 
 
 def lines(plan: Plan) -> list[str]:
@@ -46,13 +41,16 @@ def detail(plan: Plan) -> list[str]:
     return [
         *_table(f"memory of the fullest accelerator{_stage(plan)}", _sizes(plan)),
         *_table(
-            f"one step, {told(step.step_s, TIMES)}",
-            ((n, told(s, TIMES), s / step.step_s) for n, s in _sorted(step.parts.items())),
+            f"one step, {format_predicted(step.step_s, TIMES)}",
+            (
+                (n, format_predicted(s, TIMES), s / step.step_s)
+                for n, s in _sorted(step.parts.items())
+            ),
         ),
         *_table(
-            f"the whole run, {told(plan.life.wall_s, TIMES)}",
+            f"the whole run, {format_predicted(plan.life.wall_s, TIMES)}",
             (
-                (str(cause), told(share * plan.life.wall_s, TIMES), share)
+                (str(cause), format_predicted(share * plan.life.wall_s, TIMES), share)
                 for cause in Cause
                 if (share := ledger.share(cause) or 0.0) > 0
             ),
@@ -64,47 +62,6 @@ def detail(plan: Plan) -> list[str]:
         *_section("layouts that fit, fastest first", map(_option, plan.options)),
         *_section("layouts rejected", map(_option, plan.rejected)),
     ]
-
-
-def told(value: float, units: Units) -> str:
-    """A value in base units as a person says it: `2.1 days`, `840 kWh`."""
-    name, size = _unit(value, units)
-    return f"{rounded(value / size)} {name}"
-
-
-def span(value: float, low: float, high: float, units: Units) -> str:
-    """`1.9–2.4 days`: one unit, two figures of the lower end, more only to tell the ends apart."""
-    name, size = _unit(value, units)
-    low, high = low / size, high / size
-    places = 1 - floor(log10(low))
-    if _fixed(low, places) == _fixed(high, places):
-        places += 1
-    return f"{_fixed(low, places)}–{_fixed(high, places)} {name}"
-
-
-def rounded(value: float) -> str:
-    """Two figures, three where the first is a 1: 2.1, 0.86, 154, 1,230."""
-    return _trimmed(_fixed(value, _places(value)))
-
-
-def _places(value: float) -> int:
-    """Decimals that make two figures, or three where the first is a 1; below 0 for thousands."""
-    if value <= 0:
-        return 0
-    first = floor(log10(value))
-    return (2 if value / 10.0**first < 2 else 1) - first
-
-
-def _fixed(value: float, places: int) -> str:
-    return f"{round(value, places):,.{max(0, places)}f}"
-
-
-def _trimmed(figure: str) -> str:
-    return figure.rstrip("0").rstrip(".") if "." in figure else figure
-
-
-def _unit(value: float, units: Units) -> tuple[str, float]:
-    return next((n, size) for n, size, least in units if value >= least * size or least == 0)
 
 
 def _fits(plan: Plan) -> str:
@@ -127,8 +84,9 @@ def _machine(plan: Plan) -> str:
 def _speed(plan: Plan) -> str:
     low, high = plan.span("tokens_per_s") or (plan.tokens_per_s, plan.tokens_per_s)
     return (
-        f"{show_about(plan.tokens_per_s)} tokens/s ({show_about(low)}–{show_about(high)}), "
-        f"{told(plan.step.step_s, TIMES)} a step of {show_about(plan.step.tokens)} tokens"
+        f"{format_count(plan.tokens_per_s)} tokens/s ({format_count(low)}–{format_count(high)}), "
+        f"{format_predicted(plan.step.step_s, TIMES)} a step of "
+        f"{format_count(plan.step.tokens)} tokens"
     )
 
 
@@ -140,33 +98,43 @@ def _mfu(plan: Plan) -> str:
 
 def _time(plan: Plan) -> str:
     seconds, (low, high) = plan.life.wall_s, plan.span("days") or (plan.life.days,) * 2
-    text = span(seconds, low * 86400, high * 86400, TIMES)
-    return f"{text} for {show_about(plan.life.steps * plan.step.tokens)} tokens"
+    text = format_predicted_range(seconds, low * 86400, high * 86400, TIMES)
+    return f"{text} for {format_count(plan.life.steps * plan.step.tokens)} tokens"
 
 
 def _cost(plan: Plan) -> str:
     spread = plan.span("usd")
     if plan.bill.usd is None or spread is None:
         return "not known: no price is given"
-    return f"{span(plan.bill.usd, *spread, MONEY)}: {plan.bill.price}"
+    return f"{format_predicted_range(plan.bill.usd, *spread, MONEY)}: {plan.bill.price}"
 
 
 def _energy(plan: Plan) -> str:
     kwh, spread = plan.bill.energy_kwh, plan.span("energy_kwh")
     if kwh is None or spread is None:
         return "not known: the power of the accelerator is not given"
-    text = span(kwh, *spread, ENERGIES)
+    text = format_predicted_range(kwh, *spread, ENERGIES)
     if plan.job.machine.pue is None:
         text += " without cooling"
     carbon, emitted = plan.bill.co2e_kg, plan.span("co2e_kg")
-    return f"{text}, {span(carbon, *emitted, MASSES)} CO2e" if carbon and emitted else text
+    return (
+        f"{text}, {format_predicted_range(carbon, *emitted, MASSES)} CO2e"
+        if carbon and emitted
+        else text
+    )
 
 
 def _effective(plan: Plan) -> str:
     life = plan.life
     times = life.interruptions
-    failures = "no failure is likely" if times < 0.1 else f"about {rounded(times)} failures"
-    often = f"a save every {told(life.interval_s, TIMES)}" if life.saves > 1 else "saved at the end"
+    failures = (
+        "no failure is likely" if times < 0.1 else f"about {round_to_two_figures(times)} failures"
+    )
+    often = (
+        f"a save every {format_predicted(life.interval_s, TIMES)}"
+        if life.saves > 1
+        else "saved at the end"
+    )
     return f"{100 * life.effective:.0f} % of the time is training; {failures}, {often}"
 
 
@@ -210,5 +178,5 @@ def _section(title: str, rows: Iterable[str]) -> Iterator[str]:
 def _option(option: Option) -> str:
     size = f"{option.memory.peak_bytes / 2**30:.1f} GiB"
     most = "" if option.memory.fits else "at most "
-    speed = f"{most}{show_about(option.tokens_per_s)} tokens/s"
+    speed = f"{most}{format_count(option.tokens_per_s)} tokens/s"
     return f"{option.layout}: {speed}, {size}{f': {option.reason}' if option.reason else ''}"

@@ -6,8 +6,9 @@ from penstock import secret
 from penstock.catalog.shapes import ModelShape
 from penstock.run.fingerprint import fingerprint
 from penstock.run.save import to_table
-from penstock.run.schema.quantity import Every, show_about, show_count, show_share
+from penstock.run.schema.quantity import Every, show_count, show_share
 from penstock.run.schema.run import Run
+from penstock.style import format_count
 
 
 def facts(run: Run) -> dict[str, Any]:
@@ -54,15 +55,15 @@ def _adapter(run: Run, shape: ModelShape) -> str:
     adapter = run.model.adapter
     if adapter is None:
         return ""
-    trained = show_about(adapter.trained(shape))
+    trained = format_count(adapter.trained(shape))
     return f"; {adapter.kind} of rank {adapter.rank}, {trained} trained"
 
 
 def _params(shape: ModelShape) -> str:
     if not shape.vocab:
-        return f"{show_about(shape.params())} parameters before the dataset's vocabulary"
-    active = f", {show_about(shape.params(active=True))} active" if shape.moe else ""
-    return f"{show_about(shape.params())} parameters{active}"
+        return f"{format_count(shape.params())} parameters before the dataset's vocabulary"
+    active = f", {format_count(shape.params(active=True))} active" if shape.moe else ""
+    return f"{format_count(shape.params())} parameters{active}"
 
 
 def _data(run: Run) -> str:
@@ -78,7 +79,7 @@ def _length(run: Run) -> str:
         return f"{run.train.epochs:g} epochs, {batch}"
     steps = run.steps()
     tokens = run.train.tokens or steps * run.batch_tokens
-    return f"{show_about(tokens)} tokens = {steps:,} steps × {batch}"
+    return f"{format_count(tokens)} tokens = {steps:,} steps × {batch}"
 
 
 def _rate(run: Run) -> str:

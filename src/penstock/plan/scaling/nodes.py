@@ -18,8 +18,8 @@ from penstock.plan.hardware.scale import MOST, grows
 from penstock.plan.life.life import DAY_S
 from penstock.plan.scaling.limits import NOTHING_FITS
 from penstock.plan.scaling.sweep import Planner, Point, Progress
-from penstock.plan.screen import MONEY, TIMES, told
 from penstock.run.schema.run import Run
+from penstock.style import MONEY, TIMES, format_predicted
 
 # Doublings in a row that do not help, before no further one is tried.
 PATIENCE = 2
@@ -76,7 +76,7 @@ def for_deadline(
     below = max((n for n in tried.known if n < high), default=least - 1)
     _halve(high, max(below, least - 1), lambda nodes, _: meets(nodes))
     best = min(nodes for nodes in tried.known if meets(nodes))
-    goal = f"fewest nodes within {told(seconds, TIMES)} in nine of ten cases"
+    goal = f"fewest nodes within {format_predicted(seconds, TIMES)} in nine of ten cases"
     return Answer(goal, tried(best), tried.points)
 
 
@@ -110,7 +110,7 @@ def for_budget(run: Run, machine: Machine, usd: float, progress: Progress | None
     above = min((n for n in tried.known if n > best), default=best)
     _halve(best, above, better)
     found = min(tried.points, key=key)
-    return Answer(f"fastest within {told(usd, MONEY)}", found, tried.points)
+    return Answer(f"fastest within {format_predicted(usd, MONEY)}", found, tried.points)
 
 
 @dataclass
@@ -202,17 +202,17 @@ def _usd(point: Point) -> float:
 
 
 def _too_late(tried: _Tried, seconds: float) -> str:
-    head = f"deadline of {told(seconds, TIMES)}: no number of nodes makes it"
+    head = f"deadline of {format_predicted(seconds, TIMES)}: no number of nodes makes it"
     near, planned = tried.fastest, tried.points
     if near is None:
         if planned:
             return f"{head}; {planned[-1].accelerators:,} accelerators: {planned[-1].reason}"
-        days = told(tried.planner.perfect_s / tried.most / tried.per_node, TIMES)
+        days = format_predicted(tried.planner.perfect_s / tried.most / tried.per_node, TIMES)
         return (
             f"{head}; {tried.most * tried.per_node:,} accelerators, the most that are looked at, "
             f"need {days} even if nothing is lost. Train fewer tokens or a smaller model"
         )
-    late = f"{told(_late_s(near), TIMES)} in nine of ten cases"
+    late = f"{format_predicted(_late_s(near), TIMES)} in nine of ten cases"
     text = f"{head}. The nearest, {_sized(near)}, need {late}"
     if not any(p.accelerators > near.accelerators for p in planned):
         return f"{text}, and this machine has no more. Train fewer tokens or a smaller model"
@@ -223,13 +223,14 @@ def _too_late(tried: _Tried, seconds: float) -> str:
 
 
 def _too_dear(tried: _Tried, usd: float) -> str:
-    head = f"budget of {told(usd, MONEY)}: no number of nodes is within it"
+    head = f"budget of {format_predicted(usd, MONEY)}: no number of nodes is within it"
     cheapest = min(tried.points, key=_usd)
     if cheapest.plan is None:
         return f"{head}; {cheapest.accelerators:,} accelerators: {cheapest.reason}"
     return (
-        f"{head}. The cheapest, {_sized(cheapest)}, cost {told(_usd(cheapest), MONEY)} in "
-        f"{told(_wall_s(cheapest), TIMES)}. Train fewer tokens or a smaller model"
+        f"{head}. The cheapest, {_sized(cheapest)}, cost "
+        f"{format_predicted(_usd(cheapest), MONEY)} in "
+        f"{format_predicted(_wall_s(cheapest), TIMES)}. Train fewer tokens or a smaller model"
     )
 
 

@@ -12,7 +12,7 @@ from math import ceil, floor, log2, log10
 from penstock.errors import PenstockError
 from penstock.ledger.causes import Cause
 from penstock.plan.scaling.sweep import Point, Sweep, Takeover
-from penstock.run.schema.quantity import show_about
+from penstock.style import cause_classes, format_count
 
 WIDTH, HEIGHT = 900, 640
 LEFT, RIGHT = 70, 740  # of both panels; labels stand to the right
@@ -23,21 +23,6 @@ CHARACTER = 7.0  # width of one in bold at 12 px, on average
 SMALL = 0.005  # causes that never reach this share are drawn as one
 TICKS = 9  # at most, under the panels
 
-# Work in blue, the network and waiting in warm tones, the cost of failing in reds and greys.
-COLOURS = {
-    "compute": "#4878b8",
-    "evaluate": "#86aedb",
-    "communicate": "#e0912f",
-    "bubble": "#e5c14b",
-    "peer_wait": "#a3a04a",
-    "data_wait": "#5fa372",
-    "checkpoint": "#7d6bb0",
-    "startup": "#b298cc",
-    "down": "#b5403f",
-    "redo": "#de8078",
-    "unexplained": "#8a8a8a",
-    "other": "#a8a8a8",
-}
 STYLE = """
 svg { font-family: system-ui, -apple-system, "Segoe UI", sans-serif; font-size: 12px; }
 .back { fill: #ffffff; } text { fill: #33373d; } .title { font-size: 17px; font-weight: 600; }
@@ -51,6 +36,7 @@ svg { font-family: system-ui, -apple-system, "Segoe UI", sans-serif; font-size: 
 .grid { stroke: #2c3036; } .axis { stroke: #6b727c; } .turn { stroke: #e3e5e8; }
 .speed { stroke: #7fb0f0; } .dot { fill: #7fb0f0; } .gap { fill: #7fb0f0; }
 .layer { stroke: #16181c; } }
+.c-other { fill: #8f979f; }
 """
 
 
@@ -102,7 +88,7 @@ def svg(sweep: Sweep) -> str:
     body = "\n".join(line for part in parts for line in part)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">\n'
-        f"<style>{STYLE}</style>\n"
+        f"<style>{STYLE}{cause_classes()}</style>\n"
         f'<rect class="back" width="{WIDTH}" height="{HEIGHT}"/>\n{body}\n</svg>\n'
     )
 
@@ -110,7 +96,9 @@ def svg(sweep: Sweep) -> str:
 def _heading(sweep: Sweep) -> Iterator[str]:
     batch = next(point.plan.step.tokens for point in sweep.points if point.plan)
     yield _text(LEFT, 30, f"{sweep.name} on {sweep.accelerator}: how it scales", "title")
-    yield _text(LEFT, 50, f"batch of {show_about(batch)} tokens, best layout at each count", "soft")
+    yield _text(
+        LEFT, 50, f"batch of {format_count(batch)} tokens, best layout at each count", "soft"
+    )
 
 
 def _speed_panel(sweep: Sweep, axes: Axes) -> Iterator[str]:
@@ -120,7 +108,7 @@ def _speed_panel(sweep: Sweep, axes: Axes) -> Iterator[str]:
     for power in powers[:: 1 if len(powers) <= 5 else 2]:
         y = axes.speed_y(10.0**power)
         yield _line(LEFT, y, RIGHT, y, "grid")
-        yield _text(LEFT - 8, y + 4, show_about(10.0**power), "soft", "end")
+        yield _text(LEFT - 8, y + 4, format_count(10.0**power), "soft", "end")
     real = [(axes.x(p.accelerators), axes.speed_y(p.tokens_per_s or 1.0)) for p in planned]
     ideal = [
         (axes.x(p.accelerators), axes.speed_y(p.accelerators * sweep.perfect_each)) for p in planned
@@ -130,7 +118,7 @@ def _speed_panel(sweep: Sweep, axes: Axes) -> Iterator[str]:
     yield f'<polyline class="speed" points="{_points(real)}"/>'
     for point, (x, y) in zip(planned, real, strict=True):
         told = (
-            f"{point.accelerators:,} accelerators: {show_about(point.tokens_per_s or 0)} tokens/s"
+            f"{point.accelerators:,} accelerators: {format_count(point.tokens_per_s or 0)} tokens/s"
         )
         yield f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{told}</title></circle>'
     last = planned[-1]
@@ -138,9 +126,9 @@ def _speed_panel(sweep: Sweep, axes: Axes) -> Iterator[str]:
     speed = last.tokens_per_s or 0.0
     (x, ideal_y), (_, real_y) = ideal[-1], real[-1]
     apart = max(real_y, ideal_y + 2 * ROW + 4)
-    yield _text(x + 10, ideal_y + 4, f"perfect: {show_about(most)}", "soft")
-    yield _text(x + 10, ideal_y + 4 + ROW, f"({show_about(sweep.perfect_each)} each)", "soft")
-    yield _text(x + 10, apart + 4, show_about(speed), "head")
+    yield _text(x + 10, ideal_y + 4, f"perfect: {format_count(most)}", "soft")
+    yield _text(x + 10, ideal_y + 4 + ROW, f"({format_count(sweep.perfect_each)} each)", "soft")
+    yield _text(x + 10, apart + 4, format_count(speed), "head")
     yield _text(x + 10, apart + 4 + ROW, f"{_percent(speed / most)} of perfect")
 
 
@@ -156,12 +144,12 @@ def _shares_panel(sweep: Sweep, axes: Axes) -> Iterator[str]:
     for name, shares in _layers(planned):
         above = [low + share for low, share in zip(below, shares, strict=True)]
         outline = [*_course(planned, above, axes), *reversed(_course(planned, below, axes))]
-        yield f'<polygon class="layer" fill="{COLOURS[name]}" points="{_points(outline)}"/>'
+        yield f'<polygon class="layer c-{name}" points="{_points(outline)}"/>'
         ends.append((_share_y((below[-1] + above[-1]) / 2), name, shares[-1]))
         below = above
     x = axes.x(planned[-1].accelerators) + 10
     for y, (_, name, share) in zip(_spread([y for y, _, _ in ends]), ends, strict=True):
-        yield f'<rect x="{x:.1f}" y="{y - 5:.1f}" width="10" height="10" fill="{COLOURS[name]}"/>'
+        yield f'<rect class="c-{name}" x="{x:.1f}" y="{y - 5:.1f}" width="10" height="10"/>'
         words = f"{name.replace('_', ' ')} {_percent(share)}"
         yield _text(x + 16, y + 4, words)
 

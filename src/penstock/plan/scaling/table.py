@@ -8,8 +8,7 @@ from penstock.plan.life.life import DAY_S
 from penstock.plan.plan import Plan
 from penstock.plan.scaling.nodes import Answer
 from penstock.plan.scaling.sweep import Point, Sweep
-from penstock.plan.screen import TIMES, told
-from penstock.run.schema.quantity import show_about
+from penstock.style import TIMES, format_count, format_predicted
 
 LETTERS = {
     "replicate": "r",
@@ -47,11 +46,11 @@ def answer_lines(answer: Answer) -> list[str]:
     """The sentence, then the counts on both sides."""
     point, plan = answer.point, answer.point.plan
     assert plan is not None
-    price = f", {show_about(plan.bill.usd)} USD" if plan.bill.usd is not None else ""
+    price = f", {format_count(plan.bill.usd)} USD" if plan.bill.usd is not None else ""
     nodes = "1 node" if point.nodes == 1 else f"{point.nodes:,} nodes"
     return [
         f"{answer.goal}: {nodes}, {point.accelerators:,} accelerators: "
-        f"{told(plan.life.wall_s, TIMES)}{_between(plan)}{price}",
+        f"{format_predicted(plan.life.wall_s, TIMES)}{_between(plan)}{price}",
         f"layout: {plan.job.layout}",
         "",
         *table(answer.neighbours()),
@@ -61,7 +60,7 @@ def answer_lines(answer: Answer) -> list[str]:
 def _between(plan: Plan) -> str:
     """The band of the time; an answer to a deadline that hides it would promise too much."""
     span = plan.span("days")
-    low, high = (told(days * DAY_S, TIMES) for days in span) if span else ("", "")
+    low, high = (format_predicted(days * DAY_S, TIMES) for days in span) if span else ("", "")
     return f" ({low} to {high} in four of five cases)" if span else ""
 
 
@@ -93,14 +92,14 @@ def _row(point: Point, priced: bool) -> dict[str, str]:
     cells = {
         "accelerators": f"{point.accelerators:,}",
         "layout": short(plan.job.layout) if plan else "–",
-        "tokens/s": show_about(plan.tokens_per_s) if plan else "–",
-        "each": show_about(plan.tokens_per_s / point.accelerators) if plan else "–",
+        "tokens/s": format_count(plan.tokens_per_s) if plan else "–",
+        "each": format_count(plan.tokens_per_s / point.accelerators) if plan else "–",
         "MFU": f"{100 * plan.mfu:.0f} %" if plan and plan.mfu is not None else "–",
-        "time": told(plan.life.wall_s, TIMES) if plan else "–",
+        "time": format_predicted(plan.life.wall_s, TIMES) if plan else "–",
         "effective": f"{100 * plan.life.effective:.0f} %" if plan else "–",
     }
     if priced:
-        cells["USD"] = show_about(usd) if usd is not None else "–"
+        cells["USD"] = format_count(usd) if usd is not None else "–"
     return cells | {"limit": point.limit}
 
 

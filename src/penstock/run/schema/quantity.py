@@ -1,7 +1,8 @@
 """The one place that reads and writes quantities: counts, bytes, durations, rates, shares.
 
 Everything is computed in exact fractions, so "0.1K" is 100 and what `show_*` writes reads back as
-the same number. K, M, B, T are decimal and Ki, Mi, Gi, Ti binary; no unit is ever guessed.
+the same number. K, M, B, T are decimal and Ki, Mi, Gi, Ti binary; no unit is ever guessed. Rounded
+formats for people are in `penstock/style.py`.
 """
 
 import math
@@ -186,15 +187,6 @@ def show_count(number: int) -> str:
         if unit and text and number >= size:
             texts.append(text + unit)
     return min(texts, key=len)
-
-
-def show_about(number: float) -> str:
-    """Three figures for people, not exact: 3214592 is "3.21M"."""
-    for unit in ("T", "B", "M", "K"):
-        scaled = number / COUNT_UNITS[unit]
-        if scaled >= 0.9995:
-            return f"{scaled:.3g}{unit}" if scaled < 999.5 else f"{scaled:,.0f}{unit}"
-    return f"{number:.3g}"
 
 
 def show_bytes(number: int) -> str:

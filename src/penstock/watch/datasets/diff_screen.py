@@ -8,11 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.data.format.manifest import Json
-from penstock.run.schema.quantity import show_about
+from penstock.style import format_count, plural
 from penstock.watch.datasets.diff import Comparison, Difference
 from penstock.watch.datasets.facts import Story
 from penstock.watch.datasets.screen import brief
-from penstock.watch.style.words import plural, printable
+from penstock.watch.style.text import printable
 
 _VALUE_CHARACTERS = 24  # of one side, where the two stand in columns
 _GAPS = 4
@@ -22,7 +22,7 @@ def comparison(before: Story, after: Story, found: Comparison) -> RenderableType
     if not found.differences:
         return Text(f"{before.id} and {after.id} are the same", style="bold")
     shards = plural(found.shared_shards, "shard")
-    shared = f"in common: {shards}, {show_about(found.shared_tokens)} tokens"
+    shared = f"in common: {shards}, {format_count(found.shared_tokens)} tokens"
     ids = [Text(f"before: {before.id}"), Text(f"after:  {after.id}")]
     return Group(*ids, Text(), _Sides(found.differences), Text(), Text(shared))
 

@@ -8,14 +8,13 @@ from collections.abc import Iterable, Sequence
 from penstock.data.build.record import SCORE_BIN, Record, Sample
 from penstock.data.format.manifest import Json
 from penstock.run import toml
-from penstock.run.schema.quantity import show_about
+from penstock.style import format_bytes, format_count, format_duration, plural
 from penstock.watch.datasets.diff import flat
 from penstock.watch.datasets.facts import Story
-from penstock.watch.datasets.screen import brief, packing, share, show_size
+from penstock.watch.datasets.screen import brief, packing, share
 from penstock.watch.style.charts import bar, histogram
 from penstock.watch.style.markup import Markup, breakable, cards, document, join, section, tag
 from penstock.watch.style.page_style import STYLE
-from penstock.watch.style.words import plural, spoken
 
 _MOST_LANGUAGES = 20
 
@@ -39,7 +38,7 @@ def _title(told: Story) -> Markup:
 def _cards(told: Story) -> Markup:
     made, held = told.manifest, told.manifest.documents
     each = f"{made.tokens / held:,.0f}" if held else "–"
-    facts = {"tokens": show_about(made.tokens), "documents": f"{told.documents:,}"}
+    facts = {"tokens": format_count(made.tokens), "documents": f"{told.documents:,}"}
     if told.documents_in:
         facts["of what came in"] = share(told.documents, told.documents_in)
     if told.with_copies:
@@ -49,11 +48,11 @@ def _cards(told: Story) -> Markup:
     facts[f"tokens a {'piece' if made.packed else 'document'}"] = each
     facts |= {
         "vocabulary": f"{made.vocab:,}",
-        "on disk": show_size(told.bytes),
+        "on disk": format_bytes(told.bytes),
         "shards": f"{len(made.shards):,}",
     }
     if told.record:
-        facts["built in"] = spoken(told.record.seconds)
+        facts["built in"] = format_duration(told.record.seconds)
     return cards(facts)
 
 
@@ -127,7 +126,7 @@ def _sources(told: Story) -> Markup:
     for one in told.sources:
         aside = ", ".join(f"{why}: {count:,}" for why, count in one.rejected.items()) or "–"
         damaged = tag("div", "; ".join(one.damaged), class_="dim") if one.damaged else join()
-        numbers = (f"{one.files:,}", show_size(one.bytes), f"{one.documents:,}")
+        numbers = (f"{one.files:,}", format_bytes(one.bytes), f"{one.documents:,}")
         cells = [
             tag("td", number, class_="n", data_title=title)
             for title, number in zip(titles[1:], numbers, strict=False)
@@ -217,13 +216,13 @@ def _lineage(told: Story) -> Markup:
     parts = [tag("pre", "\n".join(lines))]
     if record := told.record:
         machine = record.machine
-        stages = ", ".join(f"{one.name} {spoken(one.seconds)}" for one in record.stages)
+        stages = ", ".join(f"{one.name} {format_duration(one.seconds)}" for one in record.stages)
         parts.append(
             tag(
                 "p",
                 f"Built {record.ended} on {machine.host} ({machine.system}, {machine.cores} cores) "
                 f"by {plural(machine.workers, 'worker')}, which held at most "
-                f"{show_size(machine.memory_bytes)} each: {stages}.",
+                f"{format_bytes(machine.memory_bytes)} each: {stages}.",
             )
         )
         parts += [tag("p", note) for note in record.notes]

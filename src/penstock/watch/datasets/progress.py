@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 
-from penstock.watch.style.words import plural, spoken
+from penstock.style import format_duration, plural
 
 PLAIN_S = 10.0  # between two lines of a stage
 _NAME = 26  # characters
@@ -100,7 +100,7 @@ class BuildProgress:
         seconds = max(self._now() - self._began_s, 1e-9)
         done, total = self._done(), self._total()
         far = [f"{done / total:.0%}"] if total and 0 < done < total else []
-        left = [f"{spoken(seconds / done * (total - done))} left"] if far else []
+        left = [f"{format_duration(seconds / done * (total - done))} left"] if far else []
         count = [counted] if (counted := self._counted()) else []
         each, size = self._rates(seconds)
         facts = [*count, *each, *size, *far, *left]
@@ -125,9 +125,9 @@ class BuildProgress:
         seconds = max(self._now() - self._began_s, 1e-9)
         each, size = self._rates(seconds)
         did = self._counted() or "done"
-        line = "  ".join([f"{did} in {spoken(seconds)}", *each, *size])
+        line = "  ".join([f"{did} in {format_duration(seconds)}", *each, *size])
         if not whole:
-            line = f"stopped after {spoken(seconds)}"
+            line = f"stopped after {format_duration(seconds)}"
         if self._bars is not None and self._task is not None:
             self._bars.remove_task(self._task)
             self._task = None

@@ -8,11 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.data.build.record import SCORE_BIN, Sample
-from penstock.run.schema.quantity import show_about, show_bytes
+from penstock.style import format_bytes, format_count, format_duration, plural
 from penstock.watch.datasets.dropped import Dropped
 from penstock.watch.datasets.facts import Story, documents_of, stored_bytes
 from penstock.watch.datasets.find import Listed
-from penstock.watch.style.words import plural, printable, spoken
+from penstock.watch.style.text import printable
 
 _BAR, _LEAST_BAR = 16, 6  # characters; a bar that has less room is left out
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -47,9 +47,9 @@ def head(told: Story) -> list[Text]:
     made = told.manifest
     copies = f" ({told.with_copies:,} with copies)" if told.with_copies else ""
     size = (
-        f"{show_about(made.tokens)} tokens in {plural(told.documents, 'document')}{copies}, "
+        f"{format_count(made.tokens)} tokens in {plural(told.documents, 'document')}{copies}, "
         f"vocabulary of {made.vocab:,}, {plural(len(made.shards), 'shard')}, "
-        f"{show_size(told.bytes)}"
+        f"{format_bytes(told.bytes)}"
     )
     lines = [Text(told.id, style="bold"), Text(size)]
     return [*lines, Text(packing(told))] if made.packed else lines
@@ -146,7 +146,7 @@ def _sources(told: Story) -> RenderableType:
         table.add_column(title, justify="right")
     for one in told.sources:
         aside = ", ".join(f"{why} {count:,}" for why, count in one.rejected.items())
-        size = show_size(one.bytes)
+        size = format_bytes(one.bytes)
         row = (f"{one.files:,}", size, f"{one.documents:,}", printable(aside) or "–")
         table.add_row(Text(printable(one.name)), *map(Text, row))
     return table
@@ -159,8 +159,8 @@ def _origin(told: Story) -> list[RenderableType]:
     if told.record:
         made = told.record
         lines.append(
-            f"built in {spoken(made.seconds)} by {plural(made.machine.workers, 'worker')} on "
-            f"{made.machine.host}, {made.ended}"
+            f"built in {format_duration(made.seconds)} by "
+            f"{plural(made.machine.workers, 'worker')} on {made.machine.host}, {made.ended}"
         )
     lines.append(told.where)
     return [Text(line, style="dim") for line in lines]
@@ -211,8 +211,8 @@ def listing(found: Sequence[Listed]) -> Table:
             table.add_row(name, day, Text(state, style="red"))
             continue
         counts = (documents_of(made), made.vocab, len(made.shards))
-        numbers = (show_about(made.tokens), *(f"{count:,}" for count in counts))
-        table.add_row(name, day, *numbers, show_size(stored_bytes(made)))
+        numbers = (format_count(made.tokens), *(f"{count:,}" for count in counts))
+        table.add_row(name, day, *numbers, format_bytes(stored_bytes(made)))
     return table
 
 
@@ -242,14 +242,6 @@ def share(part: int, whole: int) -> str:
     if part < whole and percent >= 99.5:  # not all: say so
         return "> 99.9 %" if percent >= 99.95 else f"{percent:.1f} %"
     return f"{percent:.0f} %" if percent >= 9.95 else f"{percent:.2g} %"
-
-
-def show_size(size: int) -> str:
-    """To three figures: `show_bytes` is exact, which a screen need not be."""
-    for unit, power in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size >= 1 << power:
-            return f"{size / (1 << power):.3g} {unit}"
-    return show_bytes(size)
 
 
 def _trimmed(counts: Sequence[int]) -> tuple[int, int, Sequence[int]]:

@@ -14,9 +14,9 @@ from penstock.catalog import accelerators
 from penstock.ledger.causes import Cause
 from penstock.run.schema.quantity import Every
 from penstock.run.schema.run import Run
+from penstock.style import format_duration
 from penstock.watch.facts.timeline import starts_s
 from penstock.watch.facts.view import View
-from penstock.watch.style.words import spoken
 
 WORTH_SAYING = 0.01  # of the time, that a cause took
 UNEXPLAINED = 0.02  # of the time: what a healthy run stays below
@@ -58,7 +58,9 @@ class Found:
         saves_s = None if part is None else part * self.seconds
         wall_s = self.view.account.wall_s
         if saves_s is not None and wall_s > 0:
-            words += f"; saves up to {spoken(saves_s)} ({saves_s / wall_s:.0%} of the time)"
+            words += (
+                f"; saves up to {format_duration(saves_s)} ({saves_s / wall_s:.0%} of the time)"
+            )
         return Advice(self.cause, words, saves_s, field, value)
 
 
@@ -153,14 +155,14 @@ def _peer_wait(found: Found) -> Advice:
 def _startup(found: Found) -> Advice | None:
     took = starts_s(found.view)
     if len(took) > 1:
-        each = f"{spoken(min(took))} to {spoken(max(took))}"
+        each = f"{format_duration(min(took))} to {format_duration(max(took))}"
         if len(took) <= FEW_STARTS:
-            each = f"{', '.join(map(spoken, took[:-1]))} and {spoken(took[-1])}"
+            each = f"{', '.join(map(format_duration, took[:-1]))} and {format_duration(took[-1])}"
         return found.say(f"{len(took)} starts took {each}: fewer, longer invocations", None)
     if found.run.train.compile == "on":
         return found.change("train.compile", "off", "compiling does not pay in a short run", None)
     return found.say(
-        f"a start takes {spoken(took[0])} however long the run: it weighs less in a longer one",
+        f"a start takes {format_duration(took[0])}, which matters less in a longer run",
         None,
     )
 

@@ -10,10 +10,9 @@ from rich.text import Text
 from penstock.guard.format.index import Entry, Index
 from penstock.guard.tiers.listing import Kept
 from penstock.plan.job.layout import Layout
-from penstock.watch.style.words import loss, plural, spoken
+from penstock.style import format_bytes, format_duration, format_loss, plural
 
 DIMENSIONS = ("replicate", "shard", "tensor", "pipeline", "context", "expert")
-UNITS = (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10))
 
 
 def table(found: list[Kept], folder: Path) -> Table:
@@ -34,10 +33,10 @@ def table(found: list[Kept], folder: Path) -> Table:
         made.add_row(
             f"{one.step:,}",
             one.tier,
-            shown(one.bytes),
-            "–" if one.age_s is None else spoken(one.age_s),
+            format_bytes(one.bytes),
+            "–" if one.age_s is None else format_duration(one.age_s),
             made_by(one.layout),
-            loss(one.validation_loss),
+            format_loss(one.validation_loss),
             Text(one.state, style=style),
             Text(_short(one, folder)),
         )
@@ -72,7 +71,11 @@ def details(one: Kept, scalars: dict[str, Any], index: Index) -> RenderableType:
     for tensor, entry in sorted(index.tensors.items()):
         files = {chunk.file for chunk in entry.chunks}
         made.add_row(
-            Text(tensor), entry.dtype, shape_of(entry), shown(size_of(entry)), str(len(files))
+            Text(tensor),
+            entry.dtype,
+            shape_of(entry),
+            format_bytes(size_of(entry)),
+            str(len(files)),
         )
     return Group(grid, Text(), made)
 
@@ -89,7 +92,7 @@ def about(one: Kept, scalars: dict[str, Any], index: Index) -> dict[str, Any]:
         "where": one.shelf.where,
         "tier": one.tier,
         "state": one.state,
-        "size": shown(one.bytes),
+        "size": format_bytes(one.bytes),
         "parameters": f"{sum(e.elements for e in weights):,} in {plural(len(weights), 'tensor')}",
         **told,
         "batches left out": ", ".join(map(str, left_out)) or "none",
@@ -112,10 +115,3 @@ _BITS = {"float64": 64, "int64": 64, "float32": 32, "int32": 32, "float16": 16, 
 
 def size_of(entry: Entry) -> int:
     return entry.elements * _BITS.get(entry.dtype, 8) // 8
-
-
-def shown(count: int) -> str:
-    for unit, power in UNITS:
-        if count >= 1 << power:
-            return f"{count / (1 << power):.1f} {unit}"
-    return f"{count:,} B"

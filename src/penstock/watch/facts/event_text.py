@@ -5,9 +5,9 @@ from typing import Any
 
 from penstock.ledger.journal.read import Event
 from penstock.policy.restart import EARLY
+from penstock.style import format_duration, format_loss, plural
 from penstock.watch.facts.incidents import KINDS, words
 from penstock.watch.facts.view import View
-from penstock.watch.style.words import loss, plural, spoken
 
 MOST = 250
 # Counted and drawn elsewhere; as lines they would bury the rest.
@@ -111,7 +111,7 @@ def _words(event: Event) -> str | None:
         case "resumed":
             return f"went on from step {said.get('step')} ({said.get('tier')})"
         case "evaluate" if isinstance(value := said.get("val_loss"), int | float):
-            return f"validation loss {loss(value)} at step {said.get('step')}"
+            return f"validation loss {format_loss(value)} at step {said.get('step')}"
         case "evaluate":
             return None
         case "saved":
@@ -125,7 +125,7 @@ def _words(event: Event) -> str | None:
         case "save_failed":
             return f"step {said.get('step')} not saved to {said.get('tier')}: {said.get('error')}"
         case "rollback" if event.end is not None:
-            took = spoken(event.end - event.t)
+            took = format_duration(event.end - event.t)
             return f"went back to step {said.get('to')} from {said.get('before')} in {took}"
         case "regrouped":
             back = f"; replica {_listed(said['healed'])} healed" if said.get("healed") else ""

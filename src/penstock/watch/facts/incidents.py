@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.ledger.journal.read import Event
-from penstock.watch.style.words import plural
+from penstock.style import plural
 
 KINDS = ("batch_skipped", "spike", "replicas_differ", "replica_at_fault", "replay_differs")
 SHOWN = 5

@@ -6,8 +6,8 @@ from typing import Any
 
 from penstock.ledger.causes import Cause
 from penstock.ledger.ledger import Ledger, Row
+from penstock.style import format_duration, format_step_time
 from penstock.watch.facts.view import View
-from penstock.watch.style.words import spoken
 
 # A gap of a cause is worth a word from this share of the planned time on.
 WORTH_SAYING = 0.02
@@ -44,9 +44,10 @@ class Held:
 
     def says(self) -> str:
         """The deviation in a sentence."""
+        planned = format_step_time(self.planned_step_s)
         if self.off is None or self.step_s is None:
-            return f"planned {_step(self.planned_step_s)} a step; no step was measured"
-        took = f"a step took {_step(self.step_s)}, planned {_step(self.planned_step_s)}"
+            return f"planned {planned} a step; no step was measured"
+        took = f"a step took {format_step_time(self.step_s)}, planned {planned}"
         if self.band and self.band[0] <= self.step_s <= self.band[1]:
             verdict = f"within the plan's band: {took} ({self.off:+.0%})"
         else:
@@ -56,9 +57,8 @@ class Held:
         if abs(gap) < WORTH_SAYING * self.planned_s:
             return f"{verdict}; every cause is near its plan"
         more = "more" if gap > 0 else "less"
-        return (
-            f"{verdict}; largest gap: {spoken(abs(gap) / self.ranks)} {more} {self.largest.cause}"
-        )
+        gap_text = format_duration(abs(gap) / self.ranks)
+        return f"{verdict}; largest gap: {gap_text} {more} {self.largest.cause}"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -79,10 +79,6 @@ class Held:
             },
             "says": self.says(),
         }
-
-
-def _step(seconds: float) -> str:
-    return f"{seconds * 1e3:,.0f} ms" if seconds < 1 else f"{seconds:,.2f} s"
 
 
 def held(view: View) -> Held | None:

@@ -4,8 +4,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-from penstock.run.schema.quantity import show_about
 from penstock.secret import redact
+from penstock.style import (
+    format_count,
+    format_duration,
+    format_energy,
+    format_loss,
+    format_mass,
+    format_usd,
+    plural,
+)
 from penstock.watch.facts import incidents
 from penstock.watch.facts.advice import Advice, advice
 from penstock.watch.facts.costs import Costs, costs_with
@@ -14,9 +22,7 @@ from penstock.watch.facts.energy_amounts import Amount, Energy
 from penstock.watch.facts.plan_vs_actual import Held, held
 from penstock.watch.facts.timeline import Trouble, troubles
 from penstock.watch.facts.view import View
-from penstock.watch.style.words import grams, loss, plural, spoken
 
-J_PER_KWH = 3.6e6
 MOST_TROUBLES = 20
 
 
@@ -71,9 +77,9 @@ class Facts:
             return lines
         found = self.costs
         if found.usd is not None:
-            lines.append(Line("cost", _with_rest(found.usd, found.usd_to_go, "${:,.2f}".format)))
+            lines.append(Line("cost", _with_rest(found.usd, found.usd_to_go, format_usd)))
         if found.gco2e is not None:
-            lines.append(Line("CO2e", _with_rest(found.gco2e, found.gco2e_to_go, grams)))
+            lines.append(Line("CO2e", _with_rest(found.gco2e, found.gco2e_to_go, format_mass)))
         return lines + [Line("", note, "dim") for note in found.notes]
 
     def befell(self) -> list[Line]:
@@ -94,12 +100,14 @@ class Facts:
     def _trouble(self, one: Trouble) -> Line:
         who = "the run" if one.rank is None else f"rank {one.rank}"
         if one.live:
-            whole = f"; whole again after {spoken(one.back - one.since)}" if one.back else ""
+            whole = (
+                f"; whole again after {format_duration(one.back - one.since)}" if one.back else ""
+            )
             return Line("lost", f"{who}: {one.reason}; the others went on{whole}", "warning")
         back = ""
         if one.back is not None:
             where = f" at step {one.step}" if one.step is not None else ""
-            back = f"; went on{where} after {spoken(max(0.0, one.back - one.since))}"
+            back = f"; went on{where} after {format_duration(max(0.0, one.back - one.since))}"
         return Line("fault", f"{who}: {one.reason}{back}", "bad")
 
     def _skipped(self, most: int = 5) -> list[str]:
@@ -122,7 +130,7 @@ class Facts:
         if view.checkpoint:
             lines.append(Line("saved", view.checkpoint))
         if view.best:
-            at = f"step {view.best.step}, validation {loss(view.best.val_loss)}"
+            at = f"step {view.best.step}, validation {format_loss(view.best.val_loss)}"
             lines.append(Line("best", f"{view.best.checkpoint} ({at})"))
         if view.weights_hash:
             lines.append(Line("weights", f"{view.weights_hash[:16]}…", "dim"))
@@ -140,34 +148,23 @@ class Facts:
             if passes < 100
             else f"{passes:,.0f}"
         )
-        return (
-            f"{count} pass{'' if count in ('1', '1.0') else 'es'} over {show_about(tokens)} tokens"
-        )
+        passes_text = "pass" if count in ("1", "1.0") else "passes"
+        return f"{count} {passes_text} over {format_count(tokens)} tokens"
 
     def speed(self) -> str:
         view = self.view
         speed = f"{view.tokens_per_s:,.0f} tokens/s while stepping" if view.tokens_per_s else ""
         if view.mfu is not None:
             speed += f", {view.mfu:.1%} MFU"
-        return f"{speed}; {show_about(view.curve['tokens'][-1])} tokens trained on".lstrip("; ")
+        return f"{speed}; {format_count(view.curve['tokens'][-1])} tokens trained on".lstrip("; ")
 
 
 def _amount(amount: Amount) -> str:
     """`1.25 kWh (measured)`, `3.1 kWh (estimated, 2.5 kWh to 3.9 kWh)`."""
     if amount.source == "measured":
-        return f"{energy_words(amount.joules)} (measured)"
-    low, high = energy_words(amount.low), energy_words(amount.high)
-    return f"{energy_words(amount.joules)} (estimated, {low} to {high})"
-
-
-def energy_words(joules: float) -> str:
-    """`690 J`, `12.5 Wh`, `3.42 kWh`, `1,250 kWh`."""
-    if joules < 3600:
-        return f"{joules:.0f} J"
-    if joules < 0.1 * J_PER_KWH:
-        return f"{joules / 3600:.3g} Wh"
-    kwh = joules / J_PER_KWH
-    return f"{kwh:,.0f} kWh" if kwh >= 1000 else f"{kwh:.3g} kWh"
+        return f"{format_energy(amount.joules)} (measured)"
+    low, high = format_energy(amount.low), format_energy(amount.high)
+    return f"{format_energy(amount.joules)} (estimated, {low} to {high})"
 
 
 def _with_rest(amount: float, to_go: float | None, say: Callable[[float], str]) -> str:

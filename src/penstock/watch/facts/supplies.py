@@ -5,10 +5,11 @@ from typing import Any
 from penstock.guard.tiers.listing import look
 from penstock.ledger.causes import Cause
 from penstock.meter.clock import now
+from penstock.style import format_duration, plural
 from penstock.watch.facts.costs import costs_with
 from penstock.watch.facts.energy import energy_of
 from penstock.watch.facts.view import View
-from penstock.watch.style.words import dataset, plural, spoken
+from penstock.watch.style.text import dataset_text
 
 Section = dict[str, Any]
 MOST_KEPT = 8  # checkpoints in the list
@@ -42,7 +43,7 @@ def checkpoints(view: View) -> Section:
         "kept": kept[:MOST_KEPT],
         "saved": len(saved),
         "says": f"{plural(len(saved), 'durable save')} so far; steps were held up for "
-        f"{spoken(held_up_s)}",
+        f"{format_duration(held_up_s)}",
     }
 
 
@@ -51,7 +52,7 @@ def data(view: View) -> Section:
     feed = next(reversed(view.told("feed")), None)
     seconds = view.account.ledger.seconds[Cause.DATA_WAIT]
     return {
-        "dataset": dataset(view.plan["dataset"]) if "dataset" in view.plan else None,
+        "dataset": dataset_text(view.plan["dataset"]) if "dataset" in view.plan else None,
         "samples": view.plan.get("samples"),
         "feed": feed.payload | {"t": feed.t} if feed else None,
         "tokens": int(view.curve["tokens"][-1]) if len(view.curve) else 0,

@@ -22,7 +22,7 @@ from penstock.run.load import load
 from penstock.run.schema.run import Run
 from penstock.secret import redact_all
 from penstock.watch.facts.incidents import KINDS, incidents
-from penstock.watch.style.words import finite
+from penstock.watch.style.text import finite
 
 
 @dataclass(frozen=True)

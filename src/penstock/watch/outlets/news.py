@@ -10,7 +10,7 @@ from typing import Literal
 
 from penstock.ledger.journal.read import Event
 from penstock.policy import restart
-from penstock.watch.style.words import spoken
+from penstock.style import format_duration
 
 Kind = Literal["crash", "stall", "recovered", "finish", "stopped"]
 # A run without a step for so many times its usual one stalls, if the supervisor sees it or not.
@@ -69,7 +69,7 @@ class Teller:
             self.steps_told += 1
             before = self._trouble
             if before and (point.attempt > self._attempt or point.t > before.t):
-                down = spoken(max(0.0, point.t - before.t))
+                down = format_duration(max(0.0, point.t - before.t))
                 words = f"goes on: step {point.step} is done, {down} after the {before.event}"
                 told.append(News("recovered", point.t, point.step, words))
                 self._trouble = None
@@ -88,7 +88,7 @@ class Teller:
             or still_s < max(self.patience_s, USUAL_STEPS * self._usual_s)
         ):
             return []
-        what = f"no step for {spoken(still_s)}; the last was {self.step}"
+        what = f"no step for {format_duration(still_s)}; the last was {self.step}"
         return [self._in_trouble("stall", now, what, self._attempt)]
 
     def vanished(self, now: float) -> list[News]:

@@ -27,7 +27,7 @@ from penstock.watch.facts.costs import costs_with
 from penstock.watch.facts.energy import energy_of
 from penstock.watch.facts.view import View
 from penstock.watch.outlets.news import News
-from penstock.watch.style.words import finite
+from penstock.watch.style.text import finite
 
 HOST = "https://api.wandb.ai"
 KEPT_STEPS = 50_000  # how far back a step that is made again is known

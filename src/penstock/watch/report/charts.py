@@ -11,8 +11,8 @@ import numpy as np
 
 from penstock.ledger.causes import Cause
 from penstock.ledger.over_time import OverTime
+from penstock.style import format_duration
 from penstock.watch.style.markup import Markup, join, tag
-from penstock.watch.style.words import spoken
 
 MOST_POINTS = 400
 _WIDE, _TALL = 1000, 240
@@ -70,7 +70,7 @@ def stack(seconds: Sequence[float], whole: float, about: str) -> Markup:
     for cause, length in zip(Cause, seconds, strict=True):
         if length > 0 and whole > 0:
             width, start = 100 * length / whole, 100 * at / whole
-            title = tag("title", f"{cause}: {spoken(length)}")
+            title = tag("title", f"{cause}: {format_duration(length)}")
             sizes = {"x": f"{start:.3f}%", "width": f"{width:.3f}%", "height": "100%"}
             rects.append(tag("g", title, tag("rect", class_=f"c-{cause}", **sizes)))
             at += length

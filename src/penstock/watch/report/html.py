@@ -10,14 +10,14 @@ from penstock.policy.restart import EARLY
 from penstock.run.folder import RunFolder
 from penstock.run.save import visible_toml
 from penstock.secret import visible_line
-from penstock.watch.facts.report_facts import Facts, Line, energy_words
+from penstock.style import format_duration, format_energy, format_loss, format_usd, plural
+from penstock.watch.facts.report_facts import Facts, Line
 from penstock.watch.facts.view import View
 from penstock.watch.report.charts import areas, curve, stack
 from penstock.watch.report.screen import model, precision, shares
 from penstock.watch.report.style import STYLE
 from penstock.watch.style.charts import bar
 from penstock.watch.style.markup import Markup, cards, document, join, section, tag
-from penstock.watch.style.words import loss, plural, spoken
 
 MOST_RANKS = 32
 GOOD = ("done", "running", EARLY)
@@ -53,20 +53,20 @@ def _title(facts: Facts) -> Markup:
 
 def _cards(facts: Facts) -> Markup:
     view, ledger = facts.view, facts.view.account.ledger
-    shown = {"step": f"{view.step:,} of {view.steps:,}", "loss": loss(view.loss)}
+    shown = {"step": f"{view.step:,} of {view.steps:,}", "loss": format_loss(view.loss)}
     if view.validation:
-        shown["validation"] = loss(view.validation[-1][1])
+        shown["validation"] = format_loss(view.validation[-1][1])
     if view.tokens_per_s:
         shown["tokens/s"] = f"{view.tokens_per_s:,.0f}"
     if view.mfu is not None:
         shown["MFU"] = f"{view.mfu:.1%}"
-    shown["wall-clock"] = spoken(view.account.wall_s)
+    shown["wall-clock"] = format_duration(view.account.wall_s)
     if ledger.useful is not None and ledger.effective is not None:
         shown |= {"useful": f"{ledger.useful:.1%}", "effective": f"{ledger.effective:.1%}"}
     if facts.energy:
-        shown["energy"] = energy_words(facts.energy.node_j.joules)
+        shown["energy"] = format_energy(facts.energy.node_j.joules)
     if facts.costs and facts.costs.usd is not None:
-        shown["cost"] = f"${facts.costs.usd:,.2f}"
+        shown["cost"] = format_usd(facts.costs.usd)
     shown["ranks"] = f"{view.account.ranks:,}"
     return cards(shown)
 
@@ -88,8 +88,8 @@ def _plan(facts: Facts) -> Markup:
             tag(
                 "tr",
                 tag("td", tag("i", class_=f"c-{cause}"), cause, title=cause.meaning),
-                tag("td", spoken(planned[cause]), class_="n") if plan else join(),
-                tag("td", spoken(took[cause]), class_="n"),
+                tag("td", format_duration(planned[cause]), class_="n") if plan else join(),
+                tag("td", format_duration(took[cause]), class_="n"),
                 tag("td", f"{account.ledger.share(cause) or 0.0:.1%}", class_="n"),
                 tag("td", *bars, class_="bar"),
             )

@@ -12,7 +12,7 @@ from penstock.watch.facts.energy_amounts import Energy
 from penstock.watch.facts.plan_vs_actual import Held
 from penstock.watch.facts.report_facts import Facts
 from penstock.watch.facts.view import Best, View
-from penstock.watch.style.words import finite
+from penstock.watch.style.text import finite
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ from penstock.ledger.causes import Cause
 from penstock.plan.job.layout import Layout
 from penstock.policy.restart import EARLY
 from penstock.run.folder import RunFolder
+from penstock.style import format_duration, format_loss, plural
 from penstock.watch.facts.report_facts import Facts
 from penstock.watch.facts.view import View
 from penstock.watch.report.result import Report
-from penstock.watch.style.words import loss, plural, printable, size, spoken
+from penstock.watch.style.text import model_text, printable
 
 BAR = 28  # characters of a full bar
 STYLES = {"plain": "", "dim": "dim", "warning": "yellow", "bad": "red"}
@@ -67,8 +68,10 @@ def _headline(facts: Facts) -> Table:
         last = ""
         if view.validation:
             first, final = view.validation[0][1], view.validation[-1][1]
-            last = f", validation {loss(first)} → {loss(final)}"
-        grid.add_row("loss", f"{loss(view.curve['loss'][0])} → {loss(view.loss)}{last}")
+            last = f", validation {format_loss(first)} → {format_loss(final)}"
+        grid.add_row(
+            "loss", f"{format_loss(view.curve['loss'][0])} → {format_loss(view.loss)}{last}"
+        )
         grid.add_row("speed", facts.speed())
         if passes := facts.passes():
             grid.add_row("data", passes)
@@ -81,7 +84,7 @@ def model(view: View) -> str:
         return ""
     precision = f", {view.known_run.train.precision}" if view.known_run else ""
     ways = Layout(**view.plan["layout"]).ways
-    return f"{size(view.plan)}{precision} on {view.plan.get('machine', '?')}, {ways}"
+    return f"{model_text(view.plan)}{precision} on {view.plan.get('machine', '?')}, {ways}"
 
 
 def precision(view: View) -> str:
@@ -123,7 +126,7 @@ def _ledger(facts: Facts) -> Table:
             table.add_column(name, justify=side, header_style="dim")  # type: ignore[arg-type]
 
     def row(name: str, plan_s: float, *cells: str | Text) -> None:
-        table.add_row(name, *([spoken(plan_s / account.ranks)] if planned else []), *cells)
+        table.add_row(name, *([format_duration(plan_s / account.ranks)] if planned else []), *cells)
 
     for cause in Cause:
         seconds, plan_s = ledger.seconds[cause], planned.get(cause, 0.0)
@@ -131,10 +134,10 @@ def _ledger(facts: Facts) -> Table:
         if seconds > 0 or cause is Cause.UNEXPLAINED or plan_s > 0.05 * account.ranks:
             style = "green" if cause is Cause.COMPUTE else "yellow" if share > 0.05 else ""
             bar = Text("█" * round(share * BAR) or "▏", style=style)
-            row(str(cause), plan_s, spoken(share * account.wall_s), f"{share:.1%}", bar)
+            row(str(cause), plan_s, format_duration(share * account.wall_s), f"{share:.1%}", bar)
     # A whole second more or less in the parts would look like an error: the sum is the window.
     whole = sum(planned.values())
-    row("[bold]wall-clock[/]", whole, spoken(account.wall_s), "100.0%", shares(view))
+    row("[bold]wall-clock[/]", whole, format_duration(account.wall_s), "100.0%", shares(view))
     return table
 
 

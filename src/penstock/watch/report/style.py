@@ -1,38 +1,10 @@
-"""The look of a run's report: that of a dataset's page, and colours for the causes."""
+"""The style sheet of a run's report: that of a dataset's page, charts, and the cause colours."""
 
-from penstock.ledger.causes import Cause
+from penstock.style import cause_classes
 from penstock.watch.style.page_style import STYLE as BASE
 
-# For light and for dark paper; the page of a running run has the same.
-COLOURS = {
-    Cause.COMPUTE: ("#12866f", "#2bb091"),
-    Cause.COMMUNICATE: ("#2f7fd1", "#4f9df0"),
-    Cause.BUBBLE: ("#86bdea", "#9ccbf5"),
-    Cause.PEER_WAIT: ("#dda000", "#f0b429"),
-    Cause.DATA_WAIT: ("#e8710a", "#ff922b"),
-    Cause.CHECKPOINT: ("#8458c9", "#a98be8"),
-    Cause.EVALUATE: ("#c270c7", "#dd9be2"),
-    Cause.STARTUP: ("#6f8196", "#7f92a8"),
-    Cause.DOWN: ("#d92d2d", "#ff5c5c"),
-    Cause.REDO: ("#9c1f4e", "#e0558b"),
-    Cause.UNEXPLAINED: ("#b4bcc4", "#56626d"),
-}
-
-
-def _colours(place: int) -> str:
-    kinds = (
-        f".c-{c} {{ fill: {pair[place]}; background: {pair[place]}; }}"
-        for c, pair in COLOURS.items()
-    )
-    return "\n".join(kinds)
-
-
 STYLE = f"""{BASE}
-{_colours(0)}
-@media (prefers-color-scheme: dark) {{
-{_colours(1)}
-}}
-.plot {{ display: flex; gap: .5rem; }}
+{cause_classes()}.plot {{ display: flex; gap: .5rem; }}
 .scale {{ display: flex; flex-direction: column; justify-content: space-between; width: 3.5rem;
   flex: none; text-align: right; font-size: .75rem; color: var(--dim);
   font-variant-numeric: tabular-nums; }}

@@ -7,9 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.policy.restart import EARLY
+from penstock.style import format_duration, format_loss
 from penstock.watch.facts.comparable import NOTE, same_tokenizer
 from penstock.watch.report.screen import summary
-from penstock.watch.style.words import loss, spoken
 
 if TYPE_CHECKING:  # what trains is not needed to tell of it
     from penstock.launch.vary import Ended, Variant
@@ -49,8 +49,8 @@ def table(found: dict[str, Any]) -> Table:
     shown = Table(*fields, "loss", "validation", "tokens/s", "time", "", box=None)
     for row in rows:
         speed = f"{row['tokens_per_s']:,.0f}" if row["tokens_per_s"] else "–"
-        time = spoken(row["wall_s"]) if row["wall_s"] else "–"
-        numbers = [loss(row["loss"]), loss(row["val_loss"]), speed, time]
+        time = format_duration(row["wall_s"]) if row["wall_s"] else "–"
+        numbers = [format_loss(row["loss"]), format_loss(row["val_loss"]), speed, time]
         best = row["run"] == found["best"]
         mark = Text("best", "green") if best else Text("" if row["status"] in DONE else _why(row))
         shown.add_row(*map(Text, [*row["values"].values(), *numbers]), mark)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from html import escape
 
-from penstock.watch.style.words import printable
+from penstock.watch.style.text import printable
 
 _EMPTY = {"meta", "br", "wbr", "rect", "line"}
 

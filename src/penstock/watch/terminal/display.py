@@ -22,10 +22,11 @@ from penstock.policy.straggler import Change
 from penstock.run.diff import describe, length_words
 from penstock.run.folder import RunFolder
 from penstock.secret import redact
+from penstock.style import format_duration, format_loss, plural
 from penstock.watch.facts.view import View
 from penstock.watch.outlets.process import Elsewhere
 from penstock.watch.style.console import RedactedConsole
-from penstock.watch.style.words import dataset, loss, plural, printable, size, spoken
+from penstock.watch.style.text import dataset_text, model_text, printable
 from penstock.watch.terminal.actions import Deeds
 from penstock.watch.terminal.keys import in_foreground
 from penstock.watch.terminal.screen import Screen
@@ -117,9 +118,9 @@ class Terminal(Listener):
                 )
 
     def launching(self, folder: RunFolder, plan: dict[str, Any]) -> None:
-        layout, model = plan["layout"], size(plan)
+        layout, model = plan["layout"], model_text(plan)
         self.console.print(
-            f"{folder.name}: {model}, {dataset(plan['dataset'])}, {plan['steps']} steps of "
+            f"{folder.name}: {model}, {dataset_text(plan['dataset'])}, {plan['steps']} steps of "
             f"{plan['batch_tokens']:,} tokens on {plural(plan['ranks'], 'rank')} "
             f"({Layout(**layout).ways}) → {folder.path}",
             markup=False,
@@ -287,13 +288,13 @@ def has_room(console: Console) -> bool:
 
 
 def line(view: View) -> str:
-    parts = [f"step {view.step}/{view.steps}", f"loss {loss(view.loss)}"]
+    parts = [f"step {view.step}/{view.steps}", f"loss {format_loss(view.loss)}"]
     if view.validation:
-        parts.append(f"val {loss(view.validation[-1][1])}")
+        parts.append(f"val {format_loss(view.validation[-1][1])}")
     if view.tokens_per_s:
         parts.append(f"{view.tokens_per_s:,.0f} tok/s")
     if view.left_s is not None:
-        parts.append(f"{spoken(view.left_s)} left")
+        parts.append(f"{format_duration(view.left_s)} left")
     return "  ".join([*parts, *skipped(view), causes(view)])
 
 

@@ -5,28 +5,25 @@ import time
 from rich.text import Text
 
 from penstock.ledger.causes import Cause
+from penstock.plan.cost.cost import J_PER_KWH
 from penstock.secret import redact
-from penstock.watch.facts.checkpoints import shown
+from penstock.style import (
+    CAUSE_COLOURS,
+    format_bytes,
+    format_duration,
+    format_energy,
+    format_mass,
+    format_step_time,
+    format_usd,
+    plural,
+)
 from penstock.watch.facts.costs import costs_with
 from penstock.watch.facts.energy import energy_of
 from penstock.watch.facts.health import DEAD, ENDED, FINE, SLOW, STARTING, UNKNOWN, WORDS, health
 from penstock.watch.facts.plan_vs_actual import held
 from penstock.watch.facts.view import View
-from penstock.watch.style.words import digits, grams, plural, printable, spoken
+from penstock.watch.style.text import printable
 
-COLOURS = {
-    Cause.COMPUTE: "green",
-    Cause.COMMUNICATE: "blue",
-    Cause.BUBBLE: "cyan",
-    Cause.PEER_WAIT: "magenta",
-    Cause.DATA_WAIT: "yellow",
-    Cause.CHECKPOINT: "bright_blue",
-    Cause.EVALUATE: "bright_cyan",
-    Cause.STARTUP: "bright_black",
-    Cause.DOWN: "red",
-    Cause.REDO: "bright_red",
-    Cause.UNEXPLAINED: "white",
-}
 HEALTH = {
     FINE: "green",
     SLOW: "yellow",
@@ -69,11 +66,7 @@ def _speed(view: View) -> Text:
         made.append(f"   {view.mfu:.1%} MFU")
         if plan and plan.off is not None:
             made.append(f"  plan {view.mfu * (1 + plan.off):.1%}", style="dim")
-    return made.append(f"   {_step_words(view.step_s)} a step", style="dim")
-
-
-def _step_words(seconds: float) -> str:
-    return f"{seconds * 1e3:,.0f} ms" if seconds < 1 else spoken(seconds)
+    return made.append(f"   {format_step_time(view.step_s)} a step", style="dim")
 
 
 def _bar(view: View, width: int) -> Text:
@@ -85,7 +78,7 @@ def _bar(view: View, width: int) -> Text:
         at += shares[cause]
         edges.append(round(at * columns))
     for cause, start, end in zip(Cause, edges, edges[1:], strict=False):
-        made.append("█" * (end - start), style=COLOURS[cause])
+        made.append("█" * (end - start), style=CAUSE_COLOURS[cause].terminal)
     return made
 
 
@@ -94,7 +87,7 @@ def _legend(view: View, width: int) -> Text:
     made = row("")
     for cause in sorted(Cause, key=lambda c: -shares[c]):
         if shares[cause] >= 0.005:
-            part = Text(f"█ {cause} {shares[cause]:.0%}  ", style=COLOURS[cause])
+            part = Text(f"█ {cause} {shares[cause]:.0%}  ", style=CAUSE_COLOURS[cause].terminal)
             if made.cell_len + part.cell_len > width:
                 break
             part.stylize("default", 2)
@@ -121,9 +114,9 @@ def _saved(view: View) -> Text | None:
     if not saved:
         return row("saved", ("nothing yet", "dim")) if len(view.curve) else None
     last = saved[-1]
-    age = spoken(max(0.0, time.time() - last.t))
+    age = format_duration(max(0.0, time.time() - last.t))
     made = row("saved", f"step {last.payload.get('step')}", (f"  {age} ago", "dim"))
-    size_of = shown(last.whole("bytes") or 0)
+    size_of = format_bytes(last.whole("bytes") or 0)
     return made.append(f"  {last.payload.get('tier')}, {size_of}", style="dim")
 
 
@@ -134,25 +127,17 @@ def _spent(view: View) -> Text | None:
     if costs.kwh is None or energy is None:
         return None
     sure = "" if energy.accelerator_j.source == "measured" else " (estimated)"
-    made = row("energy", _kwh(costs.kwh), (sure, "dim"))
+    made = row("energy", format_energy(J_PER_KWH * costs.kwh), (sure, "dim"))
     if energy.watts_now is not None:
         made.append(f"  {energy.watts_now:,.0f} W now")
     if costs.kwh_to_go:
-        made.append(f"  {_kwh(costs.kwh_to_go)} to go", style="dim")
+        made.append(f"  {format_energy(J_PER_KWH * costs.kwh_to_go)} to go", style="dim")
     if costs.usd is not None:
-        made.append(f"   ${costs.usd:,.2f}")
-        made.append(f" + ${costs.usd_to_go:,.2f}" if costs.usd_to_go else "", style="dim")
+        made.append(f"   {format_usd(costs.usd)}")
+        made.append(f" + {format_usd(costs.usd_to_go)}" if costs.usd_to_go else "", style="dim")
     if costs.gco2e is not None:
-        made.append(f"   {grams(costs.gco2e)} CO2e", style="dim")
+        made.append(f"   {format_mass(costs.gco2e)} CO2e", style="dim")
     return made
-
-
-def _kwh(kwh: float) -> str:
-    """In three digits: `192 mWh`, `1.20 Wh`, `35.1 kWh`, `2.10 MWh`."""
-    for unit, factor in (("MWh", 1e-3), ("kWh", 1.0), ("Wh", 1e3)):
-        if kwh * factor >= 1:
-            return f"{digits(kwh * factor)} {unit}"
-    return f"{digits(kwh * 1e6)} mWh"
 
 
 def _damage(view: View) -> list[Text]:

@@ -13,12 +13,13 @@ from rich.text import Text
 
 from penstock.ledger.causes import Cause
 from penstock.plan.job.layout import Layout
+from penstock.style import CAUSE_COLOURS, format_duration, format_loss, plural
 from penstock.watch.facts.event_text import told
 from penstock.watch.facts.plan_vs_actual import held
 from penstock.watch.facts.view import View
-from penstock.watch.style.words import loss, plural, size, spoken
+from penstock.watch.style.text import model_text
 from penstock.watch.terminal.chart import Chart
-from penstock.watch.terminal.facts import COLOURS, facts, plain, row
+from penstock.watch.terminal.facts import facts, plain, row
 
 LEVELS = {"bad": "red", "warning": "yellow", "good": "green"}
 WIDE = 112  # columns, from which the table by cause stands beside the chart
@@ -80,11 +81,11 @@ def lines(view: View, foot: Foot, width: int, height: int) -> list[Text]:
 
 def _headline(view: View, width: int) -> list[Text]:
     title = Text(view.folder.name, style="bold", no_wrap=True)
-    about = f"  {size(view.plan)}" if view.plan else ""
+    about = f"  {model_text(view.plan)}" if view.plan else ""
     if "layout" in view.plan:
         about += f" on {view.plan.get('machine')}, {Layout(**view.plan['layout']).ways}"
     title.append(about, style="not bold dim")
-    clock = spoken(view.account.wall_s)
+    clock = format_duration(view.account.wall_s)
     title.truncate(max(1, width - len(clock) - 2), overflow="ellipsis", pad=True)
     title.append(f"  {clock}", style="not bold dim")
     return [title, _progress(view, width)]
@@ -96,7 +97,7 @@ def _progress(view: View, width: int) -> Text:
     if view.left_s is not None:
         at = time.localtime(time.time() + view.left_s)
         when = time.strftime("%H:%M" if view.left_s < 20 * 3600 else "%a %H:%M", at)
-        words += f"  {spoken(view.left_s)} left ({when})"
+        words += f"  {format_duration(view.left_s)} left ({when})"
     columns = max(4, width - len(words) - 1)
     full = round(share * columns)
     made = Text("━" * full, style="green", no_wrap=True)
@@ -123,14 +124,14 @@ def _picture(view: View, width: int, height: int) -> list[Text]:
 
 
 def _losses(view: View) -> Text:
-    made = row("loss", (loss(view.loss), "bold green"))
+    made = row("loss", (format_loss(view.loss), "bold green"))
     if view.validation:
         step, value = view.validation[-1]
-        made.append(f"   validation {loss(value)}", style="yellow")
+        made.append(f"   validation {format_loss(value)}", style="yellow")
         made.append(f" at step {step:,}", style="dim")
         best = min(v for _, v in view.validation)
         if best < value:
-            made.append(f", best {loss(best)}", style="dim")
+            made.append(f", best {format_loss(best)}", style="dim")
     return made
 
 
@@ -144,10 +145,10 @@ def _table(view: View, height: int) -> list[Text]:
         share = ledger.share(cause) or 0.0
         if share < 0.0005 and planned.get(cause, 0.0) / ranks < 0.05:
             continue
-        before = spoken(planned[cause] / ranks) if plan else "–"
-        line = Text(f"   {cause:<13}", style=COLOURS[cause], no_wrap=True)
+        before = format_duration(planned[cause] / ranks) if plan else "–"
+        line = Text(f"   {cause:<13}", style=CAUSE_COLOURS[cause].terminal, no_wrap=True)
         line.append(f"{_tight(before):>9}", style="dim")
-        actual = _tight(spoken(ledger.seconds[cause] / ranks))
+        actual = _tight(format_duration(ledger.seconds[cause] / ranks))
         line.append(f"{actual:>10}{share:>8.1%}", style="default")
         made.append(line)
     return made

@@ -24,7 +24,7 @@ from penstock.watch.facts.energy_amounts import Energy
 from penstock.watch.facts.health import WORDS, health
 from penstock.watch.facts.plan_vs_actual import held
 from penstock.watch.facts.view import View
-from penstock.watch.style.words import dataset
+from penstock.watch.style.text import dataset_text
 from penstock.watch.web.snapshot import UNREADABLE
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -166,7 +166,7 @@ def _about(view: View) -> Iterator[Sample]:
         {
             "version": __version__,
             "model": redact(str(view.run.model.preset or view.run.model.from_ or "own")),
-            "dataset": dataset(plan["dataset"]) if "dataset" in plan else "",
+            "dataset": dataset_text(plan["dataset"]) if "dataset" in plan else "",
             "machine": str(plan.get("machine") or ""),
             "layout": Layout(**layout).ways if layout else "",
         },

@@ -9,6 +9,9 @@ import mimetypes
 from functools import cache
 from pathlib import Path
 
+from penstock.style import cause_variables
+
+CAUSES = "causes.css"  # generated: the colours of the causes
 FOLDER = Path(__file__).parent / "static"
 TYPES = {
     ".js": "text/javascript",
@@ -20,6 +23,8 @@ TYPES = {
 
 def asset(name: str) -> tuple[bytes, str] | None:
     """Read a file by its name in an address: content and type, or None if there is no such file."""
+    if name == CAUSES:
+        return cause_variables().encode(), "text/css; charset=utf-8"
     path = files().get(name)
     if path is None:
         return None

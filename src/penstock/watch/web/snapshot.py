@@ -26,7 +26,7 @@ from penstock.watch.facts.supplies import Section, checkpoints, data, energy
 from penstock.watch.facts.thinned import extremes, last_of_each, means, short, starts
 from penstock.watch.facts.timeline import phases, troubles
 from penstock.watch.facts.view import View
-from penstock.watch.style.words import dataset, finite, size
+from penstock.watch.style.text import dataset_text, finite, model_text
 
 FEW_RANKS = 8  # that have room for where the time of each went
 LAST_EVENTS = 64
@@ -89,10 +89,10 @@ def headline(view: View) -> Section:
         "batch_tokens": view.plan.get("batch_tokens"),
         "step_s": view.step_s,
         "resumed_from": view.resumed_from,
-        "model": size(view.plan) if view.plan else None,
+        "model": model_text(view.plan) if view.plan else None,
         "precision": view.run.train.precision,
         "layout": Layout(**layout).ways if layout else None,
-        "dataset": dataset(view.plan["dataset"]) if "dataset" in view.plan else None,
+        "dataset": dataset_text(view.plan["dataset"]) if "dataset" in view.plan else None,
         "tokenizer": view.plan.get("tokenizer"),
         "faults": len(troubles(view)),
     }

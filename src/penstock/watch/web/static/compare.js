@@ -1,23 +1,25 @@
 // Several runs on one page: curves over each other, key numbers and what differs side by side.
 import { Chart, joined, smooth } from "./charts.js";
-import { color, compact, el, faded, lossy, percent, put, spoken, whole } from "./dom.js";
+import { color, el, faded, put } from "./dom.js";
+import { formatCount, formatDuration, formatEnergy, formatLoss, formatPercent, formatUsd, formatWhole } from "./format.js";
 import { pill } from "./list.js";
 
+const J_PER_KWH = 3.6e6;
 const TONES = ["accent", "data_wait", "checkpoint", "good", "bad", "communicate", "peer_wait", "evaluate", "redo", "startup", "bubble", "dim"];
 const ROWS = [
-  ["step", (h) => `${whole(h.step)} of ${whole(h.steps)}`],
-  ["loss", (h) => lossy(h.loss), (h) => -h.loss, true],
-  ["validation", (h) => lossy(h.val_loss), (h) => -h.val_loss, true],
-  ["tokens/s", (h) => compact(h.tokens_per_s), (h) => h.tokens_per_s],
-  ["MFU", (h) => percent(h.mfu), (h) => h.mfu],
-  ["useful", (h) => percent(h.useful), (h) => h.useful],
-  ["effective", (h) => percent(h.effective), (h) => h.effective],
-  ["wall-clock", (h) => spoken(h.wall_s)],
-  ["tokens", (h) => compact(h.tokens)],
-  ["cost", (h) => (h.usd === null || h.usd === undefined ? "–" : `$${h.usd.toFixed(2)}`)],
-  ["energy", (h) => (h.kwh === null || h.kwh === undefined ? "–" : h.kwh < 1 ? `${Number((1000 * h.kwh).toPrecision(3))} Wh` : `${Number(h.kwh.toPrecision(3))} kWh`)],
-  ["faults", (h) => whole(h.faults)],
-  ["ranks", (h) => whole(h.ranks)],
+  ["step", (h) => `${formatWhole(h.step)} of ${formatWhole(h.steps)}`],
+  ["loss", (h) => formatLoss(h.loss), (h) => -h.loss, true],
+  ["validation", (h) => formatLoss(h.val_loss), (h) => -h.val_loss, true],
+  ["tokens/s", (h) => formatCount(h.tokens_per_s), (h) => h.tokens_per_s],
+  ["MFU", (h) => formatPercent(h.mfu), (h) => h.mfu],
+  ["useful", (h) => formatPercent(h.useful), (h) => h.useful],
+  ["effective", (h) => formatPercent(h.effective), (h) => h.effective],
+  ["wall-clock", (h) => formatDuration(h.wall_s)],
+  ["tokens", (h) => formatCount(h.tokens)],
+  ["cost", (h) => (h.usd === null || h.usd === undefined ? "–" : formatUsd(h.usd))],
+  ["energy", (h) => (h.kwh === null || h.kwh === undefined ? "–" : formatEnergy(J_PER_KWH * h.kwh))],
+  ["faults", (h) => formatWhole(h.faults)],
+  ["ranks", (h) => formatWhole(h.ranks)],
   ["machine", (h) => h.machine ?? "–"],
 ];
 
@@ -41,8 +43,8 @@ export class Compare {
       el("button", { type: "button", title: "Leave out", onclick: () => location.assign(this.link(runs.filter((_, m) => m !== n))) }, "×")));
     put(host, el("div", { class: "title" }, el("h1", {}, `${runs.length} runs`), el("div", { class: "chips" }, chips)),
       el("div", { class: "grid" }, lossCard, speedCard, numbersCard, fieldsCard));
-    this.loss = new Chart(loss, () => this.losses(), (u, i) => this.rows(u, i, lossy));
-    this.speed = new Chart(speed, () => this.options(true), (u, i) => this.rows(u, i, (v) => compact(v, 4)));
+    this.loss = new Chart(loss, () => this.losses(), (u, i) => this.rows(u, i, formatLoss));
+    this.speed = new Chart(speed, () => this.options(true), (u, i) => this.rows(u, i, (v) => formatCount(v, 4)));
     document.title = `${runs.length} runs · Penstock`;
   }
 
@@ -53,8 +55,8 @@ export class Compare {
   options(fromZero = false) {
     return {
       scales: { x: { time: false }, ...(fromZero ? { y: { range: (u, low, high) => [0, high * 1.12] } } : {}) },
-      axes: [{ size: 30, values: (u, ticks) => ticks.map((t) => (Number.isInteger(t) ? compact(t) : "")) },
-        { values: (u, ticks) => ticks.map((t) => compact(t)) }],
+      axes: [{ size: 30, values: (u, ticks) => ticks.map((t) => (Number.isInteger(t) ? formatCount(t) : "")) },
+        { values: (u, ticks) => ticks.map((t) => formatCount(t)) }],
       series: [{}, ...this.runs.map((_, n) => ({ stroke: color(TONES[n]), width: 2, spanGaps: true, points: { show: false } }))],
     };
   }
@@ -70,7 +72,7 @@ export class Compare {
   rows(u, i, say) {
     const named = [...this.runs, ...this.runs.map((run) => `${run}, validation`)].slice(0, u.data.length - 1);
     const found = named.map((name, n) => [color(TONES[n % this.runs.length]), name, u.data[n + 1][i]]).filter((row) => Number.isFinite(row[2]));
-    return found.length ? [[null, "step", whole(u.data[0][i])], ...found.map(([tone, run, v]) => [tone, run, say(v)])] : [];
+    return found.length ? [[null, "step", formatWhole(u.data[0][i])], ...found.map(([tone, run, v]) => [tone, run, say(v)])] : [];
   }
 
   take(news) {

@@ -1,8 +1,9 @@
 // The charts of a run: loss, learning rate, gradient norm, speed beside the plan, where time goes.
 import { Chart, drawMarks, joined, marksNear, smooth } from "./charts.js";
-import { clock, color, compact, el, faded, lossy, percent, put, whole } from "./dom.js";
+import { color, el, faded, put } from "./dom.js";
+import { clock, formatCount, formatLoss, formatPercent, formatWhole } from "./format.js";
 
-const STEPS = { values: (u, ticks) => ticks.map((t) => (Number.isInteger(t) ? compact(t) : "")) };
+const STEPS = { values: (u, ticks) => ticks.map((t) => (Number.isInteger(t) ? formatCount(t) : "")) };
 
 // As much of a time as the distance between two ticks needs.
 function moment(t, step) {
@@ -31,7 +32,7 @@ export class Loss {
     const line = { spanGaps: true, points: { show: false } };
     return {
       scales: { x: { time: false }, y: { distr: this.log ? 3 : 1 } },
-      axes: [{ ...STEPS, size: 30 }, { values: (u, ticks) => ticks.map((t) => (t === null ? "" : compact(t))) }],
+      axes: [{ ...STEPS, size: 30 }, { values: (u, ticks) => ticks.map((t) => (t === null ? "" : formatCount(t))) }],
       series: [{},
         { ...line, stroke: "transparent" }, { ...line, stroke: "transparent" },
         { ...line, stroke: faded("accent", 0.3), width: 1 },
@@ -44,11 +45,11 @@ export class Loss {
 
   rows(u, i) {
     const at = (n) => u.data[n][i];
-    const rows = [[null, "step", whole(u.data[0][i])]];
-    if (Number.isFinite(at(4))) rows.push([color("accent"), "loss, smoothed", lossy(at(4))]);
-    if (Number.isFinite(at(3))) rows.push([faded("accent", 0.4), "loss", lossy(at(3))]);
-    if (at(1) > at(2)) rows.push([null, "from – to", `${lossy(at(2))} – ${lossy(at(1))}`]);
-    if (Number.isFinite(at(5))) rows.push([color("data_wait"), "validation", lossy(at(5))]);
+    const rows = [[null, "step", formatWhole(u.data[0][i])]];
+    if (Number.isFinite(at(4))) rows.push([color("accent"), "loss, smoothed", formatLoss(at(4))]);
+    if (Number.isFinite(at(3))) rows.push([faded("accent", 0.4), "loss", formatLoss(at(3))]);
+    if (at(1) > at(2)) rows.push([null, "from – to", `${formatLoss(at(2))} – ${formatLoss(at(1))}`]);
+    if (Number.isFinite(at(5))) rows.push([color("data_wait"), "validation", formatLoss(at(5))]);
     return [...rows, ...marksNear(u, i, this.marks)];
   }
 
@@ -64,7 +65,7 @@ export class Loss {
 export class Rate {
   constructor(host) {
     this.chart = new Chart(host, () => this.options(), (u, i) => [
-      [null, "step", whole(u.data[0][i])], [color("checkpoint"), "learning rate", compact(u.data[1][i])]]);
+      [null, "step", formatWhole(u.data[0][i])], [color("checkpoint"), "learning rate", formatCount(u.data[1][i])]]);
   }
 
   options() {
@@ -92,7 +93,7 @@ export class Gradient {
     const line = { points: { show: false } };
     return {
       scales: { x: { time: false }, y: { distr: 3 } },
-      axes: [{ ...STEPS, size: 30 }, { values: (u, ticks) => ticks.map((t) => (t === null ? "" : compact(t))) }],
+      axes: [{ ...STEPS, size: 30 }, { values: (u, ticks) => ticks.map((t) => (t === null ? "" : formatCount(t))) }],
       series: [{},
         { ...line, stroke: color("dim"), width: 1.5, dash: [6, 4] },
         { ...line, stroke: faded("communicate", 0.45), width: 1 }, { ...line, stroke: color("communicate"), width: 2 }],
@@ -102,16 +103,16 @@ export class Gradient {
 
   rows(u, i) {
     const [clip, high, mean] = [1, 2, 3].map((n) => u.data[n][i]);
-    const rows = [[null, "step", whole(u.data[0][i])], [color("communicate"), "gradient norm", compact(mean)]];
-    if (high > mean) rows.push([null, "up to", compact(high)]);
-    if (clip) rows.push([color("dim"), "clipped to", compact(clip)]);
+    const rows = [[null, "step", formatWhole(u.data[0][i])], [color("communicate"), "gradient norm", formatCount(mean)]];
+    if (high > mean) rows.push([null, "up to", formatCount(high)]);
+    if (clip) rows.push([color("dim"), "clipped to", formatCount(clip)]);
     return rows;
   }
 
   take(curve) {
     const above = (values) => (values ?? []).map((value) => (value > 0 ? value : null)); // the scale is logarithmic
     put(this.tools, curve.clip && el("div", { class: "legend" },
-      el("span", {}, el("i", { class: "line", style: { background: "var(--dim)" } }), `clipped to ${compact(curve.clip)}`)));
+      el("span", {}, el("i", { class: "line", style: { background: "var(--dim)" } }), `clipped to ${formatCount(curve.clip)}`)));
     this.chart.show([curve.step, curve.step.map(() => curve.clip || null), above(curve.grad_norm_high), above(curve.grad_norm)]);
   }
 }
@@ -125,7 +126,7 @@ export class Speed {
 
   options() {
     const line = { points: { show: false } };
-    const axes = [{ ...STEPS, size: 30 }, { values: (u, ticks) => ticks.map((t) => compact(t)) }];
+    const axes = [{ ...STEPS, size: 30 }, { values: (u, ticks) => ticks.map((t) => formatCount(t)) }];
     if (this.perToken) {
       axes.push({ side: 1, grid: { show: false }, size: 44, values: (u, ticks) => ticks.map((t) => `${(100 * t * this.perToken).toFixed(0)} %`) });
     }
@@ -144,11 +145,11 @@ export class Speed {
 
   rows(u, i) {
     const value = u.data[5][i];
-    const mfu = this.perToken ? `, ${percent(value * this.perToken, 1)} MFU` : "";
-    const rows = [[null, "step", whole(u.data[0][i])], [color("compute"), "tokens/s", compact(value, 4) + mfu]];
+    const mfu = this.perToken ? `, ${formatPercent(value * this.perToken, 1)} MFU` : "";
+    const rows = [[null, "step", formatWhole(u.data[0][i])], [color("compute"), "tokens/s", formatCount(value, 4) + mfu]];
     const [high, low, plan] = [1, 2, 3].map((n) => u.data[n][i]);
-    if (Number.isFinite(plan)) rows.push([color("dim"), "planned", compact(plan, 4)]);
-    if (Number.isFinite(low)) rows.push([null, "its band", `${compact(low)} – ${compact(high)}`]);
+    if (Number.isFinite(plan)) rows.push([color("dim"), "planned", formatCount(plan, 4)]);
+    if (Number.isFinite(low)) rows.push([null, "its band", `${formatCount(low)} – ${formatCount(high)}`]);
     return rows;
   }
 
@@ -189,7 +190,7 @@ export class Where {
     if (!total) return [];
     const shares = this.causes.map((cause, n) => [cause, this.seconds[n][i] / total]);
     const rows = shares.filter((one) => one[1] >= 0.0005).sort((a, b) => b[1] - a[1]);
-    return [[null, "at", clock(this.edges[i])], ...rows.map(([cause, share]) => [color(cause), cause, percent(share)])];
+    return [[null, "at", clock(this.edges[i])], ...rows.map(([cause, share]) => [color(cause), cause, formatPercent(share)])];
   }
 
   take(where) {

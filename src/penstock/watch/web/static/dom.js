@@ -1,4 +1,4 @@
-// Elements and numbers. Everything from a run becomes a text node: nothing is ever parsed as HTML.
+// DOM elements. Everything from a run becomes a text node: nothing is ever parsed as HTML.
 
 export function el(tag, about = {}, ...children) {
   const made = document.createElement(tag);
@@ -43,52 +43,6 @@ export function faded(name, alpha) {
     const [r, g, b] = inside.split(/[ ,/]+/);
     return `rgb(${r} ${g} ${b} / ${alpha})`;
   });
-}
-
-const known = (x) => x !== null && x !== undefined && Number.isFinite(x);
-
-export function spoken(seconds) {
-  if (!known(seconds)) return "–";
-  if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
-  const s = Math.round(seconds);
-  const two = (x) => String(x).padStart(2, "0");
-  if (s < 60) return `${s} s`;
-  if (s < 3600) return `${Math.floor(s / 60)} min ${two(s % 60)} s`;
-  if (s < 86400) return `${Math.floor(s / 3600)} h ${two(Math.floor((s % 3600) / 60))} min`;
-  return `${Math.floor(s / 86400)} d ${two(Math.floor((s % 86400) / 3600))} h`;
-}
-
-export function compact(x, digits = 3) {
-  if (!known(x)) return "–";
-  for (const [unit, size] of [["T", 1e12], ["B", 1e9], ["M", 1e6], ["K", 1e3]]) {
-    if (Math.abs(x) >= size * 0.9995) return Number((x / size).toPrecision(digits)) + unit;
-  }
-  return String(Number(x.toPrecision(digits)));
-}
-
-export const whole = (x) => (known(x) ? Math.round(x).toLocaleString("en") : "–");
-export const lossy = (x) => (known(x) ? x.toFixed(3) : "–");
-export const percent = (x, digits = 1) => (known(x) ? `${(100 * x).toFixed(digits)} %` : "–");
-export const signed = (x) => `${x >= 0 ? "+" : "−"}${Math.abs(100 * x).toFixed(0)} %`;
-
-export function bytes(x) {
-  if (!known(x)) return "–";
-  for (const [unit, power] of [["TiB", 4], ["GiB", 3], ["MiB", 2], ["KiB", 1]]) {
-    if (x >= 1024 ** power) return `${(x / 1024 ** power).toFixed(1)} ${unit}`;
-  }
-  return `${x} B`;
-}
-
-export function clock(t, withDay = false) {
-  const date = new Date(1000 * t);
-  const time = date.toLocaleTimeString("en-GB");
-  return withDay || Date.now() / 1000 - t > 86400
-    ? `${date.toLocaleDateString("en-GB", { day: "numeric", month: "short" })} ${time}`
-    : time;
-}
-
-export function ago(t) {
-  return `${spoken(Math.max(0, Date.now() / 1000 - t))} ago`;
 }
 
 export function table(heads, rows, about = {}) {

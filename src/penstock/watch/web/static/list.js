@@ -1,5 +1,6 @@
 // All runs, newest first; tick several to see them beside each other.
-import { ago, compact, el, lossy, percent, put, spoken, svg, whole } from "./dom.js";
+import { el, put, svg } from "./dom.js";
+import { ago, formatCount, formatDuration, formatLoss, formatPercent, formatWhole } from "./format.js";
 
 export const TONES = { running: "running", done: "done", stopped: "stopped", "stopped early": "done", left: "stopped",
   failed: "bad", killed: "bad", unreadable: "bad", starting: "starting", down: "bad" };
@@ -51,21 +52,21 @@ export class RunList {
       this.offer();
     });
     const share = line.steps ? line.step / line.steps : 0;
-    const left = line.left_s === null || line.left_s === undefined ? "" : ` · ${spoken(line.left_s)} left`;
+    const left = line.left_s === null || line.left_s === undefined ? "" : ` · ${formatDuration(line.left_s)} left`;
     return el("tr", {},
       el("td", {}, tick),
       el("td", {}, el("a", { class: "name", href: `/?run=${encodeURIComponent(line.key)}` }, line.name)),
       el("td", {}, pill(line.status)),
       el("td", { class: "wide" },
-        el("b", {}, lossy(line.loss)),
-        line.val_loss === null || line.val_loss === undefined ? null : el("span", { class: "dim" }, `  val ${lossy(line.val_loss)}`),
+        el("b", {}, formatLoss(line.loss)),
+        line.val_loss === null || line.val_loss === undefined ? null : el("span", { class: "dim" }, `  val ${formatLoss(line.val_loss)}`),
         line.problem && el("div", { class: "dim" }, line.problem)),
       el("td", { class: "wide" }, line.spark?.length > 1 ? spark(line.spark) : "",
         line.status === "running" && el("div", { class: "progress" }, el("i", { style: { width: `${100 * share}%` } })),
-        el("div", { class: "dim" }, `step ${whole(line.step)} of ${whole(line.steps)}${left}`)),
-      el("td", { class: "extra" }, compact(line.tokens_per_s)),
-      el("td", { class: "extra" }, percent(line.useful, 0)),
-      el("td", { class: "extra" }, line.ranks ? whole(line.ranks) : "–"),
+        el("div", { class: "dim" }, `step ${formatWhole(line.step)} of ${formatWhole(line.steps)}${left}`)),
+      el("td", { class: "extra" }, formatCount(line.tokens_per_s)),
+      el("td", { class: "extra" }, formatPercent(line.useful, 0)),
+      el("td", { class: "extra" }, line.ranks ? formatWhole(line.ranks) : "–"),
       el("td", { class: "wide dim" }, line.began ? ago(line.began) : "–"));
   }
 

@@ -1,5 +1,6 @@
 // A cell for each rank, coloured by how it is. Thousands fit; above that a cell stands for several.
-import { el, put, whole } from "./dom.js";
+import { el, put } from "./dom.js";
+import { formatWhole } from "./format.js";
 
 const STATES = { f: "fine", s: "slow", d: "down", u: "starting", e: "ended", n: "not started" };
 const WORST = "dusnfe"; // what a cell of several ranks shows
@@ -26,7 +27,7 @@ export class Ranks {
     if (cells !== this.cells.length) this.lay(cells);
     this.cells.forEach((cell, n) => this.paint(cell, n));
     put(this.tools, el("div", { class: "legend" }, Object.entries(ranks.counts).map(([state, many]) =>
-      el("span", {}, el("i", { class: "dot rank", "data-state": state }), `${whole(many)} ${state}`))));
+      el("span", {}, el("i", { class: "dot rank", "data-state": state }), `${formatWhole(many)} ${state}`))));
     const counted = Object.entries(ranks.counts).map(([state, many]) => `${many} ${state}`).join(", ");
     this.grid.setAttribute("aria-label", `${count} ranks: ${counted}`);
     this.tell(this.over);

@@ -1,6 +1,7 @@
 // The page of one run.
 import { Gradient, Loss, Rate, Speed, Where } from "./curves.js";
-import { bytes, clock, compact, el, facts, lossy, percent, put, signed, spoken, table, whole } from "./dom.js";
+import { el, facts, put, table } from "./dom.js";
+import { clock, formatBytes, formatCount, formatDuration, formatLoss, formatPercent, formatSigned, formatWhole } from "./format.js";
 import { pill } from "./list.js";
 import { Ranks } from "./ranks.js";
 import { spending, spendingFigure } from "./spending.js";
@@ -85,23 +86,23 @@ export class RunPage {
       el("span", { class: "about" }, [h.model, h.precision, h.layout, h.machine, h.dataset].filter(Boolean).join(" · ")));
     const share = h.steps ? Math.min(1, h.step / h.steps) : 0;
     const plan = speed?.plan;
-    const against = plan && h.tokens_per_s ? `plan ${compact(plan.tokens_per_s)}, ${signed(h.tokens_per_s / plan.tokens_per_s - 1)}` : "while stepping";
+    const against = plan && h.tokens_per_s ? `plan ${formatCount(plan.tokens_per_s)}, ${formatSigned(h.tokens_per_s / plan.tokens_per_s - 1)}` : "while stepping";
     const figure = (name, value, unit, more) => el("div", { class: "figure" }, el("span", {}, name),
       el("b", {}, value, unit && el("small", {}, ` ${unit}`)), el("span", { class: "more" }, more ?? ""));
     const running = h.status === "running";
     const left = running
-      ? figure("left", spoken(h.left_s), "", h.left_s === null ? "" : `ends about ${clock(Date.now() / 1000 + h.left_s).slice(0, -3)}`)
-      : figure("took", spoken(h.wall_s), "", h.ended ? clock(h.ended, true) : "");
+      ? figure("left", formatDuration(h.left_s), "", h.left_s === null ? "" : `ends about ${clock(Date.now() / 1000 + h.left_s).slice(0, -3)}`)
+      : figure("took", formatDuration(h.wall_s), "", h.ended ? clock(h.ended, true) : "");
     put(this.figures,
-      figure("step", whole(h.step), `of ${whole(h.steps)}`, `${percent(share, 0)} · ${compact(h.tokens)} tokens`),
-      figure("loss", lossy(h.loss), "", h.val_loss === null ? "" : `validation ${lossy(h.val_loss)}`),
-      figure("tokens/s", compact(h.tokens_per_s), "", against),
-      figure("MFU", h.mfu === null ? "–" : percent(h.mfu), "", h.mfu === null ? "no published peak" : "of the published peak"),
+      figure("step", formatWhole(h.step), `of ${formatWhole(h.steps)}`, `${formatPercent(share, 0)} · ${formatCount(h.tokens)} tokens`),
+      figure("loss", formatLoss(h.loss), "", h.val_loss === null ? "" : `validation ${formatLoss(h.val_loss)}`),
+      figure("tokens/s", formatCount(h.tokens_per_s), "", against),
+      figure("MFU", h.mfu === null ? "–" : formatPercent(h.mfu), "", h.mfu === null ? "no published peak" : "of the published peak"),
       left,
-      figure("useful", percent(h.useful), "", `effective ${percent(h.effective)}`),
+      figure("useful", formatPercent(h.useful), "", `effective ${formatPercent(h.effective)}`),
       energy && !energy.problem && spendingFigure(energy, figure),
       el("div", { class: "progress" }, el("i", { style: { width: `${100 * share}%` } })));
-    document.title = running ? `${percent(share, 0)} · ${lossy(h.loss)} · ${h.name}` : `${status} · ${h.name}`;
+    document.title = running ? `${formatPercent(share, 0)} · ${formatLoss(h.loss)} · ${h.name}` : `${status} · ${h.name}`;
   }
 
   plan(plan) {
@@ -115,15 +116,15 @@ export class RunPage {
       const name = row.cause;
       cells.push(el("div", { class: "row", "data-cause": name },
         el("span", { class: "cause", title: row.meaning }, el("i", { style: { background: `var(--${name})` } }), name),
-        el("div", { class: "bar track", title: `${name}: ${spoken(row.actual_s)}${planned ? `, planned ${spoken(row.planned_s)}` : ""}` },
+        el("div", { class: "bar track", title: `${name}: ${formatDuration(row.actual_s)}${planned ? `, planned ${formatDuration(row.planned_s)}` : ""}` },
           el("i", { style: { background: `var(--${name})`, width: width(row.actual_s) } }),
           planned && row.planned_s > longest / 300 && el("u", { style: { left: `calc(${width(row.planned_s)} - 1px)` } })),
-        el("span", { class: "n dim" }, planned ? spoken(row.planned_s) : ""),
-        el("span", { class: "n" }, spoken(row.actual_s)),
-        el("span", { class: "n dim" }, percent(row.share))));
+        el("span", { class: "n dim" }, planned ? formatDuration(row.planned_s) : ""),
+        el("span", { class: "n" }, formatDuration(row.actual_s)),
+        el("span", { class: "n dim" }, formatPercent(row.share))));
     }
     cells.push(el("div", { class: "row" }, el("span", { class: "sum" }, "wall-clock"), el("span", { class: "sum track" }),
-      el("span", { class: "sum n" }, planned ? spoken(plan.planned_s) : ""), el("span", { class: "sum n" }, spoken(plan.actual_s)),
+      el("span", { class: "sum n" }, planned ? formatDuration(plan.planned_s) : ""), el("span", { class: "sum n" }, formatDuration(plan.actual_s)),
       el("span", { class: "sum n" }, "100 %")));
     put(this.cards.plan.tools, planned && el("span", {}, el("i", { style: { background: "var(--ink)", width: "2px", height: "14px" } }), "planned"));
     put(this.cards.plan.body, el("div", { class: "bars" }, cells));
@@ -143,16 +144,16 @@ export class RunPage {
     const feed = data.feed;
     const full = feed && feed.capacity ? Math.min(1, feed.ready / feed.capacity) : null;
     put(this.cards.data.body,
-      full === null ? null : [el("div", { class: "dim" }, `buffer: ${whole(feed.ready)} of ${whole(feed.capacity)} batches ready`),
+      full === null ? null : [el("div", { class: "dim" }, `buffer: ${formatWhole(feed.ready)} of ${formatWhole(feed.capacity)} batches ready`),
         el("div", { class: "gauge" }, el("i", { style: { width: `${100 * full}%` } }))],
       facts([
         ["dataset", data.dataset ?? "–"],
-        data.samples && ["samples", whole(data.samples)],
-        ["trained on", `${compact(data.tokens)} tokens`],
-        feed?.tokens_per_s && ["reads now", `${compact(feed.tokens_per_s)} tokens/s`],
-        feed?.could_tokens_per_s && ["could read", `${compact(feed.could_tokens_per_s)} tokens/s`],
-        ["waited for data", `${spoken(data.waited_s)} a rank, ${percent(data.waited)}`],
-        ["damaged blocks", data.skipped ? whole(data.skipped) : "none"],
+        data.samples && ["samples", formatWhole(data.samples)],
+        ["trained on", `${formatCount(data.tokens)} tokens`],
+        feed?.tokens_per_s && ["reads now", `${formatCount(feed.tokens_per_s)} tokens/s`],
+        feed?.could_tokens_per_s && ["could read", `${formatCount(feed.could_tokens_per_s)} tokens/s`],
+        ["waited for data", `${formatDuration(data.waited_s)} a rank, ${formatPercent(data.waited)}`],
+        ["damaged blocks", data.skipped ? formatWhole(data.skipped) : "none"],
       ]));
   }
 
@@ -161,8 +162,8 @@ export class RunPage {
       return put(this.cards.checkpoints.body, el("p", { class: "none" }, found.saved ? "None is kept any more." : "None saved yet."));
     }
     put(this.cards.checkpoints.body,
-      table([">step", "tier", ">size", ">age", "state"], found.kept.map((one) => [whole(one.step), one.tier, bytes(one.bytes),
-        one.t === null ? "–" : spoken(Math.max(0, Date.now() / 1000 - one.t)), el("span", { class: one.good ? "good" : "bad", title: one.path }, one.state)])));
+      table([">step", "tier", ">size", ">age", "state"], found.kept.map((one) => [formatWhole(one.step), one.tier, formatBytes(one.bytes),
+        one.t === null ? "–" : formatDuration(Math.max(0, Date.now() / 1000 - one.t)), el("span", { class: one.good ? "good" : "bad", title: one.path }, one.state)])));
   }
 
   events(events) {

@@ -1,5 +1,6 @@
 // Faults and recoveries: when the run worked, when it was down, what was saved.
-import { ago, clock, el, put, spoken } from "./dom.js";
+import { el, put } from "./dom.js";
+import { ago, clock, formatDuration } from "./format.js";
 
 const WORDS = { startup: "start-up", work: "work", down: "down" };
 
@@ -16,7 +17,7 @@ export class Timeline {
     const at = (t) => `${(100 * (Math.min(Math.max(t, from), to) - from)) / (to - from)}%`;
     const wide = (a, b) => `${(100 * (b - a)) / (to - from)}%`;
     const parts = invocations.flatMap((one) => one.parts.map(([part, start, end]) =>
-      el("i", { "data-part": part, title: `${WORDS[part]} ${spoken(end - start)}, from ${clock(start)}`,
+      el("i", { "data-part": part, title: `${WORDS[part]} ${formatDuration(end - start)}, from ${clock(start)}`,
         style: { left: at(start), width: wide(start, end) } })));
     const faults = troubles.map((one) =>
       el("span", { class: `mark ${one.live ? "live" : "fault"}`, style: { left: at(one.since) }, title: this.words(one) }, "▼"));
@@ -44,7 +45,7 @@ export class Timeline {
   list(troubles) {
     if (!troubles.length) return el("p", { class: "none" }, "No fault so far.");
     return el("ul", { class: "list" }, [...troubles].reverse().map((one) => {
-      const back = one.back === null ? "not back" : `back after ${spoken(one.back - one.since)}`;
+      const back = one.back === null ? "not back" : `back after ${formatDuration(one.back - one.since)}`;
       const how = one.live ? "the others went on" : one.step === null ? "" : `went on from step ${one.step}`;
       return el("li", { "data-level": one.back === null ? "bad" : "" },
         el("time", { title: ago(one.t) }, clock(one.t)), el("span", {}, this.words(one)), el("span", { class: one.back === null ? "bad" : "good" }, back),
