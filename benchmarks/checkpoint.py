@@ -33,7 +33,7 @@ from torch import Tensor
 from penstock.guard.format.published import Checkpoint, hash_file
 from penstock.guard.format.reader import IndexReader
 from penstock.guard.save.saver import Saver
-from penstock.guard.tiers.places import Disk
+from penstock.guard.tiers.stores import DiskStore
 from penstock.run.schema.quantity import count
 
 STEPS = 4
@@ -132,7 +132,13 @@ class Ours(Case):
         super().__init__(training, folder)
         start = time.perf_counter()
         self.saver = Saver(
-            *(Path("/dev/shm/penstock-benchmark"), [Disk(folder)], Alone(), Silent(), Silent()),
+            *(
+                Path("/dev/shm/penstock-benchmark"),
+                [DiskStore(folder)],
+                Alone(),
+                Silent(),
+                Silent(),
+            ),
             keep=1,
             run="benchmark",
             spill=folder / "spill",

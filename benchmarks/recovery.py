@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.guard.detect import pulse
-from penstock.guard.detect.pulse import PHASES, TRACE, Beat
+from penstock.guard.detect.pulse import PHASES, TRACE, Heartbeat
 from penstock.ledger.journal.read import read_events
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
@@ -58,11 +58,11 @@ def _order(name: str) -> int:
     return PHASES.index(name) if name in PHASES else -1
 
 
-def beats(folder: RunFolder, ranks: int) -> list[Beat]:
-    return [b for r in range(ranks) if (b := pulse.read(folder.scratch, r)) is not None]
+def beats(folder: RunFolder, ranks: int) -> list[Heartbeat]:
+    return [b for r in range(ranks) if (b := pulse.read_heartbeat(folder.scratch, r)) is not None]
 
 
-def committed(found: list[Beat]) -> int:
+def committed(found: list[Heartbeat]) -> int:
     """The furthest step that any rank has made its update for."""
     return max((b.step if b.phase in DONE else b.step - 1 for b in found), default=0)
 
@@ -107,7 +107,7 @@ def measure(path: Path, mode: str, times: int, overrides: list[str], where: Path
             wait_all_up(folder, ranks)
             time.sleep(draw.random() * 0.5)  # anywhere in a step
             victim = draw.randrange(ranks)
-            beat = pulse.read(folder.scratch, victim)
+            beat = pulse.read_heartbeat(folder.scratch, victim)
             assert beat is not None
             began, reached = time.monotonic(), committed(beats(folder, ranks))
             os.kill(beat.pid, signal.SIGKILL)

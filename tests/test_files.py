@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock.files import write_atomic
-from penstock.guard.tiers.places import Disk
+from penstock.guard.tiers.stores import DiskStore
 
 
 @pytest.fixture
@@ -45,14 +45,14 @@ def test_a_record_is_synced_before_and_after_it_gets_its_name(
 def test_a_record_of_a_place_is_synced_before_and_after(
     tmp_path: Path, done: list[str], call: str
 ) -> None:
-    getattr(Disk(tmp_path / "place"), call)("identity", b"x")
+    getattr(DiskStore(tmp_path / "place"), call)("identity", b"x")
     assert done == [f"sync .identity.{os.getpid()}", "name identity", "sync place"]
 
 
 def test_a_checkpoint_is_synced_before_and_after_it_gets_its_name(
     tmp_path: Path, done: list[str]
 ) -> None:
-    disk = Disk(tmp_path / "place")
+    disk = DiskStore(tmp_path / "place")
     disk.begin(1)
     disk.put(1, "state/part", b"x")
     disk.publish(1, b"{}")

@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 
 from penstock.cli.main import app
 from penstock.errors import PenstockError, RunFailed
-from penstock.guard.format.manifest import manifest_of
-from penstock.guard.save.checkpoint import weights_hash
+from penstock.guard.format.manifest import manifest_bytes
+from penstock.guard.save.save_load import weights_hash
 from penstock.launch.start import start
 from penstock.launch.supervisor.zygote import Zygote
 from penstock.run.load import load
@@ -165,7 +165,7 @@ def test_adopt_takes_a_checkpoint_of_another_run(report: dict[str, Any], copy: P
     shutil.copytree(copy / "checkpoints" / "step-00000008", stranger)
     told_of = json.loads((stranger / "manifest.json").read_text())
     about = {"run": "ab" * 16, "settings": "", "layout": told_of["layout"]}
-    manifest = manifest_of(8, told_of["files"], **about)
+    manifest = manifest_bytes(8, told_of["files"], **about)
     (stranger / "manifest.json").write_bytes(manifest)
     refused = call("adopt", copy, stranger)
     assert refused.exit_code != 0

@@ -15,12 +15,12 @@ from torch import nn
 from old_formats import as_format
 from one_rank import Alone
 from penstock.errors import RunFailed
-from penstock.guard.format.published import newest
-from penstock.guard.save import checkpoint
-from penstock.guard.save.checkpoint import Checkpoint, every, weights_hash
-from penstock.guard.tiers import places
-from penstock.guard.tiers.places import Disk
-from penstock.guard.tiers.tiers import Tiers
+from penstock.guard.format.published import Checkpoint, newest_path, published_checkpoints
+from penstock.guard.save import save_load
+from penstock.guard.save.save_load import weights_hash
+from penstock.guard.tiers import stores
+from penstock.guard.tiers.search import CheckpointSearch
+from penstock.guard.tiers.stores import DiskStore
 
 
 class Small:
@@ -54,10 +54,10 @@ class Small:
         return weights_hash(self.weights, None)
 
     def save(self, folder: Path, step: int, local: dict[str, Any] | None = None) -> Checkpoint:
-        return checkpoint.save(folder, step, self.state, local or {}, {"step": step}, Alone())
+        return save_load.save(folder, step, self.state, local or {}, {"step": step}, Alone())
 
     def load(self, saved: Checkpoint) -> None:
-        checkpoint.load(saved, self.state, Alone())
+        save_load.load(saved, self.state, Alone())
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 def newest_good(folder: Path, world: Any) -> tuple[Checkpoint | None, list[str]]:
     """As a rank looks for it, on disk alone."""
-    found = Tiers([], [Disk(folder)], folder, "a run", world).newest_good()
+    found = CheckpointSearch([], [DiskStore(folder)], folder, "a run", world).newest_good()
     return found.checkpoint, found.rejected
 
 
@@ -117,15 +117,15 @@ def test_what_is_loaded_goes_on_exactly_as_what_was_saved(tmp_path: Path, small:
     assert other.go_on(3) == expected
     weights_only = Small(seed=8)
     named = {f"model/{name}": weight for name, weight in weights_only.weights.items()}
-    checkpoint.load(saved, named, None)
+    save_load.load(saved, named, None)
     assert weights_only.hash == hash_then
 
 
 def test_local_state_belongs_to_its_rank(tmp_path: Path, small: Small) -> None:
     saved = small.save(tmp_path, 2, {"residual.0": torch.arange(3.0)})
-    assert checkpoint.load_local(saved, 0)["residual.0"].tolist() == [0, 1, 2]
-    assert checkpoint.load_local(saved, 1) == {}
-    assert checkpoint.load_local(small.save(tmp_path, 3), 0) == {}
+    assert save_load.load_local(saved, 0)["residual.0"].tolist() == [0, 1, 2]
+    assert save_load.load_local(saved, 1) == {}
+    assert save_load.load_local(small.save(tmp_path, 3), 0) == {}
 
 
 FILES = [
@@ -211,11 +211,11 @@ def test_a_save_that_was_killed_does_not_exist_and_leaves_no_trace(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Disk, "publish", killed)
+        patch.setattr(DiskStore, "publish", killed)
         with pytest.raises(KeyboardInterrupt):
             small.save(tmp_path, 3)
     assert names_in(tmp_path) == [".writing-00000003", "step-00000001"]
-    assert [c.step for c in every(tmp_path)] == [1]
+    assert [c.step for c in published_checkpoints(tmp_path)] == [1]
     found, rejected = newest_good(tmp_path, Alone())
     assert found is not None
     assert (found.step, rejected) == (1, [])
@@ -228,11 +228,11 @@ def test_without_a_manifest_it_does_not_exist_and_can_be_saved_anew(
     tmp_path: Path, small: Small
 ) -> None:
     (small.save(tmp_path, 1).path / "manifest.json").unlink()
-    assert every(tmp_path) == []
-    assert newest(tmp_path) is None
+    assert published_checkpoints(tmp_path) == []
+    assert newest_path(tmp_path) is None
     assert newest_good(tmp_path, Alone()) == (None, [])
     assert small.save(tmp_path, 1).damage() == []
-    assert [c.step for c in every(tmp_path)] == [1]
+    assert [c.step for c in published_checkpoints(tmp_path)] == [1]
 
 
 def test_an_empty_or_absent_folder_has_no_checkpoint(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_an_empty_or_absent_folder_has_no_checkpoint(tmp_path: Path) -> None:
 def test_a_copy_under_another_name_is_not_a_checkpoint(tmp_path: Path, small: Small) -> None:
     saved = small.save(tmp_path, 2)
     shutil.copytree(saved.path, tmp_path / "step-00000002-copy")
-    assert [c.path for c in every(tmp_path)] == [saved.path]
+    assert [c.path for c in published_checkpoints(tmp_path)] == [saved.path]
 
 
 def test_the_newest_good_one_is_found_and_damaged_ones_are_put_aside(
@@ -293,16 +293,16 @@ def test_the_newest_are_kept(tmp_path: Path, small: Small, keep: int) -> None:
     for step in (2, 10, 9, 100):  # by number, not by name or age
         small.save(tmp_path, step)
     (tmp_path / ".deleting-00000001").mkdir()  # a deletion that was killed
-    Disk(tmp_path).retain(keep)
-    assert [c.step for c in every(tmp_path)] == [100, 10, 9, 2][:keep]
-    assert all(c.damage() == [] for c in every(tmp_path))
+    DiskStore(tmp_path).retain(keep)
+    assert [c.step for c in published_checkpoints(tmp_path)] == [100, 10, 9, 2][:keep]
+    assert all(c.damage() == [] for c in published_checkpoints(tmp_path))
     assert len(names_in(tmp_path)) == min(keep, 4)
 
 
 def test_a_killed_deletion_does_not_stop_a_later_one(tmp_path: Path, small: Small) -> None:
     small.save(tmp_path, 2)
     shutil.copytree(small.save(tmp_path, 1).path, tmp_path / ".deleting-00000001")
-    Disk(tmp_path).retain(1)
+    DiskStore(tmp_path).retain(1)
     assert names_in(tmp_path) == ["step-00000002"]
 
 
@@ -320,7 +320,7 @@ def test_the_manifest_is_written_last(
 ) -> None:
     """Everything is on the disk before the name appears under which it will be believed."""
     told: list[str] = []
-    sync, write_synced = places.sync, places.write_synced
+    sync, write_synced = stores.sync, stores.write_synced
 
     def tell(path: Path) -> None:
         told.append(path.name)
@@ -330,9 +330,9 @@ def test_the_manifest_is_written_last(
         told.append(path.name)
         write_synced(path, content)
 
-    monkeypatch.setattr(checkpoint, "sync", tell)
-    monkeypatch.setattr(places, "sync", tell)
-    monkeypatch.setattr(places, "write_synced", tell_and_write)
+    monkeypatch.setattr(save_load, "sync", tell)
+    monkeypatch.setattr(stores, "sync", tell)
+    monkeypatch.setattr(stores, "write_synced", tell_and_write)
     saved = small.save(tmp_path, 2)
     files = {path.name for path in saved.path.rglob("*")}
     manifest = told.index("manifest.json")
@@ -389,8 +389,8 @@ def two_ranks(where: str) -> dict[str, Any]:
     made.go_on()
     for step in (1, 2):
         local = {"residual.0": torch.full((3,), float(world.rank + 10 * step))}
-        checkpoint.save(folder, step, made.state, local, {"step": step}, world)
-    answer: dict[str, Any] = {"listed": sorted(every(folder)[0].manifest())}
+        save_load.save(folder, step, made.state, local, {"step": step}, world)
+    answer: dict[str, Any] = {"listed": sorted(published_checkpoints(folder)[0].manifest())}
     world.gather(None)
     if world.rank == 0:
         flip(folder / "step-00000002" / "local-r00001.safetensors", 100)
@@ -398,7 +398,7 @@ def two_ranks(where: str) -> dict[str, Any]:
     found, answer["rejected"] = newest_good(folder, world)
     assert found is not None
     answer["step"] = found.step
-    answer["local"] = checkpoint.load_local(found, world.rank)["residual.0"].tolist()
+    answer["local"] = save_load.load_local(found, world.rank)["residual.0"].tolist()
     world.gather(None)
     if world.rank == 0:
         flip(folder / "step-00000001" / "scalars.json", 0)
@@ -434,7 +434,7 @@ def test_what_a_checkpoint_lacks_is_an_error_like_any_other(tmp_path: Path, smal
     """torch's own is no `Exception`: a rank would end without a word."""
     saved = small.save(tmp_path, 2)
     with pytest.raises(OSError, match="model/other"):
-        checkpoint.load(saved, {"model/other": torch.zeros(3)}, Alone())
+        save_load.load(saved, {"model/other": torch.zeros(3)}, Alone())
 
 
 def test_another_format_is_refused(tmp_path: Path, small: Small) -> None:

@@ -17,12 +17,12 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from one_rank import Alone
 from penstock.errors import PenstockError, RunFailed
-from penstock.guard.convert.convert import Own, to_safetensors, to_torch
-from penstock.guard.convert.foreign import Foreign
-from penstock.guard.convert.relayout import cut, rewrite
-from penstock.guard.convert.source import opened
-from penstock.guard.save import checkpoint
-from penstock.guard.save.checkpoint import Checkpoint
+from penstock.guard.convert.foreign import ForeignCheckpoint
+from penstock.guard.convert.relayout import rewrite_for_ranks, rows_of_rank
+from penstock.guard.convert.source import open_checkpoint
+from penstock.guard.convert.writers import RunCheckpoint, write_safetensors, write_torch
+from penstock.guard.format.published import Checkpoint
+from penstock.guard.save import save_load
 
 
 def state() -> dict[str, Tensor]:
@@ -50,7 +50,7 @@ def equal(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> bool:
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     scalars = {"step": 4, "tokens": 512, "layout": {"microbatch": 2}, "penstock": "0"}
     folder = tmp_path_factory.mktemp("saved")
-    return checkpoint.save(folder, 4, state(), {"residual.0": torch.ones(3)}, scalars, Alone())
+    return save_load.save(folder, 4, state(), {"residual.0": torch.ones(3)}, scalars, Alone())
 
 
 def weights(moments: bool = False) -> dict[str, Tensor]:
@@ -62,7 +62,7 @@ def weights(moments: bool = False) -> dict[str, Tensor]:
 def test_safetensors_hold_the_same_bits(saved: Checkpoint, tmp_path: Path, moments: bool) -> None:
     told: list[int] = []
     out = tmp_path / "w.safetensors"
-    assert to_safetensors(Own(saved), out, moments, told.append) == out.stat().st_size
+    assert write_safetensors(RunCheckpoint(saved), out, moments, told.append) == out.stat().st_size
     assert equal(load_file(out), weights(moments))
     assert sum(told) == sum(t.nbytes for t in weights(moments).values())
     with safe_open(out, "pt") as file:
@@ -71,7 +71,7 @@ def test_safetensors_hold_the_same_bits(saved: Checkpoint, tmp_path: Path, momen
 
 
 def test_a_torch_file_is_read_without_trust(saved: Checkpoint, tmp_path: Path) -> None:
-    to_torch(Own(saved), tmp_path / "w.pt", True, quiet)
+    write_torch(RunCheckpoint(saved), tmp_path / "w.pt", True, quiet)
     found = torch.load(tmp_path / "w.pt", weights_only=True)
     assert equal(found["model"], weights())
     assert list(found["optimizer"]) == ["embed.weight/exp_avg"]
@@ -85,7 +85,7 @@ def test_files_for_other_ranks_hold_the_same_bits(
 ) -> None:
     """By our reader, by torch's own tools, and back again."""
     folder = tmp_path_factory.mktemp("other")
-    rewrite(Own(saved), folder / "a", first, quiet)
+    rewrite_for_ranks(RunCheckpoint(saved), folder / "a", first, quiet)
     once = Checkpoint(folder / "a" / "step-00000004")
     assert once.damage() == []
     assert len(list((once.path / "state").glob("*.distcp"))) == first
@@ -93,16 +93,16 @@ def test_files_for_other_ranks_hold_the_same_bits(
     assert once.scalars["tokens"] == 512
     dcp_to_torch_save(once.path / "state", folder / "torch.pt")
     assert equal(torch.load(folder / "torch.pt"), state())
-    rewrite(Own(once), folder / "b", second, quiet)
+    rewrite_for_ranks(RunCheckpoint(once), folder / "b", second, quiet)
     found = {name: torch.empty_like(t) for name, t in state().items()}
-    checkpoint.load(Checkpoint(folder / "b" / "step-00000004"), found, Alone())
+    save_load.load(Checkpoint(folder / "b" / "step-00000004"), found, Alone())
     assert equal(found, state())
     shutil.rmtree(folder)
 
 
 @given(rows=st.integers(0, 50), ranks=st.integers(1, 60))
 def test_every_row_has_one_rank(rows: int, ranks: int) -> None:
-    held = [own for rank in range(ranks) if (own := cut((rows, 3), rank, ranks))]
+    held = [own for rank in range(ranks) if (own := rows_of_rank((rows, 3), rank, ranks))]
     assert [first + i for first, count in held for i in range(count)] == list(range(rows))
     assert held or rows == ranks == 0
 
@@ -111,22 +111,25 @@ def test_what_is_there_is_not_written_over(saved: Checkpoint, tmp_path: Path) ->
     out = tmp_path / "w.safetensors"
     out.write_text("mine")
     with pytest.raises(PenstockError, match="there already"):
-        to_safetensors(Own(saved), out, False, quiet)
+        write_safetensors(RunCheckpoint(saved), out, False, quiet)
     assert out.read_text() == "mine"
     with pytest.raises(PenstockError, match="already"):
-        rewrite(Own(saved), saved.path.parent, 2, quiet)
+        rewrite_for_ranks(RunCheckpoint(saved), saved.path.parent, 2, quiet)
 
 
 def test_a_copied_checkpoint_is_verified_first(saved: Checkpoint, tmp_path: Path) -> None:
     copy = tmp_path / "step-00000004"
     shutil.copytree(saved.path, copy)
-    with opened(str(copy), None, "runs", trust=False) as found:
+    with open_checkpoint(str(copy), None, "runs", trust=False) as found:
         assert equal({"w": found.source.read("model/embed.weight")}, {"w": state_weight()})
     data = copy / "state" / "__0_0.distcp"
     raw = bytearray(data.read_bytes())
     raw[len(raw) // 2] ^= 4
     data.write_bytes(raw)
-    with pytest.raises(RunFailed, match="does not match"), opened(str(copy), None, "runs", False):
+    with (
+        pytest.raises(RunFailed, match="does not match"),
+        open_checkpoint(str(copy), None, "runs", False),
+    ):
         pass
 
 
@@ -151,20 +154,20 @@ def test_a_foreign_checkpoint_is_not_unpickled_without_a_word(tmp_path: Path) ->
     (folder / ".metadata").write_bytes(pickle.dumps(Bomb(tmp_path / "ran")))
     with (
         pytest.raises(PenstockError, match="--trust"),
-        opened(str(folder), None, "runs", trust=False),
+        open_checkpoint(str(folder), None, "runs", trust=False),
     ):
         pass
     assert not (tmp_path / "ran").exists()
-    own = checkpoint.save(tmp_path / "own", 1, state(), {}, {"step": 1}, Alone())
+    own = save_load.save(tmp_path / "own", 1, state(), {}, {"step": 1}, Alone())
     (own.path / "state" / ".metadata").write_bytes(pickle.dumps(Bomb(tmp_path / "ran")))
-    assert equal({"w": Own(own).read("model/embed.weight")}, {"w": state_weight()})
+    assert equal({"w": RunCheckpoint(own).read("model/embed.weight")}, {"w": state_weight()})
     assert not (tmp_path / "ran").exists()
 
 
 def test_with_trust_a_foreign_checkpoint_is_converted(tmp_path: Path) -> None:
     model = {"layer.weight": torch.randn(5, 3), "layer.bias": torch.randn(5)}
     dcp.save({"model": model, "extra": {"step": 9}}, checkpoint_id=tmp_path / "f", no_dist=True)
-    found = Foreign(tmp_path / "f", trust=True)
+    found = ForeignCheckpoint(tmp_path / "f", trust=True)
     assert found.left_out == ["extra.step"]
-    to_safetensors(found, tmp_path / "f.safetensors", False, quiet)
+    write_safetensors(found, tmp_path / "f.safetensors", False, quiet)
     assert equal(load_file(tmp_path / "f.safetensors"), {f"model.{n}": t for n, t in model.items()})

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from penstock.catalog.models import preset
-from penstock.guard.detect.differences import differences
+from penstock.guard.detect.shape_differences import shape_differences
 from penstock.model.open.names import tensors
 
 SHAPE = preset("llama-3m")
@@ -11,12 +11,12 @@ OWN = tensors(SHAPE)
 
 
 def test_the_same_weights_have_none() -> None:
-    assert differences({name: list(size) for name, size in OWN.items()}, OWN) == ""
+    assert shape_differences({name: list(size) for name, size in OWN.items()}, OWN) == ""
 
 
 def test_sizes_that_differ_come_first() -> None:
     other = tensors(replace(SHAPE, ffn=SHAPE.ffn * 2, layers=SHAPE.layers + 1))
-    said = differences(other, OWN)
+    said = shape_differences(other, OWN)
     width = f"{SHAPE.ffn * 2} × {SHAPE.hidden} there and {SHAPE.ffn} × {SHAPE.hidden} in the model"
     assert said.startswith(f"layers.0.ffn.gate.weight is {width}; ")
     assert "; and " in said
@@ -24,5 +24,5 @@ def test_sizes_that_differ_come_first() -> None:
 
 def test_names_that_one_has_alone() -> None:
     tied, apart = tensors(replace(SHAPE, tied=True)), tensors(replace(SHAPE, tied=False))
-    assert differences(tied, apart) == "head.weight is not in it"
-    assert differences(apart, tied) == "head.weight is not in the model"
+    assert shape_differences(tied, apart) == "head.weight is not in it"
+    assert shape_differences(apart, tied) == "head.weight is not in the model"

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from penstock.guard.detect.fingerprints import by_replica, prints
+from penstock.guard.detect.fingerprints import fingerprints, gather_by_replica
 
 TYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int8]
 
@@ -26,13 +26,13 @@ def test_every_flipped_bit_changes_it(
     seed: int, dtype: torch.dtype, length: int, data: st.DataObject
 ) -> None:
     held = tensors(seed, dtype, length)
-    before = prints(held)
-    assert torch.equal(before, prints(tensors(seed, dtype, length)))
+    before = fingerprints(held)
+    assert torch.equal(before, fingerprints(tensors(seed, dtype, length)))
     name = data.draw(st.sampled_from(["a", "b"]))
     raw = held[name].view(torch.uint8)
     at = data.draw(st.integers(0, len(raw) - 1))
     raw[at] ^= 1 << data.draw(st.integers(0, 7))
-    after = prints(held)
+    after = fingerprints(held)
     assert after.sum() != before.sum()
     assert [n for n, a, b in zip(held, before, after, strict=True) if a != b] == [name]
 
@@ -40,12 +40,12 @@ def test_every_flipped_bit_changes_it(
 def test_two_tensors_that_changed_places_differ() -> None:
     held = tensors(1, torch.float32, 8)
     swapped = held | {"a": held["b"][:8], "b": held["a"]}
-    assert prints(held | {"b": held["b"][:8]}).sum() != prints(swapped).sum()
+    assert fingerprints(held | {"b": held["b"][:8]}).sum() != fingerprints(swapped).sum()
 
 
 def test_a_tensor_that_does_not_lie_in_one_piece_has_the_number_of_its_copy() -> None:
     whole = torch.randn(6, 7)
-    assert torch.equal(prints({"w": whole.t()}), prints({"w": whole.t().clone()}))
+    assert torch.equal(fingerprints({"w": whole.t()}), fingerprints({"w": whole.t().clone()}))
 
 
 @dataclass
@@ -73,11 +73,13 @@ def test_numbers_of_all_ranks_stand_by_replica_and_place() -> None:
     for replica in range(2):
         for shard in range(3):
             own = torch.tensor([10 * replica + shard, -1])
-            found = by_replica(own, Placed(replica, shard, table))
+            found = gather_by_replica(own, Placed(replica, shard, table))
     assert found == [((0, -1), (1, -1), (2, -1)), ((10, -1), (11, -1), (12, -1))]
 
 
 @pytest.mark.gpu
 def test_a_device_has_the_number_of_the_host() -> None:
     held = tensors(3, torch.bfloat16, 1001)
-    assert torch.equal(prints({n: t.cuda() for n, t in held.items()}).cpu(), prints(held))
+    assert torch.equal(
+        fingerprints({n: t.cuda() for n, t in held.items()}).cpu(), fingerprints(held)
+    )

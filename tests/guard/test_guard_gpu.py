@@ -7,11 +7,11 @@ import pytest
 import torch
 from test_guard_saver import Alone, Told
 
-from penstock.guard.format.published import every
-from penstock.guard.save import checkpoint
+from penstock.guard.format.published import published_checkpoints
+from penstock.guard.save import save_load
 from penstock.guard.save.saver import Saver
-from penstock.guard.tiers.places import Disk
-from penstock.guard.tiers.slots import sealed
+from penstock.guard.tiers.slots import sealed_slots
+from penstock.guard.tiers.stores import DiskStore
 
 pytestmark = [
     pytest.mark.gpu,
@@ -22,7 +22,7 @@ pytestmark = [
 def test_what_is_staged_is_of_its_step_though_updates_follow_at_once(tmp_path: Path) -> None:
     state = {f"model/{n}": torch.zeros(4096, 4096, device="cuda") for n in range(8)}
     local = {"residual.0": torch.zeros(1 << 20, device="cuda")}
-    told, disk = Told(), Disk(tmp_path / "checkpoints")
+    told, disk = Told(), DiskStore(tmp_path / "checkpoints")
     saver = Saver(tmp_path / "fast-0", [disk], Alone(), told, told, 3, "r")
     saver.prepare(state)
     saver.prepared()
@@ -36,11 +36,11 @@ def test_what_is_staged_is_of_its_step_though_updates_follow_at_once(tmp_path: P
         for tensor in (*state.values(), *local.values()):
             tensor.fill_(-1.0)  # queued at once: the device waits for the copies, the host not
         saver.wait()
-        for found in sealed(saver.fast)[:1] + every(disk.root)[:1]:
+        for found in sealed_slots(saver.fast)[:1] + published_checkpoints(disk.root)[:1]:
             assert found.damage() == []
             back = {name: torch.empty_like(tensor) for name, tensor in state.items()}
-            checkpoint.load(found, back, None)
-            parts = (*back.values(), *checkpoint.load_local(found, 0).values())
+            save_load.load(found, back, None)
+            parts = (*back.values(), *save_load.load_local(found, 0).values())
             assert all(bool((part == found.step).all()) for part in parts), found.step
     assert disk.steps() == [6, 3]
     assert told.of("save_failed") == []

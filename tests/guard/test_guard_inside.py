@@ -13,14 +13,13 @@ import torch
 from one_rank import Alone
 from penstock import untrusted
 from penstock.errors import PenstockError
-from penstock.guard.convert.convert import Own, to_safetensors
-from penstock.guard.convert.source import opened
-from penstock.guard.format.inside import inside
-from penstock.guard.format.manifest import MANIFEST, Manifest, manifest_of
-from penstock.guard.format.published import SCALARS, entry_of
-from penstock.guard.save import checkpoint
-from penstock.guard.save.checkpoint import Checkpoint
-from penstock.guard.tiers.listing import look, verify
+from penstock.guard.convert.source import open_checkpoint
+from penstock.guard.convert.writers import RunCheckpoint, write_safetensors
+from penstock.guard.format.file_names import check_file_name
+from penstock.guard.format.manifest import MANIFEST, Manifest, manifest_bytes
+from penstock.guard.format.published import SCALARS, Checkpoint, file_entry
+from penstock.guard.save import save_load
+from penstock.guard.tiers.listing import list_checkpoints, verify
 from penstock.guard.tiers.peers import Peers
 from penstock.guard.tiers.slots import Seal
 from penstock.run.folder import RunFolder
@@ -43,7 +42,7 @@ def run(run_file: Callable[..., Path], tmp_path: Path, monkeypatch: Any) -> RunF
     save_run(made, folder.run_file)
     state = {"model/w": torch.arange(40.0)}
     scalars = {"step": 4, "layout": {"shard": 1}}
-    checkpoint.save(folder.checkpoints, 4, state, {}, scalars, Alone())
+    save_load.save(folder.checkpoints, 4, state, {}, scalars, Alone())
     (folder.path / "secret").write_bytes(SECRET)
     return folder
 
@@ -51,8 +50,8 @@ def run(run_file: Callable[..., Path], tmp_path: Path, monkeypatch: Any) -> RunF
 def sealed(path: Path) -> None:
     """Write the manifest anew, so that every hash is right: a stranger can do that too."""
     files = Manifest.from_bytes((path / MANIFEST).read_bytes()).files
-    made = {name: entry_of((path / name).read_bytes()) for name in files}
-    (path / MANIFEST).write_bytes(manifest_of(4, made))
+    made = {name: file_entry((path / name).read_bytes()) for name in files}
+    (path / MANIFEST).write_bytes(manifest_bytes(4, made))
 
 
 def points_at(path: Path, name: str) -> None:
@@ -74,18 +73,20 @@ def test_an_index_that_leads_out_is_damage_to_all_who_look(
     sealed(path)
     found = Checkpoint(path)
     assert "outside the checkpoint" in str(found.damage())
-    (kept,) = look(run)[0]
+    (kept,) = list_checkpoints(run)[0]
     assert "outside the checkpoint" in str(verify(kept))
     for source in (str(run.path), str(path)):
         with (
             pytest.raises(PenstockError, match="outside the checkpoint"),
-            opened(source, None, "runs", False),
+            open_checkpoint(source, None, "runs", False),
         ):
             pass
     with pytest.raises(ValueError, match="outside the checkpoint"):
-        to_safetensors(Own(found), tmp_path / "out.safetensors", False, lambda count: None)
+        write_safetensors(
+            RunCheckpoint(found), tmp_path / "out.safetensors", False, lambda count: None
+        )
     with pytest.raises(OSError, match="outside the checkpoint"):
-        checkpoint.load(found, {"model/w": torch.zeros(40)}, None)
+        save_load.load(found, {"model/w": torch.zeros(40)}, None)
     assert not (tmp_path / "out.safetensors").exists()
 
 
@@ -95,18 +96,18 @@ def test_an_index_of_files_without_hashes_is_damage(run: RunFolder) -> None:
     (path / "state/other").write_bytes(SECRET)
     sealed(path)
     assert "which no hash covers" in str(Checkpoint(path).damage())
-    (kept,) = look(run)[0]
+    (kept,) = list_checkpoints(run)[0]
     assert "which no hash covers" in str(verify(kept))
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_a_manifest_that_leads_out_is_damage(run: RunFolder, name: str) -> None:
     path = run.checkpoints / "step-00000004"
-    files = Checkpoint(path).manifest() | {name: entry_of(SECRET)}
-    (path / MANIFEST).write_bytes(manifest_of(4, files))
+    files = Checkpoint(path).manifest() | {name: file_entry(SECRET)}
+    (path / MANIFEST).write_bytes(manifest_bytes(4, files))
     assert "outside the checkpoint" in str(Checkpoint(path).damage())
     with pytest.raises(ValueError, match="outside the checkpoint"):
-        inside(name, "a record")
+        check_file_name(name, "a record")
 
 
 @pytest.mark.parametrize("name", [STATE, "index.json", SCALARS, MANIFEST, "state"])
@@ -117,11 +118,11 @@ def test_a_link_in_a_checkpoint_is_not_followed(run: RunFolder, name: str, tmp_p
     (path / name).rename(real)
     (path / name).symlink_to(real)
     assert "not followed" in str(Checkpoint(path).damage())
-    (kept,) = look(run)[0]
+    (kept,) = list_checkpoints(run)[0]
     assert "not followed" in str(verify(kept))
     with (
         pytest.raises(PenstockError, match="not followed"),
-        opened(str(run.path), None, "runs", False),
+        open_checkpoint(str(run.path), None, "runs", False),
     ):
         pass
 
@@ -170,7 +171,7 @@ def test_a_tensor_that_goes_beyond_its_file_is_told(run: RunFolder) -> None:
     index["tensors"]["model/w"]["chunks"][0]["at"] = index["files"][STATE] - 8
     (path / "index.json").write_text(json.dumps(index))
     sealed(path)
-    found = Own(Checkpoint(path))
+    found = RunCheckpoint(Checkpoint(path))
     with pytest.raises(OSError, match="is not all in it"):
         found.read("model/w")
 
@@ -187,7 +188,7 @@ class Strange(Peers):
 @pytest.mark.parametrize("name", [*OUTSIDE, "ok"])
 @pytest.mark.parametrize("where", ["slot", "file"])
 def test_a_host_cannot_write_outside_of_the_memory_of_another(name: str, where: str) -> None:
-    files = {"index.json": entry_of(b""), name if where == "file" else "x": entry_of(b"")}
+    files = {"index.json": file_entry(b""), name if where == "file" else "x": file_entry(b"")}
     seal = vars(Seal("run", "mark", 1, 0, 1, files, {}))
     slot = name if where == "slot" else "fast-0/0123456789abcdef/slot-0"
     peers = Strange(["a:1", "b:2"], 0, "secret")

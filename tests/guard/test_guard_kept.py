@@ -10,12 +10,19 @@ import torch
 
 from one_rank import Alone
 from penstock.errors import PenstockError
-from penstock.guard.format.index import NAME as INDEX
-from penstock.guard.format.published import MANIFEST, SCALARS
-from penstock.guard.save import checkpoint
-from penstock.guard.tiers.listing import Kept, choose, index_of, look, verify
-from penstock.guard.tiers.places import Remote, place_of
+from penstock.guard.format.index import INDEX
+from penstock.guard.format.manifest import MANIFEST
+from penstock.guard.format.published import SCALARS, Checkpoint
+from penstock.guard.save import save_load
+from penstock.guard.tiers.listing import (
+    ListedCheckpoint,
+    list_checkpoints,
+    read_index,
+    select,
+    verify,
+)
 from penstock.guard.tiers.slots import Seal
+from penstock.guard.tiers.stores import RemoteStore, open_store
 from penstock.plan.job.layout import Layout
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
@@ -30,7 +37,7 @@ def put(folder: Path, step: int) -> Path:
     torch.manual_seed(step)
     state = {"model/w": torch.randn(30, 20), "optimizer/w/exp_avg": torch.randn(30, 20)}
     scalars = {"step": step, "layout": Layout(shard=4).to_json(), "stream": {"consumed": 9}}
-    return checkpoint.save(folder, step, state, {}, scalars, Alone()).path
+    return save_load.save(folder, step, state, {}, scalars, Alone()).path
 
 
 @pytest.fixture
@@ -43,7 +50,7 @@ def folder(run_file: Callable[..., Path], tmp_path: Path, monkeypatch: Any) -> R
     save_run(run, made.run_file)
     put(made.checkpoints, 10)
     newest = put(made.checkpoints, 20)
-    place = place_of(str(run.guard.durable), made.name)
+    place = open_store(str(run.guard.durable), made.name)
     for file in (STATE, "state/.metadata", INDEX, SCALARS):
         place.put(20, file, newest / file)
     place.publish(20, (newest / MANIFEST).read_bytes())
@@ -51,13 +58,13 @@ def folder(run_file: Callable[..., Path], tmp_path: Path, monkeypatch: Any) -> R
     found = put(tmp_path / "other", 23)
     slot.parent.mkdir(parents=True)
     shutil.copytree(found, slot)
-    held = checkpoint.Checkpoint(found)
+    held = Checkpoint(found)
     files = {name: held.manifest()[name] for name in (STATE, INDEX)}
     Seal("run", "mark", 23, 0, 1, files, held.scalars).write(slot)
     return made
 
 
-def steps(found: list[Kept]) -> list[tuple[int, str, str]]:
+def steps(found: list[ListedCheckpoint]) -> list[tuple[int, str, str]]:
     return [(one.step, one.tier, one.state) for one in found]
 
 
@@ -68,7 +75,7 @@ def flip(path: Path) -> None:
 
 
 def test_all_tiers_are_listed_newest_first_and_nearest_first(folder: RunFolder) -> None:
-    found, unreachable = look(folder)
+    found, unreachable = list_checkpoints(folder)
     assert unreachable == []
     assert steps(found) == [
         (23, "memory", "whole"),
@@ -80,18 +87,18 @@ def test_all_tiers_are_listed_newest_first_and_nearest_first(folder: RunFolder) 
     assert all(one.layout["shard"] == 4 for one in found)
     assert [one.age_s is None for one in found] == [False, False, True, False]
     assert all(verify(one) == [] for one in found)
-    assert [list(index_of(one).tensors) for one in found] == [
+    assert [list(read_index(one).tensors) for one in found] == [
         ["model/w", "optimizer/w/exp_avg"]
     ] * 4
 
 
 @pytest.mark.parametrize("tier", ["memory", "disk", "remote"])
 def test_a_flipped_bit_is_seen_by_verify_alone(folder: RunFolder, tier: str) -> None:
-    one = next(k for k in look(folder)[0] if k.tier == tier)
+    one = next(k for k in list_checkpoints(folder)[0] if k.tier == tier)
     where = Path(one.shelf.where.removeprefix("file://"))
     flip(where / STATE)
     assert one.state == "whole"
-    again = next(k for k in look(folder)[0] if k.tier == tier)
+    again = next(k for k in list_checkpoints(folder)[0] if k.tier == tier)
     assert again.problems == ()
     told: list[int] = []
     assert verify(again, told.append) == [f"{STATE}: content does not match its hash"]
@@ -102,37 +109,37 @@ def test_what_is_missing_short_or_unreadable_is_seen_at_once(folder: RunFolder) 
     (folder.checkpoints / "step-00000010" / STATE).unlink()
     state = folder.checkpoints / "step-00000020" / STATE
     state.write_bytes(state.read_bytes()[:-1])
-    damaged = [one for one in look(folder)[0] if one.tier == "disk"]
+    damaged = [one for one in list_checkpoints(folder)[0] if one.tier == "disk"]
     assert [one.state for one in damaged] == ["damaged", "damaged"]
     size = len(state.read_bytes())
     assert damaged[0].problems == (f"{STATE}: {size} bytes, not {size + 1}",)
     assert verify(damaged[1]) == [f"{STATE}: missing"]
     (folder.checkpoints / "step-00000010" / MANIFEST).write_text("{")
     (folder.checkpoints / "step-00000020" / SCALARS).write_text("{")
-    problems = [one.problems[0] for one in look(folder)[0] if one.tier == "disk"]
+    problems = [one.problems[0] for one in list_checkpoints(folder)[0] if one.tier == "disk"]
     assert problems[0].startswith("scalars.json: ")
     assert problems[1].startswith("manifest.json: JSONDecodeError")
 
 
 def test_what_was_put_aside_is_listed_and_never_chosen(folder: RunFolder) -> None:
     (folder.checkpoints / "step-00000010").rename(folder.checkpoints / ".damaged-00000010")
-    found, _ = look(folder)
+    found, _ = list_checkpoints(folder)
     assert (10, "disk", "damaged, put aside") in steps(found)
     with pytest.raises(PenstockError, match="no checkpoint of step 10; found: 20, 23"):
-        choose(found, 10)
+        select(found, 10)
 
 
 def test_choosing_by_step_and_tier(folder: RunFolder) -> None:
-    found, _ = look(folder)
-    assert choose(found)[0].step == 23
-    assert [one.tier for one in choose(found, 20)] == ["disk", "remote"]
-    assert [one.tier for one in choose(found, 20, "remote")] == ["remote"]
+    found, _ = list_checkpoints(folder)
+    assert select(found)[0].step == 23
+    assert [one.tier for one in select(found, 20)] == ["disk", "remote"]
+    assert [one.tier for one in select(found, 20, "remote")] == ["remote"]
     with pytest.raises(PenstockError, match="no checkpoint of step 10 in memory; found: 23"):
-        choose(found, 10, "memory")
+        select(found, 10, "memory")
 
 
 def test_what_a_running_run_replaces_meanwhile_is_not_called_damaged(folder: RunFolder) -> None:
-    memory, disk, *_ = look(folder)[0]
+    memory, disk, *_ = list_checkpoints(folder)[0]
     slot = Path(memory.shelf.where)
     flip(slot / STATE)
     (slot / "seal-r00000.json").unlink()
@@ -142,11 +149,11 @@ def test_what_a_running_run_replaces_meanwhile_is_not_called_damaged(folder: Run
 
 
 def test_a_place_that_does_not_answer_is_said(folder: RunFolder, monkeypatch: Any) -> None:
-    def gone(self: Remote) -> list[int]:
+    def gone(self: RemoteStore) -> list[int]:
         raise ConnectionError("no route")
 
-    monkeypatch.setattr(Remote, "steps", gone)
-    found, unreachable = look(folder)
+    monkeypatch.setattr(RemoteStore, "steps", gone)
+    found, unreachable = list_checkpoints(folder)
     assert unreachable == ["no route"]
     assert [one.tier for one in found] == ["memory", "disk", "disk"]
 
@@ -154,10 +161,10 @@ def test_a_place_that_does_not_answer_is_said(folder: RunFolder, monkeypatch: An
 def test_the_screen_names_what_matters(folder: RunFolder) -> None:
     from rich.console import Console
 
-    found, _ = look(folder)
+    found, _ = list_checkpoints(folder)
     console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(table(found, folder.path))
-    console.print(details(found[0], found[0].shelf.scalars(), index_of(found[0])))
+    console.print(details(found[0], found[0].shelf.scalars(), read_index(found[0])))
     said = console.export_text()
     for word in (
         "memory",
@@ -170,7 +177,7 @@ def test_the_screen_names_what_matters(folder: RunFolder) -> None:
         "float32",
     ):
         assert word in said
-    told = about(found[0], found[0].shelf.scalars(), index_of(found[0]))
+    told = about(found[0], found[0].shelf.scalars(), read_index(found[0]))
     assert told["parameters"] == "600 in 1 tensor"
     assert told["batches left out"] == "none"
 

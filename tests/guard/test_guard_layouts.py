@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock.guard.save import checkpoint
-from penstock.guard.save.checkpoint import Checkpoint, weights_hash
+from penstock.guard.format.published import Checkpoint
+from penstock.guard.save import save_load
+from penstock.guard.save.save_load import weights_hash
 from penstock.plan.job.layout import Layout
 
 VOCAB, SEQUENCE, SAMPLES = 41, 8, 6  # an odd number of words: their parts are unequal
@@ -68,13 +69,13 @@ class Training:
         from penstock.train.state import state
 
         held = state(self.engine.parts, self.engine.optimizer)
-        checkpoint.save(folder, 2, held, {}, {"layout": self.layout.to_json()}, self.world)
+        save_load.save(folder, 2, held, {}, {"layout": self.layout.to_json()}, self.world)
 
     def load(self, saved: Checkpoint) -> None:
         from penstock.train.state import state
 
         held = state(self.engine.parts, self.engine.optimizer, copies=True)
-        checkpoint.load(saved, held, self.world)
+        save_load.load(saved, held, self.world)
         self.engine.optimizer.updates = 2
         self.engine.optimizer.lower()
 

@@ -5,24 +5,24 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from penstock.guard.detect.fingerprints import by_replica, prints
-from penstock.guard.detect.locate import Spot, locate, values_at
+from penstock.guard.detect.fingerprints import fingerprints, gather_by_replica
+from penstock.guard.detect.locate import WordLocation, locate_difference, values_at
 from penstock.plan.job.layout import Layout
 from penstock.train.world.world import join
 
 AT = 1_234_567
 
 
-def seek(dtype: torch.dtype) -> tuple[int, Spot, list[str], list[tuple[float, ...]]]:
+def seek(dtype: torch.dtype) -> tuple[int, WordLocation, list[str], list[tuple[float, ...]]]:
     world = join(Layout(replicate=2, shard=2), "cpu", 60.0)
     draw = torch.Generator().manual_seed(world.place("shard"))  # shards hold other weights
     tensors = {"small": torch.ones(3, dtype=dtype)}
     tensors["large"] = torch.randn(2_000_001 + world.place("shard"), generator=draw).to(dtype)
     if (world.place("replicate"), world.place("shard")) == (1, 1):
         tensors["large"][AT] = 7.0
-    found = by_replica(prints(tensors).sum(dim=0, keepdim=True), world)
+    found = gather_by_replica(fingerprints(tensors).sum(dim=0, keepdim=True), world)
     place = next(i for i, at in enumerate(zip(*found, strict=True)) if len(set(at)) > 1)
-    spot, names = locate(tensors, place, world)
+    spot, names = locate_difference(tensors, place, world)
     return world.rank, spot, names, values_at(spot, tensors, world)
 
 
@@ -30,7 +30,7 @@ def seek(dtype: torch.dtype) -> tuple[int, Spot, list[str], list[tuple[float, ..
 def test_all_ranks_learn_where_and_what(ranks: Callable, dtype: torch.dtype) -> None:
     each = 8 // dtype.itemsize  # elements of a word
     for rank, spot, names, values in ranks(4, seek, dtype):
-        assert spot == Spot(place=1, tensor=1, word=AT // each)
+        assert spot == WordLocation(place=1, tensor=1, word=AT // each)
         assert names == (["large"] if rank % 2 else [])
         assert len(values) == 2
         differing = [i for i in range(each) if values[0][i] != values[1][i]]

@@ -11,15 +11,15 @@ import torch
 
 from old_formats import as_format
 from penstock.errors import RunFailed
-from penstock.guard.format.published import MANIFEST
-from penstock.guard.save import checkpoint
-from penstock.guard.save.checkpoint import Checkpoint, every
+from penstock.guard.format.manifest import MANIFEST
+from penstock.guard.format.published import Checkpoint, published_checkpoints
+from penstock.guard.save import save_load
 from penstock.guard.save.saver import Saver
-from penstock.guard.tiers.identity import IDENTITY, Homes, from_bytes, to_bytes
-from penstock.guard.tiers.on_record import recorded_manifests, recorded_step
-from penstock.guard.tiers.places import Disk
-from penstock.guard.tiers.slots import sealed
-from penstock.guard.tiers.tiers import Found, OneProcess, everywhere, spill
+from penstock.guard.tiers.identity import IDENTITY, IdentityCopies, decode_identity, encode_identity
+from penstock.guard.tiers.journal_facts import recorded_manifests, recorded_step
+from penstock.guard.tiers.search import SearchResult, SingleProcess, search_of_run, spill_folder
+from penstock.guard.tiers.slots import sealed_slots
+from penstock.guard.tiers.stores import DiskStore
 from penstock.ledger.journal.writer import Journal, SupervisorJournal
 from penstock.run.diff import closed
 from penstock.run.fingerprint import settings
@@ -30,7 +30,7 @@ from penstock.run.save import to_table
 MakeFile = Callable[..., Path]
 
 
-class World(OneProcess):
+class World(SingleProcess):
     """One rank that can save."""
 
     host_group: Any = None
@@ -46,7 +46,7 @@ class Run:
 
     @property
     def identity(self) -> str:
-        return everywhere(self.folder, self.run, World()).run
+        return search_of_run(self.folder, self.run, World()).run
 
     def scalars(self, step: int) -> dict[str, Any]:
         table = json.loads(json.dumps(to_table(self.run)))
@@ -55,14 +55,14 @@ class Run:
     def save(self, step: int, value: float | None = None) -> Checkpoint:
         state = {"a": torch.full((4,), float(step if value is None else value))}
         folder, scalars = self.folder.checkpoints, self.scalars(step)
-        return checkpoint.save(folder, step, state, {}, scalars, World(), self.identity)
+        return save_load.save(folder, step, state, {}, scalars, World(), self.identity)
 
     def told(self, attempt: int, kind: str, **payload: Any) -> None:
         with Journal(self.folder.journal, attempt, again=True) as journal:
             journal.event(kind, **payload)
 
-    def look(self, deep: bool = True) -> Found:
-        looked = everywhere(self.folder, self.run, World(), ranks=deep)
+    def look(self, deep: bool = True) -> SearchResult:
+        looked = search_of_run(self.folder, self.run, World(), ranks=deep)
         return looked.newest_good() if deep else looked.expected()
 
 
@@ -81,7 +81,7 @@ def flip(path: Path, at: int, bit: int = 0) -> None:
     path.write_bytes(data)
 
 
-def step_of(found: Found) -> int | None:
+def step_of(found: SearchResult) -> int | None:
     return found.checkpoint.step if found.checkpoint else None
 
 
@@ -164,7 +164,7 @@ def test_a_renamed_folder_is_called_by_its_step_again(own: Run, format_: int) ->
     found = own.look()
     assert step_of(found) == 8
     assert "step-00000080 is a checkpoint of step 8" in found.told[0]
-    assert [one.step for one in every(checkpoints)] == [8]
+    assert [one.step for one in published_checkpoints(checkpoints)] == [8]
     assert own.look().told == []
 
 
@@ -175,7 +175,7 @@ def test_a_copy_under_another_name_is_put_aside(own: Run) -> None:
         found = own.look(deep)
         assert step_of(found) == 8
         assert "a checkpoint of step 8, under the name of step 80" in found.rejected[0]
-    assert [one.step for one in every(checkpoints)] == [8, 4]
+    assert [one.step for one in published_checkpoints(checkpoints)] == [8, 4]
 
 
 def test_a_wrong_name_that_is_damaged_too_is_damaged(own: Run) -> None:
@@ -278,7 +278,7 @@ def test_a_flipped_identity_is_told_and_written_again(
         assert [words for words in found.told if "it is written again" in words]
     assert own.look().told == []
     for home in homes["both"]:
-        assert from_bytes((home / IDENTITY).read_bytes()) == known
+        assert decode_identity((home / IDENTITY).read_bytes()) == known
     assert (homes[where][0] / "identity.bad-1").is_file()
 
 
@@ -293,8 +293,8 @@ def test_an_odd_identity_is_none(own: Run, content: bytes) -> None:
 
 def test_an_identity_of_before_has_no_checksum(tmp_path: Path) -> None:
     (tmp_path / IDENTITY).write_text("ab" * 16)
-    assert Homes([Disk(tmp_path)]).kept() == "ab" * 16
-    assert from_bytes(to_bytes("ab" * 16)) == "ab" * 16
+    assert IdentityCopies([DiskStore(tmp_path)]).kept() == "ab" * 16
+    assert decode_identity(encode_identity("ab" * 16)) == "ab" * 16
 
 
 def test_a_deleted_identity_is_remembered_by_the_checkpoints(own: Run, run_file: MakeFile) -> None:
@@ -312,7 +312,7 @@ def test_a_place_that_another_run_began_is_told(own: Run, tmp_path: Path) -> Non
     guard = own.run.guard.model_copy(update={"durable": str(far)})
     own.run = own.run.model_copy(update={"guard": guard})
     (far / "own").mkdir(parents=True)
-    (far / "own" / IDENTITY).write_bytes(to_bytes("12" * 16))
+    (far / "own" / IDENTITY).write_bytes(encode_identity("12" * 16))
     found = own.look()
     assert step_of(found) == 8
     assert [words for words in found.told if "begun by another run of this name" in words]
@@ -331,7 +331,7 @@ class Told:
 
 
 def test_a_flipped_seal_is_told(own: Run) -> None:
-    spilled = spill(own.folder)  # the same as in memory, and searched by all
+    spilled = spill_folder(own.folder)  # the same as in memory, and searched by all
     saver = Saver(spilled, [], World(), Told(), Told(), 3, own.identity)
     saver.prepare({"a": torch.zeros(4)})
     for number in (20, 21):
@@ -339,7 +339,7 @@ def test_a_flipped_seal_is_told(own: Run) -> None:
         saver.wait()
     saver.close()
     assert (step_of(own.look()), own.look().rejected) == (21, [])
-    newest = sealed(spilled, own.identity)[0].path
+    newest = sealed_slots(spilled, own.identity)[0].path
     flip(newest / "seal-r00000.json", 200)
     for deep in (False, True):
         found = own.look(deep)
@@ -364,15 +364,17 @@ def test_what_has_the_name_of_a_save_does_not_stand_for_it(
         shutil.copytree(source, checkpoints / "step-00000009")
     if there == "torn":
         (checkpoints / "step-00000009" / MANIFEST).write_bytes(b"{")
-    saver = Saver(spill(own.folder), [Disk(checkpoints)], World(), Told(), Told(), 3, own.identity)
+    saver = Saver(
+        spill_folder(own.folder), [DiskStore(checkpoints)], World(), Told(), Told(), 3, own.identity
+    )
     saver.prepare({"a": torch.zeros(4)})
     saver.stage(9, {"a": torch.full((4,), 0.5)}, {}, own.scalars(9), durable=True)
     saver.wait()
     saver.close()
     assert saver.failed == ""
-    newest = every(checkpoints)[0]
+    newest = published_checkpoints(checkpoints)[0]
     assert (newest.step, newest.damage(), newest.about().run) == (9, [], own.identity)
     held = {"a": torch.zeros(4)}
-    checkpoint.load(newest, held, None)
+    save_load.load(newest, held, None)
     assert held["a"].tolist() == [9.0 if there == "own" else 0.5] * 4
     assert (checkpoints / ".foreign-00000009").is_dir() == (there != "own")

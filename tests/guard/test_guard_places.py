@@ -10,42 +10,50 @@ import torch
 from one_rank import Alone
 from penstock.data.store.objects import Store
 from penstock.errors import RunFailed
-from penstock.guard.format.published import MANIFEST, entry_of, manifest_of
-from penstock.guard.save import checkpoint
-from penstock.guard.tiers.places import Disk, Kept, Place, Remote, place_of
-from penstock.guard.tiers.tiers import Tiers, identity
+from penstock.guard.format.manifest import MANIFEST, manifest_bytes
+from penstock.guard.format.published import Checkpoint, file_entry
+from penstock.guard.save import save_load
+from penstock.guard.tiers.identity import run_identity
+from penstock.guard.tiers.search import CheckpointSearch
+from penstock.guard.tiers.stores import (
+    CheckpointStore,
+    DiskStore,
+    ProtectedSteps,
+    RemoteStore,
+    open_store,
+)
 
 
 @pytest.fixture(params=["disk", "remote"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointStore:
     where = tmp_path / "there"
     where.mkdir()
     if request.param == "disk":
-        return place_of(str(where), "run")
+        return open_store(str(where), "run")
     pytest.importorskip("obstore")
-    return place_of(where.as_uri(), "run")
+    return open_store(where.as_uri(), "run")
 
 
-def put(place: Place, step: int, content: bytes = b"content") -> None:
+def put(place: CheckpointStore, step: int, content: bytes = b"content") -> None:
     place.begin(step)
     place.put(step, "state/part", content)
-    place.publish(step, manifest_of(step, {"state/part": entry_of(content)}))
+    place.publish(step, manifest_bytes(step, {"state/part": file_entry(content)}))
 
 
-def test_it_exists_once_it_is_published(place: Place, tmp_path: Path) -> None:
+def test_it_exists_once_it_is_published(place: CheckpointStore, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"x" * 1000)
     place.begin(3)
     place.put(3, "state/part", source)
     assert place.steps() == []
-    place.publish(3, manifest_of(3, {"state/part": entry_of(source.read_bytes())}))
+    place.publish(3, manifest_bytes(3, {"state/part": file_entry(source.read_bytes())}))
     assert place.steps() == [3]
-    found = checkpoint.Checkpoint(place.fetch(3, tmp_path / "landing"))
+    found = Checkpoint(place.fetch(3, tmp_path / "landing"))
     assert found.damage() == []
     assert (found.path / "state/part").read_bytes() == source.read_bytes()
 
 
-def test_what_was_never_published_goes(place: Place, tmp_path: Path) -> None:
+def test_what_was_never_published_goes(place: CheckpointStore, tmp_path: Path) -> None:
     put(place, 1)
     place.begin(2)
     place.put(2, "state/part", b"half")
@@ -56,7 +64,7 @@ def test_what_was_never_published_goes(place: Place, tmp_path: Path) -> None:
     assert left == []
 
 
-def test_the_newest_are_kept(place: Place) -> None:
+def test_the_newest_are_kept(place: CheckpointStore) -> None:
     for step in (2, 10, 9, 100):
         put(place, step)
     place.retain(2)
@@ -65,17 +73,17 @@ def test_the_newest_are_kept(place: Place) -> None:
     assert place.steps() == [10]
 
 
-def test_the_best_stay_whatever_their_age(place: Place) -> None:
+def test_the_best_stay_whatever_their_age(place: CheckpointStore) -> None:
     for step in (2, 4, 6, 8, 10):
         put(place, step)
     # The save of step 5, the best of all, has failed: the next best that is there stays.
-    place.retain(1, Kept(2, (5, 4, 2, 6)))
+    place.retain(1, ProtectedSteps(2, (5, 4, 2, 6)))
     assert place.steps() == [10, 4, 2]
     place.retain(1)
     assert place.steps() == [10]
 
 
-def test_a_damaged_one_is_put_aside_and_may_come_again(place: Place) -> None:
+def test_a_damaged_one_is_put_aside_and_may_come_again(place: CheckpointStore) -> None:
     for _ in range(3):
         put(place, 5)
         place.put_aside(5)
@@ -84,7 +92,7 @@ def test_a_damaged_one_is_put_aside_and_may_come_again(place: Place) -> None:
     assert place.steps() == [5]
 
 
-def test_a_small_file_is_created_once(place: Place) -> None:
+def test_a_small_file_is_created_once(place: CheckpointStore) -> None:
     assert place.create("lease/000001", b"mine")
     assert not place.create("lease/000001", b"yours")
     assert place.read("lease/000001") == b"mine"
@@ -95,17 +103,17 @@ def test_a_small_file_is_created_once(place: Place) -> None:
         place.read("absent")
 
 
-def test_a_run_has_one_identity(place: Place) -> None:
-    made = identity(place, Alone())
-    assert identity(place, Alone()) == made
+def test_a_run_has_one_identity(place: CheckpointStore) -> None:
+    made = run_identity(place, Alone())
+    assert run_identity(place, Alone()) == made
     assert len(made) == 32
 
 
 def test_a_foreign_manifest_cannot_write_elsewhere(tmp_path: Path) -> None:
     pytest.importorskip("obstore")
-    remote = place_of(tmp_path.as_uri(), "run")
+    remote = open_store(tmp_path.as_uri(), "run")
     remote.begin(1)
-    remote.publish(1, manifest_of(1, {"../../outside": entry_of(b"")}))
+    remote.publish(1, manifest_bytes(1, {"../../outside": file_entry(b"")}))
     with pytest.raises(ValueError, match="outside the checkpoint"):
         remote.fetch(1, tmp_path / "landing")
 
@@ -115,27 +123,27 @@ State = dict[str, torch.Tensor]
 
 def saved(folder: Path, step: int) -> None:
     state = {"a": torch.full((4,), float(step))}
-    checkpoint.save(folder, step, state, {}, {"step": step}, Alone())
+    save_load.save(folder, step, state, {}, {"step": step}, Alone())
 
 
-def sent(remote: Place, folder: Path, step: int) -> None:
+def sent(remote: CheckpointStore, folder: Path, step: int) -> None:
     """As a save does: files first, the manifest last."""
     source = folder / f"step-{step:08d}"
     remote.begin(step)
-    for name in checkpoint.Checkpoint(source).manifest():
+    for name in Checkpoint(source).manifest():
         remote.put(step, name, source / name)
     remote.publish(step, (source / MANIFEST).read_bytes())
 
 
-def looked(disk: Disk, remote: Place) -> Any:
-    return Tiers([], [disk, remote], disk.root, "r", Alone()).newest_good()
+def looked(disk: DiskStore, remote: CheckpointStore) -> Any:
+    return CheckpointSearch([], [disk, remote], disk.root, "r", Alone()).newest_good()
 
 
 def test_the_newest_good_one_of_any_place_is_taken(tmp_path: Path) -> None:
     pytest.importorskip("obstore")
-    remote = place_of((tmp_path / "far").as_uri(), "run")
+    remote = open_store((tmp_path / "far").as_uri(), "run")
     (tmp_path / "far").mkdir()
-    old, disk = tmp_path / "old", Disk(tmp_path / "near")
+    old, disk = tmp_path / "old", DiskStore(tmp_path / "near")
     for step in (1, 2, 3):
         saved(old, step)
         sent(remote, old, step)
@@ -152,7 +160,7 @@ def test_the_newest_good_one_of_any_place_is_taken(tmp_path: Path) -> None:
     assert disk.steps() == [2]
 
 
-class Away(Remote):
+class Away(RemoteStore):
     """Nobody answers."""
 
     def steps(self) -> list[int]:
@@ -161,7 +169,7 @@ class Away(Remote):
 
 def test_a_place_that_does_not_answer_is_no_reason_to_begin_again(tmp_path: Path) -> None:
     pytest.importorskip("obstore")
-    disk, away = Disk(tmp_path / "near"), Away(Store(tmp_path.as_uri()))
+    disk, away = DiskStore(tmp_path / "near"), Away(Store(tmp_path.as_uri()))
     with pytest.raises(RunFailed, match="not every place could be asked"):
         looked(disk, away)
     saved(disk.root, 2)
@@ -199,7 +207,7 @@ def two_ranks(where: str) -> dict[str, Any]:
             "model/plain": torch.tensor(step),
         }
 
-    disk = Disk(home / "checkpoints")
+    disk = DiskStore(home / "checkpoints")
     saver = Saver(home / "fast-0", [disk], world, Told(), Told(), 3, "r", group=world.save_group)
     saver.prepare(state(0))
     for step in (1, 2, 3):
@@ -210,16 +218,16 @@ def two_ranks(where: str) -> dict[str, Any]:
     answer: dict[str, Any] = {"disk": disk.steps(), "failed": saver.failed}
 
     def look() -> Any:
-        return Tiers([home / "fast-0"], [disk], disk.root, "r", world).newest_good()
+        return CheckpointSearch([home / "fast-0"], [disk], disk.root, "r", world).newest_good()
 
     def values(found: Any) -> dict[str, Any]:
         into = state(0)
-        checkpoint.load(found, into, world)
+        save_load.load(found, into, world)
         whole = {n: t.full_tensor() if isinstance(t, DTensor) else t for n, t in into.items()}
         return {"step": found.step, "tier": found.tier} | {n: t.tolist() for n, t in whole.items()}
 
     answer["memory"] = values(look().checkpoint)
-    answer["local"] = checkpoint.load_local(look().checkpoint, world.rank)["r"].tolist()
+    answer["local"] = save_load.load_local(look().checkpoint, world.rank)["r"].tolist()
     world.gather(None)
     if world.rank == 1:  # one rank's seal is missing: that slot is nothing for any of them
         next((home / "fast-0").glob("*/slot-0/seal-r00001.json")).unlink()

@@ -9,22 +9,22 @@ import sys
 
 import pytest
 
-from penstock.guard.detect.pulse import PHASES, Pulse, read
-from penstock.guard.detect.trap import Trap, Traps, arm
-from penstock.guard.detect.trap import read as armed
+from penstock.guard.detect.failpoints import Failpoint, Failpoints, arm
+from penstock.guard.detect.failpoints import read as armed
+from penstock.guard.detect.pulse import PHASES, Pulse, read_heartbeat
 
 
 def test_a_watcher_reads_where_a_rank_is(tmp_path):
-    assert read(tmp_path, 3) is None
+    assert read_heartbeat(tmp_path, 3) is None
     pulse = Pulse(tmp_path, 3, attempt=2)
     seen = []
     for phase in PHASES:
         pulse.at(phase, 7)
-        beat = read(tmp_path, 3)
+        beat = read_heartbeat(tmp_path, 3)
         assert (beat.attempt, beat.pid, beat.step, beat.phase) == (2, os.getpid(), 7, phase)
         seen.append(beat.count)
     pulse.beat()
-    seen.append(read(tmp_path, 3).count)
+    seen.append(read_heartbeat(tmp_path, 3).count)
     assert seen == sorted(set(seen))
 
 
@@ -33,14 +33,14 @@ def test_a_pulse_that_was_deleted_is_there_again(tmp_path, monkeypatch):
     monkeypatch.setattr("penstock.guard.detect.pulse.LOOK_S", 0.0)
     shutil.rmtree(tmp_path / "scratch")
     pulse.at("forward", 7)
-    assert read(tmp_path / "scratch", 0).step == 7
+    assert read_heartbeat(tmp_path / "scratch", 0).step == 7
 
 
 def test_a_trap_springs_once_in_its_phase_and_step_of_its_rank(tmp_path):
     sprung = []
     for name, rank, step in [("mine", 1, 4), ("other", 0, 4), ("any", None, None)]:
-        arm(tmp_path, Trap(name, "note", "vote", rank, step))
-    traps = Traps(tmp_path, rank=1, attempt=5)
+        arm(tmp_path, Failpoint(name, "note", "vote", rank, step))
+    traps = Failpoints(tmp_path, rank=1, attempt=5)
     traps.handlers["note"] = lambda trap: sprung.append(trap.name)
     pulse = Pulse(tmp_path / "scratch", 1, 5, traps)
     pulse.at("vote", 3)
@@ -59,8 +59,8 @@ CHILD = """
 import sys
 from pathlib import Path
 from penstock.guard.detect.pulse import Pulse
-from penstock.guard.detect.trap import Traps
-pulse = Pulse(Path(sys.argv[1]), 0, 0, Traps(Path(sys.argv[2]), 0, 0))
+from penstock.guard.detect.failpoints import Failpoints
+pulse = Pulse(Path(sys.argv[1]), 0, 0, Failpoints(Path(sys.argv[2]), 0, 0))
 for step in range(10):
     pulse.at("forward", step)
     print(step, flush=True)
@@ -69,7 +69,7 @@ for step in range(10):
 
 @pytest.mark.parametrize("action", ["kill", "exit"])
 def test_a_trap_ends_a_process_exactly_there_and_not_again_in_the_next(tmp_path, action):
-    arm(tmp_path / "traps", Trap("t", action, "forward", 0, 6))
+    arm(tmp_path / "traps", Failpoint("t", action, "forward", 0, 6))
     command = [sys.executable, "-c", CHILD, str(tmp_path), str(tmp_path / "traps")]
     first = subprocess.run(command, capture_output=True, text=True)
     assert first.returncode == (-signal.SIGKILL if action == "kill" else 7)

@@ -12,15 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from one_rank import Alone
+from penstock.guard.format.file_names import check_file_name
 from penstock.guard.format.index import Index
-from penstock.guard.format.inside import inside
 from penstock.guard.format.local_file import read_local
 from penstock.guard.format.manifest import Manifest
-from penstock.guard.format.published import entry_of
-from penstock.guard.save import checkpoint
-from penstock.guard.save.checkpoint import Checkpoint
-from penstock.guard.tiers.identity import from_bytes, to_bytes
-from penstock.guard.tiers.owner import Owner
+from penstock.guard.format.published import Checkpoint, file_entry
+from penstock.guard.save import save_load
+from penstock.guard.tiers.identity import decode_identity, encode_identity
+from penstock.guard.tiers.ownership import Owner
 from penstock.guard.tiers.slots import Seal
 from penstock.run.folder import plan_from_bytes
 from penstock.untrusted import parse_table
@@ -28,20 +27,20 @@ from penstock.untrusted import parse_table
 Parser = Callable[[bytes], Any]
 ERRORS = (ValueError, OSError)
 SCALARS = {"step": 4, "settings": "ab" * 32, "layout": {"shard": 2}, "run": {"name": "x"}}
-FILES = {name: entry_of(name.encode()) for name in ("index.json", "scalars.json", "state/__0_0")}
+FILES = {name: file_entry(name.encode()) for name in ("index.json", "scalars.json", "state/__0_0")}
 MANIFEST = Manifest(4, FILES, "ab" * 16, "cd" * 32, {"shard": 2}, {"run": "x", "step": 1})
 SEAL = Seal("ab" * 16, "mark", 4, 0, 1, FILES, SCALARS)
 
 
 def seal_bytes(body: bytes) -> bytes:
     """As a seal is written: a hash and what it is of."""
-    return entry_of(body)["blake3"].encode() + b"\n" + body
+    return file_entry(body)["blake3"].encode() + b"\n" + body
 
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     state = {"a": torch.zeros(3, 4), "b": torch.tensor(1), "c": torch.zeros(0, 2)}
-    saved = checkpoint.save(tmp_path_factory.mktemp("index"), 1, state, {}, {}, Alone())
+    saved = save_load.save(tmp_path_factory.mktemp("index"), 1, state, {}, {}, Alone())
     return (saved.path / "index.json").read_bytes()
 
 
@@ -52,7 +51,7 @@ def valid(index: bytes) -> dict[str, tuple[Parser, bytes]]:
         "index": (Index.from_bytes, index),
         "seal": (Seal.from_bytes, seal_bytes(json.dumps(vars(SEAL)).encode())),
         "scalars": (parse_table, json.dumps(SCALARS).encode()),
-        "identity": (from_bytes, to_bytes("ab" * 16)),
+        "identity": (decode_identity, encode_identity("ab" * 16)),
         "plan": (plan_from_bytes, json.dumps({"dataset": "x", "layout": {"shard": 1}}).encode()),
     }
 
@@ -63,7 +62,7 @@ KINDS = ["manifest", "index", "seal", "scalars", "identity", "plan"]
 def stays_inside(found: Any) -> None:
     """No name that a parser gives leads out."""
     for name in getattr(found, "files", {}):
-        assert inside(name, "a record") == name
+        assert check_file_name(name, "a record") == name
     for entry in getattr(found, "tensors", {}).values():
         assert all(chunk.file in found.files for chunk in entry.chunks)
 
@@ -203,7 +202,7 @@ def test_a_checkpoint_with_any_scalars_is_judged_in_words(
     folder = tmp_path_factory.mktemp("scalars")
     table = {"step": 1, "run": {"name": "x", "train": {"clip": 0.5, "betas": [0.9, 0.95]}}}
     content = json.dumps(mutated(table, data)).encode()
-    files = {"scalars.json": entry_of(content)}
+    files = {"scalars.json": file_entry(content)}
     for about in ({}, {"run": "other"}, {"run": "own", "settings": "x"}):
         (folder / "scalars.json").write_bytes(content)
         (folder / "manifest.json").write_bytes(Manifest(1, files, **about).to_bytes())

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from penstock.errors import RunFailed
-from penstock.guard.format.published import published
-from penstock.guard.save import checkpoint
-from penstock.guard.tiers import tiers
-from penstock.guard.tiers.on_record import recorded_step
-from penstock.guard.tiers.tiers import OneProcess, everywhere
+from penstock.guard.format.published import Checkpoint, published_folders
+from penstock.guard.save import save_load
+from penstock.guard.tiers import search
+from penstock.guard.tiers.journal_facts import recorded_step
+from penstock.guard.tiers.search import SingleProcess, search_of_run
 from penstock.ledger.journal.writer import Journal
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
@@ -28,7 +28,7 @@ UNPRIVILEGED = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] * (o
 UNREADABLE = [errno.EACCES, errno.EIO, errno.ESTALE, errno.ENOTDIR, errno.ELOOP]
 
 
-class World(OneProcess):
+class World(SingleProcess):
     """One rank that can save."""
 
     host_group: Any = None
@@ -45,7 +45,7 @@ def made(run_file: Callable[..., Path]) -> RunFolder:
 
 def saved(folder: RunFolder, step: int, attempt: int = 0) -> None:
     state = {"a": torch.full((4,), float(step))}
-    checkpoint.save(folder.checkpoints, step, state, {}, {"step": step}, World())
+    save_load.save(folder.checkpoints, step, state, {}, {"step": step}, World())
     told(folder, attempt, "saved", step=step, tier="disk")
 
 
@@ -54,9 +54,9 @@ def told(folder: RunFolder, attempt: int, kind: str, **payload: Any) -> None:
         journal.event(kind, **payload)
 
 
-def found(folder: RunFolder, deep: bool = True) -> checkpoint.Checkpoint | None:
+def found(folder: RunFolder, deep: bool = True) -> Checkpoint | None:
     run = load(folder.path.parents[1] / f"{folder.name}.toml")
-    looked = everywhere(folder, run, OneProcess(), ranks=False)
+    looked = search_of_run(folder, run, SingleProcess(), ranks=False)
     return (looked.newest_good() if deep else looked.expected()).checkpoint
 
 
@@ -125,8 +125,8 @@ def test_a_folder_that_cannot_be_read_is_named_and_not_trained_over(
 def test_the_right_to_read_is_taken_away_for_real(made: RunFolder) -> None:
     code = (
         "import sys; from pathlib import Path\n"
-        "from penstock.guard.format.published import published\n"
-        "try: print(published(Path(sys.argv[1])))\n"
+        "from penstock.guard.format.published import published_folders\n"
+        "try: print(published_folders(Path(sys.argv[1])))\n"
         "except PermissionError: print('refused')"
     )
     made.checkpoints.chmod(0)
@@ -136,7 +136,7 @@ def test_the_right_to_read_is_taken_away_for_real(made: RunFolder) -> None:
     finally:
         made.checkpoints.chmod(0o755)
     assert said == "refused\n"
-    assert len(published(made.checkpoints)) == 1
+    assert len(published_folders(made.checkpoints)) == 1
 
 
 def test_a_disk_that_fails_while_ranks_load_loses_nothing(
@@ -146,7 +146,7 @@ def test_a_disk_that_fails_while_ranks_load_loses_nothing(
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.Checkpoint.__module__ + ".hash_file", broken)
+        patch.setattr(Checkpoint.__module__ + ".hash_file", broken)
         with pytest.raises(RunFailed, match="Input/output error"):
             found(made)
     again = found(made)
@@ -215,5 +215,5 @@ def test_several_hosts_have_no_fresh(made: RunFolder) -> None:
     cluster = run.cluster.model_copy(update={"nodes": 2})
     run = run.model_copy(update={"guard": durable, "cluster": cluster})
     with pytest.raises(RunFailed, match="another name for the run") as caught:
-        tiers.everywhere(made, run, OneProcess()).newest_good()
+        search.search_of_run(made, run, SingleProcess()).newest_good()
     assert str(made.path / "far" / "made") in str(caught.value)

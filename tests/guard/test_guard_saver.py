@@ -14,13 +14,14 @@ from torch import Tensor
 
 import real_ranks
 from one_rank import Alone
-from penstock.guard.format.published import Checkpoint, every
-from penstock.guard.save import checkpoint, fast_tier
+from penstock.guard.format.published import Checkpoint, published_checkpoints
+from penstock.guard.save import fast_tier, save_load
 from penstock.guard.save.saver import Saver
-from penstock.guard.tiers import room
-from penstock.guard.tiers.places import Disk
-from penstock.guard.tiers.slots import InMemory, sealed
-from penstock.guard.tiers.tiers import Found, Tiers, identity
+from penstock.guard.tiers import free_space
+from penstock.guard.tiers.identity import run_identity
+from penstock.guard.tiers.search import CheckpointSearch, SearchResult
+from penstock.guard.tiers.slots import MemoryCheckpoint, sealed_slots
+from penstock.guard.tiers.stores import DiskStore
 
 
 class Told:
@@ -51,8 +52,8 @@ class Training:
 
     def __init__(self, home: Path, **options: Any) -> None:
         self.home, self.told = home, Told()
-        self.disk = Disk(home / "checkpoints")
-        self.run = identity(self.disk, Alone())
+        self.disk = DiskStore(home / "checkpoints")
+        self.run = run_identity(self.disk, Alone())
         places = options.pop("places", [self.disk])
         self.saver = Saver(
             home / "fast-0", places, Alone(), self.told, self.told, 3, self.run, **options
@@ -64,7 +65,7 @@ class Training:
         for tensor in (*self.weights.values(), *self.local.values()):
             tensor.fill_(float(step))
 
-    def prepare(self, resumed: InMemory | None = None) -> "Training":
+    def prepare(self, resumed: MemoryCheckpoint | None = None) -> "Training":
         self.saver.prepare(self.weights, resumed)
         self.saver.prepared()
         return self
@@ -76,10 +77,12 @@ class Training:
         if wait:
             self.saver.wait()
 
-    def look(self, before_step: int | None = None) -> Found:
+    def look(self, before_step: int | None = None) -> SearchResult:
         fast = [self.home / "fast-0", self.home / "spill"]
         places = self.saver.places
-        return Tiers(fast, places, self.disk.root, self.run, Alone()).newest_good(before_step)
+        return CheckpointSearch(fast, places, self.disk.root, self.run, Alone()).newest_good(
+            before_step
+        )
 
     def found(self) -> Checkpoint:
         found = self.look().checkpoint
@@ -90,8 +93,8 @@ class Training:
 def holds(found: Checkpoint, step: int) -> bool:
     """Whether a checkpoint has the state of a step, in every part."""
     state = {"model/a": torch.empty(5, 7), "optimizer/a/m": torch.empty(3)}
-    checkpoint.load(found, state, None)
-    local = checkpoint.load_local(found, 0)
+    save_load.load(found, state, None)
+    local = save_load.load_local(found, 0)
     parts = (*state.values(), *local.values())
     return found.step == found.scalars["step"] == step and all(
         bool((part == step).all()) for part in parts
@@ -113,7 +116,7 @@ def test_a_fast_save_is_in_memory_alone(training: Training) -> None:
 
 def test_a_durable_save_is_on_disk_too_and_told(training: Training) -> None:
     training.save(5, durable=True)
-    (on_disk,) = every(training.disk.root)
+    (on_disk,) = published_checkpoints(training.disk.root)
     assert on_disk.damage() == []
     assert holds(on_disk, 5)
     assert holds(training.found(), 5)
@@ -125,7 +128,7 @@ def test_a_durable_save_is_on_disk_too_and_told(training: Training) -> None:
 def test_the_two_slots_are_written_in_turn(training: Training) -> None:
     for step in range(1, 8):
         training.save(step)
-        steps = [slot.step for slot in sealed(training.saver.fast)]
+        steps = [slot.step for slot in sealed_slots(training.saver.fast)]
         assert steps == [step, step - 1][: min(step, 2)]
         assert holds(training.found(), step)
 
@@ -148,7 +151,7 @@ def test_shared_memory_that_is_cleared_is_made_again(training: Training, when: s
     for step in (3, 4):
         training.save(step, durable=step == 4)
         assert holds(training.found(), step)
-    assert [found.step for found in sealed(training.saver.fast)] == [4, 3]
+    assert [found.step for found in sealed_slots(training.saver.fast)] == [4, 3]
     assert training.disk.steps() == [4]
 
 
@@ -196,7 +199,7 @@ def test_what_could_not_be_sealed_is_tried_again_before_anything_is_staged(
     while training.saver.busy:
         training.saver.wait()
     assert holds(training.found(), 2)
-    assert [slot.step for slot in sealed(training.saver.fast)] == [2, 1]
+    assert [slot.step for slot in sealed_slots(training.saver.fast)] == [2, 1]
 
 
 def _raise(step: int) -> None:
@@ -227,7 +230,7 @@ def test_a_slot_that_is_being_written_to_disk_is_not_staged_over(training: Train
     late.start()
     go_on.set()
     late.join()
-    assert holds(every(training.disk.root)[0], 1)
+    assert holds(published_checkpoints(training.disk.root)[0], 1)
     assert holds(training.found(), 3)
 
 
@@ -274,10 +277,12 @@ def test_a_restart_keeps_what_it_resumed_from_until_there_is_more(tmp_path: Path
         first.save(step)
     second = Training(tmp_path)
     resumed = second.found()
-    assert isinstance(resumed, InMemory)
+    assert isinstance(resumed, MemoryCheckpoint)
     second.prepare(resumed)
     assert holds(second.found(), 2)
-    assert [slot.step for slot in sealed(second.saver.fast)] == [2]  # nobody goes on from step 1
+    assert [slot.step for slot in sealed_slots(second.saver.fast)] == [
+        2
+    ]  # nobody goes on from step 1
     second.told.traps["seal"] = _raise
     second.save(3)
     assert holds(second.found(), 2)
@@ -292,7 +297,7 @@ def test_another_layout_has_slots_of_its_own_and_the_old_ones_go(tmp_path: Path)
     first.save(2)
     second = Training(tmp_path)
     resumed = second.found()
-    assert isinstance(resumed, InMemory)
+    assert isinstance(resumed, MemoryCheckpoint)
     second.weights["model/b"] = torch.zeros(2)
     second.prepare(resumed)
     assert holds(second.found(), 2)
@@ -301,19 +306,19 @@ def test_another_layout_has_slots_of_its_own_and_the_old_ones_go(tmp_path: Path)
     assert resumed.path.exists()
     second.save(4)
     assert not resumed.path.exists()
-    assert [slot.step for slot in sealed(second.saver.fast)] == [4, 3]
+    assert [slot.step for slot in sealed_slots(second.saver.fast)] == [4, 3]
 
 
 def test_seals_of_two_attempts_make_no_checkpoint(training: Training) -> None:
     training.save(2)
-    (slot,) = sealed(training.saver.fast)
+    (slot,) = sealed_slots(training.saver.fast)
     other = dict(vars(slot.seals[0]))
     fake = type(slot.seals[0])(**(other | {"ranks": 2}))
     fake.write(slot.path)
     type(fake)(**(other | {"ranks": 2, "rank": 1, "mark": "other"})).write(slot.path)
-    assert sealed(training.saver.fast) == []
+    assert sealed_slots(training.saver.fast) == []
     type(fake)(**(other | {"ranks": 2, "rank": 1})).write(slot.path)
-    assert [found.step for found in sealed(training.saver.fast)] == [2]
+    assert [found.step for found in sealed_slots(training.saver.fast)] == [2]
 
 
 def test_steps_that_were_taken_back_are_gone_everywhere(training: Training) -> None:
@@ -321,7 +326,9 @@ def test_steps_that_were_taken_back_are_gone_everywhere(training: Training) -> N
     training.save(4, durable=True)
     training.save(6)
     training.saver.forget(3)
-    tiers = Tiers([training.saver.fast], [training.disk], training.disk.root, "r", Alone())
+    tiers = CheckpointSearch(
+        [training.saver.fast], [training.disk], training.disk.root, "r", Alone()
+    )
     assert tiers.forget(3) == []
     assert holds(training.found(), 2)
     training.save(4, durable=True)  # again, and otherwise
@@ -337,7 +344,7 @@ def test_rollback_looks_before_a_step(training: Training) -> None:
     assert holds(found, 2)
 
 
-class Broken(Disk):
+class Broken(DiskStore):
     """A disk that is full, or cannot be read."""
 
     def put(self, step: int, name: str, source: Path | bytes) -> None:
@@ -355,7 +362,7 @@ def test_a_full_disk_stops_nobody_and_leaves_nothing_behind(tmp_path: Path) -> N
     assert not list(training.disk.root.glob(".writing-*"))
 
 
-class Tight(Disk):
+class Tight(DiskStore):
     """A disk with room for so many checkpoints and no more."""
 
     room: ClassVar[int] = 3
@@ -390,21 +397,21 @@ def test_the_last_checkpoint_is_never_given_up(tmp_path: Path) -> None:
 
 
 def test_a_second_place_gets_it_when_the_first_cannot(tmp_path: Path) -> None:
-    second = Disk(tmp_path / "elsewhere")
+    second = DiskStore(tmp_path / "elsewhere")
     training = Training(tmp_path, places=[Broken(tmp_path / "checkpoints"), second]).prepare()
     training.save(2, durable=True)
-    assert holds(every(second.root)[0], 2)
+    assert holds(published_checkpoints(second.root)[0], 2)
     assert training.saver.durable_step == 2
     assert "No space left" in training.saver.failed
 
 
 def test_the_second_place_is_written_from_the_first_and_the_slot_is_free(tmp_path: Path) -> None:
-    second = Disk(tmp_path / "elsewhere")
-    training = Training(tmp_path, places=[Disk(tmp_path / "checkpoints"), second]).prepare()
+    second = DiskStore(tmp_path / "elsewhere")
+    training = Training(tmp_path, places=[DiskStore(tmp_path / "checkpoints"), second]).prepare()
     for step in (1, 2, 3, 4, 5):
         training.save(step, durable=True)
     assert training.disk.steps() == second.steps() == [5, 4, 3]
-    assert holds(every(second.root)[0], 5)
+    assert holds(published_checkpoints(second.root)[0], 5)
     shutil.rmtree(training.saver.fast)
     shutil.rmtree(training.disk.root)
     assert training.look().checkpoint is None or holds(training.found(), 5)
@@ -414,7 +421,7 @@ def test_what_a_peer_is_sent_may_fail(training: Training) -> None:
     sent: list[tuple[Path, list[str], int]] = []
     training.saver.on_sealed = lambda *what: sent.append(what)
     training.save(2)
-    (slot,) = sealed(training.saver.fast)
+    (slot,) = sealed_slots(training.saver.fast)
     files = ["state/__0_0.distcp", "local-r00000.safetensors"]
     assert sent == [(slot.path, files, 2)]
 
@@ -437,7 +444,7 @@ def test_replica_local_state_that_finds_no_room_stops_nobody(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("penstock.guard.save.staging.Mapped", full)
+        patch.setattr("penstock.guard.save.staging.MappedFile", full)
         training.local = {"residual.0": torch.zeros(1000)}
         training.save(3, durable=True)
         assert "No space left" in training.saver.failed
@@ -476,10 +483,10 @@ def test_slots_go_where_there_is_room(
 
 
 def test_room_in_memory_is_what_is_left_of_it() -> None:
-    assert room.free_bytes(Path("/proc/self")) >= 0
-    if room.in_memory(Path("/dev/shm")):
-        assert 0 < room.free_bytes(Path("/dev/shm")) < 1 << 50
-    assert not room.in_memory(Path("/proc"))
+    assert free_space.free_bytes(Path("/proc/self")) >= 0
+    if free_space.is_memory_backed(Path("/dev/shm")):
+        assert 0 < free_space.free_bytes(Path("/dev/shm")) < 1 << 50
+    assert not free_space.is_memory_backed(Path("/proc"))
 
 
 @given(st.lists(st.sampled_from("fdxsk"), max_size=12))
@@ -504,7 +511,7 @@ def test_whatever_happens_the_newest_that_was_safe_is_found(
         elif what == "s":
             training = Training(home)
             found = training.look().checkpoint
-            training.prepare(found if isinstance(found, InMemory) else None)
+            training.prepare(found if isinstance(found, MemoryCheckpoint) else None)
         else:
             training.saver.close()
             shutil.rmtree(home / "fast-0")
@@ -522,7 +529,7 @@ def save_for_ever(home: str, told: Any) -> None:
     """In a process of its own: goes on from what is there, and saves until it is killed."""
     training = Training(Path(home))
     found = training.look().checkpoint
-    training.prepare(found if isinstance(found, InMemory) else None)
+    training.prepare(found if isinstance(found, MemoryCheckpoint) else None)
     step = found.step if found else 0
     while True:
         told.send(step)

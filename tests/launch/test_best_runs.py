@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock.cli.main import app
-from penstock.guard.detect.trap import Trap, arm
-from penstock.guard.save import checkpoint
-from penstock.guard.tiers.listing import look
+from penstock.guard.detect.failpoints import Failpoint, arm
+from penstock.guard.format.published import published_checkpoints
+from penstock.guard.tiers.listing import list_checkpoints
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.train.export.model import chosen
@@ -39,7 +39,7 @@ FIELDS: dict[str, Any] = {
 
 
 def saved(folder: Path) -> list[int]:
-    return [one.step for one in checkpoint.every(folder / "checkpoints")]
+    return [one.step for one in published_checkpoints(folder / "checkpoints")]
 
 
 def test_a_run_stops_early_keeps_its_best_and_decides_alike_after_faults(
@@ -70,8 +70,8 @@ def test_a_run_stops_early_keeps_its_best_and_decides_alike_after_faults(
 
     # Once between evaluations, and once after the last save, before the rank could say so.
     folder = RunFolder(calm.folder.parent / "killed")
-    arm(folder.traps, Trap("a", "kill", "forward", step=14))
-    arm(folder.traps, Trap("b", "kill", "end"))
+    arm(folder.traps, Failpoint("a", "kill", "forward", step=14))
+    arm(folder.traps, Failpoint("b", "kill", "end"))
     killed = penstock.train(run_file("killed", **FIELDS))
     assert killed.faults == 2
     assert killed.status == "stopped early"
@@ -81,7 +81,7 @@ def test_a_run_stops_early_keeps_its_best_and_decides_alike_after_faults(
 
     # It is marked, chosen, and named when the run is given again.
     run = load(run_file("calm", **FIELDS))
-    found, _ = look(RunFolder(calm.folder))
+    found, _ = list_checkpoints(RunFolder(calm.folder))
     assert [(one.step, one.best, one.state) for one in found] == [
         (15, False, "whole"),
         (6, True, "whole, best"),

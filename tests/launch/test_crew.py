@@ -422,8 +422,8 @@ def test_signs_of_life_of_other_hosts_are_seen_here(stage: Callable[[int], Stage
     on.until(lambda: 3 in b.nursery.started)
     beating = pulse.Pulse(b.agent.folder.scratch, 3, 4)
     beating.at("forward", 17)
-    on.until(lambda: (beat := pulse.read(on.folder.scratch, 3)) and beat.step == 17)
-    beat = pulse.read(on.folder.scratch, 3)
+    on.until(lambda: (beat := pulse.read_heartbeat(on.folder.scratch, 3)) and beat.step == 17)
+    beat = pulse.read_heartbeat(on.folder.scratch, 3)
     assert beat is not None
     assert (beat.attempt, beat.phase) == (4, "forward")
     assert abs(time.monotonic() - beat.t_mono) < LIMIT_S

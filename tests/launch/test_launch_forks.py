@@ -8,9 +8,9 @@ import pytest
 
 from old_formats import as_format
 from penstock.errors import PenstockError, RunFailed
-from penstock.guard.format.published import MANIFEST
-from penstock.guard.save.checkpoint import every
-from penstock.guard.tiers.tiers import newest_in_memory
+from penstock.guard.format.manifest import MANIFEST
+from penstock.guard.format.published import published_checkpoints
+from penstock.guard.tiers.search import newest_in_memory
 from penstock.launch.start import start
 from penstock.ledger.journal.read import read_events
 from penstock.ledger.journal.records import journal_files
@@ -47,10 +47,10 @@ def test_a_fork_to_another_optimizer_keeps_the_weights_alone(run_file: MakeFile)
     fork = start(longer, fork="muon")
     assert told(first, "moments_dropped") == []
     assert told(fork, "moments_dropped") == [{"saved": "adamw", "now": "muon"}]
-    saved = every(fork.checkpoints)[0]
+    saved = published_checkpoints(fork.checkpoints)[0]
     assert (saved.step, saved.scalars["updates"]) == (3, 1)
 
-    as_format(every(first.checkpoints)[0].path, 1)
+    as_format(published_checkpoints(first.checkpoints)[0].path, 1)
     before = len(journal_files(first.journal, "events"))
     for options in ({}, {"fork": "other"}):
         with pytest.raises(PenstockError, match=r"a checkpoint in format 1.*reads format 3"):
@@ -115,7 +115,7 @@ def test_what_a_crash_left_in_memory_can_be_forked_and_generated_from(
     with pytest.raises(PenstockError, match="a bug of the user"):
         start(load(path))
     folder = RunFolder(load(path).folder)
-    assert every(folder.checkpoints) == []
+    assert published_checkpoints(folder.checkpoints) == []
     slot = newest_in_memory(folder, load(path))
     assert slot is not None
 
@@ -125,7 +125,7 @@ def test_what_a_crash_left_in_memory_can_be_forked_and_generated_from(
     fork = start(longer, fork="mended")
     assert fork.read_plan()["forked_from"]["step"] == slot.step
     assert [one["step"] for one in told(fork, "resumed")] == [slot.step]
-    newest, first = every(fork.checkpoints)
+    newest, first = published_checkpoints(fork.checkpoints)
     assert (newest.step, first.step) == (slot.step + 1, slot.step)
     assert first.damage() == []
 
@@ -134,9 +134,9 @@ def test_what_a_crash_left_in_memory_can_be_forked_and_generated_from(
 def test_a_damaged_description_is_passed_over(name: str, run_file: MakeFile) -> None:
     path = run_file(**SHORT | {"guard.checkpoint": "1 steps"})
     folder = start(load(path))
-    damaged = every(folder.checkpoints)[0].path / name
+    damaged = published_checkpoints(folder.checkpoints)[0].path / name
     damaged.write_bytes(b"\xff" + damaged.read_bytes())
     start(load(path, ["train.steps=3"]))
     (resumed,) = told(folder, "resumed")
     assert resumed["step"] == 1
-    assert every(folder.checkpoints)[0].step == 3
+    assert published_checkpoints(folder.checkpoints)[0].step == 3

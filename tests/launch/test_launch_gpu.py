@@ -10,7 +10,7 @@ from test_launch_runs import FIELDS, At, MakeFile, go, pids
 
 from made_sets import made_set
 from penstock.errors import RunFailed
-from penstock.guard.detect.trap import Trap, arm
+from penstock.guard.detect.failpoints import Failpoint, arm
 from penstock.policy import hang
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
@@ -81,7 +81,7 @@ def test_a_hang_leaves_stacks_and_the_flight_recorder(
     monkeypatch.setattr(hang, "FLOOR_S", 3.0)
     path = on_gpu(run_file, "hangs", **{"train.steps": 60})
     folder = RunFolder(load(path).folder)
-    arm(folder.traps, Trap("t", "sleep", "forward", rank=0, step=30, ms=600_000))
+    arm(folder.traps, Failpoint("t", "sleep", "forward", rank=0, step=30, ms=600_000))
     report = go(path)
     assert report["status"] == "done"
     logs = folder.logs / "attempt-0"
@@ -107,7 +107,7 @@ def test_a_compiled_run_that_is_not_deterministic_goes_on_along_its_curve(
     fields |= {"model.hidden": 256, "train.compile": "on"}
     calm = go(on_gpu(run_file, "calm", **fields))
     path = on_gpu(run_file, "killed", **fields)
-    arm(RunFolder(load(path).folder).traps, Trap("t", "kill", "forward", rank=0, step=25))
+    arm(RunFolder(load(path).folder).traps, Failpoint("t", "kill", "forward", rank=0, step=25))
     killed = go(path)
     assert killed["faults"] == 1
     assert killed["tokens"] == calm["tokens"] == 40 * 128

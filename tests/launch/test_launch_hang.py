@@ -8,7 +8,7 @@ import pytest
 from test_launch_runs import OWN_FIELDS, go
 
 from penstock.errors import RunFailed
-from penstock.guard.detect.trap import Trap, arm
+from penstock.guard.detect.failpoints import Failpoint, arm
 from penstock.launch.prepare.listener import Listener
 from penstock.ledger.journal.read import Event, read_events
 from penstock.policy import hang
@@ -43,7 +43,7 @@ def test_stopped_ranks_are_named_with_every_stack_and_the_run_goes_on(run_file: 
     folder = RunFolder(load(path).folder)
     places = [(1, "warm_up", 0), (1, "forward", 14), (0, "save", 30)]
     for rank, phase, step in places:
-        arm(folder.traps, Trap(phase, "stop", phase, rank=rank, step=step))
+        arm(folder.traps, Failpoint(phase, "stop", phase, rank=rank, step=step))
     report = go(path)
     assert report["status"] == "done"
     assert report["weights_hash"] == calm["weights_hash"]
@@ -64,7 +64,7 @@ def test_stopped_ranks_are_named_with_every_stack_and_the_run_goes_on(run_file: 
 def test_a_rank_that_never_comes_back_is_named_by_being_behind(run_file: MakeFile) -> None:
     path = run_file(**FIELDS)
     folder = RunFolder(load(path).folder)
-    arm(folder.traps, Trap("t", "sleep", "voted", rank=0, step=9, ms=600_000))
+    arm(folder.traps, Failpoint("t", "sleep", "voted", rank=0, step=9, ms=600_000))
     assert go(path)["status"] == "done"
     first = supervised(folder, "hang")[0].payload
     assert (first["rank"], first["phase"], first["step"]) == (0, "voted", 9)
@@ -121,7 +121,7 @@ def test_a_crash_loop_says_why_with_the_last_stack(tmp_path: Path, run_file: Mak
     path = run_file(**FIELDS | {"guard.restarts": 1})
     folder = RunFolder(load(path).folder)
     for name in ("first", "second"):
-        arm(folder.traps, Trap(name, "raise", "forward", rank=1, step=3))
+        arm(folder.traps, Failpoint(name, "raise", "forward", rank=1, step=3))
     with pytest.raises(RunFailed) as caught:
         go(path)
     message = str(caught.value)

@@ -15,8 +15,8 @@ import pytest
 from old_formats import as_format
 from penstock.drill import audit
 from penstock.errors import PenstockError, RunFailed
-from penstock.guard.format.published import MANIFEST
-from penstock.guard.save.checkpoint import Checkpoint, every
+from penstock.guard.format.manifest import MANIFEST
+from penstock.guard.format.published import Checkpoint, published_checkpoints
 from penstock.launch.prepare.adopt import adopt
 from penstock.launch.prepare.listener import Listener
 from penstock.launch.prepare.resume import how_to_go_on
@@ -151,7 +151,12 @@ def test_two_swapped_checkpoints_and_a_copy_under_another_name(
     assert any("a checkpoint of step 6, under the name of step 9" in words for words in said)
     assert any("a checkpoint of step 3, under the name of step 12" in words for words in said)
     assert is_exact(folder, done)
-    assert [one.step for one in every(folder.checkpoints) if not one.damage()] == [12, 9, 6, 3]
+    assert [one.step for one in published_checkpoints(folder.checkpoints) if not one.damage()] == [
+        12,
+        9,
+        6,
+        3,
+    ]
 
 
 # A checkpoint of another run is passed over.
@@ -217,7 +222,7 @@ def test_a_checkpoint_of_a_copied_folder_with_other_settings_is_passed_over(
     file = twin.run_file
     text = file.read_text().replace('name = "own"', 'name = "twin"')
     file.write_text(text.replace("clip = 1.0", "clip = 0.1"))
-    for found in every(twin.checkpoints):
+    for found in published_checkpoints(twin.checkpoints):
         table = json.loads((found.path / "scalars.json").read_text())
         assert table["run"]["train"]["clip"] == 1.0
     with pytest.raises(RunFailed, match=r"train\.clip is 1\.0 there, 0\.1 here"):
@@ -241,7 +246,7 @@ def test_a_foreign_checkpoint_that_came_while_it_ran_does_not_stand_for_the_own_
     # After the search of the supervisor; the ranks pass it over, or save over its name.
     start(load(path), listener=Drops())
     assert is_exact(folder, done)
-    newest = every(folder.checkpoints)[0]
+    newest = published_checkpoints(folder.checkpoints)[0]
     assert newest.about().run == Checkpoint(step(folder, 9)).about().run
     assert how_to_go_on(folder, load(path)).finished
 
@@ -282,7 +287,7 @@ def test_safe_changes_moved_folders_and_older_formats_go_on(
     start(load(path, [where, "train.steps=16"]))
     assert resumed(folder)[-2:] == [9, 14]
     assert told(folder, "checkpoint_rejected") == []
-    assert every(folder.checkpoints)[0].about().format == 4
+    assert published_checkpoints(folder.checkpoints)[0].about().format == 4
 
 
 def test_a_renamed_checkpoint_of_the_format_before(
@@ -394,7 +399,7 @@ def test_a_fork_that_was_cut_is_made_by_the_same_command(
         raise KeyboardInterrupt
 
     where = {
-        "publish": "penstock.guard.tiers.places.Disk.publish",
+        "publish": "penstock.guard.tiers.stores.DiskStore.publish",
         "plan": "penstock.run.folder.RunFolder.write_plan",
         "run": "penstock.launch.prepare.resume.save",
     }
@@ -404,7 +409,7 @@ def test_a_fork_that_was_cut_is_made_by_the_same_command(
             start(longer, fork="second")
     fork = start(longer, fork="second")
     assert resumed(fork) == [12]
-    assert every(fork.checkpoints)[0].step == 14
+    assert published_checkpoints(fork.checkpoints)[0].step == 14
     assert fork.read_plan()["forked_from"] == {"run": "own", "step": 12}
     assert not list(fork.checkpoints.glob(".damaged-*"))
 
@@ -419,7 +424,7 @@ def test_a_fork_of_before_that_was_cut(run_file: MakeFile) -> None:
     as_format(step(fork, 12), 3)
     start(load(path, ["train.steps=14"]), fork="second")
     assert resumed(fork) == [12]
-    assert every(fork.checkpoints)[0].step == 14
+    assert published_checkpoints(fork.checkpoints)[0].step == 14
 
 
 def test_a_fork_does_not_take_the_place_of_a_run_whose_file_is_gone(run_file: MakeFile) -> None:
@@ -502,7 +507,7 @@ def test_what_does_not_fit_or_is_damaged_is_not_adopted(
     with pytest.raises(RunFailed, match="in format 2"):
         adopt(folder, step(wide, 6))
     assert told(folder, "adopted") == []
-    assert [one.step for one in every(folder.checkpoints)] == [9, 6, 3]
+    assert [one.step for one in published_checkpoints(folder.checkpoints)] == [9, 6, 3]
 
 
 def test_an_adoption_that_was_killed_is_made_by_the_same_command(
@@ -515,7 +520,7 @@ def test_an_adoption_that_was_killed_is_made_by_the_same_command(
         raise KeyboardInterrupt
 
     for where in (
-        "penstock.guard.tiers.places.Disk.publish",
+        "penstock.guard.tiers.stores.DiskStore.publish",
         "penstock.launch.prepare.adopt._record",
     ):
         with monkeypatch.context() as patch:

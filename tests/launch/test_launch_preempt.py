@@ -13,7 +13,7 @@ from test_launch_runs import OWN_FIELDS
 
 import commands
 from penstock.guard.detect import pulse
-from penstock.guard.detect.trap import Trap, arm
+from penstock.guard.detect.failpoints import Failpoint, arm
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 
@@ -50,7 +50,7 @@ def at(phase: str, step: int = 0) -> Callable[[RunFolder], bool]:
     """Whether both ranks are in a phase of that step or a later one."""
 
     def ready(folder: RunFolder) -> bool:
-        beats = [pulse.read(folder.scratch, rank) for rank in range(2)]
+        beats = [pulse.read_heartbeat(folder.scratch, rank) for rank in range(2)]
         return all(b is not None and b.phase == phase and b.step >= step for b in beats)
 
     return ready
@@ -61,7 +61,7 @@ def test_between_steps_it_saves_and_stops(run_file: MakeFile) -> None:
     folder = RunFolder(load(path).folder)
 
     def running(folder: RunFolder) -> bool:
-        beat = pulse.read(folder.scratch, 0)
+        beat = pulse.read_heartbeat(folder.scratch, 0)
         return beat is not None and beat.step >= 5
 
     report = preempted(path, running)
@@ -75,7 +75,7 @@ def test_before_the_first_step_it_ends_at_once(phase: str, run_file: MakeFile) -
     path = run_file(**FIELDS | {"guard.grace": "100 s"})
     folder = RunFolder(load(path).folder)
     for rank in range(2):
-        arm(folder.traps, Trap(f"t{rank}", "sleep", phase, rank=rank, ms=600_000))
+        arm(folder.traps, Failpoint(f"t{rank}", "sleep", phase, rank=rank, ms=600_000))
     report = preempted(path, at(phase))
     assert report["status"] == "stopped"
     assert report["faults"] == 0
@@ -87,7 +87,7 @@ def test_at_the_end_of_the_grace_it_is_killed(run_file: MakeFile) -> None:
     path = run_file(**FIELDS | {"guard.grace": "2 s"})
     folder = RunFolder(load(path).folder)
     for rank in range(2):
-        arm(folder.traps, Trap(f"t{rank}", "sleep", "forward", rank=rank, step=5, ms=600_000))
+        arm(folder.traps, Failpoint(f"t{rank}", "sleep", "forward", rank=rank, step=5, ms=600_000))
     report = preempted(path, at("forward", 5))
     assert report["status"] == "stopped"
     assert report["faults"] == 0

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from penstock.errors import PenstockError, RunFailed
-from penstock.guard.detect.trap import Trap, arm
-from penstock.guard.format.published import every
-from penstock.guard.tiers.slots import sealed
+from penstock.guard.detect.failpoints import Failpoint, arm
+from penstock.guard.format.published import published_checkpoints
+from penstock.guard.tiers.slots import sealed_slots
 from penstock.launch.prepare.listener import Listener
 from penstock.launch.prepare.resume import how_to_go_on
 from penstock.launch.start import start
@@ -72,7 +72,7 @@ def test_killed_while_saving_it_goes_on_from_memory(
 ) -> None:
     path = run_file(phase, **FIELDS)
     folder = RunFolder(load(path).folder)
-    arm(folder.traps, Trap("t", "kill", phase, step=10))
+    arm(folder.traps, Failpoint("t", "kill", phase, step=10))
     start(load(path))
     assert (folder.traps / "t.fired").exists()
     (found,) = told(folder, "resumed")
@@ -88,7 +88,7 @@ def test_a_disk_that_fails_ends_nothing_and_memory_holds_the_end(
     aside = RunFolder(load(path).folder).path / "aside"
 
     def break_disk(folder: RunFolder) -> None:
-        while not every(folder.checkpoints):
+        while not published_checkpoints(folder.checkpoints):
             time.sleep(0.001)
         folder.checkpoints.rename(aside)
         folder.checkpoints.write_text("no folder")
@@ -97,7 +97,7 @@ def test_a_disk_that_fails_ends_nothing_and_memory_holds_the_end(
         start(load(path), listener=Beside(break_disk))
     folder = RunFolder(load(path).folder)
     assert {one["step"] for one in told(folder, "save_failed")} >= {12}
-    assert sealed(next(folder.scratch.glob("fast-*")))[0].step == 12
+    assert sealed_slots(next(folder.scratch.glob("fast-*")))[0].step == 12
     how = how_to_go_on(folder, load(path))  # the identity of the run is in its folder too
     assert (how.step, how.tier) == (12, "memory")
     assert [words for words in how.passed_over if "Not a directory" in words]
@@ -111,7 +111,7 @@ def test_a_disk_that_fails_ends_nothing_and_memory_holds_the_end(
     start(load(path))
     assert [(r["step"], r["tier"]) for r in told(folder, "resumed")] == [(12, "memory")]
     assert (how.step, how.tier) == (12, "memory")  # as it was announced
-    assert every(folder.checkpoints)[0].step == 12
+    assert published_checkpoints(folder.checkpoints)[0].step == 12
     assert summary(folder)["weights_hash"] == expected(run_file, undisturbed)
 
 
@@ -123,15 +123,19 @@ def test_a_second_place_has_what_the_run_folder_lost(run_file: MakeFile, tmp_pat
     (tier,) = told(folder, "fast_tier")
     assert tier["slots"] == 1
     (second,) = far.iterdir()
-    assert [one.step for one in every(second)] == [12, 10, 5]
-    assert all(one.damage() == [] for one in every(second))
-    for one in every(folder.checkpoints):
+    assert [one.step for one in published_checkpoints(second)] == [12, 10, 5]
+    assert all(one.damage() == [] for one in published_checkpoints(second))
+    for one in published_checkpoints(folder.checkpoints):
         shutil.rmtree(one.path)
     how = how_to_go_on(folder, load(path, ["train.steps=14"]))
     start(load(path, ["train.steps=14"]))
     assert [(r["step"], r["tier"]) for r in told(folder, "resumed")] == [(12, "disk")]
     assert (how.step, how.tier) == (12, "disk")
-    assert every(folder.checkpoints)[0].step == every(second)[0].step == 14
+    assert (
+        published_checkpoints(folder.checkpoints)[0].step
+        == published_checkpoints(second)[0].step
+        == 14
+    )
     with pytest.raises(PenstockError, match=r"still holds checkpoints of the old run \(step 14\)"):
         start(load(path), fresh=True)  # it would go on from there
     shutil.rmtree(folder.checkpoints)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.guard.detect.trap import Trap, arm
+from penstock.guard.detect.failpoints import Failpoint, arm
 from penstock.launch.prepare.listener import Listener
 from penstock.launch.start import start
 from penstock.ledger.journal.read import read_events
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.gpu
 class KillOnce(Listener):
     """Kills a replica once both are at work, and stops the run when it is back."""
 
-    def __init__(self, trap: Trap) -> None:
+    def __init__(self, trap: Failpoint) -> None:
         self.trap, self.armed, self.stopped = trap, False, False
 
     def launching(self, folder: RunFolder, plan: dict[str, Any]) -> None:
@@ -54,7 +54,7 @@ def test_a_lost_replica_is_healed(
         "cluster.accelerators": 2,
         "layout.replicate": 2,
     }
-    killer = KillOnce(Trap("kill", "kill", phase, rank=1))
+    killer = KillOnce(Failpoint("kill", "kill", phase, rank=1))
     folder = start(load(run_file(**fields)), listener=killer)
     assert json.loads((folder.traps / "kill.fired").read_text())["rank"] == 1
     ends = [

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from penstock.data.read.stream import rank_slice
-from penstock.guard.detect.trap import Trap, arm
-from penstock.guard.format.published import published
-from penstock.guard.save.checkpoint import every
+from penstock.guard.detect.failpoints import Failpoint, arm
+from penstock.guard.format.published import published_checkpoints, published_folders
 from penstock.launch.prepare.listener import Listener
 from penstock.launch.start import start
 from penstock.ledger.journal.read import Event, read_curve, read_events
@@ -82,9 +81,9 @@ class Campaign(Listener):
     """Faults one after the other: the next is armed when all replicas are back and at work. After
     the last one the run is stopped, so that no test waits for a time too short or too long."""
 
-    def __init__(self, faults: list[list[Trap]]) -> None:
+    def __init__(self, faults: list[list[Failpoint]]) -> None:
         self.left, self.since, self.stopped = faults, 0, False
-        self.armed: list[Trap] = []
+        self.armed: list[Failpoint] = []
 
     def launching(self, folder: RunFolder, plan: dict[str, Any]) -> None:
         self.folder, self.each = folder, plan["ranks"] // plan["layout"]["replicate"]
@@ -105,7 +104,7 @@ class Campaign(Listener):
         for trap in self.armed:
             arm(self.folder.traps, trap)
 
-    def _back(self, trap: Trap) -> bool:
+    def _back(self, trap: Failpoint) -> bool:
         """Whether it was sprung, and all ranks of the replica are at work again."""
         fired = self.folder.traps / f"{trap.name}.fired"
         if not fired.exists() or not fired.stat().st_size:
@@ -121,14 +120,14 @@ class Campaign(Listener):
 _numbers = itertools.count()
 
 
-def kill(rank: int, phase: str, action: str = "kill", step: int | None = None) -> Trap:
-    return Trap(f"{next(_numbers)}-{action}-{phase}", action, phase, rank, step)
+def kill(rank: int, phase: str, action: str = "kill", step: int | None = None) -> Failpoint:
+    return Failpoint(f"{next(_numbers)}-{action}-{phase}", action, phase, rank, step)
 
 
 @pytest.fixture
 def live(run_file: MakeFile) -> Callable[..., Lived]:
     def go(
-        *traps: Trap, replicas: int = 2, shard: int = 1, faults: Any = None, **fields: Any
+        *traps: Failpoint, replicas: int = 2, shard: int = 1, faults: Any = None, **fields: Any
     ) -> Lived:
         """`traps` are there from the start; `faults` come one after the other in an endless run."""
         ranks = replicas * shard
@@ -244,7 +243,7 @@ def test_the_last_save_is_made_by_another(live: Live) -> None:
     run = live(kill(0, "save", step=STEPS))
     assert run.report["status"] == "done"
     assert 1 in run.hashes()
-    assert published(run.folder.checkpoints)[0].name.endswith(str(STEPS))
+    assert published_folders(run.folder.checkpoints)[0].name.endswith(str(STEPS))
 
 
 @pytest.mark.slow
@@ -294,7 +293,7 @@ def test_a_mixture_of_experts(live: Live) -> None:
 def test_the_guard_takes_steps_back_in_all_replicas(live: Live) -> None:
     """A flipped bit in one replica: all go back to the checkpoint that they agreed on, which one of
     them loads for all."""
-    flip = Trap("flip", "flip", "fetch", 1, 20)
+    flip = Failpoint("flip", "flip", "fetch", 1, 20)
     run = live(flip, **{"train.steps": 30, "guard.compare": "5 steps"})
     calm = live(**{"name": "calm", "train.steps": 30, "guard.compare": "5 steps"})
     assert [told["back_to"] for told in run.of_rank(0, "replicas_differ")] == [16]
@@ -338,7 +337,7 @@ def test_it_stops_early_at_the_same_step_whoever_is_lost(
     assert min(losses, key=lambda step: losses[step]) == 6
     told = [e["why"] for rank in (0, 1) for e in run.of_rank(rank, "stopped_early")]
     assert told[-1].startswith("no improvement in 3 evaluations (evaluate.patience = 3)")
-    saved = every(run.folder.checkpoints)
+    saved = published_checkpoints(run.folder.checkpoints)
     assert {15, 6} <= {one.step for one in saved}
     assert (saved[0].step, saved[0].scalars["best"]["waited"]) == (15, 3)
     run.check_samples()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from penstock.errors import RunFailed
-from penstock.guard.detect.trap import Trap, arm
+from penstock.guard.detect.failpoints import Failpoint, arm
 from penstock.launch.start import start
 from penstock.launch.supervisor.zygote import Zygote
 from penstock.ledger.journal.read import read_curve, read_events
@@ -29,7 +29,7 @@ FIELDS = {
 MakeFile = Callable[..., Path]
 
 
-def go(file: Path, *traps: Trap) -> dict[str, Any]:
+def go(file: Path, *traps: Failpoint) -> dict[str, Any]:
     """The report of a run that these traps were set in."""
     run = load(file)
     for trap in traps:
@@ -67,7 +67,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory, tiny: str, warm: Zygote) -> d
 def test_a_batch_that_is_not_a_number_is_skipped_and_kept(
     run_file: MakeFile, calm: dict[str, Any]
 ) -> None:
-    report = go(run_file(**FIELDS), Trap("n", "nan", "fetch", rank=1, step=25))
+    report = go(run_file(**FIELDS), Failpoint("n", "nan", "fetch", rank=1, step=25))
     assert report["status"] == "done"
     assert report["faults"] == 0
     (skipped,) = events(report, "batch_skipped")
@@ -84,7 +84,7 @@ def test_a_batch_that_is_not_a_number_is_skipped_and_kept(
 
 
 def test_going_back_for_a_spike_ends_like_never_having_used_the_batch(run_file: MakeFile) -> None:
-    trap = Trap("s", "spike", "fetch", rank=1, step=37)
+    trap = Failpoint("s", "spike", "fetch", rank=1, step=37)
     skip = go(run_file("skip", **FIELDS | {"guard.on_spike": "skip"}), trap)
     back = go(run_file("back", **FIELDS), trap)
     assert skip["status"] == back["status"] == "done"
@@ -105,7 +105,7 @@ def test_going_back_for_a_spike_ends_like_never_having_used_the_batch(run_file: 
 def test_stop_means_stop_also_for_a_spike(run_file: MakeFile) -> None:
     file = run_file(**FIELDS | {"guard.on_spike": "stop", "cluster.accelerators": 1})
     with pytest.raises(RunFailed, match=r"step 30: loss .* is usual"):
-        go(file, Trap("s", "spike", "fetch", step=30))
+        go(file, Failpoint("s", "spike", "fetch", step=30))
     assert (load(file).folder / "bad" / "step-00000030" / "about.json").is_file()
 
 
@@ -119,7 +119,7 @@ def test_a_flipped_bit_in_one_replica_is_found_named_and_undone(
     """At the next comparison, which also comes before every save."""
     fields = {"guard.compare": "4 steps", "guard.mode": mode, "layout.replicate": 2}
     file = run_file(**FIELDS | fields)
-    report = go(file, Trap("f", "flip", "updated", rank=rank, step=22))
+    report = go(file, Failpoint("f", "flip", "updated", rank=rank, step=22))
     assert report["status"] == "done"
     assert report["faults"] == 0
     differ, fault = events(report, "replicas_differ", "replica_at_fault")
@@ -136,7 +136,7 @@ def test_a_weight_that_makes_every_batch_look_bad_is_not_held_against_one(
 ) -> None:
     """The highest bit of the exponent: soon no batch gives a number."""
     file = run_file(**FIELDS | {"layout.replicate": 2})
-    report = go(file, Trap("f", "flip", "updated", rank=1, step=25, ms=30))
+    report = go(file, Failpoint("f", "flip", "updated", rank=1, step=25, ms=30))
     skipped, differ, fault = events(report, "batch_skipped", "replicas_differ", "replica_at_fault")
     assert 26 <= skipped["step"] == differ["step"] < 30
     assert fault["replicas"] == [1]
@@ -149,7 +149,7 @@ def test_without_replicas_it_is_found_by_the_third_bad_step(
 ) -> None:
     file = run_file(**FIELDS | {"layout.replicate": 1, "layout.shard": 2})
     quiet = go(run_file("quiet", **FIELDS | {"layout.replicate": 1, "layout.shard": 2}))
-    report = go(file, Trap("f", "flip", "updated", rank=0, step=25, ms=30))
+    report = go(file, Failpoint("f", "flip", "updated", rank=0, step=25, ms=30))
     first, second, third = events(report, "batch_skipped", "spike")
     assert first["step"] + 2 == second["step"] + 1 == third["step"] <= 30
     assert third["kind"] == "spike"
@@ -160,7 +160,7 @@ def test_a_wrong_state_is_never_saved(run_file: MakeFile, calm: dict[str, Any]) 
     """No comparison is due, but a save is, in the host's memory."""
     fields = {"guard.compare": "never", "guard.fast": "3 steps", "layout.replicate": 2}
     file = run_file(**FIELDS | fields)
-    report = go(file, Trap("f", "flip", "updated", rank=0, step=25))
+    report = go(file, Failpoint("f", "flip", "updated", rank=0, step=25))
     (differ,) = events(report, "replicas_differ")
     # A fast save is left out while the one before is still on its way: then it is one later.
     assert 25 <= differ["step"] <= 30
@@ -173,7 +173,7 @@ def test_a_replay_finds_a_gradient_that_was_computed_wrongly(
 ) -> None:
     """And leaves no trace: the run of the fixture replays too, and has other weights by nothing."""
     fields = FIELDS | {"guard.replay": "5 steps", "layout.replicate": 2}
-    report = go(run_file(**fields), Trap("g", "gradient", "updated", rank=1, step=15))
+    report = go(run_file(**fields), Failpoint("g", "gradient", "updated", rank=1, step=15))
     (found,) = events(report, "replay_differs")
     assert (found["step"], found["pairs"], found["replicas"]) == (15, [[1, 0]], [1])
     assert events(calm, "replay_differs") == []

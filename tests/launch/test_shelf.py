@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from penstock.guard.format.index import NAME as INDEX
-from penstock.guard.tiers.peers import Peers, Proof, sealed
+from penstock.guard.format.index import INDEX
+from penstock.guard.tiers.peers import Peers, RequestProof, list_seals
 from penstock.guard.tiers.slots import Seal
-from penstock.guard.tiers.slots import sealed as whole
+from penstock.guard.tiers.slots import sealed_slots as whole
 from penstock.launch.hosts.shelf import Shelf
 
 PLAN = "0123456789abcdef"
@@ -79,7 +79,7 @@ def test_nothing_is_fetched_where_no_state_is_whole(hosts: list[tuple[Path, Peer
     (a, _), _, (c, at_c) = hosts
     seal(a, rank=0, step=7)
     assert at_c.fetch(c) is None
-    assert not list(sealed(c))
+    assert not list(list_seals(c))
 
 
 def test_a_host_that_does_not_answer_holds_nothing(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_host_without_room_refuses(
     (slot / "state/__0_0.distcp").write_bytes(bytes(8 << 20))  # more than a line holds at once
     with pytest.raises(OSError, match="507"):
         at_a.send(a, slot, ["state/__0_0.distcp"])
-    assert not list(sealed(b))
+    assert not list(list_seals(b))
 
 
 def test_seals_are_what_a_shelf_tells_first(hosts: list[tuple[Path, Peers]]) -> None:
@@ -155,7 +155,7 @@ def test_a_proof_is_good_once_and_for_one_request(hosts: list[tuple[Path, Peers]
     path = f"/fast-0/{PLAN}/slot-0/seal-r0.json"
 
     def proof(method: str = "GET", secret: str = SECRET, digest: str = nothing) -> dict[str, str]:
-        return Proof.made(secret, method, "/seals", digest).headers()
+        return RequestProof.made(secret, method, "/seals", digest).headers()
 
     heard = proof()
     assert _ask(shelf, "GET", "/seals", heard) == 200
@@ -172,7 +172,7 @@ def test_a_proof_of_another_day_is_refused(
     hosts: list[tuple[Path, Peers]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, at_a = hosts[0]
-    old = Proof.made(SECRET, "GET", "/seals", blake3(b"").hexdigest()).headers()
+    old = RequestProof.made(SECRET, "GET", "/seals", blake3(b"").hexdigest()).headers()
     real = time.time()
     monkeypatch.setattr("penstock.guard.tiers.peers.time.time", lambda: real + 86_400)
     assert _ask(at_a.shelves[0], "GET", "/seals", old) == 403
@@ -182,7 +182,7 @@ def test_a_body_other_than_the_signed_one_is_not_kept(hosts: list[tuple[Path, Pe
     _, at_a = hosts[0]
     b, _ = hosts[1]
     name = f"fast-0/{PLAN}/slot-0/state/__0_0.distcp"
-    signed = Proof.made(SECRET, "PUT", f"/{name}", blake3(b"good").hexdigest()).headers()
+    signed = RequestProof.made(SECRET, "PUT", f"/{name}", blake3(b"good").hexdigest()).headers()
     assert _ask(at_a.shelves[1], "PUT", f"/{name}", signed, b"evil") == 403
     assert not list(b.rglob("*distcp*"))
 

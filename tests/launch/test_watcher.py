@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.guard.detect import pulse
-from penstock.guard.detect.pulse import Beat
+from penstock.guard.detect.pulse import Heartbeat
 from penstock.launch.supervisor.watcher import Watcher
 from penstock.ledger.journal.writer import Journal
 from penstock.policy import hang
@@ -28,8 +28,8 @@ class Bench:
         self, rank: int, phase: str, step: int, pid: int = 100, attempt: int = ATTEMPT
     ) -> None:
         self.counts[rank] += 1
-        beat = Beat(self.counts[rank], attempt, pid + rank, step, phase, t_mono=-1e9 * rank)
-        pulse.put(self.folder, rank, beat)
+        beat = Heartbeat(self.counts[rank], attempt, pid + rank, step, phase, t_mono=-1e9 * rank)
+        pulse.write_heartbeat(self.folder, rank, beat)
 
     def look(self, after_s: float = 0.0, stopped: tuple[int, ...] = ()) -> hang.Hang | None:
         self.t += after_s

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.guard.detect.trap import Trap, arm
+from penstock.guard.detect.failpoints import Failpoint, arm
 from penstock.launch.start import start
 from penstock.ledger.causes import Cause
 from penstock.ledger.journal.read import Event, read_events, read_steps
@@ -36,7 +36,7 @@ def disturbed(path: Path, *traps: tuple[str, int, int, float]) -> RunFolder:
     """A run with sleeps of (phase, rank, step, seconds)."""
     folder = RunFolder(load(path).folder)
     for number, (phase, rank, step, seconds) in enumerate(traps):
-        arm(folder.traps, Trap(f"t{number}", "sleep", phase, rank, step, seconds * 1e3))
+        arm(folder.traps, Failpoint(f"t{number}", "sleep", phase, rank, step, seconds * 1e3))
     start(load(path))
     assert len(list(folder.traps.glob("*.fired"))) == len(traps)
     return folder

@@ -24,7 +24,7 @@ from lora_peer import (
     theirs,
     write_chats,
 )
-from penstock.guard.save import checkpoint
+from penstock.guard.format.published import published_checkpoints
 from penstock.launch.prepare.listener import Listener
 from penstock.launch.start import start
 from penstock.launch.supervisor.zygote import Zygote
@@ -118,7 +118,7 @@ def test_the_type_of_a_base_model(config: dict[str, str], ours: str) -> None:
 
 def test_a_checkpoint_holds_the_adapter_alone(here: Path) -> None:
     folder = folder_of(here)
-    saved = checkpoint.every(folder.checkpoints)[0]
+    saved = published_checkpoints(folder.checkpoints)[0]
     names = saved.scalars["weights"]
     assert names
     assert all(name.endswith(("adapter_a", "adapter_b")) for name in names)
@@ -152,7 +152,7 @@ def test_a_killed_adapter_run_ends_with_the_same_weights(here: Path) -> None:
     assert killed["weights_hash"] == calm["weights_hash"]
     # Given again, and longer: what it saved is what the model's adapter has.
     start(load(lora(here, "killed"), [f"train.steps={STEPS + 1}"]))
-    assert checkpoint.every(folder_of(here, "killed").checkpoints)[0].step == STEPS + 1
+    assert published_checkpoints(folder_of(here, "killed").checkpoints)[0].step == STEPS + 1
 
 
 def test_four_bit_runs_from_prompts_in_bf16(here: Path) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PenstockError, RunFailed
-from penstock.guard.save import checkpoint
 from penstock.run.folder import RunFolder
 from penstock.train.export import write
 
@@ -30,24 +29,24 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run without a run file, whose checkpoints are only judged by themselves."""
     monkeypatch.setattr(write, "load", lambda path: None)
     monkeypatch.setattr(write, "newest_in_memory", lambda *args: None)
-    monkeypatch.setattr(write, "wrong_with", lambda folder, run, found: found.damage())
+    monkeypatch.setattr(write, "problems_of", lambda folder, run, found: found.damage())
 
 
 def test_a_checkpoint_that_is_deleted_meanwhile_gives_way_to_a_newer_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, judged: None
 ) -> None:
     found = iter([[Deleted(tmp_path / "5")], [Deleted(tmp_path / "10")], [Whole(tmp_path / "15")]])
-    monkeypatch.setattr(checkpoint, "every", lambda folder: next(found))
+    monkeypatch.setattr(write, "published_checkpoints", lambda folder: next(found))
     assert write._newest(RunFolder(tmp_path)).path.name == "15"
 
 
 def test_one_that_is_always_deleted_first_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, judged: None
 ) -> None:
-    monkeypatch.setattr(checkpoint, "every", lambda folder: [Deleted(tmp_path / "5")])
+    monkeypatch.setattr(write, "published_checkpoints", lambda folder: [Deleted(tmp_path / "5")])
     with pytest.raises(RunFailed, match=r"guard\.keep"):
         write._newest(RunFolder(tmp_path))
-    monkeypatch.setattr(checkpoint, "every", lambda folder: [])
+    monkeypatch.setattr(write, "published_checkpoints", lambda folder: [])
     with pytest.raises(PenstockError, match="no checkpoint yet"):
         write._newest(RunFolder(tmp_path))
 

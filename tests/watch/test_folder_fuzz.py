@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from made_run import made_run
 from penstock.cli import main
 from penstock.errors import PenstockError
-from penstock.guard.detect import trap
+from penstock.guard.detect import failpoints
 from penstock.ledger.journal.read import FIELDS
 from penstock.ledger.journal.writer import SupervisorJournal
 from penstock.run.folder import RunFolder
@@ -176,4 +176,4 @@ def test_control_files_of_any_content_are_read(
     for name in ("save", "stop", "regroup"):
         folder.granted(name)
     assert folder.wishes() == {"save": False, "stop": False}
-    assert len(trap.read(folder.traps)) <= 1
+    assert len(failpoints.read(folder.traps)) <= 1

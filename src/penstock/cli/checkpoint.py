@@ -15,9 +15,9 @@ from penstock.cli.show import Json, err, out, print_json, print_table, refuse_st
 from penstock.errors import PenstockError, RunFailed
 from penstock.files import refuse_existing
 from penstock.guard.format.manifest import MANIFEST
-from penstock.guard.tiers.listing import TIERS, choose, index_of, look
+from penstock.guard.tiers.journal_facts import no_checkpoint_message
+from penstock.guard.tiers.listing import TIERS, list_checkpoints, read_index, select
 from penstock.guard.tiers.listing import verify as verified
-from penstock.guard.tiers.on_record import no_checkpoint
 from penstock.run.folder import find
 from penstock.secret import redact
 from penstock.watch.facts.checkpoints import details, table, tensors
@@ -33,14 +33,14 @@ Quietly = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress."
 def list_(run: RunName, root: Root = "runs", json: Json = False) -> None:
     """Every checkpoint in every tier, by a look at manifests and sizes."""
     folder = find(run, root)
-    found, unreachable = look(folder)
+    found, unreachable = list_checkpoints(folder)
     if json:
         told = [one.to_json() for one in found]
         print_json({"checkpoints": told, "unreachable": unreachable})
         return
     _say_unreachable(unreachable)
     if not found:
-        out.print(no_checkpoint(folder), markup=False, soft_wrap=True)
+        out.print(no_checkpoint_message(folder), markup=False, soft_wrap=True)
         return
     print_table(table(found, folder.path))
     for one in found:
@@ -58,8 +58,8 @@ def verify(
     json: Json = False,
 ) -> None:
     """Read every byte of every checkpoint; exits with 1 where one is damaged."""
-    found, unreachable = look(find(run, root))
-    chosen = choose(found, step, tier, unreachable)
+    found, unreachable = list_checkpoints(find(run, root))
+    chosen = select(found, step, tier, unreachable)
     told: list[dict[str, Any]] = []
     for one in chosen:
         with _progress(one.name, one.bytes, quiet or json) as advance:
@@ -92,12 +92,12 @@ def show(
     json: Json = False,
 ) -> None:
     """One checkpoint: where the run stood, and every tensor with its shape."""
-    found, unreachable = look(find(run, root))
+    found, unreachable = list_checkpoints(find(run, root))
     _say_unreachable(unreachable)
-    one = choose(found, step, tier, unreachable)[0]
+    one = select(found, step, tier, unreachable)[0]
     if one.problems:
         raise RunFailed(f"{one.name} is damaged: {'; '.join(one.problems)}")
-    index, scalars = index_of(one), one.shelf.scalars()
+    index, scalars = read_index(one), one.shelf.scalars()
     if json:
         print_json(one.to_json() | {"scalars": scalars, "tensors": tensors(index)})
     else:
@@ -142,9 +142,11 @@ def convert(
     refuse_stdout(target, "OUT", "name a file or a folder")
     kind = _kind(target, ranks, moments)
     refuse_existing(target, force, "write into it" if kind == "ranks" else "replace it")
-    from penstock.guard.convert.source import opened  # torch, after what can be refused without
+    from penstock.guard.convert.source import (
+        open_checkpoint,
+    )  # torch, after what can be refused without
 
-    with opened(source, step, root, trust) as found:
+    with open_checkpoint(source, step, root, trust) as found:
         for problem in found.passed_over:
             err.print(f"passed over: {problem}", markup=False, soft_wrap=True)
         with _progress(str(target), found.bytes(moments or kind == "ranks"), quiet or json) as told:

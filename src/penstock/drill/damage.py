@@ -5,8 +5,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.guard.format.published import published, step_of
-from penstock.guard.tiers.slots import sealed
+from penstock.guard.format.published import published_folders, step_of
+from penstock.guard.tiers.slots import sealed_slots
 from penstock.ledger.journal.read import read_events
 from penstock.ledger.journal.records import journal_files
 from penstock.run.folder import RunFolder
@@ -45,17 +45,17 @@ def settled(folder: RunFolder) -> bool:
     every = load(folder.run_file).guard.checkpoint
     assert not isinstance(every, str), "a scratch run saves every so many steps"
     due = copied // every.steps * every.steps if every.steps else 0
-    kept = [one.step for fast in folder.scratch.glob("fast-*") for one in sealed(fast)]
-    saved = [step_of(path) for path in published(folder.checkpoints)]
+    kept = [one.step for fast in folder.scratch.glob("fast-*") for one in sealed_slots(fast)]
+    saved = [step_of(path) for path in published_folders(folder.checkpoints)]
     return copied in kept and max(saved, default=0) >= due
 
 
 def newest_on_disk(folder: RunFolder, harm: Harm) -> None:
-    harm(_largest(published(folder.checkpoints)[0]))
+    harm(_largest(published_folders(folder.checkpoints)[0]))
 
 
 def newest_in_memory(folder: RunFolder, harm: Harm) -> None:
-    found = [one for fast in folder.scratch.glob("fast-*") for one in sealed(fast)]
+    found = [one for fast in folder.scratch.glob("fast-*") for one in sealed_slots(fast)]
     harm(_largest(max(found, key=lambda one: one.step).path))
 
 

@@ -1,14 +1,14 @@
 """The faults that a drill knows: what happens, where in the work, and what has to hold afterwards.
 
 Data only. A blow is sprung by the rank itself at a named place of its work
-(`guard/detect/trap.py`); what comes from outside is a deed of the drill (`drill/deeds.py`).
+(`guard/detect/failpoints.py`); what comes from outside is a deed of the drill (`drill/deeds.py`).
 """
 
 import itertools
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from penstock.guard.detect.trap import Trap
+from penstock.guard.detect.failpoints import Failpoint
 
 Where = Literal["any", "middle", "staged", "saved", "evaluated", "late", "after_save"]
 # same: bit-identical weights. near: another layout, so the same samples and a loss within float
@@ -97,15 +97,15 @@ class Fault:
         blows = [replace(b, phase="regroup") if b.phase == "load" else b for b in blows]
         return replace(self, told=told, outcome=outcome, blows=tuple(blows))
 
-    def traps(self, scale: Scale, ranks: int) -> list[tuple[Trap, bool]]:
+    def traps(self, scale: Scale, ranks: int) -> list[tuple[Failpoint, bool]]:
         """In order, and whether each is armed only when the one before it has sprung."""
-        made: list[tuple[Trap, bool]] = []
+        made: list[tuple[Failpoint, bool]] = []
         for blow in self.blows:
             first = blow.at if isinstance(blow.at, int) else scale.step(blow.at)
             rank = None if blow.rank is None else blow.rank % ranks
             for i in range(blow.times):
                 step = None if first is None else first + i
                 name = f"{len(made):02d}-{blow.action}-{blow.phase}"
-                trap = Trap(name, blow.action, blow.phase, rank, step, blow.ms)
+                trap = Failpoint(name, blow.action, blow.phase, rank, step, blow.ms)
                 made.append((trap, blow.then and i == 0))
         return made

@@ -14,8 +14,8 @@ from typing import Any
 
 from penstock.drill.disk import Small
 from penstock.drill.struck import LETHAL, Struck
-from penstock.guard.detect import trap
-from penstock.guard.detect.trap import Trap
+from penstock.guard.detect import failpoints
+from penstock.guard.detect.failpoints import Failpoint
 from penstock.launch.supervisor import zygote
 from penstock.ledger.journal.read import Event, read_events
 from penstock.ledger.journal.records import SUPERVISOR
@@ -45,15 +45,15 @@ class Scene:
     folder: RunFolder
     train: list[str]
     env: dict[str, str] = field(default_factory=dict)
-    armed: list[Trap] = field(default_factory=list)
-    waiting: list[tuple[Trap, bool]] = field(default_factory=list)
+    armed: list[Failpoint] = field(default_factory=list)
+    waiting: list[tuple[Failpoint, bool]] = field(default_factory=list)
     deeds: list[Struck] = field(default_factory=list)  # what the drill did itself
     after: list[Callable[[], None]] = field(default_factory=list)  # to be undone at the end
     copy: Path | None = None  # of the dataset, to be damaged
     limit_s: float = LIMIT_S
     commands: int = 0
 
-    def prepare(self, traps: list[tuple[Trap, bool]]) -> None:
+    def prepare(self, traps: list[tuple[Failpoint, bool]]) -> None:
         """The folder as the ranks will look for it, with the first traps armed."""
         self.folder.audit.mkdir(parents=True)
         self.folder.traps.mkdir()
@@ -195,7 +195,7 @@ class Scene:
             one, then = self.waiting[0]
             if then and not all(self._fired(before.name) for before in self.armed):
                 return
-            trap.arm(self.folder.traps, one)
+            failpoints.arm(self.folder.traps, one)
             self.armed.append(one)
             self.waiting.pop(0)
 

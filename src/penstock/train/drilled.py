@@ -1,4 +1,4 @@
-"""Faults of a drill that need a rank's own tensors, beyond what `guard/detect/trap.py` can do."""
+"""Faults of a drill that need a rank's own tensors, which `guard/detect/failpoints.py` lacks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from math import nan
 import torch
 from torch import Tensor
 
-from penstock.guard.detect.trap import Trap
+from penstock.guard.detect.failpoints import Failpoint
 from penstock.train.parallel.batch import Micro
 from penstock.train.parallel.parts import local
 
@@ -34,18 +34,18 @@ def handlers(
     """By the name of a trap's action. `weights` are the ones that updates are made to; `trained` is
     one that has gradients."""
 
-    def poisoned(factor: float) -> Callable[[Trap], None]:
-        def set_factor(trap: Trap) -> None:
+    def poisoned(factor: float) -> Callable[[Failpoint], None]:
+        def set_factor(trap: Failpoint) -> None:
             poison.factor = trap.ms or factor
 
         return set_factor
 
-    def flip(trap: Trap) -> None:
+    def flip(trap: Failpoint) -> None:
         weight = local(next(iter(weights().values())))
         with torch.no_grad():
             weight.flatten()[:1].view(torch.int32).bitwise_xor_(1 << int(trap.ms or BIT))
 
-    def wrong_gradient(trap: Trap) -> None:
+    def wrong_gradient(trap: Failpoint) -> None:
         """In one backward pass, an element of a gradient is another."""
 
         def corrupt(grad: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ def handlers(
 
         hook = trained().register_hook(corrupt)
 
-    def out_of_memory(trap: Trap) -> None:
+    def out_of_memory(trap: Failpoint) -> None:
         raise torch.OutOfMemoryError(f"drill: trap {trap.name}")
 
     return {

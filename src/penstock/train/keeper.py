@@ -8,11 +8,12 @@ import torch
 from penstock import __version__, secret
 from penstock.data.read.stream import Stream
 from penstock.errors import RunFailed
-from penstock.guard.detect.differences import differences
 from penstock.guard.detect.pulse import Pulse
 from penstock.guard.detect.sentinels import Sentinels
-from penstock.guard.save import checkpoint
-from penstock.guard.tiers.places import Kept
+from penstock.guard.detect.shape_differences import shape_differences
+from penstock.guard.format.published import Checkpoint
+from penstock.guard.save import save_load
+from penstock.guard.tiers.stores import ProtectedSteps
 from penstock.ledger.journal.writer import Journal
 from penstock.meter.clock import now
 from penstock.plan.job.layout import Layout
@@ -93,12 +94,12 @@ class Keeper:
         self.journal.event("resumed", step=found.step, tier=found.tier, path=path, seconds=spent)
         return found.step
 
-    def _load(self, found: checkpoint.Checkpoint) -> None:
+    def _load(self, found: Checkpoint) -> None:
         """Weights and moments; of a fork to another optimizer, whose moments are not there, the
         weights alone."""
         found.refuse_other_format()
         optimizer, state, scalars = self.engine.optimizer, self._state(copies=True), found.scalars
-        if what := differences(scalars["weights"], self._shapes()):
+        if what := shape_differences(scalars["weights"], self._shapes()):
             raise RunFailed(
                 f"{found.path}: a checkpoint of another model than this one: {what}. Put the model "
                 "back as it was, or begin again with `--fresh`"
@@ -109,7 +110,7 @@ class Keeper:
         else:
             self.journal.event("moments_dropped", saved=saved, now=own)
             state = {name: t for name, t in state.items() if name.startswith("model/")}
-        checkpoint.load(found, state, self.world)
+        save_load.load(found, state, self.world)
         optimizer.lower()
 
     def _position(self, saved: dict[str, str | int], taken_over: bool) -> int:
@@ -129,8 +130,8 @@ class Keeper:
     def tokens_at(self, step: int) -> int:
         return self.tokens + (step - self.resumed_step) * self.run.batch_tokens
 
-    def _resume_local(self, found: checkpoint.Checkpoint, layout: dict[str, int]) -> None:
-        state = checkpoint.load_local(found, self.world.rank)
+    def _resume_local(self, found: Checkpoint, layout: dict[str, int]) -> None:
+        state = save_load.load_local(found, self.world.rank)
         if state and layout == self.layout.to_json():
             self.engine.replicas.load_local_state(state)
         elif state:
@@ -162,8 +163,8 @@ class Keeper:
         """Whether the validation loss has not improved for as long as the run file allows."""
         return stops(self.best, self.run.evaluate.patience)
 
-    def _best_kept(self) -> Kept:
-        return Kept(self.run.evaluate.keep_best, self.best.steps())
+    def _best_kept(self) -> ProtectedSteps:
+        return ProtectedSteps(self.run.evaluate.keep_best, self.best.steps())
 
     def place(self) -> dict[str, Any]:
         """Where the run stands, for a replica that takes it over from this one."""
@@ -248,4 +249,4 @@ class Keeper:
     def weights_hash(self) -> str:
         """All ranks must ask. Of ranks with equal weights the first one hashes."""
         held = weights(self.engine.parts, self.engine.optimizer)
-        return checkpoint.weights_hash(held, self.world, hashing=self.world.first_copy)
+        return save_load.weights_hash(held, self.world, hashing=self.world.first_copy)

@@ -19,8 +19,8 @@ from typing import Any  # noqa: E402
 import torch  # noqa: E402
 
 from penstock.errors import PenstockError  # noqa: E402
+from penstock.guard.detect.failpoints import Failpoints  # noqa: E402
 from penstock.guard.detect.pulse import Pulse  # noqa: E402
-from penstock.guard.detect.trap import Traps  # noqa: E402
 from penstock.ledger.journal.writer import Journal  # noqa: E402
 from penstock.meter.orphan import die_with  # noqa: E402
 from penstock.plan.job.layout import Layout  # noqa: E402
@@ -41,7 +41,7 @@ def main(where: str, attempt: int) -> str:
     life = int(os.environ.get("PENSTOCK_LIFE", "0"))  # above 0: in the place of a lost process
     journal = Journal(folder.journal, attempt, range(rank, rank + 1), clock=now, again=life > 0)
     journal.event("start", t=BEGAN, pid=os.getpid())
-    traps = Traps(folder.traps, rank, attempt)
+    traps = Failpoints(folder.traps, rank, attempt)
     pulse = Pulse(folder.make_scratch(), rank, attempt, traps, folder.audit)
     try:
         result, weights = work(folder, journal, pulse)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from penstock.guard.detect.fingerprints import by_replica, prints
+from penstock.guard.detect.fingerprints import fingerprints, gather_by_replica
 from penstock.guard.detect.sentinels import Sentinels
 from penstock.plan.job.layout import Layout
 from penstock.policy.replay import Result, Results, at_fault, differing
@@ -57,7 +57,7 @@ class Replay:
         self.stepper.runner.settle(grads)
         norm = squared_norm(grads, dict.fromkeys(grads, 1.0)).sqrt().to(loss.device)
         numbers = torch.stack((loss.double(), norm)).view(torch.int64)
-        bits = prints({"loss": loss} | grads).sum(dim=0, keepdim=True)
+        bits = fingerprints({"loss": loss} | grads).sum(dim=0, keepdim=True)
         self.stepper.take_back()
         return torch.cat((numbers, bits.to(numbers.device)))
 
@@ -71,7 +71,7 @@ class Replay:
     def _of_all(self, own: Tensor) -> list[Results]:
         return [
             tuple(Result(_double(loss), _double(norm), bits) for loss, norm, bits in replica)
-            for replica in by_replica(own, self.world)
+            for replica in gather_by_replica(own, self.world)
         ]
 
 

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from penstock.errors import RunFailed
 from penstock.guard.detect.pulse import Pulse
-from penstock.guard.save.saver import Saver, Timing
+from penstock.guard.save.saver import Saver, SaveTiming
 from penstock.guard.tiers import peers
-from penstock.guard.tiers.places import NONE_KEPT, Kept
+from penstock.guard.tiers.search import CheckpointSearch, search_of_run, spill_folder, stores_of_run
 from penstock.guard.tiers.slots import SLOTS
-from penstock.guard.tiers.tiers import Tiers, everywhere, places_of, spill
+from penstock.guard.tiers.stores import NONE_PROTECTED, ProtectedSteps
 from penstock.ledger.journal.writer import Journal
 from penstock.meter.clock import now
 from penstock.meter.devices import cpu_cores
@@ -45,7 +45,9 @@ class Saving:
     pulse: Pulse
     state: Callable[[], tuple[dict[str, Tensor], dict[str, Tensor]]]  # reshardable, replica-local
     scalars: Callable[[int], dict[str, Any]]  # of a step
-    best: Callable[[], Kept] = lambda: NONE_KEPT  # checkpoints that rotation leaves alone
+    best: Callable[[], ProtectedSteps] = lambda: (
+        NONE_PROTECTED
+    )  # checkpoints that rotation leaves alone
     saved_step: int = 0  # of the last durable save that was begun
     saved_s: float = field(default_factory=now)
     staged_step: int = 0  # of the last save of any kind
@@ -58,9 +60,9 @@ class Saving:
         self._stepped_s = now()
         self._peers = peers.from_environment()
 
-    def tiers(self) -> Tiers:
+    def tiers(self) -> CheckpointSearch:
         """Everywhere that a state of this run may be."""
-        return everywhere(self.folder, self.run, self.world, self._leads)
+        return search_of_run(self.folder, self.run, self.world, self._leads)
 
     @property
     def _leads(self) -> bool:
@@ -98,13 +100,13 @@ class Saving:
         threads = max(1, min(8, cpu_cores() // (2 * self.world.ranks))) if self.world.cuda else 1
         return Saver(
             self.folder.scratch / f"fast-{first}",
-            places_of(self.folder, self.run),
+            stores_of_run(self.folder, self.run),
             self.world,
             self.journal,
             self.pulse,
             self.run.guard.keep,
             run,
-            spill=spill(self.folder),
+            spill=spill_folder(self.folder),
             group=self.world.save_group,
             on_sealed=self._send if self._peers else None,
             threads=threads,
@@ -138,7 +140,7 @@ class Saving:
         return self._granting
 
     def _due(self, step: int, saver: Saver | None) -> bool:
-        every, spent = self.run.guard.checkpoint, saver.timing if saver else Timing()
+        every, spent = self.run.guard.checkpoint, saver.timing if saver else SaveTiming()
         steps, seconds = _limits(every)
         if saver and saver.writing and steps is None:
             return False
@@ -190,20 +192,20 @@ class Saving:
             self._save_for_good(self.staged_step)
         self.drop()
         if self.world.lead:
-            shutil.rmtree(spill(self.folder), ignore_errors=True)
+            shutil.rmtree(spill_folder(self.folder), ignore_errors=True)
 
     def forget(self, after_step: int) -> None:
         """Later steps were taken back. All ranks that save, together."""
         if self._saver:
             self._saver.forget(after_step)
         if self._leads:
-            peers.forget(self.folder.scratch, after_step)
+            peers.discard_after(self.folder.scratch, after_step)
         tiers = self.tiers()
         self._record_taken_back(after_step, tiers)
         for problem in tiers.forget(after_step):
             self.journal.event("forget_failed", error=problem)
 
-    def _record_taken_back(self, after_step: int, tiers: Tiers) -> None:
+    def _record_taken_back(self, after_step: int, tiers: CheckpointSearch) -> None:
         """Record what stays saved, before the rest is deleted: no later start may miss the rest."""
         if self.world.rank:
             return

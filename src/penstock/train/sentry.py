@@ -15,8 +15,8 @@ from penstock.data.read.stream import Stream
 from penstock.data.tokenize.tokenizer import Tokenizer
 from penstock.guard.detect import bad_batch
 from penstock.guard.detect.bad_batch import BadBatch
-from penstock.guard.detect.fingerprints import by_replica, prints
-from penstock.guard.detect.locate import Spot, locate, values_at
+from penstock.guard.detect.fingerprints import fingerprints, gather_by_replica
+from penstock.guard.detect.locate import WordLocation, locate_difference, values_at
 from penstock.guard.detect.sentinels import Sentinels
 from penstock.meter.clock import StepClock, now
 from penstock.policy import differ
@@ -46,7 +46,7 @@ class Sentry:
     replayed_s: float = field(default_factory=now)
     _back: Callable[[], None] | None = field(default=None, init=False)  # what is to be done
     # The word at which replicas were last found to differ, and what each of them had there.
-    _evidence: tuple[Spot, list[tuple[float, ...]]] | None = field(default=None, init=False)
+    _evidence: tuple[WordLocation, list[tuple[float, ...]]] | None = field(default=None, init=False)
     _refused: int = field(default=0, init=False)  # the last step that was not taken
 
     def accept(self, step: int, vote: Vote, samples: Loaded, first: int) -> bool:
@@ -96,9 +96,9 @@ class Sentry:
     def _compare(self, step: int, clock: StepClock) -> None:
         tensors = self._held()
         with clock.part("compute"):
-            own = prints(tensors).sum(dim=0, keepdim=True)
+            own = fingerprints(tensors).sum(dim=0, keepdim=True)
         with clock.part("exchange"):
-            found = by_replica(own, self.world)
+            found = gather_by_replica(own, self.world)
             verdict = self.sentinels.compare(step, [tuple(p for (p,) in each) for each in found])
         if verdict.kind == "rollback":
             place = next(i for i, at in enumerate(zip(*found, strict=True)) if len(set(at)) > 1)
@@ -129,7 +129,7 @@ class Sentry:
 
     def _rejoin(self, verdict: differ.Verdict, place: int) -> None:
         """Back to what all replicas agreed on: every save was compared before it was made."""
-        spot, names = locate(self._held(), place, self.world)
+        spot, names = locate_difference(self._held(), place, self.world)
         self._evidence = spot, values_at(spot, self._held(), self.world)
         tensors = dict.fromkeys(name for part in self.world.gather(names) for name in part)
         step = self._load(verdict.step)
@@ -172,7 +172,7 @@ class Sentry:
         batch = BadBatch(step, rank, first, samples.tokens_ns.cpu().numpy())
         about = about if self.sentinels.tells() else {}
         with suppress(OSError):  # no room for a record is no reason to stop
-            bad_batch.save(self.keeper.folder.bad, batch, about, self._tokenizer.decode)
+            bad_batch.save_bad_batch(self.keeper.folder.bad, batch, about, self._tokenizer.decode)
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:

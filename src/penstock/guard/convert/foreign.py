@@ -14,16 +14,16 @@ from torch import Tensor
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from penstock.errors import PenstockError
-from penstock.guard.convert.convert import About
+from penstock.guard.convert.writers import TensorInfo
 
 DESCRIPTION = ".metadata"
 
 
-def is_foreign(folder: Path) -> bool:
+def is_foreign_checkpoint(folder: Path) -> bool:
     return (folder / DESCRIPTION).is_file()
 
 
-class Foreign:
+class ForeignCheckpoint:
     def __init__(self, folder: Path, trust: bool) -> None:
         if not trust:
             raise PenstockError(
@@ -39,9 +39,9 @@ class Foreign:
     def about(self) -> dict[str, Any]:
         return {"from": str(self.folder)}
 
-    def tensors(self) -> dict[str, About]:
+    def tensors(self) -> dict[str, TensorInfo]:
         return {
-            name: About(one.properties.dtype, tuple(one.size))
+            name: TensorInfo(one.properties.dtype, tuple(one.size))
             for name, one in self._tensors.items()
         }
 

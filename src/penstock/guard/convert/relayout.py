@@ -24,38 +24,42 @@ from torch.distributed.checkpoint.planner import (
 
 from penstock.errors import PenstockError
 from penstock.files import refuse_existing
-from penstock.guard.convert.convert import Own
-from penstock.guard.format.chunks import drawn
-from penstock.guard.format.manifest import about_of
-from penstock.guard.format.published import Files, entry_of, folder_name, hash_file, manifest_of
-from penstock.guard.save.checkpoint import extras
-from penstock.guard.save.staging import Copying
-from penstock.guard.save.staging import Files as RankFiles
-from penstock.guard.tiers.places import Disk
+from penstock.guard.convert.writers import RunCheckpoint
+from penstock.guard.format.file_names import FileTable
+from penstock.guard.format.file_plan import merge_plans
+from penstock.guard.format.manifest import manifest_bytes, manifest_fields
+from penstock.guard.format.published import file_entry, folder_name, hash_file
+from penstock.guard.save.save_load import shared_files
+from penstock.guard.save.staging import PendingCopies, RankFiles
+from penstock.guard.tiers.stores import DiskStore
 from penstock.plan.job.layout import Layout
 
 Cut = tuple[int, int]  # first row, rows
 
 
-def rewrite(
-    source: Own, out: Path, ranks: int, progress: Callable[[int], None], force: bool = False
+def rewrite_for_ranks(
+    source: RunCheckpoint,
+    out: Path,
+    ranks: int,
+    progress: Callable[[int], None],
+    force: bool = False,
 ) -> int:
     """As `out/step-N`; the bytes written. What belongs to a replica alone stays behind.
 
     With `force` the folder may have files; a checkpoint of the step that is there is replaced.
     """
     refuse_existing(out, force, "write into it")
-    disk, step = Disk(out), source.found.step
+    disk, step = DiskStore(out), source.found.step
     if (out / folder_name(step)).resolve() == source.found.path.resolve():
         raise PenstockError(f"{out} holds the checkpoint that is converted; name another folder")
     plans = [_plan(source, rank, ranks) for rank in range(ranks)]
-    drawing = drawn(plans)
+    drawing = merge_plans(plans)
     disk.begin(step)
-    files: Files = {}
+    files: FileTable = {}
     for rank in range(ranks):
         own = RankFiles(disk.aside(step), drawing, rank)
         held = {item.index.fqn: _part(source, item) for item in plans[rank].items}
-        Copying(own.ways(held, {}))
+        PendingCopies(own.ways(held, {}))
         progress(sum(tensor.nbytes for tensor in held.values()))
         for name in own.names:
             path = disk.aside(step) / name
@@ -63,18 +67,21 @@ def rewrite(
         own.close()
     layout = Layout(shard=ranks, microbatch=source.found.scalars["layout"].get("microbatch", 1))
     scalars = source.found.scalars | {"layout": layout.to_json()}
-    for name, content in extras(drawing, scalars).items():
+    for name, content in shared_files(drawing, scalars).items():
         disk.put(step, name, content)
-        files[name] = entry_of(content)
+        files[name] = file_entry(content)
     if step in disk.steps():
         disk.delete(step)
     about = source.found.about()
-    told = about_of(about.run, scalars) | {"settings": about.settings, "origin": about.origin}
-    disk.publish(step, manifest_of(step, files, **told))
+    told = manifest_fields(about.run, scalars) | {
+        "settings": about.settings,
+        "origin": about.origin,
+    }
+    disk.publish(step, manifest_bytes(step, files, **told))
     return sum(entry["bytes"] for entry in files.values())
 
 
-def cut(shape: tuple[int, ...], rank: int, ranks: int) -> Cut | None:
+def rows_of_rank(shape: tuple[int, ...], rank: int, ranks: int) -> Cut | None:
     """A rank's rows, as torch shards them; None for no rows. What has no rows is the first's."""
     if not shape:
         return (0, 1) if rank == 0 else None
@@ -84,10 +91,10 @@ def cut(shape: tuple[int, ...], rank: int, ranks: int) -> Cut | None:
     return (first, rows) if rows > 0 or (rank == 0 and not shape[0]) else None
 
 
-def _plan(source: Own, rank: int, ranks: int) -> SavePlan:
+def _plan(source: RunCheckpoint, rank: int, ranks: int) -> SavePlan:
     items = []
     for name, one in source.tensors().items():
-        own = cut(one.shape, rank, ranks)
+        own = rows_of_rank(one.shape, rank, ranks)
         if own is not None:
             offsets, sizes = _box(one.shape, own)
             data = TensorWriteData(
@@ -107,7 +114,7 @@ def _box(shape: tuple[int, ...], own: Cut) -> tuple[torch.Size, torch.Size]:
     return torch.Size((first, *[0] * (len(shape) - 1))), torch.Size((rows, *shape[1:]))
 
 
-def _part(source: Own, item: WriteItem) -> Tensor:
+def _part(source: RunCheckpoint, item: WriteItem) -> Tensor:
     assert item.tensor_data is not None
     tensor, chunk = source.read(item.index.fqn), item.tensor_data.chunk
     return tensor.narrow(0, chunk.offsets[0], chunk.sizes[0]) if chunk.offsets else tensor

@@ -10,21 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import PenstockError, RunFailed
-from penstock.guard.convert.convert import Own, to_safetensors, to_torch
-from penstock.guard.convert.foreign import Foreign, is_foreign
-from penstock.guard.convert.relayout import rewrite
-from penstock.guard.format.published import MANIFEST, Checkpoint, is_name
-from penstock.guard.tiers.listing import Kept, choose, look, verify
-from penstock.guard.tiers.shelves import Here, There
+from penstock.guard.convert.foreign import ForeignCheckpoint, is_foreign_checkpoint
+from penstock.guard.convert.relayout import rewrite_for_ranks
+from penstock.guard.convert.writers import RunCheckpoint, write_safetensors, write_torch
+from penstock.guard.format.manifest import MANIFEST
+from penstock.guard.format.published import Checkpoint, is_checkpoint_name
+from penstock.guard.tiers.checkpoint_files import LocalFiles, RemoteFiles
+from penstock.guard.tiers.listing import ListedCheckpoint, list_checkpoints, select, verify
 from penstock.run.folder import find
 
-WRITERS = {"safetensors": to_safetensors, "pt": to_torch}
+WRITERS = {"safetensors": write_safetensors, "pt": write_torch}
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedCheckpoint:
     name: str
-    source: Own | Foreign
+    source: RunCheckpoint | ForeignCheckpoint
     passed_over: tuple[str, ...] = ()  # newer ones that are damaged, or what is no tensor
 
     def bytes(self, everything: bool) -> int:
@@ -44,27 +45,29 @@ class Opened:
     ) -> int:
         if kind != "ranks":
             return WRITERS[kind](self.source, out, moments, progress, force)
-        if not isinstance(self.source, Own):
+        if not isinstance(self.source, RunCheckpoint):
             raise PenstockError("--ranks: only for a checkpoint of a run; name a file")
-        return rewrite(self.source, out, ranks, progress, force)
+        return rewrite_for_ranks(self.source, out, ranks, progress, force)
 
 
 @contextmanager
-def opened(where: str, step: int | None, root: str, trust: bool) -> Iterator[Opened]:
+def open_checkpoint(
+    where: str, step: int | None, root: str, trust: bool
+) -> Iterator[OpenedCheckpoint]:
     path = Path(where)
-    if is_foreign(path):
-        found = Foreign(path, trust)
+    if is_foreign_checkpoint(path):
+        found = ForeignCheckpoint(path, trust)
         left = tuple(f"{name}: no tensor" for name in found.left_out)
-        yield Opened(str(path), found, left)
+        yield OpenedCheckpoint(str(path), found, left)
     elif (path / MANIFEST).is_file():
-        yield Opened(str(path), Own(_whole(path)))
+        yield OpenedCheckpoint(str(path), RunCheckpoint(_whole(path)))
     else:
         with _of_run(where, step, root) as (one, local, rejected):
-            yield Opened(one.name, Own(local), tuple(rejected))
+            yield OpenedCheckpoint(one.name, RunCheckpoint(local), tuple(rejected))
 
 
 def _whole(path: Path) -> Checkpoint:
-    if not is_name(path.name):
+    if not is_checkpoint_name(path.name):
         raise PenstockError(f"{path}: a checkpoint's folder is called step-N; rename it back")
     found = Checkpoint(path)
     found.refuse_other_format()
@@ -76,23 +79,23 @@ def _whole(path: Path) -> Checkpoint:
 @contextmanager
 def _of_run(
     where: str, step: int | None, root: str
-) -> Iterator[tuple[Kept, Checkpoint, list[str]]]:
+) -> Iterator[tuple[ListedCheckpoint, Checkpoint, list[str]]]:
     folder = find(where, root)
-    found, unreachable = look(folder)
+    found, unreachable = list_checkpoints(folder)
     if folder.running():  # it writes over what is in memory
         found = [one for one in found if one.tier != "memory"]
     rejected = [f"not reached: {problem}" for problem in unreachable]
-    for one in choose(found, step, unreachable=unreachable):
+    for one in select(found, step, unreachable=unreachable):
         problems = verify(one)
         if problems is None:
             continue
         if problems:
             rejected.append(f"{one.name}: {'; '.join(problems)}")
             continue
-        if isinstance(one.shelf, Here):
+        if isinstance(one.shelf, LocalFiles):
             yield one, one.shelf.found, rejected
             return
-        assert isinstance(one.shelf, There)
+        assert isinstance(one.shelf, RemoteFiles)
         with tempfile.TemporaryDirectory(dir=folder.path, prefix=".convert-") as landing:
             yield one, Checkpoint(one.shelf.place.fetch(one.step, Path(landing))), rejected
             return

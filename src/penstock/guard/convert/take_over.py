@@ -9,11 +9,11 @@ import json
 from typing import Any
 
 from penstock.guard.format.manifest import MANIFEST, Manifest
-from penstock.guard.format.published import SCALARS, Checkpoint, entry_of, folder_name
-from penstock.guard.tiers.places import FOREIGN, Place
+from penstock.guard.format.published import SCALARS, Checkpoint, file_entry, folder_name
+from penstock.guard.tiers.stores import FOREIGN, CheckpointStore
 
 
-def take_over(found: Checkpoint, place: Place, run: str) -> Manifest:
+def take_over(found: Checkpoint, place: CheckpointStore, run: str) -> Manifest:
     """Copy a whole checkpoint into a place of the run with identity `run`, on disk when it returns;
     what it says of itself from now on. One that a killed call has published stays.
 
@@ -25,7 +25,7 @@ def take_over(found: Checkpoint, place: Place, run: str) -> Manifest:
     origin = {"run": about.run, "name": _name(scalars), "step": step}
     # What it was made with is not held against it: another run goes on from it on purpose.
     added = {} if SCALARS in about.files else {SCALARS: json.dumps(scalars, indent=1).encode()}
-    files = about.files | {name: entry_of(content) for name, content in added.items()}
+    files = about.files | {name: file_entry(content) for name, content in added.items()}
     own = Manifest(step, files, run, "", about.layout or scalars.get("layout", {}), origin)
     if step in place.steps() and _is(place, own):
         return own
@@ -40,7 +40,7 @@ def take_over(found: Checkpoint, place: Place, run: str) -> Manifest:
     return own
 
 
-def _is(place: Place, own: Manifest) -> bool:
+def _is(place: CheckpointStore, own: Manifest) -> bool:
     with contextlib.suppress(OSError, ValueError):
         return Manifest.from_bytes(place.read(f"{folder_name(own.step or 0)}/{MANIFEST}")) == own
     return False

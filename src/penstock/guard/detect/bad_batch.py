@@ -31,7 +31,7 @@ class BadBatch:
     tokens: np.ndarray  # [samples, sequence + 1]
 
 
-def save(
+def save_bad_batch(
     folder: Path,
     batch: BadBatch,
     about: dict[str, Any],

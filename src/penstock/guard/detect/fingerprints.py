@@ -17,7 +17,7 @@ INSIDE = ("pipeline", "shard", "context", "tensor")  # the dimensions within one
 WORD = 8  # bytes
 
 
-class Placed(Protocol):
+class RankPlacement(Protocol):
     """What a comparison needs of the ranks."""
 
     @property
@@ -27,13 +27,13 @@ class Placed(Protocol):
     def sum_(self, values: Tensor) -> Tensor: ...
 
 
-def prints(tensors: Mapping[str, Tensor]) -> Tensor:
+def fingerprints(tensors: Mapping[str, Tensor]) -> Tensor:
     """A number for each tensor, on their device; nobody waits for it here."""
-    sums = torch.stack([words(tensor).sum() for tensor in tensors.values()])
+    sums = torch.stack([as_words(tensor).sum() for tensor in tensors.values()])
     return sums * torch.tensor([_multiplier(name) for name in tensors]).to(sums.device)
 
 
-def words(tensor: Tensor) -> Tensor:
+def as_words(tensor: Tensor) -> Tensor:
     """A tensor's bits, in place if they fill whole words."""
     flat = tensor.detach().contiguous().flatten().view(torch.uint8)
     if rest := flat.numel() % WORD:
@@ -48,25 +48,25 @@ def _multiplier(name: str) -> int:
     return (xxh3_64_intdigest(name.encode()) >> 1) | 1
 
 
-def by_replica(own: Tensor, world: Placed) -> list[tuple[tuple[int, ...], ...]]:
+def gather_by_replica(own: Tensor, world: RankPlacement) -> list[tuple[tuple[int, ...], ...]]:
     """`own` of every rank: first by replica, then by a rank's place inside of it.
 
     A sum in which every rank fills its own row, so that it works over any kind of group.
     """
     replicas, inside = world.size("replicate"), _inside(world)
     rows = torch.zeros((replicas, inside, len(own)), dtype=torch.int64, device=world.device)
-    rows[world.place("replicate"), place_of(world)] = own
+    rows[world.place("replicate"), index_in_replica(world)] = own
     return [tuple(map(tuple, replica)) for replica in world.sum_(rows).tolist()]
 
 
-def _inside(world: Placed) -> int:
+def _inside(world: RankPlacement) -> int:
     ranks = 1
     for dimension in INSIDE:
         ranks *= world.size(dimension)
     return ranks
 
 
-def place_of(world: Placed) -> int:
+def index_in_replica(world: RankPlacement) -> int:
     """Of this rank inside its replica."""
     place = 0
     for dimension in INSIDE:

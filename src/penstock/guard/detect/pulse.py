@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.guard.detect.trap import Traps
+from penstock.guard.detect.failpoints import Failpoints
 from penstock.private import private_folder
 
 PHASES = (
@@ -30,7 +30,7 @@ _NUMBERS = {phase: number for number, phase in enumerate(PHASES)}
 
 
 @dataclass(frozen=True)
-class Beat:
+class Heartbeat:
     """The last sign of life of a rank. `count` grows with every sign."""
 
     count: int
@@ -49,7 +49,7 @@ class Pulse:
         folder: Path,
         rank: int,
         attempt: int,
-        traps: Traps | None = None,
+        traps: Failpoints | None = None,
         audit: Path | None = None,
     ) -> None:
         self._path = _path(folder, rank)
@@ -104,7 +104,7 @@ class Pulse:
             self.traps.spring(phase, step)
 
 
-def read(folder: Path, rank: int) -> Beat | None:
+def read_heartbeat(folder: Path, rank: int) -> Heartbeat | None:
     """The last sign of a rank, if it gave one."""
     try:
         raw = _path(folder, rank).read_bytes()
@@ -113,10 +113,10 @@ def read(folder: Path, rank: int) -> Beat | None:
     if len(raw) < _BEAT.size:
         return None
     count, attempt, pid, step, number, t_mono = _BEAT.unpack_from(raw)
-    return Beat(count, attempt, pid, step, PHASES[number], t_mono) if count else None
+    return Heartbeat(count, attempt, pid, step, PHASES[number], t_mono) if count else None
 
 
-def put(folder: Path, rank: int, beat: Beat) -> None:
+def write_heartbeat(folder: Path, rank: int, beat: Heartbeat) -> None:
     """The sign of a rank on another host, for those who look here."""
     values = (beat.count, beat.attempt, beat.pid, beat.step, _NUMBERS[beat.phase], beat.t_mono)
     _path(folder, rank).write_bytes(_BEAT.pack(*values).ljust(SIZE, b"\0"))

@@ -10,10 +10,10 @@ from math import prod
 
 from blake3 import blake3
 
-from penstock.guard.format.inside import all_inside
+from penstock.guard.format.file_names import check_file_names
 from penstock.untrusted import is_count, parse_table
 
-NAME = "index.json"
+INDEX = "index.json"
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """A whole tensor, in chunks that cover it."""
 
     dtype: str  # torch's name for it: "float32"
@@ -43,14 +43,14 @@ class Entry:
 class Index:
     """All tensors of a checkpoint by name, and the size of each rank's file in bytes."""
 
-    tensors: dict[str, Entry]
+    tensors: dict[str, TensorEntry]
     files: dict[str, int]
 
     @property
     def ranks(self) -> int:
         return len(self.files)
 
-    def of_file(self, file: str) -> list[tuple[str, Entry, Chunk]]:
+    def of_file(self, file: str) -> list[tuple[str, TensorEntry, Chunk]]:
         """What lies in one file, in the order of its bytes."""
         found = [
             (name, entry, chunk)
@@ -77,52 +77,52 @@ class Index:
         found = parse_table(content)
         files, tensors = found.get("files"), found.get("tensors")
         if not isinstance(files, dict) or not isinstance(tensors, dict):
-            raise ValueError(f"{NAME} has no tables of files and tensors")
-        all_inside(files, NAME)
+            raise ValueError(f"{INDEX} has no tables of files and tensors")
+        check_file_names(files, INDEX)
         if not all(is_count(size) for size in files.values()):
-            raise ValueError(f"{NAME}: a size of a file is no number of bytes")
+            raise ValueError(f"{INDEX}: a size of a file is no number of bytes")
         return Index({name: _entry(name, entry, files) for name, entry in tensors.items()}, files)
 
 
-def _entry(name: str, found: object, files: dict[str, int]) -> Entry:
+def _entry(name: str, found: object, files: dict[str, int]) -> TensorEntry:
     if not isinstance(found, dict) or not isinstance(found.get("dtype"), str):
-        raise ValueError(f"{NAME}: {name!r:.200} has no type")
+        raise ValueError(f"{INDEX}: {name!r:.200} has no type")
     shape, chunks = _sizes(name, found.get("shape")), found.get("chunks")
     if not isinstance(chunks, list):
-        raise ValueError(f"{NAME}: {name!r:.200} has no chunks")
+        raise ValueError(f"{INDEX}: {name!r:.200} has no chunks")
     made = tuple(_chunk(name, one, shape, files) for one in chunks)
     if sum(prod(chunk.sizes) for chunk in made) != prod(shape):
-        raise ValueError(f"{NAME}: the chunks of {name!r:.200} do not cover it")
-    return Entry(found["dtype"], shape, made)
+        raise ValueError(f"{INDEX}: the chunks of {name!r:.200} do not cover it")
+    return TensorEntry(found["dtype"], shape, made)
 
 
 def _chunk(name: str, found: object, shape: tuple[int, ...], files: dict[str, int]) -> Chunk:
     if not isinstance(found, dict):
-        raise ValueError(f"{NAME}: a chunk of {name!r:.200} is no table")
+        raise ValueError(f"{INDEX}: a chunk of {name!r:.200} is no table")
     offsets, sizes = _sizes(name, found.get("offsets")), _sizes(name, found.get("sizes"))
     ends = [at + size for at, size in zip(offsets, sizes, strict=False)]
     if len(offsets) != len(sizes) or len(ends) != len(shape):
-        raise ValueError(f"{NAME}: a chunk of {name!r:.200} has other dimensions")
+        raise ValueError(f"{INDEX}: a chunk of {name!r:.200} has other dimensions")
     if any(end > length for end, length in zip(ends, shape, strict=True)):
-        raise ValueError(f"{NAME}: a chunk of {name!r:.200} lies outside of it")
+        raise ValueError(f"{INDEX}: a chunk of {name!r:.200} lies outside of it")
     file, at = found.get("file"), found.get("at")
     if not isinstance(file, str) or file not in files:
-        raise ValueError(f"{NAME}: chunks in files that it does not list: {file!r:.200}")
+        raise ValueError(f"{INDEX}: chunks in files that it does not list: {file!r:.200}")
     if not is_count(at):
-        raise ValueError(f"{NAME}: a chunk of {name!r:.200} lies at no byte of its file")
+        raise ValueError(f"{INDEX}: a chunk of {name!r:.200} lies at no byte of its file")
     return Chunk(offsets, sizes, file, at)
 
 
 def _sizes(name: str, found: object) -> tuple[int, ...]:
     if not isinstance(found, list) or not all(is_count(one) for one in found):
-        raise ValueError(f"{NAME}: a size of {name!r:.200} is no list of numbers")
+        raise ValueError(f"{INDEX}: a size of {name!r:.200} is no list of numbers")
     return tuple(found)
 
 
-def digest(content: bytes) -> str:
+def hash_bytes(content: bytes) -> str:
     return blake3(content).hexdigest()
 
 
-def state_file(rank: int) -> str:
+def state_file_name(rank: int) -> str:
     """The name that torch's writer would give to a rank's file."""
     return f"state/__{rank}_0.distcp"

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from penstock.guard.format.mapped import read_only
+from penstock.guard.format.mapped_file import map_read_only
 from penstock.guard.format.skeleton import ALIGNMENT
 from penstock.untrusted import parse_table
 
@@ -20,11 +20,11 @@ DTYPES = {
 _NAMES = {name: dtype for dtype, name in DTYPES.items()}
 
 
-def local_file(rank: int) -> str:
+def local_file_name(rank: int) -> str:
     return f"local-r{rank:05d}.safetensors"
 
 
-def header(state: dict[str, Tensor]) -> tuple[bytes, dict[str, int], int]:
+def safetensors_header(state: dict[str, Tensor]) -> tuple[bytes, dict[str, int], int]:
     """What stands before the data, where each tensor's bytes begin, and the file's size."""
     # Wide types first: with no gaps between them, which the format forbids, all stay aligned.
     ordered = sorted(state.items(), key=lambda one: (-one[1].dtype.itemsize, one[0]))
@@ -47,7 +47,7 @@ def read_local(path: Path) -> dict[str, Tensor]:
     """A copy of what was saved; nothing if the rank saved nothing."""
     if not path.is_file():
         return {}
-    content = read_only(path)
+    content = map_read_only(path)
     length = int.from_bytes(bytes(content[:8].tolist()), "little")
     found = {}
     for name, about in parse_table(bytes(content[8 : 8 + length].numpy())).items():

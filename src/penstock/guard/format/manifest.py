@@ -10,23 +10,23 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from penstock.guard.format.index import NAME as INDEX
-from penstock.guard.format.inside import Files, checked_files
+from penstock.guard.format.file_names import FileTable, check_file_table
+from penstock.guard.format.index import INDEX
 from penstock.untrusted import hash_json, is_count, parse_table
 
 MANIFEST = "manifest.json"
 FORMAT = 4  # 3 had no run in the manifest, 2 the places of tensors in a pickle, 1 other names
-READS = (3, 4)
-OTHER_FORMAT = "a checkpoint in format"  # begins the words for one that is not read
+READABLE_FORMATS = (3, 4)
+UNSUPPORTED = "a checkpoint in format"  # begins the words for one that is not read
 
 
-class OtherFormat(ValueError):
+class UnsupportedFormat(ValueError):
     """A manifest that is whole and of a format that this version does not read."""
 
-    def __init__(self, format_: int, files: Files) -> None:
+    def __init__(self, format_: int, files: FileTable) -> None:
         super().__init__(
-            f"{OTHER_FORMAT} {format_}, and this version of Penstock reads format "
-            f"{' and '.join(map(str, READS))}"
+            f"{UNSUPPORTED} {format_}, and this version of Penstock reads format "
+            f"{' and '.join(map(str, READABLE_FORMATS))}"
         )
         self.format, self.files = format_, files
 
@@ -36,7 +36,7 @@ class Manifest:
     """What a checkpoint says of itself."""
 
     step: int | None  # None in format 3, whose hash does not cover it
-    files: Files
+    files: FileTable
     run: str = ""  # identity of the run; "" in format 3, or if no run made it
     settings: str = ""  # `run/fingerprint.settings` of it; "" where it is not compared
     layout: dict[str, Any] = field(default_factory=dict)
@@ -64,19 +64,19 @@ class Manifest:
             return _checked(body)
         of_before = type(format_) is int and 0 < format_ < 4 and "whole" not in found
         if of_before and found.get("blake3") == hash_json(files):
-            checked = checked_files(files, MANIFEST)
+            checked = check_file_table(files, MANIFEST)
             if (format_ == 3) != (INDEX in checked):
                 raise ValueError(f"format {format_} does not go with its files")
             if format_ == 3:
                 return Manifest(None, checked, format=3)
-            raise OtherFormat(int(str(format_)), checked)
+            raise UnsupportedFormat(int(str(format_)), checked)
         raise ValueError("content does not match its hash")
 
 
 def _checked(body: Mapping[str, Any]) -> Manifest:
-    format_, files = body.get("format"), checked_files(body.get("files"), MANIFEST)
+    format_, files = body.get("format"), check_file_table(body.get("files"), MANIFEST)
     if format_ != FORMAT:
-        raise OtherFormat(format_ if type(format_) is int else -1, files)
+        raise UnsupportedFormat(format_ if type(format_) is int else -1, files)
     step = body.get("step")
     if not is_count(step):
         raise ValueError(f"step {step!r:.40} is no number of steps")
@@ -89,7 +89,7 @@ def _checked(body: Mapping[str, Any]) -> Manifest:
     return Manifest(step, files, run, hashed, layout, origin)
 
 
-def about_of(run: str, scalars: Mapping[str, Any]) -> dict[str, Any]:
+def manifest_fields(run: str, scalars: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a manifest says beside step and files, for a save with these scalars."""
     return {
         "run": run,
@@ -98,6 +98,6 @@ def about_of(run: str, scalars: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def manifest_of(step: int, files: Files, **about: Any) -> bytes:
+def manifest_bytes(step: int, files: FileTable, **about: Any) -> bytes:
     """Return the manifest of a checkpoint, as written."""
     return Manifest(step, files, **about).to_bytes()

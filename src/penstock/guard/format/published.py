@@ -20,16 +20,17 @@ from typing import Any, ClassVar
 from blake3 import blake3
 
 from penstock.errors import RunFailed
-from penstock.guard.format.index import NAME as INDEX
-from penstock.guard.format.index import Index
-from penstock.guard.format.inside import Files, plain
-from penstock.guard.format.manifest import FORMAT, MANIFEST, Manifest, OtherFormat, manifest_of
-from penstock.untrusted import hash_json, parse_table, read_record
-
-__all__ = ["FORMAT", "MANIFEST", "SCALARS", "Checkpoint", "Files", "hash_json", "manifest_of"]
+from penstock.guard.format.file_names import FileTable, plain_path
+from penstock.guard.format.index import INDEX, Index
+from penstock.guard.format.manifest import (
+    MANIFEST,
+    Manifest,
+    UnsupportedFormat,
+)
+from penstock.untrusted import parse_table, read_record
 
 SCALARS = "scalars.json"
-OTHER_VERSION = "go on with the version that wrote it, or begin again with `--fresh`"
+USE_OTHER_VERSION = "go on with the version that wrote it, or begin again with `--fresh`"
 _NAME = re.compile(r"step-\d+")
 
 
@@ -72,13 +73,13 @@ class Checkpoint:
 
     def read(self, name: str) -> bytes:
         """Return the content of one of its small files."""
-        return read_record(plain(self.path, name))
+        return read_record(plain_path(self.path, name))
 
     def about(self) -> Manifest:
         """Return what it says of itself; raises ValueError or OSError when that is damaged."""
         return Manifest.from_bytes(self.read(MANIFEST))
 
-    def manifest(self) -> Files:
+    def manifest(self) -> FileTable:
         """Size and hash of each file; raises when it is not what was written."""
         return self.about().files
 
@@ -97,8 +98,8 @@ class Checkpoint:
         """Raise RunFailed where it is whole and of a format that this version does not read."""
         try:
             self.about()
-        except OtherFormat as error:
-            raise RunFailed(f"{self.path}: {error}; {OTHER_VERSION}") from None
+        except UnsupportedFormat as error:
+            raise RunFailed(f"{self.path}: {error}; {USE_OTHER_VERSION}") from None
         except (OSError, ValueError):  # damaged, which is another matter
             return
 
@@ -116,7 +117,7 @@ class Checkpoint:
         try:
             files = self.manifest()
             said = self._misnamed() if called and only is None and part == 0 else ""
-        except OtherFormat as error:
+        except UnsupportedFormat as error:
             return [f"{MANIFEST}: {error}"]
         except (OSError, ValueError) as error:
             return [f"{MANIFEST}: not readable as one: {type(error).__name__}: {error}"]
@@ -128,7 +129,10 @@ class Checkpoint:
 
     def _misnamed(self) -> str:
         """Say so where the folder is called by another step than its content is of."""
-        if not is_name(self.path.name) or (step := self.true_step()) in (None, self.step):
+        if not is_checkpoint_name(self.path.name) or (step := self.true_step()) in (
+            None,
+            self.step,
+        ):
             return ""
         return f"{MANIFEST}: it is a checkpoint of step {step}, under the name of step {self.step}"
 
@@ -141,7 +145,7 @@ class Checkpoint:
 
     def _problem(self, name: str, entry: dict[str, Any] | None, hashed: bool) -> str:
         try:
-            path = plain(self.path, name)
+            path = plain_path(self.path, name)
             if entry is None or not path.is_file():
                 return f"{name}: missing"
             if path.stat().st_size != entry["bytes"]:
@@ -171,19 +175,19 @@ def best_first(found: list[Checkpoint]) -> list[Checkpoint]:
     return [one for _, _, one in sorted(losses, key=lambda pair: pair[:2])]
 
 
-def every(folder: Path) -> list[Checkpoint]:
+def published_checkpoints(folder: Path) -> list[Checkpoint]:
     """All published checkpoints, newest first."""
-    return [Checkpoint(path) for path in published(folder)]
+    return [Checkpoint(path) for path in published_folders(folder)]
 
 
-def published(folder: Path) -> list[Path]:
+def published_folders(folder: Path) -> list[Path]:
     """The folders of all published checkpoints, newest first.
 
     Raises OSError where the folder cannot be listed: that is not the same as none.
     """
     try:
         # A copy that somebody put beside it has another name.
-        found = [folder / name for name in os.listdir(folder) if is_name(name)]
+        found = [folder / name for name in os.listdir(folder) if is_checkpoint_name(name)]
     except FileNotFoundError:
         return []
     return sorted((path for path in found if _has_manifest(path)), key=step_of, reverse=True)
@@ -200,7 +204,7 @@ def _has_manifest(checkpoint: Path) -> bool:
     return True
 
 
-def is_name(folder: str) -> bool:
+def is_checkpoint_name(folder: str) -> bool:
     """Whether a folder is called as a checkpoint is."""
     return _NAME.fullmatch(folder) is not None
 
@@ -213,16 +217,16 @@ def folder_name(step: int) -> str:
     return f"step-{step:08d}"
 
 
-def newest(folder: Path) -> str | None:
+def newest_path(folder: Path) -> str | None:
     """Return the newest one; None also where the folder cannot be read, for those who only show."""
     try:
-        paths = published(folder)
+        paths = published_folders(folder)
     except OSError:
         return None
     return str(paths[0]) if paths else None
 
 
-def entry_of(content: bytes) -> dict[str, Any]:
+def file_entry(content: bytes) -> dict[str, Any]:
     return {"bytes": len(content), "blake3": blake3(content).hexdigest()}
 
 

@@ -21,16 +21,16 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from penstock.guard.format.chunks import dtype_of
-from penstock.guard.format.index import Chunk, Entry, Index
-from penstock.guard.format.inside import plain
-from penstock.guard.format.mapped import read_only
+from penstock.guard.format.file_names import plain_path
+from penstock.guard.format.file_plan import torch_dtype
+from penstock.guard.format.index import Chunk, Index, TensorEntry
+from penstock.guard.format.mapped_file import map_read_only
 
 
 class IndexReader(StorageReader):
     def __init__(self, folder: Path, index: Index) -> None:
         self.folder, self.index = folder, index
-        self._chunks: dict[MetadataIndex, tuple[Entry, Chunk]] = {
+        self._chunks: dict[MetadataIndex, tuple[TensorEntry, Chunk]] = {
             MetadataIndex(name, chunk.offsets): (entry, chunk)
             for name, entry in index.tensors.items()
             for chunk in entry.chunks
@@ -60,11 +60,11 @@ class IndexReader(StorageReader):
         done.set_result(None)
         return done
 
-    def saved(self, entry: Entry, chunk: Chunk) -> Tensor:
+    def saved(self, entry: TensorEntry, chunk: Chunk) -> Tensor:
         """A chunk as it lies in its file."""
         if chunk.file not in self._open:
-            self._open[chunk.file] = read_only(plain(self.folder, chunk.file))
-        dtype = dtype_of(entry.dtype)
+            self._open[chunk.file] = map_read_only(plain_path(self.folder, chunk.file))
+        dtype = torch_dtype(entry.dtype)
         size = dtype.itemsize
         for length in chunk.sizes:
             size *= length
@@ -91,7 +91,7 @@ class IndexReader(StorageReader):
         return True
 
 
-def _storage(entry: Entry) -> TensorStorageMetadata:
+def _storage(entry: TensorEntry) -> TensorStorageMetadata:
     boxes = [ChunkStorageMetadata(torch.Size(c.offsets), torch.Size(c.sizes)) for c in entry.chunks]
-    properties = TensorProperties(dtype=dtype_of(entry.dtype))
+    properties = TensorProperties(dtype=torch_dtype(entry.dtype))
     return TensorStorageMetadata(properties, torch.Size(entry.shape), boxes)

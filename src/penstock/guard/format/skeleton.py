@@ -47,7 +47,7 @@ class _Sink:
 
 
 @cache
-def skeleton(shape: tuple[int, ...], dtype: torch.dtype) -> Skeleton:
+def archive_skeleton(shape: tuple[int, ...], dtype: torch.dtype) -> Skeleton:
     sink = _Sink()
     # Memory that nobody touches is not allocated: only its size is looked at.
     tensor = torch.empty(shape, dtype=dtype, device="cpu")

@@ -11,7 +11,7 @@ from penstock.guard.save import exchange
 
 
 @dataclass(frozen=True)
-class Behind:
+class BackgroundGroup:
     rank: int
     ranks: int
     group: Any  # gloo

@@ -12,32 +12,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.guard.format.inside import Files
+from penstock.guard.format.file_names import FileTable
 from penstock.guard.format.manifest import MANIFEST, Manifest
-from penstock.guard.format.published import entry_of, folder_name
-from penstock.guard.save.background_group import Behind
-from penstock.guard.tiers.places import FOREIGN, NONE_KEPT, Kept, Place
+from penstock.guard.format.published import file_entry, folder_name
+from penstock.guard.save.background_group import BackgroundGroup
+from penstock.guard.tiers.stores import FOREIGN, NONE_PROTECTED, CheckpointStore, ProtectedSteps
 
 T = TypeVar("T")
 FULL = os.strerror(errno.ENOSPC)
 
 
 @dataclass(frozen=True)
-class Durable:
+class DurableSave:
     """`own` are this rank's files in `source`, `shared` those that rank 0 adds for all."""
 
     step: int
-    own: Files
+    own: FileTable
     problem: str  # why there are none
     shared: dict[str, bytes]
     keep: int
-    world: Behind
+    world: BackgroundGroup
     beside: Callable[[str, int], None]  # tells a drill where the writer is
-    best: Kept = NONE_KEPT  # checkpoints that stay whatever their age
+    best: ProtectedSteps = NONE_PROTECTED  # checkpoints that stay whatever their age
     dropped: list[int] = field(default_factory=list)  # by rank 0, to make room
     about: dict[str, Any] = field(default_factory=dict)  # of the manifest, beside step and files
 
-    def write(self, place: Place, source: Path) -> tuple[str, str]:
+    def write(self, place: CheckpointStore, source: Path) -> tuple[str, str]:
         """Where it is published, and the hash of its manifest; empty if it was there already.
         Raises OSError on all ranks.
 
@@ -50,7 +50,7 @@ class Durable:
                 if FULL not in str(error) or not self._together(lambda: self._drop(place))[0]:
                     raise
 
-    def _drop(self, place: Place) -> bool:
+    def _drop(self, place: CheckpointStore) -> bool:
         """Whether there is more room now. The newest and the best stay, whatever happens."""
         steps = place.steps() if self._first and place.tier == "disk" else []
         old = [step for step in steps[1:] if step not in self.best.of(steps)]
@@ -60,7 +60,7 @@ class Durable:
         self.dropped.append(old[-1])
         return True
 
-    def _try(self, place: Place, source: Path) -> tuple[str, str]:
+    def _try(self, place: CheckpointStore, source: Path) -> tuple[str, str]:
         try:
             if self._together(lambda: self._begin(place))[0]:
                 return "", ""
@@ -80,7 +80,7 @@ class Durable:
     def _first(self) -> bool:
         return self.world.rank == 0
 
-    def _begin(self, place: Place) -> bool:
+    def _begin(self, place: CheckpointStore) -> bool:
         """Whether it is there already. What only has its name is put aside."""
         there = self._first and self.step in place.steps()
         if there and not self._is_own(place):
@@ -90,14 +90,14 @@ class Durable:
             place.begin(self.step)
         return there
 
-    def _is_own(self, place: Place) -> bool:
+    def _is_own(self, place: CheckpointStore) -> bool:
         try:
             found = Manifest.from_bytes(place.read(f"{folder_name(self.step)}/{MANIFEST}"))
         except ValueError:
             return False
         return found.step in (None, self.step) and found.run in ("", self.about.get("run", ""))
 
-    def _put(self, place: Place, source: Path) -> Files:
+    def _put(self, place: CheckpointStore, source: Path) -> FileTable:
         if self.problem:
             raise OSError(self.problem)
         self.beside("write" if place.tier == "disk" else "send", self.step)
@@ -105,12 +105,12 @@ class Durable:
             place.put(self.step, name, source / name)
         return self.own
 
-    def _publish(self, place: Place, files: Files) -> tuple[str, str]:
+    def _publish(self, place: CheckpointStore, files: FileTable) -> tuple[str, str]:
         if not self._first:
             return "", ""
         for name, content in self.shared.items():
             place.put(self.step, name, content)
-        every = files | {name: entry_of(content) for name, content in self.shared.items()}
+        every = files | {name: file_entry(content) for name, content in self.shared.items()}
         self.beside("publish", self.step)
         manifest = Manifest(self.step, every, **self.about)
         return place.publish(self.step, manifest.to_bytes()), manifest.digest

@@ -10,13 +10,12 @@ from typing import Any
 
 from torch import Tensor
 
-from penstock.guard.format.chunks import Drawing
-from penstock.guard.format.index import NAME as INDEX
-from penstock.guard.format.index import state_file
-from penstock.guard.save.background_group import Behind
-from penstock.guard.save.staging import Files
-from penstock.guard.tiers.room import boot_id, free_bytes, in_memory
-from penstock.guard.tiers.slots import SLOTS, InMemory, plan_folder, seal_path, slots
+from penstock.guard.format.file_plan import FilePlan
+from penstock.guard.format.index import INDEX, state_file_name
+from penstock.guard.save.background_group import BackgroundGroup
+from penstock.guard.save.staging import RankFiles
+from penstock.guard.tiers.free_space import boot_id, free_bytes, is_memory_backed
+from penstock.guard.tiers.slots import SLOTS, MemoryCheckpoint, plan_folder, seal_path, slot_folders
 from penstock.private import private_folder
 
 
@@ -25,8 +24,8 @@ class Slot:
     """One rank's side of a slot. Who reads its files holds it."""
 
     folder: Path
-    make: Callable[[], Files]
-    files: Files = field(init=False)
+    make: Callable[[], RankFiles]
+    files: RankFiles = field(init=False)
     step: int | None = None  # of its seal
     _holders: int = 0
     _changed: threading.Condition = field(default_factory=threading.Condition)
@@ -53,7 +52,7 @@ class Slot:
 
     def renew(self) -> None:
         """Makes anew what was deleted: some systems clear shared memory when a user logs out."""
-        if not (self.folder / state_file(self.files.rank)).exists():
+        if not (self.folder / state_file_name(self.files.rank)).exists():
             gone, self.files = self.files, self.make()
             gone.close()
 
@@ -64,21 +63,21 @@ class Slot:
 
 
 @dataclass
-class Made:
+class FastTier:
     slots: list[Slot]
     first: int = 0  # which of them to write first
     old: list[Path] = field(default_factory=list)  # to remove once there is something newer
     told: dict[str, Any] = field(default_factory=dict)
 
 
-def make_slots(
+def allocate_slots(
     roots: list[Path],
     most: int,
-    drawing: Drawing,
-    world: Behind,
-    resumed: InMemory | None,
+    drawing: FilePlan,
+    world: BackgroundGroup,
+    resumed: MemoryCheckpoint | None,
     cuda: bool,
-) -> Made:
+) -> FastTier:
     """All ranks together, and all alike. What was `resumed` from is left alone."""
     for root in roots:
         _sweep(root, drawing, world.rank, resumed)
@@ -91,18 +90,18 @@ def make_slots(
             made, problem = _try(root, count, drawing, world, resumed, cuda)
             if made:
                 return made
-    return Made([], told={"slots": 0, "problem": problem})
+    return FastTier([], told={"slots": 0, "problem": problem})
 
 
-def remove(folder: Path) -> None:
+def remove_folder(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _sweep(root: Path, drawing: Drawing, rank: int, resumed: InMemory | None) -> None:
+def _sweep(root: Path, drawing: FilePlan, rank: int, resumed: MemoryCheckpoint | None) -> None:
     """Nothing in the tier is believed any more, but for what the run goes on from."""
     plan = plan_folder(root, drawing.content)
     try:
-        found = list(slots(root))
+        found = list(slot_folders(root))
     except OSError:  # then nothing can be made there either, and that is told
         return
     for slot in found:
@@ -111,12 +110,12 @@ def _sweep(root: Path, drawing: Drawing, rank: int, resumed: InMemory | None) ->
         if slot.parent == plan:
             seal_path(slot, rank).unlink(missing_ok=True)
         else:
-            remove(slot)
+            remove_folder(slot)
 
 
-def _no_room(root: Path, count: int, drawing: Drawing, world: Behind) -> str:
+def _no_room(root: Path, count: int, drawing: FilePlan, world: BackgroundGroup) -> str:
     """Why the ranks of some host would not fit; each host's memory is shared by its ranks."""
-    name, plan = state_file(world.rank), plan_folder(root, drawing.content)
+    name, plan = state_file_name(world.rank), plan_folder(root, drawing.content)
     try:
         private_folder(root)
         there = [plan / f"slot-{n}" / name for n in range(count)]
@@ -136,13 +135,18 @@ def _no_room(root: Path, count: int, drawing: Drawing, world: Behind) -> str:
 
 
 def _try(
-    root: Path, count: int, drawing: Drawing, world: Behind, resumed: InMemory | None, cuda: bool
-) -> tuple[Made | None, str]:
+    root: Path,
+    count: int,
+    drawing: FilePlan,
+    world: BackgroundGroup,
+    resumed: MemoryCheckpoint | None,
+    cuda: bool,
+) -> tuple[FastTier | None, str]:
     plan = plan_folder(root, drawing.content)
     numbers = list(range(SLOTS))
     if resumed is not None and resumed.path.parent == plan:  # the other one is written first
         numbers.sort(key=lambda number: plan / f"slot-{number}" == resumed.path)
-    made, problem = Made([]), ""
+    made, problem = FastTier([]), ""
     folders = [plan / f"slot-{number}" for number in numbers[:count]]
     try:
         for folder in folders:
@@ -157,7 +161,7 @@ def _try(
             slot.files.close()
         for folder in folders:
             if resumed is None or folder != resumed.path:
-                remove(folder)
+                remove_folder(folder)
         return None, problems[0]
     if resumed is not None:
         kept = [slot for slot in made.slots if slot.folder == resumed.path]
@@ -167,21 +171,21 @@ def _try(
             made.old.append(resumed.path)
     made.told = {
         "slots": count,
-        "tier": "memory" if in_memory(root) else "disk",
+        "tier": "memory" if is_memory_backed(root) else "disk",
         "bytes": sum(drawing.index.files.values()),
         "direct": made.slots[0].files.state.direct,
     }
     return made, ""
 
 
-def _slot(folder: Path, drawing: Drawing, rank: int, cuda: bool, twin: Tensor | None) -> Slot:
-    def make() -> Files:
+def _slot(folder: Path, drawing: FilePlan, rank: int, cuda: bool, twin: Tensor | None) -> Slot:
+    def make() -> RankFiles:
         folder.mkdir(parents=True, exist_ok=True)
         index = folder / INDEX
         if not index.is_file() or index.read_bytes() != drawing.content:
             aside = folder / f".index-r{rank:05d}"
             aside.write_bytes(drawing.content)
             aside.replace(index)
-        return Files(folder, drawing, rank, cuda, twin)
+        return RankFiles(folder, drawing, rank, cuda, twin)
 
     return Slot(folder, make)

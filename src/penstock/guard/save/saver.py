@@ -25,28 +25,29 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from penstock.guard.format.chunks import Drawing, Ranks, draw, local
-from penstock.guard.format.manifest import about_of
-from penstock.guard.format.published import Files, folder_name, hash_file
-from penstock.guard.save.background_group import Behind
-from penstock.guard.save.checkpoint import extras
-from penstock.guard.save.durable import Durable
-from penstock.guard.save.fast_tier import Slot, make_slots, remove
-from penstock.guard.save.staging import Copying, Way
-from penstock.guard.tiers.places import NONE_KEPT, Disk, Kept, Place
-from penstock.guard.tiers.slots import SLOTS, InMemory, Seal, index_entry
+from penstock.guard.format.file_names import FileTable
+from penstock.guard.format.file_plan import FilePlan, RankGroup, local_part, plan_files
+from penstock.guard.format.manifest import manifest_fields
+from penstock.guard.format.published import folder_name, hash_file
+from penstock.guard.save.background_group import BackgroundGroup
+from penstock.guard.save.durable import DurableSave
+from penstock.guard.save.fast_tier import Slot, allocate_slots, remove_folder
+from penstock.guard.save.save_load import shared_files
+from penstock.guard.save.staging import PendingCopies, TensorCopy
+from penstock.guard.tiers.slots import SLOTS, MemoryCheckpoint, Seal, index_entry
+from penstock.guard.tiers.stores import NONE_PROTECTED, CheckpointStore, DiskStore, ProtectedSteps
 from penstock.meter.clock import now
 
 BEAT_S = 0.5  # between signs of life while it waits
 
 
-class Told(Protocol):
+class EventSink(Protocol):
     """A journal: facts for those who look at the run."""
 
     def event(self, kind: str, **payload: Any) -> None: ...
 
 
-class Beating(Protocol):
+class PulseSink(Protocol):
     """A pulse: where this rank is."""
 
     def at(self, phase: str, step: int | None = None) -> None: ...
@@ -55,7 +56,7 @@ class Beating(Protocol):
 
 
 @dataclass(frozen=True)
-class Timing:
+class SaveTiming:
     """Of the last saves, for whoever decides on the next."""
 
     stall_s: float = 0.0  # how long one held up the training
@@ -67,19 +68,19 @@ class Timing:
 class _Save:
     step: int
     slot: Slot
-    copying: Copying
+    copying: PendingCopies
     scalars: dict[str, Any]
     problem: str  # why it could not be copied
-    best: Kept
+    best: ProtectedSteps
 
 
 @dataclass
 class Saver:
     fast: Path  # the fast tier's folder
-    places: Sequence[Place]
-    world: Ranks
-    journal: Told
-    pulse: Beating
+    places: Sequence[CheckpointStore]
+    world: RankGroup
+    journal: EventSink
+    pulse: PulseSink
     keep: int
     run: str  # identity: which run, of all that ever had this folder
     spill: Path | None = None  # where slots go when memory has no room for them
@@ -96,12 +97,12 @@ class Saver:
         self._slots: list[Slot] = []
         self._turn = 0
         self._mark = ""
-        self._drawing: Drawing | None = None
+        self._drawing: FilePlan | None = None
         self._making: Future[None] | None = None
-        self._behind = Behind(self.world.rank, self.world.ranks, self.group)
+        self._behind = BackgroundGroup(self.world.rank, self.world.ranks, self.group)
         self._stream: Any = None
-        self._copying: Copying | None = None
-        self._sealing: Future[tuple[Files, str]] | None = None
+        self._copying: PendingCopies | None = None
+        self._sealing: Future[tuple[FileTable, str]] | None = None
         self._unsealed: _Save | None = None  # could not be, and is tried again
         self._writing: Future[None] | None = None
         self._old: list[Path] = []
@@ -109,27 +110,27 @@ class Saver:
         self._writer = ThreadPoolExecutor(1, "write")
         self._host_s = self._seal_s = self._write_s = 0.0
 
-    def prepare(self, state: dict[str, Tensor], resumed: InMemory | None = None) -> None:
+    def prepare(self, state: dict[str, Tensor], resumed: MemoryCheckpoint | None = None) -> None:
         """Begins everything that later saves need not do again. All ranks together.
 
         What was `resumed` from stays until a newer one is whole; the rest of the tier is reused.
         """
-        self._drawing = draw(state, self.world)
+        self._drawing = plan_files(state, self.world)
         self._mark = self.world.broadcast(uuid.uuid4().hex)
-        held = [local(tensor).device for tensor in state.values()]
+        held = [local_part(tensor).device for tensor in state.values()]
         device = next((device for device in held if device.type == "cuda"), None)
         if device is not None:
             self._stream = torch.cuda.Stream(device)
         self._making = self._sealer.submit(self._make, self._drawing, resumed, device)
 
     def _make(
-        self, drawing: Drawing, resumed: InMemory | None, device: torch.device | None
+        self, drawing: FilePlan, resumed: MemoryCheckpoint | None, device: torch.device | None
     ) -> None:
         """Allocating and pinning takes seconds where the state is large."""
         if device is not None:
             torch.cuda.set_device(device)  # a thread begins with the first
         roots = [self.fast] if self.spill is None else [self.fast, self.spill]
-        made = make_slots(roots, self.slots, drawing, self._behind, resumed, device is not None)
+        made = allocate_slots(roots, self.slots, drawing, self._behind, resumed, device is not None)
         self._slots, self._turn, self._old = made.slots, made.first, made.old
         if self.world.rank == 0:
             self._tell("fast_tier", **made.told)
@@ -169,9 +170,9 @@ class Saver:
         return self._writing is not None and not self._writing.done()
 
     @property
-    def timing(self) -> Timing:
+    def timing(self) -> SaveTiming:
         held_s = self._copying.held_s() if self._copying else 0.0
-        return Timing(self._host_s + held_s, self._seal_s, self._write_s)
+        return SaveTiming(self._host_s + held_s, self._seal_s, self._write_s)
 
     def stage(
         self,
@@ -180,7 +181,7 @@ class Saver:
         local_state: dict[str, Tensor],
         scalars: dict[str, Any],
         durable: bool,
-        best: Kept = NONE_KEPT,
+        best: ProtectedSteps = NONE_PROTECTED,
     ) -> None:
         """Copy the state of `step` now; seal it, and publish it if `durable`, later.
 
@@ -195,19 +196,19 @@ class Saver:
             self._sealing.result()
             self._unsealed = None
             while self._old:  # every rank has sealed a state since: that of the old layout can go
-                remove(self._old.pop())
+                remove_folder(self._old.pop())
         slot = self._slots[self._turn]
         slot.wait_free()
         slot.unseal()
         self.pulse.at("stage", step)
-        ways: list[Way] = []
+        ways: list[TensorCopy] = []
         problem = ""
         try:
             slot.renew()
             ways = slot.files.ways(state, local_state)
         except OSError as error:  # no room for replica-local state, which may grow
             problem = f"{type(error).__name__}: {error}"
-        self._copying = Copying(ways, self._stream)
+        self._copying = PendingCopies(ways, self._stream)
         save = _Save(step, slot, self._copying, scalars, problem, best)
         slot.hold(2 if durable else 1)
         self._turn = (self._turn + 1) % len(self._slots)
@@ -254,7 +255,7 @@ class Saver:
             slot.files.close()
         self._slots = []
 
-    def _seal(self, save: _Save) -> tuple[Files, str]:
+    def _seal(self, save: _Save) -> tuple[FileTable, str]:
         """Size and hash of this rank's files, or why they could not be sealed."""
         if save.problem:
             self._fail(save.step, "memory", save.problem)
@@ -283,7 +284,7 @@ class Saver:
     def _hashed(self, path: Path) -> dict[str, Any]:
         return {"bytes": path.stat().st_size, "blake3": hash_file(path, self.threads)}
 
-    def _seal_of(self, save: _Save, files: Files) -> Seal:
+    def _seal_of(self, save: _Save, files: FileTable) -> Seal:
         assert self._drawing is not None, "nothing is sealed before it is drawn"
         every = files | index_entry(self._drawing.content)
         rank, ranks = self.world.rank, self.world.ranks
@@ -298,15 +299,15 @@ class Saver:
         except Exception as error:
             self._tell("copy_failed", step=step, error=f"{type(error).__name__}: {error}")
 
-    def _write(self, save: _Save, sealing: Future[tuple[Files, str]]) -> None:
+    def _write(self, save: _Save, sealing: Future[tuple[FileTable, str]]) -> None:
         assert self._drawing is not None, "nothing is written before it is drawn"
         (own, problem), start = sealing.result(), now()
         source, bad = save.slot.folder, ""
-        shared = extras(self._drawing, save.scalars)
-        durable = Durable(
+        shared = shared_files(self._drawing, save.scalars)
+        durable = DurableSave(
             save.step, own, problem, shared, self.keep, self._behind, self.pulse.beside, save.best
         )
-        durable.about.update(about_of(self.run, save.scalars))
+        durable.about.update(manifest_fields(self.run, save.scalars))
         for place in self.places:
             try:
                 began = now()
@@ -327,7 +328,7 @@ class Saver:
                 bad = f"{type(error).__name__}: {error}"
                 self._fail(save.step, place.tier, bad)
                 break
-            if isinstance(place, Disk) and source == save.slot.folder:
+            if isinstance(place, DiskStore) and source == save.slot.folder:
                 source = place.root / folder_name(save.step)  # for the places that follow
                 save.slot.release()
         if source == save.slot.folder:

@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from penstock.guard.format.chunks import Drawing, dtype_of, local
-from penstock.guard.format.index import state_file
-from penstock.guard.format.local_file import header, local_file
-from penstock.guard.format.mapped import Mapped
-from penstock.guard.format.skeleton import skeleton
+from penstock.guard.format.file_plan import FilePlan, local_part, torch_dtype
+from penstock.guard.format.index import state_file_name
+from penstock.guard.format.local_file import local_file_name, safetensors_header
+from penstock.guard.format.mapped_file import MappedFile
+from penstock.guard.format.skeleton import archive_skeleton
 
 
 @dataclass(frozen=True)
-class Way:
+class TensorCopy:
     """A tensor's way into a file: where its bytes land first, and where they belong."""
 
     source: Tensor
@@ -28,26 +28,26 @@ class Way:
     to: Tensor
 
 
-class Files:
+class RankFiles:
     """One rank's files in one folder: its part of the state, and its replica-local state."""
 
     def __init__(
         self,
         folder: Path,
-        drawing: Drawing,
+        drawing: FilePlan,
         rank: int,
         cuda: bool = False,
         twin: Tensor | None = None,
     ) -> None:
         self.folder, self.rank, self._cuda = folder, rank, cuda
-        name = state_file(rank)
+        name = state_file_name(rank)
         self.state = self._map(name, drawing.index.files[name], twin)
-        self.local: Mapped | None = None
+        self.local: MappedFile | None = None
         self._local_header = b""
         self._places: dict[str, tuple[Tensor, Tensor]] = {}
         for tensor, entry, chunk in drawing.index.of_file(name):
-            dtype = dtype_of(entry.dtype)
-            bones = skeleton(chunk.sizes, dtype)
+            dtype = torch_dtype(entry.dtype)
+            bones = archive_skeleton(chunk.sizes, dtype)
             self.state.put(chunk.at - len(bones.head), bones.head)
             self.state.put(chunk.at + bones.data_bytes, bones.tail)
             if bones.data_bytes:
@@ -56,35 +56,35 @@ class Files:
     @property
     def names(self) -> list[str]:
         """Of what a save wrote, relative to the folder."""
-        return [state_file(self.rank)] + ([local_file(self.rank)] if self.local else [])
+        return [state_file_name(self.rank)] + ([local_file_name(self.rank)] if self.local else [])
 
-    def ways(self, state: dict[str, Tensor], local_state: dict[str, Tensor]) -> list[Way]:
+    def ways(self, state: dict[str, Tensor], local_state: dict[str, Tensor]) -> list[TensorCopy]:
         """Of every tensor that this rank saves."""
         found = []
         for name, (landing, to) in self._places.items():
-            source = local(state[name]).detach()
+            source = local_part(state[name]).detach()
             assert source.shape == to.shape, f"{name}: {source.shape} now, {to.shape} when drawn"
-            found.append(Way(source, landing, to))
+            found.append(TensorCopy(source, landing, to))
         return found + self._local_ways(local_state)
 
-    def _local_ways(self, local_state: dict[str, Tensor]) -> list[Way]:
+    def _local_ways(self, local_state: dict[str, Tensor]) -> list[TensorCopy]:
         if not local_state:
             self._drop_local()
             return []
-        held = {name: local(tensor).detach() for name, tensor in local_state.items()}
-        before, places, size = header(held)
+        held = {name: local_part(tensor).detach() for name, tensor in local_state.items()}
+        before, places, size = safetensors_header(held)
         if self.local is None or before != self._local_header:
             self._drop_local()
-            self.local, self._local_header = self._map(local_file(self.rank), size), before
+            self.local, self._local_header = self._map(local_file_name(self.rank), size), before
             self.local.put(0, before)
         return [
-            Way(tensor, *_both(self.local, places[name], tuple(tensor.shape), tensor.dtype))
+            TensorCopy(tensor, *_both(self.local, places[name], tuple(tensor.shape), tensor.dtype))
             for name, tensor in held.items()
             if tensor.numel()
         ]
 
-    def _map(self, name: str, size: int, twin: Tensor | None = None) -> Mapped:
-        made = Mapped(self.folder / name, size)
+    def _map(self, name: str, size: int, twin: Tensor | None = None) -> MappedFile:
+        made = MappedFile(self.folder / name, size)
         if self._cuda:
             made.pin(twin)
         return made
@@ -93,7 +93,7 @@ class Files:
         if self.local:
             self.local.close()
         self.local = None
-        (self.folder / local_file(self.rank)).unlink(missing_ok=True)
+        (self.folder / local_file_name(self.rank)).unlink(missing_ok=True)
 
     def close(self) -> None:
         self._places.clear()
@@ -103,15 +103,15 @@ class Files:
 
 
 def _both(
-    file: Mapped, at: int, shape: tuple[int, ...], dtype: torch.dtype
+    file: MappedFile, at: int, shape: tuple[int, ...], dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     return file.landing_view(at, shape, dtype), file.view(at, shape, dtype)
 
 
-class Copying:
+class PendingCopies:
     """Copies that were begun. On a CPU they are done when it is made."""
 
-    def __init__(self, ways: list[Way], stream: Any = None) -> None:
+    def __init__(self, ways: list[TensorCopy], stream: Any = None) -> None:
         self._ways = ways  # what is copied stays alive until it is through
         self._event: Any = None
         self._held: list[tuple[Any, Any]] = []

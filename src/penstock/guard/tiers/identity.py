@@ -13,7 +13,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from penstock.guard.tiers.places import Place
+from penstock.guard.tiers.stores import CheckpointStore
 
 IDENTITY = "identity"
 UNKNOWN = "unknown"  # of no run: no copy in memory has it
@@ -21,12 +21,12 @@ _FORM = re.compile(rb"([0-9a-f]{32})(?: ([0-9a-f]{8}))?\s*")
 _ASIDE = 100  # bad copies that are kept
 
 
-def to_bytes(identity: str) -> bytes:
+def encode_identity(identity: str) -> bytes:
     """Return the identity as written: with a checksum, since any hexadecimal digit looks right."""
     return f"{identity} {_checksum(identity)}\n".encode()
 
 
-def from_bytes(content: bytes) -> str:
+def decode_identity(content: bytes) -> str:
     """Return the identity that is written there; raises ValueError for whatever is none.
 
     Earlier versions wrote no checksum.
@@ -45,10 +45,10 @@ def _checksum(identity: str) -> str:
 
 
 @dataclass
-class Homes:
+class IdentityCopies:
     """The places that keep an identity, the one that decides first."""
 
-    places: Sequence[Place]
+    places: Sequence[CheckpointStore]
     # What checkpoints say whose manifests are whole, for when no place knows.
     remembered: Callable[[], str | None] = lambda: None
     told: list[str] = field(default_factory=list)  # what was wrong with a copy
@@ -68,25 +68,29 @@ class Homes:
         for place in lacking:
             # Where it cannot be written nothing is of this run, and nothing will be.
             with contextlib.suppress(OSError):
-                place.create(IDENTITY, to_bytes(made))
+                place.create(IDENTITY, encode_identity(made))
         for place, _ in bad:
             with contextlib.suppress(OSError):
-                place.write(IDENTITY, to_bytes(made))
+                place.write(IDENTITY, encode_identity(made))
         if found is None and lacking:
             with contextlib.suppress(OSError, ValueError):
-                return from_bytes(lacking[0].read(IDENTITY))  # somebody else may have been first
+                return decode_identity(
+                    lacking[0].read(IDENTITY)
+                )  # somebody else may have been first
         return made
 
-    def _looked(self) -> tuple[str | None, list[Place], list[tuple[Place, bytes]]]:
+    def _looked(
+        self,
+    ) -> tuple[str | None, list[CheckpointStore], list[tuple[CheckpointStore, bytes]]]:
         """Return the identity, the places that have none, and those with a bad one."""
-        found: list[tuple[str, Place]] = []
-        lacking: list[Place] = []
-        bad: list[tuple[Place, bytes]] = []
+        found: list[tuple[str, CheckpointStore]] = []
+        lacking: list[CheckpointStore] = []
+        bad: list[tuple[CheckpointStore, bytes]] = []
         for place in self.places:
             content = b""
             try:
                 content = place.read(IDENTITY)
-                found.append((from_bytes(content), place))
+                found.append((decode_identity(content), place))
             except FileNotFoundError:
                 lacking.append(place)
             except OSError:
@@ -100,11 +104,11 @@ class Homes:
         return found[0][0] if found else self.remembered(), lacking, bad
 
 
-def _put_aside(place: Place, content: bytes) -> None:
+def _put_aside(place: CheckpointStore, content: bytes) -> None:
     """Keep the bad copy beside, for people to look at."""
     any(place.create(f"{IDENTITY}.bad-{number}", content) for number in range(1, _ASIDE))
 
 
-def identity(place: Place, world: Any) -> str:
+def run_identity(place: CheckpointStore, world: Any) -> str:
     """Return the identity of the run that saves in a place; all ranks together."""
-    return world.broadcast(Homes([place]).kept() if world.rank == 0 else None)
+    return world.broadcast(IdentityCopies([place]).kept() if world.rank == 0 else None)

@@ -11,22 +11,26 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import PenstockError, RunFailed, system_words
-from penstock.guard.format.index import NAME as INDEX
-from penstock.guard.format.index import Index
-from penstock.guard.format.inside import Files
-from penstock.guard.format.manifest import READS, OtherFormat
+from penstock.guard.format.file_names import FileTable
+from penstock.guard.format.index import INDEX, Index
+from penstock.guard.format.manifest import FORMAT, MANIFEST, READABLE_FORMATS, UnsupportedFormat
 from penstock.guard.format.published import (
-    FORMAT,
-    MANIFEST,
     SCALARS,
     Checkpoint,
-    every,
+    published_checkpoints,
     validation_loss,
 )
-from penstock.guard.tiers.places import DAMAGED, FOREIGN, REPLACED, Disk, Remote, place_of
-from penstock.guard.tiers.shelves import Here, Progress, Shelf, There
-from penstock.guard.tiers.slots import sealed
-from penstock.guard.tiers.tiers import memory_folders
+from penstock.guard.tiers.checkpoint_files import CheckpointFiles, LocalFiles, Progress, RemoteFiles
+from penstock.guard.tiers.search import memory_folders
+from penstock.guard.tiers.slots import sealed_slots
+from penstock.guard.tiers.stores import (
+    DAMAGED,
+    FOREIGN,
+    REPLACED,
+    DiskStore,
+    RemoteStore,
+    open_store,
+)
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 
@@ -36,10 +40,10 @@ UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True)
-class Kept:
+class ListedCheckpoint:
     tier: str
     step: int
-    shelf: Shelf
+    shelf: CheckpointFiles
     bytes: int = 0
     age_s: float | None = None  # unknown of what is elsewhere
     format: int | None = FORMAT
@@ -59,7 +63,7 @@ class Kept:
             return f"{self.aside}, put aside"
         if self.problems:
             return "damaged"
-        if self.format not in READS:
+        if self.format not in READABLE_FORMATS:
             return f"format {self.format}"
         return "whole, best" if self.best else "whole"
 
@@ -73,14 +77,16 @@ class Kept:
         }
 
 
-def look(folder: RunFolder, elsewhere: bool = True) -> tuple[list[Kept], list[str]]:
+def list_checkpoints(
+    folder: RunFolder, elsewhere: bool = True
+) -> tuple[list[ListedCheckpoint], list[str]]:
     """All of them, newest first, and the places that could not be asked; who looks every second
     leaves out what is `elsewhere`."""
     durable = load(folder.run_file).guard.durable
     ask = [lambda: _memory(folder), lambda: _disk(folder.checkpoints)]
     if durable and elsewhere:
         ask.append(lambda: _elsewhere(durable, folder))
-    found: list[Kept] = []
+    found: list[ListedCheckpoint] = []
     unreachable = []
     for tier in ask:
         try:
@@ -91,7 +97,7 @@ def look(folder: RunFolder, elsewhere: bool = True) -> tuple[list[Kept], list[st
     return sorted(seen, key=lambda one: (-one.step, TIERS.index(one.tier))), unreachable
 
 
-def _with_best(found: list[Kept]) -> list[Kept]:
+def _with_best(found: list[ListedCheckpoint]) -> list[ListedCheckpoint]:
     """Mark the step with the lowest validation loss, in every tier that has it."""
     good = [one for one in found if one.tier != "memory" and not one.problems and not one.aside]
     known = [(one.validation_loss, one.step) for one in good if one.validation_loss is not None]
@@ -101,12 +107,12 @@ def _with_best(found: list[Kept]) -> list[Kept]:
     return [replace(one, best=one in good and one.step == step) for one in found]
 
 
-def choose(
-    found: list[Kept],
+def select(
+    found: list[ListedCheckpoint],
     step: int | None = None,
     tier: str | None = None,
     unreachable: Sequence[str] = (),
-) -> list[Kept]:
+) -> list[ListedCheckpoint]:
     """Those of a step and a tier, if they are asked for; to find none is a mistake, unless a place
     was `unreachable`."""
     there = [one for one in found if not one.aside and tier in (None, one.tier)]
@@ -120,36 +126,36 @@ def choose(
     return chosen
 
 
-def verify(one: Kept, progress: Progress = lambda count: None) -> list[str] | None:
+def verify(one: ListedCheckpoint, progress: Progress = lambda count: None) -> list[str] | None:
     """What is wrong with it, every byte read; empty if nothing is. None: a run that goes on has
     deleted it or written over it meanwhile."""
     found = list(one.problems) or _damage(one, progress)
     return found if not found or one.shelf.there() else None
 
 
-def _damage(one: Kept, progress: Progress) -> list[str]:
+def _damage(one: ListedCheckpoint, progress: Progress) -> list[str]:
     try:
         files = _files(one)
     except UNREADABLE as error:
         return [f"{MANIFEST}: {type(error).__name__}: {error}"]
     found = [p for name in sorted(files) if (p := _content(one, name, files[name], progress))]
-    if one.format in READS and not found:
+    if one.format in READABLE_FORMATS and not found:
         try:
-            index_of(one)
+            read_index(one)
         except UNREADABLE as error:
             return [f"{INDEX}: {error}"]
     return found
 
 
-def _files(one: Kept) -> Files:
+def _files(one: ListedCheckpoint) -> FileTable:
     """Return its files by its manifest, also in a format whose tensors cannot be read here."""
     try:
         return one.shelf.about().files
-    except OtherFormat as error:
+    except UnsupportedFormat as error:
         return error.files
 
 
-def _content(one: Kept, name: str, entry: dict[str, Any], progress: Progress) -> str:
+def _content(one: ListedCheckpoint, name: str, entry: dict[str, Any], progress: Progress) -> str:
     try:
         same = one.shelf.hash(name, progress) == entry["blake3"]
     except OSError as error:
@@ -157,11 +163,11 @@ def _content(one: Kept, name: str, entry: dict[str, Any], progress: Progress) ->
     return "" if same else f"{name}: content does not match its hash"
 
 
-def index_of(one: Kept) -> Index:
+def read_index(one: ListedCheckpoint) -> Index:
     """Every tensor's type, shape and place."""
     try:
         files = one.shelf.about().files
-    except OtherFormat as error:
+    except UnsupportedFormat as error:
         raise PenstockError(f"{one.shelf.where}: {error}") from None
     found = Index.from_bytes(one.shelf.read(INDEX))
     for name, size in found.files.items():
@@ -170,39 +176,57 @@ def index_of(one: Kept) -> Index:
     return found
 
 
-def _memory(folder: RunFolder) -> list[Kept]:
-    return [Kept("memory", s.step, Here(s)) for f in memory_folders(folder) for s in sealed(f)]
+def _memory(folder: RunFolder) -> list[ListedCheckpoint]:
+    return [
+        ListedCheckpoint("memory", s.step, LocalFiles(s))
+        for f in memory_folders(folder)
+        for s in sealed_slots(f)
+    ]
 
 
-def _disk(checkpoints: Path) -> list[Kept]:
-    whole = [Kept("disk", one.step, Here(one)) for one in every(checkpoints)]
+def _disk(checkpoints: Path) -> list[ListedCheckpoint]:
+    whole = [
+        ListedCheckpoint("disk", one.step, LocalFiles(one))
+        for one in published_checkpoints(checkpoints)
+    ]
     aside = [
-        Kept("disk", int(path.name.split("-")[1]), Here(Checkpoint(path)), aside=why)
+        ListedCheckpoint(
+            "disk", int(path.name.split("-")[1]), LocalFiles(Checkpoint(path)), aside=why
+        )
         for prefix, why in _ASIDE.items()
         for path in checkpoints.glob(f".{prefix}-*")
     ]
     return whole + aside
 
 
-def _elsewhere(durable: str, folder: RunFolder) -> list[Kept]:
-    place = place_of(durable, folder.name)
-    if isinstance(place, Remote):
-        return [Kept("remote", step, There(place, step)) for step in place.steps()]
-    assert isinstance(place, Disk)
-    return [Kept("disk", one.step, Here(one)) for one in every(place.root)]
+def _elsewhere(durable: str, folder: RunFolder) -> list[ListedCheckpoint]:
+    place = open_store(durable, folder.name)
+    if isinstance(place, RemoteStore):
+        return [
+            ListedCheckpoint("remote", step, RemoteFiles(place, step)) for step in place.steps()
+        ]
+    assert isinstance(place, DiskStore)
+    return [
+        ListedCheckpoint("disk", one.step, LocalFiles(one))
+        for one in published_checkpoints(place.root)
+    ]
 
 
-def _described(one: Kept) -> Kept:
+def _described(one: ListedCheckpoint) -> ListedCheckpoint:
     """With what its small files say."""
     reading = MANIFEST
     try:
-        if isinstance(one.shelf, Here):
+        if isinstance(one.shelf, LocalFiles):
             changed = max(p.stat().st_mtime for p in one.shelf.found.path.iterdir())
             one = replace(one, age_s=max(0.0, time.time() - changed))
         files = _files(one)
         one = replace(one, format=_format(one), bytes=sum(f["bytes"] for f in files.values()))
         problems = [_size(one, name, entry["bytes"]) for name, entry in sorted(files.items())]
-        if one.format in READS and not one.aside and one.shelf.about().step not in (None, one.step):
+        if (
+            one.format in READABLE_FORMATS
+            and not one.aside
+            and one.shelf.about().step not in (None, one.step)
+        ):
             is_of = one.shelf.about().step
             problems.append(f"{MANIFEST}: it is a checkpoint of step {is_of}, not {one.step}")
         one = replace(one, problems=tuple(problem for problem in problems if problem))
@@ -215,14 +239,14 @@ def _described(one: Kept) -> Kept:
         return replace(one, problems=one.problems or (problem,))
 
 
-def _format(one: Kept) -> int:
+def _format(one: ListedCheckpoint) -> int:
     try:
         return one.shelf.about().format
-    except OtherFormat as error:
+    except UnsupportedFormat as error:
         return error.format
 
 
-def _size(one: Kept, name: str, wanted: int) -> str:
+def _size(one: ListedCheckpoint, name: str, wanted: int) -> str:
     size = one.shelf.size(name)
     if size is None:
         return f"{name}: missing"

@@ -23,8 +23,8 @@ from typing import Protocol
 
 from blake3 import blake3
 
-from penstock.guard.format.index import NAME as INDEX
-from penstock.guard.tiers.slots import Seal, read_seal, seal_path, slots
+from penstock.guard.format.index import INDEX
+from penstock.guard.tiers.slots import Seal, read_seal, seal_path, slot_folders
 from penstock.untrusted import parse_record
 
 ANSWER_S = 60.0  # without a byte
@@ -36,7 +36,7 @@ SHELVES, OWN, SECRET = "PENSTOCK_SHELVES", "PENSTOCK_SHELF", "PENSTOCK_SHELF_SEC
 
 
 @dataclass(frozen=True)
-class Sealed:
+class PeerSeal:
     """A seal somewhere: the slot it is in, relative to the memory of a host, and what it says."""
 
     slot: str
@@ -70,11 +70,11 @@ class Peers:
 
         One rank of each host asks. A host that does not answer is as one that holds nothing.
         """
-        held: dict[tuple[object, ...], dict[int, tuple[str, Sealed]]] = defaultdict(dict)
+        held: dict[tuple[object, ...], dict[int, tuple[str, PeerSeal]]] = defaultdict(dict)
         for shelf in self._others():
             for one in self._sealed(shelf):
                 held[_state(one)].setdefault(one.seal.rank, (shelf, one))
-        for one in sealed(memory):
+        for one in list_seals(memory):
             held[_state(one)][one.seal.rank] = ("", one)
         whole = [ranks for ranks in held.values() if len(ranks) == _any(ranks).seal.ranks]
         if not whole:
@@ -88,14 +88,14 @@ class Peers:
     def _others(self) -> list[str]:
         return [shelf for n, shelf in enumerate(self.shelves) if n != self.own]
 
-    def _sealed(self, shelf: str) -> list[Sealed]:
+    def _sealed(self, shelf: str) -> list[PeerSeal]:
         try:
             answer = parse_record(self._ask(shelf, "GET", "seals"))
-            return [Sealed(_slot(slot), Seal.from_table(dict(seal))) for slot, seal in answer]
+            return [PeerSeal(_slot(slot), Seal.from_table(dict(seal))) for slot, seal in answer]
         except (OSError, ValueError, TypeError):  # a host that answers nonsense holds nothing
             return []
 
-    def _bring(self, shelf: str, one: Sealed, memory: Path) -> None:
+    def _bring(self, shelf: str, one: PeerSeal, memory: Path) -> None:
         for name in one.files:
             path = memory / one.slot / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -125,7 +125,7 @@ class Peers:
     ) -> http.client.HTTPResponse:
         address, _, port = shelf.rpartition(":")
         line = http.client.HTTPConnection(address, int(port), timeout=ANSWER_S)
-        proved = Proof.made(self.secret, method, f"/{path}", _digest(body)).headers()
+        proved = RequestProof.made(self.secret, method, f"/{path}", _digest(body)).headers()
         proved |= headers or {}
         try:
             # One that refuses answers before it has read everything, and hangs up.
@@ -147,18 +147,18 @@ def from_environment() -> Peers | None:
     return Peers(shelves, int(os.environ[OWN]), os.environ[SECRET])
 
 
-def sealed(memory: Path) -> Iterator[Sealed]:
+def list_seals(memory: Path) -> Iterator[PeerSeal]:
     """All seals in the memory of a host."""
     for fast in sorted(memory.glob("fast-*")):
-        for slot in sorted(slots(fast)):
+        for slot in sorted(slot_folders(fast)):
             for path in sorted(slot.glob("seal-r*.json")):
                 if seal := read_seal(path):
-                    yield Sealed(str(slot.relative_to(memory)), seal)
+                    yield PeerSeal(str(slot.relative_to(memory)), seal)
 
 
-def forget(memory: Path, after_step: int) -> None:
+def discard_after(memory: Path, after_step: int) -> None:
     """Later steps were taken back: copies of them are no more."""
-    for one in sealed(memory):
+    for one in list_seals(memory):
         if one.seal.step > after_step:
             seal_path(memory / one.slot, one.seal.rank).unlink(missing_ok=True)
 
@@ -168,7 +168,7 @@ class Headers(Protocol):
 
 
 @dataclass(frozen=True)
-class Proof:
+class RequestProof:
     """What a request carries to show that its sender knows the secret."""
 
     digest: str  # BLAKE3 of the body
@@ -177,12 +177,12 @@ class Proof:
     signature: str
 
     @classmethod
-    def made(cls, secret: str, method: str, path: str, digest: str) -> "Proof":
+    def made(cls, secret: str, method: str, path: str, digest: str) -> "RequestProof":
         time_s, nonce = f"{time.time():.3f}", secrets.token_hex(16)
         return cls(digest, time_s, nonce, _signed(secret, method, path, digest, time_s, nonce))
 
     @classmethod
-    def of(cls, headers: Headers) -> "Proof":
+    def of(cls, headers: Headers) -> "RequestProof":
         return cls(*(headers.get(name) or "" for name in _HEADERS))
 
     def headers(self) -> dict[str, str]:
@@ -223,11 +223,11 @@ def _is_of(path: Path, names: Sequence[str]) -> bool:
     return seal is not None and set(names) <= set(seal.files)
 
 
-def _state(one: Sealed) -> tuple[object, ...]:
+def _state(one: PeerSeal) -> tuple[object, ...]:
     """Seals that are equal in this are of one state."""
     seal = one.seal
     return one.slot, seal.format, seal.run, seal.mark, seal.step, seal.ranks
 
 
-def _any(ranks: Mapping[int, tuple[str, Sealed]]) -> Sealed:
+def _any(ranks: Mapping[int, tuple[str, PeerSeal]]) -> PeerSeal:
     return next(iter(ranks.values()))[1]

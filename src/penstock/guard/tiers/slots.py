@@ -15,11 +15,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
-from penstock.guard.format.index import NAME as INDEX
-from penstock.guard.format.index import digest
-from penstock.guard.format.inside import checked_files
-from penstock.guard.format.manifest import READS, Manifest, about_of
-from penstock.guard.format.published import FORMAT, Checkpoint, Files, entry_of
+from penstock.guard.format.file_names import FileTable, check_file_table
+from penstock.guard.format.index import INDEX, hash_bytes
+from penstock.guard.format.manifest import FORMAT, READABLE_FORMATS, Manifest, manifest_fields
+from penstock.guard.format.published import Checkpoint, file_entry
 from penstock.untrusted import is_count, parse_table, read_record
 
 SLOTS = 2
@@ -35,7 +34,7 @@ class Seal:
     step: int
     rank: int
     ranks: int
-    files: Files
+    files: FileTable
     scalars: dict[str, Any]
     format: int = FORMAT
 
@@ -43,7 +42,7 @@ class Seal:
         """A line with the hash of what follows."""
         body = json.dumps(vars(self)).encode()
         aside = slot / f".seal-r{self.rank:05d}"
-        aside.write_bytes(digest(body).encode() + b"\n" + body)
+        aside.write_bytes(hash_bytes(body).encode() + b"\n" + body)
         aside.replace(seal_path(slot, self.rank))
 
     @staticmethod
@@ -57,7 +56,7 @@ class Seal:
             raise ValueError("a seal does not name its run")
         if not isinstance(found["scalars"], dict):
             raise ValueError("the scalars of a seal are no table")
-        if INDEX not in checked_files(found["files"], "a seal"):
+        if INDEX not in check_file_table(found["files"], "a seal"):
             raise ValueError(f"a seal does not name {INDEX}")
         return Seal(**found)
 
@@ -65,7 +64,7 @@ class Seal:
     def from_bytes(content: bytes) -> "Seal":
         """Return the seal that is written there; raises ValueError for whatever is none."""
         said, _, body = content.partition(b"\n")
-        if digest(body).encode() != said:
+        if hash_bytes(body).encode() != said:
             raise ValueError("content does not match its hash")
         return Seal.from_table(parse_table(body))
 
@@ -86,7 +85,7 @@ def damaged_seals(fast: Path) -> list[str]:
     """Say which seals are there and damaged. One that is missing was never written, or taken away
     before its slot was written over."""
     found = []
-    for slot in slots(fast):
+    for slot in slot_folders(fast):
         for path in _listed(slot):
             if _SEAL.fullmatch(path.name):
                 try:
@@ -99,7 +98,7 @@ def damaged_seals(fast: Path) -> list[str]:
 
 
 @dataclass(frozen=True)
-class InMemory(Checkpoint):
+class MemoryCheckpoint(Checkpoint):
     """A slot with the seals of all ranks."""
 
     seals: tuple[Seal, ...]
@@ -124,9 +123,9 @@ class InMemory(Checkpoint):
     def about(self) -> Manifest:
         seal = self.seals[0]
         files = {name: entry for one in self.seals for name, entry in one.files.items()}
-        return Manifest(seal.step, files, **about_of(seal.run, seal.scalars))
+        return Manifest(seal.step, files, **manifest_fields(seal.run, seal.scalars))
 
-    def manifest(self) -> Files:
+    def manifest(self) -> FileTable:
         return {name: entry for seal in self.seals for name, entry in seal.files.items()}
 
     def refuse_other_format(self) -> None:
@@ -138,13 +137,13 @@ class InMemory(Checkpoint):
             seal_path(self.path, seal.rank).unlink(missing_ok=True)
 
 
-def sealed(fast: Path, run: str | None = None) -> list[InMemory]:
+def sealed_slots(fast: Path, run: str | None = None) -> list[MemoryCheckpoint]:
     """The slots that are whole by their seals, newest first; of one run, or of any."""
-    found = [c for slot in slots(fast) if (c := _whole(slot, run))]
+    found = [c for slot in slot_folders(fast) if (c := _whole(slot, run))]
     return sorted(found, key=lambda one: one.step, reverse=True)
 
 
-def slots(fast: Path) -> Iterator[Path]:
+def slot_folders(fast: Path) -> Iterator[Path]:
     """List the slots of a fast tier. Raises OSError where it cannot be listed."""
     for plan in _listed(fast):
         yield from (slot for slot in _listed(plan) if slot.name.startswith("slot-"))
@@ -158,17 +157,21 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def plan_folder(fast: Path, index: bytes) -> Path:
-    return fast / entry_of(index)["blake3"][:16]
+    return fast / file_entry(index)["blake3"][:16]
 
 
-def index_entry(index: bytes) -> Files:
+def index_entry(index: bytes) -> FileTable:
     """What every seal says of the index, which all ranks share."""
-    return {INDEX: entry_of(index)}
+    return {INDEX: file_entry(index)}
 
 
-def _whole(slot: Path, run: str | None) -> InMemory | None:
+def _whole(slot: Path, run: str | None) -> MemoryCheckpoint | None:
     first = read_seal(seal_path(slot, 0))
-    if first is None or first.format not in READS or (run is not None and first.run != run):
+    if (
+        first is None
+        or first.format not in READABLE_FORMATS
+        or (run is not None and first.run != run)
+    ):
         return None
     seals = [first]
     for rank in range(1, first.ranks):
@@ -176,7 +179,7 @@ def _whole(slot: Path, run: str | None) -> InMemory | None:
         if seal is None or _of(seal) != _of(first) or seal.rank != rank:
             return None
         seals.append(seal)
-    return InMemory(slot, tuple(seals))
+    return MemoryCheckpoint(slot, tuple(seals))
 
 
 def _of(seal: Seal) -> tuple[object, ...]:

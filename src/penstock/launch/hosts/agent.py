@@ -162,7 +162,7 @@ class Agent:
     def _report_pulses(self) -> None:
         beats: dict[int, list[object]] = {}
         for rank in self.nursery.pids():
-            beat = pulse.read(self.folder.scratch, rank)
+            beat = pulse.read_heartbeat(self.folder.scratch, rank)
             if beat and self._pulses.get(rank) != beat.count:
                 self._pulses[rank] = beat.count
                 age_s = time.monotonic() - beat.t_mono

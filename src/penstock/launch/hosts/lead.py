@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.guard.tiers.on_record import last_result
+from penstock.guard.tiers.journal_facts import last_result
 from penstock.launch.hosts.agent import End, Notice
 from penstock.launch.hosts.carry import Carrier
 from penstock.launch.hosts.lease import Lease

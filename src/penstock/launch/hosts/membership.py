@@ -119,8 +119,8 @@ class Roster:
                 mirror.write(self.folder.path, Piece.of(message))
         elif "pulses" in message:
             for rank, (count, attempt, pid, step, phase, age_s) in message["pulses"].items():
-                beat = pulse.Beat(count, attempt, pid, step, phase, time.monotonic() - age_s)
-                pulse.put(self.folder.scratch, int(rank), beat)
+                beat = pulse.Heartbeat(count, attempt, pid, step, phase, time.monotonic() - age_s)
+                pulse.write_heartbeat(self.folder.scratch, int(rank), beat)
         elif "ready" in message:
             member.ready = True
         elif message.get("attempt", self.attempt) != self.attempt:

@@ -19,8 +19,8 @@ from typing import Any
 
 from blake3 import blake3
 
-from penstock.guard.tiers.peers import PROOF_S, Proof, sealed
-from penstock.guard.tiers.room import free_bytes
+from penstock.guard.tiers.free_space import free_bytes
+from penstock.guard.tiers.peers import PROOF_S, RequestProof, list_seals
 from penstock.meter.rendezvous import LOOPBACK
 
 _FILE = re.compile(r"/(fast-\d+/[0-9a-f]{16}/slot-\d/(?:[\w-][\w.-]*/)?[\w-][\w.-]*)")
@@ -42,7 +42,7 @@ class Shelf:
     def port(self) -> int:
         return self._server.server_address[1]
 
-    def problem(self, proof: Proof, method: str, path: str) -> str:
+    def problem(self, proof: RequestProof, method: str, path: str) -> str:
         """Say why a request is refused; "" for one that is not. A proof is good once."""
         if why := proof.problem(self.secret, method, path):
             return why
@@ -71,7 +71,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._known():
             return
         if self.path == "/seals":
-            found = [(one.slot, vars(one.seal)) for one in sealed(self.shelf.memory)]
+            found = [(one.slot, vars(one.seal)) for one in list_seals(self.shelf.memory)]
             self._answer(HTTPStatus.OK, json.dumps(found).encode())
         elif path := self._file():
             try:
@@ -104,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
         if left:
             aside.unlink()  # the sender is gone
             return
-        if hashed.hexdigest() != Proof.of(self.headers).digest:
+        if hashed.hexdigest() != RequestProof.of(self.headers).digest:
             aside.unlink()
             self._answer(HTTPStatus.FORBIDDEN)
             return
@@ -117,7 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.NO_CONTENT)
 
     def _known(self) -> bool:
-        why = self.shelf.problem(Proof.of(self.headers), self.command, self.path)
+        why = self.shelf.problem(RequestProof.of(self.headers), self.command, self.path)
         if not why:
             return True
         self.close_connection = True

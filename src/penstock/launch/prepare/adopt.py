@@ -11,12 +11,12 @@ from typing import Any
 
 from penstock.errors import PenstockError, RunFailed
 from penstock.guard.convert.take_over import take_over
-from penstock.guard.detect.differences import differences
+from penstock.guard.detect.shape_differences import shape_differences
 from penstock.guard.format.published import Checkpoint, folder_name
-from penstock.guard.tiers.on_record import ADOPTED
-from penstock.guard.tiers.places import FOREIGN, REPLACED, Disk, Place
-from penstock.guard.tiers.slots import sealed
-from penstock.guard.tiers.tiers import OneProcess, everywhere, memory_folders
+from penstock.guard.tiers.journal_facts import ADOPTED
+from penstock.guard.tiers.search import SingleProcess, memory_folders, search_of_run
+from penstock.guard.tiers.slots import sealed_slots
+from penstock.guard.tiers.stores import FOREIGN, REPLACED, CheckpointStore, DiskStore
 from penstock.launch.prepare.known import sound_plan
 from penstock.launch.prepare.resume import trained_weights
 from penstock.ledger.journal.read import next_attempt
@@ -56,7 +56,7 @@ def adopt(folder: RunFolder, path: Path, replace: bool = False) -> Adopted:
                 f"{path} is of step {step}, and run '{folder.name}' ends at step {run.steps()}; "
                 "adopt an earlier one, or train the run further first"
             )
-        tiers = everywhere(folder, run, OneProcess())
+        tiers = search_of_run(folder, run, SingleProcess())
         if _is_in(tiers.places, path) and not tiers.refusal(found):
             raise PenstockError(f"{path} is one of run '{folder.name}' itself")
         newer = _newer(tiers.places, step, path)
@@ -71,7 +71,7 @@ def adopt(folder: RunFolder, path: Path, replace: bool = False) -> Adopted:
                 if one >= step and not _is(place, one, path):
                     place.put_aside(one, REPLACED)
         for fast in memory_folders(folder):
-            for slot in sealed(fast):
+            for slot in sealed_slots(fast):
                 slot.forget()
         about = take_over(found, tiers.places[0], tiers.run)
         for place in tiers.places:
@@ -103,22 +103,22 @@ def _refuse_other_weights(found: Checkpoint, run: Run, folder: RunFolder) -> Non
     if run.model.module or not isinstance(vocab, int):
         return
     held = {n: size for n, size in found.scalars["weights"].items() if not is_buffer(n)}
-    if what := differences(held, trained_weights(run, vocab)):
+    if what := shape_differences(held, trained_weights(run, vocab)):
         raise PenstockError(f"{found.path}: its weights do not fit run '{folder.name}': {what}")
 
 
-def _newer(places: Sequence[Place], step: int, path: Path) -> list[int]:
+def _newer(places: Sequence[CheckpointStore], step: int, path: Path) -> list[int]:
     found = {one for place in places for one in place.steps() if not _is(place, one, path)}
     return sorted(one for one in found if one >= step)
 
 
-def _is_in(places: Sequence[Place], path: Path) -> bool:
+def _is_in(places: Sequence[CheckpointStore], path: Path) -> bool:
     return any(_is(place, one, path) for place in places for one in place.steps())
 
 
-def _is(place: Place, step: int, path: Path) -> bool:
+def _is(place: CheckpointStore, step: int, path: Path) -> bool:
     """Return whether a checkpoint of a place is the one that is adopted."""
-    return isinstance(place, Disk) and (place.root / folder_name(step)).samefile(path)
+    return isinstance(place, DiskStore) and (place.root / folder_name(step)).samefile(path)
 
 
 def _record(

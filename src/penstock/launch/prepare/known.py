@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.guard.format.published import SCALARS, Checkpoint
-from penstock.guard.save import checkpoint
-from penstock.guard.tiers.identity import Homes
-from penstock.guard.tiers.places import Disk
-from penstock.guard.tiers.slots import sealed
-from penstock.guard.tiers.tiers import memory_folders
+from penstock.guard.format.published import SCALARS, Checkpoint, published_checkpoints
+from penstock.guard.tiers.identity import IdentityCopies
+from penstock.guard.tiers.search import memory_folders
+from penstock.guard.tiers.slots import sealed_slots
+from penstock.guard.tiers.stores import DiskStore
 from penstock.ledger.journal.records import journal_files
 from penstock.run.folder import RunFolder, plan_from_bytes
 from penstock.run.load import load
@@ -60,7 +59,7 @@ def known_run(folder: RunFolder, run: Run) -> KnownRun | None:
 
 def has_begun(folder: RunFolder) -> bool:
     """Return whether a folder holds a journal or a checkpoint, whatever else of the run is gone."""
-    return bool(journal_files(folder.journal)) or bool(checkpoint.every(folder.checkpoints))
+    return bool(journal_files(folder.journal)) or bool(published_checkpoints(folder.checkpoints))
 
 
 def sound_plan(folder: RunFolder) -> KnownPlan:
@@ -99,10 +98,10 @@ def _saved_here(folder: RunFolder) -> list[Checkpoint]:
     memory only where they are of this run."""
     found: list[Checkpoint] = []
     with contextlib.suppress(OSError):
-        own = Homes([Disk(folder.path), Disk(folder.checkpoints)]).known()
-        found += [slot for fast in memory_folders(folder) for slot in sealed(fast, own)]
+        own = IdentityCopies([DiskStore(folder.path), DiskStore(folder.checkpoints)]).known()
+        found += [slot for fast in memory_folders(folder) for slot in sealed_slots(fast, own)]
     with contextlib.suppress(OSError):
-        on_disk = checkpoint.every(folder.checkpoints)
+        on_disk = published_checkpoints(folder.checkpoints)
         found += [one for one in on_disk if not one.damage(only=SCALARS)]
     return sorted(found, key=lambda one: one.step, reverse=True)
 

@@ -5,20 +5,19 @@ from dataclasses import dataclass
 
 from penstock.errors import PenstockError, RunFailed
 from penstock.guard.convert.take_over import take_over
-from penstock.guard.detect.differences import differences
-from penstock.guard.format.published import SCALARS
-from penstock.guard.save import checkpoint
-from penstock.guard.tiers.identity import identity
-from penstock.guard.tiers.on_record import last_result, no_checkpoint, recorded_step
-from penstock.guard.tiers.places import Disk, place_of
-from penstock.guard.tiers.tiers import (
-    Found,
-    OneProcess,
-    everywhere,
+from penstock.guard.detect.shape_differences import shape_differences
+from penstock.guard.format.published import SCALARS, published_checkpoints
+from penstock.guard.tiers.identity import run_identity
+from penstock.guard.tiers.journal_facts import last_result, no_checkpoint_message, recorded_step
+from penstock.guard.tiers.search import (
+    SearchResult,
+    SingleProcess,
     newest_in_memory,
-    places_of,
-    wrong_with,
+    problems_of,
+    search_of_run,
+    stores_of_run,
 )
+from penstock.guard.tiers.stores import DiskStore, open_store
 from penstock.launch.prepare.known import has_begun, known_run, sound_plan
 from penstock.ledger.journal.records import journal_files
 from penstock.model.adapter.names import adapters
@@ -85,7 +84,7 @@ def how_to_go_on(folder: RunFolder, run: Run) -> How:
     if finished:
         step = recorded_step(folder)
         there = step is None or _any_checkpoint(folder, chosen)
-        gone = "" if there else no_checkpoint(folder)
+        gone = "" if there else no_checkpoint_message(folder)
         return How(chosen, step or 0, "", True, early, True, tuple(changes), asked, gone)
     if asked:
         raise PenstockError(
@@ -113,21 +112,21 @@ def how_to_go_on(folder: RunFolder, run: Run) -> How:
 def _any_checkpoint(folder: RunFolder, run: Run) -> bool:
     """Whether any place has a checkpoint; a place that does not answer may have one."""
     try:
-        return any(place.steps() for place in places_of(folder, run))
+        return any(place.steps() for place in stores_of_run(folder, run))
     except OSError:
         return True
 
 
-def _resumes_from(folder: RunFolder, run: Run) -> Found:
+def _resumes_from(folder: RunFolder, run: Run) -> SearchResult:
     """Search as the ranks will. Raises RunFailed where the run must not begin again.
 
     Several hosts may hold a copy together that none of them holds alone: there the ranks refuse.
     """
     try:
-        return everywhere(folder, run, OneProcess(), ranks=False).expected()
+        return search_of_run(folder, run, SingleProcess(), ranks=False).expected()
     except RunFailed as refused:
         if run.cluster.nodes > 1:
-            return Found(None, [], [])
+            return SearchResult(None, [], [])
         raise RunFailed(f"run '{folder.name}': {refused}") from None
 
 
@@ -137,18 +136,18 @@ def refuse_other_weights(folder: RunFolder, run: Run, vocab: int) -> None:
     What a module of the user's own has is known only once it is built: there the ranks tell.
     """
     try:
-        saved = checkpoint.every(folder.checkpoints)
+        saved = published_checkpoints(folder.checkpoints)
     except OSError:  # the run goes on from another place, and the ranks tell of this one
         return
     # The ranks pass over a checkpoint that is damaged or of another run, and tell.
-    tiers = everywhere(folder, run, OneProcess(), ranks=False)
+    tiers = search_of_run(folder, run, SingleProcess(), ranks=False)
     whole = (one for one in saved if not one.damage(only=SCALARS))
     newest = next((one for one in whole if not tiers.refusal(one)), None)
     if newest is None or run.model.module:
         return
     held = newest.scalars["weights"]
     found = {name: size for name, size in held.items() if not is_buffer(name)}
-    if what := differences(found, trained_weights(run, vocab)):
+    if what := shape_differences(found, trained_weights(run, vocab)):
         raise PenstockError(
             f"{newest.path}: a checkpoint of another model than [model] describes: {what}. Put "
             "the file or the model back as it was, or begin again with `--fresh`"
@@ -185,17 +184,17 @@ def fork_from(source: RunFolder, folder: RunFolder, run: Run) -> None:
         raise PenstockError(
             f"--fork {folder.name}: there is another run of that name, whose run.toml is gone"
         )
-    saved = checkpoint.every(source.checkpoints)
+    saved = published_checkpoints(source.checkpoints)
     for newest in saved[:1]:
         newest.refuse_other_format()
     old = load(source.run_file)
-    good = next((c for c in saved if not wrong_with(source, old, c)), None)
+    good = next((c for c in saved if not problems_of(source, old, c)), None)
     memory = newest_in_memory(source, old)  # newer after a crash
     if memory and (good is None or memory.step > good.step):
         good = memory
     if good is None:
         none = "has no good checkpoint" if saved else ""
-        why = f"run '{source.name}' {none}" if none else no_checkpoint(source)
+        why = f"run '{source.name}' {none}" if none else no_checkpoint_message(source)
         raise PenstockError(f"--fork {folder.name}: {why}")
     if old.model != run.model:
         raise PenstockError(
@@ -208,8 +207,8 @@ def fork_from(source: RunFolder, folder: RunFolder, run: Run) -> None:
             f"{run.steps()}; write a larger train.tokens, or train.steps={2 * good.step}"
         )
     folder.make()
-    own = identity(Disk(folder.path), OneProcess())
-    take_over(good, Disk(folder.checkpoints), own)
+    own = run_identity(DiskStore(folder.path), SingleProcess())
+    take_over(good, DiskStore(folder.checkpoints), own)
     origin: dict[str, object] = {"forked_from": {"run": source.name, "step": good.step}}
     if _read_by(old) == _read_by(run):
         before = sound_plan(source).plan
@@ -229,7 +228,7 @@ def archive(folder: RunFolder, run: Run) -> None:
 
     Its durable place keeps the old name, and a new run of that name would go on from there.
     """
-    there = place_of(run.guard.durable, folder.name) if run.guard.durable else None
+    there = open_store(run.guard.durable, folder.name) if run.guard.durable else None
     if there is not None and (steps := there.steps()):
         raise PenstockError(
             f"--fresh: {there.where} still holds checkpoints of the old run (step {steps[0]}); "

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.guard.format.published import published, step_of
+from penstock.guard.format.published import published_folders, step_of
 from penstock.ledger.journal.read import Event, read_events, read_steps
 from penstock.ledger.journal.records import file_name
 from penstock.policy import restart
@@ -82,7 +82,7 @@ class Ending:
         save would otherwise be tried for ever. Wherever it was saved, later attempts begin there.
         """
         try:
-            saved = published(self.folder.checkpoints)
+            saved = published_folders(self.folder.checkpoints)
         except OSError:  # no progress can be seen there
             saved = []
         resumed = [e.whole("step") or 0 for e in self.events(0) if e.kind == "resumed"]

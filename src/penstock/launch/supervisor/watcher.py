@@ -13,7 +13,7 @@ from types import MappingProxyType
 import numpy as np
 
 from penstock.guard.detect import pulse
-from penstock.guard.detect.pulse import Beat
+from penstock.guard.detect.pulse import Heartbeat
 from penstock.ledger.journal.records import DTYPE, HEADER, file_name, read_records
 from penstock.policy import hang, straggler
 from penstock.policy.hang import Hang, Seen
@@ -27,10 +27,10 @@ class Sign:
     """The last sign of a rank, and when it was seen first."""
 
     t: float
-    beat: Beat | None = None
+    beat: Heartbeat | None = None
     lives: int = 0  # processes of this attempt that were seen
 
-    def take(self, beat: Beat, t: float) -> None:
+    def take(self, beat: Heartbeat, t: float) -> None:
         if self.beat is None or (beat.pid, beat.count) != (self.beat.pid, self.beat.count):
             self.lives += self.beat is None or beat.pid != self.beat.pid
             self.beat, self.t = beat, t
@@ -66,7 +66,7 @@ class Watcher:
         """Take in the latest signs. Call it a few times a second; `waits` as in `hang.blame`."""
         t = self.clock()
         for rank, sign in self.signs.items():
-            beat = pulse.read(self.scratch, rank)
+            beat = pulse.read_heartbeat(self.scratch, rank)
             if beat is not None and beat.attempt == self.attempt:
                 sign.take(beat, t)
                 self.begun |= _begun(beat)
@@ -112,6 +112,6 @@ class Watcher:
         return read_records(path, "steps", max(0, whole - most))
 
 
-def _begun(beat: Beat) -> bool:
+def _begun(beat: Heartbeat) -> bool:
     """The evaluation of a new run comes before its first step."""
     return beat.phase in hang.LOOP and not (beat.phase == "evaluate" and beat.step == 0)

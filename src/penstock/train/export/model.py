@@ -19,11 +19,10 @@ from penstock.catalog.shapes import ModelShape
 from penstock.data.read.open import open_again
 from penstock.errors import PenstockError, RunFailed
 from penstock.files import refuse_existing
-from penstock.guard.format.published import best_first
-from penstock.guard.save import checkpoint
-from penstock.guard.save.checkpoint import Checkpoint
-from penstock.guard.tiers.on_record import no_checkpoint
-from penstock.guard.tiers.tiers import wrong_with
+from penstock.guard.format.published import Checkpoint, best_first, published_checkpoints
+from penstock.guard.save import save_load
+from penstock.guard.tiers.journal_facts import no_checkpoint_message
+from penstock.guard.tiers.search import problems_of
 from penstock.model.adapter.export import merged as merged_tensors
 from penstock.model.adapter.export import write_adapter
 from penstock.model.adapter.names import adapters
@@ -164,7 +163,7 @@ def chosen(
 
     Also returns what is wrong with those that were passed over.
     """
-    every = checkpoint.every(folder.checkpoints)
+    every = published_checkpoints(folder.checkpoints)
     if best:
         if step is not None:
             raise PenstockError(f"--best and --step {step}: two checkpoints; give one of them")
@@ -179,11 +178,11 @@ def chosen(
         if not every:
             raise PenstockError(f"--step {step}: there is no such checkpoint; there are: {there}")
     if not every:
-        raise PenstockError(no_checkpoint(folder))
+        raise PenstockError(no_checkpoint_message(folder))
     rejected: list[str] = []
     run = load(folder.run_file)
     for one in every:
-        wrong = wrong_with(folder, run, one)
+        wrong = problems_of(folder, run, one)
         if not wrong:
             return one, tuple(rejected)
         rejected.append(f"{one.path.name}: {'; '.join(wrong)}")
@@ -210,7 +209,7 @@ def _read(
 
 
 def _loaded(found: Checkpoint, held: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    checkpoint.load(found, {f"model/{name}": tensor for name, tensor in held.items()}, None)
+    save_load.load(found, {f"model/{name}": tensor for name, tensor in held.items()}, None)
     yield from held.items()
 
 

@@ -7,10 +7,10 @@ from penstock.data.read.open import open_again
 from penstock.data.tokenize.special import read_special
 from penstock.data.tokenize.tokenizer import Tokenizer
 from penstock.errors import PenstockError, RunFailed
-from penstock.guard.save import checkpoint
-from penstock.guard.save.checkpoint import Checkpoint
-from penstock.guard.tiers.on_record import no_checkpoint
-from penstock.guard.tiers.tiers import newest_in_memory, wrong_with
+from penstock.guard.format.published import Checkpoint, published_checkpoints
+from penstock.guard.save import save_load
+from penstock.guard.tiers.journal_facts import no_checkpoint_message
+from penstock.guard.tiers.search import newest_in_memory, problems_of
 from penstock.model.build import takes_targets
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
@@ -26,14 +26,14 @@ TRIES = 5  # to find a checkpoint that is not deleted meanwhile
 def _newest(folder: RunFolder) -> Checkpoint:
     """Return the newest checkpoint; a run at work may delete it while it is looked at."""
     for _ in range(TRIES):
-        saved = checkpoint.every(folder.checkpoints)
+        saved = published_checkpoints(folder.checkpoints)
         memory = newest_in_memory(folder, load(folder.run_file))
         if memory and (not saved or memory.step > saved[0].step):
             return memory
         if not saved:
-            raise PenstockError(no_checkpoint(folder))
+            raise PenstockError(no_checkpoint_message(folder))
         try:
-            wrong = wrong_with(folder, load(folder.run_file), saved[0])
+            wrong = problems_of(folder, load(folder.run_file), saved[0])
         except FileNotFoundError:
             continue
         if not wrong:
@@ -88,7 +88,7 @@ def write(
     parts = Parts([model.eval()], keeps_frozen=run.model.module is not None)
     # What is in none of these is filled already.
     named = {**parts.trained(), **parts.frozen(), **parts.named_buffers()}
-    checkpoint.load(saved[0], {f"model/{n}": t.detach() for n, t in named.items()}, None)
+    save_load.load(saved[0], {f"model/{n}": t.detach() for n, t in named.items()}, None)
     prompt = chat_prompt(content, text) if chat else tokenizer.encode(text).tolist()
     logits = Plain(parts).logits
     written = continuation(

@@ -7,15 +7,15 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from penstock.guard.format.index import Entry, Index
-from penstock.guard.tiers.listing import Kept
+from penstock.guard.format.index import Index, TensorEntry
+from penstock.guard.tiers.listing import ListedCheckpoint
 from penstock.plan.job.layout import Layout
 from penstock.style import format_bytes, format_duration, format_loss, plural
 
 DIMENSIONS = ("replicate", "shard", "tensor", "pipeline", "context", "expert")
 
 
-def table(found: list[Kept], folder: Path) -> Table:
+def table(found: list[ListedCheckpoint], folder: Path) -> Table:
     """`folder` is the run's: what lies in it needs no long name."""
     made = Table(
         Column("step", justify="right"),
@@ -43,7 +43,7 @@ def table(found: list[Kept], folder: Path) -> Table:
     return made
 
 
-def _short(one: Kept, folder: Path) -> str:
+def _short(one: ListedCheckpoint, folder: Path) -> str:
     if one.tier == "memory":
         return Path(one.shelf.where).name
     return one.shelf.where.removeprefix(f"{folder}/checkpoints/")
@@ -60,7 +60,7 @@ def made_by(layout: dict[str, Any]) -> str:
     return ": ".join([plural(made.ranks, "rank"), ", ".join(ways)] if ways else ["1 rank"])
 
 
-def details(one: Kept, scalars: dict[str, Any], index: Index) -> RenderableType:
+def details(one: ListedCheckpoint, scalars: dict[str, Any], index: Index) -> RenderableType:
     """One checkpoint: where the run stood, and every tensor."""
     grid = Table.grid(padding=(0, 2))
     for name, value in about(one, scalars, index).items():
@@ -80,7 +80,7 @@ def details(one: Kept, scalars: dict[str, Any], index: Index) -> RenderableType:
     return Group(grid, Text(), made)
 
 
-def about(one: Kept, scalars: dict[str, Any], index: Index) -> dict[str, Any]:
+def about(one: ListedCheckpoint, scalars: dict[str, Any], index: Index) -> dict[str, Any]:
     """What a checkpoint says of itself, less the names of its tensors."""
     weights = [e for name, e in index.tensors.items() if name.startswith("model/")]
     told = {name: v for name, v in scalars.items() if name not in ("weights", "sentinels", "best")}
@@ -106,12 +106,12 @@ def tensors(index: Index) -> dict[str, dict[str, Any]]:
     }
 
 
-def shape_of(entry: Entry) -> str:
+def shape_of(entry: TensorEntry) -> str:
     return " × ".join(map(str, entry.shape)) or "a number"
 
 
 _BITS = {"float64": 64, "int64": 64, "float32": 32, "int32": 32, "float16": 16, "bfloat16": 16}
 
 
-def size_of(entry: Entry) -> int:
+def size_of(entry: TensorEntry) -> int:
     return entry.elements * _BITS.get(entry.dtype, 8) // 8

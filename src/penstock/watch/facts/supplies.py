@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from penstock.guard.tiers.listing import look
+from penstock.guard.tiers.listing import list_checkpoints
 from penstock.ledger.causes import Cause
 from penstock.meter.clock import now
 from penstock.style import format_duration, plural
@@ -19,7 +19,7 @@ MOST_DEVICES = 64
 def checkpoints(view: View) -> Section:
     """What there is to go back to. Another place is not asked: what was told of it is shown."""
     saved = view.told("saved")
-    found, _ = look(view.folder, elsewhere=False)
+    found, _ = list_checkpoints(view.folder, elsewhere=False)
     kept: list[dict[str, Any]] = [
         {
             "step": one.step,

@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.catalog import accelerators
 from penstock.errors import PenstockError
-from penstock.guard.format.published import best_first, every, newest
+from penstock.guard.format.published import best_first, newest_path, published_checkpoints
 from penstock.ledger.history import History, read_history
 from penstock.ledger.journal.follow import Reader, reader_of
 from penstock.ledger.journal.read import Event
@@ -259,14 +259,14 @@ class View:
 
     @property
     def checkpoint(self) -> str | None:
-        return newest(self.folder.checkpoints)
+        return newest_path(self.folder.checkpoints)
 
     @cached_property
     def best(self) -> Best | None:
         """The checkpoint with the lowest validation loss, of a run that keeps it."""
         if self.known_run is None or not self.known_run.evaluate.keep_best:
             return None
-        for one in best_first(every(self.folder.checkpoints)):
+        for one in best_first(published_checkpoints(self.folder.checkpoints)):
             if (loss := one.validation_loss) is not None:
                 return Best(one.step, finite(loss), str(one.path))
         return None

@@ -16,30 +16,16 @@ from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 
 from penstock.files import sync
-from penstock.guard.format.chunks import METADATA, Drawing, Ranks, draw
-from penstock.guard.format.index import NAME as INDEX
-from penstock.guard.format.inside import plain
-from penstock.guard.format.local_file import local_file, read_local
-from penstock.guard.format.manifest import about_of
-from penstock.guard.format.published import (
-    FORMAT,
-    MANIFEST,
-    SCALARS,
-    Checkpoint,
-    Files,
-    entry_of,
-    every,
-    folder_name,
-    hash_file,
-    hash_json,
-    manifest_of,
-)
+from penstock.guard.format.file_names import FileTable, plain_path
+from penstock.guard.format.file_plan import METADATA, FilePlan, RankGroup, plan_files
+from penstock.guard.format.index import INDEX
+from penstock.guard.format.local_file import local_file_name, read_local
+from penstock.guard.format.manifest import MANIFEST, manifest_bytes, manifest_fields
+from penstock.guard.format.published import SCALARS, Checkpoint, file_entry, folder_name, hash_file
 from penstock.guard.format.reader import IndexReader
-from penstock.guard.save.staging import Copying
-from penstock.guard.save.staging import Files as RankFiles
-from penstock.guard.tiers.places import Disk
-
-__all__ = ["FORMAT", "Checkpoint", "every", "load", "load_local", "save", "weights_hash"]
+from penstock.guard.save.staging import PendingCopies, RankFiles
+from penstock.guard.tiers.stores import DiskStore
+from penstock.untrusted import hash_json
 
 
 def save(
@@ -48,36 +34,36 @@ def save(
     state: dict[str, Tensor],
     local_state: dict[str, Tensor],
     scalars: dict[str, Any],
-    world: Ranks,
+    world: RankGroup,
     run: str = "",
 ) -> Checkpoint:
     """All ranks together: write, hash, publish. Returns when the checkpoint is on disk.
 
     `run` is the identity of the run that it is of, if it is of one.
     """
-    disk, final = Disk(folder), folder / folder_name(step)
+    disk, final = DiskStore(folder), folder / folder_name(step)
     if world.broadcast((final / MANIFEST).is_file()):
         return Checkpoint(final)  # the same step of the same run: nothing to add
     if world.rank == 0:
         disk.begin(step)
-    drawing = draw(state, world)  # nobody writes before the folder is clean
+    drawing = plan_files(state, world)  # nobody writes before the folder is clean
     own = RankFiles(disk.aside(step), drawing, world.rank)
-    Copying(own.ways(state, local_state))
+    PendingCopies(own.ways(state, local_state))
     names = own.names
     own.close()
-    files: Files = {}
+    files: FileTable = {}
     for part in world.gather({name: _sealed(disk.aside(step) / name) for name in names}):
         files |= part
     if world.rank == 0:
-        for name, content in extras(drawing, scalars).items():
+        for name, content in shared_files(drawing, scalars).items():
             disk.put(step, name, content)
-            files[name] = entry_of(content)
-        disk.publish(step, manifest_of(step, files, **about_of(run, scalars)))
+            files[name] = file_entry(content)
+        disk.publish(step, manifest_bytes(step, files, **manifest_fields(run, scalars)))
     world.gather(None)
     return Checkpoint(final)
 
 
-def extras(drawing: Drawing, scalars: dict[str, Any]) -> dict[str, bytes]:
+def shared_files(drawing: FilePlan, scalars: dict[str, Any]) -> dict[str, bytes]:
     """The files of a checkpoint that are the same for all ranks: one of them writes these."""
     return {
         INDEX: drawing.content,
@@ -86,7 +72,7 @@ def extras(drawing: Drawing, scalars: dict[str, Any]) -> dict[str, bytes]:
     }
 
 
-def load(checkpoint: Checkpoint, state: dict[str, Tensor], world: Ranks | None) -> None:
+def load(checkpoint: Checkpoint, state: dict[str, Tensor], world: RankGroup | None) -> None:
     """Load into the tensors of `state`: of any layout into this one.
 
     Each rank reads its own parts. torch's DCP would exchange plans between ranks as pickles; the
@@ -112,10 +98,10 @@ def load(checkpoint: Checkpoint, state: dict[str, Tensor], world: Ranks | None) 
 
 
 def load_local(checkpoint: Checkpoint, rank: int) -> dict[str, Tensor]:
-    return read_local(plain(checkpoint.path, local_file(rank)))
+    return read_local(plain_path(checkpoint.path, local_file_name(rank)))
 
 
-def weights_hash(weights: dict[str, Tensor], world: Ranks | None, hashing: bool = True) -> str:
+def weights_hash(weights: dict[str, Tensor], world: RankGroup | None, hashing: bool = True) -> str:
     """One hash of the full weights: equal for equal weights, whatever the layout they lie in.
 
     All ranks must call it, each with the weights that it holds; those that are not `hashing` only

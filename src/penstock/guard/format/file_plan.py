@@ -28,14 +28,14 @@ from torch.distributed.checkpoint.planner import (
 )
 from torch.distributed.tensor import DTensor
 
-from penstock.guard.format.index import Chunk, Entry, Index, state_file
-from penstock.guard.format.skeleton import ALIGNMENT, skeleton
+from penstock.guard.format.index import Chunk, Index, TensorEntry, state_file_name
+from penstock.guard.format.skeleton import ALIGNMENT, archive_skeleton
 
 METADATA = "state/.metadata"
 DCP_VERSION = "1.0.0"
 
 
-class Ranks(Protocol):
+class RankGroup(Protocol):
     """What a checkpoint needs of the ranks that make it together."""
 
     @property
@@ -49,7 +49,7 @@ class Ranks(Protocol):
 
 
 @dataclass(frozen=True)
-class Drawing:
+class FilePlan:
     """Where everything goes. `metadata` is torch's form of it, for rank 0 to write."""
 
     index: Index
@@ -57,20 +57,20 @@ class Drawing:
     metadata: bytes
 
 
-def draw(state: dict[str, Tensor], world: Ranks) -> Drawing:
+def plan_files(state: dict[str, Tensor], world: RankGroup) -> FilePlan:
     """All ranks together; of shapes and layout only, so that it holds for all steps of a run."""
     planner = DefaultSavePlanner()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's about its own internals
         planner.set_up_planner(state, StorageMeta(), world.rank == 0)
-        told = world.gather([_told(item) for item in planner.create_local_plan().items])
-        plans = [_plan([_item(*one) for one in items]) for items in told]
-        made = _whole(planner, plans) if world.rank == 0 else None
+        told = world.gather([_describe_item(item) for item in planner.create_local_plan().items])
+        plans = [_rank_plan([_rebuild_item(*one) for one in items]) for items in told]
+        made = _lay_out_files(planner, plans) if world.rank == 0 else None
     content, metadata = world.broadcast(made)
-    return Drawing(Index.from_bytes(content), content, metadata)
+    return FilePlan(Index.from_bytes(content), content, metadata)
 
 
-def _told(item: WriteItem) -> tuple[Any, ...]:
+def _describe_item(item: WriteItem) -> tuple[Any, ...]:
     """Return what other ranks need to know of a part that this rank would write."""
     about, at = item.tensor_data, item.index
     assert about is not None, f"{at.fqn}: only tensors are saved"
@@ -80,7 +80,7 @@ def _told(item: WriteItem) -> tuple[Any, ...]:
     return (at.fqn, offset, at.index, item.type.name, dtype, tuple(about.size), *chunk)
 
 
-def _item(
+def _rebuild_item(
     name: str,
     offset: tuple[int, ...] | None,
     index: int | None,
@@ -93,43 +93,43 @@ def _item(
     """Rebuild torch's item from what `_told` returned."""
     at = MetadataIndex(name, None if offset is None else torch.Size(offset), index)
     chunk = ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes))
-    properties = TensorProperties(dtype=dtype_of(dtype))
+    properties = TensorProperties(dtype=torch_dtype(dtype))
     about = TensorWriteData(chunk, properties, torch.Size(size))
     return WriteItem(at, WriteItemType[kind], tensor_data=about)
 
 
-def _plan(items: list[WriteItem]) -> SavePlan:
+def _rank_plan(items: list[WriteItem]) -> SavePlan:
     """Put items into torch's plan of one rank; its names are flat already."""
     return SavePlan(items, planner_data={item.index.fqn: (item.index.fqn,) for item in items})
 
 
-def drawn(plans: list[SavePlan]) -> Drawing:
+def merge_plans(plans: list[SavePlan]) -> FilePlan:
     """Of the plans of ranks that need not exist."""
-    content, metadata = _whole(DefaultSavePlanner(), plans)
-    return Drawing(Index.from_bytes(content), content, metadata)
+    content, metadata = _lay_out_files(DefaultSavePlanner(), plans)
+    return FilePlan(Index.from_bytes(content), content, metadata)
 
 
-def local(tensor: Tensor) -> Tensor:
+def local_part(tensor: Tensor) -> Tensor:
     """This rank's part of it."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def dtype_of(name: str) -> torch.dtype:
+def torch_dtype(name: str) -> torch.dtype:
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
         raise ValueError(f"{name!r} is no type of torch {torch.__version__}")
     return found
 
 
-def _whole(planner: DefaultSavePlanner, plans: list[SavePlan]) -> tuple[bytes, bytes]:
+def _lay_out_files(planner: DefaultSavePlanner, plans: list[SavePlan]) -> tuple[bytes, bytes]:
     shared, metadata = planner.create_global_plan(plans)
     chunks: dict[str, list[Chunk]] = {}
     stored: dict[MetadataIndex, _StorageInfo] = {}
     files: dict[str, int] = {}
     for rank, plan in enumerate(shared):
-        file, end = state_file(rank), 0
+        file, end = state_file_name(rank), 0
         for item in plan.items:
-            chunk, start, length = _placed(item, file, end)
+            chunk, start, length = _place_item(item, file, end)
             chunks.setdefault(item.index.fqn, []).append(chunk)
             stored[item.index] = _StorageInfo(file.removeprefix("state/"), start, length)
             end = start + length
@@ -138,22 +138,22 @@ def _whole(planner: DefaultSavePlanner, plans: list[SavePlan]) -> tuple[bytes, b
     for name, held in chunks.items():
         about = metadata.state_dict_metadata[name]
         dtype = str(about.properties.dtype).removeprefix("torch.")
-        tensors[name] = Entry(dtype, tuple(about.size), tuple(held))
-    return Index(tensors, files).to_bytes(), _pickled(metadata, stored)
+        tensors[name] = TensorEntry(dtype, tuple(about.size), tuple(held))
+    return Index(tensors, files).to_bytes(), _pickle_metadata(metadata, stored)
 
 
-def _placed(item: WriteItem, file: str, end: int) -> tuple[Chunk, int, int]:
+def _place_item(item: WriteItem, file: str, end: int) -> tuple[Chunk, int, int]:
     """The chunk, and the first byte and the length of torch's archive around it."""
     about = item.tensor_data
     assert about is not None, f"{item.index.fqn}: only tensors are saved"
     sizes = tuple(about.chunk.sizes)
-    bones = skeleton(sizes, about.properties.dtype)
+    bones = archive_skeleton(sizes, about.properties.dtype)
     start = -(-end // ALIGNMENT) * ALIGNMENT
     at = start + len(bones.head)
     return Chunk(tuple(about.chunk.offsets), sizes, file, at), start, bones.length
 
 
-def _pickled(metadata: Metadata, stored: dict[MetadataIndex, _StorageInfo]) -> bytes:
+def _pickle_metadata(metadata: Metadata, stored: dict[MetadataIndex, _StorageInfo]) -> bytes:
     found = dataclasses.replace(metadata, storage_data=stored, storage_meta=StorageMeta())
     if hasattr(found, "version"):
         found.version = DCP_VERSION

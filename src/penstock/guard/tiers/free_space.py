@@ -11,12 +11,12 @@ def free_bytes(folder: Path) -> int:
     """What files in a folder may still take. In a tmpfs that is memory, which others need too."""
     found = os.statvfs(folder)
     free = found.f_bavail * found.f_frsize
-    if in_memory(folder):
+    if is_memory_backed(folder):
         free = min(free, _memory_bytes())
     return int(free * (1 - MARGIN))
 
 
-def in_memory(folder: Path) -> bool:
+def is_memory_backed(folder: Path) -> bool:
     """Whether files there are memory, by the table of mounts."""
     best, kind = "", ""
     path = str(folder.resolve())

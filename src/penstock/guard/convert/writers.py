@@ -16,8 +16,8 @@ from torch import Tensor
 
 from penstock.errors import PenstockError
 from penstock.files import refuse_existing, sync
-from penstock.guard.format.chunks import dtype_of
-from penstock.guard.format.index import Entry
+from penstock.guard.format.file_plan import torch_dtype
+from penstock.guard.format.index import TensorEntry
 from penstock.guard.format.local_file import DTYPES
 from penstock.guard.format.published import Checkpoint
 from penstock.guard.format.reader import IndexReader
@@ -27,7 +27,7 @@ Progress = Callable[[int], None]  # bytes that were written since the last call
 
 
 @dataclass(frozen=True)
-class About:
+class TensorInfo:
     dtype: torch.dtype
     shape: tuple[int, ...]
 
@@ -36,18 +36,18 @@ class About:
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
-class Source(Protocol):
+class TensorSource(Protocol):
     """Named tensors that can be read one at a time."""
 
     @property
     def about(self) -> dict[str, Any]:
         """A few facts that go with them."""
 
-    def tensors(self) -> dict[str, About]: ...
+    def tensors(self) -> dict[str, TensorInfo]: ...
     def read(self, name: str) -> Tensor: ...
 
 
-class Own:
+class RunCheckpoint:
     """A checkpoint of a run, by its index: nothing is unpickled."""
 
     def __init__(self, found: Checkpoint) -> None:
@@ -60,18 +60,18 @@ class Own:
         scalars = self.found.scalars
         return {name: scalars[name] for name in ("step", "tokens", "penstock") if name in scalars}
 
-    def tensors(self) -> dict[str, About]:
-        return {n: About(dtype_of(e.dtype), e.shape) for n, e in self.index.tensors.items()}
+    def tensors(self) -> dict[str, TensorInfo]:
+        return {n: TensorInfo(torch_dtype(e.dtype), e.shape) for n, e in self.index.tensors.items()}
 
     def read(self, name: str) -> Tensor:
-        return whole(self._reader, self.index.tensors[name])
+        return assemble_tensor(self._reader, self.index.tensors[name])
 
 
-def whole(reader: IndexReader, entry: Entry) -> Tensor:
+def assemble_tensor(reader: IndexReader, entry: TensorEntry) -> Tensor:
     """A tensor from all of its chunks; of a single one, as it lies in its file."""
     if len(entry.chunks) == 1:
         return reader.saved(entry, entry.chunks[0])
-    made = torch.empty(entry.shape, dtype=dtype_of(entry.dtype))
+    made = torch.empty(entry.shape, dtype=torch_dtype(entry.dtype))
     for chunk in entry.chunks:
         box = made
         for dimension, (at, size) in enumerate(zip(chunk.offsets, chunk.sizes, strict=True)):
@@ -80,8 +80,8 @@ def whole(reader: IndexReader, entry: Entry) -> Tensor:
     return made
 
 
-def to_safetensors(
-    source: Source, out: Path, moments: bool, progress: Progress, force: bool = False
+def write_safetensors(
+    source: TensorSource, out: Path, moments: bool, progress: Progress, force: bool = False
 ) -> int:
     """Weights by their own names, with `moments` also `optimizer/NAME/KEY`; the bytes written."""
     chosen = _chosen(source, moments)
@@ -107,8 +107,8 @@ def to_safetensors(
     return 8 + len(text) + end
 
 
-def to_torch(
-    source: Source, out: Path, moments: bool, progress: Progress, force: bool = False
+def write_torch(
+    source: TensorSource, out: Path, moments: bool, progress: Progress, force: bool = False
 ) -> int:
     """`{"model": …, "optimizer": …, "about": …}`, for `torch.load(…, weights_only=True)`."""
     made: dict[str, Any] = {"model": {}, "about": dict(source.about)}
@@ -122,7 +122,7 @@ def to_torch(
     return out.stat().st_size
 
 
-def _chosen(source: Source, moments: bool) -> dict[str, tuple[str, About]]:
+def _chosen(source: TensorSource, moments: bool) -> dict[str, tuple[str, TensorInfo]]:
     """By the name it gets: the name it has, and what it is."""
     found = {
         name.removeprefix(MODEL): (name, one)

@@ -16,7 +16,8 @@ from typing import Protocol
 
 from penstock.data.store.objects import Store, is_url
 from penstock.files import sync, write_synced
-from penstock.guard.format.published import MANIFEST, Checkpoint, folder_name, published, step_of
+from penstock.guard.format.manifest import MANIFEST
+from penstock.guard.format.published import Checkpoint, folder_name, published_folders, step_of
 from penstock.untrusted import read_record
 
 COPY_BYTES = 64 << 20
@@ -25,7 +26,7 @@ _PUBLISHED = re.compile(rf"(step-\d+)/{re.escape(MANIFEST)}")
 
 
 @dataclass(frozen=True)
-class Kept:
+class ProtectedSteps:
     """Checkpoints that rotation leaves alone: the first `count` of `steps` that are there."""
 
     count: int = 0
@@ -35,10 +36,10 @@ class Kept:
         return tuple(step for step in self.steps if step in there)[: self.count]
 
 
-NONE_KEPT = Kept()
+NONE_PROTECTED = ProtectedSteps()
 
 
-class Place(Protocol):
+class CheckpointStore(Protocol):
     """What a save needs of a place. All but `put` is for one rank."""
 
     @property
@@ -70,7 +71,7 @@ class Place(Protocol):
         """It is damaged, of another run or replaced: nobody takes it for a checkpoint any more."""
 
     def delete(self, step: int) -> None: ...
-    def retain(self, keep: int, best: Kept = NONE_KEPT) -> None:
+    def retain(self, keep: int, best: ProtectedSteps = NONE_PROTECTED) -> None:
         """Delete all but the newest `keep`, and the best of those that are there."""
 
     def create(self, name: str, content: bytes) -> bool:
@@ -83,15 +84,15 @@ class Place(Protocol):
         """A small file; FileNotFoundError if there is none."""
 
 
-def place_of(where: str, run: str) -> Place:
+def open_store(where: str, run: str) -> CheckpointStore:
     """The place that `guard.durable` names, for one run."""
     if is_url(where):
-        return Remote(Store(f"{where.rstrip('/')}/{run}"))
-    return Disk(Path(where).expanduser() / run)
+        return RemoteStore(Store(f"{where.rstrip('/')}/{run}"))
+    return DiskStore(Path(where).expanduser() / run)
 
 
 @dataclass(frozen=True)
-class Disk:
+class DiskStore:
     root: Path
     tier: str = "disk"
 
@@ -100,7 +101,7 @@ class Disk:
         return str(self.root)
 
     def steps(self) -> list[int]:
-        return [step_of(path) for path in published(self.root)]
+        return [step_of(path) for path in published_folders(self.root)]
 
     def begin(self, step: int) -> None:
         self._remove("writing")
@@ -143,7 +144,7 @@ class Disk:
         (self.root / folder_name(step)).rename(self.root / f".deleting-{step:08d}")
         self._remove("deleting")
 
-    def retain(self, keep: int, best: Kept = NONE_KEPT) -> None:
+    def retain(self, keep: int, best: ProtectedSteps = NONE_PROTECTED) -> None:
         self._remove("deleting")  # left by a deletion that was killed
         steps = self.steps()
         for step in steps[keep:]:
@@ -180,7 +181,7 @@ class Disk:
         """Return the steps that folders are called by and are not of, with the true ones, where
         no other folder has the true name."""
         found: dict[int, int] = {}
-        for path in published(self.root):
+        for path in published_folders(self.root):
             with contextlib.suppress(OSError, ValueError):
                 step = Checkpoint(path).true_step()
                 free = step is not None and not (self.root / folder_name(step)).exists()
@@ -202,7 +203,7 @@ class Disk:
 
 
 @dataclass(frozen=True)
-class Remote:
+class RemoteStore:
     store: Store
     tier: str = "remote"
 
@@ -255,7 +256,7 @@ class Remote:
     def delete(self, step: int) -> None:
         self._delete(folder_name(step), self._names())
 
-    def retain(self, keep: int, best: Kept = NONE_KEPT) -> None:
+    def retain(self, keep: int, best: ProtectedSteps = NONE_PROTECTED) -> None:
         """Also uploads that never ended, of older steps."""
         steps, names = self.steps(), self._names()
         kept = {*steps[:keep], *best.of(steps)}

@@ -13,10 +13,10 @@ from typing import Any
 from penstock.untrusted import is_count
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,255}(/[A-Za-z0-9_.-]{1,255}){0,3}")
-Files = dict[str, dict[str, Any]]  # by name: "bytes" and "blake3"
+FileTable = dict[str, dict[str, Any]]  # by name: "bytes" and "blake3"
 
 
-def inside(name: object, record: str) -> str:
+def check_file_name(name: object, record: str) -> str:
     """Return a name that leads to a file of the checkpoint; raises ValueError for any other."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(f"{record} names {name!r:.200}, which is outside the checkpoint")
@@ -25,16 +25,16 @@ def inside(name: object, record: str) -> str:
     return name
 
 
-def all_inside(names: Iterable[object], record: str) -> None:
+def check_file_names(names: Iterable[object], record: str) -> None:
     """Raise ValueError where one of the names leads elsewhere."""
     for name in names:
-        inside(name, record)
+        check_file_name(name, record)
 
 
-def plain(folder: Path, name: str) -> Path:
+def plain_path(folder: Path, name: str) -> Path:
     """Return the path of a file of a checkpoint; raises OSError where a link is on the way."""
     path = folder
-    for part in inside(name, folder.name).split("/"):
+    for part in check_file_name(name, folder.name).split("/"):
         path = path / part
         if path.is_symlink():
             said = "a symbolic link in a checkpoint is not followed"
@@ -42,11 +42,11 @@ def plain(folder: Path, name: str) -> Path:
     return path
 
 
-def checked_files(found: object, record: str) -> Files:
+def check_file_table(found: object, record: str) -> FileTable:
     """Return a table of files, with names inside and a size and a hash each."""
     if not isinstance(found, dict):
         raise ValueError(f"{record} has no table of files")
-    all_inside(found, record)
+    check_file_names(found, record)
     for name, entry in found.items():
         if not isinstance(entry, dict) or not is_count(entry.get("bytes")):
             raise ValueError(f"{record} has no size of {name}")

@@ -6,7 +6,7 @@ SHOWN = 3
 Shapes = Mapping[str, Sequence[int]]
 
 
-def differences(saved: Shapes, wanted: Shapes) -> str:
+def shape_differences(saved: Shapes, wanted: Shapes) -> str:
     """The first differences between what a checkpoint holds and what a model has; empty if none."""
     found = [
         f"{name} is {_size(saved[name])} there and {_size(size)} in the model"

@@ -19,26 +19,29 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from penstock.errors import RunFailed, system_words
-from penstock.guard.format.manifest import OTHER_FORMAT
-from penstock.guard.format.published import MANIFEST, OTHER_VERSION, Checkpoint, every, folder_name
-from penstock.guard.tiers.identity import IDENTITY, Homes, identity
-from penstock.guard.tiers.on_record import forked_step, recorded_manifests, recorded_step
-from penstock.guard.tiers.owner import ADOPT, Owner
-from penstock.guard.tiers.places import DAMAGED, FOREIGN, Disk, Place, place_of
-from penstock.guard.tiers.room import boot_id
-from penstock.guard.tiers.slots import InMemory, damaged_seals, sealed
+from penstock.guard.format.manifest import MANIFEST, UNSUPPORTED
+from penstock.guard.format.published import (
+    USE_OTHER_VERSION,
+    Checkpoint,
+    folder_name,
+    published_checkpoints,
+)
+from penstock.guard.tiers.free_space import boot_id
+from penstock.guard.tiers.identity import IdentityCopies
+from penstock.guard.tiers.journal_facts import forked_step, recorded_manifests, recorded_step
+from penstock.guard.tiers.ownership import ADOPT, Owner
+from penstock.guard.tiers.slots import MemoryCheckpoint, damaged_seals, sealed_slots
+from penstock.guard.tiers.stores import DAMAGED, FOREIGN, CheckpointStore, DiskStore, open_store
 from penstock.policy import resume
 from penstock.run.fingerprint import settings
 from penstock.run.folder import RunFolder
 from penstock.run.schema.run import Run
 
-__all__ = ["IDENTITY", "Tiers", "everywhere", "identity", "places_of"]
-
 MEMORY = -1  # as the number of a tier; durable places count from 0
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The checkpoint to go on from, and what was wrong with others."""
 
     checkpoint: Checkpoint | None  # None: there is none, begin at the first step
@@ -48,7 +51,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class OneProcess:
+class SingleProcess:
     """A world of one rank: the supervisor, which searches before there are ranks."""
 
     rank: int = 0
@@ -70,20 +73,22 @@ class _Problems:
     told: list[str] = field(default_factory=list)
     foreign: bool = False  # whole ones were of another run
 
-    def found(self, checkpoint: Checkpoint | None) -> Found:
+    def found(self, checkpoint: Checkpoint | None) -> SearchResult:
         rejected = [words for _, words in self.rejected]
-        return Found(checkpoint, rejected, [words for _, words in self.unreachable], self.told)
+        return SearchResult(
+            checkpoint, rejected, [words for _, words in self.unreachable], self.told
+        )
 
     def of(self, tier: int) -> list[str]:
         return [words for at, words in [*self.unreachable, *self.rejected] if at == tier]
 
 
 @dataclass(frozen=True)
-class Tiers:
+class CheckpointSearch:
     """Where to look. `landing` is the folder of this host that remote ones are brought to."""
 
     fast: Sequence[Path]  # folders of the fast tier
-    places: Sequence[Place]
+    places: Sequence[CheckpointStore]
     landing: Path
     run: str  # identity
     world: Any  # chunks.Ranks, which would bring torch
@@ -94,14 +99,14 @@ class Tiers:
     owner: Owner | None = None  # what else a checkpoint must be; None: the identity alone
     told: Sequence[str] = ()  # what was put right before the search
 
-    def newest_good(self, before_step: int | None = None) -> Found:
+    def newest_good(self, before_step: int | None = None) -> SearchResult:
         """Verify every hash; all ranks together. With `before_step`, of an earlier step than that.
 
         Raises RunFailed where there is nothing to load and the run must not begin again.
         """
-        aside: list[tuple[Place, int, str]] = []
+        aside: list[tuple[CheckpointStore, int, str]] = []
 
-        def judge(tier: int, step: int, slot: InMemory | None) -> _Verdict:
+        def judge(tier: int, step: int, slot: MemoryCheckpoint | None) -> _Judgement:
             if slot is not None:
                 return self._judge_memory(slot)
             return self._judge(self.places[tier], step, aside)
@@ -112,7 +117,7 @@ class Tiers:
             self._put_aside(aside)
         return found
 
-    def expected(self) -> Found:
+    def expected(self) -> SearchResult:
         """Compare sizes only and change nothing: what `newest_good` will find unless bytes differ.
 
         One in a remote place is believed to be whole.
@@ -120,32 +125,32 @@ class Tiers:
         wrong = self._misnamed()
         names = {(number, true): step for number, step, true in wrong}
 
-        def judge(tier: int, step: int, slot: InMemory | None) -> _Verdict:
+        def judge(tier: int, step: int, slot: MemoryCheckpoint | None) -> _Judgement:
             found: Checkpoint
             if slot is not None:
                 found = slot
             elif (place := self.places[tier]).tier == "remote":
-                return _Verdict(Listed(Path(folder_name(step))))
+                return _Judgement(UnverifiedRemote(Path(folder_name(step))))
             else:
                 found = Checkpoint(place.fetch(names.get((tier, step), step), self.landing))
             called = (tier, step) not in names
             damage = found.damage(hashed=False, called=called)
             _refuse_other_format(found, damage)
-            verdict = _verdict(found, damage, "" if damage else self.refusal(found))
+            verdict = _judge_found(found, damage, "" if damage else self.refusal(found))
             if called or verdict.checkpoint is None:
                 return verdict
-            return _Verdict(Renamed(found.path.with_name(folder_name(step))))
+            return _Judgement(MisnamedCheckpoint(found.path.with_name(folder_name(step))))
 
         told = [_renamed_words(step, true) for _, step, true in wrong]
         return self._search(judge, None, told, {(n, step): true for n, step, true in wrong})
 
     def _search(
         self,
-        judge: Callable[[int, int, InMemory | None], "_Verdict"],
+        judge: Callable[[int, int, MemoryCheckpoint | None], "_Judgement"],
         before_step: int | None,
         told: Sequence[str] = (),
         true_steps: Mapping[tuple[int, int], int] | None = None,
-    ) -> Found:
+    ) -> SearchResult:
         """Judge what there is, newest first, until one is good."""
         slots, problems = self._memory()
         problems.told += [*self.told, *told]
@@ -172,7 +177,7 @@ class Tiers:
         whose folder was renamed."""
         found = []
         for number, place in enumerate(self.places):
-            if isinstance(place, Disk):
+            if isinstance(place, DiskStore):
                 with contextlib.suppress(OSError):  # told where it is listed
                     found += [(number, step, true) for step, true in place.misnamed().items()]
         return found
@@ -182,7 +187,7 @@ class Tiers:
         told = []
         for number, step, true in self._misnamed():
             place = self.places[number]
-            assert isinstance(place, Disk)
+            assert isinstance(place, DiskStore)
             with contextlib.suppress(OSError):  # then it is rejected
                 place.rename(step, true)
                 told.append(_renamed_words(step, true))
@@ -210,16 +215,16 @@ class Tiers:
     def _first(self) -> bool:
         return self.world.rank == 0
 
-    def memory(self) -> list[InMemory]:
+    def memory(self) -> list[MemoryCheckpoint]:
         """Slots that every rank sees whole, newest first: hosts have memories of their own."""
         return self._memory()[0]
 
-    def _memory(self) -> tuple[list[InMemory], _Problems]:
-        own: list[InMemory] = []
+    def _memory(self) -> tuple[list[MemoryCheckpoint], _Problems]:
+        own: list[MemoryCheckpoint] = []
         damaged: list[str] = []
         lost = self.lost
         try:
-            own = [slot for fast in self.fast for slot in sealed(fast, self.run)]
+            own = [slot for fast in self.fast for slot in sealed_slots(fast, self.run)]
             damaged = [words for fast in self.fast for words in damaged_seals(fast)]
         except OSError as error:
             lost = system_words(error)
@@ -243,20 +248,22 @@ class Tiers:
                 unreachable.append((number, system_words(error)))
         return listed, unreachable
 
-    def _judge_memory(self, slot: InMemory) -> "_Verdict":
+    def _judge_memory(self, slot: MemoryCheckpoint) -> "_Judgement":
         damage = self._damage(slot)
         refusal = "" if damage else self._refused(slot)
         if damage:
             slot.forget()
-        return _verdict(slot, damage, refusal)
+        return _judge_found(slot, damage, refusal)
 
-    def _judge(self, place: Place, step: int, aside: list[tuple[Place, int, str]]) -> "_Verdict":
+    def _judge(
+        self, place: CheckpointStore, step: int, aside: list[tuple[CheckpointStore, int, str]]
+    ) -> "_Judgement":
         """Add it to `aside` where it was read and is damaged; a link that fails damages nothing."""
         away = place.tier == "remote"
         name = f"{folder_name(step)} ({place.tier})" if away else folder_name(step)
         path, problem = self._land(place, step) if away else (place.fetch(step, self.landing), "")
         if problem:
-            return _Verdict(None, f"{name}: {problem}")
+            return _Judgement(None, f"{name}: {problem}")
         found = Checkpoint(path)
         damage = self._damage(found, shared=not away)
         _refuse_other_format(found, damage)
@@ -266,7 +273,7 @@ class Tiers:
             if away and self.leads:
                 shutil.rmtree(path, ignore_errors=True)
         self.world.gather(None)
-        return _verdict(found, damage, refusal, name)
+        return _judge_found(found, damage, refusal, name)
 
     def _refused(self, found: Checkpoint) -> str:
         """Return the same answer on all ranks: the first one knows the journal."""
@@ -279,7 +286,7 @@ class Tiers:
         except (OSError, ValueError, RecursionError) as error:
             return f"it does not tell which run it is of: {error}"
 
-    def _put_aside(self, bad: list[tuple[Place, int, str]]) -> None:
+    def _put_aside(self, bad: list[tuple[CheckpointStore, int, str]]) -> None:
         """Move bad ones out of the way of the good ones that will be of those steps."""
         for place, step, why in bad if self._first else ():
             with contextlib.suppress(OSError):
@@ -287,7 +294,7 @@ class Tiers:
         if bad:
             self.world.gather(None)
 
-    def _land(self, place: Place, step: int) -> tuple[Path, str]:
+    def _land(self, place: CheckpointStore, step: int) -> tuple[Path, str]:
         """Brought by rank 0, and by one rank of each host that does not see what it brought."""
         path, problem, seen = self.landing / folder_name(step), "", b""
         for mine in (self._first, self.leads and not self._first):
@@ -343,18 +350,18 @@ class Tiers:
         return "; ".join(words.removeprefix("memory: ") for words in problems) or none
 
 
-class Listed(Checkpoint):
+class UnverifiedRemote(Checkpoint):
     """A checkpoint in a remote place, of which only the step is known."""
 
     tier: ClassVar[str] = "remote"
 
 
-class Renamed(Checkpoint):
+class MisnamedCheckpoint(Checkpoint):
     """A checkpoint whose folder is called by another step, under the name that it will have."""
 
 
 @dataclass(frozen=True)
-class _Verdict:
+class _Judgement:
     """A good checkpoint, or what is wrong with it."""
 
     checkpoint: Checkpoint | None
@@ -362,17 +369,17 @@ class _Verdict:
     foreign: bool = False
 
 
-def _verdict(found: Checkpoint, damage: list[str], refusal: str, name: str = "") -> _Verdict:
+def _judge_found(found: Checkpoint, damage: list[str], refusal: str, name: str = "") -> _Judgement:
     if not damage and not refusal:
-        return _Verdict(found)
-    return _Verdict(None, f"{name or found.name}: {'; '.join(damage) or refusal}", bool(refusal))
+        return _Judgement(found)
+    return _Judgement(None, f"{name or found.name}: {'; '.join(damage) or refusal}", bool(refusal))
 
 
 def _refuse_other_format(found: Checkpoint, damage: list[str]) -> None:
     """Raise where it is whole and newer than all that this version could go on from."""
     for problem in damage:
-        if OTHER_FORMAT in problem:
-            raise RunFailed(f"{found.path}: {problem.partition(': ')[2]}; {OTHER_VERSION}")
+        if UNSUPPORTED in problem:
+            raise RunFailed(f"{found.path}: {problem.partition(': ')[2]}; {USE_OTHER_VERSION}")
 
 
 def _renamed_words(step: int, true: int) -> str:
@@ -380,17 +387,17 @@ def _renamed_words(step: int, true: int) -> str:
     return f"{was} is a checkpoint of step {true} by its manifest: it is called {now} again"
 
 
-def places_of(folder: RunFolder, run: Run) -> list[Place]:
+def stores_of_run(folder: RunFolder, run: Run) -> list[CheckpointStore]:
     """Return where durable checkpoints go. Hosts that may not share a disk share the durable
     place."""
-    here, durable = Disk(folder.checkpoints), run.guard.durable
+    here, durable = DiskStore(folder.checkpoints), run.guard.durable
     if durable is None:
         return [here]
-    there = place_of(durable, folder.name)
+    there = open_store(durable, folder.name)
     return [there] if run.cluster.nodes > 1 else [here, there]
 
 
-def spill(folder: RunFolder) -> Path:
+def spill_folder(folder: RunFolder) -> Path:
     """Return where copies go that do not fit into memory."""
     return folder.path / ".spill"
 
@@ -401,17 +408,17 @@ def memory_folders(folder: RunFolder) -> list[Path]:
         names = [name for name in os.listdir(folder.scratch) if name.startswith("fast-")]
     except FileNotFoundError:
         names = []
-    return [*(folder.scratch / name for name in sorted(names)), spill(folder)]
+    return [*(folder.scratch / name for name in sorted(names)), spill_folder(folder)]
 
 
-def everywhere(
+def search_of_run(
     folder: RunFolder, run: Run, world: Any, leads: bool = True, ranks: bool = True
-) -> Tiers:
+) -> CheckpointSearch:
     """Return all tiers of a run. `ranks` give the run its identity; the supervisor only reads."""
-    places = places_of(folder, run)
+    places = stores_of_run(folder, run)
     # Hosts have folders of their own, and share the durable place: there that decides.
-    homes = places if run.cluster.nodes > 1 else [Disk(folder.path), *places]
-    kept = Homes(homes, lambda: _remembered(places, run))
+    homes = places if run.cluster.nodes > 1 else [DiskStore(folder.path), *places]
+    kept = IdentityCopies(homes, lambda: _remembered(places, run))
     who = kept.known() if not ranks else world.broadcast(kept.kept() if world.rank == 0 else None)
     fast, lost = [], ""
     try:
@@ -421,7 +428,7 @@ def everywhere(
     anew = "`--fresh`, which keeps the old run folder aside"
     if run.cluster.nodes > 1:
         anew = "another name for the run"
-    return Tiers(
+    return CheckpointSearch(
         fast,
         places,
         folder.checkpoints,
@@ -436,22 +443,22 @@ def everywhere(
     )
 
 
-def wrong_with(folder: RunFolder, run: Run, found: Checkpoint) -> list[str]:
+def problems_of(folder: RunFolder, run: Run, found: Checkpoint) -> list[str]:
     """Return why a checkpoint in a run folder is not used: damage, or that it is of another run."""
     if damage := found.damage():
         return damage
-    refusal = everywhere(folder, run, OneProcess(), ranks=False).refusal(found)
+    refusal = search_of_run(folder, run, SingleProcess(), ranks=False).refusal(found)
     return [refusal] if refusal else []
 
 
-def newest_in_memory(folder: RunFolder, run: Run) -> InMemory | None:
+def newest_in_memory(folder: RunFolder, run: Run) -> MemoryCheckpoint | None:
     """Return the newest good state in the memory of this host, as a crash leaves it.
 
     None while the run is at work: it would write over the slot that is being read.
     """
     if folder.running():
         return None
-    tiers = everywhere(folder, run, OneProcess(), ranks=False)
+    tiers = search_of_run(folder, run, SingleProcess(), ranks=False)
     good = (one for one in tiers.memory() if not one.damage() and not tiers.refusal(one))
     return next(good, None)
 
@@ -465,15 +472,15 @@ def _manifests(folder: RunFolder) -> dict[int, str]:
         return {}
 
 
-def _remembered(places: Sequence[Place], run: Run) -> str | None:
+def _remembered(places: Sequence[CheckpointStore], run: Run) -> str | None:
     """Return the run that checkpoints on disk say they are of, newest first; first by those with
     the settings of this run."""
     said: list[tuple[bool, str]] = []
     own = settings(run)
     for place in places:
-        if isinstance(place, Disk):
+        if isinstance(place, DiskStore):
             with contextlib.suppress(OSError):
-                for found in every(place.root):
+                for found in published_checkpoints(place.root):
                     with contextlib.suppress(OSError, ValueError):
                         about = found.about()
                         if about.run:

@@ -7,18 +7,18 @@ from typing import IO, Any, Protocol, cast
 
 from blake3 import blake3
 
-from penstock.guard.format.inside import plain
+from penstock.guard.format.file_names import plain_path
 from penstock.guard.format.manifest import MANIFEST, Manifest
 from penstock.guard.format.published import SCALARS, Checkpoint, folder_name
-from penstock.guard.tiers.places import Remote
-from penstock.guard.tiers.slots import InMemory, read_seal, seal_path
+from penstock.guard.tiers.slots import MemoryCheckpoint, read_seal, seal_path
+from penstock.guard.tiers.stores import RemoteStore
 from penstock.untrusted import parse_table
 
 READ_BYTES = 16 << 20
 Progress = Callable[[int], None]  # bytes that were read since the last call
 
 
-class Shelf(Protocol):
+class CheckpointFiles(Protocol):
     """What can be asked of a checkpoint. All of it raises OSError or ValueError where it fails."""
 
     @property
@@ -39,7 +39,7 @@ class Shelf(Protocol):
     def hash(self, name: str, progress: Progress) -> str: ...
 
 
-class Here:
+class LocalFiles:
     """On this machine: a folder on disk, or a slot in memory."""
 
     def __init__(self, found: Checkpoint) -> None:
@@ -50,7 +50,7 @@ class Here:
         return str(self.found.path)
 
     def there(self) -> bool:
-        if not isinstance(self.found, InMemory):
+        if not isinstance(self.found, MemoryCheckpoint):
             return self.found.path.is_dir()
         seals = self.found.seals
         return all(read_seal(seal_path(self.found.path, seal.rank)) == seal for seal in seals)
@@ -62,14 +62,14 @@ class Here:
         return self.found.scalars
 
     def size(self, name: str) -> int | None:
-        path = plain(self.found.path, name)
+        path = plain_path(self.found.path, name)
         return path.stat().st_size if path.is_file() else None
 
     def read(self, name: str) -> bytes:
         return self.found.read(name)
 
     def hash(self, name: str, progress: Progress) -> str:
-        with plain(self.found.path, name).open("rb") as file:
+        with plain_path(self.found.path, name).open("rb") as file:
             sink = _Hashing(progress)
             while part := file.read(READ_BYTES):
                 sink.write(part)
@@ -77,10 +77,10 @@ class Here:
 
 
 @dataclass(frozen=True)
-class There:
+class RemoteFiles:
     """Behind a URL. Nothing of it is kept on this machine."""
 
-    place: Remote
+    place: RemoteStore
     step: int
 
     @property

@@ -49,7 +49,7 @@ def last_result(folder: RunFolder) -> str | None:
     return None
 
 
-def no_checkpoint(folder: RunFolder) -> str:
+def no_checkpoint_message(folder: RunFolder) -> str:
     """Say of a run without a checkpoint whether there is none yet, or none any more."""
     step = recorded_step(folder)
     if step is None:

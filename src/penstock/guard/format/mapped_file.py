@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 
-class Mapped:
+class MappedFile:
     """A file and the tensor of its bytes. Made anew unless a file of that size is there."""
 
     def __init__(self, path: Path, size: int) -> None:
@@ -70,7 +70,7 @@ def _view(whole: Tensor, at: int, shape: tuple[int, ...], dtype: torch.dtype) ->
     return whole[at : at + prod(shape) * dtype.itemsize].view(dtype).view(shape)
 
 
-def read_only(path: Path) -> Tensor:
+def map_read_only(path: Path) -> Tensor:
     """The bytes of a file as a tensor; nothing is read before it is looked at."""
     if not path.stat().st_size:
         return torch.empty(0, dtype=torch.uint8)

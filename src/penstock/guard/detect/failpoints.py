@@ -21,7 +21,7 @@ HOLD_S = 0.005  # between looks of a rank that is held
 
 
 @dataclass(frozen=True)
-class Trap:
+class Failpoint:
     """`rank`, `phase` and `step` say where; what is None holds for any of them."""
 
     name: str
@@ -37,14 +37,14 @@ class Trap:
 
 
 @dataclass
-class Traps:
+class Failpoints:
     """The armed traps of one rank. `handlers` do what needs the rank's own tensors."""
 
     folder: Path  # control/traps
     rank: int
     attempt: int
-    handlers: dict[str, Callable[[Trap], None]] = field(default_factory=dict)
-    armed: list[Trap] = field(default_factory=list)
+    handlers: dict[str, Callable[[Failpoint], None]] = field(default_factory=dict)
+    armed: list[Failpoint] = field(default_factory=list)
     alive: Callable[[], None] = lambda: None  # a sign of life
     _looked: float = float("-inf")
     _changed: int = -1
@@ -73,7 +73,7 @@ class Traps:
             if claim(self.folder, trap.name, self.rank, self.attempt):
                 self._act(trap)
 
-    def _act(self, trap: Trap) -> None:
+    def _act(self, trap: Failpoint) -> None:
         match trap.action:
             case "kill":
                 self._signal(trap, signal.SIGKILL)
@@ -95,14 +95,14 @@ class Traps:
             case handler:
                 self.handlers[handler](trap)
 
-    def _signal(self, trap: Trap, number: int) -> None:
+    def _signal(self, trap: Failpoint, number: int) -> None:
         """To itself. When it was is written first: a record on disk, or a timer, takes a while."""
         aside = self.folder / f".{trap.name}.done"  # a reader sees all of it or none
         aside.write_text(str(time.monotonic()))
         aside.rename(self.folder / f"{trap.name}.done")
         os.kill(os.getpid(), number)
 
-    def _hold(self, trap: Trap) -> None:
+    def _hold(self, trap: Failpoint) -> None:
         """Until the drill lets go, which it does after it has acted; at most for `ms`."""
         until = time.monotonic() + trap.ms / 1e3
         while time.monotonic() < until and not (self.folder / f"{trap.name}.go").exists():
@@ -110,7 +110,7 @@ class Traps:
             time.sleep(HOLD_S)
 
 
-def arm(folder: Path, trap: Trap) -> None:
+def arm(folder: Path, trap: Failpoint) -> None:
     """Puts a trap where the ranks look."""
     folder.mkdir(parents=True, exist_ok=True)
     aside = folder / f".{trap.name}"
@@ -118,14 +118,14 @@ def arm(folder: Path, trap: Trap) -> None:
     aside.rename(folder / f"{trap.name}.json")
 
 
-def read(folder: Path) -> list[Trap]:
+def read(folder: Path) -> list[Failpoint]:
     """All traps that have not been sprung."""
     found = []
     for path in sorted(folder.glob("*.json")):
         if not path.with_suffix(".fired").exists():
             with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
                 # sprung and cleared meanwhile, or no trap
-                found.append(Trap(path.stem, **json.loads(path.read_text())))
+                found.append(Failpoint(path.stem, **json.loads(path.read_text())))
     return found
 
 
