@@ -91,16 +91,18 @@ def pairs_of(keys: Iterable[Iterable[object]]) -> Pairs:
 
 def ours(engine: str) -> Callable[[list[str]], tuple[float, Pairs]]:
     def run(texts: list[str]) -> tuple[float, Pairs]:
-        from penstock.data.dedup.near import near
-        from penstock.data.dedup.signatures import MinHash, band_keys, signatures
+        from penstock.data.dedup.near import find_near_copies
+        from penstock.data.dedup.signatures import MinHash, band_keys, compute_signatures
 
         config = MinHash(words=WORDS, bands=BANDS, rows=ROWS, engine=engine)  # type: ignore[arg-type]
-        signatures(texts[:50], config)
+        compute_signatures(texts[:50], config)
         with tempfile.TemporaryDirectory() as folder:
             start = time.process_time()
-            near(Path(folder), "bench", 1, lambda part: (texts, [0.0] * len(texts)), config)
+            find_near_copies(
+                Path(folder), "bench", 1, lambda part: (texts, [0.0] * len(texts)), config
+            )
             spent = time.process_time() - start
-        rows = signatures(texts, config)
+        rows = compute_signatures(texts, config)
         found = pairs_of(band_keys(rows, config).tolist())
         return spent, {(a, b) for a, b in found if (rows[a] == rows[b]).mean() >= config.agree}
 
@@ -182,15 +184,17 @@ def compete(texts: list[str], peers: str | None) -> None:
 
 def clusters(texts: list[str]) -> None:
     """What comes out in the end: who is with whom, and what removal of all but one does."""
-    from penstock.data.dedup.near import near
-    from penstock.data.dedup.removed import Removed
+    from penstock.data.dedup.near import find_near_copies
     from penstock.data.dedup.signatures import MinHash
+    from penstock.data.dedup.stages import Removed
 
     truth = {pair for pair, value in similarity(texts).items() if value >= NEAR}
     near_ones = {number for pair in truth for number in pair}
     config = MinHash(words=WORDS, bands=BANDS, rows=ROWS)
     with tempfile.TemporaryDirectory() as folder:
-        (path,) = near(Path(folder), "bench", 1, lambda part: (texts, [0.0] * len(texts)), config)
+        (path,) = find_near_copies(
+            Path(folder), "bench", 1, lambda part: (texts, [0.0] * len(texts)), config
+        )
         gone = Removed.read(path)
     kept = dict(zip(gone.documents.tolist(), gone.kept_documents.tolist(), strict=True))
     together = sum(kept.get(a, a) == kept.get(b, b) for a, b in truth)
@@ -202,17 +206,19 @@ def clusters(texts: list[str]) -> None:
 
 
 def other_stages(texts: list[str]) -> None:
-    from penstock.data.dedup.contamination import Overlap, contaminated, evaluations
-    from penstock.data.dedup.exact import Documents, Lines, exact
+    from penstock.data.dedup.contamination import Overlap, find_contaminated, index_evaluations
+    from penstock.data.dedup.exact import ExactDocuments, ExactLines, find_exact_copies
 
-    for config in (Documents(), Lines()):
+    for config in (ExactDocuments(), ExactLines()):
         with tempfile.TemporaryDirectory() as folder:
             start = time.process_time()
-            exact(Path(folder), "bench", 1, lambda part: (texts, [0.0] * len(texts)), config)
+            find_exact_copies(
+                Path(folder), "bench", 1, lambda part: (texts, [0.0] * len(texts)), config
+            )
             told(str(config.identity()["kind"]), len(texts), start)
-    against = evaluations({"every tenth": [text[:1000] for text in texts[::10]]}, Overlap())
+    against = index_evaluations({"every tenth": [text[:1000] for text in texts[::10]]}, Overlap())
     start = time.process_time()
-    hits = sum(len(contaminated(texts[k : k + 64], against)) for k in range(0, len(texts), 64))
+    hits = sum(len(find_contaminated(texts[k : k + 64], against)) for k in range(0, len(texts), 64))
     told(f"decontaminate ({hits} hits)", len(texts), start)
 
 
@@ -224,11 +230,11 @@ def growth(documents: int) -> None:
     """One size in this process: a fifth of the documents are copies of earlier ones."""
     import numpy as np
 
-    from penstock.data.dedup.groups import Parts
-    from penstock.data.dedup.near import join, spilled_bands
-    from penstock.data.dedup.removed import Removed
+    from penstock.data.dedup.groups import SpilledParts
+    from penstock.data.dedup.near import join_copies, spill_bands
     from penstock.data.dedup.signatures import MinHash
-    from penstock.data.dedup.words import mixed
+    from penstock.data.dedup.stages import Removed
+    from penstock.data.dedup.words import mix64
     from penstock.data.format.columns import write_columns
 
     config = MinHash(words=WORDS, bands=BANDS, rows=ROWS)
@@ -249,13 +255,13 @@ def growth(documents: int) -> None:
             start = time.process_time()
             numbers = sources(first)
             wide = numbers.astype(np.uint64)[:, None] * np.uint64(1000) + places
-            rows = mixed(wide).astype(np.uint32)
+            rows = mix64(wide).astype(np.uint32)
             del wide
             made += time.process_time() - start
             paths.append(Path(folder) / "bands" / f"{first:012d}")
-            write_columns(paths[-1], spilled_bands(rows, numbers % 7, config))
+            write_columns(paths[-1], spill_bands(rows, numbers % 7, config))
             del rows
-        files = join(Path(folder), Parts.of(paths), config)
+        files = join_copies(Path(folder), SpilledParts.open(paths), config)
         removed = sum(len(Removed.read(file).documents) for file in files)
         disk = sum(p.stat().st_size for p in Path(folder).rglob("*") if p.is_file())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)

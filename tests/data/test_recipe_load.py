@@ -14,7 +14,7 @@ from penstock.data.clean.language import Language
 from penstock.data.clean.personal import Personal
 from penstock.data.clean.repair import Repair
 from penstock.data.dedup.contamination import Overlap
-from penstock.data.dedup.exact import Documents, Lines
+from penstock.data.dedup.exact import ExactDocuments, ExactLines
 from penstock.data.dedup.signatures import MinHash
 from penstock.data.recipe import clean, filters
 from penstock.data.recipe.dedup import DecontaminateSection, LinesSection, NearSection
@@ -50,7 +50,7 @@ def test_the_shortest_recipe_means_the_web_preset(recipe, tmp_path):
     assert cleaning.language == Language(("en",))
     assert cleaning.repair == Repair()
     assert made.dedup.near_config() == MinHash()
-    assert made.dedup.documents_config() == Documents()
+    assert made.dedup.documents_config() == ExactDocuments()
     assert made.dedup.lines_config() is None
     assert made.decontaminate.config() is None
     assert made.label.config().use == "heuristic"
@@ -67,7 +67,7 @@ def test_fields_go_over_the_preset_and_leave_the_rest_of_it(recipe):
     assert cleaning.filters.fineweb is None
     assert cleaning.filters.gopher_quality == GopherQuality(min_words=None)
     assert cleaning.personal == Personal(ip=None)
-    assert made.dedup.lines_config() == Lines()
+    assert made.dedup.lines_config() == ExactLines()
     assert made.dedup.near_config() is None
 
 
@@ -174,7 +174,7 @@ def test_what_is_no_recipe_says_so(tmp_path):
         (filters.GopherQualitySection, GopherQuality),
         (filters.C4Section, C4),
         (filters.FineWebSection, FineWeb),
-        (LinesSection, Lines),
+        (LinesSection, ExactLines),
         (NearSection, MinHash),
         (DecontaminateSection, Overlap),
     ],

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.dedup.contamination import Overlap, contaminated, evaluations
+from penstock.data.dedup.contamination import Overlap, find_contaminated, index_evaluations
 from penstock.errors import PenstockError
 
 SENTENCE = "The quick brown fox jumps over the lazy dog while the cat sleeps all day long"
@@ -30,11 +30,11 @@ def test_overlap_is_brute_force(
         count = sum(run in known for n in (4, 5, 6) for run in runs(words, n))
         if count:
             expected[number] = count
-    against = evaluations(
+    against = index_evaluations(
         {"one": [" ".join(w) for w in one], "two": [" ".join(w) for w in two]}, config
     )
-    found = contaminated([" ".join(words) for words in documents], against)
-    assert {hit.document: hit.runs for hit in found} == expected
+    found = find_contaminated([" ".join(words) for words in documents], against)
+    assert {hit.document: hit.ngrams for hit in found} == expected
     for hit in found:
         source = {"one": one, "two": two}[hit.evaluation][hit.text]
         assert " ".join(hit.words.split()) in " ".join(source)
@@ -45,32 +45,34 @@ def test_overlap_is_brute_force(
 
 
 def test_thirteen_words_whatever_their_case_and_punctuation() -> None:
-    against = evaluations({"foxes": ["Nothing here.", SENTENCE]}, Overlap())
+    against = index_evaluations({"foxes": ["Nothing here.", SENTENCE]}, Overlap())
     quoted = SENTENCE.upper().replace(" ", ",\n ")
     words = SENTENCE.split()
-    found = contaminated(
+    found = find_contaminated(
         ["clean", f"As they say: {quoted}!", " ".join(words[:13]), " ".join(words[:12])], against
     )
-    assert [(hit.document, hit.text, hit.runs) for hit in found] == [(1, 1, 4), (2, 1, 1)]
+    assert [(hit.document, hit.text, hit.ngrams) for hit in found] == [(1, 1, 4), (2, 1, 1)]
     assert found[0].reason == "overlaps evaluation foxes"
     assert found[0].words == ",\n ".join(word.upper() for word in words[:13])
 
 
 def test_a_short_evaluation_is_searched_for_whole_and_a_shorter_one_is_skipped() -> None:
     short = "How many legs does a healthy spider have"
-    against = evaluations({"quiz": [short, "Yes or no"], "empty": []}, Overlap())
-    found = contaminated(
+    against = index_evaluations({"quiz": [short, "Yes or no"], "empty": []}, Overlap())
+    found = find_contaminated(
         [f"Q: {short}? Yes or no.", "many legs does a healthy spider have"], against
     )
     assert [(hit.document, hit.words) for hit in found] == [(0, short)]
     assert against.skipped == {"quiz": 1, "empty": 0}
-    assert contaminated(["anything"], evaluations({}, Overlap())) == []
+    assert find_contaminated(["anything"], index_evaluations({}, Overlap())) == []
 
 
 def test_a_text_without_spaces_is_compared_by_characters() -> None:
     question = "太阳系中最大的行星是哪一颗请选择"
-    against = evaluations({"zh": [question]}, Overlap())
-    assert [hit.document for hit in contaminated(["无关", f"题目{question}。"], against)] == [1]
+    against = index_evaluations({"zh": [question]}, Overlap())
+    assert [hit.document for hit in find_contaminated(["无关", f"题目{question}。"], against)] == [
+        1
+    ]
 
 
 def test_settings_that_make_no_sense() -> None:

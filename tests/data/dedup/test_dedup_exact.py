@@ -10,9 +10,16 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.dedup.exact import Documents, Lines, exact, normalised, text_keys, without_lines
-from penstock.data.dedup.groups import Parts, grouped, spilled
-from penstock.data.dedup.removed import Removed
+from penstock.data.dedup.exact import (
+    ExactDocuments,
+    ExactLines,
+    find_exact_copies,
+    hash_texts,
+    normalize,
+    remove_lines,
+)
+from penstock.data.dedup.groups import SpilledParts, find_groups, spill_columns
+from penstock.data.dedup.stages import Removed
 from penstock.data.format.columns import write_columns
 from penstock.errors import PenstockError
 
@@ -71,7 +78,9 @@ def test_documents(
         for p, part in enumerate(parts)
         for d, (text, score) in enumerate(part)
     ]
-    files = exact(folder, "x", len(parts), Reader(parts), Documents(), slice_items=slice_items)
+    files = find_exact_copies(
+        folder, "x", len(parts), Reader(parts), ExactDocuments(), slice_items=slice_items
+    )
     assert told(files) == by_hand(items)
 
 
@@ -91,18 +100,20 @@ def test_lines(
         for n, line in enumerate(text.split("\n"))
         if len(" ".join(line.split())) >= characters
     ]
-    config = Lines(characters=characters)
-    files = exact(folder, "x", len(parts), Reader(parts), config, slice_items=slice_items)
+    config = ExactLines(characters=characters)
+    files = find_exact_copies(
+        folder, "x", len(parts), Reader(parts), config, slice_items=slice_items
+    )
     assert told(files) == by_hand(items)
 
 
 def test_two_workers_write_the_same_files(tmp_path: Path) -> None:
-    config = Lines(characters=1)
+    config = ExactLines(characters=1)
     parts = [[("a\nb", 0.0), ("b\na", 1.0)], [("a\n\nb", 2.0)], [("c", 0.0), ("c ", 0.0)]]
     contents = []
     for workers in (1, 2):
         folder = tmp_path / str(workers)
-        exact(folder, "x", 3, Reader(parts), config, workers=workers, slice_items=2)
+        find_exact_copies(folder, "x", 3, Reader(parts), config, workers=workers, slice_items=2)
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         contents.append({path.relative_to(folder): path.read_bytes() for path in files})
     assert contents[0] == contents[1]
@@ -110,12 +121,12 @@ def test_two_workers_write_the_same_files(tmp_path: Path) -> None:
 
 
 def test_white_space_and_composition_do_not_matter_and_case_does() -> None:
-    assert normalised(" e\u0301t\u00a0\u2003 a\n\n") == "ét a"
-    assert normalised("A") != normalised("a")
+    assert normalize(" e\u0301t\u00a0\u2003 a\n\n") == "ét a"
+    assert normalize("A") != normalize("a")
 
 
 def test_the_key_is_xxh3_128() -> None:
-    high, low = text_keys(["penstock", "\ud800"])
+    high, low = hash_texts(["penstock", "\ud800"])
     assert (int(high[0]) << 64) | int(low[0]) == xxhash.xxh3_128_intdigest(b"penstock")
     assert len(high) == len(low) == 2
 
@@ -123,18 +134,18 @@ def test_the_key_is_xxh3_128() -> None:
 def test_both_halves_of_the_key_count(tmp_path: Path) -> None:
     highs = np.array([[7, 7, 7, 9]], np.uint64)
     lows = np.array([[1, 2, 1, 1]], np.uint64)
-    write_columns(tmp_path / "0", spilled(highs, np.zeros(4), lows))
-    write_columns(tmp_path / "1", spilled(highs[:, :2], np.zeros(2), lows[:, :2]))
-    members, firsts = grouped(Parts.of([tmp_path / "0", tmp_path / "1"]), 0, 0, 1)
+    write_columns(tmp_path / "0", spill_columns(highs, np.zeros(4), lows))
+    write_columns(tmp_path / "1", spill_columns(highs[:, :2], np.zeros(2), lows[:, :2]))
+    members, firsts = find_groups(SpilledParts.open([tmp_path / "0", tmp_path / "1"]), 0, 0, 1)
     assert members.tolist() == [0, 2, 4, 1, 5]
     assert firsts.tolist() == [0, 3]
 
 
 def test_lines_are_taken_out_by_place() -> None:
-    assert without_lines("a\nb\n\nc", [1, 3]) == "a\n"
-    assert without_lines("a\r\nb", []) == "a\r\nb"
+    assert remove_lines("a\nb\n\nc", [1, 3]) == "a\n"
+    assert remove_lines("a\r\nb", []) == "a\r\nb"
 
 
 def test_a_score_for_every_text(tmp_path: Path) -> None:
     with pytest.raises(PenstockError, match="part 0 has 2 texts and scores of shape"):
-        exact(tmp_path, "x", 1, lambda part: (["a", "b"], [1.0]), Documents())
+        find_exact_copies(tmp_path, "x", 1, lambda part: (["a", "b"], [1.0]), ExactDocuments())

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.data.dedup import near as module
-from penstock.data.dedup.groups import Parts
-from penstock.data.dedup.near import join, labels, near, spilled_bands
-from penstock.data.dedup.removed import Removed
-from penstock.data.dedup.signatures import MinHash, band_keys, signatures
+from penstock.data.dedup.groups import SpilledParts
+from penstock.data.dedup.near import cluster_labels, find_near_copies, join_copies, spill_bands
+from penstock.data.dedup.signatures import MinHash, band_keys, compute_signatures
+from penstock.data.dedup.stages import Removed
 from penstock.data.format.columns import write_columns
 
 CONFIG = MinHash(words=1, bands=4, rows=2)
@@ -56,7 +56,7 @@ def clusters(count: int, edges: list[tuple[int, int]]) -> list[int]:
 def by_hand(corpus: Corpus, config: MinHash) -> dict[tuple[int, int], tuple[int, int]]:
     """Removed place → kept place, one document after the other."""
     flat = corpus.flat()
-    rows = [signatures([text], config) for _, _, text, _ in flat]
+    rows = [compute_signatures([text], config) for _, _, text, _ in flat]
     edges = []
     for band in range(config.bands):
         leaders: dict[int, list[int]] = {}
@@ -106,7 +106,9 @@ def test_near_is_brute_force(
 ) -> None:
     folder = tmp_path_factory.mktemp("near")  # type: ignore[attr-defined]
     config = replace(CONFIG, agree=agree)
-    files = near(folder, "x", len(corpus.parts), corpus, config, slice_items=slice_items)
+    files = find_near_copies(
+        folder, "x", len(corpus.parts), corpus, config, slice_items=slice_items
+    )
     assert told(files) == by_hand(corpus, config)
 
 
@@ -115,11 +117,13 @@ def test_a_key_in_common_is_not_enough(tmp_path: Path) -> None:
     base = np.arange(CONFIG.places, dtype=np.uint32)
     rows = np.stack([base, base, base])
     rows[1:, 2:] += 100
-    write_columns(tmp_path / "0", spilled_bands(rows, np.zeros(3), CONFIG))
-    files = join(tmp_path, Parts.of([tmp_path / "0"]), CONFIG)
+    write_columns(tmp_path / "0", spill_bands(rows, np.zeros(3), CONFIG))
+    files = join_copies(tmp_path, SpilledParts.open([tmp_path / "0"]), CONFIG)
     assert told(files) == {(0, 2): (0, 1)}
     (tmp_path / "loose").mkdir()
-    files = join(tmp_path / "loose", Parts.of([tmp_path / "0"]), replace(CONFIG, agree=0))
+    files = join_copies(
+        tmp_path / "loose", SpilledParts.open([tmp_path / "0"]), replace(CONFIG, agree=0)
+    )
     assert told(files) == {(0, 1): (0, 0), (0, 2): (0, 0)}
 
 
@@ -128,23 +132,23 @@ def test_leaders_of_one_key_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     rows = np.stack([base] * 6)
     for n in range(6):
         rows[n, 2:] += 10 * (n // 2)
-    write_columns(tmp_path / "0", spilled_bands(rows, np.zeros(6), CONFIG))
+    write_columns(tmp_path / "0", spill_bands(rows, np.zeros(6), CONFIG))
     monkeypatch.setattr(module, "_LEADERS", 2)
     monkeypatch.setattr(module, "_COMPARED", 2)
-    one_band = module._edges(Parts.of([tmp_path / "0"]), 0, 0, 1, 0.75)
+    one_band = module._find_edges(SpilledParts.open([tmp_path / "0"]), 0, 0, 1, 0.75)
     assert one_band["left"].tolist() == [0, 2]
     assert one_band["right"].tolist() == [1, 3]
 
 
 def test_texts_without_words_are_copies_of_nothing(tmp_path: Path) -> None:
     corpus = Corpus([[("", 0.0), ("...", 0.0), ("a b", 0.0)], [("", 1.0), ("B, A!", 0.0)]])
-    assert told(near(tmp_path, "x", 2, corpus, CONFIG)) == {(1, 1): (0, 2)}
+    assert told(find_near_copies(tmp_path, "x", 2, corpus, CONFIG)) == {(1, 1): (0, 2)}
 
 
 def test_the_best_score_stays_and_no_score_is_the_worst(tmp_path: Path) -> None:
     nan = float("nan")
     corpus = Corpus([[("a b", nan), ("a b", -5.0)], [("a b", 2.0), ("a b", 2.0)]])
-    assert told(near(tmp_path, "x", 2, corpus, CONFIG)) == {
+    assert told(find_near_copies(tmp_path, "x", 2, corpus, CONFIG)) == {
         (0, 0): (1, 0),
         (0, 1): (1, 0),
         (1, 1): (1, 0),
@@ -158,12 +162,12 @@ def test_workers_slices_and_parts_change_nothing(tmp_path: Path) -> None:
     contents = []
     for workers in (1, 2):
         folder = tmp_path / str(workers)
-        near(folder, "x", 4, corpus, CONFIG, workers=workers, slice_items=20)
+        find_near_copies(folder, "x", 4, corpus, CONFIG, workers=workers, slice_items=20)
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         contents.append({path.relative_to(folder): path.read_bytes() for path in files})
     assert contents[0] == contents[1]
     assert len(contents[0]) > 4 + 4 * 4 + 1 + 4
-    whole = near(tmp_path / "whole", "x", 1, Corpus([texts]), CONFIG)
+    whole = find_near_copies(tmp_path / "whole", "x", 1, Corpus([texts]), CONFIG)
     cuts = [(p, d) for p, part in enumerate(corpus.parts) for d in range(len(part))]
     expected = {cuts[n]: cuts[kept] for (_, n), (_, kept) in told(whole).items()}
     assert told(sorted((tmp_path / "2" / "removed").iterdir())) == expected
@@ -183,7 +187,7 @@ def test_labels_are_the_least_of_the_cluster(data: st.DataObject) -> None:
     before = module._EDGES
     module._EDGES = data.draw(st.sampled_from([1, 3, before]))
     try:
-        found = labels(count, files)
+        found = cluster_labels(count, files)
     finally:
         module._EDGES = before
     assert found.tolist() == clusters(count, [edge for one in lists for edge in one])

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.data.dedup.exact import Documents, Lines, exact
-from penstock.data.dedup.near import near
+from penstock.data.dedup.exact import ExactDocuments, ExactLines, find_exact_copies
+from penstock.data.dedup.near import find_near_copies
 from penstock.data.dedup.signatures import MinHash
 from penstock.data.workers.pool import IDENTITY, work_folder
 from penstock.errors import PenstockError
@@ -30,15 +30,15 @@ def read(part: int) -> tuple[list[str], list[float]]:
 
 
 def run_near(folder: Path) -> list[Path]:
-    return near(folder, "x", 3, read, MinHash(words=1, bands=2, rows=2), slice_items=3)
+    return find_near_copies(folder, "x", 3, read, MinHash(words=1, bands=2, rows=2), slice_items=3)
 
 
 def run_documents(folder: Path) -> list[Path]:
-    return exact(folder, "x", 3, read, Documents(), slice_items=3)
+    return find_exact_copies(folder, "x", 3, read, ExactDocuments(), slice_items=3)
 
 
 def run_lines(folder: Path) -> list[Path]:
-    return exact(folder, "x", 3, read, Lines(characters=3), slice_items=3)
+    return find_exact_copies(folder, "x", 3, read, ExactLines(characters=3), slice_items=3)
 
 
 def killed_at(run: Callable[[Path], object], folder: Path, file: int, moment: str) -> int:
@@ -116,8 +116,8 @@ def test_a_folder_is_for_one_work(tmp_path: Path) -> None:
     run_near(tmp_path)
     identity = json.loads((tmp_path / IDENTITY).read_text())
     with pytest.raises(PenstockError, match="holds other work"):
-        near(tmp_path, "x", 3, read, MinHash(words=1, bands=2, rows=2, seed=2))
+        find_near_copies(tmp_path, "x", 3, read, MinHash(words=1, bands=2, rows=2, seed=2))
     with pytest.raises(PenstockError, match="holds other work"):
-        near(tmp_path, "y", 3, read, MinHash(words=1, bands=2, rows=2))
+        find_near_copies(tmp_path, "y", 3, read, MinHash(words=1, bands=2, rows=2))
     with work_folder(tmp_path, identity), pytest.raises(PenstockError, match="in use"):
         run_near(tmp_path)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.data.dedup import signatures as module
-from penstock.data.dedup.signatures import EMPTY, MinHash, band_keys, has_words, signatures
+from penstock.data.dedup.signatures import EMPTY, MinHash, band_keys, compute_signatures, has_words
 from penstock.errors import PenstockError
 
 SMALL = MinHash(words=2, bands=4, rows=2)
@@ -62,19 +62,19 @@ def test_the_sketch_is_the_one_described(sets: list[list[int]]) -> None:
 
 def test_many_pairs_are_filled_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["a b c", "d e f g h", "i", "j k"]
-    whole = signatures(texts, SMALL)
+    whole = compute_signatures(texts, SMALL)
     monkeypatch.setattr(module, "_PAIRS", 3)
-    assert np.array_equal(signatures(texts, SMALL), whole)
+    assert np.array_equal(compute_signatures(texts, SMALL), whole)
 
 
 @given(st.lists(TEXT, max_size=6), st.integers(1, 50))
 def test_a_row_depends_on_its_text_alone(texts: list[str], batch: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_BATCH_CHARACTERS", batch)
-        rows = signatures(texts, SMALL)
+        rows = compute_signatures(texts, SMALL)
     assert rows.shape == (len(texts), SMALL.places)
     for row, text in zip(rows, texts, strict=True):
-        assert np.array_equal(row, signatures([text], SMALL)[0])
+        assert np.array_equal(row, compute_signatures([text], SMALL)[0])
 
 
 @pytest.mark.parametrize("engine", ["numpy", "rensa"])
@@ -82,7 +82,7 @@ def test_repetition_and_order_of_runs_do_not_matter(engine: str) -> None:
     if engine == "rensa":
         pytest.importorskip("rensa")
     config = MinHash(words=1, engine=engine)  # type: ignore[arg-type]
-    a, b, c = signatures(["x y z w", "w z y x x x y", "x y z v"], config)
+    a, b, c = compute_signatures(["x y z w", "w z y x x x y", "x y z v"], config)
     assert np.array_equal(a, b)
     assert not np.array_equal(a, c)
 
@@ -99,14 +99,14 @@ def test_equal_places_estimate_jaccard(engine: str, words: int, new: int) -> Non
     for _ in range(pairs):
         own = rng.sample(range(10**9), words + new)
         texts += [" ".join(map(str, own[:words])), " ".join(map(str, own[new:]))]
-    rows = signatures(texts, config)
+    rows = compute_signatures(texts, config)
     true = (words - new) / (words + new)
     equal = (rows[0::2] == rows[1::2]).mean(axis=1)
     assert abs(equal.mean() - true) < 0.01
     assert equal.std() < 1.1 * (true * (1 - true) / config.places) ** 0.5
     keys = band_keys(rows, config)
     found = (keys[:, 0::2] == keys[:, 1::2]).any(axis=0).mean()
-    assert abs(found - config.chance(true)) < 0.06
+    assert abs(found - config.key_probability(true)) < 0.06
 
 
 def test_a_key_is_shared_exactly_where_a_band_is_equal() -> None:
@@ -116,7 +116,7 @@ def test_a_key_is_shared_exactly_where_a_band_is_equal() -> None:
 
 
 def test_texts_without_words_are_marked() -> None:
-    rows = signatures(["", "...", "word"], SMALL)
+    rows = compute_signatures(["", "...", "word"], SMALL)
     assert (rows[:2] == EMPTY).all()
     assert has_words(rows).tolist() == [False, False, True]
 
@@ -125,12 +125,14 @@ def test_identity_holds_what_changes_the_values() -> None:
     pytest.importorskip("rensa")
     seen = [MinHash(), MinHash(engine="rensa"), MinHash(seed=2), MinHash(words=4), MinHash(bands=9)]
     assert len({str(config.identity()) for config in seen}) == len(seen)
-    rows = [signatures(["some words for a signature"], c)[0].tolist() for c in seen[:4]]
+    rows = [compute_signatures(["some words for a signature"], c)[0].tolist() for c in seen[:4]]
     assert len(set(map(tuple, rows))) == 4
 
 
 def test_values_are_the_same_on_every_machine() -> None:
-    rows = signatures(["The penstock feeds the turbine; the turbine is the accelerator."], SMALL)
+    rows = compute_signatures(
+        ["The penstock feeds the turbine; the turbine is the accelerator."], SMALL
+    )
     assert rows[0].tolist() == PINNED
     assert hex(int(band_keys(rows, SMALL)[0, 0])) == PINNED_KEY
 
@@ -146,7 +148,7 @@ def test_bad_settings_and_a_missing_engine_say_what_to_do(monkeypatch: pytest.Mo
         MinHash(engine="rust")  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "rensa", None)
     with pytest.raises(PenstockError, match=r"penstock\[data\]"):
-        signatures(["a text"], MinHash(engine="rensa"))
+        compute_signatures(["a text"], MinHash(engine="rensa"))
 
 
 PINNED = [

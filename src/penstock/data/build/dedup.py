@@ -10,11 +10,16 @@ from functools import lru_cache
 from pathlib import Path
 
 from penstock.data.build.parts import Ints, read_result, read_texts, result
-from penstock.data.dedup.contamination import Evaluations, Overlap, contaminated, evaluations
-from penstock.data.dedup.exact import Documents, Lines, exact, without_lines
-from penstock.data.dedup.near import near
-from penstock.data.dedup.removed import Removed
+from penstock.data.dedup.contamination import (
+    EvaluationNgrams,
+    Overlap,
+    find_contaminated,
+    index_evaluations,
+)
+from penstock.data.dedup.exact import ExactDocuments, ExactLines, find_exact_copies, remove_lines
+from penstock.data.dedup.near import find_near_copies
 from penstock.data.dedup.signatures import MinHash
+from penstock.data.dedup.stages import Removed
 from penstock.data.format.columns import Columns, read_columns
 from penstock.data.format.types import Progress
 from penstock.data.workers.pool import Task, WorkerPool, run_stage
@@ -72,7 +77,7 @@ class Kept:
         for place, line in zip(removed.documents.tolist(), removed.lines.tolist(), strict=True):
             lines_of.setdefault(place, []).append(line)
         for place, lines in lines_of.items():
-            left[place] = without_lines(left[place], lines)
+            left[place] = remove_lines(left[place], lines)
             if not left[place].strip():
                 left[place] = ""
                 why[place] = LINES_ONLY, ""
@@ -83,20 +88,22 @@ def deduplicate(
     inputs: str,
     parts: int,
     kept: Kept,
-    config: tuple[Documents | None, Lines | None, MinHash | None],
+    config: tuple[ExactDocuments | None, ExactLines | None, MinHash | None],
     pool: WorkerPool,
     progress: Progress,
 ) -> Kept:
     """Runs the steps that are on; the result reads what they leave."""
     documents, lines, minhash = config
     if documents:
-        exact(folder / "documents", inputs, parts, kept, documents, pool, progress=progress)
+        find_exact_copies(
+            folder / "documents", inputs, parts, kept, documents, pool, progress=progress
+        )
         kept = replace(kept, documents=folder / "documents" / "removed")
     if lines:
-        exact(folder / "lines", inputs, parts, kept, lines, pool, progress=progress)
+        find_exact_copies(folder / "lines", inputs, parts, kept, lines, pool, progress=progress)
         kept = replace(kept, lines=folder / "lines" / "removed")
     if minhash:
-        near(folder / "near", inputs, parts, kept, minhash, pool, progress=progress)
+        find_near_copies(folder / "near", inputs, parts, kept, minhash, pool, progress=progress)
         kept = replace(kept, near=folder / "near" / "removed")
     return kept
 
@@ -115,16 +122,16 @@ def decontaminate(
 
 def evaluation_runs(texts: dict[str, list[str]], config: Overlap) -> Columns:
     """The runs of all evaluation texts as a file: workers map it instead of being sent it."""
-    known = evaluations(texts, config)
+    known = index_evaluations(texts, config)
     columns: Columns = result([config.words, config.shortest, list(known.names), known.skipped])
-    for length, (hashes, numbers, owners) in known.runs.items():
+    for length, (hashes, numbers, owners) in known.ngrams.items():
         columns |= {f"{length}.hashes": hashes, f"{length}.names": numbers}
         columns[f"{length}.texts"] = owners
     return columns
 
 
 @lru_cache(maxsize=1)
-def _evaluations(path: Path) -> Evaluations:
+def _evaluations(path: Path) -> EvaluationNgrams:
     words, shortest, names, skipped = read_result(path)
     columns = read_columns(path)
     lengths = sorted({int(name.partition(".")[0]) for name in columns if name[0].isdigit()})
@@ -136,9 +143,9 @@ def _evaluations(path: Path) -> Evaluations:
         )
         for length in lengths
     }
-    return Evaluations(Overlap(words, shortest), tuple(names), runs, skipped)
+    return EvaluationNgrams(Overlap(words, shortest), tuple(names), runs, skipped)
 
 
 def _contaminated(part: int, kept: Kept, runs: Path) -> Columns:
-    found = contaminated(kept(part)[0], _evaluations(runs))
+    found = find_contaminated(kept(part)[0], _evaluations(runs))
     return result([[one.document, one.evaluation, one.words] for one in found])

@@ -1,1 +1,1 @@
-"""Exact copies, near-duplicates and contaminated documents."""
+"""Exact copies, near-duplicates and documents that contain evaluation texts."""

@@ -1,8 +1,9 @@
-"""Exact copies of documents and of lines, over the whole set.
+"""Exact copies of documents and of lines, over the whole dataset.
 
-Two documents are the same if their texts are after NFC with every run of white space as one blank;
-the key is the xxh3-128 of that. Lines likewise, from `characters` on: short ones ("}", "Share") are
-rightly everywhere. Of equal lines the one in the best-scored document stays.
+Two documents are copies if their texts are equal after NFC and after replacing every run of white
+space by one space; the key is the xxh3-128 of that text. Lines are compared in the same way, but
+only from `characters` on: short ones ("}", "Share") legitimately occur everywhere. The copy in the
+document with the best score stays.
 """
 
 from collections.abc import Sequence
@@ -13,10 +14,15 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from penstock.data.dedup.groups import SLICE_ITEMS, Parts, best, grouped, spilled
-from penstock.data.dedup.removed import removed_of_part
-from penstock.data.dedup.stage import Read, each_part, read_part
-from penstock.data.dedup.words import U64, composed
+from penstock.data.dedup.groups import (
+    SLICE_ITEMS,
+    SpilledParts,
+    find_groups,
+    keep_best,
+    spill_columns,
+)
+from penstock.data.dedup.stages import ReadPart, list_removed, read_part, run_per_part
+from penstock.data.dedup.words import U64, to_nfc
 from penstock.data.format.columns import Columns
 from penstock.data.format.manifest import Json
 from penstock.data.format.types import Progress
@@ -26,61 +32,67 @@ REVISION = 1
 
 
 @dataclass(frozen=True)
-class Documents:
+class ExactDocuments:
+    """Settings of the search for equal documents."""
+
     def identity(self) -> dict[str, Json]:
         return {"kind": "exact documents", "revision": REVISION}
 
 
 @dataclass(frozen=True)
-class Lines:
-    characters: int = 40  # of the normalised line, at least
+class ExactLines:
+    """Settings of the search for equal lines."""
+
+    characters: int = 40  # least length of a line after normalization
 
     def identity(self) -> dict[str, Json]:
         return {"kind": "exact lines", "revision": REVISION, **asdict(self)}
 
 
-def exact(
+def find_exact_copies(
     folder: Path,
     inputs: str,
     parts: int,
-    read: Read,
-    config: Documents | Lines,
+    read: ReadPart,
+    config: ExactDocuments | ExactLines,
     workers: int | WorkerPool = 1,
     slice_items: int = SLICE_ITEMS,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """A file for each part that says what to remove: `Removed.read` reads it.
+    """Write a file for each part that lists what to remove, and return the files' paths.
 
-    `inputs` is the identity of what `read` gives; a folder goes on only with the same.
+    `Removed.read` reads such a file. `inputs` is the identity of the texts that `read` returns; a
+    folder with work on other inputs is refused.
     """
     with work_folder(folder, {"inputs": inputs, "parts": parts, **config.identity()}):
-        to = folder / "keys"
-        paths = each_part("hash", to, _hashed, parts, (read, config), workers, progress)
-        spill = Parts.of(paths)
-        slices = spill.slices(slice_items)
+        keys = folder / "keys"
+        paths = run_per_part("hash", keys, _hash_part, parts, (read, config), workers, progress)
+        spill = SpilledParts.open(paths)
+        slices = spill.slice_count(slice_items)
         pairs = tuple(folder / "pairs" / f"{piece}-of-{slices}" for piece in range(slices))
         run_stage(
             "find copies",
-            [Task(path, _pairs, (spill, piece, slices)) for piece, path in enumerate(pairs)],
+            [Task(path, _find_pairs, (spill, piece, slices)) for piece, path in enumerate(pairs)],
             workers,
             progress,
         )
         out = [folder / "removed" / f"{part:06d}" for part in range(parts)]
         run_stage(
             "list copies",
-            [Task(path, removed_of_part, (part, spill, pairs)) for part, path in enumerate(out)],
+            [Task(path, list_removed, (part, spill, pairs)) for part, path in enumerate(out)],
             workers,
             progress,
         )
         return out
 
 
-def normalised(text: str) -> str:
-    return " ".join(composed(text).split())
+def normalize(text: str) -> str:
+    """Return the text in NFC, with every run of white space as one space."""
+    return " ".join(to_nfc(text).split())
 
 
-def text_keys(texts: Sequence[str]) -> tuple[U64, U64]:
-    """The high and the low half of the xxh3-128 of each text, as given."""
+def hash_texts(texts: Sequence[str]) -> tuple[U64, U64]:
+    """Return the high and the low half of the xxh3-128 of each text."""
     digests = b"".join(
         xxhash.xxh3_128_digest(text.encode("utf-8", "surrogatepass")) for text in texts
     )
@@ -88,39 +100,39 @@ def text_keys(texts: Sequence[str]) -> tuple[U64, U64]:
     return halves[:, 0].copy(), halves[:, 1].copy()
 
 
-def without_lines(text: str, lines: Sequence[int] | npt.NDArray[np.int64]) -> str:
-    """The text without the lines of these places, as `Removed` names them."""
-    gone = {int(line) for line in lines}
-    return "\n".join(line for place, line in enumerate(text.split("\n")) if place not in gone)
+def remove_lines(text: str, lines: Sequence[int] | npt.NDArray[np.int64]) -> str:
+    """Return the text without the lines with these numbers (from 0, as in `Removed.lines`)."""
+    removed = {int(line) for line in lines}
+    return "\n".join(line for at, line in enumerate(text.split("\n")) if at not in removed)
 
 
-def _hashed(part: int, read: Read, config: Documents | Lines) -> Columns:
+def _hash_part(part: int, read: ReadPart, config: ExactDocuments | ExactLines) -> Columns:
     texts, scores = read_part(read, part)
-    if isinstance(config, Documents):
-        highs, lows = text_keys([normalised(text) for text in texts])
-        return spilled(highs[None], scores, lows[None])
+    if isinstance(config, ExactDocuments):
+        highs, lows = hash_texts([normalize(text) for text in texts])
+        return spill_columns(highs[None], scores, lows[None])
     keys: list[str] = []
     documents: list[int] = []
     places: list[int] = []
     for document, text in enumerate(texts):
         for place, line in enumerate(text.split("\n")):
             if len(line) >= config.characters:
-                plain = normalised(line)
+                plain = normalize(line)
                 if len(plain) >= config.characters:
                     keys.append(plain)
                     documents.append(document)
                     places.append(place)
-    highs, lows = text_keys(keys)
+    highs, lows = hash_texts(keys)
     owners = np.array(documents, np.uint32)
     return {
-        **spilled(highs[None], scores[owners], lows[None]),
+        **spill_columns(highs[None], scores[owners], lows[None]),
         "documents": owners,
         "lines": np.array(places, np.uint32),
     }
 
 
-def _pairs(parts: Parts, piece: int, slices: int) -> Columns:
-    members, firsts = grouped(parts, 0, piece, slices)
+def _find_pairs(parts: SpilledParts, piece: int, slices: int) -> Columns:
+    members, firsts = find_groups(parts, 0, piece, slices)
     sizes = np.diff(np.append(firsts, len(members)))
     groups = np.repeat(np.arange(len(firsts)), sizes)
-    return best(groups, members, parts.column("scores", members))
+    return keep_best(groups, members, parts.gather("scores", members))

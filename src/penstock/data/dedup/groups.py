@@ -1,9 +1,9 @@
-"""Items with equal keys, found in bounded memory.
+"""Groups of items with equal keys, found in bounded memory.
 
-Each part of the corpus spills its keys sorted, so a slice of the key space is one short range of
-each part's file. A slice of all parts is merged in memory, and slices are cut so that one holds
-about `SLICE_ITEMS` items however many there are. An item is a document or a line; its number counts
-through all parts in order.
+Each part of the corpus spills its keys to a file, sorted, so a slice of the key space is one short
+range of each file. One slice of all parts is merged in memory at a time. The number of slices grows
+with the corpus, so that a slice holds about `SLICE_ITEMS` items. An item is a document or a line;
+items are numbered through all parts in order.
 """
 
 from collections.abc import Sequence
@@ -17,51 +17,52 @@ import numpy.typing as npt
 from penstock.data.dedup.words import U64, Int64
 from penstock.data.format.columns import Columns, read_columns
 
-SLICE_ITEMS = 1 << 22  # some 250 MB while one is merged
+SLICE_ITEMS = 1 << 22  # about 250 MB while a slice is merged
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Parts:
-    """The spilled parts and the number of the first item of each; the last offset is the total."""
+class SpilledParts:
+    """The files that the parts were spilled to."""
 
     paths: tuple[Path, ...]
-    offsets: tuple[int, ...]
+    offsets: tuple[int, ...]  # number of the first item of each part, then the number of all items
 
     @staticmethod
-    def of(paths: Sequence[Path]) -> "Parts":
+    def open(paths: Sequence[Path]) -> "SpilledParts":
         sizes = [len(read_columns(path, "scores")["scores"]) for path in paths]
-        return Parts(tuple(paths), tuple(int(n) for n in np.cumsum([0, *sizes])))
+        return SpilledParts(tuple(paths), tuple(int(n) for n in np.cumsum([0, *sizes])))
 
     @property
     def items(self) -> int:
         return self.offsets[-1]
 
-    def slices(self, slice_items: int) -> int:
-        """A power of two, so that a slice is a prefix of the key's bits."""
+    def slice_count(self, slice_items: int) -> int:
+        """Return the number of slices: a power of two, so that a slice is a prefix of key bits."""
         return 1 << max(0, (-(-self.items // slice_items) - 1).bit_length())
 
-    def column(self, name: str, numbers: Int64) -> npt.NDArray[Any]:
-        """The entries of items in any order."""
+    def gather(self, name: str, numbers: Int64) -> npt.NDArray[Any]:
+        """Return a column's entries for these items, which may be in any order."""
         shape, dtype = (0,), np.dtype(np.float64)
         if self.paths:
             first = read_columns(self.paths[0], name)[name]
             shape, dtype = first.shape, first.dtype
-        found = np.empty((len(numbers), *shape[1:]), dtype)
+        out = np.empty((len(numbers), *shape[1:]), dtype)
         part_of = np.searchsorted(self.offsets, numbers, side="right") - 1
         for part in np.unique(part_of):
-            mine = np.flatnonzero(part_of == part)
+            inside = np.flatnonzero(part_of == part)
             column = read_columns(self.paths[part], name)[name]
-            found[mine] = column[numbers[mine] - self.offsets[part]]
-        return found
+            out[inside] = column[numbers[inside] - self.offsets[part]]
+        return out
 
 
-def spilled(
+def spill_columns(
     keys: U64, scores: npt.ArrayLike, lows: U64 | None = None, items: Int64 | None = None
 ) -> Columns:
-    """The columns of a part: (bands, items) keys, each band sorted; `lows` widens them to 128 bits.
+    """Return the columns of a part: its (bands, items) keys with each band sorted, and its scores.
 
-    `items` names the items that have keys, when not all do; every item has a score.
+    `lows` extends the keys to 128 bits. `items` lists the items that have keys, if not all do;
+    every item has a score.
     """
     if items is None:
         items = np.arange(keys.shape[1])
@@ -69,7 +70,7 @@ def spilled(
     columns: Columns = {
         "keys": np.take_along_axis(keys, order, axis=1),
         "items": items[order].astype(np.uint32),
-        # No score is the worst score.
+        # An item without a score ranks last.
         "scores": np.nan_to_num(
             np.asarray(scores, np.float64), nan=-np.inf, posinf=np.inf, neginf=-np.inf
         ),
@@ -79,11 +80,13 @@ def spilled(
     return columns
 
 
-def grouped(parts: Parts, band: int, piece: int, slices: int) -> tuple[Int64, Int64]:
-    """The numbers of all items of a slice that share a key, group after group and rising in each,
-    and the place of each group's first."""
-    keys, lows, numbers = _load(parts, band, piece, slices)
-    # Stable, and the parts are sorted runs in rising order: a merge that keeps numbers rising.
+def find_groups(parts: SpilledParts, band: int, piece: int, slices: int) -> tuple[Int64, Int64]:
+    """Return the numbers of all items of a slice that share a key, and where each group begins.
+
+    Groups follow each other; numbers rise within a group.
+    """
+    keys, lows, numbers = _load_slice(parts, band, piece, slices)
+    # The sort is stable and the parts come in order, so numbers stay in order within a key.
     order = np.argsort(keys, kind="stable") if lows is None else np.lexsort((lows, keys))
     keys = keys[order]
     same = keys[1:] == keys[:-1]
@@ -96,7 +99,9 @@ def grouped(parts: Parts, band: int, piece: int, slices: int) -> tuple[Int64, In
     return members, np.flatnonzero(~follows[: len(keys)][shared])
 
 
-def _load(parts: Parts, band: int, piece: int, slices: int) -> tuple[U64, U64 | None, Int64]:
+def _load_slice(
+    parts: SpilledParts, band: int, piece: int, slices: int
+) -> tuple[U64, U64 | None, Int64]:
     width = (1 << 64) // slices
     keys, lows, numbers = (
         [np.empty(0, np.uint64)],
@@ -106,12 +111,12 @@ def _load(parts: Parts, band: int, piece: int, slices: int) -> tuple[U64, U64 | 
     wide = False
     for path, offset in zip(parts.paths, parts.offsets, strict=False):
         columns = read_columns(path, "keys", "lows", "items")
-        mine = columns["keys"][band]
-        first = int(np.searchsorted(mine, np.uint64(piece * width)))
-        last = len(mine)
+        band_keys = columns["keys"][band]
+        first = int(np.searchsorted(band_keys, np.uint64(piece * width)))
+        last = len(band_keys)
         if piece + 1 < slices:
-            last = int(np.searchsorted(mine, np.uint64((piece + 1) * width)))
-        keys.append(mine[first:last])
+            last = int(np.searchsorted(band_keys, np.uint64((piece + 1) * width)))
+        keys.append(band_keys[first:last])
         numbers.append(columns["items"][band][first:last].astype(np.int64) + offset)
         if "lows" in columns:
             wide = True
@@ -123,10 +128,10 @@ def _load(parts: Parts, band: int, piece: int, slices: int) -> tuple[U64, U64 | 
     )
 
 
-def best(groups: Int64, numbers: Int64, scores: Floats) -> Columns:
-    """Of each group the best-scored item stays, the first of equals; the others are removed for it.
+def keep_best(groups: Int64, numbers: Int64, scores: Floats) -> Columns:
+    """Keep the best item of each group and return the columns `removed` and `kept`.
 
-    `groups` names the group of each item.
+    `groups` is the group of each item. Among equal scores the first item is kept.
     """
     order = np.lexsort((numbers, -scores, groups))
     groups, numbers = groups[order], numbers[order]

@@ -1,10 +1,11 @@
-"""Near-duplicates over the whole set: MinHash bands, spilled, grouped, joined, and the best kept.
+"""Near-duplicates over the whole dataset, by MinHash with bands (LSH).
 
-Texts that share a key and agree are joined, and so on through what they are joined with: a cluster.
-Of a cluster the best-scored text stays, the first of equals.
+Two texts are joined if they share the key of a band and their signatures agree. Texts that are
+joined, directly or through others, are a cluster. The text with the best score stays; among equal
+scores, the first.
 
-Memory is that of one slice a worker, then some 30 bytes a document for the clusters; a byte for
-each place of each signature is on disk and mapped while pairs are compared.
+Each worker holds one slice in memory; then the clusters take about 30 bytes per document. One byte
+of each value of each signature is on disk and memory-mapped while pairs are compared.
 """
 
 from pathlib import Path
@@ -12,54 +13,60 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from penstock.data.dedup.groups import SLICE_ITEMS, Parts, best, grouped, spilled
-from penstock.data.dedup.removed import removed_of_part
-from penstock.data.dedup.signatures import U32, MinHash, band_keys, has_words, signatures
-from penstock.data.dedup.stage import Read, each_part, read_part
+from penstock.data.dedup.groups import (
+    SLICE_ITEMS,
+    SpilledParts,
+    find_groups,
+    keep_best,
+    spill_columns,
+)
+from penstock.data.dedup.signatures import U32, MinHash, band_keys, compute_signatures, has_words
+from penstock.data.dedup.stages import ReadPart, list_removed, read_part, run_per_part
 from penstock.data.dedup.words import Int64
 from penstock.data.format.columns import Columns, read_columns
 from penstock.data.format.types import Progress
 from penstock.data.workers.pool import Task, WorkerPool, run_stage, work_folder
 
-_EDGES = 1 << 21  # joined at once
-_COMPARED = 1 << 18  # pairs compared at once; each look opens every part
-_LEADERS = 16  # in a group of one key
+_EDGES = 1 << 21  # edges joined at once
+_COMPARED = 1 << 18  # pairs compared at once; each batch opens every part
+_LEADERS = 16  # in a group with one key
 
 
-def near(
+def find_near_copies(
     folder: Path,
     inputs: str,
     parts: int,
-    read: Read,
+    read: ReadPart,
     config: MinHash,
     workers: int | WorkerPool = 1,
     slice_items: int = SLICE_ITEMS,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """A file for each part that says what to remove: `Removed.read` reads it.
+    """Write a file for each part that lists what to remove, and return the files' paths.
 
-    `inputs` is the identity of what `read` gives; a folder goes on only with the same.
+    `Removed.read` reads such a file. `inputs` is the identity of the texts that `read` returns; a
+    folder with work on other inputs is refused.
     """
     with work_folder(folder, {"inputs": inputs, "parts": parts, **config.identity()}):
-        to = folder / "bands"
-        paths = each_part("sign", to, _signed, parts, (read, config), workers, progress)
-        return join(folder, Parts.of(paths), config, workers, slice_items, progress)
+        bands = folder / "bands"
+        paths = run_per_part("sign", bands, _sign_part, parts, (read, config), workers, progress)
+        return join_copies(folder, SpilledParts.open(paths), config, workers, slice_items, progress)
 
 
-def join(
+def join_copies(
     folder: Path,
-    spill: Parts,
+    spill: SpilledParts,
     config: MinHash,
     workers: int | WorkerPool = 1,
     slice_items: int = SLICE_ITEMS,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """From spilled band keys to what to remove of each part."""
-    slices = spill.slices(slice_items)
+    """List what to remove from each part, given the spilled band keys."""
+    slices = spill.slice_count(slice_items)
     edges = [
         Task(
             folder / "edges" / f"{band}-{piece}-of-{slices}",
-            _edges,
+            _find_edges,
             (spill, band, piece, slices, config.agree),
         )
         for band in range(config.bands)
@@ -67,31 +74,32 @@ def join(
     ]
     run_stage("find copies", edges, workers, progress)
     pairs = folder / "pairs"
-    found = tuple(task.path for task in edges)
-    run_stage("join copies", [Task(pairs, _clusters, (spill, found))], workers, progress)
+    edge_files = tuple(task.path for task in edges)
+    run_stage("join copies", [Task(pairs, _join_clusters, (spill, edge_files))], workers, progress)
     out = [folder / "removed" / f"{part:06d}" for part in range(len(spill.paths))]
     run_stage(
         "list copies",
-        [Task(path, removed_of_part, (part, spill, (pairs,))) for part, path in enumerate(out)],
+        [Task(path, list_removed, (part, spill, (pairs,))) for part, path in enumerate(out)],
         workers,
         progress,
     )
     return out
 
 
-def spilled_bands(rows: U32, scores: npt.ArrayLike, config: MinHash) -> Columns:
-    """The columns of a part from its signatures."""
+def spill_bands(rows: U32, scores: npt.ArrayLike, config: MinHash) -> Columns:
+    """Return the columns of a part, given the signatures of its texts."""
     items = np.flatnonzero(has_words(rows))
-    columns = spilled(band_keys(rows[items], config), scores, items=items)
-    # A byte of each place tells agreement as well as four, in a quarter of the room.
+    columns = spill_columns(band_keys(rows[items], config), scores, items=items)
+    # One byte of each value shows agreement as well as all four, in a quarter of the space.
     return {**columns, "glance": rows.astype(np.uint8)}
 
 
-def labels(count: int, edges: list[tuple[Int64, Int64]]) -> Int64:
-    """For each of `count` items the least item that it is joined with, directly or through others.
+def cluster_labels(count: int, edges: list[tuple[Int64, Int64]]) -> Int64:
+    """Return for each of `count` items the smallest item of its cluster.
 
-    A label is never above its item and always inside the cluster, so when no edge joins two
-    labels, all are the least. An edge whose work a later one undid is seen again next time round.
+    A label is never larger than its item and always inside the cluster. So when no edge joins two
+    different labels, every label is the smallest. An edge whose effect was overwritten by a later
+    edge is applied again in the next round.
     """
     label = np.arange(count, dtype=np.int64)
     while True:
@@ -111,7 +119,7 @@ def labels(count: int, edges: list[tuple[Int64, Int64]]) -> Int64:
 
 
 def _compress(label: Int64) -> None:
-    """Every label becomes the label of its label, until that changes nothing."""
+    """Replace every label by the label of its label until nothing changes."""
     while True:
         settled = True
         for first in range(0, len(label), _EDGES):
@@ -124,17 +132,18 @@ def _compress(label: Int64) -> None:
             return
 
 
-def _signed(part: int, read: Read, config: MinHash) -> Columns:
+def _sign_part(part: int, read: ReadPart, config: MinHash) -> Columns:
     texts, scores = read_part(read, part)
-    return spilled_bands(signatures(texts, config), scores, config)
+    return spill_bands(compute_signatures(texts, config), scores, config)
 
 
-def _edges(parts: Parts, band: int, piece: int, slices: int, agree: float) -> Columns:
-    """Each item of a group joins the first leader that it agrees with; who agrees with none leads.
+def _find_edges(parts: SpilledParts, band: int, piece: int, slices: int, agree: float) -> Columns:
+    """Join each item of a group to the first leader it agrees with; if there is none, it leads.
 
-    After `_LEADERS` the rest of a group stays as it is: boilerplate, not copies of one text.
+    After `_LEADERS` leaders the rest of the group is left alone: such texts share boilerplate and
+    are not copies of each other.
     """
-    members, firsts = grouped(parts, band, piece, slices)
+    members, firsts = find_groups(parts, band, piece, slices)
     group = np.repeat(np.arange(len(firsts)), np.diff(np.append(firsts, len(members))))
     left, right = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for _ in range(_LEADERS):
@@ -144,28 +153,28 @@ def _edges(parts: Parts, band: int, piece: int, slices: int, agree: float) -> Co
         leads, members, group = leads[others], members[others], group[others]
         if not len(members):
             break
-        same = _agreeing(parts, leads, members, agree)
+        same = _agree(parts, leads, members, agree)
         left.append(leads[same])
         right.append(members[same])
         members, group = members[~same], group[~same]
     return {"left": np.concatenate(left), "right": np.concatenate(right)}
 
 
-def _agreeing(parts: Parts, left: Int64, right: Int64, agree: float) -> npt.NDArray[np.bool_]:
+def _agree(parts: SpilledParts, left: Int64, right: Int64, agree: float) -> npt.NDArray[np.bool_]:
     same = np.empty(len(left), bool)
     for first in range(0, len(left), _COMPARED):
         here = slice(first, first + _COMPARED)
-        equal = parts.column("glance", left[here]) == parts.column("glance", right[here])
-        # Unequal places have equal bytes once in 256.
+        equal = parts.gather("glance", left[here]) == parts.gather("glance", right[here])
+        # Different values have equal bytes once in 256 times.
         share = (np.count_nonzero(equal, axis=1) / equal.shape[1] - 1 / 256) / (1 - 1 / 256)
         same[here] = np.maximum(share, 0) >= agree
     return same
 
 
-def _clusters(parts: Parts, edges: tuple[Path, ...]) -> Columns:
+def _join_clusters(parts: SpilledParts, edges: tuple[Path, ...]) -> Columns:
     pairs = [(column["left"], column["right"]) for column in map(read_columns, edges)]
-    label = labels(parts.items, pairs)
+    label = cluster_labels(parts.items, pairs)
     joined = label != np.arange(parts.items)
     joined[label[joined]] = True
     members = np.flatnonzero(joined)
-    return best(label[members], members, parts.column("scores", members))
+    return keep_best(label[members], members, parts.gather("scores", members))

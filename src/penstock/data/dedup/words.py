@@ -1,12 +1,12 @@
-"""The words of many texts as 64-bit hashes, without a Python object for each word.
+"""64-bit hashes of the words of many texts, without a Python object for each word.
 
-What a word is comes from fixed ranges below, not from the Unicode database of the Python that runs,
-so the same text gives the same hashes on every machine. A word is a run of letters and digits, case
-folded up to Armenian; scripts that write no spaces give one word a character. Runs of more than
-`LONGEST` characters are cut, which bounds the work on one word.
+The fixed ranges below define words, not the Unicode database of the Python that runs, so the same
+text gives the same hashes on every machine. A word is a run of letters and digits. Case is folded
+up to Armenian. In scripts without spaces each character is a word. Runs of more than `LONGEST`
+characters are cut, which bounds the work on one word.
 
-A word's hash is a polynomial in its characters modulo 2^64, taken from one running sum over many
-texts, and mixed.
+The hash of a word is a polynomial in its characters modulo 2^64, computed from one running sum over
+many texts and then mixed.
 """
 
 import unicodedata
@@ -21,11 +21,11 @@ U64 = npt.NDArray[np.uint64]
 Int64 = npt.NDArray[np.int64]
 
 LONGEST = 64  # characters
-_PIECE = 1 << 15  # characters; the running sum stays in the cache
+_PIECE = 1 << 15  # characters; so the running sum stays in the cache
 _BASE = 0x9E3779B97F4A7C15
 _ALONE = np.uint32(1 << 31)  # marks a character that is a word by itself
 
-_LAST_FOLDED = 0x590  # case pairs below have not changed since Unicode 8
+_LAST_FOLDED = 0x590  # case pairs below this have not changed since Unicode 8
 # Neither letters nor digits, beyond ASCII.
 _SEPARATORS = (
     (0x80, 0xA9), (0xAB, 0xB1), (0xB4, 0xB4), (0xB6, 0xB8), (0xBB, 0xBB), (0xBF, 0xBF),
@@ -46,28 +46,30 @@ _NO_SPACES = (
 
 
 @dataclass(frozen=True)
-class Words:
+class HashedWords:
+    """The hashes and positions of the words of many texts."""
+
     hashes: U64  # of every word, text after text
     offsets: Int64  # text i has the words offsets[i] to offsets[i + 1]
-    starts: Int64  # of each word, in characters of all texts end to end, a blank after each
+    starts: Int64  # of each word, as a position in `joined`
     ends: Int64
-    joined: str  # those characters
+    joined: str  # all texts, with a space after each
 
     def text(self, first: int, last: int) -> str:
-        """As written, from word `first` to the end of word `last`."""
+        """Return the text from the start of word `first` to the end of word `last`."""
         return self.joined[self.starts[first] : self.ends[last]]
 
 
-def words(texts: Sequence[str]) -> Words:
-    """The words of each text in Unicode's composed form (NFC)."""
-    clean = [composed(text) for text in texts]
+def hash_words(texts: Sequence[str]) -> HashedWords:
+    """Split each text into words, after NFC, and hash them."""
+    clean = [to_nfc(text) for text in texts]
     joined = " ".join([*clean, ""])
     lengths = np.fromiter((len(text) + 1 for text in clean), np.int64, len(clean))
-    characters = _folds()[np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), "<u4")]
-    starts, ends = _bounds(characters)
+    characters = _fold_table()[np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), "<u4")]
+    starts, ends = _find_words(characters)
     text_starts = np.concatenate([[0], np.cumsum(lengths)])
-    return Words(
-        hashes=_hashes(characters, starts, ends),
+    return HashedWords(
+        hashes=_slice_hashes(characters, starts, ends),
         offsets=np.searchsorted(starts, text_starts).astype(np.int64),
         starts=starts,
         ends=ends,
@@ -75,15 +77,18 @@ def words(texts: Sequence[str]) -> Words:
     )
 
 
-def composed(text: str) -> str:
-    """NFC. The normal form of an assigned character never changes between Unicode versions."""
+def to_nfc(text: str) -> str:
+    """Return the text in NFC.
+
+    The normal form of an assigned character never changes between Unicode versions.
+    """
     if text.isascii() or unicodedata.is_normalized("NFC", text):
         return text
     return unicodedata.normalize("NFC", text)
 
 
-def mixed(x: U64) -> U64:
-    """MurmurHash3's finaliser: every bit of the result depends on every bit of `x`."""
+def mix64(x: U64) -> U64:
+    """Apply MurmurHash3's finalizer: every bit of the result depends on every bit of `x`."""
     x = x ^ (x >> np.uint64(33))
     x *= np.uint64(0xFF51AFD7ED558CCD)
     x ^= x >> np.uint64(33)
@@ -92,30 +97,30 @@ def mixed(x: U64) -> U64:
     return x
 
 
-def ngrams(of: Words, n: int) -> tuple[U64, Int64]:
-    """The hash of every run of n words, and where each text's begin (one more than texts).
+def ngram_hashes(words: HashedWords, n: int) -> tuple[U64, Int64]:
+    """Return the hash of every n-gram, and the offset of each text's first (one more than texts).
 
-    A text with fewer words has one run of all its words; one without words has none.
+    A text with fewer than n words has one n-gram of all its words; one without words has none.
     """
-    counts = np.diff(of.offsets)
+    counts = np.diff(words.offsets)
     runs = np.where(counts == 0, 0, np.maximum(counts - n + 1, 1))
     offsets = np.concatenate([[0], np.cumsum(runs)]).astype(np.int64)
-    first = np.arange(offsets[-1]) + np.repeat(of.offsets[:-1] - offsets[:-1], runs)
-    padded = np.concatenate([of.hashes, np.zeros(n, np.uint64)])
+    first = np.arange(offsets[-1]) + np.repeat(words.offsets[:-1] - offsets[:-1], runs)
+    padded = np.concatenate([words.hashes, np.zeros(n, np.uint64)])
     multipliers = _powers(n)[0]
-    # Every window of the batch at once; the few that cross into the next text are not picked.
-    windows = padded[: len(of.hashes)] * multipliers[0]
+    # Hash every window of the batch at once; the few that cross into the next text are not picked.
+    windows = padded[: len(words.hashes)] * multipliers[0]
     for k in range(1, n):
-        windows += padded[k : k + len(of.hashes)] * multipliers[k]
+        windows += padded[k : k + len(words.hashes)] * multipliers[k]
     picked = windows[first]
     short = np.flatnonzero((counts > 0) & (counts < n))
     for k in range(1, n):
-        over = short[counts[short] <= k]
-        picked[offsets[over]] -= padded[of.offsets[over] + k] * multipliers[k]
-    return mixed(picked), offsets
+        beyond = short[counts[short] <= k]  # texts that have no word k
+        picked[offsets[beyond]] -= padded[words.offsets[beyond] + k] * multipliers[k]
+    return mix64(picked), offsets
 
 
-def _bounds(characters: npt.NDArray[np.uint32]) -> tuple[Int64, Int64]:
+def _find_words(characters: npt.NDArray[np.uint32]) -> tuple[Int64, Int64]:
     inside = characters != 0
     edges = np.flatnonzero(inside[1:] != inside[:-1]) + 1
     if len(inside) and inside[0]:
@@ -136,7 +141,7 @@ def _bounds(characters: npt.NDArray[np.uint32]) -> tuple[Int64, Int64]:
     return starts.astype(np.int64), ends.astype(np.int64)
 
 
-def _hashes(characters: npt.NDArray[np.uint32], starts: Int64, ends: Int64) -> U64:
+def _slice_hashes(characters: npt.NDArray[np.uint32], starts: Int64, ends: Int64) -> U64:
     powers, inverse = _powers(_PIECE + LONGEST)
     hashes = np.empty(len(starts), np.uint64)
     first = 0
@@ -150,12 +155,12 @@ def _hashes(characters: npt.NDArray[np.uint32], starts: Int64, ends: Int64) -> U
         left, right = starts[first:last] - begin, ends[first:last] - begin
         hashes[first:last] = (sums[right] - sums[left]) * inverse[left]
         first = last
-    return mixed(hashes)
+    return mix64(hashes)
 
 
 @cache
 def _powers(count: int) -> tuple[U64, U64]:
-    """Powers of the base and of its inverse modulo 2^64."""
+    """Return the powers of the base and of its inverse modulo 2^64."""
     both = []
     for base in (_BASE, pow(_BASE, -1, 1 << 64)):
         powers = np.full(count, base, np.uint64)
@@ -165,8 +170,8 @@ def _powers(count: int) -> tuple[U64, U64]:
 
 
 @cache
-def _folds() -> npt.NDArray[np.uint32]:
-    """Code point → what is hashed: the folded character, 0 between words."""
+def _fold_table() -> npt.NDArray[np.uint32]:
+    """Map each code point to the value that is hashed: the folded character, 0 between words."""
     folds = np.arange(0x110000, dtype=np.uint32)
     for code in range(_LAST_FOLDED):
         lower = chr(code).lower()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from penstock.data.dedup.words import Int64, ngrams, words
+from penstock.data.dedup.words import Int64, hash_words, ngram_hashes
 
 # A change in what is a feature needs a new number.
 REVISION = 1
@@ -48,8 +48,8 @@ def batches(texts: Sequence[str], bits: int) -> Iterator[Features]:
 
 
 def features(texts: Sequence[str], bits: int) -> Features:
-    found = words(texts)
-    pairs, pair_offsets = ngrams(found, 2)
+    found = hash_words(texts)
+    pairs, pair_offsets = ngram_hashes(found, 2)
     text_of_word = np.repeat(np.arange(len(texts)), np.diff(found.offsets))
     text_of_pair = np.repeat(np.arange(len(texts)), np.diff(pair_offsets))
     hashes = np.concatenate([found.hashes, pairs])

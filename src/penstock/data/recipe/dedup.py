@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from penstock.data.dedup.contamination import Overlap
-from penstock.data.dedup.exact import Documents, Lines
+from penstock.data.dedup.exact import ExactDocuments, ExactLines
 from penstock.data.dedup.signatures import MinHash
 from penstock.data.recipe.fields import Part, Positive
 from penstock.run.schema.section import Flag, Section, Seed, Switch, Text, Wrong
@@ -16,7 +16,8 @@ class LinesSection(Switch):
 
     on: Flag = Field(False, description="Whether it is done; `true` may stand for the table.")
     characters: Positive = Field(
-        Lines.characters, description="Shorter lines stay, characters without blanks at the ends."
+        ExactLines.characters,
+        description="Shorter lines stay, characters without blanks at the ends.",
     )
 
     @model_validator(mode="before")
@@ -49,11 +50,11 @@ class DedupSection(Section):
     lines: LinesSection = Field(LinesSection(), description="Equal lines.")
     near: NearSection = Field(NearSection(), description="Near copies.")
 
-    def documents_config(self) -> Documents | None:
-        return Documents() if self.documents else None
+    def documents_config(self) -> ExactDocuments | None:
+        return ExactDocuments() if self.documents else None
 
-    def lines_config(self) -> Lines | None:
-        return Lines(self.lines.characters) if self.lines.on else None
+    def lines_config(self) -> ExactLines | None:
+        return ExactLines(self.lines.characters) if self.lines.on else None
 
     def near_config(self) -> MinHash | None:
         return self.near.config() if self.near.on else None

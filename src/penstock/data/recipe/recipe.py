@@ -12,7 +12,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from penstock.data.dedup.contamination import Overlap
-from penstock.data.dedup.exact import Documents, Lines
+from penstock.data.dedup.exact import ExactDocuments, ExactLines
 from penstock.data.dedup.signatures import MinHash
 from penstock.data.format.manifest import Json
 from penstock.data.format.named import KINDS, PACKINGS, STDLIB
@@ -146,7 +146,7 @@ class Recipe(Section):
         return self
 
 
-def _identity(config: Documents | Lines | MinHash | Overlap | None) -> Json:
+def _identity(config: ExactDocuments | ExactLines | MinHash | Overlap | None) -> Json:
     return config.identity() if config else None
 
 
