@@ -10,6 +10,7 @@ from penstock.plan.hardware.machine import of_catalog
 from penstock.plan.job.constants import Constants
 from penstock.plan.job.job import Adapter
 from penstock.plan.job.layout import Layout
+from penstock.plan.job.partition import rank_params
 from penstock.plan.search.search import Space, must, search
 from penstock.plan.step import operators, step
 from planned_jobs import DENSE, SPARSE, job, machine
@@ -20,7 +21,7 @@ C = Constants()
 def test_replicas_of_experts_agree_on_all_that_a_rank_keeps() -> None:
     lay = Layout(replicate=2, shard=8, expert=8)
     of = job(lay, SPARSE, software=replace(job(lay, SPARSE).software, overlap_data=False))
-    common, routed = step.stage_params(of)
+    common, routed, _ = rank_params(of.shape, lay, 0)
     group = network.group(of.machine, 2, 8)
     # Eight ranks share what all tokens use; of its own experts a rank keeps everything.
     kept = common / 8 + routed

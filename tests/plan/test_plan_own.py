@@ -26,7 +26,7 @@ def per_param(layout: Layout, batch: int = 64, **train: str) -> tuple[float, flo
     """Bytes of weights, gradients and optimizer for each parameter of a rank."""
     run = made.run(train={"tokens": "1B", "batch_tokens": batch * 8192, **train})
     job = choice(run, made.machine(layout.ranks), None, layout).job
-    held = state.state(job, 0)
+    held = state.state_bytes(job, 0)
     each = SHAPE.params() / (layout.shard * layout.context)
     found = (held.weights, held.gradients, held.optimizer)
     return tuple(round(size / each, 2) for size in found)  # type: ignore[return-value]
@@ -61,7 +61,7 @@ def test_replicas_hold_their_sum_beside_their_gradients() -> None:
         choice(run, made.machine(n), None, Layout(replicate=n, microbatch=1)).job for n in (1, 2)
     )
     wide = 4 * SHAPE.params()
-    assert memory.predict(two).peak_bytes >= state.state(two, 0).gradients + 2 * wide
+    assert memory.predict(two).peak_bytes >= state.state_bytes(two, 0).gradients + 2 * wide
     assert memory.predict(two).peak_bytes > memory.predict(one).peak_bytes
 
 

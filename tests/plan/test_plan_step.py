@@ -13,8 +13,9 @@ from penstock.plan.job.constants import Constants
 from penstock.plan.job.job import Adapter, Job, Software
 from penstock.plan.job.layout import Layout
 from penstock.plan.job.outcome import STEP_CAUSES, STEP_PARTS, StepTime
+from penstock.plan.job.partition import stage_contents
 from penstock.plan.step import operators, step
-from penstock.plan.step.step import Stage, stages
+from penstock.plan.step.step import StageWork, slowest_stages
 from planned_jobs import DENSE, LATENT, SPARSE, job, jobs, machine, perfect
 
 PRIOR = Constants()
@@ -86,21 +87,37 @@ def test_the_fitted_constants_are_the_default() -> None:
         (8, 4, 2, 2, 2),
         (10, 4, 1, 3, 2),  # uneven: the last stage has one less
         (16, 4, 2, 4, 4),
-        (18, 4, 2, 6, 5),
+        (18, 4, 2, 5, 4),  # pieces of 2, two of them 3: on stages 1 and 2
         (5, 4, 1, 2, 1),
     ],
 )
 def test_layers_of_a_stage(layers: int, pipeline: int, pieces: int, middle: int, last: int) -> None:
-    shape = replace(DENSE, layers=layers)
-    assert stages(shape, pipeline, pieces) == (Stage(middle, 0, 0), Stage(last, 0, 1))
+    kinds = slowest_stages(replace(DENSE, layers=layers), pipeline, pieces)
+    assert max(kind.layers for kind in kinds if not kind.head) == middle
+    assert [kind.layers for kind in kinds if kind.head] == [last]
 
 
 def test_one_stage_has_every_layer_and_the_head() -> None:
-    assert stages(DENSE, 1, 1) == (Stage(8, 0, 1),)
-    assert stages(SPARSE, 1, 1) == (Stage(1, 7, 1),)
-    middle, last = stages(SPARSE, 4, 1)  # experts are spread over stages
-    assert (middle.dense, middle.moe, middle.head) == (0.25, 1.75, 0)
-    assert (last.dense, last.moe, last.head) == (0.25, 1.75, 1)
+    assert slowest_stages(DENSE, 1, 1) == (StageWork(0, 8, 0, 2, True),)
+    assert slowest_stages(SPARSE, 1, 1) == (StageWork(0, 1, 7, 2, True),)
+
+
+def test_the_slowest_stage_may_be_the_one_without_dense_layers() -> None:
+    assert slowest_stages(SPARSE, 4, 1) == (
+        StageWork(0, 1, 1, 1, False),  # it has the embedding
+        StageWork(1, 0, 2, 0, False),
+        StageWork(3, 0, 2, 1, True),
+    )
+
+
+@given(jobs())
+def test_every_stage_is_covered_by_one_that_is_looked_at(of: Job) -> None:
+    lay = of.layout
+    kinds = slowest_stages(of.shape, lay.pipeline, lay.interleave)
+    for stage in range(lay.pipeline):
+        held = stage_contents(of.shape, lay.pipeline, lay.interleave, stage)
+        work = StageWork(stage, held.dense, held.sparse, held.tables, held.last)
+        assert any(kind.covers(work) for kind in kinds)
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 4])

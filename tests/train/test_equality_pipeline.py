@@ -19,7 +19,6 @@ from equality_cases import (
     prepared,
 )
 from penstock.plan.job.layout import Layout
-from penstock.plan.job.partition import pieces
 from penstock.train.parallel.batch import Micro
 from penstock.train.parallel.pile import pile
 from penstock.train.parallel.pipeline_schedule import enough
@@ -160,19 +159,6 @@ def test_a_stage_that_is_out_of_memory_says_so(where: str, ranks: Callable[..., 
     first, last = ranks(2, without_room, where)
     assert last == "OutOfMemoryError"
     assert first == "RuntimeError"  # its neighbour is gone
-
-
-@given(count=st.integers(1, 12), more=st.integers(0, 60))
-def test_pieces_are_even_and_the_ends_are_never_the_longest(count: int, more: int) -> None:
-    layers = count + more
-    found = pieces(layers, count)
-    sizes = [len(piece) for piece in found]
-    assert [layer for piece in found for layer in piece] == list(range(layers))
-    assert len(found) == count
-    assert max(sizes) - min(sizes) <= 1
-    assert sizes[-1] == min(sizes)
-    if layers % count < count - 1:
-        assert sizes[0] == min(sizes)
 
 
 @given(pipeline=st.integers(2, 9), micros=st.integers(1, 70), interleave=st.integers(1, 3))

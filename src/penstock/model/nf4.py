@@ -3,11 +3,8 @@
 The sixteen values of the code are quantiles of a normal distribution, scaled to [-1, 1] (Dettmers
 et al. 2023, "QLoRA", appendix E). A weight is the nearest of them times the largest magnitude of
 its block of 64. These magnitudes are stored in 8 bits between the smallest and the largest of
-their row, so that a weight takes 4 + 8/64 bits, and a row 8 bytes more.
-
-Each row (one output) stands alone in one row of bytes, `[codes, two a byte | magnitudes | smallest
-and step, fp32]`. So a matrix is one uint8 tensor that can be split between rows like the matrix
-itself, whoever does it.
+their row. `model/nf4_format.py` has the bytes of a row: each output has a row of its own, so that a
+matrix is one uint8 tensor that can be split between rows like the matrix itself.
 
 A matmul makes the weights anew in the forward and again in the backward pass: no copy of them in
 16 bits outlives it.
@@ -20,6 +17,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from penstock.model.nf4_format import BLOCK, RANGE_BYTES, block_count, row_bytes
 
 CODE = (
     -1.0,
@@ -39,19 +38,8 @@ CODE = (
     0.7229568362236023,
     1.0,
 )
-BLOCK = 64
-_RANGE_BYTES = 8  # smallest and step of a row's magnitudes
 _LEVELS = 255
 _AT_ONCE = 1 << 22  # weights that are quantised at once: it takes 20 bytes for each
-
-
-def blocks_of(inputs: int) -> int:
-    return -(-inputs // BLOCK)
-
-
-def row_bytes(inputs: int) -> int:
-    """Bytes of one output's row."""
-    return blocks_of(inputs) * (BLOCK // 2 + 1) + _RANGE_BYTES
 
 
 @torch.no_grad()
@@ -84,10 +72,8 @@ def _quantize(weight_oi: Tensor) -> Tensor:
 
 def dequantize(rows_or: Tensor, inputs: int, dtype: torch.dtype) -> Tensor:
     """The matrix [outputs, inputs] again."""
-    blocks = blocks_of(inputs)
-    pairs_oi, level_on, ranges_or = rows_or.split(
-        (blocks * BLOCK // 2, blocks, _RANGE_BYTES), dim=1
-    )
+    blocks = block_count(inputs)
+    pairs_oi, level_on, ranges_or = rows_or.split((blocks * BLOCK // 2, blocks, RANGE_BYTES), dim=1)
     aligned_or = ranges_or.clone(memory_format=torch.contiguous_format)
     low_o, step_o = aligned_or.view(torch.float32).split(1, dim=1)
     scale_on = torch.addcmul(low_o, level_on.float(), step_o)

@@ -30,7 +30,7 @@ def predict_row(row: Row) -> tuple[float, bool]:
 
 def _component(job: Job, component: str) -> float:
     if component == "params+grads+optimizer":
-        stages = [state.state(job, stage) for stage in range(job.layout.pipeline)]
+        stages = [state.state_bytes(job, stage) for stage in range(job.layout.pipeline)]
         return max(s.weights + s.gradients + s.optimizer for s in stages) / GIB
     if component == "activations":
         return _kept(job) / GIB
@@ -63,7 +63,7 @@ def _generating(job: Job) -> Memory:
     """A model that generates, as tables of fine-tuning list beside: weights and cached keys."""
     shape = job.shape
     cached = 4.0 * shape.layers * shape.kv_heads * shape.head_width * job.sequence
-    weights = state.state(job, 0).weights
+    weights = state.state_bytes(job, 0).weights
     overhead = memory.CONTEXT_BYTES
     parts = {"weights": weights, "activations": cached, "overhead": overhead}
     return Memory(parts, 0, job.machine.memory_bytes * memory.USABLE_SHARE)

@@ -76,6 +76,7 @@ class Adapter:
 
     rank: int = 16
     bits: int = 16  # of the frozen weights; 4 is QLoRA
+    targets: tuple[str, ...] | None = None  # matrices of a layer that have an adapter; None: all
 
 
 @dataclass(frozen=True)

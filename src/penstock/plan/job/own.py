@@ -97,4 +97,4 @@ def adapter(run: Run) -> Adapter | None:
     if section is None:
         return None
     wide = {"fp32": 32, "fp64": 64}.get(run.train.precision, 16)
-    return Adapter(section.rank, 4 if section.kind == "qlora" else wide)
+    return Adapter(section.rank, 4 if section.kind == "qlora" else wide, section.parts)

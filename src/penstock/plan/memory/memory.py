@@ -1,5 +1,9 @@
 """The memory of the fullest rank at its fullest moment, by part: does the job fit, and how well."""
 
+from functools import lru_cache
+
+from penstock.catalog.shapes import ModelShape
+from penstock.plan.job import partition
 from penstock.plan.job.constants import FRAGMENTATION
 from penstock.plan.job.job import Job
 from penstock.plan.job.outcome import Memory
@@ -16,7 +20,9 @@ USABLE_SHARE = 0.985
 def predict(job: Job) -> Memory:
     """The fullest stage; stages differ in layers, in microbatches under way, in tables and loss."""
     have = pieces(job)
-    found = [_of_stage(job, stage, have) for stage in _candidates(job)]
+    lay = job.layout
+    candidates = _candidates(job.shape, lay.pipeline, lay.interleave)
+    found = [_of_stage(job, stage, have) for stage in candidates]
     return max(found, key=lambda memory: memory.peak_bytes)
 
 
@@ -42,17 +48,14 @@ def _of_stage(job: Job, stage: int, have: Pieces) -> Memory:
     return Memory(parts, stage, job.machine.memory_bytes * USABLE_SHARE)
 
 
-def _candidates(job: Job) -> set[int]:
-    """The stages that can be the fullest.
+@lru_cache(maxsize=4096)
+def _candidates(shape: ModelShape, pipeline: int, interleave: int) -> tuple[int, ...]:
+    """Return the stages that can be the fullest.
 
-    Between the first and the last, a later stage has no more layers and no more microbatches under
-    way; only where dense layers give way to experts can it need more.
+    Of neighbours with the same layers the first is: it has more microbatches under way, and only
+    the first and the last stage have tables.
     """
-    last = job.layout.pipeline - 1
-    if last < 2:
-        return {0, last}
-    found = {0, 1, last}
-    if job.shape.moe:
-        turn = job.shape.dense_layers * job.layout.pipeline // job.shape.layers
-        found |= {stage for stage in (turn, turn + 1) if stage < last}
-    return found
+    counts = partition.stage_layers(shape, pipeline, interleave)
+    last = pipeline - 1
+    changes = (stage for stage in range(1, last) if counts[stage] != counts[stage - 1])
+    return tuple(sorted({0, *changes, last}))

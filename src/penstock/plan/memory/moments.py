@@ -7,6 +7,7 @@ programs that load before they shard, the start.
 
 from typing import NamedTuple
 
+from penstock.plan.job import partition
 from penstock.plan.job.job import Job
 from penstock.plan.memory import layers as memory_layers
 from penstock.plan.memory import state as memory_state
@@ -47,7 +48,7 @@ def pieces(job: Job) -> Pieces:
     joined = _joined(job, how.width)
     inside = joined if lay.recompute == "none" else 0.0
     return Pieces(
-        unit=memory_state.unit_params(job),
+        unit=partition.largest_layer_params(shape, lay),
         table=shape.vocab * shape.hidden / lay.tensor * COMPUTE_BYTES,
         dense=_bytes(job, kept.dense) + inside,
         sparse=_bytes(job, kept.sparse) + inside,
@@ -61,10 +62,11 @@ def pieces(job: Job) -> Pieces:
 def moments(job: Job, stage: int, have: Pieces) -> list[Moment]:
     """Every moment that can be the fullest of one rank of a stage."""
     soft, lay = job.software, job.layout
-    state = memory_state.state(job, stage)
+    state = memory_state.state_bytes(job, stage)
     kept = kept_bytes(job, stage, have)
-    tables = have.table * memory_state.tables(job, stage)
-    buffers = _gathered(job, have, tables)
+    contents = _contents(job, stage)
+    tables = have.table * contents.tables
+    buffers = _gathered(job, have, contents)
     if soft.gathers_context and lay.context > 1:  # the mask, and what attention makes of it
         buffers += job.sequence * job.sequence / lay.context * (1 + COMPUTE_BYTES)
     buffers += min(soft.bucket_params, have.unit * job.shape.layers) * COMPUTE_BYTES
@@ -72,7 +74,7 @@ def moments(job: Job, stage: int, have: Pieces) -> list[Moment]:
     waiting = soft.grad_buffers or job.microbatches > 1
     early = state.gradients if soft.accumulates and waiting else 0.0
     last = 0.0
-    if lay.zero >= 2 and not job.adapter and not memory_state.as_whole(job):
+    if lay.zero >= 2 and not job.adapter and not memory_state.unsharded_bytes(job):
         last = tables  # their gradients, to be reduced
     if soft.sums_aside and lay.replicate > 1:
         last += state.gradients
@@ -94,13 +96,17 @@ def moments(job: Job, stage: int, have: Pieces) -> list[Moment]:
 
 def kept_bytes(job: Job, stage: int, have: Pieces) -> float:
     """Activations that wait for their backward pass, of all microbatches under way."""
-    lay = job.layout
-    dense, sparse = memory_state.stage_layers(job.shape, lay.pipeline, lay.interleave, stage)
-    more_dense, more_sparse = memory_state.ahead(job, stage)
-    passes = passes_under_way(job, stage)
-    return (dense * passes + more_dense) * have.dense + (
-        sparse * passes + more_sparse
-    ) * have.sparse
+    lay, passes = job.layout, passes_under_way(job, stage)
+    counts = partition.stage_layers(job.shape, lay.pipeline, lay.interleave)[stage]
+    contents = _contents(job, stage)  # with layers that predict ahead, for one microbatch
+    dense = counts.dense * passes + contents.dense - counts.dense
+    sparse = counts.sparse * passes + contents.sparse - counts.sparse
+    return dense * have.dense + sparse * have.sparse
+
+
+def _contents(job: Job, stage: int) -> partition.StageContents:
+    lay, ahead = job.layout, job.software.ahead_layers
+    return partition.stage_contents(job.shape, lay.pipeline, lay.interleave, stage, ahead)
 
 
 def passes_under_way(job: Job, stage: int) -> float:
@@ -116,28 +122,39 @@ def passes_under_way(job: Job, stage: int) -> float:
     return min(pieces_ahead / lay.interleave, float(job.microbatches))
 
 
-def _gathered(job: Job, have: Pieces, tables: float) -> float:
+def _gathered(job: Job, have: Pieces, contents: partition.StageContents) -> float:
     """The layer at work, the one fetched ahead and the tables; DeepSpeed keeps a set number."""
     soft, kept = job.software, memory_state.weight_bytes(job)
+    tables = have.table * contents.tables
     # FSDP also makes the narrow copy of wide weights layer by layer.
     wide = kept > COMPUTE_BYTES and job.precision not in ("fp32", "tf32")
-    sharded = memory_state.shard_ways(job)[0] > 1
+    sharded = partition.shard_ways(job.layout)[0] > 1
     if job.layout.zero != 3 or not (sharded or wide):
         return 0.0
-    quantized = job.adapter and job.adapter.bits == 4
     if soft.keeps_gathered and job.layout.pipeline > 1:
-        ways = job.layout.pipeline
-        return (have.unit * job.shape.layers / ways) * COMPUTE_BYTES + tables
-    layers = 2 * have.unit * (memory_state.NF4_BYTES if quantized else COMPUTE_BYTES)
+        return have.unit * (contents.dense + contents.sparse) * COMPUTE_BYTES + tables
+    layers = 2 * have.unit * COMPUTE_BYTES
+    if job.adapter and job.adapter.bits == 4:
+        layers = 2 * _largest_nf4_layer(job)
     live = min(soft.live_params, have.unit * job.shape.layers) * COMPUTE_BYTES
     return max(layers + (min(tables, have.table) if soft.tables_apart else tables), live)
+
+
+def _largest_nf4_layer(job: Job) -> float:
+    """Count the bytes of the largest frozen 4-bit layer on one rank."""
+    lay = job.layout
+    layer = partition.frozen_layer_bytes(job.shape, lay.tensor, 4)
+    if not job.shape.moe:
+        return layer.dense
+    sparse = layer.sparse + layer.routed / (lay.expert * lay.expert_tensor)
+    return max(sparse, layer.dense) if job.shape.dense_layers else sparse
 
 
 def _layer_gradients(job: Job, have: Pieces) -> float:
     """One layer's weight gradients, before they are added to or reduced into those that stay."""
     if job.adapter:
         return 0.0
-    travels = job.layout.zero >= 2 and not memory_state.as_whole(job)
+    travels = job.layout.zero >= 2 and not memory_state.unsharded_bytes(job)
     reduced = job.software.grad_bytes if travels else 0.0  # copied to travel
     return have.unit * (COMPUTE_BYTES + reduced)
 

@@ -148,7 +148,7 @@ def narrowest(job: Job, split: Layout, space: Space) -> Layout | None:
     """
     room = job.machine.memory_bytes * memory.USABLE_SHARE
     for layout in sharded(split, space):
-        state = memory_state.state(job.with_layout(layout), 0)
+        state = memory_state.state_bytes(job.with_layout(layout), 0)
         if state.weights + state.gradients + state.optimizer <= room:
             return layout
     return None
@@ -167,9 +167,16 @@ def floor_s(job: Job, family: Layout, c: Constants) -> float:
 def split_floor_s(job: Job, split: Layout, c: Constants) -> float:
     """No family of the split is faster than this."""
     largest = replace(split, microbatch=-(-job.batch // split.replicate))
-    parts = step.predict(job.with_layout(largest), c).parts
     above = (*ABOVE_FLOOR, "gather", "bubble")
-    return sum(seconds for name, seconds in parts.items() if name not in above)
+    # One piece per stage is the fastest, unless more of them spread dense and sparse layers better.
+    mixed = job.shape.moe and 0 < job.shape.dense_layers < job.shape.layers
+    pieces = _pieces(job.shape.layers, split.pipeline, 0, Space()) if mixed else (1,)
+    floors = []
+    for interleave in pieces:
+        layout = replace(largest, interleave=interleave)
+        parts = step.predict(job.with_layout(layout), c).parts
+        floors.append(sum(seconds for name, seconds in parts.items() if name not in above))
+    return min(floors)
 
 
 def sharded(layout: Layout, space: Space) -> Iterator[Layout]:

@@ -3,6 +3,7 @@
 from penstock.plan.hardware import network
 from penstock.plan.job.constants import fitted
 from penstock.plan.job.job import Job
+from penstock.plan.job.partition import rank_params
 from penstock.plan.step import operators, probed, step
 
 
@@ -31,7 +32,7 @@ def _compute(job: Job) -> list[str]:
     c, machine = fitted(), job.machine
     r = operators.rates(job, c)
     slow = max(
-        step.stages(job.shape, job.layout.pipeline, job.layout.interleave),
+        step.slowest_stages(job.shape, job.layout.pipeline, job.layout.interleave),
         key=lambda s: s.layers + s.head,
     )
     return [
@@ -67,13 +68,16 @@ def parts(job: Job) -> dict[str, tuple[str, ...]]:
     """How each part of the step is made, by its name in the JSON."""
     c, lay = fitted(), job.layout
     m, layers = job.microbatches, job.shape.layers
-    common, routed = step.stage_params(job)
+    held = max(
+        (rank_params(job.shape, lay, stage) for stage in range(lay.pipeline)),
+        key=lambda one: one.common + one.routed,
+    )
     nodes = max(1, -(-lay.ranks // job.machine.per_node))
     passes = f"{m} passes over {layers / lay.pipeline:g} layers"
     size = job.rank_tokens * job.shape.hidden * 2
     behind = f"hidden behind {c.hidden_share:.0%} of the work, which it slows by {c.contention:.0%}"
     shown = f"{c.tensor_exposed:.0%} of it shows" if job.software.overlap_tensor else "all shows"
-    gradients = (common + routed) * job.software.reduce_bytes / 2**30
+    gradients = (held.common + held.routed) * job.software.reduce_bytes / 2**30
     found = {
         "matmul": f"{passes}: work of each product at its rate plus its traffic, three times",
         "attention": f"{passes}: half of a square of {job.sequence} tokens, 3.5 times",

@@ -5,9 +5,10 @@ part, and the parts add up to the step.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import log2
+from typing import NamedTuple
 
 from penstock.catalog.shapes import ModelShape
 from penstock.data.format.manifest import BLOCK_BYTES, dtype_for
@@ -16,6 +17,14 @@ from penstock.plan.hardware import network
 from penstock.plan.job.constants import Constants, fitted
 from penstock.plan.job.job import Job
 from penstock.plan.job.outcome import COMMUNICATE_PARTS, COMPUTE_PARTS, StepTime
+from penstock.plan.job.partition import (
+    RankParams,
+    frozen_layer_bytes,
+    rank_layer_params,
+    rank_params,
+    shard_ways,
+    stage_contents,
+)
 from penstock.plan.step import operators, probed
 from penstock.plan.step.operators import LayerCost, Rates
 
@@ -23,37 +32,36 @@ from penstock.plan.step.operators import LayerCost, Rates
 ZERO_BUBBLE_LEFT = 1 / 3
 
 
-@dataclass(frozen=True)
-class Stage:
-    """The slowest pipeline stage: whole layers, and the head where it is the last one."""
+class StageWork(NamedTuple):
+    """The work of one pipeline stage, by what decides its time."""
 
-    dense: float  # layers
-    moe: float
-    head: float  # 1 or 0
+    stage: int
+    dense: int  # layers
+    sparse: int  # layers with experts
+    tables: int  # embedding tables whose gradients are reduced
+    head: bool  # the last stage computes the logits and the loss
 
     @property
-    def layers(self) -> float:
-        return self.dense + self.moe
+    def layers(self) -> int:
+        return self.dense + self.sparse
+
+    def covers(self, other: "StageWork") -> bool:
+        """Tell whether this stage has at least as much of everything as `other`."""
+        mine, theirs = self[1:], other[1:]
+        return all(a >= b for a, b in zip(mine, theirs, strict=True))
 
 
 @lru_cache(maxsize=65536)
-def stages(shape: ModelShape, pipeline: int, interleave: int) -> tuple[Stage, ...]:
-    """Kinds of stage that can be the slowest: a middle one, and the last with its head.
-
-    Frameworks that cannot split the layers evenly give the first and last stage one less.
-    """
-    moe_layers = shape.layers - shape.dense_layers if shape.moe else 0
-    share = moe_layers / shape.layers
-    if pipeline == 1:
-        return (Stage(shape.layers - moe_layers, moe_layers, 1.0),)
-    pieces = pipeline * interleave
-    per_stage = -(-shape.layers // pieces) * interleave
-    even = shape.layers % pieces == 0
-    last = per_stage if even else max(1, per_stage - 1)
-    return (
-        Stage(per_stage * (1 - share), per_stage * share, 0.0),
-        Stage(last * (1 - share), last * share, 1.0),
-    )
+def slowest_stages(shape: ModelShape, pipeline: int, interleave: int) -> tuple[StageWork, ...]:
+    """Return the stages of which one is the slowest: no other stage has as much of everything."""
+    kinds: list[StageWork] = []
+    for stage in range(pipeline):
+        held = stage_contents(shape, pipeline, interleave, stage)
+        work = StageWork(stage, held.dense, held.sparse, held.tables, held.last)
+        if not any(kind.covers(work) for kind in kinds):
+            kinds = [kind for kind in kinds if not work.covers(kind) or work.head]
+            kinds.append(work)
+    return tuple(kinds)
 
 
 def predict(job: Job, constants: Constants | None = None) -> StepTime:
@@ -67,25 +75,23 @@ def predict(job: Job, constants: Constants | None = None) -> StepTime:
         for moe in ((False, True) if job.shape.moe else (False,))
     }
     head = operators.head(job, rates)
-    micro = [
-        _microbatch(job, c, layers, head, stage)
-        for stage in stages(job.shape, job.layout.pipeline, job.layout.interleave)
-    ]
-    usual = micro[0][0]
     m, p, v = job.microbatches, job.layout.pipeline, job.layout.interleave
-    # The slowest with its reduction: what has less work has less to hide the reduction behind.
-    parts = max(
-        (
-            {name: seconds * m for name, seconds in one.items()}
-            | {"reduce": _reduce_s(job, c, free_s)}
-            for one, free_s in micro
-        ),
-        key=lambda found: sum(found.values()),
-    )
-    bubble = (p - 1) * sum(usual.values()) / v
+    candidates: list[dict[str, float]] = []
+    usual_s = 0.0  # a pass of the slowest stage without the head
+    for stage in slowest_stages(job.shape, p, v):
+        one, free_s = _microbatch(job, c, layers, head, stage)
+        if not stage.head:
+            usual_s = max(usual_s, sum(one.values()))
+        # With its reduction: what has less work has less to hide the reduction behind.
+        parts = {name: seconds * m for name, seconds in one.items()}
+        held = rank_params(job.shape, job.layout, stage.stage)
+        parts["reduce"] = _reduce_s(job, c, held, free_s)
+        parts["optimizer"] = _optimizer_s(job, held, rates)
+        candidates.append(parts)
+    parts = max(candidates, key=lambda found: sum(found.values()))
+    bubble = (p - 1) * usual_s / v
     parts["bubble"] = bubble * (ZERO_BUBBLE_LEFT if job.layout.zero_bubble else 1.0)
     parts["pipeline"] = _pipeline_s(job, c)
-    parts["optimizer"] = _optimizer_s(job, rates)
     parts["data"] = _data_s(job, sum(parts.values()))
     nodes = max(1, -(-job.layout.ranks // job.machine.per_node))
     parts["jitter"] = c.jitter * log2(nodes) * sum(parts.values())
@@ -152,13 +158,13 @@ def _microbatch(
     c: Constants,
     layers: Mapping[bool, LayerCost],
     head: operators.Cost,
-    stage: Stage,
+    stage: StageWork,
 ) -> tuple[dict[str, float], float]:
     """One forward and backward pass of a stage, and its compute that nothing hides behind yet."""
     parts = dict.fromkeys(("matmul", "attention", "elementwise", "experts", "recompute"), 0.0)
     parts |= {"tensor": 0.0, "context": 0.0, "all-to-all": 0.0, "gather": 0.0}
     host_s = hidden_s = 0.0
-    for moe, count in ((False, stage.dense), (True, stage.moe)):
+    for moe, count in ((False, stage.dense), (True, stage.sparse)):
         if not count:
             continue
         one = layers[moe]
@@ -256,29 +262,6 @@ def _exposed(comm_s: float, room_s: float, c: Constants) -> tuple[float, float]:
     return comm_s - hidden + c.contention * hidden, hidden
 
 
-def layer_params(job: Job, moe: bool) -> tuple[float, float]:
-    """Parameters of one layer on one rank before sharding: of all tokens, and of routed ones."""
-    shape, lay = job.shape, job.layout
-    total = shape.attention_params() + 2 * shape.hidden
-    if not moe:
-        return (total + shape.ffn_params(-1 if shape.moe else 0)) / lay.tensor, 0.0
-    one = (3 if shape.gated else 2) * shape.hidden * shape.expert_ffn
-    common = total + one * shape.shared_experts + shape.hidden * shape.experts
-    return common / lay.tensor, one * shape.experts / (lay.expert * lay.expert_tensor)
-
-
-def stage_params(job: Job) -> tuple[float, float]:
-    """The same for a whole pipeline stage, with one embedding."""
-    shape, lay = job.shape, job.layout
-    moe_layers = shape.layers - shape.dense_layers if shape.moe else 0
-    common, routed = shape.embedding_params() / lay.tensor, 0.0
-    for moe, layers in ((False, shape.layers - moe_layers), (True, moe_layers)):
-        if layers:
-            a, b = layer_params(job, moe)
-            common, routed = common + a * layers / lay.pipeline, routed + b * layers / lay.pipeline
-    return common, routed
-
-
 def expert_ways(job: Job) -> int:
     """Ranks that hold the same experts, inside one pipeline stage and all replicas."""
     lay = job.layout
@@ -303,18 +286,18 @@ def _gather_s(
     ways = lay.shard * lay.context
     if lay.zero < 2 or ways == 1:
         return 0.0, 0.0
-    common, routed = layer_params(job, moe)
-    weight_bytes = job.adapter.bits / 8 if job.adapter else 2.0
+    held = rank_layer_params(job.shape, lay, moe)
+    common_bytes, routed_bytes = _travelling_bytes(job, held, moe)
     grad_bytes = 0.0 if job.adapter else job.software.reduce_bytes
     spread = lay.expert * lay.expert_tensor
     gather = scatter = 0.0
-    for params, members, stride in (
-        (common, ways, lay.tensor),
-        (routed, max(1, ways * lay.tensor // spread), spread),
+    for params, weight_bytes, members, stride in (
+        (held.common, common_bytes, ways, lay.tensor),
+        (held.routed, routed_bytes, max(1, ways * lay.tensor // spread), spread),
     ):
         if params and members > 1:
             g = network.group(job.machine, members, stride)
-            gather += network.gather_s(g, params * weight_bytes)
+            gather += network.gather_s(g, weight_bytes)
             if grad_bytes:
                 scatter += network.gather_s(g, params * grad_bytes)
     before, after = (gather, gather) if lay.zero == 3 else (gather / job.microbatches, 0.0)
@@ -325,15 +308,26 @@ def _gather_s(
     return forward + backward, hidden + more
 
 
-def _reduce_s(job: Job, c: Constants, free_s: float) -> float:
+def _travelling_bytes(job: Job, held: RankParams, moe: bool) -> tuple[float, float]:
+    """Return the bytes of one layer's gathered weights: common ones, and of routed experts."""
+    if not job.adapter:
+        return 2.0 * held.common, 2.0 * held.routed
+    lay = job.layout
+    layer = frozen_layer_bytes(job.shape, lay.tensor, job.adapter.bits)
+    routed = layer.routed / (lay.expert * lay.expert_tensor)
+    return (layer.sparse, routed) if moe else (layer.dense, 0.0)
+
+
+def _reduce_s(job: Job, c: Constants, held: RankParams, free_s: float) -> float:
     """Gradients agreed between replicas once a step, and the weights that follow from them.
 
-    `free_s` of a microbatch's work can still hide something.
+    `held` is what the rank has before sharding. Of a microbatch's work, `free_s` can still hide
+    something.
     """
     lay = job.layout
     if job.adapter:
         return 0.0
-    common, routed = stage_params(job)
+    common, routed = held.common, held.routed
     out = job.software.reduce_bytes
     spread = lay.expert * lay.expert_tensor
     scatter = gather = 0.0
@@ -371,16 +365,14 @@ def _pipeline_s(job: Job, c: Constants) -> float:
     return one * lay.interleave * (job.microbatches * shown + lay.pipeline - 1)
 
 
-def _optimizer_s(job: Job, rates: Rates) -> float:
+def _optimizer_s(job: Job, held: RankParams, rates: Rates) -> float:
     """The update of what a rank keeps of the optimizer."""
     if job.adapter or job.software.offload:
         return 0.0
-    common, routed = stage_params(job)
-    if job.layout.zero >= 1:
-        common /= job.layout.shard * job.layout.context
-        routed /= max(1, expert_ways(job) // job.layout.replicate)
+    common_ways, routed_ways = shard_ways(job.layout)
+    kept = held.common / common_ways + held.routed / routed_ways
     soft = job.software
-    return operators.optimizer_s(common + routed, rates, not soft.fused, soft.update_bytes)
+    return operators.optimizer_s(kept, rates, not soft.fused, soft.update_bytes)
 
 
 def _data_s(job: Job, step_s: float) -> float:

@@ -12,12 +12,13 @@ from penstock.model.build import decoder_on_meta, fill, refuse_untrainable, user
 from penstock.model.open.fill import fill_open
 from penstock.model.open.weights import OpenWeights
 from penstock.plan.job.layout import Layout
+from penstock.plan.job.partition import stage_pieces
 from penstock.run.schema.run import Run
 from penstock.train.parallel.apply import lay_out
 from penstock.train.parallel.parts import Parts
 from penstock.train.parallel.precision import COMPUTE, MASTER, kept, lowered
 from penstock.train.parallel.shard import shard
-from penstock.train.parallel.stages import copies_on, keep_gathered, layers_on
+from penstock.train.parallel.stages import copies_on, keep_gathered
 from penstock.train.world.world import World
 
 
@@ -38,7 +39,7 @@ def _decoder(run: Run, layout: Layout, vocab: int, world: World) -> Parts:
     shape, stage = run.model.shape(vocab), world.place("pipeline")
     weights = OpenWeights(folder_of(run.model.from_)) if run.model.from_ else None
     modules: list[nn.Module] = []
-    for layers in layers_on(stage, layout, shape):
+    for layers in stage_pieces(shape.layers, layout.pipeline, layout.interleave, stage):
         decoder = decoder_on_meta(shape, layers).to(kept(run.train))
         if run.model.adapter:
             adapt(decoder, run.model.adapter)

@@ -1,18 +1,12 @@
-"""What a stage of a pipeline holds: which layers, and which weights that another stage has too."""
+"""The weights of a pipeline stage that another stage has too, and when a stage gathers its own."""
 
 from torch.distributed.fsdp import FSDPModule
 
 from penstock.catalog.shapes import ModelShape
 from penstock.model.decoder import Decoder
 from penstock.plan.job.layout import Layout
-from penstock.plan.job.partition import pieces
 
 TABLE = "embed.weight"  # a tied head has it on the last stage too
-
-
-def layers_on(stage: int, layout: Layout, shape: ModelShape) -> list[range]:
-    """Pieces go to stages in turn: a stage holds one, or with interleaving several."""
-    return pieces(shape.layers, layout.pipeline * layout.interleave)[stage :: layout.pipeline]
 
 
 def copies_on(stage: int, layout: Layout, shape: ModelShape) -> set[str]:
