@@ -161,6 +161,18 @@ def test_a_rank_imports_nothing_of_building_a_dataset() -> None:
     assert [name for name in loaded if not name.startswith(below)] == []
 
 
+def test_nothing_that_predicts_imports_the_backtest() -> None:
+    """Measured runs judge the planner; a prediction that read them would judge itself."""
+    own = SOURCE / "plan" / "backtest"
+    users = {
+        str(path.relative_to(SOURCE))
+        for path in FILES
+        if own not in path.parents
+        and any(name.startswith("penstock.plan.backtest") for name in imported_names(path))
+    }
+    assert {user for user in users if not user.startswith("cli/backtest")} == set()
+
+
 def test_the_checker_sees_an_upward_import(tmp_path: Path) -> None:
     file = tmp_path / "bad.py"
     file.write_text("def f():\n    from penstock.train.loop import fit\n")

@@ -12,8 +12,8 @@ from penstock.catalog.open.models import config_of, family_of
 from penstock.plan.hardware.machine import of_catalog
 from penstock.plan.job import legal
 from penstock.plan.job.layout import Layout
-from penstock.plan.make import choice
 from penstock.plan.memory import memory
+from penstock.plan.search.choose import choose_layout
 from penstock.run.load import load
 
 H100 = of_catalog("H100", 1)
@@ -45,11 +45,11 @@ def test_frozen_weights_need_less_and_four_bits_less_still(run_of: Make) -> None
     peaks = {}
     for kind in ("lora", "qlora"):
         run = run_of(f'[model.adapter]\nkind = "{kind}"')
-        peaks[kind] = memory.predict(choice(run, H100).job).peak_bytes / 2**30
+        peaks[kind] = memory.predict(choose_layout(run, H100).job).peak_bytes / 2**30
     assert 16 < peaks["lora"] < 32  # 8 billion weights in 16 bits, and the activations
     assert 6 < peaks["qlora"] < peaks["lora"] - 7
     full = run_of("", 'train.weights="bf16"', model="llama-1b")
-    assert memory.predict(choice(full, H100).job).peak_bytes / 2**30 > 12
+    assert memory.predict(choose_layout(full, H100).job).peak_bytes / 2**30 > 12
 
 
 def test_an_adapter_is_less_work(run_of: Make) -> None:

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from penstock.catalog.models import preset
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
-from penstock.plan.job.layout import (
+from penstock.plan.job.layout import Layout
+from penstock.plan.search.choose import (
     MICROBATCH_TOKENS,
     STATE_BYTES_PER_PARAM,
     STATE_SHARE,
-    Layout,
-    choose,
+    complete_layout,
 )
 from penstock.run.schema.run import Run
 
@@ -38,7 +38,7 @@ def chosen(
     kind: str = "cuda",
     shape: ModelShape | None = SHAPE,
 ) -> Layout:
-    return choose(asked, shape, asked.sequence, ranks, kind, int(memory_bytes))
+    return complete_layout(asked, shape, ranks, kind, int(memory_bytes))
 
 
 @given(st.integers(1, 64), st.integers(0, 9), st.floats(0.01, 0.99))

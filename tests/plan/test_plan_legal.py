@@ -11,8 +11,9 @@ import made_plans as made
 from penstock.catalog.models import preset
 from penstock.catalog.shapes import ModelShape
 from penstock.plan.job import legal
-from penstock.plan.job.layout import IllegalLayout, Layout, choose
+from penstock.plan.job.layout import IllegalLayout, Layout
 from penstock.plan.make import make
+from penstock.plan.search.choose import complete_layout
 from penstock.plan.search.search import Space, families, sharded, splits, trained
 from penstock.run.notyet import GAPS
 from penstock.run.schema.run import Run
@@ -185,12 +186,12 @@ def test_a_file_with_every_dimension_is_completed_on_a_cpu(
     layout = {"tensor": tensor, "pipeline": pipeline, "context": context, "recompute": "full"}
     run = Run.model_validate({"name": "all", "model": {"preset": "llama-3m"}, "layout": layout})
     ranks = tensor * pipeline * context * data
-    found = choose(run, preset("llama-3m"), run.sequence, ranks, "cpu", 2**34)
+    found = complete_layout(run, preset("llama-3m"), ranks, "cpu", 2**34)
     assert found.ranks == ranks
     assert (found.tensor, found.pipeline, found.context) == (tensor, pipeline, context)
     assert (found.replicate, found.shard, found.recompute) == (data, 1, "full")
     with pytest.raises(IllegalLayout, match="does not divide the run's"):
-        choose(
+        complete_layout(
             run.model_copy(update={"layout": run.layout.model_copy(update={"tensor": 7})}),
-            None, run.sequence, ranks, "cpu", 2**34,
+            None, ranks, "cpu", 2**34,
         )  # fmt: skip

@@ -13,8 +13,9 @@ from penstock.data.read.stream import Stream
 from penstock.errors import PenstockError
 from penstock.plan.dataset import Sizes, look
 from penstock.plan.hardware.machine import of_catalog
-from penstock.plan.make import layout_of, make, unseen
+from penstock.plan.make import make, unseen
 from penstock.plan.plan import Plan
+from penstock.plan.search.choose import layout_of_file
 
 
 def small(count: int = 8, **sections: object) -> Plan:
@@ -40,7 +41,7 @@ def test_it_takes_milliseconds() -> None:
 
 def test_the_file_s_layout_is_obeyed_and_completed() -> None:
     run = made.run(layout={"tensor": 2, "recompute": "full", "microbatch": 1})
-    layout = layout_of(run, made.machine(16), made.job().shape)
+    layout = layout_of_file(run, made.machine(16), made.job().shape)
     assert (layout.tensor, layout.recompute, layout.microbatch) == (2, "full", 1)
     assert layout.ranks == 16
     assert layout.replicate * layout.shard == 8
@@ -66,13 +67,13 @@ def test_a_model_that_fits_nowhere_is_refused() -> None:
 def test_ways_that_do_not_divide_the_accelerators_are_refused() -> None:
     run = made.run(layout={"tensor": 3})
     with pytest.raises(PenstockError, match=r"tensor × pipeline × context = 3 does not divide"):
-        layout_of(run, made.machine(16), made.job().shape)
+        layout_of_file(run, made.machine(16), made.job().shape)
 
 
 def test_more_ranks_than_samples_are_left_out_unless_asked_for() -> None:
     run = made.run(train={"steps": 10, "batch_tokens": 4 * 8192})
     shape = made.job().shape
-    assert layout_of(run, made.machine(16), shape).ranks == 4
+    assert layout_of_file(run, made.machine(16), shape).ranks == 4
 
 
 def test_a_built_dataset_gives_vocabulary_length_and_held_out_samples(tiny: str) -> None:

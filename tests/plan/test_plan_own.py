@@ -13,8 +13,8 @@ from penstock.plan.hardware.machine import of_catalog
 from penstock.plan.job import own
 from penstock.plan.job.job import Job
 from penstock.plan.job.layout import Layout
-from penstock.plan.make import choice
 from penstock.plan.memory import memory, state
+from penstock.plan.search.choose import choose_layout
 from penstock.plan.step import step
 from penstock.run.schema.run import Run
 
@@ -25,7 +25,7 @@ SHAPE = preset("llama-8b")
 def per_param(layout: Layout, batch: int = 64, **train: str) -> tuple[float, float, float]:
     """Bytes of weights, gradients and optimizer for each parameter of a rank."""
     run = made.run(train={"tokens": "1B", "batch_tokens": batch * 8192, **train})
-    job = choice(run, made.machine(layout.ranks), None, layout).job
+    job = choose_layout(run, made.machine(layout.ranks), None, layout).job
     held = state.state_bytes(job, 0)
     each = SHAPE.params() / (layout.shard * layout.context)
     found = (held.weights, held.gradients, held.optimizer)
@@ -58,7 +58,8 @@ def test_muon_has_one_moment_for_the_matrices_of_layers() -> None:
 def test_replicas_hold_their_sum_beside_their_gradients() -> None:
     run = made.run(train={"tokens": "1B", "batch_tokens": 64 * 8192})
     one, two = (
-        choice(run, made.machine(n), None, Layout(replicate=n, microbatch=1)).job for n in (1, 2)
+        choose_layout(run, made.machine(n), None, Layout(replicate=n, microbatch=1)).job
+        for n in (1, 2)
     )
     wide = 4 * SHAPE.params()
     assert memory.predict(two).peak_bytes >= state.state_bytes(two, 0).gradients + 2 * wide
@@ -67,10 +68,8 @@ def test_replicas_hold_their_sum_beside_their_gradients() -> None:
 
 def test_the_loss_never_holds_more_than_a_chunk_of_logits() -> None:
     run = made.run(train={"tokens": "1B", "batch_tokens": 64 * 8192})
-    small, large = (
-        memory.predict(choice(run, made.machine(1), None, Layout(microbatch=n)).job).parts["logits"]
-        for n in (2, 4)
-    )
+    jobs = (choose_layout(run, made.machine(1), None, Layout(microbatch=n)).job for n in (2, 4))
+    small, large = (memory.predict(job).parts["logits"] for job in jobs)
     assert own.CHUNK_LOGITS == CHUNK_ELEMENTS
     head = 4 * SHAPE.embedding_params()
     assert small == own.CHUNK_LOGITS * 2 + head + 2 * 8192 * SHAPE.hidden * 2
@@ -87,7 +86,7 @@ def test_a_program_s_own_constants_replace_the_fitted_ones_for_it_alone() -> Non
 
 def test_layers_that_wait_for_other_ranks_are_not_compiled() -> None:
     run = made.run()
-    job = choice(run, made.machine(8), None, Layout(shard=8)).job
+    job = choose_layout(run, made.machine(8), None, Layout(shard=8)).job
     assert job.software.fused
     assert not job.with_layout(Layout(shard=4, tensor=2)).software.fused
     assert not job.with_layout(Layout(shard=4, context=2)).software.fused
@@ -99,7 +98,7 @@ def test_layers_that_wait_for_other_ranks_are_not_compiled() -> None:
 
 
 def test_a_context_that_is_gathered_works_on_the_whole_square_under_a_mask() -> None:
-    job = choice(made.run(), made.machine(8), None, Layout(shard=4, context=2)).job
+    job = choose_layout(made.run(), made.machine(8), None, Layout(shard=4, context=2)).job
     ring = replace(job, software=replace(job.software, gathers_context=False))
     ours, theirs = step.predict(job).parts, step.predict(ring).parts
     assert ours["attention"] == pytest.approx(2 * theirs["attention"])
@@ -130,7 +129,7 @@ def planned(row: dict[str, str]) -> Job:
             "cluster": {"use": row["accelerator"], "accelerators": 1},
         }
     )
-    return choice(run, of_catalog(row["accelerator"], 1, 1)).job
+    return choose_layout(run, of_catalog(row["accelerator"], 1, 1)).job
 
 
 @pytest.mark.parametrize("row", measured(), ids=lambda row: f"{row['model']} {row['precision']}")

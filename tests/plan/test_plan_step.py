@@ -26,7 +26,9 @@ MICRO = ("matmul", "attention", "elementwise", "experts", "recompute", "tensor",
          "all-to-all", "gather", "launch")  # fmt: skip
 # Parameters of a layer of DENSE: q and out, k and v, three matrices, two norms.
 LAYER = 2 * 1024 * 1024 + 2 * 1024 * 256 + 3 * 1024 * 4096 + 2 * 1024
+NORMS = 2 * 1024  # of them, what tensor parallel leaves whole
 TABLE = 32000 * 1024
+MODEL = 8 * LAYER + 2 * TABLE + 1024  # with the last norm
 
 
 def timed(of: Job, c: Constants = BARE) -> StepTime:
@@ -268,7 +270,7 @@ def test_sharded_weights_by_hand() -> None:
 
 def test_a_sharded_optimizer_reduces_once_a_step() -> None:
     of = job(Layout(1, 16, zero=1), batch=48)
-    params = 8 * LAYER + TABLE
+    params = MODEL
     weights, grads = (gather(of.machine, 16, 1, params * width) for width in (2, 4))
     assert timed(of).parts["gather"] == 0
     assert timed(of).parts["reduce"] == pytest.approx(weights + grads)
@@ -279,16 +281,17 @@ def test_replicas_of_shards_reduce_their_parts_between_nodes() -> None:
     weights, grads = (gather(of.machine, 8, 1, LAYER * width) for width in (2, 4))
     parts = timed(of).parts
     assert parts["gather"] == pytest.approx(3 * 8 * (2 * weights + grads))
-    part = (8 * LAYER + TABLE) * 4 / 8
+    part = MODEL * 4 / 8
     assert parts["reduce"] == pytest.approx(2 * gather(of.machine, 2, 8, part))
 
 
 def test_tensor_and_pipeline_parts_are_what_is_gathered_and_reduced() -> None:
     of = job(Layout(1, 4, tensor=2, pipeline=2), batch=4, on=machine(16))
-    weights, grads = (gather(of.machine, 4, 2, LAYER / 2 * width) for width in (2, 4))
+    layer = (LAYER + NORMS) / 2
+    weights, grads = (gather(of.machine, 4, 2, layer * width) for width in (2, 4))
     assert timed(of).parts["gather"] == pytest.approx(4 * (2 * weights + grads))
     plain = of.with_layout(replace(of.layout, zero=1))
-    params = (4 * LAYER + TABLE) / 2
+    params = 4 * layer + TABLE / 2 + 1024  # the last stage, with the last norm
     weights, grads = (gather(of.machine, 4, 2, params * width) for width in (2, 4))
     assert timed(plain).parts["reduce"] == pytest.approx(weights + grads)
 
@@ -315,7 +318,7 @@ def test_routed_experts_are_gathered_where_they_are_copied() -> None:
     expected = both(DENSE_LAYER, 16, 1) + 7 * (both(COMMON, 16, 1) + both(EXPERT, 2, 8))
     assert timed(of).parts["gather"] == pytest.approx(expected)
     once = of.with_layout(replace(of.layout, zero=1))
-    common = DENSE_LAYER + 7 * COMMON + 32000 * 512
+    common = DENSE_LAYER + 7 * COMMON + 2 * 32000 * 512 + 512
     reduce = sum(
         gather(on, ways, stride, params * width)
         for params, ways, stride in ((common, 16, 1), (7 * EXPERT, 2, 8))
@@ -332,10 +335,13 @@ def test_split_experts_are_gathered_among_the_ranks_of_the_same_part() -> None:
     def both(params: float, ways: int, stride: int) -> float:
         return 2 * gather(on, ways, stride, params * 2) + gather(on, ways, stride, params * 4)
 
-    common = both(DENSE_LAYER / 4, 4, 4) + 7 * both(COMMON / 4, 4, 4)
+    whole = 2 * 512  # norms of a layer; and routers, which tensor parallel leaves whole too
+    dense = (DENSE_LAYER - whole) / 4 + whole
+    sparse = (COMMON - whole - 512 * 8) / 4 + whole + 512 * 8
+    common = both(dense, 4, 4) + 7 * both(sparse, 4, 4)
     assert timed(of).parts["gather"] == pytest.approx(common + 7 * both(part, 4, 4))
     once = of.with_layout(replace(of.layout, zero=1))
-    shared = (DENSE_LAYER + 7 * COMMON + 32000 * 512) / 4
+    shared = dense + 7 * sparse + 2 * 32000 * 512 / 4 + 512
     reduce = sum(gather(on, 4, 4, params * w) for params in (shared, 7 * part) for w in (2, 4))
     assert timed(once).parts["reduce"] == pytest.approx(reduce)
 
@@ -358,7 +364,7 @@ def test_a_reduction_hides_behind_the_last_backward_and_the_next_forward() -> No
     c = replace(BARE, hidden_share=0.5, contention=0.1)
     of = job(Layout(16), batch=32, software=GRAPHS, on=congested())
     parts = timed(of, c).parts
-    params = 8 * LAYER + TABLE
+    params = MODEL
     weights, grads = (gather(of.machine, 16, 1, params * width) for width in (2, 4))
     compute = sum(parts[name] for name in ("matmul", "attention", "elementwise", "loss")) / 2
     assert grads > compute / 3
@@ -392,20 +398,21 @@ def test_low_rank_training_has_next_to_no_gradients() -> None:
 
 def test_the_optimizer_by_hand() -> None:
     """34 bytes per parameter that a rank keeps, a third more in eager torch."""
-    params, rate = 8 * LAYER + TABLE, 0.85 * 2e12
-    for layout, share in (
-        (Layout(16), 1),
-        (Layout(1, 16), 16),
-        (Layout(2, 8), 8),
-        (Layout(1, 8, tensor=2), 16),
-        (Layout(1, 8, context=2), 16),
+    params, rate = MODEL, 0.85 * 2e12
+    split = (MODEL + 8 * NORMS + 1024) / 2  # norms are whole on both
+    for layout, kept in (
+        (Layout(16), params),
+        (Layout(1, 16), params / 16),
+        (Layout(2, 8), params / 8),
+        (Layout(1, 8, tensor=2), split / 8),
+        (Layout(1, 8, context=2), params / 16),
     ):
         found = timed(job(layout)).parts["optimizer"]
-        assert found == pytest.approx(params / share * 34 * 1.3 / rate)
+        assert found == pytest.approx(kept * 34 * 1.3 / rate)
     fused = timed(job(Layout(16), software=Software(fused=True))).parts["optimizer"]
     assert fused == pytest.approx(params * 34 / rate)
     of = job(Layout(2, 8, expert=4), SPARSE)
-    common = DENSE_LAYER + 7 * COMMON + 32000 * 512
+    common = DENSE_LAYER + 7 * COMMON + 2 * 32000 * 512 + 512
     kept = common / 8 + 7 * 8 * EXPERT / 4 / 2  # two of a replica's eight hold the same experts
     assert timed(of).parts["optimizer"] == pytest.approx(kept * 34 * 1.3 / rate)
 

@@ -1,25 +1,23 @@
 """From a run and a machine to its plan: the job that the run means, and both models on it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from penstock.catalog.shapes import ModelShape
 from penstock.plan import calibration
 from penstock.plan.advice import Models
 from penstock.plan.assemble import Bands, assemble
 from penstock.plan.dataset import Sizes, needed
 from penstock.plan.hardware import precision
 from penstock.plan.hardware.machine import Machine
-from penstock.plan.job import legal, own
+from penstock.plan.job import legal
 from penstock.plan.job.constants import band, seen
 from penstock.plan.job.job import RATE_OF, Job
-from penstock.plan.job.layout import Layout, NothingFits, choose
+from penstock.plan.job.layout import Layout
 from penstock.plan.job.outcome import Band, StepTime
 from penstock.plan.memory import memory
 from penstock.plan.plan import Plan
-from penstock.plan.search.lighter import lighter
-from penstock.plan.search.search import Space, must, search, trained
-from penstock.plan.search.sensitivity import Option
+from penstock.plan.search.choose import choose_layout, lighter_ways
+from penstock.plan.search.search import search, trained
 from penstock.plan.step import notes as step_notes
 from penstock.plan.step import step
 from penstock.run.notyet import not_yet
@@ -46,7 +44,7 @@ def make(
         run, data, warnings = known.run, known.sizes, (*warnings, *known.notes)
     run, notes = precision.settled(run, machine)
     warnings = (*warnings, *notes)
-    picked = choice(run, machine, data.vocab if data else None, layout)
+    picked = choose_layout(run, machine, data.vocab if data else None, layout)
     job = picked.job
     records = calibration.matching(job, calibration.load())
     by = calibration.factor(job, records)
@@ -115,79 +113,6 @@ def ignored(run: Run, job: Job) -> list[str]:
     return notes
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A job with its layout, and what else the search looked at."""
-
-    job: Job
-    options: tuple[Option, ...] = ()
-    rejected: tuple[Option, ...] = ()
-
-
-def choice(
-    run: Run, machine: Machine, vocab: int | None = None, layout: Layout | None = None
-) -> Choice:
-    """The layout that a run gets on a machine: the given one, the file's, or the best there is.
-
-    On this machine the best is looked for among what this version trains; on a CPU, whose ranks
-    share one memory, the fewest shards that hold are taken.
-    """
-    run, _ = precision.settled(run, machine)
-    shape = run.model.shape(vocab)
-    here = run.cluster.use == "here"
-    if layout is not None or run.layout is not None or (here and machine.kind == "cpu"):
-        asked = _no_more_than_there_is(layout or layout_of(run, machine, shape), run)
-        legal.refuse(run, shape, asked, "cpu" if machine.kind == "cpu" else "")
-        job = _job(run, machine, shape, asked)
-        open_microbatch = layout is None and run.layout is not None and not run.layout.microbatch
-        return _with_microbatch(job) if open_microbatch and machine.kind != "cpu" else Choice(job)
-    ranks = machine.accelerators
-    if here and run.cluster.accelerators == "all":
-        ranks = min(ranks, run.batch_samples)  # more would only add up zeros
-    job = _job(run, machine, shape, Layout(replicate=ranks))
-    space = trained(run)
-    try:
-        found = must(search(job, ranks, space), job, ranks, space)
-    except NothingFits as error:
-        raise NothingFits(f"{error}. {_lighter(run, job)}".rstrip(". "), error.tried) from None
-    return Choice(job.with_layout(found.best[0].layout), found.best, found.rejected)
-
-
-def _no_more_than_there_is(layout: Layout, run: Run) -> Layout:
-    """A microbatch of more sequences than a rank has in a step is all that it has."""
-    share = -(-run.batch_samples // (layout.replicate * layout.shard))
-    return replace(layout, microbatch=min(layout.microbatch, share))
-
-
-def _with_microbatch(job: Job) -> Choice:
-    """The file's layout with the best microbatch that fits; as it is when none does."""
-    lay = job.layout
-    fixed = Space(
-        **{name: (getattr(lay, name),) for name in ("replicate", "shard", *legal.MODEL_WAYS)},
-        recompute=(lay.recompute,),
-        interleave=(lay.interleave,),
-    )
-    found = search(job, lay.ranks, fixed)
-    if not found.best:
-        return Choice(job, (), found.rejected)
-    return Choice(job.with_layout(found.best[0].layout), found.best, found.rejected)
-
-
-def _job(run: Run, machine: Machine, shape: ModelShape, layout: Layout) -> Job:
-    program = own.by_layout(run, machine.kind, shape.moe)
-    return Job(
-        shape=shape,
-        sequence=run.sequence,
-        batch=run.batch_samples,
-        layout=layout,
-        machine=machine,
-        precision=run.train.precision,
-        software=program(layout),
-        adapter=own.adapter(run),
-        by_layout=program,
-    )
-
-
 def untrainable(run: Run, job: Job) -> list[str]:
     """What this version plans and does not train yet."""
     lay, open_ = job.layout, trained(run)
@@ -208,28 +133,7 @@ def _better(run: Run, job: Job) -> list[str]:
     found = search(job, job.layout.ranks, trained(run))
     if found.best:
         return [f"without [layout], {found.best[0].layout} fits"]
-    return [told] if (told := _lighter(run, job)) else []
-
-
-def _lighter(run: Run, job: Job) -> str:
-    """What other ways of training would take; of a CPU, whose memory is large, nothing is said."""
-    if job.machine.kind == "cpu":
-        return ""
-
-    def job_of(other: Run) -> Job:
-        return _job(other, job.machine, job.shape, job.layout)
-
-    return lighter(run, job_of, job.layout.ranks)
-
-
-def layout_of(run: Run, machine: Machine, shape: ModelShape) -> Layout:
-    """The run file's layout; replicas and shards that it leaves open are the fewest that hold."""
-    ranks = machine.accelerators
-    if run.layout is None and run.cluster.accelerators == "all":
-        ranks = min(ranks, run.batch_samples)  # more would only add up zeros
-    on_cpu = machine.kind == "cpu"  # whose ranks share the memory of the machine
-    memory_bytes = machine.memory_bytes * (ranks if on_cpu else 1)
-    return choose(run, shape, run.sequence, ranks, "cpu" if on_cpu else "cuda", memory_bytes)
+    return [told] if (told := lighter_ways(run, job)) else []
 
 
 def unseen(job: Job) -> list[str]:

@@ -14,7 +14,7 @@ from penstock.plan.cost.cost import no_price, price_of
 from penstock.plan.dataset import Sizes
 from penstock.plan.hardware.cluster import machine_for
 from penstock.plan.job.layout import Layout
-from penstock.plan.make import choice, make
+from penstock.plan.make import make
 from penstock.plan.step import step
 from penstock.run.folder import RunFolder
 from penstock.run.schema.run import Run
@@ -26,17 +26,6 @@ class Limit:
 
     at_s: float  # on the run's clock
     words: str  # such as "budget.hours = 12"
-
-
-def layout_of(run: Run, vocab: int) -> Layout | None:
-    """The planner's layout for the accelerators here; None where it has no model of them."""
-    try:
-        found = machine_for(run)
-    except PenstockError:  # a device that nobody has measured
-        return None
-    if found.machine.kind == "cpu":
-        return None
-    return choice(run, found.machine, vocab).job.layout
 
 
 def predicted(run: Run, layout: Layout, data: Sizes) -> dict[str, Any]:

@@ -27,14 +27,13 @@ from penstock.plan.cost import rates
 from penstock.plan.dataset import Sizes, fitted, ids_of, refuse_epochs_of_a_mixture, usable_sizes
 from penstock.plan.hardware.precision import decided
 from penstock.plan.job import legal
-from penstock.plan.job.layout import IllegalLayout, Layout, choose
-from penstock.policy import shrink
+from penstock.plan.job.layout import Layout
+from penstock.plan.search import choose
 from penstock.run.diff import closed
 from penstock.run.paths import KEY as PATHS
 from penstock.run.paths import found_paths
 from penstock.run.schema.budget import BudgetSection
 from penstock.run.schema.code import loss_code
-from penstock.run.schema.layout import LayoutSection
 from penstock.run.schema.run import Run
 
 SOME_STEPS = 1000  # of a run whose length only its dataset will tell
@@ -56,38 +55,29 @@ class Prepared:
         an earlier launch."""
         run, nodes = self.run, self.run.cluster.nodes
         ranks = nodes * self.machine.ranks(run.cluster.accelerators)
-        if run.cluster.accelerators == "all" and run.layout is None:
-            ranks = min(ranks, run.batch_samples)  # more would only add up zeros
+        if choose.takes_all(run):
+            ranks = choose.usable_ranks(run, ranks)
         machine = self._machine(nodes)
-        layout = kept_layout(before, self._layout(run, machine, ranks), _words(machine, nodes))
+        self._refuse_vocabulary(run)
+        layout = choose.choose_for_launch(run, self.data.vocab, machine, ranks)
+        layout = kept_layout(before, layout, _words(machine, nodes))
         return layout, self._plan(run, layout, machine, before)
 
     def planned_for(
         self, slots: Sequence[int], before: dict[str, Any]
     ) -> tuple[Layout, dict[str, Any]]:
-        """The same for the hosts that are there, with so many ranks each at the most.
-
-        A layout that was asked for gives up replicas first; see `policy/shrink.py`.
-        """
+        """The same for the hosts that are there, with so many ranks each at the most."""
         ranks = sum(slots)
         if self.run.layout is None:
-            ranks = min(ranks, self.run.batch_samples)  # more would only add up zeros
+            ranks = choose.usable_ranks(self.run, ranks)
         here = {"nodes": len(slots), "accelerators": min(slots)}
         run = self.run.model_copy(update={"cluster": self.run.cluster.model_copy(update=here)})
         if len(slots) < self.run.cluster.nodes:  # the last replica goes on alone in live mode too
             guard = run.guard.model_copy(update={"mode": "restart"})
             run = run.model_copy(update={"guard": guard})
         machine = self._machine(len(slots))
-        try:
-            layout = self._layout(run, machine, ranks)
-        except IllegalLayout:
-            asked = (run.layout or LayoutSection()).model_dump()
-            sizes = shrink.fitted({name: asked[name] for name in shrink.WAYS}, ranks)
-            if sizes is None:
-                raise
-            section = LayoutSection(**asked | sizes)
-            run = run.model_copy(update={"layout": section})
-            layout = self._layout(run, machine, section.per_replica * sizes["replicate"])
+        self._refuse_vocabulary(run)
+        run, layout = choose.choose_for_fewer_ranks(run, self.data.vocab, machine, ranks)
         layout = kept_layout(before, layout, _words(machine, len(slots)))
         return layout, self._plan(run, layout, machine, before)
 
@@ -97,7 +87,8 @@ class Prepared:
         many = nodes if machine.kind == "cpu" else 1
         return replace(machine, memory_bytes=many * machine.memory_bytes)
 
-    def _layout(self, run: Run, machine: Devices, ranks: int) -> Layout:
+    def _refuse_vocabulary(self, run: Run) -> None:
+        """Refuse a model with fewer words than the dataset's tokenizer."""
         vocab = self.data.vocab
         shape = None if run.model.module else run.model.shape(vocab)
         if shape is not None and shape.vocab < vocab:
@@ -111,12 +102,6 @@ class Prepared:
             raise PenstockError(
                 f"model.vocab = {shape.vocab}: {what}; set model.vocab = {vocab} or more"
             )
-        planned = launch_plan.layout_of(run, vocab) if shape is not None else None
-        layout = planned or choose(
-            run, shape, run.sequence, ranks, machine.kind, machine.memory_bytes
-        )
-        legal.refuse(run, shape, layout, machine.name or machine.kind)
-        return layout
 
     def _plan(
         self, run: Run, layout: Layout, machine: Devices, before: dict[str, Any]

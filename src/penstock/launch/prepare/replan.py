@@ -13,8 +13,8 @@ from penstock.ledger.journal.writer import SupervisorJournal
 from penstock.plan.dataset import Sizes
 from penstock.plan.hardware.cluster import machine_for
 from penstock.plan.job.layout import Layout
-from penstock.plan.make import choice
 from penstock.plan.search import oom
+from penstock.plan.search.choose import choose_layout
 from penstock.plan.search.search import trained
 from penstock.run.folder import RunFolder
 from penstock.run.schema.run import Run
@@ -75,7 +75,7 @@ class Replanner:
             if self.run.model.module:
                 return oom.halved(self.run, layout)
             machine = machine_for(self.run).machine
-            job = choice(self.run, machine, plan["vocab"], layout).job
+            job = choose_layout(self.run, machine, plan["vocab"], layout).job
             return oom.smaller(job, trained(self.run))
         except PenstockError:  # a device that nobody has measured
             return oom.halved(self.run, layout)

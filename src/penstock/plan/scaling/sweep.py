@@ -21,9 +21,10 @@ from penstock.plan.hardware.scale import scaled
 from penstock.plan.job.job import Job
 from penstock.plan.job.layout import Layout
 from penstock.plan.job.outcome import StepTime
-from penstock.plan.make import choice, make
+from penstock.plan.make import make
 from penstock.plan.plan import Plan
 from penstock.plan.scaling import limits
+from penstock.plan.search.choose import choose_layout
 from penstock.plan.search.search import Space, leanest, search, trained
 from penstock.plan.step import step
 from penstock.run.schema.run import Run
@@ -173,7 +174,7 @@ class Planner:
 
     def _job(self, count: int) -> Job:
         vocab = self.data.vocab if self.data else None
-        return choice(self.run, self.scaled(count), vocab, Layout(replicate=count)).job
+        return choose_layout(self.run, self.scaled(count), vocab, Layout(replicate=count)).job
 
 
 def sweep(
