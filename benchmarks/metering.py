@@ -30,8 +30,9 @@ from penstock.meter.clock import StepClock, now
 from penstock.plan.job.layout import Layout
 from penstock.run.load import load
 from penstock.run.schema.quantity import Every
-from penstock.train.engine import build
+from penstock.train.engine import build_engine
 from penstock.train.parallel.batch import Micro
+from penstock.train.step import unguarded_step
 from penstock.train.tracer import Tracer
 from penstock.train.world.world import World, join
 
@@ -72,12 +73,12 @@ def engine(device: str) -> tuple[Step, World, dist.TCPStore]:
     layout = Layout(microbatch=batch)
     world = join(layout, device, 60.0)
     vocab = 4096 if device == "cpu" else 50_304
-    stepper = build(run, layout, vocab, world).stepper
+    stepper = build_engine(run, layout, vocab, world).stepper
     sample = torch.randint(vocab, (batch, run.data.sequence + 1)).to(world.device)
     micros = [Micro(sample[:, :-1], sample[:, 1:], 1.0)]
 
     def step(clock: StepClock) -> None:
-        stepper.step(micros, tokens, 3e-4, {}, clock)
+        unguarded_step(stepper, micros, tokens, 3e-4, clock)
 
     return step, world, store
 

@@ -95,8 +95,9 @@ def ours(work: Work, option: str) -> Callable[[Tensor], Tensor]:
     from penstock.meter.clock import StepClock
     from penstock.plan.job.layout import Layout
     from penstock.run.load import load
-    from penstock.train.engine import build
+    from penstock.train.engine import build_engine
     from penstock.train.parallel.batch import Micro
+    from penstock.train.step import unguarded_step
     from penstock.train.world.world import join
 
     shape = work.shape
@@ -124,11 +125,12 @@ def ours(work: Work, option: str) -> Callable[[Tensor], Tensor]:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
     layout = Layout(microbatch=work.batch, recompute=run.layout.recompute if run.layout else "none")
     world = join(layout, "cuda", 60.0)
-    stepper = build(run, layout, shape.vocab, world).stepper
+    stepper = build_engine(run, layout, shape.vocab, world).stepper
 
     def step(tokens: Tensor) -> Tensor:
         batch = [Micro(tokens[:, :-1], tokens[:, 1:], 1.0)]
-        vote = stepper.step(batch, batch[0].targets_bs.numel(), 3e-4, {}, StepClock(True))
+        tokens = batch[0].targets_bs.numel()
+        vote = unguarded_step(stepper, batch, tokens, 3e-4, StepClock(True))
         return torch.tensor(vote.loss)
 
     step.store = store  # type: ignore[attr-defined]  # lives as long as the step

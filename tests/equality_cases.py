@@ -68,7 +68,9 @@ def train_a_little(
     from penstock.plan.job.layout import Layout
     from penstock.run.folder import RunFolder
     from penstock.run.load import load
-    from penstock.train.job import build
+    from penstock.train.loop import build
+    from penstock.train.rank_context import RankContext
+    from penstock.train.step import unguarded_step
     from penstock.train.world.world import join
 
     answers = []
@@ -84,22 +86,25 @@ def train_a_little(
             os.environ["PENSTOCK_ATTEMPT"] = str(one["attempt"])  # a rendezvous of its own
             world = join(layout, kind, 60.0 if kind == "cpu" else 300.0, backend)
         journal = Journal(folder.journal, one["attempt"], range(world.rank, world.rank + 1))
-        job = build(folder, run, layout, world, journal, Pulse(folder.scratch, world.rank, 0))
-        grads = first_gradients(job)
-        feed = job.feed(after_step=0)
+        pulse = Pulse(folder.scratch, world.rank, 0)
+        trainer = build(RankContext(folder, run, layout, world, journal, pulse))
+        engine, batches = trainer.engine, trainer.batches
+        grads = first_gradients(engine)
+        feed = batches.feed(after_step=0)
         votes = []
         for _ in range(STEPS):
             samples = feed.next()
-            batch, tokens = job.micros(samples), job.counted(samples)
-            votes.append(job.stepper.step(batch, tokens, 1e-2, {}, StepClock(world.cuda)))
+            batch, tokens = batches.micros(samples), batches.counted_tokens(samples)
+            clock = StepClock(world.cuda)
+            votes.append(unguarded_step(engine.stepper, batch, tokens, 1e-2, clock))
         feed.close()
-        trained = job.parts.trained()
-        evaluated = world.sum_(job.runner.evaluate(batch)) / tokens
-        kept = job.parts.trained()  # what would be saved now
+        trained = engine.parts.trained()
+        evaluated = world.sum_(engine.runner.evaluate(batch)) / tokens
+        kept = engine.parts.trained()  # what would be saved now
         assert all(kept[name] is param for name, param in trained.items())
-        seen_bs = torch.arange(run.sequence, device=world.device).view(1, -1) % job.stream.vocab
-        job.parts.train(False)
-        logits_bsv = job.runner.logits(seen_bs)
+        seen_bs = torch.arange(run.sequence, device=world.device).view(1, -1) % batches.stream.vocab
+        engine.parts.train(False)
+        logits_bsv = engine.runner.logits(seen_bs)
         # torch remembers the meshes of the world that is gone, and takes them for equal ones.
         clear_cache()
         answers.append(
@@ -109,7 +114,7 @@ def train_a_little(
                 "grads": grads,
                 "evaluated": evaluated.item(),
                 "logits": logits_bsv[0, ::4].double().cpu().numpy(),
-                "buffers": {n: b.tolist() for n, b in job.parts.named_buffers().items()},
+                "buffers": {n: b.tolist() for n, b in engine.parts.named_buffers().items()},
             }
         )
     dist.destroy_process_group()
@@ -141,24 +146,24 @@ def on_ranks(
     return ranks(count, train_a_little, where, cases)
 
 
-def first_gradients(job: Any) -> dict[str, np.ndarray]:
+def first_gradients(engine: Any) -> dict[str, np.ndarray]:
     """Filled in by the first step: whole gradients as they reach the optimizer.
 
     A stage of a pipeline has those of its own parameters.
     """
     from penstock.train.parallel.parts import like, whole
 
-    trained, update = job.parts.trained(), job.stepper.update
+    trained, update = engine.parts.trained(), engine.stepper.update
     grads: dict[str, np.ndarray] = {}
 
-    def watched(summed: dict[str, Any], norm: float, rate: float) -> None:
+    def watched(summed: dict[str, Any], norm: float, rate: float, clock: Any) -> None:
         if not grads:
             for name, grad in summed.items():
                 held = whole(like(trained[name], grad)).double().cpu()
                 grads[name] = held.numpy().copy()  # the update may scale it in place
-        update(summed, norm, rate)
+        update(summed, norm, rate, clock)
 
-    job.stepper.update = watched
+    engine.stepper.update = watched
     return grads
 
 

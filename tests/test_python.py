@@ -186,11 +186,11 @@ def test_an_exception_is_reported_once_and_stop_asks_the_run_to_stop(
     folder = told(tmp_path, seen, killed_at=20)
     assert capsys.readouterr().err.count("ValueError: oops") == 1
     assert seen.events[-1].kind == "finished"  # it is still called
-    assert folder.wishes()["stop"]
+    assert folder.control_requests()["stop"]
 
 
 def test_no_stop_is_wished_for_without_one(tmp_path: Path) -> None:
-    assert not told(tmp_path, Seen({})).wishes()["stop"]
+    assert not told(tmp_path, Seen({})).control_requests()["stop"]
 
 
 SMOOTH = 0.1

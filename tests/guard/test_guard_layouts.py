@@ -41,11 +41,11 @@ class Training:
 
     def __init__(self, path: str, world: Any, layout: Layout, seed: int) -> None:
         from penstock.run.load import load
-        from penstock.train.engine import build
+        from penstock.train.engine import build_engine
 
         run = load(path, [f"train.seed={seed}"])
         self.world, self.layout = world, layout
-        self.engine = build(run, layout, VOCAB, world)
+        self.engine = build_engine(run, layout, VOCAB, world)
 
     def losses(self, *steps: int) -> list[float]:
         import numpy as np
@@ -53,6 +53,7 @@ class Training:
         from penstock.data.read.batch import Batch
         from penstock.meter.clock import StepClock
         from penstock.train.parallel.batch import Share, on_device
+        from penstock.train.step import unguarded_step
 
         out = []
         for step in steps:
@@ -62,27 +63,28 @@ class Training:
             mine = on_device(Batch(whole[share.start : share.stop]), self.world.device)
             own = mine.micros(share.micros, self.layout.microbatch)
             clock = StepClock(cuda=False)
-            out.append(self.engine.stepper.step(own, SAMPLES * SEQUENCE, 1e-2, {}, clock).loss)
+            tokens = SAMPLES * SEQUENCE
+            out.append(unguarded_step(self.engine.stepper, own, tokens, 1e-2, clock).loss)
         return out
 
     def save(self, folder: Path) -> None:
-        from penstock.train.state import state
+        from penstock.train.state import state_tensors
 
-        held = state(self.engine.parts, self.engine.optimizer)
+        held = state_tensors(self.engine.parts, self.engine.optimizer)
         save_load.save(folder, 2, held, {}, {"layout": self.layout.to_json()}, self.world)
 
     def load(self, saved: Checkpoint) -> None:
-        from penstock.train.state import state
+        from penstock.train.state import state_tensors
 
-        held = state(self.engine.parts, self.engine.optimizer, copies=True)
+        held = state_tensors(self.engine.parts, self.engine.optimizer, copies=True)
         save_load.load(saved, held, self.world)
         self.engine.optimizer.updates = 2
         self.engine.optimizer.lower()
 
     def hash(self) -> str:
-        from penstock.train.state import weights
+        from penstock.train.state import weight_tensors
 
-        held = weights(self.engine.parts, self.engine.optimizer)
+        held = weight_tensors(self.engine.parts, self.engine.optimizer)
         return weights_hash(held, self.world)
 
 

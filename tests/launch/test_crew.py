@@ -408,7 +408,7 @@ def test_what_people_ask_on_another_host_is_passed_on(stage: Callable[[int], Sta
     b = on.follow("b")
     b.agent.folder.wish("save")
     on.until(lambda: on.crew.asked == {"save"})
-    assert not b.agent.folder.wishes()["save"]
+    assert not b.agent.folder.control_requests()["save"]
     b.told.stopping = True
     on.until(lambda: on.crew.asked == {"save", "stop"})
 

@@ -202,7 +202,7 @@ def test_ctrl_c_saves_and_stops(run_file: MakeFile) -> None:
     assert report["status"] == "stopped"
     assert report["checkpoint"].endswith(f"step-{report['steps']:08d}")
     assert "stopping: saving first" in told
-    assert not folder.wishes()["stop"]  # granted: it does not stop the next start
+    assert not folder.control_requests()["stop"]  # granted: it does not stop the next start
 
 
 def zombie(pid: int) -> bool:

@@ -75,12 +75,12 @@ DONE = restart.Ended(("done",) * 4, 10)
 
 def test_hosts_that_come_or_go_make_the_ranks_stop_and_start_again(led: Led) -> None:
     led.look()
-    assert not led.folder.wishes()["stop"]
+    assert not led.folder.control_requests()["stop"]
     crew(led).why_change = "b came"
     led.look()
-    assert led.folder.wishes()["stop"]
+    assert led.folder.control_requests()["stop"]
     assert led.goes_on(STOPPED)
-    assert not led.folder.wishes()["stop"]
+    assert not led.folder.control_requests()["stop"]
     led.muster(1)
     assert not led.goes_on(STOPPED)  # the next stop is somebody else's
 
@@ -101,7 +101,7 @@ def test_a_person_who_stops_the_run_meanwhile_is_heard(led: Led) -> None:
 def test_what_people_on_other_hosts_ask_becomes_a_wish(led: Led) -> None:
     crew(led).asked = {"save"}
     led.look()
-    assert led.folder.wishes() == {"save": True, "stop": False}
+    assert led.folder.control_requests() == {"save": True, "stop": False}
     crew(led).asked = {"stop"}
     led.look()
     assert led.stop_seen

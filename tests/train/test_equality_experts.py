@@ -116,8 +116,10 @@ def some_steps(path: str, layout: dict[str, int], attempt: int, until: int) -> l
     from penstock.plan.job.layout import Layout
     from penstock.run.folder import RunFolder
     from penstock.run.load import load
-    from penstock.train.job import build
-    from penstock.train.replicas.reduce import WISHES, Vote
+    from penstock.train.loop import build
+    from penstock.train.rank_context import RankContext
+    from penstock.train.replicas.reduce import REQUESTS, Vote
+    from penstock.train.step import unguarded_step
     from penstock.train.world.world import join
 
     os.environ["PENSTOCK_ATTEMPT"] = str(attempt)
@@ -125,17 +127,18 @@ def some_steps(path: str, layout: dict[str, int], attempt: int, until: int) -> l
     world = join(Layout(**layout), "cpu", 60.0)
     journal = Journal(folder.journal, attempt, range(world.rank, world.rank + 1))
     pulse = Pulse(folder.make_scratch(), world.rank, attempt)
-    job = build(folder, run, Layout(**layout), world, journal, pulse)
-    done = job.keeper.resume()
-    feed = job.feed(after_step=done)
+    trainer = build(RankContext(folder, run, Layout(**layout), world, journal, pulse))
+    trainer.resume()
+    done = trainer.progress.step
+    feed = trainer.batches.feed(after_step=done)
     losses = []
     for _ in range(done, until):
-        batch = job.micros(feed.next())
-        clock = StepClock(cuda=False)
-        losses.append(job.stepper.step(batch, run.batch_tokens, 1e-2, {}, clock).loss)
+        batch, clock = trainer.batches.micros(feed.next()), StepClock(cuda=False)
+        vote = unguarded_step(trainer.engine.stepper, batch, run.batch_tokens, 1e-2, clock)
+        losses.append(vote.loss)
     feed.close()
-    job.keeper.after(until, Vote(0.0, 0.0, dict.fromkeys(WISHES, False)), last=True)
-    job.keeper.settle()
+    trainer.saver.save_if_due(until, Vote(0.0, 0.0, dict.fromkeys(REQUESTS, False)), last=True)
+    trainer.saver.finish()
     dist.destroy_process_group()
     return losses
 

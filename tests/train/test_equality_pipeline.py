@@ -100,14 +100,14 @@ def buffers(path: str, layouts: list[dict[str, int]]) -> list[int]:
     import torch.distributed as dist
 
     from penstock.run.load import load
-    from penstock.train.engine import build
+    from penstock.train.engine import build_engine
     from penstock.train.world.world import join
 
     found = []
     for number, lay in enumerate(layouts):
         os.environ["PENSTOCK_ATTEMPT"] = f"buffers {number}"
         world = join(Layout(**lay), "cpu", 60.0)
-        runner: Any = build(load(path, ["model.layers=4"]), Layout(**lay), 300, world).runner
+        runner: Any = build_engine(load(path, ["model.layers=4"]), Layout(**lay), 300, world).runner
         tokens = torch.arange(17).view(1, -1)
         runner.backward([Micro(tokens[:, :-1], tokens[:, 1:], 1.0)] * 8, 128)
         (made,) = runner._schedules.values()
@@ -137,14 +137,14 @@ def test_buffers_are_as_many_as_are_under_way_not_as_a_step_has_microbatches(
 def without_room(path: str) -> str:
     """On one rank: what the runner raises when a layer of the last stage is out of memory."""
     from penstock.run.load import load
-    from penstock.train.engine import build
+    from penstock.train.engine import build_engine
     from penstock.train.world.world import join
 
     def forward(*_: Any) -> None:
         raise torch.OutOfMemoryError("no room")
 
     layout = Layout(pipeline=2)
-    runner: Any = build(load(path), layout, 300, join(layout, "cpu", 60.0)).runner
+    runner: Any = build_engine(load(path), layout, 300, join(layout, "cpu", 60.0)).runner
     if runner.last:
         runner.pieces[0].layers["1"].forward = forward
     tokens = torch.arange(17).view(1, -1)

@@ -22,9 +22,9 @@ def _sums(
     from penstock.train.replicas.live_world import PeerLost, join_live
 
     world = join_live(Layout(replicate=replicas, shard=shard), "cpu", 20.0)
-    rank, board = int(os.environ["RANK"]), world.circle.board
+    rank, board = int(os.environ["RANK"]), world.replica_group.board
     if world.life:
-        board.announce(world.circle.replica, world.life)
+        board.announce(world.replica_group.replica, world.life)
 
     def die(step: int, place: str) -> None:
         if victims.get(rank) == (step, place) and not world.life:
@@ -35,7 +35,7 @@ def _sums(
         while True:
             try:
                 world.enter(step)
-                steps = world.circle.gather(torch.tensor([step]))
+                steps = world.replica_group.gather(torch.tensor([step]))
                 world.agree()
                 return int(steps.max())
             except PeerLost:
@@ -47,11 +47,11 @@ def _sums(
             die(step + 1, "reduce")
             part = world.add_replicas_(torch.ones(1 << 16))
             die(step + 1, "vote")
-            asked = float(world.lead and world.circle.newer())
+            asked = float(world.lead and world.replica_group.newer())
             votes, join = world.sum_(torch.tensor([1.0, asked])).tolist()
             die(step + 1, "voted")
             step += 1
-            found.append((step, world.circle.members, part[0].item(), votes))
+            found.append((step, world.replica_group.members, part[0].item(), votes))
             if join:
                 raise PeerLost
         except PeerLost:

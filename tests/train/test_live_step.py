@@ -11,7 +11,7 @@ from penstock.train.parallel.expert import Balancer
 from penstock.train.parallel.gradients import Gradients
 from penstock.train.replicas.live_world import PeerLost
 from penstock.train.replicas.reduce import Vote
-from penstock.train.step import Stepper
+from penstock.train.step import Stepper, unguarded_step
 
 
 class Counting:
@@ -51,7 +51,7 @@ def stepper(vote: object) -> tuple[Stepper, nn.Parameter, Tensor]:
 
 
 def step(made: Stepper) -> None:
-    made.step([], 1, 0.1, {}, StepClock(False))
+    unguarded_step(made, [], 1, 0.1, StepClock(False))
 
 
 def test_a_step_that_is_lost_at_the_vote_leaves_no_trace() -> None:
@@ -59,7 +59,7 @@ def test_a_step_that_is_lost_at_the_vote_leaves_no_trace() -> None:
     with pytest.raises(PeerLost):
         step(made)
     assert seen.item() == 1
-    made.take_back()
+    made.discard()
     assert seen.item() == 0
     assert weight.grad is None
 
@@ -67,5 +67,5 @@ def test_a_step_that_is_lost_at_the_vote_leaves_no_trace() -> None:
 def test_a_peer_that_is_lost_after_the_step_does_not_undo_it() -> None:
     made, _, seen = stepper([Vote(1.0, 1.0, {})])
     step(made)
-    made.take_back()  # as when a replica is lost in the evaluation that follows
+    made.discard()  # as when a replica is lost in the evaluation that follows
     assert seen.item() == 1

@@ -399,7 +399,9 @@ def cut_short(path: str, attempts: list[int]) -> list[float]:
     from penstock.plan.job.layout import Layout
     from penstock.run.folder import RunFolder
     from penstock.run.load import load
-    from penstock.train.job import build
+    from penstock.train.loop import build
+    from penstock.train.rank_context import RankContext
+    from penstock.train.step import unguarded_step
     from penstock.train.world.world import join
 
     losses = []
@@ -408,17 +410,19 @@ def cut_short(path: str, attempts: list[int]) -> list[float]:
         os.environ["PENSTOCK_ATTEMPT"] = f"cut {attempt}"
         world = join(layout, "cpu", 60.0)
         journal = Journal(folder.journal, attempt, range(world.rank, world.rank + 1))
-        job = build(folder, run, layout, world, journal, Pulse(folder.scratch, world.rank, 0))
-        done = job.keeper.resume()
-        feed = job.feed(after_step=done)
+        pulse = Pulse(folder.scratch, world.rank, 0)
+        trainer = build(RankContext(folder, run, layout, world, journal, pulse))
+        trainer.resume()
+        done = trainer.progress.step
+        feed = trainer.batches.feed(after_step=done)
         for _ in range(1 if done else 2):
-            batch = job.micros(feed.next())
-            vote = job.stepper.step(batch, run.batch_tokens, 1e-2, {}, StepClock(False))
+            batch, clock = trainer.batches.micros(feed.next()), StepClock(False)
+            vote = unguarded_step(trainer.engine.stepper, batch, run.batch_tokens, 1e-2, clock)
             losses.append(vote.loss)
         feed.close()
-        job.keeper.prepare()
-        job.keeper.after(done + (1 if done else 2), vote, last=True)
-        job.keeper.settle()
+        trainer.saver.prepare()
+        trainer.saver.save_if_due(done + (1 if done else 2), vote, last=True)
+        trainer.saver.finish()
         dist.destroy_process_group()
     return losses
 

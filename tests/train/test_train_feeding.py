@@ -9,8 +9,8 @@ import pytest
 from penstock.data.read.feed import Feed
 from penstock.ledger.journal.read import read_events
 from penstock.ledger.journal.writer import Journal
-from penstock.train import feeding
-from penstock.train.feeding import Feeding
+from penstock.train import feed_meter
+from penstock.train.feed_meter import FeedMeter
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -22,35 +22,35 @@ def test_rates_are_those_since_the_last_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = 100.0
-    monkeypatch.setattr(feeding, "now", lambda: at)
+    monkeypatch.setattr(feed_meter, "now", lambda: at)
     feed: Any = SimpleNamespace(ready=1, depth=2, consumed=0, read=0, reading_s=0.0)
-    tells = Feeding(Journal(tmp_path, 0), speaks=True, tokens=100)
-    tells.tell(feed)  # the first look
+    tells = FeedMeter(Journal(tmp_path, 0), records=True, tokens=100)
+    tells.record(feed)  # the first look
     at, feed.consumed, feed.read, feed.reading_s = 105.0, 40, 50, 1.0
-    tells.tell(feed)  # too soon
+    tells.record(feed)  # too soon
     assert lines(tmp_path) == []
     at, feed.consumed, feed.read, feed.reading_s = 110.0, 80, 100, 2.0
-    tells.tell(feed)
+    tells.record(feed)
     assert lines(tmp_path) == [
         {"ready": 1, "capacity": 2, "tokens_per_s": 800, "could_tokens_per_s": 5000}
     ]
     at, feed.consumed = 120.0, 90
-    tells.tell(feed)
+    tells.record(feed)
     assert lines(tmp_path)[1:] == [
         {"ready": 1, "capacity": 2, "tokens_per_s": 100, "could_tokens_per_s": None}
     ]
     at = 130.0
-    tells.tell(SimpleNamespace(**vars(feed)))  # type: ignore[arg-type]  # after a rollback
+    tells.record(SimpleNamespace(**vars(feed)))  # type: ignore[arg-type]  # after a rollback
     assert len(lines(tmp_path)) == 2
 
 
 def test_one_rank_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     at = 0.0
-    monkeypatch.setattr(feeding, "now", lambda: at)
+    monkeypatch.setattr(feed_meter, "now", lambda: at)
     feed: Any = SimpleNamespace(ready=1, depth=2, consumed=0, read=0, reading_s=0.0)
-    tells = Feeding(Journal(tmp_path, 0), speaks=False, tokens=100)
+    tells = FeedMeter(Journal(tmp_path, 0), records=False, tokens=100)
     for _ in range(3):
-        tells.tell(feed)
+        tells.record(feed)
         at += 20
     assert lines(tmp_path) == []
 

@@ -26,7 +26,9 @@ def train_a_little(path: str, cases: list[dict[str, Any]]) -> list[dict[str, Any
     from penstock.plan.job.layout import Layout
     from penstock.run.folder import RunFolder
     from penstock.run.load import load
-    from penstock.train.job import build
+    from penstock.train.loop import build
+    from penstock.train.rank_context import RankContext
+    from penstock.train.step import unguarded_step
     from penstock.train.world.world import join
 
     answers = []
@@ -37,19 +39,22 @@ def train_a_little(path: str, cases: list[dict[str, Any]]) -> list[dict[str, Any
         os.environ["PENSTOCK_ATTEMPT"] = str(case["attempt"])
         world = join(layout, "cpu", 60.0)
         journal = Journal(folder.journal, case["attempt"], range(world.rank, world.rank + 1))
-        job = build(folder, run, layout, world, journal, Pulse(folder.scratch, world.rank, 0))
-        feed = job.feed(after_step=0)
+        pulse = Pulse(folder.scratch, world.rank, 0)
+        trainer = build(RankContext(folder, run, layout, world, journal, pulse))
+        batches = trainer.batches
+        feed = batches.feed(after_step=0)
         found: dict[str, list[float]] = {"losses": [], "norms": [], "counted": []}
         for _ in range(STEPS):
             samples = feed.next()
-            tokens = job.counted(samples)
+            tokens = batches.counted_tokens(samples)
             clock = StepClock(cuda=False)
-            vote = job.stepper.step(job.micros(samples), tokens, 1e-2, {}, clock)
+            micros = batches.micros(samples)
+            vote = unguarded_step(trainer.engine.stepper, micros, tokens, 1e-2, clock)
             found["losses"].append(vote.loss)
             found["norms"].append(vote.grad_norm)
             found["counted"].append(tokens)
         feed.close()
-        job.evaluate(STEPS)
+        trainer.evaluator.run(STEPS)
         dist.destroy_process_group()
         answers.append(found)
     return answers

@@ -46,18 +46,20 @@ def twice(path: str, layout: dict[str, int], folder: str) -> dict[str, Any]:
     from penstock.guard.save import save_load
     from penstock.plan.job.layout import Layout
     from penstock.run.load import load
-    from penstock.train.engine import build
+    from penstock.train.engine import build_engine
     from penstock.train.parallel.parts import whole
-    from penstock.train.state import state
+    from penstock.train.state import state_tensors
     from penstock.train.world.world import join
 
     world = join(Layout(**layout), "cpu", 60.0)
-    first, second = (build(load(path), Layout(**layout), 320, world) for _ in range(2))
+    first, second = (build_engine(load(path), Layout(**layout), 320, world) for _ in range(2))
     fixed = [dict(made.parts.named_parameters())["fixed.weight"] for made in (first, second)]
     before = whole(fixed[1]).equal(whole(fixed[0]))
-    saved = save_load.save(Path(folder), 1, state(first.parts, first.optimizer), {}, {}, world)
-    save_load.load(saved, state(second.parts, second.optimizer), world)
-    narrow = build(load(path, ["train.weights=bf16"]), Layout(**layout), 320, world)
+    saved = save_load.save(
+        Path(folder), 1, state_tensors(first.parts, first.optimizer), {}, {}, world
+    )
+    save_load.load(saved, state_tensors(second.parts, second.optimizer), world)
+    narrow = build_engine(load(path, ["train.weights=bf16"]), Layout(**layout), 320, world)
     trained = narrow.parts.trained()
     return {
         "before": before,
@@ -86,10 +88,10 @@ def test_frozen_weights_are_saved_and_bf16_weights_have_no_masters(
 def built(path: str) -> None:
     from penstock.plan.job.layout import Layout
     from penstock.run.load import load
-    from penstock.train.engine import build
+    from penstock.train.engine import build_engine
     from penstock.train.world.world import join
 
-    build(load(path), Layout(), 320, join(Layout(), "cpu", 60.0))
+    build_engine(load(path), Layout(), 320, join(Layout(), "cpu", 60.0))
 
 
 def test_a_module_with_nothing_to_train_is_refused(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from penstock.train.parallel.gradients import Grads
 from penstock.train.replicas import reduce as module
-from penstock.train.replicas.reduce import WISHES, Vote, buckets
+from penstock.train.replicas.reduce import REQUESTS, Vote, buckets
 
 RANKS = 4
 SHAPES = [(5, 3), (7,), (1,), (4, 2, 2)]
@@ -65,7 +65,7 @@ def four_replicas() -> dict[str, Any]:
     asked = [{"save": True}, {}, {"stop": True, "evaluate": False}, {}][world.rank]
     squares = squared_norm(summed, equal)
     answer["vote"] = plain.vote(torch.tensor(float(world.rank)), squares, asked)
-    answer["nobody asked"] = plain.vote(torch.tensor(0.0), squares, {}).wishes
+    answer["nobody asked"] = plain.vote(torch.tensor(0.0), squares, {}).requests
     plain.commit()
     answer["plain local state"] = plain.local_state()
 
@@ -173,7 +173,7 @@ def test_the_vote_carries_the_loss_the_norm_and_any_ranks_wishes(
     vote = four[0]["vote"]
     assert vote.loss == 0 + 1 + 2 + 3
     assert vote.grad_norm == pytest.approx(float(TOTAL.norm()), rel=1e-6)
-    assert vote.wishes == dict.fromkeys(WISHES, False) | {"save": True, "stop": True}
+    assert vote.requests == dict.fromkeys(REQUESTS, False) | {"save": True, "stop": True}
     assert vote.good
     assert all(answer["vote"] == vote for answer in four)
     assert not any(four[0]["nobody asked"].values())
@@ -183,7 +183,7 @@ def test_the_vote_carries_the_loss_the_norm_and_any_ranks_wishes(
 def test_a_bad_number_on_one_rank_is_refused_by_all(four: list[dict[str, Any]], what: str) -> None:
     for answer in four:
         assert not answer["bad"][what].good
-        assert answer["bad"][what].wishes["save"]  # still heard
+        assert answer["bad"][what].requests["save"]  # still heard
 
 
 @pytest.mark.parametrize(

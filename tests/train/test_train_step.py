@@ -11,7 +11,7 @@ from penstock.run.schema.train import TrainSection
 from penstock.train.optim.adamw import AdamW
 from penstock.train.parallel.expert import Balancer
 from penstock.train.parallel.gradients import Gradients
-from penstock.train.replicas.reduce import WISHES, Vote
+from penstock.train.replicas.reduce import REQUESTS, Vote
 from penstock.train.step import Stepper
 
 
@@ -45,8 +45,8 @@ class Alone:
     def reduce(self, grads: dict[str, Tensor]) -> dict[str, Tensor]:
         return grads
 
-    def vote(self, loss: Tensor, squares: Tensor, wishes: dict[str, bool]) -> Vote:
-        return Vote(loss.item(), squares.item() ** 0.5, dict.fromkeys(WISHES, False))
+    def vote(self, loss: Tensor, squares: Tensor, requests: dict[str, bool]) -> Vote:
+        return Vote(loss.item(), squares.item() ** 0.5, dict.fromkeys(REQUESTS, False))
 
     def commit(self) -> None:
         pass
@@ -74,7 +74,13 @@ def test_a_refused_step_leaves_no_trace(value: float) -> None:
     for accepted in (True, False, True):
         before = [t.clone() for t in (model.weight, model.seen)]
         batch = [2.0 if accepted else value]
-        stepper.step(batch, 1, 0.1, {}, StepClock(False), lambda vote, ok=accepted: ok)
+        clock = StepClock(False)
+        loss, grads = stepper.forward_backward(batch, 1, clock)
+        vote = stepper.vote(loss, stepper.reduce(grads, clock), {}, clock)
+        if accepted:
+            stepper.update(grads, vote.grad_norm, 0.1, clock)
+        else:
+            stepper.discard()
         same = [torch.equal(a, b) for a, b in zip(before, (model.weight, model.seen), strict=True)]
         assert same == [not accepted] * 2
         assert model.weight.grad is None

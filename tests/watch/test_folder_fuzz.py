@@ -172,8 +172,8 @@ def test_control_files_of_any_content_are_read(
     (folder.traps / "one.json").write_bytes(content)
     for name in ("save", "stop", "regroup"):
         (folder.control / name).write_bytes(content)
-    assert folder.wishes() == {"save": True, "stop": True}
+    assert folder.control_requests() == {"save": True, "stop": True}
     for name in ("save", "stop", "regroup"):
-        folder.granted(name)
-    assert folder.wishes() == {"save": False, "stop": False}
+        folder.acknowledge(name)
+    assert folder.control_requests() == {"save": False, "stop": False}
     assert len(failpoints.read(folder.traps)) <= 1

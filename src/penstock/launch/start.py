@@ -127,7 +127,7 @@ def _launch(
     folder.make()
     open_model.keep(run, folder.open_model)
     for what in ("stop", "save"):
-        folder.granted(what)  # wishes of an earlier life
+        folder.acknowledge(what)  # requests to an earlier start
     save(run, folder.run_file)
     folder.write_plan(plan)
     listener.launching(folder, plan)
@@ -176,7 +176,7 @@ def _supervise(
     finally:
         journal.event("ended", result=outcome.result, error=outcome.error)
         journal.close()
-        folder.granted("stop")
+        folder.acknowledge("stop")
         if outcome.result in WELL and not outcome.error:
             folder.drop_scratch()  # what it holds is on disk too
     return outcome

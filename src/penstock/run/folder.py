@@ -138,12 +138,12 @@ class RunFolder:
         """Ask the running ranks for something: `save` or `stop`."""
         (self.control / what).touch()
 
-    def wishes(self) -> dict[str, bool]:
+    def control_requests(self) -> dict[str, bool]:
         """`regroup`: ranks save and stop, to start again on other hosts."""
         wished = {what: (self.control / what).exists() for what in ("save", "stop", "regroup")}
         return {"save": wished["save"], "stop": wished["stop"] or wished["regroup"]}
 
-    def granted(self, what: str) -> None:
+    def acknowledge(self, what: str) -> None:
         (self.control / what).unlink(missing_ok=True)
 
     @contextmanager

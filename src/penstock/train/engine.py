@@ -1,8 +1,9 @@
-"""The parts of a rank that compute: a laid-out model, how it runs, and what updates it."""
+"""The engine of a rank: a model laid out over ranks, how it runs, and what updates it."""
 
 from dataclasses import dataclass
 from functools import partial
 
+from penstock.guard.detect.pulse import Pulse
 from penstock.model.build import user_function
 from penstock.model.decoder import Decoder
 from penstock.model.loss import summed_cross_entropy
@@ -27,6 +28,8 @@ from penstock.train.world.world import World
 
 @dataclass(frozen=True)
 class Engine:
+    """Model, optimizer and replicas of one rank."""
+
     parts: Parts
     runner: Runner
     optimizer: Optimizer
@@ -34,7 +37,10 @@ class Engine:
     stepper: Stepper
 
 
-def build(run: Run, layout: Layout, vocab: int, world: World) -> Engine:
+def build_engine(
+    run: Run, layout: Layout, vocab: int, world: World, pulse: Pulse | None = None
+) -> Engine:
+    """Build the model of a rank, laid out over the ranks of its replica, and what trains it."""
     made = materialize(run, layout, vocab, world)
     parts, trained = made.parts, made.parts.trained()
     update = optimizer(trained, made.masters, run.train)
@@ -47,7 +53,15 @@ def build(run: Run, layout: Layout, vocab: int, world: World) -> Engine:
     shares = {n: 0.0 if n in parts.copies else 1 / holders(p, world) for n, p in trained.items()}
     balance = balancer(parts.modules, world, run.balance_rate)
     stepper = Stepper(
-        runner, gradients, update, replicas, run.train.clip, shares, balance, buffers=parts.buffers
+        runner,
+        gradients,
+        update,
+        replicas,
+        run.train.clip,
+        shares,
+        balance,
+        buffers=parts.buffers,
+        pulse=pulse,
     )
     return Engine(parts, runner, update, replicas, stepper)
 
@@ -68,9 +82,8 @@ def _runner(parts: Parts, run: Run, layout: Layout, world: World, loss: TokenLos
     own, whole = (cut(world), joined(world)) if layout.context > 1 else (None, None)
     if layout.pipeline == 1:
         return Plain(parts, layout.tensor, own, whole, loss, module_code(run.model.module))
-    from penstock.train.parallel.pipeline import (
-        Pipelined,
-    )  # torch's schedules take a second to import
+    # Not at the top: torch's schedules take a second to import.
+    from penstock.train.parallel.pipeline import Pipelined
 
     dtype = COMPUTE[run.train.precision]
     return Pipelined(parts, layout, world, dtype, layout.tensor, own, whole)

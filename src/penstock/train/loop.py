@@ -1,55 +1,194 @@
-"""The loop. What it uses is built in `train/job.py`; every hard part has a file of its own."""
+"""The training loop of one rank. It builds its parts, then repeats one step; each part is a file.
+
+A step reads: fetch, forward and backward, reduce, vote, judge, update, record, save if due.
+"""
+
+from dataclasses import dataclass, replace
 
 from penstock.data.read.feed import Feed
-from penstock.meter.clock import StepClock
-from penstock.train.job import Job
+from penstock.guard.detect.sentinels import Sentinels
+from penstock.meter.clock import StepClock, now
+from penstock.policy.restart import EARLY
+from penstock.run.schema.code import own_codes
+from penstock.train.anomaly import AnomalyGuard
+from penstock.train.batches import Batches, open_batches
+from penstock.train.drill_faults import arm_drill_faults
+from penstock.train.engine import Engine, build_engine
+from penstock.train.evaluate import Evaluator
+from penstock.train.live import LiveRecovery
 from penstock.train.optim.optimizer import learning_rate
 from penstock.train.parallel.batch import Loaded
-from penstock.train.replicas.rewind import Again
+from penstock.train.progress import LossCurve, Progress
+from penstock.train.rank_context import RankContext
+from penstock.train.recovery import Recovery
+from penstock.train.replicas.reduce import Vote
+from penstock.train.replicas.rewind import Rewind
+from penstock.train.saving import CheckpointSaver
+from penstock.train.seeding import seed_step
+from penstock.train.state import TrainingState
+from penstock.train.tracer import Tracer
 
 
-def fit(job: Job) -> str:
-    """Train from the newest good checkpoint to the end: "done", or "stopped" before it."""
-    at = job.begin()
-    feed = job.feed(after_step=at.step)
-    job.warm_up(after_step=at.step)
-    job.pulse.at("ready", at.step)
-    job.journal.event("ready", step=at.step)
-    clock = StepClock(job.world.cuda)
+@dataclass
+class Trainer:
+    """All parts of a rank that trains, and the order in which a step uses them."""
 
-    while not at.over:
-        try:
-            if at.due is None:
-                with job.tracer.around(at.step + 1, clock):
-                    _step(job, feed, clock, at.step + 1)
-                job.feeding.tell(feed)
-            job.after()
-        except Again as again:  # a peer was lost or came, or the guard took steps back
-            job.go_back(again)
-            feed.close()
-            feed = job.feed(after_step=at.step)
+    rank: RankContext
+    batches: Batches
+    engine: Engine
+    state: TrainingState
+    saver: CheckpointSaver
+    evaluator: Evaluator
+    progress: Progress
+    recovery: Recovery
+    anomalies: AnomalyGuard
+    tracer: Tracer
+    curve: LossCurve
+    warm: bool = False
 
-    feed.close()
-    job.tracer.close()
-    job.keeper.settle()
-    if at.step == job.steps:
-        job.write_sample()
-    return job.result
+    def fit(self) -> str:
+        """Train from the newest good checkpoint to the end. Return how the run ended."""
+        at, clock = self.progress, StepClock(self.rank.world.cuda)
+        self.resume()
+        feed = self.batches.feed(after_step=at.step)
+        self.warm_up(after_step=at.step)
+        self.rank.pulse.at("ready", at.step)
+        self.rank.journal.event("ready", step=at.step)
+
+        while not at.finished:
+            try:
+                if at.pending is None:
+                    with self.tracer.around(at.step + 1, clock):
+                        self.train_step(at.step + 1, feed, clock)
+                    self.batches.meter.record(feed)
+                self.finish_step()
+            except Rewind as rewind:  # a peer was lost or came, or the guard took steps back
+                self.rewind(rewind)
+                feed.close()
+                feed = self.batches.feed(after_step=at.step)
+
+        feed.close()
+        self.tracer.close()
+        self.saver.finish()
+        if at.step == self.batches.steps:
+            self.evaluator.write_sample()
+            return "done"
+        return EARLY if self.state.stops_early else "stopped"
+
+    def train_step(self, step: int, feed: Feed[Loaded], clock: StepClock) -> None:
+        """Do one optimizer step and record it."""
+        run, stepper = self.rank.run, self.engine.stepper
+        clock.begin()
+        seed_step(run.train.seed, step, self.rank.world.data_rank)
+        samples, micros, tokens = self.batches.fetch(step, feed, clock)
+        loss, grads = stepper.forward_backward(micros, tokens, clock)
+        summed = stepper.reduce(grads, clock)
+        vote = stepper.vote(loss, summed, self.requests(step), clock)
+        rate = learning_rate(step - 1, self.batches.steps, run.learning_rate, run.train)
+        accepted = self.anomalies.accepts(step, vote, samples)
+        if accepted:
+            self.saver.wait_until_copied(clock)
+            stepper.update(summed, vote.grad_norm, rate, clock)
+        else:
+            stepper.discard()
+        self.record(step, vote, rate, accepted)
+        self.anomalies.check_weights(self.progress, clock)
+        self.rank.journal.step(step, **clock.settle())
+
+    def record(self, step: int, vote: Vote, rate: float, accepted: bool) -> None:
+        """Record that a step is passed, before anything else happens."""
+        self.progress.step, self.progress.pending = step, vote
+        if accepted:
+            self.batches.audit(step)
+            self.curve.add(step, vote, rate, self.batches.tokens_at(step))
+
+    def finish_step(self) -> None:
+        """Do what the vote of the last step asked for: evaluate, save, stop, let a replica in."""
+        at, world = self.progress, self.rank.world
+        step, vote = at.step, at.pending
+        assert vote is not None
+        if at.checked_step < step:  # the loss of a peer cut the check off
+            self.anomalies.check_weights(at, StepClock(world.cuda))
+        self.anomalies.rewind_if_needed()
+        if vote.requests["evaluate"] and (more := self.evaluator.run(step)):
+            vote = replace(vote, requests=vote.requests | more)
+            self.anomalies.compare_if_due(step, vote, StepClock(world.cuda))  # now it is saved
+            self.anomalies.rewind_if_needed()
+        self.tracer.requested = vote.requests["trace"]
+        last = step == self.batches.steps
+        self.saver.save_if_due(step, vote, last)
+        if last or vote.requests["stop"]:
+            self.saver.finish()
+            world.together(step)
+            at.finished = True
+        at.pending = None
+        if vote.requests["join"] and not at.finished:
+            self.recovery.admit_replica()
+
+    def requests(self, step: int) -> dict[str, bool]:
+        """Return what is due after `step`. Rank 0 asks, and the vote tells the others."""
+        if not self.rank.world.lead:
+            return self.saver.own_requests()
+        return (
+            self.saver.requests(step)
+            | self.anomalies.requests(step)
+            | self.evaluator.requests(step)
+            | {"join": self.recovery.replica_waits(), "trace": self.tracer.due(step + 1)}
+        )
+
+    def resume(self) -> None:
+        """Go to where the run continues: the newest good checkpoint, or where its replicas are."""
+        at = self.progress
+        if self.rank.run.guard.mode == "live":
+            self.warm_up(0)  # before it joins: nobody waits for it meanwhile
+        self.recovery.begin(self.batches.steps)
+        done = at.step == self.batches.steps or self.state.stops_early
+        at.finished = done and at.pending is None
+        at.reset_checked()
+
+    def warm_up(self, after_step: int) -> None:
+        """Run the first kernels on the next batch: no other has to be fetched, or be whole, for it.
+
+        On a CPU it would take as long as it saves, so a resumed run leaves it out.
+        """
+        if self.warm:
+            return
+        self.warm = True
+        start, rank = now(), self.rank
+        rank.pulse.at("warm_up", after_step)
+        if rank.run.guard.mode != "live":  # there the replica that saves may be another later
+            self.saver.prepare()
+        if rank.world.cuda or after_step == 0:
+            self.engine.stepper.warm_up(self.batches.first_micro(after_step + 1))
+        self.saver.wait_prepared()
+        self.tracer.warm_up(self.batches.steps - after_step)
+        rank.journal.span("warmup", start, now())
+
+    def rewind(self, rewind: Rewind) -> None:
+        """Go back to the step that `rewind` names, or that the remaining replicas agree on."""
+        before, at = self.progress.step, self.progress
+        self.recovery.rewind(rewind)
+        if self.rank.world.rank == 0 and at.step == before:
+            self.curve.flush()  # the rank that led may have died before it wrote this step
+        at.reset_checked()
+        self.rank.journal.event("went_back", step=at.step, why=rewind.why)
 
 
-def _step(job: Job, feed: Feed[Loaded], clock: StepClock, step: int) -> None:
-    clock.begin()
-    job.reseed(step)
-    with clock.part("fetch"):
-        job.pulse.at("fetch", step)
-        samples = feed.next()
-        batch = job.micros(samples)
-    with clock.part("exchange"):
-        tokens = job.counted(samples)
-    rate = learning_rate(step - 1, job.steps, job.peak_rate, job.run.train)
-    vote = job.stepper.step(
-        batch, tokens, rate, job.wishes(step), clock, lambda vote: job.accept(step, vote, samples)
+def build(rank: RankContext) -> Trainer:
+    """Build the parts of a rank, in the order in which they need each other."""
+    batches = open_batches(rank)
+    engine = build_engine(rank.run, rank.layout, batches.stream.vocab, rank.world, rank.pulse)
+    sentinels = Sentinels(rank.run.guard.on_spike, rank.journal, rank.leads, own_codes(rank.run))
+    state = TrainingState(rank, engine, batches, sentinels)
+    saver = CheckpointSaver(rank, state)
+    evaluator = Evaluator(rank, engine, batches, state)
+    progress = Progress()
+    kind = LiveRecovery if rank.run.guard.mode == "live" else Recovery
+    recovery = kind(rank, state, saver, evaluator, progress)
+    anomalies = AnomalyGuard(rank, engine, batches, sentinels, recovery)
+    tracer = Tracer(rank.folder.traces, rank.journal, rank.world, rank.run.log.trace)
+    curve = LossCurve(rank.journal, rank.world)
+    arm_drill_faults(rank.pulse, batches, engine)
+    return Trainer(
+        rank, batches, engine, state, saver, evaluator, progress, recovery, anomalies, tracer, curve
     )
-    job.passed(step, vote, rate)
-    job.look(clock)
-    job.journal.step(step, **clock.settle())

@@ -29,8 +29,8 @@ from penstock.run.folder import RunFolder  # noqa: E402
 from penstock.run.load import load  # noqa: E402
 from penstock.run.schema.code import changed  # noqa: E402
 from penstock.run.schema.run import Run  # noqa: E402
-from penstock.train.job import build  # noqa: E402
-from penstock.train.loop import fit  # noqa: E402
+from penstock.train.loop import build  # noqa: E402
+from penstock.train.rank_context import RankContext  # noqa: E402
 from penstock.train.replicas.live_world import join_live  # noqa: E402
 from penstock.train.world.world import join  # noqa: E402
 
@@ -60,7 +60,7 @@ def main(where: str, attempt: int) -> str:
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Whether an accelerator or, by torch's own words, the host had no room."""
+    """Return whether an accelerator or, by torch's own words, the host had no memory left."""
     full = (torch.OutOfMemoryError, MemoryError)
     return isinstance(error, full) or "DefaultCPUAllocator: can't allocate" in str(error)
 
@@ -79,11 +79,11 @@ def work(folder: RunFolder, journal: Journal, pulse: Pulse) -> tuple[str, str]:
     world = meet(layout, plan["device"], run.guard.timeout)
     journal.event("joined")
     pulse.at("build")
-    job = build(folder, run, layout, world, journal, pulse)
-    result = fit(job)
+    trainer = build(RankContext(folder, run, layout, world, journal, pulse))
+    result = trainer.fit()
     pulse.at("save")
     start = now()
-    weights = job.keeper.weights_hash()
+    weights = trainer.state.weights_hash()
     pulse.at("end")
     journal.span("checkpoint", start, now())
     world.gather(None)  # nobody reports success before everybody has it

@@ -1,4 +1,4 @@
-"""Silent data corruption: now and then each replica computes a microbatch of its neighbour, too.
+"""Silent data corruption: now and then each replica also computes a microbatch of its neighbour.
 
 Equal weights and equal samples must give equal gradients. The neighbour's samples are read, not
 sent: they follow from a position. No trace of the trial is left in the run.
@@ -12,27 +12,29 @@ from torch import Tensor
 
 from penstock.guard.detect.fingerprints import fingerprints, gather_by_replica
 from penstock.guard.detect.sentinels import Sentinels
-from penstock.plan.job.layout import Layout
 from penstock.policy.replay import Result, Results, at_fault, differing
-from penstock.run.schema.run import Run
-from penstock.train.draws import draw_anew
-from penstock.train.parallel.batch import Loader, Micro, Share
+from penstock.train.batches import Batches
+from penstock.train.parallel.batch import Micro, Share
+from penstock.train.rank_context import RankContext
 from penstock.train.replicas.reduce import squared_norm
+from penstock.train.seeding import seed_step
 from penstock.train.step import Stepper
-from penstock.train.world.world import World
 
 
 @dataclass
 class Replay:
-    run: Run
-    layout: Layout
-    world: World
-    loader: Loader
+    """A check of one microbatch by two replicas."""
+
+    rank: RankContext
+    batches: Batches
     stepper: Stepper
     sentinels: Sentinels
 
+    def __post_init__(self) -> None:
+        self.run, self.world = self.rank.run, self.rank.world
+
     def check(self, step: int, position: int) -> None:
-        """All ranks together, on samples of the batch that begins at `position`."""
+        """Compute, on all ranks together, samples of the batch that begins at `position`."""
         replica, replicas = self.world.place("replicate"), self.world.size("replicate")
         own = self._of_all(self._compute(step, position, replica))
         of_next = self._of_all(self._compute(step, position, (replica + 1) % replicas))
@@ -46,26 +48,26 @@ class Replay:
         return not self.world.cuda or self.run.train.deterministic
 
     def _compute(self, step: int, position: int, replica: int) -> Tensor:
-        """The loss, the norm and the bits of the gradients, as three numbers of 64 bits."""
+        """Return the loss, the norm and the bits of the gradients, as three numbers of 64 bits."""
         shards = self.world.size("shard")
         data_rank = replica * shards + self.world.place("shard")
         micro = self._first(position, data_rank)
-        draw_anew(self.run.train.seed, step, data_rank)
+        seed_step(self.run.train.seed, step, data_rank)
         self.stepper.begin()
-        loss = self.stepper.backward([micro], self.run.batch_tokens)
+        loss = self.stepper.runner.backward([micro], self.run.batch_tokens)
         grads = self.stepper.gradients.collect()
         self.stepper.runner.settle(grads)
         norm = squared_norm(grads, dict.fromkeys(grads, 1.0)).sqrt().to(loss.device)
         numbers = torch.stack((loss.double(), norm)).view(torch.int64)
         bits = fingerprints({"loss": loss} | grads).sum(dim=0, keepdim=True)
-        self.stepper.take_back()
+        self.stepper.discard()
         return torch.cat((numbers, bits.to(numbers.device)))
 
     def _first(self, position: int, data_rank: int) -> Micro:
-        """The first microbatch of a rank's slice."""
-        size, ranks = self.layout.microbatch, self.world.data_ranks
+        """Read the first microbatch of a rank's share."""
+        size, ranks = self.rank.layout.microbatch, self.world.data_ranks
         share = Share.of(position, position + self.run.batch_samples, data_rank, ranks, size)
-        samples = self.loader.read(share.start, min(share.start + size, share.stop))
+        samples = self.batches.loader.read(share.start, min(share.start + size, share.stop))
         return samples.micros(1, size)[0]
 
     def _of_all(self, own: Tensor) -> list[Results]:

@@ -1,67 +1,56 @@
-"""When a run saves, and what: fast copies in memory every few steps, durable ones on the interval.
+"""When a run saves: fast copies in memory every few steps, durable ones on the interval.
 
-The rank that leads asks, and the vote tells all; `guard/save/saver.py` does it.
+The rank that leads asks, the vote tells all ranks, and `guard/save/saver.py` saves.
 """
 
 import contextlib
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
-
-from torch import Tensor
 
 from penstock.errors import RunFailed
-from penstock.guard.detect.pulse import Pulse
 from penstock.guard.save.saver import Saver, SaveTiming
 from penstock.guard.tiers import peers
 from penstock.guard.tiers.search import CheckpointSearch, search_of_run, spill_folder, stores_of_run
 from penstock.guard.tiers.slots import SLOTS
-from penstock.guard.tiers.stores import NONE_PROTECTED, ProtectedSteps
-from penstock.ledger.journal.writer import Journal
-from penstock.meter.clock import now
+from penstock.meter.clock import StepClock, now
 from penstock.meter.devices import cpu_cores
 from penstock.policy import checkpoint as policy
-from penstock.run.folder import RunFolder
 from penstock.run.schema.quantity import Every
-from penstock.run.schema.run import Run
+from penstock.train.rank_context import RankContext
 from penstock.train.replicas.reduce import Vote
-from penstock.train.world.world import World
+from penstock.train.state import TrainingState
 
 TRIES = 3  # of the last save of a run: nothing comes after it that would try again
 STEPS = 15  # whose median is how long a step takes
 
 
 @dataclass
-class Saving:
-    folder: RunFolder
-    run: Run
-    world: World
-    journal: Journal
-    pulse: Pulse
-    state: Callable[[], tuple[dict[str, Tensor], dict[str, Tensor]]]  # reshardable, replica-local
-    scalars: Callable[[int], dict[str, Any]]  # of a step
-    best: Callable[[], ProtectedSteps] = lambda: (
-        NONE_PROTECTED
-    )  # checkpoints that rotation leaves alone
+class CheckpointSaver:
+    """The schedule of a run's saves. What is saved is in `state.py`."""
+
+    rank: RankContext
+    state: TrainingState
     saved_step: int = 0  # of the last durable save that was begun
     saved_s: float = field(default_factory=now)
     staged_step: int = 0  # of the last save of any kind
     staged_s: float = field(default_factory=now)
 
     def __post_init__(self) -> None:
+        rank = self.rank
+        self.folder, self.run, self.world = rank.folder, rank.run, rank.world
+        self.journal, self.pulse = rank.journal, rank.pulse
         self._saver: Saver | None = None
-        self._granting = False  # a file in `control/` asked for the save that is under way
+        self._by_request = False  # a file in `control/` asked for the save that is under way
         self._steps_s: deque[float] = deque(maxlen=STEPS)
         self._stepped_s = now()
         self._peers = peers.from_environment()
 
     def tiers(self) -> CheckpointSearch:
-        """Everywhere that a state of this run may be."""
+        """Return all places where a state of this run may be."""
         return search_of_run(self.folder, self.run, self.world, self._leads)
 
     @property
@@ -69,8 +58,8 @@ class Saving:
         """Whether this rank works for its host."""
         return os.environ.get("PENSTOCK_HOST_RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
 
-    def bring(self) -> None:
-        """What other hosts hold in memory and this one lacks. All ranks together."""
+    def fetch_from_peers(self) -> None:
+        """Fetch what other hosts hold in memory and this one lacks. All ranks call it together."""
         if self._peers and self._leads:
             try:
                 self._peers.fetch(self.folder.scratch)
@@ -80,22 +69,24 @@ class Saving:
             self.world.gather(None)
 
     def resumed(self, step: int, durable: bool = True) -> None:
-        """The run goes on from a save of `step`."""
+        """Note that the run continues from a save of `step`."""
         self.saved_step, self.staged_step = step if durable else 0, step
         self.saved_s = self.staged_s = self._stepped_s = now()
 
     def prepare(self) -> None:
-        """Begins all that the first save need not do then. All ranks that save, together."""
-        tiers, (state, _) = self.tiers(), self.state()
+        """Begin all that the first save need not do then. All ranks that save call it together."""
+        self.state.scalars(self.state.batches.resumed_step)
+        tiers, (state, _) = self.tiers(), self.state.tensors_to_save()
         kept = [found for found in tiers.memory() if found.step <= self.staged_step]
-        self._saver = self._made(tiers.run)
+        self._saver = self._new_saver(tiers.run)
         self._saver.prepare(state, kept[0] if kept else None)
 
-    def prepared(self) -> None:
+    def wait_prepared(self) -> None:
+        """Wait until `prepare` is through."""
         if self._saver:
             self._saver.prepared()
 
-    def _made(self, run: str) -> Saver:
+    def _new_saver(self, run: str) -> Saver:
         first = self.journal.ranks[0] - self.world.rank  # of the ranks that save together
         threads = max(1, min(8, cpu_cores() // (2 * self.world.ranks))) if self.world.cuda else 1
         return Saver(
@@ -114,30 +105,30 @@ class Saving:
         )
 
     def _send(self, slot: Path, names: list[str], step: int) -> None:
-        """A copy of a sealed slot for the next host; not of one that had to go to the disk."""
+        """Send a copy of a sealed slot to the next host, unless the slot had to go to the disk."""
         if self._peers and slot.is_relative_to(self.folder.scratch):
             self._peers.send(self.folder.scratch, slot, names)
 
-    def wishes(self, step: int) -> dict[str, bool]:
-        """What the rank that leads asks for after `step`."""
-        wishes = self.folder.wishes() | {"stage": False}
-        if self._saver is None:  # of a replica that has not saved yet: the first time makes it
-            wishes["save"] |= self._due(step, None)
-            wishes["stage"] = self.run.guard.fast != "never"
-            return wishes
-        by_file = self._by_file(wishes["save"], self._saver)
-        wishes["save"] = by_file or self._due(step, self._saver)
-        wishes["stage"] = self._fast_due(step, self._saver)
-        return wishes
+    def requests(self, step: int) -> dict[str, bool]:
+        """Return what the rank that leads asks for after `step`: by interval or by `control/`."""
+        requests = self.folder.control_requests() | {"stage": False} | self.own_requests()
+        if self._saver is None:  # this replica has not saved yet: its first save makes it
+            requests["save"] |= self._due(step, None)
+            requests["stage"] = self.run.guard.fast != "never"
+            return requests
+        by_file = self._file_asks(requests["save"], self._saver)
+        requests["save"] = by_file or self._due(step, self._saver)
+        requests["stage"] = self._fast_due(step, self._saver)
+        return requests
 
-    def _by_file(self, asked: bool, saver: Saver) -> bool:
-        """Somebody asks for a save: once, and the file goes when it is made."""
+    def _file_asks(self, asked: bool, saver: Saver) -> bool:
+        """Return whether a file asks for a save: once, and the file is removed when it is made."""
         if saver.writing:
             return False
-        if asked and self._granting:
-            self.folder.granted("save")
-        self._granting = asked and not self._granting
-        return self._granting
+        if asked and self._by_request:
+            self.folder.acknowledge("save")
+        self._by_request = asked and not self._by_request
+        return self._by_request
 
     def _due(self, step: int, saver: Saver | None) -> bool:
         every, spent = self.run.guard.checkpoint, saver.timing if saver else SaveTiming()
@@ -157,37 +148,40 @@ class Saving:
         state = policy.Fast(step, now(), last, last_s, step_s, spent.stall_s, spent.seal_s)
         return policy.fast_due(state, *_limits(every))
 
-    def own_wishes(self) -> dict[str, bool]:
+    def own_requests(self) -> dict[str, bool]:
+        """Return what any rank may ask for, not rank 0 alone."""
         return {"busy": self._saver is not None and self._saver.busy}
 
-    def after(self, step: int, vote: Vote, last: bool) -> None:
-        """Begins what the vote asked for, and the end of the run."""
+    def save_if_due(self, step: int, vote: Vote, last: bool) -> None:
+        """Begin the save that the vote asked for. The end of a run waits for its save."""
         self._steps_s.append(now() - self._stepped_s)
         if not self.world.saves:
             self.drop()
-        elif vote.wishes["stop"] or last:
+        elif vote.requests["stop"] or last:
             self._catch_up(vote)
             self._save_for_good(step)
-        elif vote.wishes["save"]:
+        elif vote.requests["save"]:
             self._catch_up(vote)
             self._save(step, durable=True)
-        elif vote.wishes["stage"] and not vote.wishes["busy"]:
+        elif vote.requests["stage"] and not vote.requests["busy"]:
             self._save(step, durable=False)
         self._stepped_s = now()
 
     def _catch_up(self, vote: Vote) -> None:
-        """A save that cannot wait: nobody begins it before the last one is whole on every rank."""
-        if vote.wishes["busy"]:
+        """Wait until the last save is whole on every rank: the next one cannot be left out."""
+        if vote.requests["busy"]:
             if self._saver:
                 self._saver.wait_sealed()
             self.world.gather(None)
 
-    def before_update(self) -> None:
-        if self._saver:
-            self._saver.before_update()
+    def wait_until_copied(self, clock: StepClock) -> None:
+        """Wait before weights change: what a save is still copying of them must be through."""
+        with clock.part("held"):
+            if self._saver:
+                self._saver.before_update()
 
-    def settle(self) -> None:
-        """Everything is safe: also a state that the run began with in memory, and ends with."""
+    def finish(self) -> None:
+        """Wait until everything is safe, also a state that was only in memory at the start."""
         if self.world.saves and self.staged_step > self.saved_step:
             self._save_for_good(self.staged_step)
         self.drop()
@@ -195,7 +189,7 @@ class Saving:
             shutil.rmtree(spill_folder(self.folder), ignore_errors=True)
 
     def forget(self, after_step: int) -> None:
-        """Later steps were taken back. All ranks that save, together."""
+        """Delete saves of steps that were taken back. All ranks that save call it together."""
         if self._saver:
             self._saver.forget(after_step)
         if self._leads:
@@ -215,7 +209,7 @@ class Saving:
         self.journal.event("taken_back", after_step=after_step, left=left)
 
     def drop(self) -> None:
-        """Somebody else saves from now on."""
+        """Stop saving: another replica does from now on."""
         if self._saver:
             self._saver.close()
         self._saver = None
@@ -226,9 +220,9 @@ class Saving:
         start = now()
         self.pulse.at("keep", step)
         self._begin(step, durable)
-        self._told(start, step)
+        self._record(start, step)
 
-    def _told(self, start: float, step: int) -> None:
+    def _record(self, start: float, step: int) -> None:
         end = now()
         self.pulse.at("saved", step)
         # Not synced: the disk is busy with the save itself, and the loop would wait for that.
@@ -239,15 +233,16 @@ class Saving:
             self.pulse.at("stage", step)
             self.prepare()
         assert self._saver is not None, "prepared above"
-        state, local_state = self.state()
-        self._saver.stage(step, state, local_state, self.scalars(step), durable, self.best())
+        state, local_state = self.state.tensors_to_save()
+        scalars, best = self.state.scalars(step), self.state.best_kept()
+        self._saver.stage(step, state, local_state, scalars, durable, best)
         self.staged_step, self.staged_s = step, now()
         if durable:
             self.saved_step, self.saved_s = step, now()
         return self._saver
 
     def _save_for_good(self, step: int) -> None:
-        """The last of a run, or of this start: it is waited for, and has to succeed."""
+        """Make the last save of a run, or of this start: it is waited for and has to succeed."""
         start = now()
         self.pulse.at("save", step)
         for tried in range(TRIES):
@@ -256,8 +251,8 @@ class Saving:
             if not saver.failed or (tried and saver.durable_step == step):
                 break  # saved, if perhaps not in every place
         if self.world.lead:
-            self.folder.granted("save")
-        self._told(start, step)
+            self.folder.acknowledge("save")
+        self._record(start, step)
         if saver.durable_step != step:
             raise RunFailed(
                 f"the state of step {step} could not be saved: {saver.failed}. It is still in "

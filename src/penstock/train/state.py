@@ -1,29 +1,197 @@
-"""What a checkpoint holds of a run: weights and moments by names that no layout changes."""
+"""All that a checkpoint holds of a run: tensors by names that no layout changes, and scalars."""
 
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
 from torch import Tensor
 
+from penstock import __version__, secret
+from penstock.errors import RunFailed
+from penstock.guard.detect.sentinels import Sentinels
+from penstock.guard.detect.shape_differences import shape_differences
+from penstock.guard.format.published import Checkpoint
+from penstock.guard.save import save_load
+from penstock.guard.tiers.stores import ProtectedSteps
+from penstock.policy.best import BestState, stops
+from penstock.run.fingerprint import fingerprint, settings
+from penstock.run.folder import kept_of_plan
+from penstock.run.save import to_table
+from penstock.train.batches import Batches
+from penstock.train.engine import Engine
 from penstock.train.optim.optimizer import Optimizer
 from penstock.train.parallel.parts import Parts
+from penstock.train.rank_context import RankContext
 
 
-def weights(parts: Parts, optimizer: Optimizer, copies: bool = False) -> dict[str, Tensor]:
-    """Trained weights in full precision, and the model's buffers.
+def weight_tensors(parts: Parts, optimizer: Optimizer, copies: bool = False) -> dict[str, Tensor]:
+    """Return the trained weights in full precision, and the model's buffers.
 
-    Parameters that another rank answers for are among them only if asked for: to be loaded.
+    `copies` adds parameters that another rank saves: they are needed for loading.
     """
-    found = {
+    tensors = {
         name: optimizer.moments[name].get("master", param.detach())
         for name, param in parts.trained().items()
         if copies or name not in parts.copies
     }
-    return found | parts.named_buffers()
+    return tensors | parts.named_buffers()
 
 
-def state(parts: Parts, optimizer: Optimizer, copies: bool = False) -> dict[str, Tensor]:
-    """Weights and moments; the tensors are the run's own, so that loading into them changes it."""
-    found = {f"model/{name}": tensor for name, tensor in weights(parts, optimizer, copies).items()}
-    found |= {f"model/{name}": param.detach() for name, param in parts.frozen().items()}
-    for name, own in optimizer.moments.items():
+def state_tensors(parts: Parts, optimizer: Optimizer, copies: bool = False) -> dict[str, Tensor]:
+    """Return weights and moments. They are the run's own: loading into them changes the run."""
+    weights = weight_tensors(parts, optimizer, copies)
+    tensors = {f"model/{name}": tensor for name, tensor in weights.items()}
+    tensors |= {f"model/{name}": param.detach() for name, param in parts.frozen().items()}
+    for name, moments in optimizer.moments.items():
         if copies or name not in parts.copies:
-            found |= {f"optimizer/{name}/{k}": v for k, v in own.items() if k != "master"}
-    return found
+            tensors |= {f"optimizer/{name}/{k}": v for k, v in moments.items() if k != "master"}
+    return tensors
+
+
+@dataclass
+class TrainingState:
+    """The state of a run on one rank: what is saved, loaded, and sent to a replica that heals."""
+
+    rank: RankContext
+    engine: Engine
+    batches: Batches
+    sentinels: Sentinels
+    best: BestState = field(default_factory=BestState)  # of the evaluations so far
+    best_before: BestState = field(default_factory=BestState)  # before the last of them
+    _constant: dict[str, Any] = field(default_factory=dict)  # scalars that no step changes
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether the validation loss has not improved for as long as the run file allows."""
+        return stops(self.best, self.rank.run.evaluate.patience)
+
+    def best_kept(self) -> ProtectedSteps:
+        """Return the best checkpoints, which rotation must not delete."""
+        return ProtectedSteps(self.rank.run.evaluate.keep_best, self.best.steps())
+
+    def tensors(self, copies: bool = False) -> dict[str, Tensor]:
+        """Return the reshardable tensors of this rank."""
+        return state_tensors(self.engine.parts, self.engine.optimizer, copies)
+
+    def tensors_to_save(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return what a save copies: reshardable and replica-local tensors."""
+        tensors = self.tensors()
+        if self.rank.world.cuda:  # a forward pass may change these while they are being copied
+            buffers = self.engine.parts.named_buffers()
+            tensors |= {f"model/{name}": tensors[f"model/{name}"].clone() for name in buffers}
+        return tensors, self.engine.replicas.local_state()
+
+    def scalars(self, step: int) -> dict[str, Any]:
+        """Return what a checkpoint of `step` holds besides tensors. All ranks must call it."""
+        run = self.rank.run
+        if not self._constant:
+            self._constant = {
+                "penstock": __version__,
+                "torch": torch.__version__,
+                "optimizer": run.train.optimizer,
+                "layout": self.rank.layout.to_json(),
+                "fingerprint": fingerprint(run),
+                "settings": settings(run),
+                "plan": kept_of_plan(self.rank.folder.read_plan()),
+                "run": secret.visible_table(to_table(run)),
+                "weights": self._weight_shapes(),
+            }
+        return self._constant | {
+            "step": step,
+            "updates": self.engine.optimizer.updates,
+            "tokens": self.batches.tokens_at(step),
+            "stream": self.batches.stream.state(self.batches.position(step)),
+            "sentinels": self.sentinels.to_json(),
+            "best": self.best.to_json(),
+        }
+
+    def load(self, found: Checkpoint) -> None:
+        """Load a checkpoint: tensors, position in the data, and what the guard remembers."""
+        run, batches, scalars = self.rank.run, self.batches, found.scalars
+        taken_over = bool(found.about().origin)
+        batches.consumed = self._saved_position(scalars["stream"], taken_over)
+        batches.tokens = scalars["tokens"]
+        self._load_tensors(found)
+        self._load_local(found, scalars["layout"])
+        same = scalars["fingerprint"] == fingerprint(run)
+        self.sentinels.restore(scalars.get("sentinels"), None if same else found.step)
+        # A fork has evaluations, and checkpoints, of its own.
+        own = "best" in scalars and scalars["run"]["name"] == run.name and not taken_over
+        self.best = BestState.from_json(scalars["best"]) if own else BestState()
+        batches.resumed_step = found.step
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the scalars that a healing replica needs; tensors go another way."""
+        return {
+            "updates": self.engine.optimizer.updates,
+            "consumed": self.batches.consumed,
+            "tokens": self.batches.tokens,
+            "resumed_step": self.batches.resumed_step,
+            "sentinels": self.sentinels.to_json(),
+            "best": self.best.to_json(),
+            "best_before": self.best_before.to_json(),
+        }
+
+    def from_json(self, saved: dict[str, Any]) -> None:
+        """Take the scalars of another replica, whose tensors are already here."""
+        self.engine.optimizer.updates = saved["updates"]
+        self.engine.optimizer.lower()
+        self.batches.consumed, self.batches.tokens = saved["consumed"], saved["tokens"]
+        self.batches.resumed_step = saved["resumed_step"]
+        self.sentinels.restore(saved["sentinels"])
+        self.best = BestState.from_json(saved["best"])
+        self.best_before = BestState.from_json(saved["best_before"])
+
+    def weights_hash(self) -> str:
+        """Return the hash of all weights. All ranks must call it; one of equal ranks hashes."""
+        held = weight_tensors(self.engine.parts, self.engine.optimizer)
+        world = self.rank.world
+        return save_load.weights_hash(held, world, hashing=world.first_copy)
+
+    def _saved_position(self, saved: dict[str, str | int], taken_over: bool) -> int:
+        """Return the position in the stream that a checkpoint was saved at.
+
+        Only one that was taken over from another run may have read other data than this run does.
+        """
+        stream = self.batches.stream
+        forked = taken_over or "forked_from" in self.rank.folder.read_plan()
+        if forked and saved != stream.state(int(saved["consumed"])):
+            self.rank.journal.event("stream_changed", saved=saved, now=stream.state(0))
+            return 0
+        stream.check(saved)
+        return int(saved["consumed"])
+
+    def _load_tensors(self, found: Checkpoint) -> None:
+        """Load weights and moments; after a fork to another optimizer, the weights alone."""
+        found.refuse_other_format()
+        optimizer, tensors, scalars = self.engine.optimizer, self.tensors(True), found.scalars
+        if what := shape_differences(scalars["weights"], self._weight_shapes()):
+            raise RunFailed(
+                f"{found.path}: a checkpoint of another model than this one: {what}. Put the model "
+                "back as it was, or begin again with `--fresh`"
+            )
+        saved, own = scalars["optimizer"], self.rank.run.train.optimizer
+        if saved == own:
+            optimizer.updates = scalars["updates"]
+        else:
+            self.rank.journal.event("moments_dropped", saved=saved, now=own)
+            tensors = {name: t for name, t in tensors.items() if name.startswith("model/")}
+        save_load.load(found, tensors, self.rank.world)
+        optimizer.lower()
+
+    def _load_local(self, found: Checkpoint, layout: dict[str, int]) -> None:
+        """Load replica-local state, which means nothing in another layout."""
+        state = save_load.load_local(found, self.rank.world.rank)
+        own = self.rank.layout.to_json()
+        if state and layout == own:
+            self.engine.replicas.load_local_state(state)
+        elif state:
+            self.rank.journal.event(
+                "local_state_dropped", names=sorted(state), saved=layout, now=own
+            )
+
+    def _weight_shapes(self) -> dict[str, list[int]]:
+        """Return the shapes of all weights, whichever rank holds them. All ranks must call it."""
+        weights = weight_tensors(self.engine.parts, self.engine.optimizer)
+        own = {name: list(weight.shape) for name, weight in weights.items()}
+        return {name: dims for part in self.rank.world.gather(own) for name, dims in part.items()}

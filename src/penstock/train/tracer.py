@@ -41,7 +41,7 @@ class Tracer:
     journal: Journal
     world: World
     every: Every | str
-    asked: bool = False  # by the vote: the next step is traced
+    requested: bool = False  # by the vote: the next step is traced
     _started: int | None = None  # the first step of this attempt
     _traced_s: float = field(default_factory=now)
     _writing: threading.Thread | None = None
@@ -72,7 +72,7 @@ class Tracer:
     @contextmanager
     def around(self, step: int, clock: StepClock) -> Iterator[None]:
         """Around all of a step."""
-        asked, self.asked = self.asked, False
+        asked, self.requested = self.requested, False
         if not (asked and self._traces):
             yield
             return

@@ -174,15 +174,15 @@ class Agent:
         """What people ask for on this host."""
         asked = {
             "leave": notice.leaving,
-            "stop": notice.stopping or (not self.shared and self.folder.wishes()["stop"]),
-            "save": not self.shared and self.folder.wishes()["save"],
+            "stop": notice.stopping or (not self.shared and self.folder.control_requests()["stop"]),
+            "save": not self.shared and self.folder.control_requests()["save"],
         }
         for what, wanted in asked.items():
             if wanted and what not in self._told:
                 self.link.send({"asked": what})
                 self._told.add(what)
                 if what == "save":
-                    self.folder.granted("save")
+                    self.folder.acknowledge("save")
                     self._told.remove("save")
 
 

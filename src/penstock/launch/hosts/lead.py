@@ -106,7 +106,7 @@ class Leading:
         folder.make()
         open_model.keep(run, folder.open_model)
         for what in ("stop", "save", "regroup"):
-            folder.granted(what)  # wishes of an earlier life
+            folder.acknowledge(what)  # requests to an earlier start
         save(run, folder.run_file)
         self.listener.told(f"{self.me.node} leads, at {', '.join(self.lease.record.addresses)}")
         crew.gather(self._waiting, self._expected())
@@ -170,7 +170,7 @@ class Leading:
             journal.event("ended", result=outcome.result, error=outcome.error)
         journal.close()
         for what in ("stop", "regroup"):
-            self.folder.granted(what)
+            self.folder.acknowledge(what)
         with contextlib.suppress(OSError):  # whoever leads next goes by what the hosts have
             self.carrier.push()
         result = HANDED_OVER if outcome.result == LEASE_LOST else outcome.result

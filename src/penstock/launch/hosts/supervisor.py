@@ -115,8 +115,8 @@ class Led(Local):
 
     def goes_on(self, ended: restart.Ended) -> bool:
         """Ranks that stopped to make room. One that was done all the same is done."""
-        self.folder.granted("regroup")
-        stops = self.stop_seen or self.limit_told or self.folder.wishes()["stop"]
+        self.folder.acknowledge("regroup")
+        stops = self.stop_seen or self.limit_told or self.folder.control_requests()["stop"]
         return bool(self.changing) and "stopped" in ended.results and not stops
 
     def why_lost(self, rank: int) -> str:

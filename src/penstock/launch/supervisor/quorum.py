@@ -27,7 +27,7 @@ from penstock.policy.quorum import (
 )
 from penstock.train.replicas.board import Board, Generation
 
-# A replica that dies breaks the circle; its death is known a moment later than the break.
+# A replica that dies breaks its group; its death is known a moment later than the break.
 DEATH_S = 1.0
 
 

@@ -251,7 +251,7 @@ class Local:
 
     def _stopped(self) -> Fault | None:
         """Of a run that is to stop: the end of the attempt, unless its ranks are to save first."""
-        if not self.stop_seen and not self.folder.wishes()["stop"]:
+        if not self.stop_seen and not self.folder.control_requests()["stop"]:
             return None
         noticed = self.stop_signal == signal.SIGTERM
         grace_s = self.grace_s if noticed else None

@@ -1,7 +1,7 @@
 """Between replicas: the ranks that hold the same part of the model, in a group that can be re-made.
 
 torch's own groups are for ever: one dead member and the process has to go. So this group is made
-directly on the store, again for every generation. Once an operation has failed the circle is
+directly on the store, again for every generation. Once an operation has failed the group is
 `broken` and all further ones do nothing: the ranks of a replica must first find out together, in
 their next agreement, that they have to leave it (`live_world.py`).
 
@@ -29,7 +29,7 @@ CONNECT_S = 10.0  # to connect to peers that are known to be there
 LOOK_S = 0.01
 
 
-class Circle:
+class ReplicaGroup:
     def __init__(
         self, board: Board, replica: int, replicas: int, place: int, timeout_s: float
     ) -> None:

@@ -9,9 +9,9 @@ from penstock.train.replicas.reduce import Replicas, Vote
 
 
 class LiveReplicas(Replicas):
-    def vote(self, loss: Tensor, squares: Tensor, wishes: dict[str, bool]) -> Vote:
+    def vote(self, loss: Tensor, squares: Tensor, requests: dict[str, bool]) -> Vote:
         """Every replica has the whole norm of the summed gradients, and puts in its share."""
-        return super().vote(loss, squares / self.world.size("replicate"), wishes)
+        return super().vote(loss, squares / self.world.size("replicate"), requests)
 
     def regrouped(self) -> None:
         """What was left out is owed to members that are no more: its parts were cut for them."""

@@ -1,4 +1,4 @@
-"""The world of a rank in live mode: a torch world for each replica, and a circle between them.
+"""The world of a rank in live mode: a torch world for each replica, and a group between them.
 
 Inside a replica everything is as in any run of one replica; when one of its ranks dies the whole
 replica is lost. Between replicas nothing is for ever. A rank that cannot reach a peer must not act
@@ -16,19 +16,19 @@ from torch import Tensor
 
 from penstock.plan.job.layout import Layout
 from penstock.train.replicas.board import Board, Generation
-from penstock.train.replicas.group import LOOK_S, Circle
-from penstock.train.replicas.rewind import Again
+from penstock.train.replicas.group import LOOK_S, ReplicaGroup
+from penstock.train.replicas.rewind import Rewind
 from penstock.train.world.world import DIMENSIONS, STORAGE_S, World, meet, supervisor_store
 
 
-class PeerLost(Again):
+class PeerLost(Rewind):
     """A replica is gone, or another has come: the generation is over."""
 
     def __init__(self, why: str = "a replica was lost") -> None:
         super().__init__(-1, why)
 
 
-class Over(Again):
+class Over(Rewind):
     """The other replicas have ended the run after `step`."""
 
     def __init__(self, step: int) -> None:
@@ -39,14 +39,16 @@ class Over(Again):
 class LiveWorld(World):
     """`rank`, `ranks`, `mesh` and what goes over them are of this replica alone."""
 
-    circle: Circle = field(kw_only=True)
+    replica_group: ReplicaGroup = field(kw_only=True)
     life: int = field(default=0, kw_only=True)  # how often the replica was started again
 
     def size(self, dimension: str) -> int:
-        return len(self.circle.members) if dimension == "replicate" else super().size(dimension)
+        return (
+            len(self.replica_group.members) if dimension == "replicate" else super().size(dimension)
+        )
 
     def place(self, dimension: str) -> int:
-        return self.circle.index if dimension == "replicate" else super().place(dimension)
+        return self.replica_group.index if dimension == "replicate" else super().place(dimension)
 
     @property
     def lead(self) -> bool:
@@ -55,7 +57,7 @@ class LiveWorld(World):
     @property
     def saves(self) -> bool:
         """The lowest replica that lives."""
-        return self.circle.index == 0
+        return self.replica_group.index == 0
 
     @property
     def first_copy(self) -> bool:
@@ -70,57 +72,57 @@ class LiveWorld(World):
         flat = values.reshape(-1)
         if self.ranks > 1:
             # One exchange for both: the sum inside the replica, and whether all of it got here.
-            flat = torch.cat((flat, torch.full_like(flat[:1], self.circle.broken)))
+            flat = torch.cat((flat, torch.full_like(flat[:1], self.replica_group.broken)))
             dist.all_reduce(flat)
             if flat[-1].item():
-                self.circle.leave()
+                self.replica_group.leave()
             flat = flat[:-1]
-        self.circle.add_(flat)
+        self.replica_group.add_(flat)
         self.agree()
         values.copy_(flat.view_as(values))
         return values
 
     def agree(self) -> None:
-        """Raises `PeerLost` on all ranks of the replica if the circle of any of them is broken."""
-        broken = self.circle.broken
+        """Raises `PeerLost` on all ranks of the replica if the group of any of them is broken."""
+        broken = self.replica_group.broken
         if self.ranks > 1:
             told = torch.tensor([float(broken)], device=self.device)
             dist.all_reduce(told)
             broken = told.item() > 0
         if broken:
-            self.circle.leave()
+            self.replica_group.leave()
             raise PeerLost
 
     def add_replicas_(self, values: Tensor) -> Tensor:
         """This and the two below count only once the next `sum_` or `agree` has gone through."""
-        self.circle.add_(values)
+        self.replica_group.add_(values)
         return values
 
     def trade(self, values: Tensor) -> Tensor:
-        return self.circle.trade(values)
+        return self.replica_group.trade(values)
 
     def gather_replicas(self, values: Tensor) -> Tensor:
-        return self.circle.gather(values)
+        return self.replica_group.gather(values)
 
     def together(self, step: int) -> None:
         self.sum_(torch.zeros(1))
         if self.rank == 0:
-            self.circle.board.finish(step)
+            self.replica_group.board.finish(step)
 
     def enter(self, step: int) -> Generation:
         """The next generation, in which all ranks of this replica have met those of the others."""
-        board = self.circle.board
+        board = self.replica_group.board
         while True:
-            if self.rank == 0 and self.circle.generation.number >= 0:
-                board.complain(self.circle.generation.number, step)
+            if self.rank == 0 and self.replica_group.generation.number >= 0:
+                board.complain(self.replica_group.generation.number, step)
             over, number, members = self.broadcast(self._next() if self.rank == 0 else None)
             if over is not None:
                 raise Over(over)
             found = Generation(number, members)
-            met = self.circle.enter(found, len(found.members) * self.ranks)
+            met = self.replica_group.enter(found, len(found.members) * self.ranks)
             if all(self.gather(met)):
                 return found
-            self.circle.leave()
+            self.replica_group.leave()
 
     def _next(self) -> tuple[int | None, int, tuple[int, ...]]:
         """Wait for a later generation with this replica in it, or for the end of the run.
@@ -128,19 +130,21 @@ class LiveWorld(World):
         Returns the step after which the run ended, or None; then number and members of the
         generation.
         """
-        board, deadline = self.circle.board, time.monotonic() + STORAGE_S
+        board, deadline = self.replica_group.board, time.monotonic() + STORAGE_S
         while time.monotonic() < deadline:
             over = board.finished()
             if over is not None:
                 return over, -1, ()
             found = board.latest()
             if (
-                found.number > self.circle.generation.number
-                and self.circle.replica in found.members
+                found.number > self.replica_group.generation.number
+                and self.replica_group.replica in found.members
             ):
                 return None, found.number, found.members
             time.sleep(LOOK_S)
-        raise RuntimeError(f"no generation after {self.circle.generation} within {STORAGE_S:g} s")
+        raise RuntimeError(
+            f"no generation after {self.replica_group.generation} within {STORAGE_S:g} s"
+        )
 
 
 def join_live(layout: Layout, kind: str, timeout_s: float, backend: str | None = None) -> LiveWorld:
@@ -151,5 +155,5 @@ def join_live(layout: Layout, kind: str, timeout_s: float, backend: str | None =
     store = supervisor_store(timeout_s)
     prefix = f"{attempt}/replica-{replica}/{life}"
     world = meet(store, prefix, place, inner, kind, timeout_s, backend)
-    circle = Circle(Board(store, attempt), replica, layout.replicate, place, timeout_s)
-    return LiveWorld(**vars(world), circle=circle, life=life)
+    group = ReplicaGroup(Board(store, attempt), replica, layout.replicate, place, timeout_s)
+    return LiveWorld(**vars(world), replica_group=group, life=life)

@@ -21,7 +21,7 @@ BUCKET_BYTES = 64 << 20
 # What a rank may ask all ranks to do after the step. Whatever depends on a clock or on a file is
 # asked for by rank 0 alone, so that all ranks do the same.
 # "busy" is any rank's own: its last copy of the state is not safe yet, so nobody begins another.
-WISHES = ("save", "stage", "stop", "evaluate", "compare", "replay", "busy", "join", "trace")
+REQUESTS = ("save", "stage", "stop", "evaluate", "compare", "replay", "busy", "join", "trace")
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Vote:
 
     loss: float  # mean over the tokens of the global batch
     grad_norm: float  # before clipping
-    wishes: dict[str, bool]  # what any rank asked for
+    requests: dict[str, bool]  # what any rank asked for
 
     @property
     def good(self) -> bool:
@@ -91,18 +91,18 @@ class Replicas:
         self._next_residuals.append(owed - sent.to(owed.dtype))
         return sent
 
-    def vote(self, loss: Tensor, squares: Tensor, wishes: dict[str, bool]) -> Vote:
-        """One small sum over all ranks carries the loss, the gradient norm and every rank's wishes.
+    def vote(self, loss: Tensor, squares: Tensor, requests: dict[str, bool]) -> Vote:
+        """Sum the loss, the gradient norm and every rank's requests over all ranks, in one message.
 
         Reading it is the one place in a step where the host waits for the device.
         """
-        asked = torch.tensor([wishes.get(w, False) for w in WISHES], dtype=torch.float64)
+        asked = torch.tensor([requests.get(w, False) for w in REQUESTS], dtype=torch.float64)
         asked = asked.to(loss.device, non_blocking=True)
         ballot = torch.cat((torch.stack((loss.double(), squares.to(loss.device))), asked))
         total, square, *counts = self.world.sum_(ballot).tolist()
         # A NaN has no square root in `math`; let it through so that the vote sees it.
         norm = square**0.5 if square >= 0 else float("nan")
-        return Vote(total, norm, {w: c > 0 for w, c in zip(WISHES, counts, strict=True)})
+        return Vote(total, norm, {w: c > 0 for w, c in zip(REQUESTS, counts, strict=True)})
 
     def commit(self) -> None:
         """The step is taken: what it left out is owed to the next."""

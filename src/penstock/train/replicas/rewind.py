@@ -1,8 +1,8 @@
-"""How the loop goes back: a step that was lost with a peer, or that the guard took back."""
+"""The signal to go back to an earlier step: one was lost with a peer, or the guard took it back."""
 
 
-class Again(Exception):
-    """Go on after `step`: the samples that follow it are read again."""
+class Rewind(Exception):
+    """A request to continue after `step`: the samples that follow it are read again."""
 
     def __init__(self, step: int, why: str) -> None:
         super().__init__(f"goes on after step {step}: {why}")

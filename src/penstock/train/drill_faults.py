@@ -1,52 +1,40 @@
-"""Faults of a drill that need a rank's own tensors, which `guard/detect/failpoints.py` lacks."""
+"""Faults of a drill that need a rank's own tensors; the others are in `guard/detect`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from math import nan
 
 import torch
 from torch import Tensor
 
 from penstock.guard.detect.failpoints import Failpoint
-from penstock.train.parallel.batch import Micro
+from penstock.guard.detect.pulse import Pulse
+from penstock.train.batches import Batches
+from penstock.train.engine import Engine
 from penstock.train.parallel.parts import local
+from penstock.train.state import weight_tensors
 
 BIT = 20  # of a weight's 32: large enough to matter, small enough to stay a number
 
 
-@dataclass
-class Poison:
-    """Makes the next batch one that nobody should train on."""
-
-    factor: float = 1.0
-
-    def taint(self, batch: list[Micro]) -> list[Micro]:
-        if self.factor == 1.0:
-            return batch
-        tainted = [replace(micro, weight=micro.weight * self.factor) for micro in batch]
-        self.factor = 1.0
-        return tainted
-
-
-def handlers(
-    poison: Poison, weights: Callable[[], dict[str, Tensor]], trained: Callable[[], Tensor]
-) -> dict[str, Callable]:
-    """By the name of a trap's action. `weights` are the ones that updates are made to; `trained` is
-    one that has gradients."""
+def arm_drill_faults(pulse: Pulse, batches: Batches, engine: Engine) -> None:
+    """Let the traps of a drill do what needs tensors, by the name of a trap's action."""
+    if not pulse.traps:
+        return
 
     def poisoned(factor: float) -> Callable[[Failpoint], None]:
         def set_factor(trap: Failpoint) -> None:
-            poison.factor = trap.ms or factor
+            batches.poison.factor = trap.ms or factor
 
         return set_factor
 
     def flip(trap: Failpoint) -> None:
-        weight = local(next(iter(weights().values())))
+        # The weights that updates are made to.
+        weight = local(next(iter(weight_tensors(engine.parts, engine.optimizer).values())))
         with torch.no_grad():
             weight.flatten()[:1].view(torch.int32).bitwise_xor_(1 << int(trap.ms or BIT))
 
     def wrong_gradient(trap: Failpoint) -> None:
-        """In one backward pass, an element of a gradient is another."""
+        """Corrupt one element of one gradient, in one backward pass."""
 
         def corrupt(grad: Tensor) -> Tensor:
             hook.remove()
@@ -54,12 +42,12 @@ def handlers(
             local(changed).flatten()[:1] *= 2
             return changed
 
-        hook = trained().register_hook(corrupt)
+        hook = next(iter(engine.parts.trained().values())).register_hook(corrupt)
 
     def out_of_memory(trap: Failpoint) -> None:
         raise torch.OutOfMemoryError(f"drill: trap {trap.name}")
 
-    return {
+    pulse.traps.handlers |= {
         "nan": poisoned(nan),
         "spike": poisoned(1e3),
         "flip": flip,

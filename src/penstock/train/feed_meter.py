@@ -1,4 +1,4 @@
-"""Says now and then how well a rank is fed: batches that wait, and how fast they are read."""
+"""How well a rank is fed: batches that wait, and how fast they are read. Recorded now and then."""
 
 from dataclasses import dataclass
 
@@ -11,11 +11,14 @@ EVERY_S = 10.0
 
 
 @dataclass
-class Feeding:
-    """One rank speaks for all: each reads as much. `tokens` are those of a sample, times ranks."""
+class FeedMeter:
+    """The read rates of a run. One rank records them for all, since each reads as much.
+
+    `tokens` are those of a sample, times the data ranks.
+    """
 
     journal: Journal
-    speaks: bool
+    records: bool  # whether this rank is the one that records
     tokens: int
     _feed: Feed[Loaded] | None = None
     _since: float = 0.0
@@ -23,10 +26,12 @@ class Feeding:
     _read: int = 0
     _reading_s: float = 0.0
 
-    def tell(self, feed: Feed[Loaded]) -> None:
-        """A line `feed`: rates since the last one. `could_tokens_per_s` is the reader's speed while
-        it reads, the most that the run could use."""
-        if not self.speaks:
+    def record(self, feed: Feed[Loaded]) -> None:
+        """Write an event `feed` every few seconds: the rates since the last one.
+
+        `could_tokens_per_s` is the reader's speed while it reads: the most that the run could use.
+        """
+        if not self.records:
             return
         spent = now() - self._since
         if feed is self._feed and spent < EVERY_S:

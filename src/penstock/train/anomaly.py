@@ -1,0 +1,214 @@
+"""Anomalies of a step and of the replicas: what is checked, and what is done about it.
+
+A bad step is not taken. Replicas that differ, and a spike, send the run back to the last
+checkpoint; that happens once the step is over, so that its time is on record.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from torch import Tensor
+
+from penstock.data.tokenize.tokenizer import Tokenizer
+from penstock.guard.detect import bad_batch
+from penstock.guard.detect.bad_batch import BadBatch
+from penstock.guard.detect.fingerprints import fingerprints, gather_by_replica
+from penstock.guard.detect.locate import WordLocation, locate_difference, values_at
+from penstock.guard.detect.sentinels import Sentinels
+from penstock.meter.clock import StepClock, now
+from penstock.policy import differ
+from penstock.train.batches import Batches
+from penstock.train.engine import Engine
+from penstock.train.intervals import due
+from penstock.train.parallel.batch import Loaded
+from penstock.train.parallel.parts import local
+from penstock.train.progress import Progress
+from penstock.train.rank_context import RankContext
+from penstock.train.recovery import Recovery
+from penstock.train.replay import Replay
+from penstock.train.replicas.reduce import Vote
+from penstock.train.replicas.rewind import Rewind
+
+SHOWN = 5  # tensors that are named when replicas differ
+
+
+@dataclass(frozen=True)
+class BadStep:
+    """A step that was not taken, for which the run goes back."""
+
+    step: int
+    go_before: int  # the checkpoint must be from before this step
+    why: str
+    finite: bool
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Replicas that hold different weights, and the first place of a replica where they do."""
+
+    verdict: differ.Verdict
+    place: int
+
+
+@dataclass
+class AnomalyGuard:
+    """Checks of every step: loss and gradient norm, equal replicas, replayed microbatches."""
+
+    rank: RankContext
+    engine: Engine
+    batches: Batches
+    sentinels: Sentinels
+    recovery: Recovery
+    compared_s: float = field(default_factory=now)  # when rank 0 last asked for it
+    replayed_s: float = field(default_factory=now)
+    _rewind_for: BadStep | Divergence | None = field(default=None, init=False)
+    # The word at which replicas were last found to differ, and what each of them had there.
+    _evidence: tuple[WordLocation, list[tuple[float, ...]]] | None = field(default=None, init=False)
+    _refused: int = field(default=0, init=False)  # the last step that was not taken
+
+    def __post_init__(self) -> None:
+        self.world = self.rank.world
+        self.replay = Replay(self.rank, self.batches, self.engine.stepper, self.sentinels)
+
+    def accepts(self, step: int, vote: Vote, samples: Loaded) -> bool:
+        """Return whether weights may change by this step; every rank gives the same answer."""
+        try:
+            verdict = self.sentinels.judge(step, vote.loss, vote.grad_norm)
+        except Exception:
+            self._save_batch(step, vote, samples)
+            raise
+        if verdict.kind == "good":
+            self._refused = 0
+            return True
+        self._refused = step
+        if not verdict.known:
+            self._save_batch(step, vote, samples)
+        if verdict.kind == "rollback":
+            self._rewind_for = BadStep(step, verdict.first, verdict.why, vote.good)
+        return False
+
+    def requests(self, step: int) -> dict[str, bool]:
+        """Return which checks are due after `step`.
+
+        One rank asks: it may depend on a clock, or on what only ranks remember that were there.
+        """
+        if self.world.size("replicate") == 1:
+            return {}
+        guard = self.rank.run.guard
+        compare = (
+            due(guard.compare, step, self.compared_s)
+            or step == self.sentinels.replicas.open_step  # to learn which replica was wrong there
+        )
+        replay = due(guard.replay, step, self.replayed_s)
+        self.compared_s = now() if compare else self.compared_s
+        self.replayed_s = now() if replay else self.replayed_s
+        return {"compare": compare, "replay": replay}
+
+    def check_weights(self, at: Progress, clock: StepClock) -> None:
+        """Compare and replay after an update, where the vote of the step asked for it."""
+        step, vote = at.step, at.pending
+        assert vote is not None
+        self.compare_if_due(step, vote, clock, last=step == self.batches.steps)
+        if vote.requests["replay"]:
+            with clock.part("compute"):
+                self.replay.check(step, self.batches.position(step - 1))
+        at.checked_step = step
+
+    def compare_if_due(self, step: int, vote: Vote, clock: StepClock, last: bool = False) -> None:
+        """Compare the replicas when it is due, before every save, and when a step was refused: the
+        batch may be sound, and a weight may not."""
+        asked = vote.requests
+        saves = asked["save"] or asked["stop"] or (asked["stage"] and not asked["busy"]) or last
+        wanted = asked["compare"] or saves or step == self._refused
+        if wanted and self.world.size("replicate") > 1:
+            self._compare(step, clock)
+
+    def _compare(self, step: int, clock: StepClock) -> None:
+        tensors = self._held()
+        with clock.part("compute"):
+            own = fingerprints(tensors).sum(dim=0, keepdim=True)
+        with clock.part("exchange"):
+            found = gather_by_replica(own, self.world)
+            verdict = self.sentinels.compare(step, [tuple(p for (p,) in each) for each in found])
+        if verdict.kind == "rollback":
+            place = next(i for i, at in enumerate(zip(*found, strict=True)) if len(set(at)) > 1)
+            self._rewind_for = Divergence(verdict, place)
+        elif verdict.replicas:
+            self._name_faulty(verdict)
+
+    def rewind_if_needed(self) -> None:
+        """Load an earlier checkpoint and raise `Rewind`, if a check asked for it."""
+        cause, self._rewind_for = self._rewind_for, None
+        if isinstance(cause, BadStep):
+            self._rewind_before(cause)
+        elif isinstance(cause, Divergence):
+            self._rewind_to_agreement(cause)
+
+    def _rewind_before(self, bad: BadStep) -> None:
+        step = self._load(bad.go_before)
+        if step is not None:
+            raise Rewind(step, f"step {bad.step}: {bad.why}")
+        # Nothing is saved from before it. Its batch can be left out; but weights that give no
+        # number on any batch will not get better.
+        if not bad.finite:
+            raise self.sentinels.refusal(bad.step, bad.why)
+
+    def _load(self, before_step: int) -> int | None:
+        start = now()
+        step = self.recovery.rollback(before_step)
+        self.sentinels.journal.span("rollback", start, now(), before=before_step, to=step)
+        return step
+
+    def _rewind_to_agreement(self, found: Divergence) -> None:
+        """Go back to what all replicas agreed on: every save was compared before it was made."""
+        verdict = found.verdict
+        spot, names = locate_difference(self._held(), found.place, self.world)
+        self._evidence = spot, values_at(spot, self._held(), self.world)
+        tensors = dict.fromkeys(name for part in self.world.gather(names) for name in part)
+        step = self._load(verdict.step)
+        self.sentinels.tell_differing(verdict, list(tensors)[:SHOWN], step)
+        if step is None:
+            raise RuntimeError("replicas differ, and nothing is saved: the ranks begin again")
+        raise Rewind(step, f"step {verdict.step}: replicas differ")
+
+    def _name_faulty(self, verdict: differ.Verdict) -> None:
+        """Find which replica was wrong, once steps were repeated and the replicas agree."""
+        wrong, certain = verdict.replicas, verdict.certain
+        if not certain and self._evidence:
+            spot, had = self._evidence
+            right = values_at(spot, self._held(), self.world)[0]
+            far = differ.farthest(had, right)
+            wrong, certain = far or wrong, bool(far)
+        self.sentinels.tell_fault(verdict.step, wrong, certain)
+        self._evidence = None
+
+    def _held(self) -> dict[str, Tensor]:
+        """Return all that an update changes. Not buffers: they may hold statistics of a replica's
+        own samples."""
+        optimizer = self.engine.optimizer
+        found = {name: local(p.detach()) for name, p in self.engine.parts.trained().items()}
+        for name, own in optimizer.moments.items():
+            found |= {f"{name}/{key}": local(tensor) for key, tensor in own.items()}
+        return found
+
+    def _save_batch(self, step: int, vote: Vote, samples: Loaded) -> None:
+        """Save the samples of a bad step for people. Of ranks that read the same, one writes."""
+        if any(self.world.place(d) for d in ("pipeline", "context", "tensor")):
+            return
+        stream = self.batches.stream
+        about = {
+            "loss": str(vote.loss),
+            "grad_norm": str(vote.grad_norm),
+            "dataset": stream.id,
+            "sequence": stream.sequence,
+        }
+        first = self.batches.share_of_step(step).start
+        batch = BadBatch(step, self.rank.journal.ranks[0], first, samples.tokens_ns.cpu().numpy())
+        about = about if self.world.lead else {}
+        with suppress(OSError):  # no room for a record is no reason to stop
+            bad_batch.save_bad_batch(self.rank.folder.bad, batch, about, self._tokenizer.decode)
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
+        return Tokenizer.from_json(self.batches.stream.dataset.tokenizer_json())

@@ -1,0 +1,169 @@
+"""This rank's part of every global batch: which samples a step uses, fetched as microbatches.
+
+The position in the stream is a function of the step alone (see `data/read/order.py`), so a resumed
+run reads exactly the samples that it has not used yet.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from penstock.data.read.batch import Skipped
+from penstock.data.read.feed import Feed
+from penstock.data.read.open import open_again, stream_of
+from penstock.data.read.stream import Stream
+from penstock.errors import RunFailed
+from penstock.meter.clock import StepClock, now
+from penstock.train.feed_meter import FeedMeter
+from penstock.train.parallel.batch import Loaded, Loader, Micro, Share
+from penstock.train.rank_context import RankContext
+
+
+@dataclass
+class Poison:
+    """A factor that makes the next batch one that nobody should train on."""
+
+    factor: float = 1.0
+
+    def taint(self, batch: list[Micro]) -> list[Micro]:
+        if self.factor == 1.0:
+            return batch
+        tainted = [replace(micro, weight=micro.weight * self.factor) for micro in batch]
+        self.factor = 1.0
+        return tainted
+
+
+@dataclass
+class Batches:
+    """Samples of a run by step, for one rank."""
+
+    rank: RankContext
+    stream: Stream
+    loader: Loader
+    steps: int  # of the whole run
+    meter: FeedMeter
+    poison: Poison = field(default_factory=Poison)  # set by a drill
+    resumed_step: int = 0
+    consumed: int = 0  # position in the stream at `resumed_step`, samples
+    tokens: int = 0  # trained on up to `resumed_step`, in this run and the one it was forked from
+    _reported: set[tuple[str, str, int]] = field(default_factory=set)  # dataset, file, block
+
+    def position(self, step: int) -> int:
+        """Return how many samples all optimizer steps up to and with `step` use."""
+        return self.consumed + (step - self.resumed_step) * self.rank.run.batch_samples
+
+    def tokens_at(self, step: int) -> int:
+        """Return how many tokens the run has trained on after `step`."""
+        return self.tokens + (step - self.resumed_step) * self.rank.run.batch_tokens
+
+    def share(self, start: int, stop: int) -> Share:
+        """Return this rank's share of a range of positions."""
+        world, microbatch = self.rank.world, self.rank.layout.microbatch
+        return Share.of(start, stop, world.data_rank, world.data_ranks, microbatch)
+
+    def share_of_step(self, step: int) -> Share:
+        """Return this rank's share of the global batch of a step."""
+        start = self.position(step - 1)
+        return self.share(start, start + self.rank.run.batch_samples)
+
+    def feed(self, after_step: int) -> Feed[Loaded]:
+        """Start to read this rank's samples of all steps after `after_step`, ahead of the loop."""
+
+        def ranges() -> Iterator[tuple[int, int]]:
+            for step in range(after_step + 1, self.steps + 1):
+                share = self.share_of_step(step)
+                yield share.start, share.stop
+
+        return Feed(self.loader, ranges())
+
+    def fetch(
+        self, step: int, feed: Feed[Loaded], clock: StepClock
+    ) -> tuple[Loaded, list[Micro], int]:
+        """Take the next batch: samples, microbatches, and how many tokens count over all ranks."""
+        with clock.part("fetch"):
+            self.rank.pulse.at("fetch", step)
+            samples = feed.next()
+            micros = self.micros(samples)
+        with clock.part("exchange"):
+            tokens = self.counted_tokens(samples)
+        return samples, micros, tokens
+
+    def first_micro(self, step: int) -> list[Micro]:
+        """Read the first microbatch of a step, without the feed."""
+        share = self.share_of_step(step)
+        return self.micros(self.loader.read(share.start, share.stop))[:1]
+
+    def micros(self, samples: Loaded, range_samples: int | None = None) -> list[Micro]:
+        """Cut samples into microbatches. `range_samples` is the size of the global range that they
+        come from; a global batch if not given."""
+        self._report(samples.skipped)
+        count = self.share(0, range_samples or self.rank.run.batch_samples).micros
+        return self.poison.taint(samples.micros(count, self.rank.layout.microbatch))
+
+    def counted_tokens(self, samples: Loaded) -> int:
+        """Return how many tokens of the global batch count in the loss: its sum is divided by it.
+
+        Ranks exchange it only where some tokens may not count.
+        """
+        if not self.stream.masked:
+            return self.rank.run.batch_tokens
+        counted, skipped = self.count_over_ranks(samples)
+        if skipped and not counted:
+            raise RunFailed(
+                'data.on_bad_shard = "skip": the data of a whole batch is damaged, so nothing is '
+                f"left of it to train on. Look at `penstock data verify {self.stream.id}`, delete "
+                "the dataset and build or copy it again, then give the same command."
+            )
+        return max(1, counted)
+
+    def count_over_ranks(self, samples: Loaded) -> tuple[int, int]:
+        """Return, over all ranks, the tokens that count and how often damaged data was met."""
+        world = self.rank.world
+        both = world.sum_(torch.tensor([samples.counted, len(samples.skipped)]))
+        counted, skipped = (both // world.ways).tolist()
+        return int(counted), int(skipped)
+
+    def audit(self, step: int) -> None:
+        """Write down, for a drill, the samples that this rank's part of a step was made from."""
+        rank, folder = self.rank, self.rank.folder.audit
+        if not self._audited:
+            return
+        share = self.share_of_step(step)
+        line: dict[str, float] = {
+            "attempt": rank.journal.attempt,
+            "step": step,
+            "data_rank": rank.world.data_rank,
+            "data_ranks": rank.world.data_ranks,
+        }
+        line |= {"first": share.start, "stop": share.stop, "t": now()}
+        with (folder / f"r{rank.journal.ranks[0]:05d}.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def __post_init__(self) -> None:
+        self._audited = self.rank.folder.audit.is_dir()
+
+    def _report(self, skipped: tuple[Skipped, ...]) -> None:
+        """Record damaged data in the journal, once for each block."""
+        for bad in skipped:
+            key = (bad.dataset, bad.file, bad.block)
+            if key not in self._reported:
+                self._reported.add(key)
+                self.rank.journal.event(
+                    "data_skipped",
+                    dataset=bad.dataset,
+                    shard=bad.file,
+                    block=bad.block,
+                    samples=list(bad.samples),
+                )
+
+
+def open_batches(rank: RankContext) -> Batches:
+    """Open the data of a run for one rank."""
+    run, world = rank.run, rank.world
+    stream = stream_of(run, open_again(run, rank.folder.read_plan()))
+    meter = FeedMeter(rank.journal, world.lead, stream.sequence * world.data_ranks)
+    return Batches(
+        rank, stream, Loader(stream, world.device), run.steps(stream.samples), meter=meter
+    )

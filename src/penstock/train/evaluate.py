@@ -1,0 +1,161 @@
+"""Validation during training: when it is due, the loss on held-out samples, and what follows."""
+
+from dataclasses import dataclass, field
+from math import nan
+from typing import Any
+
+import torch
+
+from penstock.data.tokenize.tokenizer import Tokenizer
+from penstock.errors import PenstockError
+from penstock.meter.clock import now
+from penstock.model.build import takes_targets
+from penstock.policy.best import judge, words
+from penstock.train.batches import Batches
+from penstock.train.engine import Engine
+from penstock.train.export.generate import continuation
+from penstock.train.intervals import due
+from penstock.train.rank_context import RankContext
+from penstock.train.replicas.reduce import REQUESTS, Vote
+from penstock.train.state import TrainingState
+
+SAMPLE_TOKENS = 64  # written at the end of a run, so that a person can look at what the model says
+PROMPT_TOKENS = 24
+
+
+@dataclass
+class Evaluator:
+    """Evaluations of a run, the best of them, and early stopping."""
+
+    rank: RankContext
+    engine: Engine
+    batches: Batches
+    state: TrainingState
+    evaluated_s: float = field(default_factory=now)  # when the last evaluation ended
+
+    def requests(self, step: int) -> dict[str, bool]:
+        """Return whether an evaluation is due after `step`."""
+        if not self._evaluates:
+            return {}
+        every = self.rank.run.evaluate.every
+        return {"evaluate": due(every, step, self.evaluated_s) or step == self.batches.steps}
+
+    def due_at_start(self, step: int) -> Vote | None:
+        """Return what has to be done before the step after `step`, as the vote of a step.
+
+        Before the first step: an evaluation, to know where the loss begins. Later: one that a stop
+        cut short, since `patience` must count it.
+        """
+        if not self._evaluates:
+            return None
+        if step and not self._missed(step):
+            return None
+        return Vote(nan, nan, dict.fromkeys(REQUESTS, False) | {"evaluate": True})
+
+    def run(self, step: int) -> dict[str, bool]:
+        """Evaluate. Return what follows from it: a save of the best so far, or a stop."""
+        state, section = self.state, self.rank.run.evaluate
+        loss = self._validation_loss(step)
+        if loss is None:
+            return {"stop": True}
+        self._judge(step, loss)
+        if step < self.batches.steps and state.stops_early:
+            assert section.patience is not None
+            if self.rank.world.lead:
+                why = words(state.best, section.patience)
+                self.rank.journal.event("stopped_early", step=step, why=why)
+            return {"stop": True}
+        # The first evaluation comes before the first step: there is nothing to save yet.
+        return {"save": True} if step and section.keep_best and state.best.improved else {}
+
+    @property
+    def _evaluates(self) -> bool:
+        return self.rank.run.evaluate.every != "never" and bool(self.batches.stream.held_out)
+
+    def _missed(self, step: int) -> bool:
+        section, last = self.rank.run.evaluate, self.state.best.last_step
+        tracks_best = bool(section.keep_best) or section.patience is not None
+        is_due = due(section.every, step, now()) or step == self.batches.steps
+        return last is not None and last < step and tracks_best and is_due
+
+    def _judge(self, step: int, loss: float) -> None:
+        """Compare an evaluation with the best so far. Every rank comes to the same answers.
+
+        In live mode the loss of a peer may cut off what follows, and the evaluation is made again:
+        the later one counts, since all replicas have it.
+        """
+        state, section = self.state, self.rank.run.evaluate
+        if state.best.last_step != step:
+            state.best_before = state.best
+        state.best = judge(state.best_before, step, loss, section.keep_best, section.min_delta)
+
+    def _validation_loss(self, step: int) -> float | None:
+        """Return the loss on held-out samples; None if it was cut short because the run stops."""
+        start, rank, batches, stream = now(), self.rank, self.batches, self.batches.stream
+        rank.pulse.at("evaluate", step)
+        count = min(stream.held_out, max(1, rank.run.evaluate.tokens // stream.sequence))
+        share = batches.share(0, count)
+        samples = batches.loader.load(stream.read_held_out(share.start, share.stop, of=count))
+        tokens = count * stream.sequence
+        if stream.masked:
+            tokens, _ = batches.count_over_ranks(samples)
+        micros = batches.micros(samples, count)
+        total = self.engine.runner.evaluate(micros, self._nobody_stops)
+        if total is None:
+            rank.journal.span("evaluate", start, now())
+            return None
+        loss = rank.world.sum_(total).item() / tokens if tokens else nan  # all of it is damaged
+        self.evaluated_s = now()
+        rank.journal.span("evaluate", start, now(), step=step, val_loss=loss, samples=count)
+        return loss
+
+    def _nobody_stops(self) -> bool:
+        """Return whether nobody wants the run to stop; every rank gets the same answer.
+
+        Asked between microbatches: an evaluation may be longer than a notice of preemption leaves.
+        """
+        self.rank.pulse.beat()
+        world = self.rank.world
+        stops = world.lead and self.rank.folder.control_requests()["stop"]
+        return not world.sum_(torch.tensor([int(stops)])).item()
+
+    def write_sample(self) -> None:
+        """Let the model continue the beginning of a held-out (or the first) sample."""
+        rank, parts, stream = self.rank, self.engine.parts, self.batches.stream
+        if takes_targets(parts.modules[0]):
+            return  # it returns a loss, not what comes next
+        start = now()
+        rank.pulse.at("evaluate", self.batches.steps)
+        # Rank 0's, whose disk may be another than ours: ranks go on together or not at all.
+        prompt, problem = rank.world.broadcast(self._prompt())
+        try:
+            if problem:
+                raise PenstockError(problem)
+            parts.train(False)
+            tokens = continuation(
+                self.engine.runner.logits,
+                prompt,
+                SAMPLE_TOKENS,
+                stream.sequence,
+                rank.run.train.seed,
+                device=rank.world.device,
+                multiple=2 * rank.layout.context * rank.layout.tensor,
+            )
+            parts.train()
+            decode = Tokenizer.from_json(stream.dataset.tokenizer_json()).decode
+            texts: dict[str, Any] = {"prompt": decode(prompt), "sample": decode(tokens)}
+        except Exception as error:  # a look at the model must not fail a run that is done
+            rank.journal.event("sample_failed", error=f"{type(error).__name__}: {error}")
+            return
+        rank.journal.span("evaluate", start, now(), **texts)
+
+    def _prompt(self) -> tuple[list[int], str]:
+        """Return the beginning of the first sample, and why there is none."""
+        stream = self.batches.stream
+        read = stream.read_held_out if stream.held_out else stream.read
+        try:
+            first = read(0, 1)
+        except PenstockError as error:
+            return [], str(error)
+        prompt = first.tokens[0, :PROMPT_TOKENS].tolist()
+        return prompt, f"{first.skipped[0].file} is damaged" if first.skipped else ""
