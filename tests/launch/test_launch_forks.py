@@ -1,6 +1,5 @@
 """What a checkpoint does not hold: another optimizer's moments, and what other code wrote."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -77,7 +76,6 @@ def test_an_own_module_that_has_changed_is_told_and_not_tried_again(
     # What the file imports is not looked at before a launch: the ranks tell.
     code.write_text(OWN)
     beside.write_text(BESIDE.replace("INNER", "nn.Linear(8, 8)"))
-    sys.modules.pop("beside", None)
     with pytest.raises(RunFailed, match=r"another model.*1\.weight is 320 × 8 there and 8 × 8"):
         start(load(path, ["train.steps=3"]))
     assert len(told(folder, "start")) == 2

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -294,8 +295,12 @@ def _loss(run: Run) -> TokenLoss | None:
 
 @contextmanager
 def _aside() -> Iterator[None]:
-    """Leave this process as it was: its random numbers, import path and output."""
-    path = list(sys.path)
+    """Leave this process as it was: its random numbers, imports and output.
+
+    A neighbour that the user's file imports is forgotten too: the next run of this process may have
+    another file of that name.
+    """
+    path, modules = list(sys.path), set(sys.modules)
     try:
         said = RedactedStream(sys.stderr)  # what the user's code prints is no output of ours
         with (
@@ -305,4 +310,9 @@ def _aside() -> Iterator[None]:
         ):
             yield
     finally:
+        own_folders = {Path(folder) for folder in sys.path} - {Path(folder) for folder in path}
         sys.path[:] = path
+        for name in set(sys.modules) - modules:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file and own_folders & set(Path(file).parents):
+                del sys.modules[name]
