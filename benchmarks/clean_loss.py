@@ -38,9 +38,9 @@ from blake3 import blake3
 from trial import FULL, SMALL, Scale, document_starts, in_processes, mean_loss, spread, train
 
 from penstock.data.build.home import datasets_home, open_dataset
-from penstock.data.format.writer import Writer
+from penstock.data.format.writer import DatasetWriter
 from penstock.data.read.dataset import Dataset
-from penstock.data.read.order import Shuffle
+from penstock.data.read.order import ShuffleOrder
 from penstock.model.decoder import Decoder
 
 VOCAB = 16384
@@ -129,7 +129,7 @@ def beginning(dataset: Dataset, name: str, tokens: int) -> Path:
     """As many documents as the longest run reads: the build has shuffled them, and what is left
     travels to the machine that trains."""
     ends = np.append(document_starts(dataset), dataset.tokens)
-    with Writer(datasets_home(), name, dataset.vocab, dataset.tokenizer_json()) as writer:
+    with DatasetWriter(datasets_home(), name, dataset.vocab, dataset.tokenizer_json()) as writer:
         for start, end in zip(ends[ends <= tokens], ends[1:], strict=False):
             writer.add(dataset.read(int(start), int(end)))
         return writer.finish({"kind": "beginning"}, {"from": dataset.id}, {})
@@ -184,7 +184,7 @@ def losses(run: Run) -> tuple[Run, Bits]:
     steps = (open_dataset(f"crawl-{run.length}").tokens - 1) // (scale.batch * scale.sequence)
     steps = min(steps, scale.most_steps or steps)
     samples = (dataset.tokens - 1) // scale.sequence
-    order = Shuffle(samples, run.seed).index(np.arange(steps * scale.batch))
+    order = ShuffleOrder(samples, run.seed).index(np.arange(steps * scale.batch))
     found: Bits = defaultdict(list)
 
     def look(model: Decoder, device: torch.device) -> float:

@@ -17,8 +17,8 @@ import numpy as np
 from blake3 import blake3
 
 from penstock.data.build.home import building, follow, point
-from penstock.data.format.named import datasets_home
-from penstock.data.format.writer import Writer
+from penstock.data.format.locate import datasets_home
+from penstock.data.format.writer import DatasetWriter
 from penstock.data.read.dataset import Dataset
 from penstock.data.tokenize.tokenizer import train
 
@@ -58,7 +58,7 @@ def build(home: Path, megabytes: float) -> Dataset:
     size = sum(len(text) for text in found)
     print(f"{len(found)} documents, {size / 1e6:.1f} M characters", flush=True)
     tokenizer = train(list(head(found, TRAIN_CHARACTERS)), VOCAB)
-    with Writer(home, NAME, tokenizer.vocab, tokenizer.to_json()) as writer:
+    with DatasetWriter(home, NAME, tokenizer.vocab, tokenizer.to_json()) as writer:
         for at in range(0, len(found), BATCH):
             for ids in tokenizer.encode_batch(found[at : at + BATCH]):
                 writer.add(np.append(ids, tokenizer.end))

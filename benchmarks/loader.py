@@ -122,11 +122,11 @@ def measure(name: str, folder: Path) -> None:
 
 def write(folder: Path, tokens: int) -> None:
     """The same tokens for all: in our shards, and in one flat file."""
-    from penstock.data.format.writer import Writer
+    from penstock.data.format.writer import DatasetWriter
 
     ids = np.random.default_rng(0).integers(0, 50_000, tokens, dtype=np.uint16)
     ids.tofile(folder / "flat.bin")
-    with Writer(folder, "bench", 50_000, b"{}") as writer:
+    with DatasetWriter(folder, "bench", 50_000, b"{}") as writer:
         for start in range(0, tokens, 1000):
             writer.add(ids[start : start + 1000])
         writer.finish({}, {}, {})
@@ -160,17 +160,15 @@ def write_litdata(folder: Path, python: str) -> None:
 def resume() -> dict[str, float]:
     """Milliseconds to know the next samples at a random place among 10**12, the first time in a
     process included. On a busy machine the worst is a wait for the processor; its CPU is not."""
-    from penstock.data.read.order import Shuffle
-    from penstock.data.read.order_lookup import Lookup
-    from penstock.data.read.order_window import Window
+    from penstock.data.read.order import OrderLookup, ShuffleOrder, WindowOrder
 
     draw = np.random.default_rng(0)
     found = {}
-    for order in (Shuffle(SAMPLES, 0), Window(SAMPLES, 0, block=1024)):
+    for order in (ShuffleOrder(SAMPLES, 0), WindowOrder(SAMPLES, 0, block=1024)):
         times, cpu = [], []
         for position in draw.integers(0, 10 * SAMPLES, 200).tolist():
             began, began_cpu = time.perf_counter(), time.process_time()
-            Lookup(order).index(position, position + BATCH)
+            OrderLookup(order).index(position, position + BATCH)
             times.append(1e3 * (time.perf_counter() - began))
             cpu.append(1e3 * (time.process_time() - began_cpu))
         found[f"{order.name}, median ms"] = statistics.median(times)

@@ -27,7 +27,7 @@ from trial import FULL, Scale, in_processes, mean_loss, train
 
 from penstock.data.build import stdlib
 from penstock.data.build.home import open_dataset
-from penstock.data.read.order import Shuffle
+from penstock.data.read.order import ShuffleOrder
 from penstock.model.decoder import Decoder
 from penstock.run.schema.train import TrainSection, choose_learning_rate
 
@@ -80,7 +80,7 @@ def run(trial: Trial, setting: Setting) -> Found:
     tail = np.arange(last, dataset.tokens - scale.sequence - 1, scale.sequence)
     tail = tail[:: -(-len(tail) // setting.held_out)]
     count = round(setting.steps * trial.length) * scale.batch
-    order = Shuffle((last - 1) // scale.sequence, trial.seed).index(np.arange(count))
+    order = ShuffleOrder((last - 1) // scale.sequence, trial.seed).index(np.arange(count))
     looking = 0.0
 
     def look(model: Decoder, device: torch.device) -> float:

@@ -43,10 +43,9 @@ from trial import (
 
 from penstock.data.build import stdlib
 from penstock.data.build.home import datasets_home, open_dataset
-from penstock.data.format.writer import Writer
+from penstock.data.format.writer import DatasetWriter
 from penstock.data.read.dataset import Dataset
-from penstock.data.read.order import Shuffle
-from penstock.data.read.order_window import SPAN, Window
+from penstock.data.read.order import SPAN, ShuffleOrder, WindowOrder
 from penstock.run.schema.quantity import count
 
 HELD_OUT = 0.03  # of the tokens, at least
@@ -60,7 +59,7 @@ REFERENCE = "full permutation"
 ORDERS: dict[str, Callable[[int, int], Starts]] = {
     REFERENCE: lambda samples, seed: permutation(samples, seed),
     "another permutation": lambda samples, seed: permutation(samples, seed + 999),
-    "feistel-1": lambda samples, seed: Shuffle(samples, seed).index(np.arange(samples)),
+    "feistel-1": lambda samples, seed: ShuffleOrder(samples, seed).index(np.arange(samples)),
     "window-1, 1/16": lambda samples, seed: window(samples, seed, 16),
     "window-1, 1/8": lambda samples, seed: window(samples, seed, 8),
     "window-1, 1/4": lambda samples, seed: window(samples, seed, 4),
@@ -74,7 +73,7 @@ def permutation(samples: int, seed: int) -> Starts:
 
 def window(samples: int, seed: int, windows: int) -> Starts:
     """As the stream's, on a small scale: so many windows in the set, of as many blocks as there."""
-    return Window(samples, seed, block_samples(samples, windows)).index(np.arange(samples))
+    return WindowOrder(samples, seed, block_samples(samples, windows)).index(np.arange(samples))
 
 
 def block_samples(samples: int, windows: int) -> int:
@@ -131,7 +130,7 @@ def by_path(dataset: Dataset) -> Path:
     ends = np.append(document_starts(dataset), dataset.tokens)
     training = len(training_documents(dataset)) - 1
     order = sorted(range(training), key=lambda place: paths[kept[place]])
-    with Writer(datasets_home(), BY_PATH, dataset.vocab, dataset.tokenizer_json()) as writer:
+    with DatasetWriter(datasets_home(), BY_PATH, dataset.vocab, dataset.tokenizer_json()) as writer:
         for place in [*order, *range(training, len(kept))]:
             writer.add(dataset.read(int(ends[place]), int(ends[place + 1])))
         return writer.finish({"kind": BY_PATH}, {"from": dataset.id}, {})
@@ -148,7 +147,7 @@ def pieces(dataset: Dataset, most: int) -> Path:
         for first in range(int(begin), int(last), most)
     ]
     order = np.random.default_rng(0).permutation(len(cuts)).tolist()
-    with Writer(datasets_home(), PIECES, dataset.vocab, dataset.tokenizer_json()) as writer:
+    with DatasetWriter(datasets_home(), PIECES, dataset.vocab, dataset.tokenizer_json()) as writer:
         for first, last in (cuts[place] for place in order):
             tokens = dataset.read(first, last)
             writer.add(tokens if tokens[-1] == end else np.append(tokens, end))

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from penstock.data.build.copy import copy
-from penstock.data.format.writer import Writer
+from penstock.data.format.writer import DatasetWriter
 from penstock.data.read.dataset import Dataset
 from penstock.data.read.feed import Feed
 from penstock.data.read.stream import Stream
@@ -65,7 +65,7 @@ def lay_link() -> None:
 
 def write_set(folder: Path) -> Dataset:
     rng = np.random.default_rng(0)
-    with Writer(folder, "bench", VOCAB, b"{}") as writer:
+    with DatasetWriter(folder, "bench", VOCAB, b"{}") as writer:
         for _ in range(SET_BYTES >> 23):
             writer.add(rng.integers(0, VOCAB, 1 << 22, dtype=np.uint16))
         return Dataset.open(writer.finish({}, {}, {}))
@@ -95,8 +95,8 @@ def read(url: str, cache: Path, tokens_per_s: float, warm_s: float, clocked_s: f
                 "data_wait": sum(span["fetch"] for span in late) / total,
                 "data_wait_first": sum(s["fetch"] for at, s in spans if at < warm_s) / warm_s,
                 "tokens_per_s": len(late) * BATCH * SEQUENCE / total,
-                "fetched_bytes_per_s": dataset._remote.reach.fetched_bytes / (now or 1.0)
-                if dataset._remote
+                "fetched_bytes_per_s": dataset._files.access.fetched_bytes / (now or 1.0)
+                if dataset._files
                 else 0.0,
             }
         )

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from open_families import add_tokenizer
 from penstock.data.read.batch import Batch
-from penstock.data.read.open import open_again, stream_of
+from penstock.data.read.open import open_planned, open_stream
 from penstock.data.tokenize.tokenizer import Tokenizer
 from penstock.guard.format.published import published_checkpoints
 from penstock.guard.save import save_load
@@ -99,7 +99,7 @@ def theirs(base: Path, adapter: Path, trained: bool = False) -> Any:
 def reference_losses(folder: RunFolder, base: Path, adapter: Path, steps: int) -> list[float]:
     """The losses of the run's steps, computed by transformers, PEFT and torch.optim."""
     run = load(folder.run_file)
-    stream = stream_of(run, open_again(run, folder.read_plan()))
+    stream = open_stream(run, open_planned(run, folder.read_plan()))
     model = theirs(base, adapter, trained=True)
     params = [p for p in model.parameters() if p.requires_grad]
     train, losses = run.train, []

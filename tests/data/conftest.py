@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.data.format.writer import SHARD_BYTES, Writer
+from penstock.data.format.writer import SHARD_BYTES, DatasetWriter
 from penstock.data.read.dataset import Dataset
 
 
@@ -24,7 +24,7 @@ def dataset(tmp_path: Path) -> Callable[..., Dataset]:
         shard_bytes: int = SHARD_BYTES,
     ) -> Dataset:
         home = home or tmp_path / f"home{next(count)}"
-        with Writer(home, name, vocab, b"{}", shard_bytes) as writer:
+        with DatasetWriter(home, name, vocab, b"{}", shard_bytes) as writer:
             for document in documents:
                 writer.add(document)
             return Dataset.open(writer.finish({"kind": "test"}, {"files": 1}, {}))

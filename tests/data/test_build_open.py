@@ -13,7 +13,7 @@ from build_corpus import text, write_corpus
 from penstock.data.build import build as building
 from penstock.data.build.build import _Build
 from penstock.data.build.home import open_dataset
-from penstock.data.format.named import datasets_home
+from penstock.data.format.locate import datasets_home
 from penstock.errors import PenstockError
 
 RECIPE = """

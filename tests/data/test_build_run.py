@@ -13,7 +13,7 @@ from penstock.data.build.build import build
 from penstock.data.build.progress import Quiet
 from penstock.data.build.publish import ASIDE
 from penstock.data.build.record import Record, parse_record, read_record
-from penstock.data.format.manifest import RECORD
+from penstock.data.format.manifest import BUILD_RECORD
 from penstock.data.read.dataset import Dataset
 from penstock.data.read.stream import Stream
 from penstock.data.tokenize.tokenizer import Tokenizer
@@ -91,7 +91,7 @@ def test_the_record_tells_what_happened(tmp_path: Path) -> None:
     aside = [json.loads(line) for line in (dataset.folder / ASIDE).read_text().splitlines()]
     assert [one["reason"] for one in aside] == ["broken JSON"] * 3
     assert parse_record(record.to_json(), "here") == record
-    (dataset.folder / RECORD).write_text("{}")
+    (dataset.folder / BUILD_RECORD).write_text("{}")
     with pytest.raises(PenstockError, match="cannot be read as the record of a build"):
         read_record(dataset.folder)
 

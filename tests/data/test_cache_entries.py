@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.data.store import cache as cache_entries
-from penstock.data.store import cache_plan, cache_room
-from penstock.data.store.cache import Cache, Damaged
-from penstock.data.store.cache_plan import SLOTS, Plan, living, planned
+from penstock.data.store import cache_space, planned_reads
+from penstock.data.store.cache import Cache, DamagedEntry
+from penstock.data.store.planned_reads import SLOTS, PlannedReads, all_planned, live_plans
 from penstock.errors import PenstockError
 
 SIZE = 1000
@@ -34,7 +34,7 @@ def get(cache: Cache, name: str, fetched: list[str] | None = None) -> bytes:
             fetched.append(name)
         return content_of(name)
 
-    return bytes(cache.entry(name, lambda found: bytes(found) == content_of(name), fetch))
+    return bytes(cache.get_or_fetch(name, lambda found: bytes(found) == content_of(name), fetch))
 
 
 def stored(cache: Cache) -> set[str]:
@@ -54,7 +54,7 @@ def stored_bytes(cache: Cache) -> int:
 
 def test_used_longest_ago_goes_first_and_planned_content_stays(tmp_path):
     cache = Cache(tmp_path, 10 * SIZE)
-    plan = cache.plan()
+    plan = cache.open_plan()
     plan.add(["aa1"])
     for n in range(8):
         get(cache, f"aa{n}")
@@ -65,7 +65,7 @@ def test_used_longest_ago_goes_first_and_planned_content_stays(tmp_path):
     get(cache, "bb3")
     assert stored(cache) >= {"aa0", "aa1", "bb1", "bb2", "bb3"}
     assert not stored(cache) & {"aa2", "aa3"}
-    plan.drop(["aa1"])
+    plan.remove(["aa1"])
     get(cache, "bb4")
     get(cache, "bb5")
     assert "aa1" not in stored(cache)
@@ -73,7 +73,7 @@ def test_used_longest_ago_goes_first_and_planned_content_stays(tmp_path):
 
 def test_a_cache_full_of_planned_content_is_passed_by(tmp_path):
     cache = Cache(tmp_path, 3 * SIZE)
-    plan = cache.plan()
+    plan = cache.open_plan()
     names = ["aa1", "aa2", "aa3"]
     plan.add(names)
     for name in [*names, "bb1"]:
@@ -94,17 +94,19 @@ def test_the_bound_holds_and_content_is_always_right(tmp_path_factory, uses, bou
     for use in uses:
         name = f"aa{use}"
         assert get(cache, name) == content_of(name)
-        assert stored_bytes(cache) <= cache.room.most_bytes
-        assert cache.room.used() >= stored_bytes(cache)
+        assert stored_bytes(cache) <= cache.space.max_bytes
+        assert cache.space.used_bytes() >= stored_bytes(cache)
 
 
 def test_a_wrong_fetch_is_tried_twice(tmp_path):
     cache = Cache(tmp_path, 10 * SIZE)
     answers = [b"bad", b"good"]
-    assert cache.entry("aa", lambda found: found == b"good", lambda: answers.pop(0)) == b"good"
+    assert (
+        cache.get_or_fetch("aa", lambda found: found == b"good", lambda: answers.pop(0)) == b"good"
+    )
     calls: list[int] = []
-    with pytest.raises(Damaged):
-        cache.entry("bb", lambda found: False, lambda: calls.append(1) or b"")
+    with pytest.raises(DamagedEntry):
+        cache.get_or_fetch("bb", lambda found: False, lambda: calls.append(1) or b"")
     assert len(calls) == 2
     assert stored(cache) == {"aa"}
 
@@ -154,11 +156,11 @@ def test_a_lost_count_is_counted_anew(tmp_path):
 
 def test_a_folder_that_is_removed_under_a_reader_costs_only_the_keeping(tmp_path):
     cache = Cache(tmp_path / "cache", 4 * SIZE)
-    plan = cache.plan()
+    plan = cache.open_plan()
     plan.add(["aa1"])
     shutil.rmtree(tmp_path / "cache")
     assert get(cache, "aa1") == content_of("aa1")
-    assert cache.planned_share(plan, SIZE) > 0
+    assert cache.planned_share_bytes(plan, SIZE) > 0
     plan.close()
 
 
@@ -178,7 +180,7 @@ def test_a_disk_that_fills_takes_no_half_entries(tmp_path, monkeypatch):
     )
     assert get(cache, "aa1") == content_of("aa1")
     assert stored(cache) == set()
-    assert cache.room.used() == 0
+    assert cache.space.used_bytes() == 0
     assert not list((tmp_path / "writing").iterdir())
 
 
@@ -188,16 +190,16 @@ def test_a_full_disk_leaves_no_open_files(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(cache_room.os, "ftruncate", full)
+    monkeypatch.setattr(cache_space.os, "ftruncate", full)
     before = len(os.listdir("/proc/self/fd"))
     for n in range(20):
         assert get(cache, f"aa{n}") == content_of(f"aa{n}")
     assert len(os.listdir("/proc/self/fd")) == before
     assert not list((tmp_path / "writing").iterdir())
-    monkeypatch.setattr(cache_plan.os, "posix_fallocate", full)
-    plan = cache.plan()  # kept to itself
+    monkeypatch.setattr(planned_reads.os, "posix_fallocate", full)
+    plan = cache.open_plan()  # kept to itself
     plan.add(["aa1"])
-    plan.drop(["aa1"])
+    plan.remove(["aa1"])
     plan.close()
 
 
@@ -206,14 +208,14 @@ def test_a_plan_that_is_taken_for_dead_before_it_is_locked_is_made_again(tmp_pat
 
     def late(handle, how):
         if not looked and how == fcntl.LOCK_EX:
-            looked.append(living(tmp_path))  # another process comes by at the wrong moment
+            looked.append(live_plans(tmp_path))  # another process comes by at the wrong moment
         real(handle, how)
 
-    monkeypatch.setattr(cache_plan.fcntl, "flock", late)
-    plan = Plan(tmp_path)
+    monkeypatch.setattr(planned_reads.fcntl, "flock", late)
+    plan = PlannedReads(tmp_path)
     plan.add(["aa1"])
     assert looked == [[]]
-    assert "aa1" in planned(tmp_path)
+    assert "aa1" in all_planned(tmp_path)
 
 
 def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path):
@@ -225,16 +227,16 @@ def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path):
 def test_where_and_how_large(tmp_path, monkeypatch):
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "named"))
     monkeypatch.setenv("PENSTOCK_CACHE_BYTES", "3 MiB")
-    cache = Cache.default()
-    assert (cache.folder, cache.room.most_bytes) == (tmp_path / "named", 3 << 20)
-    assert Cache.default(tmp_path / "own", 7).room.most_bytes == 7
+    cache = Cache.from_environment()
+    assert (cache.folder, cache.space.max_bytes) == (tmp_path / "named", 3 << 20)
+    assert Cache.from_environment(tmp_path / "own", 7).space.max_bytes == 7
     monkeypatch.setenv("PENSTOCK_CACHE_BYTES", "4096")
-    assert Cache.default().room.most_bytes == 4096
+    assert Cache.from_environment().space.max_bytes == 4096
     monkeypatch.setenv("PENSTOCK_CACHE_BYTES", "much")
     with pytest.raises(PenstockError, match="PENSTOCK_CACHE_BYTES = 'much': not a size"):
-        Cache.default()
+        Cache.from_environment()
     monkeypatch.delenv("PENSTOCK_CACHE_BYTES")
-    assert 0 < Cache.default().room.most_bytes <= 64 << 30
+    assert 0 < Cache.from_environment().space.max_bytes <= 64 << 30
 
 
 def worker(folder: str, seed: int, log: str, bound: int) -> None:
@@ -245,7 +247,7 @@ def worker(folder: str, seed: int, log: str, bound: int) -> None:
         for number in rng.integers(0, 40, 300):
             name, fetched = f"aa{number}", []
             assert get(cache, name, fetched) == content_of(name)
-            with cache.room.locked():  # a sum over files that come and go is no sum
+            with cache.space.locked():  # a sum over files that come and go is no sum
                 assert stored_bytes(cache) <= bound
             if fetched:
                 file.write(f"{name}\n")
@@ -280,15 +282,15 @@ def test_several_processes_keep_the_bound(tmp_path):
 def die_writing(folder: str) -> None:
     """Killed while it holds room, a lock on an entry, and a plan."""
     cache = Cache(Path(folder), 4 * SIZE)
-    cache.plan().add(["aa1", "aa2"])
+    cache.open_plan().add(["aa1", "aa2"])
 
     def fetch() -> bytes:
-        with cache.room.take(2 * SIZE) as taken:
+        with cache.space.reserve(2 * SIZE) as taken:
             assert taken is not None
             os.kill(os.getpid(), signal.SIGKILL)
         return b""
 
-    cache.entry("aa1", lambda found: True, fetch)
+    cache.get_or_fetch("aa1", lambda found: True, fetch)
 
 
 def test_what_a_killed_process_leaves_does_no_harm(tmp_path):
@@ -303,22 +305,22 @@ def test_what_a_killed_process_leaves_does_no_harm(tmp_path):
     assert stored_bytes(cache) <= 4 * SIZE
     assert not list((tmp_path / "writing").iterdir())
     assert len(stored(cache)) >= 3
-    assert living(tmp_path / "plans") == []
+    assert live_plans(tmp_path / "plans") == []
 
 
 def test_the_slots_of_a_plan_are_used_again(tmp_path):
-    plan = Plan(tmp_path)
+    plan = PlannedReads(tmp_path)
     for n in range(3):
         names = [f"{n}-{k}" for k in range(SLOTS // 2)]
         plan.add(names)
-        assert plan.room == SLOTS // 2
-        assert "0-0" in planned(tmp_path) or n
+        assert plan.free_slots == SLOTS // 2
+        assert "0-0" in all_planned(tmp_path) or n
         if n < 2:
-            plan.drop(names)
-    known = planned(tmp_path)
+            plan.remove(names)
+    known = all_planned(tmp_path)
     assert "2-0" in known
     assert names[-1] in known
     assert "1-5" not in known
-    assert living(tmp_path) != []
+    assert live_plans(tmp_path) != []
     plan.close()
-    assert "2-0" not in planned(tmp_path)
+    assert "2-0" not in all_planned(tmp_path)

@@ -10,8 +10,8 @@ import pytest
 
 from penstock.data.build import stdlib
 from penstock.data.build.home import building, datasets_home, open_dataset
-from penstock.data.format.named import versions
-from penstock.data.format.writer import unfinished
+from penstock.data.format.locate import built_versions
+from penstock.data.format.writer import unfinished_prefix
 from penstock.errors import PenstockError
 
 
@@ -131,13 +131,13 @@ def test_a_killed_build_frees_the_lock_and_leaves_no_dataset(home, library):
     script = (
         "import os, signal, sys, pathlib; from penstock.data import home, stdlib, writer\n"
         f"stdlib.library = lambda: pathlib.Path({str(library)!r})\n"
-        "writer.Writer.finish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "writer.DatasetWriter.finish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
         "home.open_dataset('stdlib')"
     )
     assert subprocess.run([sys.executable, "-c", script]).returncode == -signal.SIGKILL
-    left = list(home.glob(f"{unfinished('stdlib')}*"))
+    left = list(home.glob(f"{unfinished_prefix('stdlib')}*"))
     assert len(left) == 1
-    assert versions(home, "stdlib") == []
+    assert built_versions(home, "stdlib") == []
     found = open_dataset("stdlib")
     assert found.verify() == []
     assert not left[0].exists()
@@ -145,9 +145,9 @@ def test_a_killed_build_frees_the_lock_and_leaves_no_dataset(home, library):
 
 def test_sweeping_spares_the_builds_of_other_names(home):
     for name in ("a", "a-b"):
-        (home / f"{unfinished(name)}1").mkdir(parents=True)
+        (home / f"{unfinished_prefix(name)}1").mkdir(parents=True)
     with building(home, "a"):
-        assert [path.name for path in home.glob(".writing*")] == [f"{unfinished('a-b')}1"]
+        assert [path.name for path in home.glob(".writing*")] == [f"{unfinished_prefix('a-b')}1"]
 
 
 def test_a_home_that_cannot_be_written_is_told_so(tmp_path, monkeypatch, library):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from penstock.data.format.writer import Writer, unfinished
+from penstock.data.format.writer import DatasetWriter, unfinished_prefix
 from penstock.errors import PenstockError
 
 
@@ -11,17 +11,19 @@ def finish(writer):
 
 
 def test_nothing_has_a_name_before_finish_and_nothing_is_left_without_it(tmp_path):
-    with Writer(tmp_path, "small", 10, b"{}") as writer:
+    with DatasetWriter(tmp_path, "small", 10, b"{}") as writer:
         writer.add([1, 2, 3])
-        assert [path.name.startswith(unfinished("small")) for path in tmp_path.iterdir()] == [True]
+        assert [
+            path.name.startswith(unfinished_prefix("small")) for path in tmp_path.iterdir()
+        ] == [True]
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ZeroDivisionError), Writer(tmp_path, "small", 10, b"{}") as writer:
+    with pytest.raises(ZeroDivisionError), DatasetWriter(tmp_path, "small", 10, b"{}") as writer:
         writer.add([1 // 0])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_finish_leaves_only_the_dataset(tmp_path):
-    with Writer(tmp_path, "small", 10, b"{}") as writer:
+    with DatasetWriter(tmp_path, "small", 10, b"{}") as writer:
         writer.add([1, 2, 3])
         folder = finish(writer)
     assert list(tmp_path.iterdir()) == [folder]
@@ -33,7 +35,7 @@ def test_finish_leaves_only_the_dataset(tmp_path):
 def test_writing_the_same_again_keeps_the_first(tmp_path):
     folders = []
     for _ in range(2):
-        with Writer(tmp_path, "small", 10, b"{}") as writer:
+        with DatasetWriter(tmp_path, "small", 10, b"{}") as writer:
             writer.add([1, 2, 3])
             folders.append(finish(writer))
         (folders[0] / "mark").touch()
@@ -43,7 +45,7 @@ def test_writing_the_same_again_keeps_the_first(tmp_path):
 
 
 def test_bad_documents_are_refused(tmp_path):
-    with Writer(tmp_path, "small", 10, b"{}") as writer:
+    with DatasetWriter(tmp_path, "small", 10, b"{}") as writer:
         for document in ([3, 10], [-1, 3]):
             with pytest.raises(PenstockError, match="outside the vocabulary of 10"):
                 writer.add(document)
@@ -51,4 +53,4 @@ def test_bad_documents_are_refused(tmp_path):
             with pytest.raises(ValueError, match="row of tokens"):
                 writer.add(np.array(document, dtype=np.int64))
     with pytest.raises(ValueError, match="multiple of 4"):
-        Writer(tmp_path, "small", 1 << 20, b"{}", shard_bytes=6)
+        DatasetWriter(tmp_path, "small", 1 << 20, b"{}", shard_bytes=6)

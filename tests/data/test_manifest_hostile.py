@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 import made_sets
 from penstock import untrusted
 from penstock.data.format.manifest import MANIFEST, SHARDS, Manifest, read_manifest
-from penstock.data.read import dataset
-from penstock.data.read.dataset import BadBlock, Dataset
+from penstock.data.format.shard_file import BadBlock
+from penstock.data.read import local_files
+from penstock.data.read.dataset import Dataset
 from penstock.data.store.cache import Cache
 from penstock.errors import PenstockError
 from range_server import serve
@@ -138,7 +139,7 @@ def test_verify_tells_an_id_that_is_not_in_the_vocabulary(tmp_path: Path) -> Non
 def test_verify_counts_positions_over_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dataset, "_CHUNK_BYTES", 64)
+    monkeypatch.setattr(local_files, "CHUNK_BYTES", 64)
     assert "at position 1234 is" in foreign(tmp_path).verify()[0]
 
 
@@ -174,7 +175,7 @@ def test_rows_that_cannot_be_read(
     name = blake3(content).hexdigest()
     (good.folder / SHARDS / f"{name}.rows").write_bytes(content)
     changed = first_shard(good, rows=name, rows_bytes=len(content))
-    with pytest.raises(PenstockError, match="what is told of the documents of shard 0"):
+    with pytest.raises(PenstockError, match="the rows of the documents of shard 0"):
         Dataset.open(signed(good, changed)).rows(0)
 
 

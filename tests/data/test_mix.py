@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.read.mix import MIX, MOST_PLACES, cycle_of, quotas_of
+from penstock.data.read.mix import MAX_PLACES, MIX, mixing_cycle, mixing_quotas
 from penstock.errors import PenstockError
 
 weights = st.lists(st.integers(1, 400).map(lambda n: n / 100), min_size=1, max_size=8)
@@ -13,7 +13,7 @@ weights = st.lists(st.integers(1, 400).map(lambda n: n / 100), min_size=1, max_s
 
 def test_the_places_of_cycle_1_never_change():
     assert MIX == "cycle-1"
-    cycle = cycle_of([5, 3, 2])
+    cycle = mixing_cycle([5, 3, 2])
     assert cycle.part.tolist() == PLACES
     assert cycle.quotas.tolist() == [5, 3, 2]
 
@@ -22,25 +22,25 @@ PLACES = [0, 1, 0, 2, 0, 1, 0, 1, 0, 2]
 
 
 def test_quotas_are_exact_where_they_can_be():
-    assert quotas_of([0.7, 0.2, 0.1]) == [7, 2, 1]
-    assert quotas_of([1, 1]) == [1, 1]
-    assert quotas_of([3]) == [1]
-    assert quotas_of([333, 667]) == [333, 667]
-    assert quotas_of([1e-4, 0.9999]) == [1, 9999]
-    odd = quotas_of([1 / 3, 1 / 7, 0.5])
-    assert sum(odd) == MOST_PLACES
+    assert mixing_quotas([0.7, 0.2, 0.1]) == [7, 2, 1]
+    assert mixing_quotas([1, 1]) == [1, 1]
+    assert mixing_quotas([3]) == [1]
+    assert mixing_quotas([333, 667]) == [333, 667]
+    assert mixing_quotas([1e-4, 0.9999]) == [1, 9999]
+    odd = mixing_quotas([1 / 3, 1 / 7, 0.5])
+    assert sum(odd) == MAX_PLACES
     total = 1 / 3 + 1 / 7 + 0.5
     for quota, weight in zip(odd, [1 / 3, 1 / 7, 0.5], strict=True):
-        assert abs(quota - MOST_PLACES * weight / total) < 1
+        assert abs(quota - MAX_PLACES * weight / total) < 1
     with pytest.raises(PenstockError, match="part 2 with weight 1e-09"):
-        quotas_of([1, 1e-9])
+        mixing_quotas([1, 1e-9])
 
 
 @settings(deadline=None, max_examples=60)
 @given(weights, st.data())
 def test_any_stretch_holds_each_part_by_its_weight(parts, data):
     """Under one sample off from the start, so under two off in any stretch."""
-    cycle = cycle_of(parts)
+    cycle = mixing_cycle(parts)
     start = data.draw(st.integers(0, 3 * cycle.places) | st.integers(0, 10**15))
     count = data.draw(st.integers(0, 2 * min(cycle.places, 5000)))
     which, _ = cycle.at(np.arange(start, start + count))
@@ -54,7 +54,7 @@ def test_any_stretch_holds_each_part_by_its_weight(parts, data):
 @settings(deadline=None, max_examples=60)
 @given(weights, st.integers(0, 10**15), st.integers(0, 300))
 def test_each_part_counts_up_without_gaps(parts, start, count):
-    cycle = cycle_of(parts)
+    cycle = mixing_cycle(parts)
     which, numbers = cycle.at(np.arange(start, start + count))
     before, after = cycle.counts(start), cycle.counts(start + count)
     assert before.sum() == start
@@ -65,7 +65,7 @@ def test_each_part_counts_up_without_gaps(parts, start, count):
 @settings(deadline=None, max_examples=60)
 @given(weights, st.data())
 def test_reach_is_as_far_as_every_part_lasts(parts, data):
-    cycle = cycle_of(parts)
+    cycle = mixing_cycle(parts)
     there = [data.draw(st.integers(0, 1000)) for _ in parts]
     reach = cycle.reach(there)
     assert (cycle.counts(reach) <= there).all()

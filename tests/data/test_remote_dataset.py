@@ -9,11 +9,12 @@ import pytest
 
 from made_masks import with_masks
 from penstock.data.format.manifest import BLOCK_BYTES
-from penstock.data.read.dataset import BadBlock, Dataset
+from penstock.data.format.shard_file import BadBlock
+from penstock.data.read.dataset import Dataset
 from penstock.data.read.stream import Stream
 from penstock.data.store import objects
 from penstock.data.store.cache import Cache
-from penstock.data.store.cache_plan import planned
+from penstock.data.store.planned_reads import all_planned
 from penstock.errors import PenstockError, RunFailed
 from range_server import serve
 
@@ -202,7 +203,7 @@ def test_a_part_that_repeats_itself_is_not_planned_to_the_end_of_the_run(dataset
     with serve(local.folder) as (url, faults):
         far = Dataset.open(url, Cache(tmp_path / "cache", 64 * BLOCK_BYTES))
         far.plan_ahead(batches(), 17)
-        ahead = far._remote._ahead
+        ahead = far._files._ahead
         with ahead._change:
             assert ahead._change.wait_for(ahead._far_enough, 10)
         for step in range(200):
@@ -214,15 +215,17 @@ def test_a_part_that_repeats_itself_is_not_planned_to_the_end_of_the_run(dataset
 
 def test_ranks_that_plan_the_same_share_the_room_of_the_plan(tmp_path):
     cache = Cache(tmp_path, 64 * BLOCK_BYTES)
-    half, plans = 32 * BLOCK_BYTES, [cache.plan() for _ in range(4)]
+    half, plans = 32 * BLOCK_BYTES, [cache.open_plan() for _ in range(4)]
     own = plans[0]
-    assert cache.planned_share(own, 0) == half // 4
+    assert cache.planned_share_bytes(own, 0) == half // 4
     for plan in plans:
         plan.add([f"block-{n}" for n in range(8)])
-    assert cache.planned_share(own, 8 * BLOCK_BYTES) == 8 * BLOCK_BYTES + (24 * BLOCK_BYTES) // 4
+    assert (
+        cache.planned_share_bytes(own, 8 * BLOCK_BYTES) == 8 * BLOCK_BYTES + (24 * BLOCK_BYTES) // 4
+    )
     for number, plan in enumerate(plans[1:]):
         plan.add([f"other-{number}-{n}" for n in range(8)])
-    assert cache.planned_share(own, 8 * BLOCK_BYTES) == half // 4
+    assert cache.planned_share_bytes(own, 8 * BLOCK_BYTES) == half // 4
 
 
 @pytest.mark.usefixtures("impatient")
@@ -251,7 +254,7 @@ def test_read_ahead_brings_what_will_be_needed(pair):
     far.close()
     # Blocks 0, 2, 3 and 4 (the crop over the border), 5; in the order of their need.
     assert len(faults.blocks()) == 5
-    assert far._remote.reach.misses == 0
+    assert far._files.access.misses == 0
     far = opened(pair)
     for starts in order:
         assert np.array_equal(far.crops(starts, 10), local.crops(starts, 10))
@@ -267,7 +270,7 @@ def test_read_ahead_keeps_within_its_share_and_follows_the_reader(dataset, tmp_p
         batches = [np.array([block * HALF]) for block in range(40)]
         far.plan_ahead(iter(batches), 10)
         for starts in itertools.chain(batches):
-            ahead = far._remote._ahead
+            ahead = far._files._ahead
             assert ahead._bytes <= 8 * BLOCK_BYTES  # half the cache
             assert np.array_equal(far.crops(starts, 10), local.crops(starts, 10))
             assert cache_bytes(cache) <= 16 * BLOCK_BYTES
@@ -295,14 +298,14 @@ def test_a_block_that_several_batches_need_is_counted_once_and_kept_until_the_la
         batches = [np.array([k % 2 * HALF, 100 + k]) for k in range(6)]
         far.plan_ahead(iter(batches), 10)
         assert faults.wait_for(2)
-        far._remote._ahead._threads[0].join(10)  # all is planned
-        assert far._remote._ahead._bytes == 2 * BLOCK_BYTES
+        far._files._ahead._threads[0].join(10)  # all is planned
+        assert far._files._ahead._bytes == 2 * BLOCK_BYTES
         for k, starts in enumerate(batches):
-            names = planned(cache.folder / "plans")
+            names = all_planned(cache.folder / "plans")
             known = [f"{local.manifest.shards[0].blake3}-{block}" in names for block in (0, 1)]
             assert known == [True, True]
             far.crops(starts, 10)
-            assert far._remote._ahead._bytes == (0 if k == 5 else 2 * BLOCK_BYTES)
+            assert far._files._ahead._bytes == (0 if k == 5 else 2 * BLOCK_BYTES)
         far.close()
         assert len(faults.blocks()) == 2
 

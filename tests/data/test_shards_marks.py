@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from made_masks import with_masks
 from penstock.data.format.manifest import BLOCK_BYTES
-from penstock.data.read.dataset import BadBlock, Dataset
+from penstock.data.format.shard_file import BadBlock
+from penstock.data.read.dataset import Dataset
 
 shared_folder = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None

@@ -11,7 +11,7 @@ import made_plans as made
 from made_sets import made_set
 from penstock.data.build.copy import copy
 from penstock.data.build.open import open_first
-from penstock.data.read.open import kept, open_again
+from penstock.data.read.open import open_planned, plan_entry
 from penstock.errors import PenstockError
 
 
@@ -30,56 +30,56 @@ def run(dataset: str, **more: object):
 
 def test_raw_files_that_changed_are_not_read_again(home, tmp_path):
     first = open_first(run("raw"))
-    plan = {"dataset": kept(first)}
+    plan = {"dataset": plan_entry(first)}
     (tmp_path / "raw" / "b.txt").write_text("More of it, and other words.")
-    (again,) = open_again(run("raw"), plan)
+    (again,) = open_planned(run("raw"), plan)
     assert again.id == first[0].id
     (new,) = open_first(run("raw"))
     assert new.id != again.id
     shutil.rmtree(tmp_path / "raw")
-    assert open_again(run("raw"), plan)[0].id == again.id
+    assert open_planned(run("raw"), plan)[0].id == again.id
 
 
 def test_a_dataset_that_was_deleted_is_named_with_what_to_do(home):
     first = open_first(run("raw"))
-    plan = {"dataset": kept(first)}
+    plan = {"dataset": plan_entry(first)}
     shutil.rmtree(first[0].folder)
     with pytest.raises(PenstockError) as caught:
-        open_again(run("raw"), plan)
+        open_planned(run("raw"), plan)
     message = str(caught.value)
     assert f"reads {first[0].id}, which is not at {home / first[0].id} any more" in message
     assert f"copy {first[0].id} there again, or build it again from raw as that was" in message
     assert "--fresh" in message
     # Building it again from the same files is going on.
     open_first(run("raw"))
-    assert open_again(run("raw"), plan)[0].id == first[0].id
+    assert open_planned(run("raw"), plan)[0].id == first[0].id
 
 
 def test_a_folder_is_found_from_anywhere_and_no_other_is_taken(home, tmp_path, monkeypatch):
     sets = [made_set(tmp_path, np.arange(n) % 300, [0], name="own") for n in (500, 600)]
     named = sets[0].folder.name
-    plan = {"dataset": kept(open_first(run(named)))}
+    plan = {"dataset": plan_entry(open_first(run(named)))}
     monkeypatch.chdir("/")
-    assert open_again(run(named), plan)[0].id == sets[0].id
+    assert open_planned(run(named), plan)[0].id == sets[0].id
     shutil.rmtree(sets[0].folder)
     with pytest.raises(PenstockError, match=f"{named}, which is not at {tmp_path}/{named} any"):
-        open_again(run(named), plan)
+        open_planned(run(named), plan)
     sets[1].folder.rename(sets[0].folder)
     with pytest.raises(PenstockError, match=f"at .* there is {sets[1].id} now. Put {named} back"):
-        open_again(run(named), plan)
+        open_planned(run(named), plan)
 
 
 def test_a_url_with_another_version_is_refused(home, tmp_path):
     first = made_set(tmp_path / "sets", np.arange(500) % 300, [0], name="far")
     url = copy(first, (tmp_path / "bucket").as_uri())
-    plan = {"dataset": kept(open_first(run(url)))}
-    assert open_again(run(url), plan)[0].id == first.id
+    plan = {"dataset": plan_entry(open_first(run(url)))}
+    assert open_planned(run(url), plan)[0].id == first.id
     other = made_set(tmp_path / "sets", np.arange(700) % 300, [0], name="far")
     there = tmp_path / "bucket" / first.id
     shutil.rmtree(there)
     shutil.copytree(other.folder, there)
     with pytest.raises(PenstockError, match=f"reads {first.id}, and at {url} there is {other.id}"):
-        open_again(run(url), plan)
+        open_planned(run(url), plan)
 
 
 def test_the_cache_of_one_run_is_not_that_of_the_next(home, tmp_path, monkeypatch):
@@ -92,11 +92,11 @@ def test_the_cache_of_one_run_is_not_that_of_the_next(home, tmp_path, monkeypatc
     own = run(url, cache=str(tmp_path / "own"), cache_bytes="3 MiB")
     (first,) = open_first(own)
     (second,) = open_first(run(url))
-    assert first._remote.reach.cache.folder == tmp_path / "own"
-    assert first._remote.reach.cache.room.most_bytes == 3 << 20
-    assert second._remote.reach.cache.folder == tmp_path / "usual"
-    assert second._remote.reach.cache.room.most_bytes != 3 << 20
+    assert first._files.access.cache.folder == tmp_path / "own"
+    assert first._files.access.cache.space.max_bytes == 3 << 20
+    assert second._files.access.cache.folder == tmp_path / "usual"
+    assert second._files.access.cache.space.max_bytes != 3 << 20
     assert os.environ["PENSTOCK_CACHE"] == str(tmp_path / "usual")
     assert "PENSTOCK_CACHE_BYTES" not in os.environ
-    (again,) = open_again(own, {"dataset": kept([first])})
-    assert again._remote.reach.cache.folder == tmp_path / "own"
+    (again,) = open_planned(own, {"dataset": plan_entry([first])})
+    assert again._files.access.cache.folder == tmp_path / "own"

@@ -16,7 +16,7 @@ KINDS = ["shuffle", "window", "mix"]
 @pytest.fixture(params=KINDS)
 def stream(request, dataset, monkeypatch) -> Stream:
     # Blocks of five samples, so that a small set has many windows.
-    monkeypatch.setattr("penstock.data.read.order_choice.BLOCK_BYTES", 5 * S * 2)
+    monkeypatch.setattr("penstock.data.read.samples.ORDER_BLOCK_BYTES", 5 * S * 2)
     one = dataset([np.arange(1203 * S)], name="one", shard_bytes=998)
     if request.param != "mix":
         return Stream(one, S, seed=3, holdout=0.05, order=request.param)

@@ -7,7 +7,8 @@ import pytest
 
 from made_sets import made_set
 from penstock.data.format.manifest import BLOCK_BYTES, MANIFEST
-from penstock.data.read.dataset import BadBlock, Dataset
+from penstock.data.format.shard_file import BadBlock
+from penstock.data.read.dataset import Dataset
 from penstock.data.read.stream import Stream
 from penstock.errors import PenstockError
 

@@ -166,7 +166,7 @@ def test_a_home_or_cache_of_a_stranger_is_refused(
         home()
     monkeypatch.setenv("PENSTOCK_CACHE", str(theirs / "cache"))
     with pytest.raises(PermissionError, match="belongs to somebody else"):
-        Cache.default()
+        Cache.from_environment()
     (tmp_path / "by-link").symlink_to(theirs)
     with pytest.raises(PermissionError, match="belongs to somebody else"):
         refuse_strangers(tmp_path / "by-link" / "home")

@@ -10,8 +10,9 @@ import pytest
 from cutting_proxy import cutting
 from penstock.data.build import copy as remote_copy
 from penstock.data.format.manifest import BLOCK_BYTES
-from penstock.data.format.writer import Writer
-from penstock.data.read.dataset import BadBlock, Dataset
+from penstock.data.format.shard_file import BadBlock
+from penstock.data.format.writer import DatasetWriter
+from penstock.data.read.dataset import Dataset
 from penstock.data.read.feed import Feed
 from penstock.data.read.stream import Stream
 from penstock.data.store import objects
@@ -27,7 +28,7 @@ BLOCKS = 24
 @pytest.fixture(scope="module")
 def local(tmp_path_factory):
     rng = np.random.default_rng(0)
-    with Writer(tmp_path_factory.mktemp("home"), "far", 1 << 16, b"{}", 8 << 20) as writer:
+    with DatasetWriter(tmp_path_factory.mktemp("home"), "far", 1 << 16, b"{}", 8 << 20) as writer:
         for _ in range(BLOCKS):
             writer.add(rng.integers(0, 1 << 16, HALF))
         return Dataset.open(writer.finish({}, {}, {}))

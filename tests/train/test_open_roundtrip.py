@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from open_families import add_tokenizer, in_double, made, saved
 from penstock.catalog.open.folder import read_config
 from penstock.cli.main import app
-from penstock.data.read.open import open_again, stream_of
+from penstock.data.read.open import open_planned, open_stream
 from penstock.errors import PenstockError
 from penstock.launch.start import start
 from penstock.model.open.weights import OpenWeights
@@ -79,7 +79,7 @@ def test_training_is_what_transformers_would_have_done(
     )
     folder = start(load(path))
     run = load(folder.run_file)
-    stream = stream_of(run, open_again(run, folder.read_plan()))
+    stream = open_stream(run, open_planned(run, folder.read_plan()))
     other = in_double(made("llama-3.2", vocab_size=VOCAB)).train()
     decayed = [p for p in other.parameters() if p.dim() > 1]
     plain = [p for p in other.parameters() if p.dim() == 1]
@@ -158,13 +158,13 @@ def _wide(folder: Path) -> str:
     """A built dataset with more tokens than the model has."""
     import numpy as np
 
-    from penstock.data.format.named import datasets_home
-    from penstock.data.format.writer import Writer
+    from penstock.data.format.locate import datasets_home
+    from penstock.data.format.writer import DatasetWriter
     from penstock.data.tokenize.tokenizer import train
 
     tokenizer = train(TEXTS, 340)
     assert tokenizer.vocab > VOCAB
-    with Writer(datasets_home(), "wide", tokenizer.vocab, tokenizer.to_json()) as writer:
+    with DatasetWriter(datasets_home(), "wide", tokenizer.vocab, tokenizer.to_json()) as writer:
         for tokens in tokenizer.encode_batch(TEXTS):
             writer.add(np.append(tokens, tokenizer.end))
         return writer.finish({"kind": "test"}, {"files": 1}, {}).name

@@ -9,7 +9,7 @@ from rich.console import Console
 
 import made_story
 from penstock.data.build.record import StageRecord
-from penstock.data.format.writer import Writer
+from penstock.data.format.writer import DatasetWriter
 from penstock.data.read.dataset import Dataset
 from penstock.data.tokenize.tokenizer import train
 from penstock.watch.datasets import screen
@@ -60,7 +60,7 @@ def test_many_reasons_are_summed_up():
 
 def test_a_dataset_that_has_no_record_is_told_by_its_manifest(tmp_path):
     tokenizer = train(["ab"], 300)
-    with Writer(tmp_path, "bare", tokenizer.vocab, tokenizer.to_json()) as writer:
+    with DatasetWriter(tmp_path, "bare", tokenizer.vocab, tokenizer.to_json()) as writer:
         writer.add(np.array([1, 2, tokenizer.end], dtype=np.uint32))
         counts = {"filter": {"kept": 7, "b": 1, "a": 2, "none": 0}}
         folder = writer.finish({"kind": "test"}, {}, counts)

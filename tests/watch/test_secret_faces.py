@@ -228,11 +228,11 @@ def test_a_changed_file_a_fork_and_a_sweep_show_no_secret(planted: Planted) -> N
 
 def test_a_run_goes_on_with_the_dataset_that_needs_a_password(planted: Planted) -> None:
     """The plan does not keep the password: it comes from the run file."""
-    from penstock.data.read.open import open_again
+    from penstock.data.read.open import open_planned
 
     plan = planted.folder.read_plan()
     assert "://…@" in plan["dataset"]["at"]
-    (found,) = open_again(load(planted.folder.run_file), plan)
+    (found,) = open_planned(load(planted.folder.run_file), plan)
     assert S in found.where
 
 

@@ -202,7 +202,7 @@ def copy(
 @data.command()
 def ls(json: List = False) -> None:
     """List the datasets that are built, the newest first."""
-    from penstock.data.format.named import datasets_home
+    from penstock.data.format.locate import datasets_home
     from penstock.watch.datasets.find import listed
     from penstock.watch.datasets.screen import listing
 

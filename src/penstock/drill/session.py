@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.data.read.open import open_again
+from penstock.data.read.open import open_planned
 from penstock.drill import scratch
 from penstock.drill.clock import SLACK_S
 from penstock.drill.deeds import DEEDS
@@ -58,7 +58,7 @@ class Session:
             scene.clear()
         plan = scene.folder.read_plan()
         self.ranks, self.batch = plan["ranks"], plan["batch_tokens"] // plan["sequence"]
-        self.dataset = open_again(self.run, plan)[0].folder
+        self.dataset = open_planned(self.run, plan)[0].folder
         self.calm = read(scene.folder, [], [], self.batch)
         self._clear(scene)
         return self.calm

@@ -9,9 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from penstock.data.format.locate import locate
+from penstock.data.format.locate import STDLIB, built_versions, datasets_home, locate_dataset
 from penstock.data.format.manifest import MANIFEST, Manifest, fetch_manifest, read_manifest
-from penstock.data.format.named import STDLIB, datasets_home, versions
 from penstock.data.store.objects import PATIENCE_S
 from penstock.run.schema.run import Run
 
@@ -36,7 +35,7 @@ def find_built(run: Run, spec: str, launch: bool = False) -> Built | str:
     `launch` is for a run that is to start here. Then a URL is tried for as long as reading does it,
     and a file on the web is looked for.
     """
-    found = locate(spec)
+    found = locate_dataset(spec)
     if found.kind == "built":
         return Built(read_manifest(found.path), found.path)
     if found.kind == "stdlib":
@@ -99,7 +98,7 @@ def _recipe_of(run: Run, spec: str, recipe: Path | None) -> Built | str:
 
 
 def _stdlib() -> Built | str:
-    there = versions(datasets_home(), STDLIB)
+    there = built_versions(datasets_home(), STDLIB)
     if len(there) != 1:  # several: one for each Python install
         return f"{STDLIB} is not built here yet for this Python; `penstock train` builds it"
     folder = datasets_home() / f"{STDLIB}@{there[0]}"

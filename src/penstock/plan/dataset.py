@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from penstock.data.format.manifest import Manifest
-from penstock.data.read.legal import refuse_unreadable
-from penstock.data.read.sizes import Split, held_out_of
+from penstock.data.read.samples import SampleSplit, held_out_samples, refuse_unreadable
 from penstock.errors import PenstockError
 from penstock.plan.built import Built, find_built
 from penstock.run.save import to_table
@@ -72,8 +71,8 @@ def _looked(run: Run, spec: str) -> Built | str:
 
 def sizes_of(run: Run, manifests: Sequence[Manifest]) -> Sizes:
     """Count the samples as the trainer does (`data/read/stream.py`), by the length of `run`."""
-    splits = [Split.of(one.tokens, run.sequence, run.evaluate.holdout) for one in manifests]
-    held_out = held_out_of(splits, [weight for _, weight in run.data.parts])
+    splits = [SampleSplit.of(one.tokens, run.sequence, run.evaluate.holdout) for one in manifests]
+    held_out = held_out_samples(splits, [weight for _, weight in run.data.parts])
     samples = sum(split.samples for split in splits)
     return Sizes(max(one.vocab for one in manifests), samples, held_out * run.sequence)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.data.format.columns import aside, read_columns, write_columns
+from penstock.data.format.columns import read_columns, temporary_path, write_columns
 from penstock.errors import PenstockError
 
 
@@ -20,7 +20,7 @@ def test_columns_come_back_and_damage_is_seen(tmp_path: Path) -> None:
     for name, array in given.items():
         assert back[name].dtype == array.dtype
         assert np.array_equal(back[name], array)
-    assert not aside(path).exists()
+    assert not temporary_path(path).exists()
     os.truncate(path, path.stat().st_size - 1)
     with pytest.raises(PenstockError, match="column 'z' ends at byte"):
         read_columns(path)

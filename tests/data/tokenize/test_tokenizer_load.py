@@ -11,8 +11,8 @@ from tokenizers import Tokenizer as Engine
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 import hub_server
-from penstock.data.format.named import datasets_home
-from penstock.data.format.writer import Writer
+from penstock.data.format.locate import datasets_home
+from penstock.data.format.writer import DatasetWriter
 from penstock.data.tokenize.fast import FastTokenizer
 from penstock.data.tokenize.load import load_tokenizer
 from penstock.data.tokenize.special import END, Special, read_special, with_special
@@ -130,7 +130,7 @@ def test_templates(tmp_path: Path) -> None:
 
 def test_a_dataset_by_name_and_by_folder() -> None:
     content = with_special(foreign(), Special("</s>", 1, {}, TEMPLATE))
-    with Writer(datasets_home(), "chatty", 300, content) as writer:
+    with DatasetWriter(datasets_home(), "chatty", 300, content) as writer:
         writer.add(np.array([5, 1]))
         built = writer.finish({"kind": "test"}, {}, {})
     for where in ("chatty", built.name, built, str(built)):

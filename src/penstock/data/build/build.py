@@ -38,8 +38,8 @@ from penstock.data.build.tokenizer import TRAIN, check_template, loaded, tokeniz
 from penstock.data.build.tokens import Encoder, tokenize_part
 from penstock.data.clean import custom
 from penstock.data.format.columns import write_columns
+from penstock.data.format.locate import built_versions, datasets_home
 from penstock.data.format.manifest import SHARDS, Json, Shard
-from penstock.data.format.named import datasets_home, versions
 from penstock.data.read.dataset import Dataset
 from penstock.data.recipe.recipe import Recipe
 from penstock.data.tokenize.special import read_special
@@ -80,7 +80,7 @@ def build(recipe: Recipe, *, workers: int | None = None, watcher: Watcher | None
         # Another process may have built it while this one waited.
         dataset = follow(home, recipe.name, key)
         if dataset is None:
-            before = versions(home, recipe.name)
+            before = built_versions(home, recipe.name)
             with WorkerPool(workers or default_workers()) as pool:
                 folder = _Build(recipe, sources, home, work, Stages(pool, watcher)).run()
             dataset = Dataset.open(folder)

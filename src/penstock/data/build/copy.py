@@ -9,7 +9,7 @@ from pathlib import Path
 from penstock.data.build.progress import Quiet, Watcher
 from penstock.data.format.manifest import MANIFEST, TOKENIZER
 from penstock.data.read.dataset import Dataset
-from penstock.data.read.remote_dataset import stored_digest
+from penstock.data.read.remote_files import stored_digest
 from penstock.data.store.objects import Store, is_url
 from penstock.errors import PenstockError, RunFailed
 

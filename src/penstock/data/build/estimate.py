@@ -7,7 +7,7 @@ bytes a token with the tokenizers of open models, so 6 guesses from below.
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.data.format.locate import locate
+from penstock.data.format.locate import locate_dataset
 from penstock.data.format.manifest import read_manifest
 from penstock.data.recipe.source import SourceSection, is_remote
 from penstock.data.sources.files import File
@@ -38,7 +38,7 @@ def estimate(spec: str, enough: int) -> Guess | None:
     None: enough, or it cannot be told from here (not there, remote, a recipe, unreadable).
     """
     try:
-        found = locate(spec)
+        found = locate_dataset(spec)
         if found.kind == "built":
             manifest = read_manifest(found.path)
             guessed = Guess(manifest.tokens, packed=manifest.packed)

@@ -19,11 +19,10 @@ from typing import TextIO
 from blake3 import blake3
 
 from penstock.data.build import stdlib
-from penstock.data.format.locate import locate
+from penstock.data.format.locate import datasets_home, locate_dataset
 from penstock.data.format.manifest import FORMAT, fetch_manifest
-from penstock.data.format.named import datasets_home
 from penstock.data.format.types import Progress
-from penstock.data.format.writer import unfinished
+from penstock.data.format.writer import unfinished_prefix
 from penstock.data.read.dataset import Dataset
 from penstock.data.store.objects import PATIENCE_S
 from penstock.errors import PenstockError, RunFailed
@@ -46,7 +45,7 @@ def open_dataset(
     conversations, `pack` and `chat_template` too.
     """
     home = datasets_home()
-    found = locate(spec)
+    found = locate_dataset(spec)
     if found.kind == "stdlib":
         return _open_stdlib(home, progress)
     if found.kind == "recipe":
@@ -69,7 +68,7 @@ def building(home: Path, name: str, progress: Progress | None = None) -> Iterato
         home.mkdir(parents=True, exist_ok=True)
         with (home / f".lock-{name}").open("w") as lock:
             _lock(lock, progress)
-            for left in home.glob(f"{unfinished(name)}*"):
+            for left in home.glob(f"{unfinished_prefix(name)}*"):
                 shutil.rmtree(left)
             half_pointer = re.compile(rf"\.\.{re.escape(name)}-[0-9a-f]+\.[0-9]+")
             for left in home.glob(f"..{name}-*"):

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from blake3 import blake3
 
 from penstock.data.build.parts import plain_json
+from penstock.data.format.locate import built_versions, datasets_home
 from penstock.data.format.manifest import FORMAT
-from penstock.data.format.named import datasets_home, versions
 from penstock.data.recipe.recipe import Recipe
 from penstock.data.recipe.source import SourceSection, is_remote
 from penstock.data.sources import hub
@@ -99,7 +99,7 @@ def stamps(path: str) -> list[list[str | int]]:
         found = [one for one in find([path], "text") if isinstance(one, File)]
     except PenstockError:
         named = "" if "/" in path else path.partition("@")[0]
-        return [[path, *(versions(datasets_home(), named) if named else ())]]
+        return [[path, *(built_versions(datasets_home(), named) if named else ())]]
     return [[one.name, *_stat(one)] for one in found]
 
 

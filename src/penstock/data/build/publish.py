@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from penstock.data.format.manifest import MANIFEST, RECORD, SHARDS, TOKENIZER, Json, Manifest
+from penstock.data.format.manifest import BUILD_RECORD, MANIFEST, SHARDS, TOKENIZER, Json, Manifest
 from penstock.files import sync, write_synced
 
 ASIDE = "aside.jsonl"  # records that could not be read, the first of each reason
@@ -28,7 +28,7 @@ def publish(
     lines = [json.dumps(one) + "\n" for one in aside]
     if lines:
         write_synced(folder / ASIDE, "".join(lines).encode())
-    write_synced(folder / RECORD, record)
+    write_synced(folder / BUILD_RECORD, record)
     write_synced(folder / TOKENIZER, tokenizer)
     write_synced(folder / MANIFEST, manifest.to_json().encode())
     sync(folder / SHARDS)

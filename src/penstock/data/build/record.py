@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from penstock.data.format.manifest import RECORD, Json
+from penstock.data.format.manifest import BUILD_RECORD, Json
 from penstock.errors import PenstockError
 from penstock.secret import redact_all
 from penstock.untrusted import INDEX_BYTES, parse_json, read_bounded
@@ -119,7 +119,7 @@ class Record:
 
 def read_record(folder: Path) -> Record | None:
     """None for a dataset without one: it was copied without it, or built by other means."""
-    path = folder / RECORD
+    path = folder / BUILD_RECORD
     try:
         content = read_bounded(path, INDEX_BYTES)
     except FileNotFoundError:

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 from blake3 import blake3
 
+from penstock.data.format.locate import STDLIB
 from penstock.data.format.manifest import Json
-from penstock.data.format.named import STDLIB
 from penstock.data.format.types import Progress
-from penstock.data.format.writer import Writer
+from penstock.data.format.writer import DatasetWriter
 from penstock.errors import PenstockError
 
 NAME = STDLIB
@@ -76,7 +76,7 @@ def build(home: Path, progress: Progress | None = None, root: Path | None = None
     tell("train tokenizer", 0, 1)
     tokenizer = train(_head(sources.texts, TRAIN_CHARACTERS), VOCAB)
     tell("train tokenizer", 1, 1)
-    with Writer(home, NAME, tokenizer.vocab, tokenizer.to_json()) as writer:
+    with DatasetWriter(home, NAME, tokenizer.vocab, tokenizer.to_json()) as writer:
         for done in range(0, len(sources.texts), _BATCH):
             tell("tokenize", done, len(sources.texts))
             for ids in tokenizer.encode_batch(sources.texts[done : done + _BATCH]):

@@ -1,4 +1,4 @@
-"""A file of named arrays: whole or not there, and mapped, so that only what is used is read."""
+"""A file of named arrays: complete or absent, and memory-mapped, so unused parts are not read."""
 
 import json
 import os
@@ -18,32 +18,32 @@ _MAGIC = b"PENSTOCK COLUMNS 1\n"
 _ALIGN = 64  # bytes
 
 
-def aside(path: Path) -> Path:
-    """What a file is called while it is written."""
+def temporary_path(path: Path) -> Path:
+    """Return the name of a file while it is written."""
     return path.with_name(f".writing-{path.name}.{os.getpid()}")
 
 
 def write_columns(path: Path, columns: Mapping[str, npt.NDArray[Any]]) -> None:
-    """On disk under its name when it returns; a kill before that leaves no such name."""
+    """Write the file and sync it; a process killed meanwhile leaves no file of that name."""
     arrays = {name: np.ascontiguousarray(array) for name, array in columns.items()}
     header = json.dumps({name: (a.dtype.str, a.shape) for name, a in arrays.items()}).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with aside(path).open("wb") as file:
+    with temporary_path(path).open("wb") as file:
         file.write(_MAGIC + len(header).to_bytes(8, "little") + header)
         for array in arrays.values():
             file.write(b"\0" * (-file.tell() % _ALIGN))
             file.write(array.data if array.size else b"")
         file.flush()
         os.fsync(file.fileno())
-    aside(path).replace(path)
+    temporary_path(path).replace(path)
     sync(path.parent)
 
 
 def read_columns(path: Path, *names: str) -> Columns:
-    """All columns, or those named."""
+    """Return all columns, or the named ones, memory-mapped."""
     with path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
-            raise _damaged(path, "it does not begin as one")
+            raise _damaged(path, "it does not begin with the right header")
         shapes = json.loads(file.read(int.from_bytes(file.read(8), "little")))
         place = file.tell()
         size = os.fstat(file.fileno()).st_size
@@ -65,4 +65,6 @@ def read_columns(path: Path, *names: str) -> Columns:
 
 
 def _damaged(path: Path, why: str) -> PenstockError:
-    return PenstockError(f"{path} is not a whole file of columns: {why}. Delete it and run again.")
+    return PenstockError(
+        f"{path} is not a complete file of columns: {why}. Delete it and run again."
+    )

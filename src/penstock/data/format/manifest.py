@@ -1,10 +1,10 @@
-"""The manifest: what a dataset is, in one small file whose hash is the dataset's version.
+"""The manifest: the description of a dataset in one small file, whose hash is the version.
 
 The hash covers the canonical JSON of every field, so nothing in it may depend on where or when the
-dataset was made. What grows with the tokens (block sums, document starts) lives in sidecars that
-the manifest names by hash: about 350 bytes a shard, some 5 MB for a trillion tokens. What a dataset
-does not have (masks, rows, packing) is left out of the JSON, so that a new optional field changes
-no version that is there.
+dataset was made. Data that grows with the tokens (block checksums, document starts) lives in
+sidecar files that the manifest names by hash: about 350 bytes a shard, some 5 MB for a trillion
+tokens. Optional fields at their defaults (masks, rows, packing) are left out of the JSON, so that
+a new optional field does not change existing versions.
 """
 
 import json
@@ -25,7 +25,7 @@ BLOCK_BYTES = 1 << 20
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 SHARDS = "shards"
-RECORD = "build.json"  # how it was built; no part of the version
+BUILD_RECORD = "build.json"  # how it was built; not part of the version
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -34,7 +34,7 @@ Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | Non
 
 
 def dtype_for(vocab: int) -> str:
-    """The stored type of a token id, as numpy spells it: little-endian on every machine."""
+    """Return the stored type of a token id as a numpy dtype: little-endian on every machine."""
     return "<u2" if vocab <= 1 << 16 else "<u4"
 
 
@@ -48,9 +48,9 @@ class Shard:
     sums: str  # BLAKE3 of the sidecar with an xxh3_64 for each block
     docs: str  # BLAKE3 of the sidecar with the offset (tokens) of each document that starts here
     documents: int
-    # BLAKE3 of the sidecar with a bit a token (np.packbits): 1, it is a target of the loss.
+    # BLAKE3 of the sidecar with one bit per token (np.packbits): 1 if it is a target of the loss.
     mask: str = ""
-    # BLAKE3 of the sidecar with a JSON line a document that starts here, zstd.
+    # BLAKE3 of the sidecar with one JSON line per document that starts here, zstd-compressed.
     rows: str = ""
     rows_bytes: int = 0
 
@@ -63,7 +63,7 @@ class Shard:
         return -(-self.tokens // 8)
 
     def files(self) -> dict[str, tuple[str, int]]:
-        """Path inside the dataset → (BLAKE3, bytes)."""
+        """Return the shard's files: path inside the dataset → (BLAKE3, bytes)."""
         files = {
             f"{SHARDS}/{self.blake3}.bin": (self.blake3, self.bytes),
             f"{SHARDS}/{self.sums}.sums": (self.sums, 8 * self.blocks),
@@ -78,6 +78,8 @@ class Shard:
 
 @dataclass(frozen=True)
 class Manifest:
+    """All that decides the version of a dataset."""
+
     name: str
     format: int
     dtype: str
@@ -89,7 +91,7 @@ class Manifest:
     lineage: dict[str, Json]  # what it was made from
     counts: dict[str, dict[str, int]]  # stage → reason → documents
     shards: tuple[Shard, ...]
-    packed: int = 0  # tokens of the sequence that documents were packed for; 0: they were not
+    packed: int = 0  # sequence length that documents were packed for, tokens; 0: not packed
     parents: tuple[str, ...] = ()  # name@version of datasets that this one was made from
 
     @property
@@ -102,7 +104,7 @@ class Manifest:
         return f"{self.name}@{self.version}"
 
     def to_json(self) -> str:
-        """As stored: with its own version, so that a changed manifest gives itself away."""
+        """Return the stored form. It holds its own version, so that a change can be detected."""
         return json.dumps({"version": self.version, **self._fields()}, indent=1) + "\n"
 
     def _fields(self) -> dict[str, object]:
@@ -112,8 +114,10 @@ class Manifest:
 
 
 def _without_empty(owner: "Manifest | Shard", stored: dict[str, object]) -> dict[str, object]:
-    """Leaves out the optional fields that hold their defaults."""
-    optional = {one.name: one.default for one in fields(owner) if one.default is not MISSING}
+    """Return the stored fields without the optional ones that have their defaults."""
+    optional = {
+        field.name: field.default for field in fields(owner) if field.default is not MISSING
+    }
     return {
         name: value
         for name, value in stored.items()
@@ -122,9 +126,9 @@ def _without_empty(owner: "Manifest | Shard", stored: dict[str, object]) -> dict
 
 
 def fetch_manifest(url: str, patience_s: float) -> bytes | None:
-    """Return the manifest at a URL; None where there is none. Refuse a URL that cannot be reached.
+    """Return the manifest at a URL; None if there is none. Refuse a URL that cannot be reached.
 
-    Checks, launches and plans all ask here. A web page for everything that is missing is none.
+    Some servers answer with a web page instead of an error; that counts as no manifest.
     """
     try:
         content = Store(url.rstrip("/"), patience_s).get(MANIFEST)
@@ -136,6 +140,7 @@ def fetch_manifest(url: str, patience_s: float) -> bytes | None:
 
 
 def read_manifest(folder: Path) -> Manifest:
+    """Read and check the manifest of a local dataset."""
     path = folder / MANIFEST
     again = f"Delete {folder} and build or copy the dataset again."
     try:
@@ -165,16 +170,16 @@ def read_manifest(folder: Path) -> Manifest:
             f"{path} was changed after it was written: it says version {str(version)[:20]}, "
             f"its content is version {found_version}. {again}"
         )
-    if problem := _untrue(manifest):
+    if problem := _impossible(manifest):
         raise PenstockError(f"{path} cannot be true: {problem}. Do not use this dataset.")
     return manifest
 
 
-def _untrue(manifest: Manifest) -> str:
-    """Return what no dataset can have; empty if there is nothing.
+def _impossible(manifest: Manifest) -> str:
+    """Return the first value that no real dataset can have; empty if there is none.
 
-    The version only tells that nothing was changed by accident: somebody else may have written
-    all of it. Names of files are hashes, so that none leads out of the dataset.
+    The version only detects accidents: an attacker can write a manifest with a matching one. File
+    names must be hashes, so that none leads out of the dataset.
     """
     if not isinstance(manifest.name, str) or not NAME.fullmatch(manifest.name):
         return f"its name is {preview(manifest.name)}"
@@ -190,23 +195,23 @@ def _untrue(manifest: Manifest) -> str:
     if not all(isinstance(parent, str) for parent in manifest.parents):
         return "its parents have no names"
     if not _whole(manifest.packed) or not _whole(manifest.documents):
-        return "a count is no whole number"
+        return "a count is not a whole number"
     itemsize = 2 if manifest.dtype == "<u2" else 4
     for number, shard in enumerate(manifest.shards):
-        if problem := _untrue_shard(shard, itemsize):
+        if problem := _impossible_shard(shard, itemsize):
             return f"shard {number}: {problem}"
     tokens = sum(shard.tokens for shard in manifest.shards)
     if manifest.tokens != tokens:
-        return f"{preview(manifest.tokens)} tokens, and {tokens} in its shards"
+        return f"{preview(manifest.tokens)} tokens, but {tokens} in its shards"
     return ""
 
 
-def _untrue_shard(shard: Shard, itemsize: int) -> str:
+def _impossible_shard(shard: Shard, itemsize: int) -> str:
     for name in ("blake3", "sums", "docs", "mask", "rows"):
         digest = getattr(shard, name)
         optional = name in ("mask", "rows") and digest == ""
         if not optional and not (isinstance(digest, str) and _HASH.fullmatch(digest)):
-            return f"{name} = {preview(digest)} is no hash"
+            return f"{name} = {preview(digest)} is not a hash"
     if not _whole(shard.tokens, 1) or not _whole(shard.documents, 0, shard.tokens):
         return f"{preview(shard.tokens)} tokens in {preview(shard.documents)} documents"
     if shard.bytes != shard.tokens * itemsize or type(shard.bytes) is not int:

@@ -1,7 +1,6 @@
-"""One shard of a dataset on a local disk: mapped, each part checked before its first use.
+"""One shard of a dataset on a local disk: memory-mapped, each block checked before its first use.
 
-`remote_shard.py` reads the same from an object store; how tokens come from there is another matter.
-`ShardFiles` is what both have.
+`read/remote_shard.py` reads the same files from an object store. Both implement `ShardFiles`.
 """
 
 from functools import cached_property
@@ -19,29 +18,34 @@ from penstock.errors import PenstockError, RunFailed
 
 
 class BadBlock(RunFailed):
-    """Stored content that is not what was written. The rest of the dataset can still be read."""
+    """Stored content that fails its checksum. The rest of the dataset can still be read."""
 
     def __init__(self, message: str, file: str, block: int, tokens: tuple[int, int]) -> None:
         super().__init__(message)
         self.file = file  # path or URL
         self.block = block  # of the file; 0 for a sidecar, which is checked as a whole
-        self.tokens = tokens  # [first, last) in the dataset: what cannot be used without it
-        self.starts: Positions = np.empty(0, dtype=np.int64)  # of the crops asked for that need it
+        self.tokens = tokens  # [first, last) in the dataset: unusable without this block
+        self.starts: Positions = np.empty(0, dtype=np.int64)  # requested crops that need it
 
-    def hits(self, starts: Positions, length: int) -> "BadBlock":
-        """The same, telling which crops of those asked for it concerns."""
+    def for_crops(self, starts: Positions, length: int) -> "BadBlock":
+        """Note which of the requested crops need this block; return the error."""
         first, last = self.tokens
         self.starts = starts[(starts < last) & (starts + length > first)]
         return self
 
 
 class ShardFiles(Protocol):
+    """Access to the sidecars of a shard, local or remote."""
+
     def sidecar(self, kind: str) -> Content:
-        """The whole of a sidecar (`docs`, `mask` or `rows`), checked."""
+        """Return a whole sidecar (`docs`, `mask` or `rows`), checked."""
 
 
 class LocalShard:
-    """Mapped at first use. Safe from several threads: work is at worst done twice."""
+    """A shard in a folder, mapped at first use.
+
+    Safe from several threads: at worst a block is checked twice.
+    """
 
     def __init__(
         self, folder: Path, shard: Shard, dtype: np.dtype, first_token: int, vocab: int
@@ -49,16 +53,16 @@ class LocalShard:
         self._folder = folder
         self._shard = shard
         self._dtype = dtype
-        self._first_token = first_token  # its place in the dataset
+        self._first_token = first_token  # its position in the dataset
         self._vocab = vocab
         self._path = folder / SHARDS / f"{shard.blake3}.bin"
-        self._checked = bytearray(shard.blocks)  # 1: is what was written
+        self._checked = bytearray(shard.blocks)  # 1: the block passed its check
         self._all_checked = False
         self._sidecars: dict[str, Content] = {}
 
     @cached_property
     def _tokens(self) -> Tokens:
-        # A map over a file that has shrunk kills the process with SIGBUS: look before mapping.
+        # Reading a map over a file that has shrunk kills the process with SIGBUS: check first.
         if problem := size_problem(self._path, self._shard.bytes):
             raise PenstockError(f"{problem}. {how_to_fix(self._folder)}")
         return np.asarray(np.memmap(self._path, dtype=self._dtype, mode="r"))
@@ -87,8 +91,8 @@ class LocalShard:
             self._sidecars[kind] = np.asarray(content)
         return self._sidecars[kind]
 
-    def piece(self, start: int, stop: int) -> Tokens:
-        """Tokens [start, stop) where they are mapped, not copied; for at least one."""
+    def view(self, start: int, stop: int) -> Tokens:
+        """Return tokens [start, stop), at least one, as a view of the map, not a copy."""
         if not self._all_checked:
             size = self._dtype.itemsize
             first, last = start * size // BLOCK_BYTES, (stop * size - 1) // BLOCK_BYTES
@@ -108,14 +112,14 @@ class LocalShard:
             self._vocab,
         )  # fmt: skip
         self._checked[block] = 1
-        # Seen from the marks each time: a count would be wrong once two threads check one block.
+        # Not counted: a counter would be wrong once two threads check the same block.
         self._all_checked = 0 not in self._checked
 
 
 def blocks_under(
     starts: Positions, length: int, itemsize: int, blocks: int
 ) -> npt.NDArray[np.intp]:
-    """The blocks of a shard that its crops touch, ascending."""
+    """Return the blocks of a shard that the crops touch, ascending."""
     first = starts * itemsize // BLOCK_BYTES
     last = ((starts + length) * itemsize - 1) // BLOCK_BYTES
     change = np.zeros(blocks + 1, dtype=np.int64)
@@ -124,33 +128,33 @@ def blocks_under(
     return np.flatnonzero(np.cumsum(change[:-1]) > 0)
 
 
-def foreign_id(tokens: Tokens, vocab: int) -> int | None:
-    """Return where the first id is that the vocabulary does not have; None if there is none."""
+def first_foreign_id(tokens: Tokens, vocab: int) -> int | None:
+    """Return the position of the first id outside the vocabulary; None if there is none."""
     if vocab > np.iinfo(tokens.dtype).max or not len(tokens) or int(tokens.max()) < vocab:
         return None
     return int(np.argmax(tokens >= vocab))
 
 
-def foreign_words(file: str, position: int, token: int, vocab: int) -> str:
+def foreign_id_message(file: str, position: int, token: int, vocab: int) -> str:
     return f"{file}: token {token} at position {position} is not in its vocabulary of {vocab}"
 
 
 def refuse_foreign_ids(
     tokens: Tokens, file: str, block: int, shard: Shard, first_token: int, vocab: int
 ) -> None:
-    """Raise BadBlock where a block holds ids that no model for this dataset has."""
-    at = foreign_id(tokens, vocab)
+    """Raise BadBlock if a block holds ids outside the vocabulary."""
+    at = first_foreign_id(tokens, vocab)
     if at is None:
         return
-    found = bad_block(file, block, shard, first_token, "")
-    position = found.tokens[0] - first_token + at
-    words = foreign_words(file, position, int(tokens[at]), vocab)
+    block_tokens = bad_block(file, block, shard, first_token, "").tokens
+    position = block_tokens[0] - first_token + at
+    message = foreign_id_message(file, position, int(tokens[at]), vocab)
     fix = "Its tokens were not made by its tokenizer; build it again."
-    raise BadBlock(f"{words}. {fix}", file, block, found.tokens)
+    raise BadBlock(f"{message}. {fix}", file, block, block_tokens)
 
 
 def refuse_bad_docs(content: Content, file: str, shard: Shard, first_token: int, fix: str) -> None:
-    """Raise BadBlock where documents do not start one after the other within the shard."""
+    """Raise BadBlock if the document starts do not ascend, or lie outside the shard."""
     starts = np.asarray(content).view("<u8")
     if len(starts) and (int(starts[-1]) >= shard.tokens or bool((starts[1:] < starts[:-1]).any())):
         raise BadBlock(
@@ -184,11 +188,12 @@ def bad_sidecar(file: str, shard: Shard, first_token: int, fix: str) -> BadBlock
 
 
 def size_problem(path: Path, size: int) -> str:
+    """Return what is wrong with the size of a file; empty if it is right."""
     try:
-        found = path.stat().st_size
+        actual = path.stat().st_size
     except FileNotFoundError:
         return f"{path} is missing"
-    return "" if found == size else f"{path} has {found} bytes, expected {size}"
+    return "" if actual == size else f"{path} has {actual} bytes, expected {size}"
 
 
 def how_to_fix(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""Types that the whole of `data` shares."""
+"""Types that all of `data` shares."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -9,5 +9,5 @@ import numpy.typing as npt
 Tokens: TypeAlias = npt.NDArray[np.unsignedinteger]
 Positions: TypeAlias = npt.NDArray[np.int64]
 Content: TypeAlias = npt.NDArray[np.uint8]
-# Called with what is being done, how much of it is done and how much there is.
+# Called with the name of the work, how much is done, and the total.
 Progress: TypeAlias = Callable[[str, int, int], None]

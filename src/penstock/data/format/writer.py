@@ -1,8 +1,8 @@
-"""Writing a dataset: documents stream into shards, and the finished folder appears in one rename.
+"""Writer of datasets: documents stream into shards; the finished folder appears in one rename.
 
-Everything is written into a hidden folder next to the target and flushed to disk before the rename,
-so a dataset that has a name is whole. A killed writer leaves only the hidden folder, which
-`home.building` sweeps away.
+Everything is written into a hidden folder next to the target and synced to disk before the rename,
+so a dataset that has a name is complete. A killed writer leaves only the hidden folder, which
+`build/home.py` removes.
 """
 
 import os
@@ -33,16 +33,16 @@ from penstock.errors import PenstockError
 from penstock.files import sync, write_synced
 
 SHARD_BYTES = 128 << 20
-UNNAMED = ".writing-"  # begins the name of a file whose content is not yet all there
+UNFINISHED = ".writing-"  # prefix of files that are not complete yet
 
 
-def unfinished(name: str) -> str:
-    """How the hidden folders of a writer begin; the '@' keeps 'a' from matching 'a-b'."""
-    return f".writing-{name}@"
+def unfinished_prefix(name: str) -> str:
+    """Return the prefix of a writer's hidden folders; the '@' keeps 'a' from matching 'a-b'."""
+    return f"{UNFINISHED}{name}@"
 
 
-class Writer:
-    """Use as a context; without `finish` nothing is left behind."""
+class DatasetWriter:
+    """Writer of one dataset. Use as a context manager; without `finish` nothing is left behind."""
 
     def __init__(
         self,
@@ -60,12 +60,12 @@ class Writer:
         self._vocab = vocab
         self._tokenizer = tokenizer_json
         self._shard_bytes = shard_bytes
-        self._folder = home / f"{unfinished(name)}{uuid.uuid4().hex}"
+        self._folder = home / f"{unfinished_prefix(name)}{uuid.uuid4().hex}"
         (self._folder / SHARDS).mkdir(parents=True)
         self._done: list[Shard] = []
         self._open: _ShardWriter | None = None
 
-    def __enter__(self) -> "Writer":
+    def __enter__(self) -> "DatasetWriter":
         return self
 
     def __exit__(
@@ -79,7 +79,7 @@ class Writer:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def add(self, tokens: npt.ArrayLike) -> None:
-        """Appends one document. It may go on in the next shard."""
+        """Append one document. It may continue in the next shard."""
         ids = np.asarray(tokens)
         if ids.ndim != 1 or not ids.size:
             raise ValueError(f"a document is a row of tokens, found shape {ids.shape}")
@@ -102,7 +102,7 @@ class Writer:
     def finish(
         self, recipe: dict[str, Json], lineage: dict[str, Json], counts: dict[str, dict[str, int]]
     ) -> Path:
-        """Names the dataset and makes it visible; returns its folder."""
+        """Name the dataset and make it visible; return its folder."""
         if self._open:
             self._close_shard()
         manifest = Manifest(
@@ -126,7 +126,7 @@ class Writer:
         try:
             self._folder.rename(target)
         except OSError:
-            # The version is a hash of the content: a folder of that name already is this dataset.
+            # The version is a hash of the content: a folder of that name is this same dataset.
             if not target.is_dir():
                 raise
         sync(self._home)
@@ -145,7 +145,7 @@ def write_shard(
     mask: npt.NDArray[np.bool_] | None = None,
     rows: bytes = b"",
 ) -> Shard:
-    """One whole shard: `starts` are its documents' first tokens, `rows` the sidecar as stored."""
+    """Write one shard; `starts` are the first tokens of its documents, `rows` a stored sidecar."""
     writer = _ShardWriter(folder, tokens.itemsize)
     writer.write(np.ascontiguousarray(tokens).data.cast("B"), starts_document=False)
     shard = writer.close(starts)
@@ -157,12 +157,12 @@ def write_shard(
 
 
 class _ShardWriter:
-    """Hashes as it writes; the file gets its name when its content is known."""
+    """The token file of one shard, hashed while it is written and then named by its hash."""
 
     def __init__(self, folder: Path, itemsize: int) -> None:
         self.bytes = 0
-        self._unnamed = folder / f"{UNNAMED}{os.getpid()}"
-        self.file = self._unnamed.open("wb")
+        self._temporary = folder / f"{UNFINISHED}{os.getpid()}"
+        self.file = self._temporary.open("wb")
         self._folder = folder
         self._itemsize = itemsize
         self._hash = blake3()
@@ -184,7 +184,7 @@ class _ShardWriter:
             content = content[room:]
 
     def close(self, starts: npt.ArrayLike | None = None) -> Shard:
-        """`starts`: of the documents, where `write` was not told them one by one."""
+        """Name the file; `starts` of documents replace those that `write` collected."""
         docs = np.asarray(self._docs if starts is None else starts, dtype="<u8")
         if self.bytes % BLOCK_BYTES:
             self._close_block()
@@ -192,7 +192,7 @@ class _ShardWriter:
         os.fsync(self.file.fileno())
         self.file.close()
         digest = self._hash.hexdigest()
-        self._unnamed.rename(self._folder / f"{digest}.bin")
+        self._temporary.rename(self._folder / f"{digest}.bin")
         return Shard(
             blake3=digest,
             tokens=self.bytes // self._itemsize,

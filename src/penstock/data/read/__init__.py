@@ -1,1 +1,1 @@
-"""A dataset as a run reads it: shards, sample order, mixtures, the stream, reading ahead."""
+"""Reading a dataset in a run: shards, sample order, mixtures, the stream, read-ahead."""

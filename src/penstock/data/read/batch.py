@@ -1,4 +1,4 @@
-"""What a read gives: tokens, and what is known about each of them."""
+"""The result of a read: tokens with their loss mask and document marks."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,9 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Skipped:
-    """Content that cannot be used; every sample that needs it keeps its place and counts nothing.
+    """A damaged block. Samples that need it keep their place and do not count in the loss.
 
-    `samples` are the first and last number, in the dataset's own counting, of those that do.
+    `samples` are the numbers, in the dataset, of the first and the last sample that need it.
     """
 
     dataset: str
@@ -23,16 +23,16 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Batch:
-    """Row i is one sample, S + 1 tokens: inputs are its first S, targets its last S."""
+    """Samples of S + 1 tokens, one per row: inputs are the first S, targets the last S."""
 
     tokens: npt.NDArray[np.int64]  # [n, S + 1]
-    loss: Bools | None = None  # whether predicting this token counts; None: every one does
-    starts: Bools | None = None  # whether a document begins here; None: not asked for
+    loss: Bools | None = None  # whether predicting this token counts; None: all of them do
+    starts: Bools | None = None  # whether a document begins here; None: not requested
     skipped: tuple[Skipped, ...] = ()
 
     @property
     def counted(self) -> int:
-        """Targets that count in the loss."""
+        """Number of targets that count in the loss."""
         if self.loss is not None:
             return int(np.count_nonzero(self.loss[:, 1:]))
         rows, length = self.tokens.shape

@@ -1,106 +1,80 @@
-"""Reading a dataset: crops of tokens, loss masks and document marks, from a folder or a URL.
+"""A dataset open for reading: crops of tokens, loss masks and document marks.
 
-A training run reads a dataset for months from disks and links that flip bits now and then. An xxh3
-over each 1 MiB block costs a fraction of the read and is paid once per block and process; a
-mismatch stops with the file and the byte range.
+A training run reads a dataset for months from disks and networks that flip a bit now and then. An
+xxh3 over each 1 MiB block costs a fraction of the read and is paid once per block and process; a
+mismatch stops with the file and the byte range. `local_files.py` reads a folder, `remote_files.py`
+a URL.
 """
 
-import os
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 
-from penstock.data.format.manifest import SHARDS, TOKENIZER, Manifest, read_manifest
+from penstock.data.format.manifest import TOKENIZER, Manifest, read_manifest
 from penstock.data.format.shard_file import (
-    BadBlock,
-    LocalShard,
     ShardFiles,
-    foreign_id,
-    foreign_words,
+    first_foreign_id,
+    foreign_id_message,
     how_to_fix,
-    size_problem,
 )
 from penstock.data.format.types import Positions, Progress, Tokens
-from penstock.data.read.remote_dataset import RemoteFolder
+from penstock.data.read.local_files import LocalFiles, file_problems
+from penstock.data.read.remote_files import RemoteFiles, open_remote
+from penstock.data.read.shard_bounds import ShardBounds
 from penstock.data.store.cache import Cache
 from penstock.data.store.objects import is_url
 from penstock.errors import PenstockError
 from penstock.extras import extra
 from penstock.untrusted import max_unpacked_bytes
 
-_CHUNK_BYTES = 8 << 20
-_Kind = TypeVar("_Kind", bound=np.generic)
 
+class DatasetFiles(Protocol):
+    """Access to the files of a dataset, local or remote."""
 
-def _leading_out(folder: Path, manifest: Manifest) -> list[str]:
-    """Return the files that are links to somewhere else: nothing outside is read as a dataset."""
-    inside = os.path.realpath(folder)
-    names = [TOKENIZER, SHARDS, *(file for shard in manifest.shards for file in shard.files())]
-    found = [folder / name for name in names if os.path.islink(folder / name)]
-    return [
-        f"{path} is a link that leads out of the dataset"
-        for path in found
-        if os.path.commonpath([inside, os.path.realpath(path)]) != inside
-    ]
+    where: str  # folder or URL
 
+    @property
+    def shards(self) -> Sequence[ShardFiles]: ...
 
-def _chunks(path: Path) -> Iterator[memoryview]:
-    """Yield a file in parts that hold whole tokens."""
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            yield memoryview(chunk)
+    def crops(self, starts: Positions, length: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]: ...
+
+    def chunks(self, file: str) -> Iterator[memoryview]: ...
+
+    def plan_ahead(self, batches: Iterator[Positions], length: int) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Dataset:
     """An immutable sequence of token ids. `open` checks manifest and sizes, not the content."""
 
-    def __init__(
-        self, folder: Path, manifest: Manifest, remote: RemoteFolder | None = None
-    ) -> None:
-        self.folder = folder  # of a remote dataset: its small files alone
-        self.where = remote.url if remote else str(folder)
+    def __init__(self, folder: Path, manifest: Manifest, remote: RemoteFiles | None = None) -> None:
+        self.folder = folder  # of a remote dataset: a local copy of its small files
         self.manifest = manifest
         self.tokens = manifest.tokens
         self.documents = manifest.documents
         self.vocab = manifest.vocab
         self.dtype = np.dtype(manifest.dtype)
-        # Shard k holds tokens [_starts[k], _starts[k + 1]).
-        self._starts = np.cumsum([0, *(shard.tokens for shard in manifest.shards)], dtype=np.int64)
-        self._bounds: list[int] = self._starts.tolist()
-        self._remote = remote
-        each = list(zip(manifest.shards, self._bounds, strict=False))
-        self._near = [
-            LocalShard(folder, s, self.dtype, at, manifest.vocab) for s, at in each if not remote
-        ]
-        self._far = [remote.shard(s, self.dtype, at) for s, at in each if remote]
-        self._shards: Sequence[ShardFiles] = self._far if remote else self._near
+        self._bounds = ShardBounds(manifest)
+        self._files: DatasetFiles = remote or LocalFiles(folder, manifest, self._bounds)
+        self.where = self._files.where
 
     @staticmethod
     def open(where: Path | str, cache: Cache | None = None) -> "Dataset":
-        """The dataset in a folder, or at a URL (s3, gs, az, http or https), through a cache."""
+        """Open the dataset in a folder, or at a URL (s3, gs, az, http or https) through a cache."""
         if is_url(where):
-            remote = RemoteFolder.open(str(where), cache or Cache.default())
-            return Dataset(remote.folder, remote.manifest, remote)
+            folder, remote = open_remote(str(where), cache or Cache.from_environment())
+            return Dataset(folder, remote.manifest, remote)
         folder = Path(where)
         manifest = read_manifest(folder)
-        wrong = [
-            problem
-            for shard in manifest.shards
-            for file, (_, size) in shard.files().items()
-            if (problem := size_problem(folder / file, size))
-        ]
-        wrong += _leading_out(folder, manifest)
-        if not (folder / TOKENIZER).is_file():
-            wrong.append(f"{folder / TOKENIZER} is missing")
-        if wrong:
-            more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-            raise PenstockError(f"{wrong[0]}{more}. {how_to_fix(folder)}")
+        if problems := file_problems(folder, manifest):
+            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+            raise PenstockError(f"{problems[0]}{more}. {how_to_fix(folder)}")
         return Dataset(folder, manifest)
 
     @property
@@ -113,11 +87,11 @@ class Dataset:
 
     @cached_property
     def masked(self) -> bool:
-        """Whether some of the tokens are no targets of the loss."""
+        """Whether some of the tokens are not targets of the loss."""
         return any(shard.mask for shard in self.manifest.shards)
 
     def tokenizer_json(self) -> bytes:
-        """The tokenizer that made these tokens, checked against the manifest."""
+        """Return the tokenizer that made these tokens, checked against the manifest."""
         path = self.folder / TOKENIZER
         try:
             content = path.read_bytes()
@@ -130,7 +104,7 @@ class Dataset:
         return content
 
     def read(self, start: int, stop: int) -> Tokens:
-        """Tokens [start, stop), across shard borders, as stored."""
+        """Return tokens [start, stop), across shard borders, in the stored type."""
         if not 0 <= start <= stop <= self.tokens:
             raise ValueError(
                 f"tokens [{start}, {stop}) are not within the {self.tokens} of {self.id}"
@@ -140,91 +114,64 @@ class Dataset:
     def crops(
         self, starts: Positions, length: int, dtype: npt.DTypeLike | None = None
     ) -> npt.NDArray[Any]:
-        """Row i is tokens [starts[i], starts[i] + length), [len(starts), length] as stored, or as
-        `dtype`."""
-        starts = np.asarray(starts, dtype=np.int64)
-        if not self._remote:
-            return self._copied(starts, length, dtype or self.dtype)
-        crops = self._gather(
-            starts,
-            length,
-            self.dtype,
-            lambda k, inside, some: self._far[k].crops(inside, some),
-        )
-        self._remote.took(starts, length)
-        return crops if dtype is None else crops.astype(dtype)
+        """Return crops [len(starts), length]: row i is tokens [starts[i], starts[i] + length).
 
-    def _copied(self, starts: Positions, length: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """All rows in one copy, in which the type changes too: no work per row that it can do."""
-        out = np.empty((len(starts), length), dtype=dtype)
-        asked: list[int] = starts.tolist()
-        if not asked:
-            return out
-        if min(asked) < 0 or max(asked) > self.tokens - length:
-            raise ValueError(self._outside(min(asked), max(asked), length))
-        bounds, near = self._bounds, self._near
-        pieces = []
-        try:
-            for start in asked:
-                k, stop = bisect_right(bounds, start) - 1, start + length
-                while start < stop:
-                    first, end = bounds[k], min(stop, bounds[k + 1])
-                    pieces.append(near[k].piece(start - first, end - first))
-                    start, k = end, k + 1
-        except BadBlock as bad:
-            raise bad.hits(starts, length) from None
-        if pieces:
-            np.concatenate(pieces, out=out.reshape(-1))
-        return out
+        `dtype` is the stored type unless given.
+        """
+        starts = np.asarray(starts, dtype=np.int64)
+        return self._files.crops(starts, length, dtype or self.dtype)
 
     def loss_mask(self, starts: Positions, length: int) -> npt.NDArray[np.bool_] | None:
-        """Which tokens of the crops are targets of the loss; None: all of them."""
-        return self._gather(starts, length, np.dtype(bool), self._mask) if self.masked else None
+        """Return which tokens of the crops are targets of the loss; None: all of them."""
+        if not self.masked:
+            return None
+        return self._bounds.gather(starts, length, np.dtype(bool), self._shard_mask)
 
     def document_marks(self, starts: Positions, length: int) -> npt.NDArray[np.bool_]:
-        """Where in the crops a document begins."""
-        return self._gather(starts, length, np.dtype(bool), self._marks)
+        """Return where in the crops a document begins."""
+        return self._bounds.gather(starts, length, np.dtype(bool), self._shard_marks)
 
     def document_starts(self, shard: int) -> Positions:
-        """Where documents start in one shard, as positions in the dataset, ascending."""
-        return self._documents(shard) + self._starts[shard]
+        """Return where documents start in one shard, as ascending positions in the dataset."""
+        documents = self._files.shards[shard].sidecar("docs").view("<u8").astype(np.int64)
+        return documents + self._bounds.starts[shard]
 
     def rows(self, shard: int) -> list[dict[str, Any]]:
-        """What is known of each document that starts in a shard; empty where nothing was kept."""
+        """Return the stored columns of each document that starts in a shard; empty if none are."""
         if not self.manifest.shards[shard].rows:
             return []
-        packed = self._shards[shard].sidecar("rows").tobytes()
+        packed = self._files.shards[shard].sidecar("rows").tobytes()
         zstandard = extra("zstandard", "Reading what a dataset tells of its documents")
         orjson = extra("orjson", "Reading what a dataset tells of its documents")
-        most = max_unpacked_bytes(len(packed))
+        max_bytes = max_unpacked_bytes(len(packed))
         try:
             with zstandard.ZstdDecompressor().stream_reader(packed) as reader:
-                lines = reader.read(most + 1)
-            if len(lines) > most:
+                lines = reader.read(max_bytes + 1)
+            if len(lines) > max_bytes:
                 raise ValueError("it unpacks to too much")
-            found = [orjson.loads(line) for line in lines.splitlines() if line]
-            if not all(isinstance(row, dict) for row in found):
-                raise ValueError("a row is no object")
+            rows = [orjson.loads(line) for line in lines.splitlines() if line]
+            if not all(isinstance(row, dict) for row in rows):
+                raise ValueError("a row is not an object")
         except (zstandard.ZstdError, ValueError) as error:
             raise PenstockError(
-                f"{self.where}: what is told of the documents of shard {shard} cannot be read: "
+                f"{self.where}: the rows of the documents of shard {shard} cannot be read: "
                 f"{error}. {how_to_fix(self.folder)}"
             ) from None
-        return found
+        return rows
 
-    def plan_ahead(self, starts: Iterator[Positions], length: int) -> None:
-        """Tells which crops will be asked for, batch after batch; a remote dataset fetches them
-        before they are needed. A new plan replaces the old one."""
-        if self._remote:
-            self._remote.plan_ahead(starts, length, self._starts)
+    def plan_ahead(self, batches: Iterator[Positions], length: int) -> None:
+        """Announce the crops that will be read, batch after batch; a new plan replaces the old one.
+
+        A remote dataset fetches them before they are needed.
+        """
+        self._files.plan_ahead(batches, length)
 
     def close(self) -> None:
-        """Ends what works in the background."""
-        if self._remote:
-            self._remote.close()
+        """End the background work."""
+        self._files.close()
 
     def verify(self, progress: Progress | None = None) -> list[str]:
-        """Hash every file in full and look at every token; each problem is one line."""
+        """Hash every file in full and check every token id; return one line per problem."""
         expected = {TOKENIZER: self.manifest.tokenizer}
         for shard in self.manifest.shards:
             expected.update({file: digest for file, (digest, _) in shard.files().items()})
@@ -232,73 +179,33 @@ class Dataset:
         for done, (file, digest) in enumerate(expected.items()):
             if progress:
                 progress("verify", done, len(expected))
-            if problem := self._verify(file, digest):
+            if problem := self._verify_file(file, digest):
                 problems.append(problem)
         if progress:
             progress("verify", len(expected), len(expected))
         return problems
 
-    def _verify(self, file: str, digest: str) -> str:
+    def _verify_file(self, file: str, digest: str) -> str:
         where = f"{self.where}/{file}"
-        found, position, foreign = blake3(), 0, ""
+        actual, position, foreign = blake3(), 0, ""
         try:
-            for chunk in self._remote.chunks(file) if self._remote else _chunks(Path(where)):
-                found.update(chunk)
+            for chunk in self._files.chunks(file):
+                actual.update(chunk)
                 if not file.endswith(".bin") or foreign or len(chunk) % self.dtype.itemsize:
                     continue
                 tokens: Tokens = np.frombuffer(chunk, self.dtype)
-                at = foreign_id(tokens, self.vocab)
+                at = first_foreign_id(tokens, self.vocab)
                 if at is not None:
-                    foreign = foreign_words(where, position + at, int(tokens[at]), self.vocab)
+                    foreign = foreign_id_message(where, position + at, int(tokens[at]), self.vocab)
                 position += len(tokens)
         except OSError as error:
             return f"{where} cannot be read: {error.strerror or error}"
-        if found.hexdigest() == digest:
+        if actual.hexdigest() == digest:
             return foreign
-        return f"{where} has changed: BLAKE3 {found.hexdigest()[:12]}, expected {digest[:12]}"
+        return f"{where} has changed: BLAKE3 {actual.hexdigest()[:12]}, expected {digest[:12]}"
 
-    def _gather(
-        self,
-        starts: Positions,
-        length: int,
-        dtype: "np.dtype[_Kind]",
-        part: Callable[[int, Positions, int], npt.NDArray[_Kind]],
-    ) -> npt.NDArray[_Kind]:
-        """Crops put together from `part(shard, starts in it, length)`, which stay in one shard."""
-        starts = np.asarray(starts, dtype=np.int64)
-        out = np.empty((len(starts), length), dtype=dtype)
-        if not out.size:
-            return out
-        if starts.min() < 0 or starts.max() + length > self.tokens:
-            raise ValueError(self._outside(starts.min(), starts.max(), length))
-        shard = np.searchsorted(self._starts, starts, side="right") - 1
-        across = starts + length > self._starts[shard + 1]
-        try:
-            for row in np.flatnonzero(across):
-                start, at, k = starts[row], 0, int(shard[row])
-                while at < length:
-                    some = int(min(length - at, self._starts[k + 1] - start - at))
-                    inside = np.array([start + at - self._starts[k]])
-                    out[row, at : at + some] = part(k, inside, some)[0] if some else ()
-                    at, k = at + some, k + 1
-            for k in np.unique(shard[~across]):
-                rows = np.flatnonzero((shard == k) & ~across)
-                out[rows] = part(int(k), starts[rows] - self._starts[k], length)
-        except BadBlock as bad:
-            raise bad.hits(starts, length) from None
-        return out
-
-    def _outside(self, first: int, last: int, length: int) -> str:
-        return (
-            f"crops of {length} tokens from {first} to {last} are not within the {self.tokens} of "
-            f"{self.id}"
-        )
-
-    def _documents(self, shard: int) -> Positions:
-        return self._shards[shard].sidecar("docs").view("<u8").astype(np.int64)
-
-    def _marks(self, shard: int, starts: Positions, length: int) -> npt.NDArray[np.bool_]:
-        documents = self._shards[shard].sidecar("docs").view("<i8")
+    def _shard_marks(self, shard: int, starts: Positions, length: int) -> npt.NDArray[np.bool_]:
+        documents = self._files.shards[shard].sidecar("docs").view("<i8")
         marks = np.zeros((len(starts), length), dtype=bool)
         first = np.searchsorted(documents, starts)
         count = np.searchsorted(documents, starts + length) - first
@@ -308,10 +215,10 @@ class Dataset:
         marks[row, documents[first[row] + nth] - starts[row]] = True
         return marks
 
-    def _mask(self, shard: int, starts: Positions, length: int) -> npt.NDArray[np.bool_]:
+    def _shard_mask(self, shard: int, starts: Positions, length: int) -> npt.NDArray[np.bool_]:
         if not self.manifest.shards[shard].mask:
             return np.ones((len(starts), length), dtype=bool)
-        packed = self._shards[shard].sidecar("mask")
+        packed = self._files.shards[shard].sidecar("mask")
         mask = np.empty((len(starts), length), dtype=bool)
         for row, start in enumerate(starts):
             bits = np.unpackbits(packed[start // 8 : (start + length + 7) // 8])

@@ -4,50 +4,51 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from penstock.data.format.shard_file import BadBlock
 from penstock.data.read.batch import Batch, Skipped
-from penstock.data.read.dataset import BadBlock, Dataset
-from penstock.data.read.order import Indices
-from penstock.data.read.order_choice import Kind, order_of
-from penstock.data.read.order_lookup import Lookup
-from penstock.data.read.sizes import Split
+from penstock.data.read.dataset import Dataset
+from penstock.data.read.order import Indices, OrderLookup
+from penstock.data.read.samples import OrderKind, SampleSplit, choose_order
 
 
-class Part:
+class StreamPart:
+    """One dataset of a stream, with its own sample order."""
+
     def __init__(
-        self, dataset: Dataset, sequence: int, seed: int, holdout: float, order: Kind
+        self, dataset: Dataset, sequence: int, seed: int, holdout: float, order: OrderKind
     ) -> None:
-        split = Split.of(dataset.tokens, sequence, holdout)
+        split = SampleSplit.of(dataset.tokens, sequence, holdout)
         self.dataset, self.sequence = dataset, sequence
         self.samples, self.held_out = split.samples, split.held_out
         size = dataset.dtype.itemsize
-        self.order = order_of(order, dataset.tokens * size, sequence * size, self.samples, seed)
-        self._lookup = Lookup(self.order, sequence)
+        self.order = choose_order(order, dataset.tokens * size, sequence * size, self.samples, seed)
+        self._lookup = OrderLookup(self.order, sequence)
 
-    def training(self, start: int, stop: int) -> Indices:
-        """Where samples [start, stop) of this part's order begin, tokens."""
+    def training_starts(self, start: int, stop: int) -> Indices:
+        """Return the first tokens of samples [start, stop) of this part's order."""
         return self._lookup.index(start, stop)
 
-    def evaluation(self, chosen: Indices) -> Indices:
-        """Where held-out samples begin, tokens; 0 is the first that is held out."""
-        return (self.samples + chosen) * self.sequence
+    def held_out_starts(self, numbers: Indices) -> Indices:
+        """Return the first tokens of held-out samples; number 0 is the first held-out one."""
+        return (self.samples + numbers) * self.sequence
 
     def plan_ahead(self, ranges: Iterator[tuple[int, int]]) -> None:
-        """Tells a remote dataset what will be read; a local one does not look."""
-        lookup = Lookup(self.order, self.sequence)  # far ahead of the reader's own
+        """Announce to the dataset what will be read."""
+        lookup = OrderLookup(self.order, self.sequence)  # it runs far ahead of the reader's own
         starts = (lookup.index(start, stop) for start, stop in ranges)
         self.dataset.plan_ahead(starts, self.sequence + 1)
 
-    def take(self, starts: Indices, marks: bool, skip: bool) -> Batch:
-        """The samples that begin there. With `skip`, those that are damaged count nothing."""
+    def read(self, starts: Indices, marks: bool, skip: bool) -> Batch:
+        """Return the samples that begin at `starts`. With `skip`, damaged ones do not count."""
         try:
-            return self._read(starts, marks)
+            return self._read_samples(starts, marks)
         except BadBlock as bad:
             if not skip:
                 raise
-            return self._without(bad, starts, marks)
+            return self._read_without_damage(bad, starts, marks)
 
-    def _without(self, bad: BadBlock, starts: Indices, marks: bool) -> Batch:
-        """What can be read, block after block that cannot."""
+    def _read_without_damage(self, bad: BadBlock, starts: Indices, marks: bool) -> Batch:
+        """Read again without the samples that need a bad block, until no bad block is left."""
         good = np.ones(len(starts), dtype=bool)
         skipped: list[Skipped] = []
         while True:
@@ -57,11 +58,11 @@ class Part:
             good &= ~hit
             skipped.append(self._skipped(bad))
             try:
-                return _spread(self._read(starts[good], marks), good, tuple(skipped))
+                return _fill_gaps(self._read_samples(starts[good], marks), good, tuple(skipped))
             except BadBlock as another:
                 bad = another
 
-    def _read(self, starts: Indices, marks: bool) -> Batch:
+    def _read_samples(self, starts: Indices, marks: bool) -> Batch:
         dataset, length = self.dataset, self.sequence + 1
         return Batch(
             dataset.crops(starts, length, np.int64),
@@ -76,14 +77,14 @@ class Part:
         return Skipped(self.dataset.id, bad.file, bad.block, (lowest, highest))
 
 
-def _spread(found: Batch, good: np.ndarray, skipped: tuple[Skipped, ...]) -> Batch:
-    """Puts the good rows where they belong; the others are blank and count nothing."""
-    shape = (len(good), found.tokens.shape[1])
+def _fill_gaps(batch: Batch, good: np.ndarray, skipped: tuple[Skipped, ...]) -> Batch:
+    """Return a batch with the good rows in their places; the others are zeros and do not count."""
+    shape = (len(good), batch.tokens.shape[1])
     tokens, loss = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=bool)
-    tokens[good] = found.tokens
-    loss[good] = True if found.loss is None else found.loss
+    tokens[good] = batch.tokens
+    loss[good] = True if batch.loss is None else batch.loss
     starts = None
-    if found.starts is not None:
+    if batch.starts is not None:
         starts = np.zeros(shape, dtype=bool)
-        starts[good] = found.starts
+        starts[good] = batch.starts
     return Batch(tokens, loss, starts, skipped)

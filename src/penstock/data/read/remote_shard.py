@@ -20,22 +20,22 @@ from penstock.data.format.shard_file import (
     refuse_foreign_ids,
 )
 from penstock.data.format.types import Content, Positions, Tokens
-from penstock.data.store.cache import Buffer, Cache, Damaged
+from penstock.data.store.cache import Buffer, Cache, DamagedEntry
 from penstock.data.store.objects import Store
 from penstock.errors import RunFailed
 
-# Two windows of the local order: a block is read from disk and checked once, not once a sample.
-HELD_BYTES = 768 << 20
+# Two windows of the window order: a block is read from disk and checked once, not per sample.
+MEMORY_BYTES = 768 << 20
 _FIX = "It was fetched twice. Copy the dataset there again from a good one."
-_USED_S = 5.0  # how often the use of held content is told to the cache
+_MARK_USED_EVERY_S = 5.0  # how often the use of content in memory is noted in the disk cache
 FETCHERS = 16
 
 
-class Held:
-    """Checked content in memory, least recently used first out."""
+class MemoryCache:
+    """Checked content in memory; the least recently used is removed first."""
 
-    def __init__(self, most_bytes: int = HELD_BYTES) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: int = MEMORY_BYTES) -> None:
+        self._max_bytes = max_bytes
         self._bytes = 0
         self._content: OrderedDict[str, tuple[Content, float]] = OrderedDict()
         self._lock = Lock()
@@ -51,9 +51,9 @@ class Held:
             content, told = found
             self._content.move_to_end(name)
             now = time.monotonic()
-            if now - told > _USED_S:
+            if now - told > _MARK_USED_EVERY_S:
                 self._content[name] = content, now
-        if now - told > _USED_S:
+        if now - told > _MARK_USED_EVERY_S:
             used(name)
         return content
 
@@ -62,29 +62,29 @@ class Held:
             if name not in self._content:
                 self._bytes += content.size
             self._content[name] = content, time.monotonic()
-            while self._bytes > self._most_bytes and len(self._content) > 1:
+            while self._bytes > self._max_bytes and len(self._content) > 1:
                 self._bytes -= self._content.popitem(last=False)[1][0].size
 
 
-class Reach:
-    """What all shards of a remote dataset share."""
+class RemoteAccess:
+    """Store, caches and counters that all shards of a remote dataset share."""
 
     def __init__(self, store: Store, cache: Cache) -> None:
         self.store = store
         self.cache = cache
-        self.held = Held()
-        self.misses = 0  # times that a reader had to wait for the store
+        self.memory = MemoryCache()
+        self.misses = 0  # how often a reader had to wait for the store
         self.fetched_bytes = 0
         self.pool = ThreadPoolExecutor(FETCHERS, thread_name_prefix="penstock-fetch")
 
     def fetch(self, file: str, start: int, stop: int) -> Buffer:
         try:
             content = self.store.get_range(file, start, stop)
-        except FileNotFoundError:  # deleted, or cut short: as lost as what is damaged
+        except FileNotFoundError:  # deleted or cut short: treated like damage
             raise
         except OSError as error:
             raise RunFailed(
-                f"The dataset cannot be read: {error.strerror or error}. Mend the link or the "
+                f"The dataset cannot be read: {error.strerror or error}. Fix the network or the "
                 "store, then start again: the run goes on where it was."
             ) from None
         self.fetched_bytes += stop - start
@@ -92,26 +92,31 @@ class Reach:
 
 
 class RemoteShard:
+    """Reader of one remote shard. Safe from several threads."""
+
     def __init__(
-        self, reach: Reach, shard: Shard, dtype: np.dtype, first_token: int, vocab: int
+        self, access: RemoteAccess, shard: Shard, dtype: np.dtype, first_token: int, vocab: int
     ) -> None:
         self.shard = shard
-        self._reach = reach
+        self._access = access
         self._dtype = dtype
-        self._first_token = first_token  # its place in the dataset
+        self._first_token = first_token  # its position in the dataset
         self._vocab = vocab
         self._file = f"{SHARDS}/{shard.blake3}.bin"
         self._sizes = {name: size for name, (_, size) in shard.files().items()}
-        # Fetched twice already: not a third time. With what the store said, if it said anything.
+        # Entries that were fetched twice and are bad: not fetched again. The value is the store's
+        # error, if there was one.
         self._bad: dict[str, str] = {}
 
     def crops(self, starts: Positions, length: int) -> Tokens:
         itemsize = self._dtype.itemsize
         blocks = blocks_under(starts, length, itemsize, self.shard.blocks).tolist()
-        tokens = {block: held.view(self._dtype) for block, held in self._read(blocks).items()}
+        tokens = {
+            block: held.view(self._dtype) for block, held in self._read_blocks(blocks).items()
+        }
         per_block = BLOCK_BYTES // itemsize
         out = np.empty((len(starts), length), dtype=self._dtype)
-        # A batch touches nearly as many blocks as it has rows: nothing to do for many at once.
+        # A batch touches nearly as many blocks as it has rows: vectorizing would not help.
         for row, start in enumerate(starts.tolist()):
             at = 0
             while at < length:
@@ -125,24 +130,28 @@ class RemoteShard:
         name, size = self._sidecar_name(kind)
         if not size:
             return np.empty(0, np.uint8)
-        content = self._waited(name, lambda: self._sidecar(kind))
+        content = self._content_for_reader(name, lambda: self._cached_sidecar(kind))
         if kind == "docs":
-            where = self._reach.store.where(f"{SHARDS}/{name}")
+            where = self._access.store.where(f"{SHARDS}/{name}")
             refuse_bad_docs(content, where, self.shard, self._first_token, _FIX)
         return content
 
-    def bring(self, name: str, block: int) -> None:
-        """Puts a block, or (block -1) the sidecar that `name` ends with, into the cache."""
-        if not self._reach.cache.has(name) and not self._reach.held.has(name):
-            self._stored(name, block)
+    def fetch(self, name: str, block: int) -> None:
+        """Fetch a block, or (block -1) the sidecar that `name` ends with, into the cache."""
+        if not self._access.cache.has(name) and not self._access.memory.has(name):
+            self._fetched(name, block)
 
-    def warm(self, name: str, block: int) -> None:
-        """Puts what the cache has into memory."""
-        if not self._reach.held.has(name) and self._reach.cache.has(name):
-            self._content(name, lambda: self._stored(name, block))
+    def load(self, name: str, block: int) -> None:
+        """Load an entry of the cache into memory."""
+        if not self._access.memory.has(name) and self._access.cache.has(name):
+            self._content(name, lambda: self._fetched(name, block))
 
-    def _stored(self, name: str, block: int) -> Buffer:
-        return self._block(block) if block >= 0 else self._sidecar(name.rpartition(".")[2])
+    def _fetched(self, name: str, block: int) -> Buffer:
+        return (
+            self._cached_block(block)
+            if block >= 0
+            else self._cached_sidecar(name.rpartition(".")[2])
+        )
 
     def block_name(self, block: int) -> str:
         return f"{self.shard.blake3}-{block}"
@@ -154,76 +163,82 @@ class RemoteShard:
         name = f"{getattr(self.shard, kind)}.{kind}"
         return name, self._sizes[f"{SHARDS}/{name}"]
 
-    def _read(self, blocks: list[int]) -> dict[int, Content]:
-        held, used = self._reach.held, self._reach.cache.used
+    def _read_blocks(self, blocks: list[int]) -> dict[int, Content]:
+        held, used = self._access.memory, self._access.cache.mark_used
         found = {block: held.get(self.block_name(block), used) for block in blocks}
         missing = [block for block, content in found.items() if content is None]
         # Several at once: without read-ahead each costs a round trip.
         several = len(missing) > 1
-        read = self._reach.pool.map(self._load, missing) if several else map(self._load, missing)
+        read = (
+            self._access.pool.map(self._load_block, missing)
+            if several
+            else map(self._load_block, missing)
+        )
         found.update(zip(missing, read, strict=True))
         return {block: content for block, content in found.items() if content is not None}
 
-    def _load(self, block: int) -> Content:
-        content = self._waited(self.block_name(block), lambda: self._block(block))
-        where = self._reach.store.where(self._file)
+    def _load_block(self, block: int) -> Content:
+        content = self._content_for_reader(
+            self.block_name(block), lambda: self._cached_block(block)
+        )
+        where = self._access.store.where(self._file)
         tokens = content.view(self._dtype)
         refuse_foreign_ids(tokens, where, block, self.shard, self._first_token, self._vocab)
         return content
 
-    def _waited(self, name: str, load: Callable[[], Buffer]) -> Content:
-        """Content for the reader: that it had to be waited for is counted."""
-        reach = self._reach
-        if not reach.held.has(name) and not reach.cache.has(name):
-            reach.misses += 1
+    def _content_for_reader(self, name: str, load: Callable[[], Buffer]) -> Content:
+        """Return content for the reader; count a miss if the reader has to wait for it."""
+        access = self._access
+        if not access.memory.has(name) and not access.cache.has(name):
+            access.misses += 1
         return self._content(name, load)
 
     def _content(self, name: str, load: Callable[[], Buffer]) -> Content:
-        reach = self._reach
-        content = reach.held.get(name, reach.cache.used)
+        access = self._access
+        content = access.memory.get(name, access.cache.mark_used)
         if content is None:
             content = np.frombuffer(load(), np.uint8)
-            reach.held.put(name, content)
+            access.memory.put(name, content)
         return content
 
-    def _block(self, block: int) -> Buffer:
+    def _cached_block(self, block: int) -> Buffer:
         start = block * BLOCK_BYTES
         stop = min(start + BLOCK_BYTES, self.shard.bytes)
-        sums = self._content(f"{self.shard.sums}.sums", lambda: self._sidecar("sums"))
+        sums = self._content(f"{self.shard.sums}.sums", lambda: self._cached_sidecar("sums"))
         expected = int(sums.view("<u8")[block])
-        return self._entry(
+        return self._cached(
             self.block_name(block),
             lambda content: xxhash.xxh3_64_intdigest(content) == expected,
-            lambda: self._reach.fetch(self._file, start, stop),
+            lambda: self._access.fetch(self._file, start, stop),
             lambda fix: bad_block(
-                self._reach.store.where(self._file), block, self.shard, self._first_token, fix
+                self._access.store.where(self._file), block, self.shard, self._first_token, fix
             ),
         )
 
-    def _sidecar(self, kind: str) -> Buffer:
+    def _cached_sidecar(self, kind: str) -> Buffer:
         name, size = self._sidecar_name(kind)
         file, digest = f"{SHARDS}/{name}", name.partition(".")[0]
-        return self._entry(
+        return self._cached(
             name,
             lambda content: blake3(content).hexdigest() == digest,
-            lambda: self._reach.fetch(file, 0, size),
+            lambda: self._access.fetch(file, 0, size),
             lambda fix: bad_sidecar(
-                self._reach.store.where(file), self.shard, self._first_token, fix
+                self._access.store.where(file), self.shard, self._first_token, fix
             ),
         )
 
-    def _entry(
+    def _cached(
         self,
         name: str,
         good: Callable[[Buffer], bool],
         fetch: Callable[[], Buffer],
         bad: Callable[[str], BadBlock],
     ) -> Buffer:
-        reach, held, told = self._reach, self._reach.held, ""
+        access, held, told = self._access, self._access.memory, ""
 
         def asked() -> Buffer:
             nonlocal told
-            unkept = held.get(name, reach.cache.used)
+            unkept = held.get(name, access.cache.mark_used)
             try:
                 return fetch() if unkept is None else unkept.data
             except FileNotFoundError as error:
@@ -232,10 +247,10 @@ class RemoteShard:
 
         if name not in self._bad:
             try:
-                return reach.cache.entry(
+                return access.cache.get_or_fetch(
                     name, good, asked, lambda content: held.put(name, np.frombuffer(content, "u1"))
                 )
-            except Damaged:
+            except DamagedEntry:
                 self._bad[name] = told
         # A new one each time: threads tell theirs which crops need it.
         found = bad(_FIX)

@@ -1,8 +1,8 @@
-"""What a run reads: fixed-length samples in an endless shuffled order, less a held-out tail.
+"""The stream of a run: fixed-length samples in an endless shuffled order, and a held-out tail.
 
 The batch of a step is a range of positions; ranks take slices of that range. The state of a stream
 is one counter and what identifies the order, so that a run resumes at once, exactly, and on any
-number of ranks. Of a mixture, a cycle (`mix.py`) says which part each position reads.
+number of ranks. In a mixture, a cycle (`mix.py`) says which part each position reads.
 """
 
 import itertools
@@ -13,24 +13,28 @@ import numpy as np
 
 from penstock.data.read.batch import Batch
 from penstock.data.read.dataset import Dataset
-from penstock.data.read.legal import refuse_unreadable
-from penstock.data.read.mix import MIX, cycle_of
+from penstock.data.read.mix import MIX, mixing_cycle
 from penstock.data.read.order import Indices
-from penstock.data.read.order_choice import Kind
-from penstock.data.read.part import Part
-from penstock.data.read.sizes import Split, held_out_of
+from penstock.data.read.part import StreamPart
+from penstock.data.read.samples import (
+    OrderKind,
+    SampleSplit,
+    held_out_samples,
+    refuse_unreadable,
+)
 from penstock.errors import PenstockError
 
-State = dict[str, str | int]
+StreamState = dict[str, str | int]
 Ranges = Iterator[tuple[int, int]]
 
 
 class Stream:
-    """Sample i is tokens[i*S : i*S + S + 1]: inputs are its first S tokens, targets its last S.
+    """The samples of a dataset, or of several with weights, as batches.
 
-    `data` is a dataset, or several with weights. `holdout` is the share of the samples, at the end
-    of each dataset, that training never sees. `marks`: batches say where documents begin. `skip`: a
-    damaged sample keeps its position and counts nothing, instead of an error.
+    Sample i is tokens[i*S : i*S + S + 1]: inputs are its first S tokens, targets its last S.
+    `holdout` is the share of the samples, at the end of each dataset, that training never sees.
+    `marks`: batches say where documents begin. `skip`: a damaged sample keeps its position and
+    does not count in the loss, instead of an error.
     """
 
     def __init__(
@@ -39,7 +43,7 @@ class Stream:
         sequence: int,
         seed: int,
         holdout: float,
-        order: Kind = "auto",
+        order: OrderKind = "auto",
         marks: bool = False,
         skip: bool = False,
     ) -> None:
@@ -50,21 +54,21 @@ class Stream:
                 f"holdout is {holdout}; it is a share of the samples, from 0 to under 1."
             )
         pairs = [(data, 1.0)] if isinstance(data, Dataset) else list(data)
-        refuse_unreadable([(one.manifest, weight) for one, weight in pairs], sequence, holdout)
-        self.parts = [Part(dataset, sequence, seed, holdout, order) for dataset, _ in pairs]
+        refuse_unreadable([(d.manifest, weight) for d, weight in pairs], sequence, holdout)
+        self.parts = [StreamPart(dataset, sequence, seed, holdout, order) for dataset, _ in pairs]
         self.weights = [weight for _, weight in pairs]
-        self.cycle = cycle_of(self.weights)
+        self.cycle = mixing_cycle(self.weights)
         self.sequence = sequence  # tokens
         self.seed = seed
         self.marks, self.skip = marks, skip
-        # Of a mixture: all there is. Its parts go through epochs of their own.
+        # In a mixture: all there are. Its parts go through their own epochs.
         self.samples = sum(part.samples for part in self.parts)
-        splits = [Split(part.samples, part.held_out) for part in self.parts]
-        self.held_out = held_out_of(splits, self.weights)  # samples
+        splits = [SampleSplit(part.samples, part.held_out) for part in self.parts]
+        self.held_out = held_out_samples(splits, self.weights)  # samples
 
     @property
     def dataset(self) -> Dataset:
-        """The dataset, or the first of a mixture: all of them have its tokenizer."""
+        """The dataset, or the first of a mixture: all of them have the same tokenizer."""
         return self.parts[0].dataset
 
     @property
@@ -77,26 +81,27 @@ class Stream:
 
     @property
     def masked(self) -> bool:
-        """Whether a batch may hold tokens that do not count."""
+        """Whether a batch may hold tokens that do not count in the loss."""
         return self.skip or any(part.dataset.masked for part in self.parts)
 
     def read(self, start: int, stop: int) -> Batch:
-        """Positions [start, stop) of the training order."""
+        """Return the samples at positions [start, stop) of the training order."""
         if not 0 <= start <= stop:
             raise ValueError(f"positions [{start}, {stop}) are not a range")
         if len(self.parts) == 1:
-            return self._take([self.parts[0].training(start, stop)])
+            return self._read_parts([self.parts[0].training_starts(start, stop)])
         which, numbers = self.cycle.at(np.arange(start, stop))
         starts = [
-            part.training(*_range_of(numbers[which == i])) for i, part in enumerate(self.parts)
+            part.training_starts(*_range_of(numbers[which == i]))
+            for i, part in enumerate(self.parts)
         ]
-        return self._take(starts, which)
+        return self._read_parts(starts, which)
 
     def read_held_out(self, start: int, stop: int, of: int | None = None) -> Batch:
-        """Held-out samples [start, stop) in storage order; of a mixture, by its weights.
+        """Return held-out samples [start, stop) in storage order; of a mixture, by its weights.
 
-        With `of`, [start, stop) of a selection of that many, spread evenly over all of them: the
-        documents at the end of a set are few, and a part of them would be fewer still.
+        With `of`, take [start, stop) of a selection of that many samples, spread evenly over all
+        held-out ones: their first part alone would come from very few documents.
         """
         of = self.held_out if of is None else of
         if not 0 <= start <= stop <= of <= self.held_out:
@@ -106,21 +111,23 @@ class Stream:
         which, numbers = self.cycle.at(np.arange(start, stop))
         counts = self.cycle.counts(of)
         starts = [
-            part.evaluation(numbers[which == i] * part.held_out // max(int(counts[i]), 1))
+            part.held_out_starts(numbers[which == i] * part.held_out // max(int(counts[i]), 1))
             for i, part in enumerate(self.parts)
         ]
-        return self._take(starts, which)
+        return self._read_parts(starts, which)
 
     def plan_ahead(self, ranges: Ranges) -> None:
-        """Tells remote datasets which positions will be read. Not more of `ranges` is used than
-        they ask for; each of them does that on a thread of its own."""
+        """Announce to remote datasets which positions will be read.
+
+        `ranges` is consumed only as far as they ask; each of them asks from its own thread.
+        """
         shared = threading.Lock()
         for i, copy in enumerate(itertools.tee(ranges, len(self.parts))):
-            self.parts[i].plan_ahead(self._turns(i, Locked(copy, shared)))
+            self.parts[i].plan_ahead(self._part_ranges(i, LockedIterator(copy, shared)))
 
-    def state(self, consumed: int) -> State:
-        """All it takes to go on; `consumed` counts the samples that optimizer steps have used."""
-        state: State = {
+    def state(self, consumed: int) -> StreamState:
+        """Return the state to resume from; `consumed` is the number of samples trained on."""
+        state: StreamState = {
             "dataset": self.id,
             "order": " + ".join(dict.fromkeys(part.order.name for part in self.parts)),
             "seed": self.seed,
@@ -130,13 +137,13 @@ class Stream:
         }
         if len(self.parts) > 1:
             quotas = ":".join(str(quota) for quota in self.cycle.quotas)
-            # What one epoch of a part is decides its order, and the sum above does not tell it.
+            # The order of each part depends on its own number of held-out samples, not the sum.
             held = " + ".join(str(part.held_out) for part in self.parts)
             state |= {"mix": f"{MIX} {quotas}", "held_out": held}
         return state
 
-    def check(self, state: State) -> None:
-        """Refuses a state that was saved with another order of samples."""
+    def check(self, state: StreamState) -> None:
+        """Refuse a state that was saved with another order of samples."""
         here = self.state(consumed=0)
         differs = [
             f"  {name}: saved {state.get(name)!r}, here {here.get(name)!r}"
@@ -156,35 +163,36 @@ class Stream:
                 "The state is damaged: resume from another checkpoint."
             )
 
-    def _turns(self, part: int, ranges: Ranges) -> Ranges:
-        """The ranges of a part's own samples that ranges of positions read."""
+    def _part_ranges(self, part: int, ranges: Ranges) -> Ranges:
+        """Yield the range of a part's own samples that each range of positions reads."""
         for start, stop in ranges:
             which, numbers = self.cycle.at(np.arange(start, stop))
             yield _range_of(numbers[which == part])
 
-    def _take(self, starts: list[Indices], which: Indices | None = None) -> Batch:
-        """`starts` of each part; `which` says whose turn it is, row after row."""
-        taken = [
-            part.take(own, self.marks, self.skip)
+    def _read_parts(self, starts: list[Indices], which: Indices | None = None) -> Batch:
+        """Read samples of each part by their starts; `which` is the part of each row."""
+        batches = [
+            part.read(own, self.marks, self.skip)
             for part, own in zip(self.parts, starts, strict=True)
         ]
-        if which is None or len(taken) == 1:
-            return taken[0]
+        if which is None or len(batches) == 1:
+            return batches[0]
         tokens = np.empty((len(which), self.sequence + 1), dtype=np.int64)
-        loss = np.ones(tokens.shape, dtype=bool) if any(b.loss is not None for b in taken) else None
+        masked = any(batch.loss is not None for batch in batches)
+        loss = np.ones(tokens.shape, dtype=bool) if masked else None
         marks = np.empty(tokens.shape, dtype=bool) if self.marks else None
-        for i, batch in enumerate(taken):
+        for i, batch in enumerate(batches):
             rows = which == i
             tokens[rows] = batch.tokens
             if loss is not None and batch.loss is not None:
                 loss[rows] = batch.loss
             if marks is not None:
                 marks[rows] = batch.starts
-        return Batch(tokens, loss, marks, tuple(s for batch in taken for s in batch.skipped))
+        return Batch(tokens, loss, marks, tuple(s for batch in batches for s in batch.skipped))
 
 
-class Locked(Iterator[tuple[int, int]]):
-    """An iterator that shares its source with others, on other threads."""
+class LockedIterator(Iterator[tuple[int, int]]):
+    """An iterator that shares its source with iterators on other threads."""
 
     def __init__(self, source: Ranges, lock: threading.Lock) -> None:
         self._source, self._lock = source, lock
@@ -195,12 +203,12 @@ class Locked(Iterator[tuple[int, int]]):
 
 
 def _range_of(numbers: Indices) -> tuple[int, int]:
-    """A part's samples in a range of positions: without gaps, since none of them is elsewhere."""
+    """Return the range of a part's samples; in a range of positions they have no gaps."""
     return (int(numbers[0]), int(numbers[-1]) + 1) if len(numbers) else (0, 0)
 
 
 def rank_slice(start: int, stop: int, rank: int, ranks: int) -> tuple[int, int]:
-    """The part of [start, stop) that `rank` reads: contiguous, sizes within one of each other."""
+    """Return the slice of [start, stop) that `rank` reads; sizes differ by one at most."""
     if not 0 <= rank < ranks:
         raise ValueError(f"rank {rank} is not one of {ranks} ranks")
     count = stop - start

@@ -1,4 +1,4 @@
-"""The loader for other trainers: a torch `IterableDataset` over a stream.
+"""A loader for other trainers: a torch `IterableDataset` over a stream.
 
 It gives whole batches, each a rank's slice of a global batch, so that
 
@@ -16,21 +16,21 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from penstock.data.read.stream import State, Stream, rank_slice
+from penstock.data.read.stream import Stream, StreamState, rank_slice
 
 
 class TokenBatch(TypedDict, total=False):
-    """Shapes [n, S], but for `position`. What is the same for every token is left out."""
+    """Tensors of one batch, [n, S]. A mask that would be the same for every token is left out."""
 
     inputs: Tensor
     targets: Tensor
     counted: Tensor  # whether a target counts in the loss
     starts: Tensor  # whether an input begins a document
-    position: int  # where the global batch ends: what to save once it has been trained on
+    position: int  # end of the global batch: save it once the batch has been trained on
 
 
 class TokenBatches(IterableDataset[TokenBatch]):
-    """Endless, from the position of the last `load_state_dict`."""
+    """An endless sequence of batches, from the position of the last `load_state_dict`."""
 
     def __init__(self, stream: Stream, batch: int, rank: int = 0, ranks: int = 1) -> None:
         super().__init__()
@@ -48,27 +48,30 @@ class TokenBatches(IterableDataset[TokenBatch]):
         start = self.position + first * self.batch
         while True:
             stop = start + self.batch
-            given = self._batch(start, stop)
+            batch = self._batch(start, stop)
             if worker is None:
                 self.position = stop
-            yield given
+            yield batch
             start += workers * self.batch
 
-    def state_dict(self, position: int | None = None) -> State:
-        """Of this process's last batch; with worker processes, give a batch's `position`."""
+    def state_dict(self, position: int | None = None) -> StreamState:
+        """Return the state after this process's last batch, or after `position`.
+
+        With worker processes, give the `position` of the last batch that was trained on.
+        """
         return self.stream.state(self.position if position is None else position)
 
-    def load_state_dict(self, state: State) -> None:
-        """Refuses a state of other data or of another order."""
+    def load_state_dict(self, state: StreamState) -> None:
+        """Set the position; refuse a state of other data or of another order."""
         self.stream.check(state)
         self.position = int(state["consumed"])
 
     def _batch(self, start: int, stop: int) -> TokenBatch:
-        found = self.stream.read(*rank_slice(start, stop, self.rank, self.ranks))
-        tokens = torch.from_numpy(found.tokens)
+        samples = self.stream.read(*rank_slice(start, stop, self.rank, self.ranks))
+        tokens = torch.from_numpy(samples.tokens)
         batch = TokenBatch(inputs=tokens[:, :-1], targets=tokens[:, 1:], position=stop)
-        if found.loss is not None:
-            batch["counted"] = torch.from_numpy(found.loss)[:, 1:]
-        if found.starts is not None:
-            batch["starts"] = torch.from_numpy(found.starts)[:, :-1]
+        if samples.loss is not None:
+            batch["counted"] = torch.from_numpy(samples.loss)[:, 1:]
+        if samples.starts is not None:
+            batch["starts"] = torch.from_numpy(samples.starts)[:, :-1]
         return batch

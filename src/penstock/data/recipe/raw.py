@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from glob import has_magic
 from pathlib import Path
 
+from penstock.data.format.locate import KINDS, PACKINGS
 from penstock.data.format.manifest import MANIFEST
-from penstock.data.format.named import KINDS, PACKINGS
 from penstock.data.recipe.load import RECIPE, load_recipe
 from penstock.data.recipe.recipe import Recipe
 from penstock.data.recipe.source import is_remote

@@ -14,8 +14,8 @@ from pydantic import Field, model_validator
 from penstock.data.dedup.contamination import Overlap
 from penstock.data.dedup.exact import ExactDocuments, ExactLines
 from penstock.data.dedup.signatures import MinHash
+from penstock.data.format.locate import KINDS, PACKINGS, STDLIB
 from penstock.data.format.manifest import Json
-from penstock.data.format.named import KINDS, PACKINGS, STDLIB
 from penstock.data.recipe.clean import Cleaning, CleanSection, Preset
 from penstock.data.recipe.dedup import DecontaminateSection, DedupSection
 from penstock.data.recipe.label import LabelSection

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from penstock.data.format.named import PACKINGS
+from penstock.data.format.locate import PACKINGS
 from penstock.data.sources.blocks import Blocks
 from penstock.data.sources.csv_rows import BrokenRow, CsvRows, cells, sniff
 from penstock.data.sources.cut import Cut

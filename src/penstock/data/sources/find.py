@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from penstock.data.format.named import KINDS, PACKINGS
+from penstock.data.format.locate import KINDS, PACKINGS
 from penstock.data.sources import hub, remote
 from penstock.data.sources.files import Choice, File, Found
 from penstock.data.sources.pieces import Rejected

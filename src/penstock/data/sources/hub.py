@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from penstock.data.format.named import KINDS, PACKINGS
+from penstock.data.format.locate import KINDS, PACKINGS
 from penstock.data.sources.files import Choice, Found
 from penstock.errors import PenstockError, RunFailed
 from penstock.extras import extra

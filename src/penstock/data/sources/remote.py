@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import BinaryIO, cast
 
 from penstock.data.sources.files import File, Found
-from penstock.data.store.objects import Listed, Store
+from penstock.data.store.objects import ObjectInfo, Store
 from penstock.errors import PenstockError, RunFailed
 
 CHUNK_BYTES = 4 << 20  # one is read, the next is on its way
@@ -41,7 +41,7 @@ def open_remote(file: File) -> BinaryIO:
             head = store.head(name)
         size, tag = head.size, head.tag
     try:
-        opened = RemoteFile(store, Listed(name, size, tag))
+        opened = RemoteFile(store, ObjectInfo(name, size, tag))
         opened.peek()
     except OSError as error:
         if error.errno != errno.ENOTSUP:
@@ -53,7 +53,7 @@ def open_remote(file: File) -> BinaryIO:
 class RemoteFile(io.RawIOBase):
     """Reads ahead by one chunk while it is read from front to back."""
 
-    def __init__(self, store: Store, about: Listed) -> None:
+    def __init__(self, store: Store, about: ObjectInfo) -> None:
         self._store = store
         self._about = about
         self._at = 0
@@ -144,7 +144,7 @@ def _no_outage() -> Iterator[None]:
         ) from None
 
 
-def _objects(url: str) -> tuple[str, list[Listed]]:
+def _objects(url: str) -> tuple[str, list[ObjectInfo]]:
     """The folder, and what is meant in it."""
     plain = re.split(r"[*?\[]", url)[0]
     if glob.has_magic(url):

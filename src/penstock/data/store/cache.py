@@ -1,9 +1,9 @@
 """A cache of checked content on the local disk, shared by all processes of a node without a daemon.
 
-An entry is a file under its own name, written aside and renamed, so it is whole or not there; its
-content is checked each time it is read all the same. Who needs an entry that is not there fetches
-it under a lock, so that it is fetched once. The locks are a fixed set of files: an entry's own
-could never be removed safely.
+An entry is a file under its own name. It is written under a temporary name and renamed, so it is
+complete or absent; its content is still checked on each read. A process that misses an entry
+fetches it under a lock, so that it is fetched once. The locks are a fixed set of files, because a
+lock file per entry could never be removed safely.
 """
 
 import fcntl
@@ -16,8 +16,8 @@ from pathlib import Path
 from stat import S_ISDIR
 from typing import TypeAlias
 
-from penstock.data.store.cache_plan import Plan, hashed, living, names_in
-from penstock.data.store.cache_room import Room
+from penstock.data.store.cache_space import CacheSpace
+from penstock.data.store.planned_reads import PlannedReads, live_plans, name_hash, names_in
 from penstock.errors import PenstockError
 from penstock.home import home
 from penstock.private import refuse_strangers
@@ -26,25 +26,30 @@ from penstock.run.schema.quantity import BadQuantity, size_bytes
 Buffer: TypeAlias = bytes | memoryview
 
 _LOCKS = 1024
-_TURN_S = 15.0  # a fetcher that holds its lock for longer is not waited for
-_MOST_SHARE = 0.1  # of the disk's room, where no bound is given
-_MOST_BYTES = 64 << 30
+_LOCK_WAIT_S = 15.0  # a process that holds its lock for longer is not waited for
+_DISK_SHARE = 0.1  # of the free disk space, if no limit is given
+_DEFAULT_MAX_BYTES = 64 << 30
 
 
-class Damaged(Exception):
-    """Fetched twice, and wrong twice."""
+class DamagedEntry(Exception):
+    """Content that was fetched twice and failed its check twice."""
 
 
 class Cache:
-    def __init__(self, folder: Path, most_bytes: int | None = None) -> None:
+    """Checked entries in one folder, bounded in size.
+
+    Without `max_bytes` the limit is a tenth of the free disk space, at most 64 GiB.
+    """
+
+    def __init__(self, folder: Path, max_bytes: int | None = None) -> None:
         self.folder = folder
         try:
-            self.room = Room(folder, most_bytes or 0)
+            self.space = CacheSpace(folder, max_bytes or 0)
             (folder / "locks").mkdir(exist_ok=True)
-            used = self.room.used()  # also shows whether the folder can be written to
-            if not most_bytes:
+            used = self.space.used_bytes()  # also shows whether the folder can be written to
+            if not max_bytes:
                 free = shutil.disk_usage(folder).free + used
-                self.room.most_bytes = min(_MOST_BYTES, int(free * _MOST_SHARE))
+                self.space.max_bytes = min(_DEFAULT_MAX_BYTES, int(free * _DISK_SHARE))
         except OSError as error:
             raise PenstockError(
                 f"The cache for remote data cannot be kept in {folder}: {error.strerror}. Set "
@@ -52,113 +57,120 @@ class Cache:
             ) from error
 
     @staticmethod
-    def default(folder: Path | None = None, most_bytes: int | None = None) -> "Cache":
-        """Where and how large the caller says, else the environment, else in Penstock's home."""
-        named, bound = (os.environ.get(f"PENSTOCK_CACHE{what}") for what in ("", "_BYTES"))
+    def from_environment(folder: Path | None = None, max_bytes: int | None = None) -> "Cache":
+        """Open the cache that the arguments, else PENSTOCK_CACHE, else Penstock's home name."""
+        named, limit = (os.environ.get(f"PENSTOCK_CACHE{what}") for what in ("", "_BYTES"))
         where = folder or (Path(named).expanduser() if named else home() / "cache")
         refuse_strangers(where)
-        if bound and not most_bytes:
+        if limit and not max_bytes:
             try:
-                most_bytes = size_bytes(int(bound) if bound.isdecimal() else bound)
+                max_bytes = size_bytes(int(limit) if limit.isdecimal() else limit)
             except BadQuantity as error:
                 raise PenstockError(f"PENSTOCK_CACHE_BYTES = {error}") from None
-        return Cache(where, most_bytes)
+        return Cache(where, max_bytes)
 
     def has(self, name: str) -> bool:
         return self._path(name).is_file()
 
     def read(self, name: str) -> bytes | None:
-        """Marks the entry as used; the caller checks the content. What cannot be read (a bad disk,
-        a folder in its place) is as good as missing: it can be fetched."""
+        """Return an entry, unchecked, and mark it as used; None if it cannot be read.
+
+        An entry on a bad disk, or a folder in its place, counts as missing: it can be fetched.
+        """
         try:
             content = self._path(name).read_bytes()
         except OSError:
             return None
-        self.used(name)
+        self.mark_used(name)
         return content
 
-    def used(self, name: str) -> None:
+    def mark_used(self, name: str) -> None:
+        """Note that an entry was used now: the least recently used ones are removed first."""
         with suppress(OSError):
             os.utime(self._path(name))
 
-    def entry(
+    def get_or_fetch(
         self,
         name: str,
-        good: Callable[[Buffer], bool],
+        is_good: Callable[[Buffer], bool],
         fetch: Callable[[], Buffer],
-        unkept: Callable[[Buffer], None] = lambda content: None,
+        on_no_space: Callable[[Buffer], None] = lambda content: None,
     ) -> Buffer:
-        """The content of an entry, fetched if need be; what is returned is good. Content for which
-        there was no room is given to `unkept` before anybody else asks for it."""
-        content: Buffer | None = self.read(name)
-        if content is not None and good(content):
-            return content
-        with self._turn(name):
-            content = self.read(name)
-            if content is not None and good(content):
-                return content
-            self._drop(name)
-            content = fetch()
-            if not good(content):
-                content = fetch()
-            if not good(content):
-                raise Damaged
-            if not self._keep(name, content):
-                unkept(content)
-            return content
+        """Return the content of an entry, which passed `is_good`; fetch it if it is missing.
 
-    def planned_share(self, own: Plan, own_bytes: int) -> int:
-        """Bytes that one process may plan ahead: half the cache for all that do.
-
-        Ranks of a run mostly plan the same blocks, and what is planned twice takes its room once:
-        what that leaves of the half is dealt out too.
+        If the cache has no space for the content, `on_no_space` gets it before another thread can
+        ask for the entry. Raises DamagedEntry after two bad fetches.
         """
-        plans = living(self.folder / "plans")
-        half, many = self.room.most_bytes // 2, max(1, len(plans))
-        if many == 1 or not len(own):
-            return half // many
+        content: Buffer | None = self.read(name)
+        if content is not None and is_good(content):
+            return content
+        with self._entry_lock(name):
+            content = self.read(name)
+            if content is not None and is_good(content):
+                return content
+            self._remove(name)
+            content = fetch()
+            if not is_good(content):
+                content = fetch()
+            if not is_good(content):
+                raise DamagedEntry
+            if not self._store(name, content):
+                on_no_space(content)
+            return content
+
+    def planned_share_bytes(self, own: PlannedReads, own_bytes: int) -> int:
+        """Return how many bytes one process may plan ahead: all of them share half the cache.
+
+        The ranks of a run mostly plan the same blocks, which need their space only once. The
+        space that this saves is shared too.
+        """
+        plans = live_plans(self.folder / "plans")
+        half, processes = self.space.max_bytes // 2, max(1, len(plans))
+        if processes == 1 or not len(own):
+            return half // processes
         planned_bytes = own_bytes * len(names_in(plans)) // len(own)
-        return max(half // many, own_bytes + (half - planned_bytes) // many)
+        return max(half // processes, own_bytes + (half - planned_bytes) // processes)
 
-    def plan(self) -> Plan:
-        return Plan(self.folder / "plans")
+    def open_plan(self) -> PlannedReads:
+        """Create the list of this process's coming reads, which protects them from removal."""
+        return PlannedReads(self.folder / "plans")
 
-    def _keep(self, name: str, content: Buffer) -> bool:
-        """Without room, or on a full disk, content is used but not kept."""
+    def _store(self, name: str, content: Buffer) -> bool:
+        """Store an entry; return False if there is no space or the disk is full."""
         path = self._path(name)
-        with suppress(OSError), self.room.take(len(content)) as taken:
-            if taken:
+        with suppress(OSError), self.space.reserve(len(content)) as reserved:
+            if reserved:
                 path.parent.mkdir(exist_ok=True)
-                with open(taken[0], "wb", buffering=0, closefd=False) as file:
-                    whole = file.write(content) == len(content)  # a disk that fills takes a part
+                with open(reserved[0], "wb", buffering=0, closefd=False) as file:
+                    whole = file.write(content) == len(content)  # a disk may fill during the write
                 if whole:
-                    taken[1].rename(path)
+                    reserved[1].rename(path)
                 return whole
         return False
 
-    def _drop(self, name: str) -> None:
+    def _remove(self, name: str) -> None:
         path = self._path(name)
         with suppress(OSError):
             stat = path.lstat()
             if S_ISDIR(stat.st_mode):
-                shutil.rmtree(path)  # nothing of ours, and in the way
+                shutil.rmtree(path)  # not written by a cache, and in the way
             else:
                 path.unlink()
-                self.room.give_back(stat.st_size)
+                self.space.release(stat.st_size)
 
     def _path(self, name: str) -> Path:
         return self.folder / "blocks" / name[:2] / name
 
     @contextmanager
-    def _turn(self, name: str) -> Iterator[None]:
-        """Ours alone, unless its holder takes too long: then two fetch, which does no harm."""
-        lock = self.folder / "locks" / str(hashed(name) % _LOCKS)
+    def _entry_lock(self, name: str) -> Iterator[None]:
+        """Hold the lock of an entry. After 15 s go on without it: two fetches do no harm."""
+        lock = self.folder / "locks" / str(name_hash(name) % _LOCKS)
         try:
             handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except OSError:  # a full disk, or a folder that was removed under us: without turns, then
+        except OSError:  # a full disk, or the folder was removed meanwhile: work without a lock
             yield
             return
-        until, pause_s = time.monotonic() + _TURN_S, 0.0005
+        until, pause_s = time.monotonic() + _LOCK_WAIT_S, 0.0005
         try:
             while time.monotonic() < until:
                 try:

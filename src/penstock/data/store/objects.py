@@ -2,8 +2,8 @@
 
 Region, endpoint and credentials come from the variables that each cloud's own tools read:
 AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME, …
-What fails is an OSError with a sentence in it: FileNotFoundError, PermissionError, or
-ConnectionError when the link or the server did not come back in time.
+A failure is an OSError with a readable text: FileNotFoundError, PermissionError, or
+ConnectionError if the network or the server did not come back in time.
 """
 
 import errno
@@ -23,19 +23,21 @@ from penstock.errors import PenstockError
 from penstock.extras import extra
 from penstock.secret import redact
 
-PATIENCE_S = 120.0  # how long a request is tried again
-FIRST_PATIENCE_S = 20.0  # with one that has never answered
+PATIENCE_S = 120.0  # how long a request is retried
+FIRST_PATIENCE_S = 20.0  # the same, for a store that has never answered
 _LONGEST_PAUSE_S = 5.0
 _URL = re.compile(r"(s3|gs|az|https?|file)://")
 _CLOUDS = ("AWS_", "GOOGLE_", "AZURE_")
 _ENDPOINTS = ("ENDPOINT", "ENDPOINT_URL", "ENDPOINT_URL_S3")
-# What S3 answers with status 400, as if the request were wrong, when credentials have run out.
+# S3 answers these with status 400, as if the request were wrong, if credentials have expired.
 _STALE = ("ExpiredToken", "InvalidToken", "TokenRefreshRequired")
 _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ObjectInfo:
+    """Name, size and change tag of one object."""
+
     name: str  # relative to the store's URL
     size: int
     tag: str  # ETag, or the change time where there is none
@@ -46,7 +48,7 @@ def is_url(where: object) -> bool:
 
 
 def split_url(url: str) -> tuple[str, str]:
-    """What a store is opened for (bucket or host), and the path in it."""
+    """Split a URL into the bucket or host and the path in it."""
     parts = urlsplit(url)
     if parts.scheme == "file":
         return "file:///", unquote(parts.path).strip("/")
@@ -59,31 +61,32 @@ def split_url(url: str) -> tuple[str, str]:
 
 
 class Store:
-    """A URL prefix. Safe from several threads."""
+    """The objects below a URL. Safe from several threads."""
 
     def __init__(self, url: str, patience_s: float = PATIENCE_S) -> None:
         self.url = url.rstrip("/")
         self._base, self._prefix = split_url(self.url)
         self._patience_s = patience_s
-        self._met = False  # it has answered: what follows is an outage, not a wrong address
-        self._inner = _opened(self._base, _cloud_settings())
+        # Whether it has answered: a later failure is an outage, not a wrong address.
+        self._answered = False
+        self._inner = _open_client(self._base, _cloud_settings())
         self._obstore = extra("obstore", f"Reading {self._base}")
 
-    def get(self, name: str, most_bytes: int | None = None) -> bytes:
-        """Return a whole object; PenstockError where it is larger than `most_bytes`."""
+    def get(self, name: str, max_bytes: int | None = None) -> bytes:
+        """Return a whole object. Raises PenstockError if it is larger than `max_bytes`."""
 
         def once(path: str) -> bytes:
-            found = self._obstore.get(self._inner, path)
-            if most_bytes is not None and found.meta["size"] > most_bytes:
+            result = self._obstore.get(self._inner, path)
+            if max_bytes is not None and result.meta["size"] > max_bytes:
                 raise PenstockError(
-                    f"{self.where(name)} has {found.meta['size']} bytes, more than any such file."
+                    f"{self.where(name)} has {result.meta['size']} bytes, more than any such file."
                 )
-            return bytes(found.bytes())
+            return bytes(result.bytes())
 
-        return self._try(name, once)
+        return self._retry(name, once)
 
     def download(self, name: str, file: IO[bytes]) -> None:
-        """The whole object into an empty file, bounded in memory."""
+        """Write a whole object into an empty file, with bounded memory."""
 
         def once(path: str) -> None:
             file.seek(0)
@@ -91,10 +94,10 @@ class Store:
             for chunk in self._obstore.get(self._inner, path).stream():
                 file.write(chunk)
 
-        self._try(name, once)
+        self._retry(name, once)
 
     def get_range(self, name: str, start: int, stop: int) -> memoryview:
-        """Bytes [start, stop), all of them or an error."""
+        """Return bytes [start, stop). Raises FileNotFoundError if the object is shorter."""
 
         def once(path: str) -> memoryview:
             found = memoryview(self._obstore.get_range(self._inner, path, start=start, end=stop))
@@ -105,31 +108,32 @@ class Store:
                 )
             return found
 
-        return self._try(name, once)
+        return self._retry(name, once)
 
-    def head(self, name: str) -> Listed:
-        return self._try(name, lambda path: _listed(self._obstore.head(self._inner, path), name))
+    def head(self, name: str) -> ObjectInfo:
+        return self._retry(name, lambda path: _info(self._obstore.head(self._inner, path), name))
 
-    def list(self, prefix: str = "") -> list[Listed]:
-        """Everything below a folder, in the order of the names' bytes."""
+    def list(self, prefix: str = "") -> list[ObjectInfo]:
+        """Return everything below a folder, sorted by the bytes of the names."""
 
-        def once(path: str) -> "list[Listed]":
-            found = []
+        def once(path: str) -> "list[ObjectInfo]":
+            objects = []
             for batch in self._obstore.list(self._inner, path or None):
                 for meta in batch:
                     name = meta["path"][len(path) :].lstrip("/") if path else meta["path"]
-                    found.append(_listed(meta, f"{prefix}/{name}" if prefix else name))
-            return sorted(found, key=lambda one: one.name.encode())
+                    objects.append(_info(meta, f"{prefix}/{name}" if prefix else name))
+            return sorted(objects, key=lambda info: info.name.encode())
 
-        return self._try(prefix, once)
+        return self._retry(prefix, once)
 
     def put(self, name: str, content: bytes | Path) -> None:
-        self._try(name, lambda path: self._obstore.put(self._inner, path, content))
+        self._retry(name, lambda path: self._obstore.put(self._inner, path, content))
 
     def create(self, name: str, content: bytes) -> bool:
-        """Writes it unless it is there, which of several writers only one can; whether it did.
+        """Write an object unless it exists; return whether this call wrote it.
 
-        After an outage False can also mean that the answer to an earlier try was lost.
+        Of several writers only one gets True. After an outage, False can also mean that the
+        answer to an earlier attempt was lost.
         """
         exists = (
             self._obstore.exceptions.AlreadyExistsError,
@@ -143,44 +147,44 @@ class Store:
             except exists:
                 return False
 
-        return self._try(name, once)
+        return self._retry(name, once)
 
     def delete(self, name: str) -> None:
-        self._try(name, lambda path: self._obstore.delete(self._inner, path))
+        self._retry(name, lambda path: self._obstore.delete(self._inner, path))
 
     def where(self, name: str) -> str:
-        """Return the address of an object as it may be shown."""
+        """Return the address of an object without passwords, for messages."""
         return redact(f"{self.url}/{name}" if name else self.url)
 
-    def _try(self, name: str, once: Callable[[str], _Answer]) -> _Answer:
+    def _retry(self, name: str, once: Callable[[str], _Answer]) -> _Answer:
         path = f"{self._prefix}/{name}".strip("/")
-        patience_s = self._patience_s if self._met else min(self._patience_s, FIRST_PATIENCE_S)
+        patience_s = self._patience_s if self._answered else min(self._patience_s, FIRST_PATIENCE_S)
         until = time.monotonic() + patience_s
         pause_s = 0.1
         while True:
             try:
                 answer = once(path)
-                self._met = True
+                self._answered = True
                 return answer
             except (OSError, self._obstore.exceptions.BaseError) as error:
-                final = _final(error, self.where(name))
-                if final:
-                    self._met = True
-                    raise final from None
+                permanent = _permanent_error(error, self.where(name))
+                if permanent:
+                    self._answered = True
+                    raise permanent from None
                 if time.monotonic() + pause_s > until:
                     raise ConnectionError(
                         errno.ETIMEDOUT,
                         f"{self.where(name)} was tried for {patience_s:g} s: {_short(error)} "
                         "Check the address and the network",
                     ) from None
-            # Spread out: a thousand readers of a server that comes back must not fell it again.
+            # Random pauses: a thousand readers must not overload a server that just came back.
             time.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 @lru_cache(maxsize=64)
-def _opened(base: str, settings: tuple[tuple[str, str], ...]) -> Any:
-    """One client, with its open connections, for all who use a bucket with the same settings."""
+def _open_client(base: str, settings: tuple[tuple[str, str], ...]) -> Any:
+    """Return one client, with its connections, for all users of a bucket with these settings."""
     stores = extra("obstore.store", f"Reading {base}")
     options = {
         "connect_timeout": timedelta(seconds=5),
@@ -189,7 +193,7 @@ def _opened(base: str, settings: tuple[tuple[str, str], ...]) -> Any:
         "allow_http": base.startswith("http:")
         or any(name.endswith(_ENDPOINTS) and value.startswith("http:") for name, value in settings),
     }
-    # Few and quick here: the patience for an outage is ours, and it can say what it waits for.
+    # Few and quick: `Store._retry` does the long waiting, and can say what it waits for.
     retry = {"max_retries": 2, "retry_timeout": timedelta(seconds=10)}
     if base.startswith("file:"):
         return stores.LocalStore("/")
@@ -199,25 +203,25 @@ def _opened(base: str, settings: tuple[tuple[str, str], ...]) -> Any:
 
 
 def _cloud_settings() -> tuple[tuple[str, str], ...]:
-    """What obstore reads from the environment."""
+    """Return the environment variables that obstore reads."""
     return tuple(sorted(item for item in os.environ.items() if item[0].startswith(_CLOUDS)))
 
 
-def _listed(meta: Any, name: str) -> Listed:
-    return Listed(name, meta["size"], (meta["e_tag"] or str(meta["last_modified"])).strip('"'))
+def _info(meta: Any, name: str) -> ObjectInfo:
+    return ObjectInfo(name, meta["size"], (meta["e_tag"] or str(meta["last_modified"])).strip('"'))
 
 
-def _final(error: Exception, where: str) -> OSError | None:
-    """What no second try will mend, in words of ours."""
+def _permanent_error(error: Exception, where: str) -> OSError | None:
+    """Return a readable error for a failure that no retry will fix; None for the others."""
     kind = type(error).__name__
-    # Listings tell it in their text alone.
+    # Errors of listings have the status in their text only.
     status = (re.findall(r"status code: (\d{3})", str(error)) or [""])[0]
     if isinstance(error, FileNotFoundError) or status == "404":
         why = getattr(error, "strerror", "") or "it is not there (no such object or bucket)"
         return FileNotFoundError(errno.ENOENT, f"{where}: {why}")
-    if status == "416" or "range was invalid" in str(error):  # of HTTP; of a folder
+    if status == "416" or "range was invalid" in str(error):  # by HTTP; by a local folder
         return FileNotFoundError(errno.ENOENT, f"{where}: it is shorter than expected")
-    if "169.254.169.254" in str(error):  # the cloud's own machines learn their rights there
+    if "169.254.169.254" in str(error):  # the metadata address that gives cloud VMs credentials
         return PermissionError(
             errno.EACCES,
             f"{where}: no credentials were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
@@ -242,6 +246,6 @@ def _final(error: Exception, where: str) -> OSError | None:
 
 
 def _short(error: Exception) -> str:
-    """Return the first line of what obstore says, without its internals and its stopwatch."""
+    """Return the first line of an obstore error, without its internals and its timings."""
     text = redact(" ".join(str(error).split("Debug source")[0].split()))
     return re.sub(r" in [\d.]+(ns|µs|ms|s)\b", "", text)[:300]

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from penstock.data.format.named import datasets_home, matching, versions
+from penstock.data.format.locate import built_versions, datasets_home, matching_versions
 from penstock.data.tokenize.special import (
     END,
     Config,
@@ -159,10 +159,10 @@ def _of_dataset(given: str, path: Path) -> bytes:
         return Dataset.open(path).tokenizer_json()
     home = datasets_home()
     name = given.partition("@")[0]
-    found = [] if "/" in given else matching(home, given)
+    found = [] if "/" in given else matching_versions(home, given)
     if len(found) == 1:
         return Dataset.open(home / f"{name}@{found[0]}").tokenizer_json()
-    there = ", ".join(f"{name}@{one}" for one in found or versions(home, name))
+    there = ", ".join(f"{name}@{one}" for one in found or built_versions(home, name))
     raise PenstockError(
         f"Tokenizer {given!r} is neither a file or folder, nor one dataset in {home}"
         f"{f' (there: {there})' if there else ''}. Give a {_TOKENIZER}, the folder of a model, "

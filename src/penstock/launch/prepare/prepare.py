@@ -11,10 +11,10 @@ from typing import Any
 from penstock.data.build.home import open_built
 from penstock.data.build.open import open_for_launch
 from penstock.data.build.rejected import cut_long, rows_aside
+from penstock.data.format.locate import built_here, datasets_home
 from penstock.data.format.manifest import Manifest
-from penstock.data.format.named import built_here, datasets_home
 from penstock.data.read.dataset import Dataset
-from penstock.data.read.open import Named, kept, open_again
+from penstock.data.read.open import PlanEntry, open_planned, plan_entry
 from penstock.errors import PenstockError
 from penstock.launch.prepare import launch_plan, open_model, own_code
 from penstock.launch.prepare.listener import Listener
@@ -46,7 +46,7 @@ class Prepared:
     machine: Devices  # of each host
     ids: str  # of the datasets, for messages
     tokenizer: str = ""  # its hash; all parts of a mixture have the same
-    dataset: Named = ""  # what the plan keeps, so that the data can be opened again
+    dataset: PlanEntry = ""  # what the plan keeps, so that the data can be opened again
     precision_why: str = ""  # why "auto" means what it does here; "" where the file says it
     warnings: tuple[str, ...] = ()  # of the trial of the user's own code
 
@@ -148,7 +148,7 @@ def prepare(run: Run, before: dict[str, Any], machine: Devices, listener: Listen
     open_model.fetch(run)
     datasets = _opened(run, before, listener)
     open_model.refuse_other_data(run, datasets)
-    prepared = settle(run, [one.manifest for one in datasets], machine, kept(datasets))
+    prepared = settle(run, [one.manifest for one in datasets], machine, plan_entry(datasets))
     for words in prepared.warnings:
         listener.warning(words)
     return replace(prepared, precision_why=why)
@@ -193,7 +193,7 @@ def look(run: Run, before: dict[str, Any], machine: Devices) -> Looked:
             "model.module is your own; write true, or mark the borders inside your module"
         )
     if "dataset" in before:
-        return Looked(tuple(one.manifest for one in open_again(run, before)))
+        return Looked(tuple(one.manifest for one in open_planned(run, before)))
     found = [find_built(run, spec, launch=True) for spec, _ in run.data.parts]
     there = [one for one in found if isinstance(one, Built)]
     opened = [open_built(one.folder) for one in there if one.folder]  # are its files whole?
@@ -207,7 +207,7 @@ def look(run: Run, before: dict[str, Any], machine: Devices) -> Looked:
     return Looked((), missing, plan)
 
 
-def settle(run: Run, data: Sequence[Manifest], machine: Devices, named: Named = "") -> Prepared:
+def settle(run: Run, data: Sequence[Manifest], machine: Devices, named: PlanEntry = "") -> Prepared:
     """Make every choice that the file leaves open; refuse what does not go with the data."""
     run = closed(fitted(run, data))
     sizes = usable_sizes(run, data)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from penstock.catalog.shapes import ModelShape
 from penstock.data.format.manifest import BLOCK_BYTES, dtype_for
-from penstock.data.read.order_choice import BLOCK_BYTES as PIECE_BYTES
+from penstock.data.read.samples import ORDER_BLOCK_BYTES
 from penstock.plan.hardware import network
 from penstock.plan.job.constants import Constants, fitted
 from penstock.plan.job.job import Job
@@ -390,11 +390,11 @@ def data_tokens_per_s(read: float, vocab: int, sequence: int, nodes: int = 1) ->
 
     From a disk or a remote store, a node reads whole blocks, and the order deals the samples of a
     block out to all nodes. So with few nodes each reads nearly all blocks; they share the reading
-    only when they are more than a block has samples. The order jumps after `PIECE_BYTES`, and the
-    last target of each piece lies in the block behind it.
+    only when they are more than a block has samples. The order jumps after `ORDER_BLOCK_BYTES`,
+    and the last target of each piece lies in the block behind it.
     """
     token_bytes = int(dtype_for(vocab)[-1])
     samples = max(1.0, BLOCK_BYTES / (sequence * token_bytes))
     needed = 1.0 - (1.0 - 1.0 / nodes) ** samples  # share of the blocks that a node reads
-    needed *= 1.0 + BLOCK_BYTES / PIECE_BYTES
+    needed *= 1.0 + BLOCK_BYTES / ORDER_BLOCK_BYTES
     return read / (token_bytes * needed)

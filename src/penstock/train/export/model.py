@@ -16,7 +16,7 @@ from torch import Tensor
 from penstock.catalog.open.folder import CONFIG, folder_of, read_config, small_files
 from penstock.catalog.open.models import config_of, family_of, shape_of
 from penstock.catalog.shapes import ModelShape
-from penstock.data.read.open import open_again
+from penstock.data.read.open import open_planned
 from penstock.errors import PenstockError, RunFailed
 from penstock.files import refuse_existing
 from penstock.guard.format.published import Checkpoint, best_first, published_checkpoints
@@ -120,7 +120,7 @@ def export_weights(
 def described(run: Run, folder: RunFolder) -> Described:
     """Shape, family, config and tokenizer of a run's model."""
     plan = folder.read_plan()
-    content = open_again(run, plan)[0].tokenizer_json()  # the parts of a mixture share it
+    content = open_planned(run, plan)[0].tokenizer_json()  # the parts of a mixture share it
     if run.model.from_:
         files = small_files(folder.open_model)
         config = read_config(folder.open_model)

@@ -3,7 +3,7 @@
 import torch
 
 from penstock.data.chat.prompt import chat_prompt
-from penstock.data.read.open import open_again
+from penstock.data.read.open import open_planned
 from penstock.data.tokenize.special import read_special
 from penstock.data.tokenize.tokenizer import Tokenizer
 from penstock.errors import PenstockError, RunFailed
@@ -70,7 +70,7 @@ def write(
     _refuse_text(text)
     saved = [chosen(folder, best=True)[0]] if best else [_newest(folder)]
     run = load(folder.run_file)
-    dataset = open_again(run, folder.read_plan())[0]  # the parts of a mixture share a tokenizer
+    dataset = open_planned(run, folder.read_plan())[0]  # the parts of a mixture share a tokenizer
     content = dataset.tokenizer_json()
     if chat and not dataset.masked and not read_special(content).template:
         raise PenstockError(

@@ -9,8 +9,8 @@ from typing import Any
 
 from penstock.data.build.home import open_dataset
 from penstock.data.build.record import read_record
+from penstock.data.format.locate import datasets_home, matching_versions
 from penstock.data.format.manifest import MANIFEST, Manifest, read_manifest
-from penstock.data.format.named import datasets_home, matching
 from penstock.data.read.dataset import Dataset
 from penstock.data.store.objects import is_url
 from penstock.errors import PenstockError, system_error
@@ -59,7 +59,7 @@ def locate(spec: str) -> Path | str:
     if (Path(spec) / MANIFEST).is_file() or "/" in spec:
         return Path(spec)
     home = datasets_home()
-    found = matching(home, spec)
+    found = matching_versions(home, spec)
     if len(found) == 1:
         return home / f"{spec.partition('@')[0]}@{found[0]}"
     if Path(spec).exists() or has_magic(spec) or spec.startswith("hf:"):

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from penstock.cli.main import app
 from penstock.data.build import build as building
 from penstock.data.build.home import open_dataset
-from penstock.data.format.named import datasets_home, matching, named
+from penstock.data.format.locate import built_folder, datasets_home, matching_versions
 from penstock.data.read.dataset import Dataset
 from penstock.data.recipe.load import load_recipe
 from penstock.errors import PenstockError
@@ -47,12 +47,14 @@ def _folders(*names: str) -> Path:
 
 def test_the_first_digits_of_a_version_are_enough() -> None:
     home = _folders("mine@08d1", "mine@08e2", "mine@1", "mine@12", "mi@7")
-    assert matching(home, "mine@08d") == ["08d1"]
-    assert matching(home, "mine@1") == ["1"]  # a whole version beats the beginning of another
-    assert matching(home, "mine@08") == ["08d1", "08e2"]
-    assert matching(home, "mi") == ["7"]
-    assert matching(home, "mine@") == []
-    assert matching(home, "m*") == []
+    assert matching_versions(home, "mine@08d") == ["08d1"]
+    assert matching_versions(home, "mine@1") == [
+        "1"
+    ]  # a whole version beats the beginning of another
+    assert matching_versions(home, "mine@08") == ["08d1", "08e2"]
+    assert matching_versions(home, "mi") == ["7"]
+    assert matching_versions(home, "mine@") == []
+    assert matching_versions(home, "m*") == []
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,7 @@ def test_the_first_digits_of_a_version_are_enough() -> None:
 def test_what_is_no_single_version_lists_those_that_are_there(spec: str, told: list[str]) -> None:
     home = _folders("mine@08d1", "mine@08e2")
     with pytest.raises(PenstockError) as caught:
-        named(home, spec)
+        built_folder(home, spec)
     for part in told:
         assert part in str(caught.value)
     if "several" in told[0]:

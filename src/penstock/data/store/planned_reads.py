@@ -1,4 +1,4 @@
-"""What each process is about to read, where the others can see it: it must not be removed.
+"""Lists of the cache entries that each process will read soon; nobody removes those.
 
 A plan is a file with a table of hashed names. It counts while its process holds the lock on it, so
 the plan of a killed process ends with the process.
@@ -19,10 +19,11 @@ SLOTS = 1 << 16  # names: 64 GiB of blocks
 _FREE = 0
 
 
-class Plan:
-    """One process's future. Only its owner writes it.
+class PlannedReads:
+    """The entries that one process will read soon. Only that process writes it.
 
-    On a full disk it is the owner's alone: the run goes on, and others may remove what it needs.
+    On a full disk the plan stays in memory: the run goes on, but other processes may remove
+    entries that it needs.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -30,15 +31,15 @@ class Plan:
         self._table = np.zeros(SLOTS, "<u8")
         with suppress(OSError):
             self._path, self._handle = _locked_file(folder)
-            # Room for all of it at once: a page that finds none when written to ends the process.
+            # All disk space at once: a page without space kills the process when it is written.
             os.posix_fallocate(self._handle, 0, 8 * SLOTS)
             self._table = np.frombuffer(mmap.mmap(self._handle, 8 * SLOTS), "<u8")
         self._slots: dict[str, int] = {}
         self._free = list(range(SLOTS - 1, -1, -1))
 
     @property
-    def room(self) -> int:
-        """Names that can still be added."""
+    def free_slots(self) -> int:
+        """Number of names that can still be added."""
         return len(self._free)
 
     def __len__(self) -> int:
@@ -48,10 +49,10 @@ class Plan:
         for name in names:
             slot = self._free.pop()
             self._slots[name] = slot
-            self._table[slot] = hashed(name)
+            self._table[slot] = name_hash(name)
 
-    def drop(self, names: Iterable[str]) -> None:
-        """They were read, and are not needed again soon."""
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove names that were read and are not needed again soon."""
         for name in names:
             slot = self._slots.pop(name)
             self._table[slot] = _FREE
@@ -65,8 +66,8 @@ class Plan:
 
 
 def _locked_file(folder: Path) -> tuple[Path, int]:
-    """A new file that we hold. Who looks for the living may find it before it is locked, and
-    remove it: then another one."""
+    """Create a file and lock it. `live_plans` of another process may see it before it is locked
+    and remove it; then create another one."""
     while True:
         path = folder / uuid.uuid4().hex
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -76,40 +77,41 @@ def _locked_file(folder: Path) -> tuple[Path, int]:
         os.close(handle)
 
 
-class Names:
-    """Names known by their hashes."""
+class HashedNames:
+    """A set of names of which only the hashes are stored."""
 
     def __init__(self, hashes: set[int]) -> None:
         self._hashes = hashes
 
     def __contains__(self, name: str) -> bool:
-        return hashed(name) in self._hashes
+        return name_hash(name) in self._hashes
 
     def __len__(self) -> int:
         return len(self._hashes)
 
 
-def hashed(name: str) -> int:
+def name_hash(name: str) -> int:
     return xxhash.xxh3_64_intdigest(name.encode())
 
 
-def planned(folder: Path) -> Names:
-    """Every name in the plan of a living process."""
-    return names_in(living(folder))
+def all_planned(folder: Path) -> HashedNames:
+    """Return every name in the plan of a live process."""
+    return names_in(live_plans(folder))
 
 
-def names_in(plans: Iterable[Path]) -> Names:
+def names_in(plans: Iterable[Path]) -> HashedNames:
+    """Return the names that are in any of the plans."""
     hashes: set[int] = set()
     for path in plans:
         with suppress(FileNotFoundError):
             table = np.fromfile(path, "<u8")
             hashes.update(table[table != _FREE].tolist())
-    return Names(hashes)
+    return HashedNames(hashes)
 
 
-def living(folder: Path) -> list[Path]:
-    """The plans of processes that are alive; those of dead ones are removed."""
-    found = []
+def live_plans(folder: Path) -> list[Path]:
+    """Return the plans of processes that are alive; remove those of dead ones."""
+    plans = []
     for path in folder.iterdir() if folder.is_dir() else ():
         try:
             handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -120,7 +122,7 @@ def living(folder: Path) -> list[Path]:
             with suppress(FileNotFoundError):
                 path.unlink()
         except BlockingIOError:
-            found.append(path)
+            plans.append(path)
         finally:
             os.close(handle)
-    return found
+    return plans

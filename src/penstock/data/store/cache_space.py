@@ -1,8 +1,9 @@
-"""The bound of a shared cache: how many bytes it holds, and what has to go to make room.
+"""The size limit of a shared cache: how many bytes it holds, and which entries to remove.
 
-Processes agree through files alone. The count lives in one small file under a lock. Room is taken
-by a file of the right size before anything is written into it, so the bound also holds for what is
-on its way. A writer holds a lock on that file; one that nobody holds was left by a dead process.
+Processes agree through files alone. The byte count is in one small file under a lock. A writer
+reserves space with a file of the right size before it writes into it, so the limit also holds for
+entries that are being written. It holds a lock on that file; a file without a holder was left by
+a dead process.
 """
 
 import fcntl
@@ -12,26 +13,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from penstock.data.store.cache_plan import planned
+from penstock.data.store.planned_reads import all_planned
 
-_SLACK = 20  # a sweep frees one part in so many beyond what is needed: sweeps look at every file
+_SLACK = 20  # a sweep frees 1/20 more than is needed, because it has to visit every file
 
 
-class Room:
-    """Use from any thread: each use of the lock opens it anew."""
+class CacheSpace:
+    """The space of one cache folder. Safe from any thread: each use opens the lock file anew."""
 
-    def __init__(self, folder: Path, most_bytes: int) -> None:
-        self.most_bytes = most_bytes
+    def __init__(self, folder: Path, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
         self._blocks = folder / "blocks"
         self._writing = folder / "writing"
         self._plans = folder / "plans"
         self._count = folder / "bytes"
-        for made in (self._blocks, self._writing, self._plans):
-            made.mkdir(parents=True, exist_ok=True)
+        for path in (self._blocks, self._writing, self._plans):
+            path.mkdir(parents=True, exist_ok=True)
 
     @contextmanager
     def locked(self) -> Iterator[int]:
-        """Nobody else takes or frees room meanwhile; gives the file with the count."""
+        """Hold the lock on the byte count; yield the handle of its file."""
         handle = os.open(self._count, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -39,19 +40,22 @@ class Room:
         finally:
             os.close(handle)
 
-    def used(self) -> int:
+    def used_bytes(self) -> int:
         with self.locked() as handle:
             return _read(handle) or 0
 
     @contextmanager
-    def take(self, size: int) -> Iterator[tuple[int, Path] | None]:
-        """A file of `size` bytes to write into and to rename away; None when there is no room."""
+    def reserve(self, size: int) -> Iterator[tuple[int, Path] | None]:
+        """Yield a file of `size` bytes to write and rename; None if there is no space.
+
+        A file that was not renamed is removed at the end.
+        """
         path = self._writing / uuid.uuid4().hex
         with self.locked() as handle:
             used = _read(handle)
-            if used is None or used + size > self.most_bytes:
+            if used is None or used + size > self.max_bytes:
                 used = self._sweep(size)
-            if used + size > self.most_bytes:
+            if used + size > self.max_bytes:
                 _write(handle, used)
                 yield None
                 return
@@ -67,34 +71,40 @@ class Room:
         try:
             yield file, path
         finally:
-            with suppress(FileNotFoundError):  # it was renamed: its room stays taken
+            with suppress(FileNotFoundError):  # it was renamed: its space stays in use
                 path.unlink()
-                self.give_back(size)
+                self.release(size)
             os.close(file)
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
+        """Subtract the bytes of a removed entry from the count."""
         with self.locked() as handle:
             used = _read(handle)
             if used is not None:
                 _write(handle, max(0, used - size))
 
     def _sweep(self, size: int) -> int:
-        """Counts what is really there, and removes what was used longest ago and is not planned."""
-        total = sum(_living(path) for path in self._writing.iterdir())
-        found = []
+        """Count the bytes on disk and remove the least recently used entries nobody plans to read.
+
+        Returns the bytes that are left.
+        """
+        total = sum(_live_bytes(path) for path in self._writing.iterdir())
+        entries_by_age = []
         for folder in self._blocks.iterdir():
             with suppress(NotADirectoryError), os.scandir(folder) as entries:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
-                        continue  # nothing of ours
+                        continue  # not written by a cache
                     with suppress(FileNotFoundError):
                         stat = entry.stat(follow_symlinks=False)
                         total += stat.st_size
-                        found.append((stat.st_mtime_ns, stat.st_size, entry.path, entry.name))
-        keep = planned(self._plans)
-        room = self.most_bytes - size - self.most_bytes // _SLACK
-        for _, bytes_, path, name in sorted(found):
-            if total <= room:
+                        entries_by_age.append(
+                            (stat.st_mtime_ns, stat.st_size, entry.path, entry.name)
+                        )
+        keep = all_planned(self._plans)
+        target = self.max_bytes - size - self.max_bytes // _SLACK
+        for _, bytes_, path, name in sorted(entries_by_age):
+            if total <= target:
                 break
             if name not in keep:
                 with suppress(FileNotFoundError):
@@ -103,8 +113,8 @@ class Room:
         return total
 
 
-def _living(path: Path) -> int:
-    """The bytes of a file that is being written; one left by a dead process is removed."""
+def _live_bytes(path: Path) -> int:
+    """Return the bytes of a file that is being written; remove one that a dead process left."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -121,9 +131,9 @@ def _living(path: Path) -> int:
 
 
 def _read(handle: int) -> int | None:
-    """None where nobody has counted: a new cache, or one whose count was lost."""
-    found = os.pread(handle, 8, 0)
-    return int.from_bytes(found, "little") if len(found) == 8 else None
+    """Return the byte count; None for a new cache, or one that lost its count."""
+    count = os.pread(handle, 8, 0)
+    return int.from_bytes(count, "little") if len(count) == 8 else None
 
 
 def _write(handle: int, used: int) -> None:
