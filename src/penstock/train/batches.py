@@ -12,7 +12,7 @@ import torch
 
 from penstock.data.read.batch import Skipped
 from penstock.data.read.feed import Feed
-from penstock.data.read.open import open_again, stream_of
+from penstock.data.read.open import open_planned, open_stream
 from penstock.data.read.stream import Stream
 from penstock.errors import RunFailed
 from penstock.meter.clock import StepClock, now
@@ -162,7 +162,7 @@ class Batches:
 def open_batches(rank: RankContext) -> Batches:
     """Open the data of a run for one rank."""
     run, world = rank.run, rank.world
-    stream = stream_of(run, open_again(run, rank.folder.read_plan()))
+    stream = open_stream(run, open_planned(run, rank.folder.read_plan()))
     meter = FeedMeter(rank.journal, world.lead, stream.sequence * world.data_ranks)
     return Batches(
         rank, stream, Loader(stream, world.device), run.steps(stream.samples), meter=meter

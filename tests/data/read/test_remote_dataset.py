@@ -204,8 +204,8 @@ def test_a_part_that_repeats_itself_is_not_planned_to_the_end_of_the_run(dataset
         far = Dataset.open(url, Cache(tmp_path / "cache", 64 * BLOCK_BYTES))
         far.plan_ahead(batches(), 17)
         ahead = far._files._ahead
-        with ahead._change:
-            assert ahead._change.wait_for(ahead._far_enough, 10)
+        with ahead._changed:
+            assert ahead._changed.wait_for(ahead._far_enough, 10)
         for step in range(200):
             far.crops(np.array([step % 3 * 16]), 17)
         far.close()

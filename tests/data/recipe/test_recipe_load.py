@@ -239,7 +239,7 @@ def test_junk_gives_a_recipe_or_one_clear_error(tmp_path_factory, changes):
 
 
 def test_the_example_loads_and_says_what_its_comments_say():
-    made = load_recipe(Path(__file__).parents[2] / "examples" / "web.toml")
+    made = load_recipe(Path(__file__).parents[3] / "examples" / "web.toml")
     assert made.name == "web"
     assert made.source[0].columns == ("url", "date")
     assert made.cleaning().filters.c4 == C4(terminal_punctuation=False, curly_bracket=False)

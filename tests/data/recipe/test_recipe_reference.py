@@ -9,7 +9,7 @@ from penstock.cli.main import app
 from penstock.data.recipe import reference
 from penstock.data.recipe.load import RECIPE
 
-DOCS = Path(__file__).parents[2] / "docs" / "recipe.md"
+DOCS = Path(__file__).parents[3] / "docs" / "recipe.md"
 
 
 def test_the_written_reference_is_up_to_date():

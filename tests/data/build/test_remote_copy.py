@@ -60,7 +60,7 @@ def test_a_copy_that_breaks_off_cannot_be_opened_and_goes_on(local, tmp_path, mo
     with pytest.raises(RunFailed, match=r"not copied in full: cut\. Give the same command again"):
         remote_copy.copy(local, f"file://{tmp_path}/far")
     cache = Cache(tmp_path / "cache", 1 << 20)
-    with pytest.raises(PenstockError, match="not a whole one"):
+    with pytest.raises(PenstockError, match="not a complete one"):
         Dataset.open(f"file://{tmp_path}/far/{local.id}", cache)
     url = remote_copy.copy(local, f"file://{tmp_path}/far")
     assert Dataset.open(url, cache).verify() == []

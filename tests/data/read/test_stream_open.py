@@ -48,7 +48,7 @@ def test_a_dataset_that_was_deleted_is_named_with_what_to_do(home):
         open_planned(run("raw"), plan)
     message = str(caught.value)
     assert f"reads {first[0].id}, which is not at {home / first[0].id} any more" in message
-    assert f"copy {first[0].id} there again, or build it again from raw as that was" in message
+    assert f"copy {first[0].id} there again, or build it again from raw as it was" in message
     assert "--fresh" in message
     # Building it again from the same files is going on.
     open_first(run("raw"))
