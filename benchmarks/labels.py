@@ -37,8 +37,8 @@ from blake3 import blake3
 from penstock.data.clean import language
 from penstock.data.clean.boilerplate import Boilerplate, strip
 from penstock.data.label import heuristic
-from penstock.data.label.classifier import Training, train
-from penstock.data.label.features import Features, features
+from penstock.data.label.classifier import ClassifierConfig, train_classifier
+from penstock.data.label.features import Features, extract_features
 
 BYTES = 3000
 PIECES = 4  # of a file, at most
@@ -162,10 +162,10 @@ def sklearn_scores(
     from scipy.sparse import csr_matrix
     from sklearn.linear_model import LogisticRegression
 
-    bits = Training().bits
+    bits = ClassifierConfig().bits
 
     def matrix(texts: list[str]) -> csr_matrix:
-        found = features(texts, bits)
+        found = extract_features(texts, bits)
         return csr_matrix((scales(found), found.buckets, found.offsets), (len(texts), 1 << bits))
 
     model = LogisticRegression(
@@ -203,10 +203,10 @@ def fasttext_scores(good: list[str], bad: list[str], test: list[str], rate: floa
 def torch_scores(good: list[str], bad: list[str], test: list[str], rate: float) -> np.ndarray:
     """Return the scores of `test` in thousandths."""
     torch.manual_seed(0)
-    bits = Training().bits
+    bits = ClassifierConfig().bits
 
     def embed(texts: list[str]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        found = features(texts, bits)
+        found = extract_features(texts, bits)
         scale = scales(found).astype(np.float32)
         return (*map(torch.from_numpy, (found.buckets, found.offsets[:-1].copy(), scale)),)
 
@@ -240,11 +240,11 @@ def compare(name: str, good: list[Labelled], bad: list[Labelled]) -> None:
           f"tested on {len(good_test)} + {len(bad_test)} of other packages")  # fmt: skip
     test = good_test + bad_test
     start = time.process_time()
-    model = train(good_learn, bad_learn)
+    model = train_classifier(good_learn, bad_learn)
     spent = time.process_time() - start
     print(f"  trained in {spent:.1f} CPU-seconds, sureness {model.sureness}/16, "
           f"held-out accuracy {model.held_out.accuracy:.3f}")  # fmt: skip
-    found = {"classifier": model.scores(test), "heuristic": heuristic.scores(test, {})}
+    found = {"classifier": model.scores(test), "heuristic": heuristic.score_texts(test, {})}
     training = [[pair for pair in kind if not set_aside(pair[0])] for kind in (good, bad)]
     for label, (peer, values) in peers().items():
         value = tuned(peer, values, *training)
@@ -277,7 +277,7 @@ def all_scores(good: list[Labelled], bad: list[Labelled]) -> dict[str, np.ndarra
     """Return the scores of the tested documents by every training, as whole thousandths."""
     (good_learn, good_test), (bad_learn, bad_test) = halves(good), halves(bad)
     test = good_test + bad_test
-    found = {"classifier": train(good_learn, bad_learn).scores(test)}
+    found = {"classifier": train_classifier(good_learn, bad_learn).scores(test)}
     fixed = {"torch": 0.05, "fasttext": 0.05}
     for label, (peer, _) in peers().items():
         raw = peer(good_learn, bad_learn, test, fixed.get(label, 100.0))
@@ -340,10 +340,12 @@ def main() -> None:
     compare("documentation against change logs, logs and source", good, bad)
     compare("documentation against its words in another order", good, list(shuffled(good)))
     texts = [text for _, text in good + bad][:2000]
-    model = train(texts[:200], texts[-200:])
+    model = train_classifier(texts[:200], texts[-200:])
     print("speed")
     speed("classifier", texts, model.scores)
-    speed("heuristic", texts, lambda some: heuristic.scores(some, {}))  # takes the measures too
+    speed(
+        "heuristic", texts, lambda some: heuristic.score_texts(some, {})
+    )  # takes the measures too
     speed("language", texts, language.identify)
     speed("boilerplate", texts, lambda some: strip(some, Boilerplate()))
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.label import classifier, integers
-from penstock.data.label.classifier import Classifier, Training, train
-from penstock.data.label.features import CHARACTERS, features
+from penstock.data.label import classifier, logistic
+from penstock.data.label.classifier import Classifier, ClassifierConfig, train_classifier
+from penstock.data.label.features import CHARACTERS, extract_features
 from penstock.errors import PenstockError
 
-SMALL = Training(bits=14)
+SMALL = ClassifierConfig(bits=14)
 SEA = "harbour boat lamp tide pier gull rope sail moon coast net storm".split()  # noqa: SIM905
 SHOP = "buy cheap sale now click offer best price deal free win bonus".split()  # noqa: SIM905
 BOTH = "the a and of to in it was for on with as".split()  # noqa: SIM905
@@ -28,7 +28,7 @@ def made(words: list[str], count: int, seed: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def model() -> Classifier:
-    return train(made(SEA, 200, 1), made(SHOP, 200, 2), SMALL)
+    return train_classifier(made(SEA, 200, 1), made(SHOP, 200, 2), SMALL)
 
 
 def test_it_tells_good_from_bad(model: Classifier) -> None:
@@ -45,7 +45,7 @@ def test_only_pairs_tell_when_the_words_are_the_same() -> None:
         pairs = [f"{a} {b}" if order == "ab" else f"{b} {a}" for a in SEA[:6] for b in SHOP[:6]]
         return [" the ".join(rng.choices(pairs, k=25)) for _ in range(150)]
 
-    model = train(pages("ab", 1), pages("ba", 2), SMALL)
+    model = train_classifier(pages("ab", 1), pages("ba", 2), SMALL)
     assert (model.scores(pages("ab", 3)) > 500).mean() > 0.95
     assert (model.scores(pages("ba", 4)) < 500).mean() > 0.95
 
@@ -57,12 +57,12 @@ def test_the_weights_are_the_same_on_every_machine(model: Classifier) -> None:
 
 def test_neither_order_nor_copies_of_examples_matter(model: Classifier) -> None:
     good, bad = made(SEA, 200, 1), made(SHOP, 200, 2)
-    again = train([*reversed(good), *good[:50]], [*bad[100:], *bad[:100]], SMALL)
+    again = train_classifier([*reversed(good), *good[:50]], [*bad[100:], *bad[:100]], SMALL)
     assert again.to_bytes() == model.to_bytes()
 
 
 def test_an_uneven_number_of_examples_does_not_shift_the_middle() -> None:
-    few = train(made(SEA, 40, 1), made(SHOP, 800, 2), SMALL)
+    few = train_classifier(made(SEA, 40, 1), made(SHOP, 800, 2), SMALL)
     assert (few.scores(made(SEA, 200, 3)) > 500).mean() > 0.9
     assert (few.scores(made(SHOP, 200, 4)) < 500).mean() > 0.9
 
@@ -70,7 +70,7 @@ def test_an_uneven_number_of_examples_does_not_shift_the_middle() -> None:
 def test_scores_do_not_claim_more_than_the_examples_show() -> None:
     """With labels by chance there is nothing to learn, and nothing is sure."""
     every = made(SEA, 400, 1)
-    scores = train(every[:200], every[200:], SMALL).scores(made(SEA, 200, 3))
+    scores = train_classifier(every[:200], every[200:], SMALL).scores(made(SEA, 200, 3))
     assert ((scores > 350) & (scores < 650)).mean() > 0.95
 
 
@@ -101,13 +101,13 @@ def test_a_score_is_of_its_text_alone(model: Classifier, texts: list[str]) -> No
 @given(st.lists(st.lists(st.sampled_from(SEA[:4]), max_size=6).map(" ".join), max_size=5))
 @settings(max_examples=60, deadline=None)
 def test_features_are_the_different_words_and_pairs(texts: list[str]) -> None:
-    found = features(texts, 20)
+    found = extract_features(texts, 20)
     for place, text in enumerate(texts):
         words = text.split()
         want = {(w,) for w in words} | set(pairwise(words))
         extra = 1 if len(words) == 1 else 0  # the pair of one word
-        assert len(found.of(place)) == len(want) + extra
-        assert (np.diff(found.of(place)) > 0).all()
+        assert len(found.of_text(place)) == len(want) + extra
+        assert (np.diff(found.of_text(place)) > 0).all()
 
 
 def test_it_comes_back_from_bytes(model: Classifier) -> None:
@@ -120,40 +120,40 @@ def test_it_comes_back_from_bytes(model: Classifier) -> None:
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b"x" + b, lambda b: b[:40]])
 def test_damaged_bytes_are_refused(model: Classifier, damage) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(PenstockError, match="not a whole classifier"):
+    with pytest.raises(PenstockError, match="not a complete classifier"):
         Classifier.from_bytes(damage(model.to_bytes()))
 
 
 def test_too_few_examples_are_refused() -> None:
     with pytest.raises(PenstockError, match=r"1 different good examples.*label\.good"):
-        train(["the same"] * 50, made(SHOP, 50, 1))
+        train_classifier(["the same"] * 50, made(SHOP, 50, 1))
     with pytest.raises(PenstockError, match=r"label\.bad"):
-        train(made(SEA, 50, 1), [])
+        train_classifier(made(SEA, 50, 1), [])
 
 
 def test_more_examples_than_wanted_are_left_out() -> None:
-    config = Training(bits=14, most_examples=50)
-    assert train(made(SEA, 300, 1), made(SHOP, 300, 2), config).held_out.good == 10
+    config = ClassifierConfig(bits=14, most_examples=50)
+    assert train_classifier(made(SEA, 300, 1), made(SHOP, 300, 2), config).held_out.good == 10
 
 
 @given(st.integers(0, 1 << 35))
 @settings(max_examples=200, deadline=None)
 def test_roots_are_exact(count: int) -> None:
-    assert integers.roots(np.array([count]))[0] == max(math.isqrt(count << 16), 1)
+    assert logistic.fixed_sqrt(np.array([count]))[0] == max(math.isqrt(count << 16), 1)
 
 
 def test_tables_are_those_of_the_functions() -> None:
     margins = np.arange(-14 * 65536, 14 * 65536, 999)
     want = 65536 / (1 + np.exp(-margins / 65536))
-    assert np.abs(integers.sigmoid(margins) - want).max() < 70  # half a step of 1/256 at slope 1/4
-    assert (np.diff(integers.sigmoid(margins)) >= 0).all()
+    assert np.abs(logistic.sigmoid(margins) - want).max() < 70  # half a step of 1/256 at slope 1/4
+    assert (np.diff(logistic.sigmoid(margins)) >= 0).all()
     shares = np.arange(1, 1001)
-    assert np.abs(integers.surprises()[1:] + np.log(shares / 1000) * 65536).max() < 1.01
-    assert integers.thousandths(np.array([0, 65536, 32768])).tolist() == [0, 1000, 500]
+    assert np.abs(logistic.log_losses()[1:] + np.log(shares / 1000) * 65536).max() < 1.01
+    assert logistic.to_thousandths(np.array([0, 65536, 32768])).tolist() == [0, 1000, 500]
 
 
 @pytest.mark.parametrize("header", [b'{"bits": 1000000000000}', b'{"bits": -1}', b"[" * 100_000])
 def test_a_hostile_classifier_gives_a_message(header: bytes) -> None:
     whole = classifier._MAGIC + header + b"\n" + b"1234"
-    with pytest.raises(PenstockError, match="not a whole classifier"):
+    with pytest.raises(PenstockError, match="not a complete classifier"):
         Classifier.from_bytes(whole)

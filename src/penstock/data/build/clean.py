@@ -24,7 +24,7 @@ from penstock.data.clean.personal import scrub
 from penstock.data.clean.repair import repair
 from penstock.data.format.columns import Columns, read_columns
 from penstock.data.label.classifier import Classifier
-from penstock.data.label.scores import Label, label
+from penstock.data.label.scores import LabelConfig, label_texts
 from penstock.data.recipe.clean import Cleaning
 from penstock.data.workers.text_batches import batch_ranges
 
@@ -55,7 +55,7 @@ class Cleaner:
     """What a task needs to know. Picklable; the classifier stays in its file."""
 
     cleaning: Cleaning
-    label: Label
+    label: LabelConfig
     classifier: Path | None
     sources: tuple[str, ...]  # labels, for samples
 
@@ -188,7 +188,7 @@ class _Work:
         batch, cleaner = self.batch, self.cleaner
         classifier = load_classifier(cleaner.classifier) if cleaner.classifier else None
         columns = [extra.columns for extra in batch.extras]
-        found = label(batch.texts, batch.measures, columns, cleaner.label, classifier)
+        found = label_texts(batch.texts, batch.measures, columns, cleaner.label, classifier)
         kept = np.flatnonzero(found.broken < 0)
         for at in kept.tolist():
             if batch.languages[at]:

@@ -7,7 +7,7 @@ import numpy as np
 from penstock.data.build.dedup import evaluation_runs
 from penstock.data.build.parts import result
 from penstock.data.format.columns import Columns
-from penstock.data.label.classifier import train
+from penstock.data.label.classifier import train_classifier
 from penstock.data.recipe.recipe import Recipe
 from penstock.data.sources.files import File
 from penstock.data.sources.find import find
@@ -21,7 +21,7 @@ def classifier(recipe: Recipe) -> Columns:
     """Trained from the examples of `[label]`, with the identities of both kinds."""
     good, of_good = _texts(recipe.label.good, "label.good")
     bad, of_bad = _texts(recipe.label.bad, "label.bad")
-    learned = train(good, bad)
+    learned = train_classifier(good, bad)
     held = learned.held_out
     return {
         "classifier": np.frombuffer(learned.to_bytes(), np.uint8),

@@ -4,13 +4,13 @@ import json
 from collections.abc import Iterable, Mapping
 
 from penstock.data.format.manifest import Manifest
-from penstock.data.label.scores import Label
+from penstock.data.label.scores import LabelConfig
 from penstock.data.sources.decode import not_decodable
 from penstock.data.sources.options import Options
 from penstock.secret import redact
 
 _CHAT = "chat."  # begins the reasons of conversations that cannot be learned from
-_ONCE = json.loads(json.dumps(Label().copies))
+_ONCE = json.loads(json.dumps(LabelConfig().copies))
 _MANY = 0.2  # lost rows, from which on the first words say it
 
 

@@ -21,7 +21,7 @@ from penstock.data.build.tokenizer import Tokenizer, load_chat, load_tokenizer
 from penstock.data.chat.encode import Encoded, Loss
 from penstock.data.format.columns import Columns
 from penstock.data.format.types import Tokens
-from penstock.data.label.scores import Steps, copies
+from penstock.data.label.scores import CopySteps, count_copies
 from penstock.data.sources.messages import Conversation, NotChat
 from penstock.data.tokenize.pack import Mask
 from penstock.data.workers.text_batches import batch_ranges
@@ -38,7 +38,7 @@ class Encoder:
 
     kept: Kept
     tokenizer: Path
-    copies: Steps
+    copies: CopySteps
     loss: Loss | None  # of conversations; None where there are none
     plain: bool  # the reference engine, which needs no trial; ids are the same
 
@@ -52,7 +52,7 @@ def tokenize_part(part: int, names: tuple[str, str], encoder: Encoder) -> Column
     found = read_part(part_path(encoder.kept.clean, part))
     left, why = encoder.kept.apply(part, found.texts)
     tally = Tally(documents=len(left), bytes=sum(map(len, found.texts)))
-    times = copies(found.ids, found.scores, encoder.copies)
+    times = count_copies(found.ids, found.scores, encoder.copies)
     for place in np.flatnonzero(times == 0).tolist():
         why.setdefault(place, (NOT_DRAWN, ""))
     for place, (reason, detail) in why.items():

@@ -1,1 +1,1 @@
-"""Quality scores of documents."""
+"""Quality scores of documents, and how many copies of each document a score gives."""

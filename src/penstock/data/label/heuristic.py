@@ -1,10 +1,10 @@
 """A quality score without examples: how much a text looks like written prose.
 
-Each part is a straight ramp from 0 to 1000 over one measure of the filters, and the score is their
-weighted mean, in thousandths. Measures are taken in thousandths first; what follows is arithmetic
-of whole numbers, so the score is the same on every machine.
+The score is the weighted mean, in thousandths, of linear ramps from 0 to 1000, each over one
+measure of the filters. Measures are rounded to thousandths first; the rest is integer arithmetic,
+so the score is the same on every machine.
 
-| part | weight | measure | nothing at | full at |
+| ramp | weight | measure | 0 at | 1000 at |
 |---|---|---|---|---|
 | letters | 20 | words with a letter, share | 0.600 | 0.900 |
 | stop words | 20 | different ones of the eight of Gopher | 1 | 6 |
@@ -13,8 +13,8 @@ of whole numbers, so the score is the same on every machine.
 | whole lines | 10 | lines of up to 30 characters, share | 0.700 | 0.200 |
 | length | 10 | words | 30 | 500 |
 
-A text without a single word is worth nothing, whatever its lines are like. Of a long text the
-first million characters are judged: measures take some 60 bytes of memory a character.
+A text without any word scores 0, whatever its lines look like. Only the first million characters
+of a text are measured, since the measures take about 60 bytes of memory per character.
 """
 
 from collections.abc import Sequence
@@ -29,44 +29,48 @@ from penstock.data.clean.filters import run
 
 Scores = npt.NDArray[np.int64]
 
-# A change in the parts, or in how they are put together, needs a new number.
-REVISION = 2
-CHARACTERS = 1 << 20  # of a text that are looked at, from its begin
+REVISION = 2  # raise it when the ramps or their combination change
+CHARACTERS = 1 << 20  # only the beginning of a text is used
 
 
 @dataclass(frozen=True)
-class Part:
+class Ramp:
+    """One linear part of the score."""
+
     weight: int
     measure: str
-    nothing: int  # thousandths of the measure, here and below
-    full: int
+    zero_at: int  # thousandths of the measure, here and below
+    full_at: int
 
     def score(self, values: npt.NDArray[np.float64]) -> Scores:
         thousandths = np.floor(values * 1000 + 0.5).astype(np.int64)
-        way = self.full - self.nothing
-        return np.clip((thousandths - self.nothing) * 1000 // way, 0, 1000)
+        width = self.full_at - self.zero_at  # negative where less is better
+        return np.clip((thousandths - self.zero_at) * 1000 // width, 0, 1000)
 
 
-PARTS = (
-    Part(20, "gopher_quality.alphabetic_words", 600, 900),
-    Part(20, "gopher_quality.stop_words", 1000, 6000),
-    Part(20, "fineweb.punctuated_lines", 50, 600),
-    Part(20, "gopher_repetition.duplicate_5_words", 200, 10),
-    Part(10, "fineweb.short_lines", 700, 200),
-    Part(10, "gopher_quality.words", 30_000, 500_000),
+RAMPS = (
+    Ramp(20, "gopher_quality.alphabetic_words", 600, 900),
+    Ramp(20, "gopher_quality.stop_words", 1000, 6000),
+    Ramp(20, "fineweb.punctuated_lines", 50, 600),
+    Ramp(20, "gopher_repetition.duplicate_5_words", 200, 10),
+    Ramp(10, "fineweb.short_lines", 700, 200),
+    Ramp(10, "gopher_quality.words", 30_000, 500_000),
 )
-NEEDED = tuple(part.measure for part in PARTS)
+NEEDED_MEASURES = tuple(ramp.measure for ramp in RAMPS)
 _MEASURED = Filters(
     GopherRepetition(top=(), duplicate=((5, 1.0),)), GopherQuality(), c4=None, fineweb=FineWeb()
 )
 
 
-def scores(texts: Sequence[str], measures: Measures) -> Scores:
-    """In thousandths. Measures that no filter has taken, since it is off, are taken here."""
-    if any(name not in measures for name in NEEDED):
+def score_texts(texts: Sequence[str], measures: Measures) -> Scores:
+    """Return the score of each text in thousandths.
+
+    `measures` are those of the filters. Missing ones, of filters that are off, are taken here.
+    """
+    if any(name not in measures for name in NEEDED_MEASURES):
         measures = run([text[:CHARACTERS] for text in texts], _MEASURED).measures | measures
     total = np.zeros(len(texts), np.int64)
-    for part in PARTS:
-        total += part.weight * part.score(measures[part.measure])
+    for ramp in RAMPS:
+        total += ramp.weight * ramp.score(measures[ramp.measure])
     empty = measures["gopher_quality.words"] == 0
-    return np.where(empty, 0, total // sum(part.weight for part in PARTS))
+    return np.where(empty, 0, total // sum(ramp.weight for ramp in RAMPS))

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from penstock.data.format.manifest import Json
 from penstock.data.label import classifier, features, heuristic
-from penstock.data.label.scores import CLASSIFIER, HEURISTIC, Label
+from penstock.data.label.scores import CLASSIFIER, HEURISTIC, LabelConfig
 from penstock.data.recipe.fields import Copies, Score
 from penstock.run.schema.section import Section, Text, Wrong
 
@@ -36,9 +36,9 @@ class LabelSection(Section):
         """`classifier`, `heuristic`, or the name of a column."""
         return self.use or (CLASSIFIER if self.good else HEURISTIC)
 
-    def config(self) -> Label:
-        once = Label().copies
-        return Label(self.score, self.least, self.copies or once)
+    def config(self) -> LabelConfig:
+        once = LabelConfig().copies
+        return LabelConfig(self.score, self.least, self.copies or once)
 
     def identity(self) -> dict[str, Json]:
         """The examples are told by their content, by whoever reads them."""
