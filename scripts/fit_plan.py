@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.plan.backtest.rows import Row, read
-from penstock.plan.job.constants import CEILING, FLOOR, Constants, names
+from penstock.plan.backtest.rows import MeasuredRow, read
+from penstock.plan.job.constants import CEILING, FLOOR, Constants, constant_names
 from penstock.plan.job.job import RATE_OF
 from penstock.plan.step import step
 
@@ -24,24 +24,28 @@ HERE = Path(__file__).resolve().parent.parent
 FACTS = HERE / "benchmarks/facts/throughput.csv"
 OUT = HERE / "src/penstock/plan/job/fitted.json"
 
-PRIOR = np.array([asdict(Constants())[name] for name in names()])
-TOP = np.array([np.log(CEILING.get(n, np.inf) / p) for n, p in zip(names(), PRIOR, strict=True)])
-LOW = np.array([np.log(FLOOR.get(n, 1e-30) / p) for n, p in zip(names(), PRIOR, strict=True)])
+PRIOR = np.array([asdict(Constants())[name] for name in constant_names()])
+TOP = np.array(
+    [np.log(CEILING.get(n, np.inf) / p) for n, p in zip(constant_names(), PRIOR, strict=True)]
+)
+LOW = np.array(
+    [np.log(FLOOR.get(n, 1e-30) / p) for n, p in zip(constant_names(), PRIOR, strict=True)]
+)
 # The pull of a prior: a constant 35 % off weighs as much as a tenth of a row's usual error.
 PULL = 0.1 / 0.35**2
 ROUNDS = 8
 
 
 def constants(x: np.ndarray) -> Constants:
-    return Constants(**dict(zip(names(), (PRIOR * np.exp(x)).tolist(), strict=True)))
+    return Constants(**dict(zip(constant_names(), (PRIOR * np.exp(x)).tolist(), strict=True)))
 
 
-def errors(rows: list[Row], c: Constants) -> np.ndarray:
+def errors(rows: list[MeasuredRow], c: Constants) -> np.ndarray:
     """Logarithm of predicted over measured step time."""
     return np.array([np.log(step.predict(r.job, c).step_s / r.step_s) for r in rows])
 
 
-def fit(rows: list[Row]) -> Constants:
+def fit(rows: list[MeasuredRow]) -> Constants:
     count = Counter((r.source, r.job.shape.moe) for r in rows)
     weight = np.array([count[r.source, r.job.shape.moe] ** -0.8 for r in rows])
     weight *= np.where([r.job.shape.moe for r in rows], 0.5, 1.0)
@@ -101,7 +105,7 @@ def main() -> None:
     print(f"wrote {OUT.relative_to(HERE)}")
 
 
-def seen(rows: list[Row]) -> dict[str, object]:
+def seen(rows: list[MeasuredRow]) -> dict[str, object]:
     """What the measured runs cover; a plan outside of it says so."""
     jobs = [row.job for row in rows]
     return {

@@ -4,12 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.catalog.models import preset
-from penstock.plan.advice import Models
+from penstock.plan.advice import StepModels
 from penstock.plan.assemble import Bands, assemble
 from penstock.plan.hardware.machine import Machine, of_catalog
 from penstock.plan.job.job import Job
 from penstock.plan.job.layout import Layout
-from penstock.plan.job.outcome import COMMUNICATE_PARTS, COMPUTE_PARTS, Band, Memory, StepTime
+from penstock.plan.job.outcome import COMMUNICATE_PARTS, COMPUTE_PARTS, Band, PeakMemory, StepTime
 from penstock.plan.plan import Plan
 from penstock.run.schema.run import Run
 
@@ -51,9 +51,9 @@ def step(tokens: int = 128 * 8192, flops: float = 5e16, **parts: float) -> StepT
     return StepTime(made, causes, sum(made.values()), tokens, flops, ("made by hand",))
 
 
-def memory(used_gib: float = 60.0, capacity_gib: float = 80.0) -> Memory:
+def memory(used_gib: float = 60.0, capacity_gib: float = 80.0) -> PeakMemory:
     parts = {"weights": 0.5, "optimizer": 0.25, "activations": 0.25}
-    return Memory({n: s * used_gib * GIB for n, s in parts.items()}, 0, capacity_gib * GIB)
+    return PeakMemory({n: s * used_gib * GIB for n, s in parts.items()}, 0, capacity_gib * GIB)
 
 
 def roofline(of: Job) -> StepTime:
@@ -77,13 +77,13 @@ def roofline(of: Job) -> StepTime:
     )
 
 
-def memory_model(of: Job) -> Memory:
+def memory_model(of: Job) -> PeakMemory:
     """Activations grow with the microbatch and go with recomputation."""
     held = {"none": 16.0, "selective": 10.0, "full": 2.0}[of.layout.recompute]
     return memory(30 + held * of.layout.microbatch, of.machine.memory_bytes / GIB)
 
 
-MODELS = Models(roofline, memory_model)
+MODELS = StepModels(roofline, memory_model)
 
 
 def plan(of: Job | None = None, run_: Run | None = None, **given: Any) -> Plan:

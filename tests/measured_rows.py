@@ -3,7 +3,7 @@
 import csv
 from pathlib import Path
 
-from penstock.plan.backtest.rows import Row, read
+from penstock.plan.backtest.rows import MeasuredRow, read
 
 THROUGHPUT: dict[str, object] = {
     "source": "lab",
@@ -51,7 +51,7 @@ def write(path: Path, *changes: dict[str, object], base: dict[str, object] = THR
     return path
 
 
-def rows(path: Path, *changes: dict[str, object]) -> list[Row]:
+def rows(path: Path, *changes: dict[str, object]) -> list[MeasuredRow]:
     """The same rows, read."""
     found = read(write(path, *changes))[1]
     assert all(row.job for row in found), [row.skipped for row in found]

@@ -8,13 +8,13 @@ from typing import Any
 from hypothesis import strategies as st
 
 from penstock.catalog.shapes import ModelShape
-from penstock.plan.hardware.machine import Machine, Tier
+from penstock.plan.hardware.machine import Machine, NetworkTier
 from penstock.plan.job.job import Adapter, Job, Software
 from penstock.plan.job.layout import Layout
 
 GIB = 2**30
 INF = float("inf")
-UP = Tier("scale-up", 8, 400e9, 2e-6)
+UP = NetworkTier("scale-up", 8, 400e9, 2e-6)
 
 DENSE = ModelShape(layers=8, hidden=1024, heads=16, kv_heads=4, ffn=4096, vocab=32000)
 SPARSE = ModelShape(
@@ -45,8 +45,8 @@ LATENT = ModelShape(
 )
 
 
-def out(count: int, bytes_per_s: float = 40e9, hop_s: float = 10e-6) -> Tier:
-    return Tier("scale-out", count, bytes_per_s, hop_s)
+def out(count: int, bytes_per_s: float = 40e9, hop_s: float = 10e-6) -> NetworkTier:
+    return NetworkTier("scale-out", count, bytes_per_s, hop_s)
 
 
 def machine(count: int = 16, **changed: Any) -> Machine:
@@ -68,7 +68,10 @@ def machine(count: int = 16, **changed: Any) -> Machine:
 
 def perfect(count: int = 16, **changed: Any) -> Machine:
     """A network that takes no time, and a memory that takes none."""
-    tiers = (Tier("scale-up", 8, INF, 0.0), Tier("scale-out", max(count, 8), INF, 0.0))
+    tiers = (
+        NetworkTier("scale-up", 8, INF, 0.0),
+        NetworkTier("scale-out", max(count, 8), INF, 0.0),
+    )
     return machine(count, **({"tiers": tiers, "memory_bytes_per_s": INF} | changed))
 
 

@@ -13,7 +13,7 @@ from penstock.cli import backtest as verb
 from penstock.errors import PenstockError
 from penstock.plan.backtest import steps
 from penstock.plan.backtest.columns import COLUMNS
-from penstock.plan.backtest.rows import Row
+from penstock.plan.backtest.rows import MeasuredRow
 
 app = typer.Typer()
 app.command()(verb.backtest)
@@ -23,10 +23,10 @@ app.command()(verb.backtest)
 def known_planner(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenth more time than measured; 44 GiB, and long sequences do not fit."""
 
-    def time_of(row: Row) -> float:
+    def time_of(row: MeasuredRow) -> float:
         return (row.step_s or 0) * 1.1
 
-    def memory_of(row: Row) -> tuple[float, bool]:
+    def memory_of(row: MeasuredRow) -> tuple[float, bool]:
         assert row.job
         return 44.0, row.job.sequence < 8192
 

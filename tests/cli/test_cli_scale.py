@@ -8,10 +8,10 @@ import pytest
 import made_plans as made
 from penstock.cli.scale import best_nodes, scale
 from penstock.errors import PenstockError
-from penstock.plan.hardware.cluster import Sited
+from penstock.plan.hardware.cluster import ResolvedMachine
 from penstock.run.schema.run import Run
 
-FOUND = Sited(made.machine(8), ("not probed",))
+FOUND = ResolvedMachine(made.machine(8), ("not probed",))
 
 
 def run() -> Run:

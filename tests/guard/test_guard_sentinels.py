@@ -11,7 +11,7 @@ from penstock.guard.detect.sentinels import Sentinels
 from penstock.ledger.journal.read import read_events
 from penstock.ledger.journal.records import journal_files
 from penstock.ledger.journal.writer import Journal
-from penstock.policy.differ import LIMIT
+from penstock.policy.divergence import LIMIT
 from penstock.policy.spike import OnSpike
 from penstock.run.schema.code import Code
 

@@ -12,7 +12,7 @@ from penstock.guard.detect.failpoints import Failpoint, arm
 from penstock.launch.prepare.listener import Listener
 from penstock.ledger.journal.read import Event, read_events
 from penstock.policy import hang
-from penstock.policy.straggler import Change
+from penstock.policy.straggler import StragglerChange
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 
@@ -95,9 +95,9 @@ def build():
 
 class Heard(Listener):
     def __init__(self) -> None:
-        self.changes: list[Change] = []
+        self.changes: list[StragglerChange] = []
 
-    def straggler(self, change: Change) -> None:
+    def straggler(self, change: StragglerChange) -> None:
         self.changes.append(change)
 
 

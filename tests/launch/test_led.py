@@ -14,7 +14,7 @@ from penstock.ledger.journal.read import read_events
 from penstock.ledger.journal.records import SUPERVISOR
 from penstock.ledger.journal.writer import Journal, SupervisorJournal
 from penstock.policy import quarantine, restart
-from penstock.policy.quarantine import Part
+from penstock.policy.quarantine import HardwarePart
 from penstock.run.folder import RunFolder
 
 
@@ -25,7 +25,7 @@ class PlayedCrew:
     attempt: int = 0
     why_change: str = ""
     asked: set[str] = field(default_factory=set)
-    blamed: list[quarantine.Fault] = field(default_factory=list)
+    blamed: list[quarantine.HardwareFault] = field(default_factory=list)
     where: dict[int, tuple[Member, int]] = field(default_factory=dict)
 
     def change(self) -> str:
@@ -34,7 +34,7 @@ class PlayedCrew:
     def told(self, words: str) -> None:
         pass
 
-    def blame(self, fault: quarantine.Fault) -> None:
+    def blame(self, fault: quarantine.HardwareFault) -> None:
         self.blamed.append(fault)
 
     def muster(self, attempt: int, stopping: Any) -> int:
@@ -69,8 +69,8 @@ def crew(led: Led) -> PlayedCrew:
     return led.crew
 
 
-STOPPED = restart.Ended(("stopped",) * 4, 10)
-DONE = restart.Ended(("done",) * 4, 10)
+STOPPED = restart.AttemptEnd(("stopped",) * 4, 10)
+DONE = restart.AttemptEnd(("done",) * 4, 10)
 
 
 def test_hosts_that_come_or_go_make_the_ranks_stop_and_start_again(led: Led) -> None:
@@ -146,11 +146,11 @@ def test_strikes_are_remembered_by_whoever_leads_next(led: Led) -> None:
     led.journal.event("strike", node="c", accelerator=2, reason="ECC error")
     led.journal.event("strike", node="b", accelerator=None, reason="lost")
     state = strikes(read_events(led.folder.journal / SUPERVISOR))
-    assert state.out == (Part("b"),)
+    assert state.out == (HardwarePart("b"),)
     _, out = quarantine.decide(
-        state, quarantine.Fault("c", 2, "ECC error", led.journal.clock(), "rank")
+        state, quarantine.HardwareFault("c", 2, "ECC error", led.journal.clock(), "rank")
     )
-    assert out == Part("c", 2)
+    assert out == HardwarePart("c", 2)
 
 
 def test_lines_come_once_and_whole(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from statistics import fmean, quantiles
 import pytest
 
 from penstock.plan.backtest import ranking, scores, steps
-from penstock.plan.backtest.report import Item, Report
+from penstock.plan.backtest.report import BacktestReport, ScoredRow
 from penstock.plan.job import constants
 from penstock.plan.job.constants import CEILING, Constants
 from penstock.plan.step import step
@@ -29,39 +29,41 @@ NOT_BEATEN = {"NVIDIA NeMo 24.07 performance summary"}
 
 
 @pytest.fixture(scope="module")
-def fitted() -> Report:
+def fitted() -> BacktestReport:
     return steps.run(FACTS)
 
 
 @pytest.fixture(scope="module")
-def left_out() -> Report:
+def left_out() -> BacktestReport:
     return steps.run(FACTS, leave_one_out=True)
 
 
-def macro(report: Report, moe: bool) -> float:
+def macro(report: BacktestReport, moe: bool) -> float:
     found = scores.macro_mape([item for item in report.items if item.moe is moe])
     assert found is not None
     return found
 
 
-def test_nearly_every_row_is_predicted_and_the_rest_is_explained(fitted: Report) -> None:
+def test_nearly_every_row_is_predicted_and_the_rest_is_explained(fitted: BacktestReport) -> None:
     assert fitted.rows >= 540
     assert fitted.predicted >= 0.95 * fitted.rows
     assert all(reason for _, reason in fitted.skipped)
     assert len(fitted.items) == fitted.predicted
 
 
-def test_errors(fitted: Report) -> None:
+def test_errors(fitted: BacktestReport) -> None:
     assert macro(fitted, moe=False) <= 10
     assert macro(fitted, moe=True) <= 20
 
 
-def test_errors_on_a_source_that_the_fit_never_saw(left_out: Report) -> None:
+def test_errors_on_a_source_that_the_fit_never_saw(left_out: BacktestReport) -> None:
     assert macro(left_out, moe=False) <= 13
     assert macro(left_out, moe=True) <= 25
 
 
-def test_the_choice_of_a_layout_costs_little(fitted: Report, left_out: Report) -> None:
+def test_the_choice_of_a_layout_costs_little(
+    fitted: BacktestReport, left_out: BacktestReport
+) -> None:
     for report in (fitted, left_out):
         for found in (report.sweeps, report.fixed_sweeps):
             assert len(found) >= 5
@@ -71,7 +73,9 @@ def test_the_choice_of_a_layout_costs_little(fitted: Report, left_out: Report) -
 
 
 @pytest.mark.parametrize("leave_one_out", [False, True])
-def test_one_constant_mfu_is_beaten(leave_one_out: bool, fitted: Report, left_out: Report) -> None:
+def test_one_constant_mfu_is_beaten(
+    leave_one_out: bool, fitted: BacktestReport, left_out: BacktestReport
+) -> None:
     report = left_out if leave_one_out else fitted
     ours, theirs = scores.by_source(report.items), scores.by_source(report.rival)
     large = {source for source, items in ours.items() if len(items) >= 10}
@@ -80,13 +84,13 @@ def test_one_constant_mfu_is_beaten(leave_one_out: bool, fitted: Report, left_ou
     assert large - better == NOT_BEATEN
 
 
-def mape(items: list[Item]) -> float:
+def mape(items: list[ScoredRow]) -> float:
     found = scores.mape(items)
     assert found is not None
     return found
 
 
-def test_the_rival_is_scored_on_the_same_rows(fitted: Report) -> None:
+def test_the_rival_is_scored_on_the_same_rows(fitted: BacktestReport) -> None:
     assert [i.row.number for i in fitted.rival] == [i.row.number for i in fitted.items]
 
 
@@ -96,7 +100,7 @@ def test_the_rival_is_scored_on_the_same_rows(fitted: Report) -> None:
 def test_few_constants_are_fitted() -> None:
     """Those of `Constants` and those beside it; no other file of the planner fits its own."""
     beside = [n for n, v in vars(constants).items() if n.isupper() and isinstance(v, float)]
-    count = len(constants.names()) + len(beside)
+    count = len(constants.constant_names()) + len(beside)
     assert count <= MOST_CONSTANTS
     stated = re.search(r"(\d+) in all", (PLAN / "constants.py").read_text(encoding="utf-8"))
     assert stated
@@ -107,20 +111,20 @@ def test_few_constants_are_fitted() -> None:
 
 def test_every_constant_says_what_it_means() -> None:
     source = (PLAN / "constants.py").read_text(encoding="utf-8")
-    for name in constants.names():
+    for name in constants.constant_names():
         assert re.search(rf"    {name}: float = [^#]*#", source), name
 
 
 def test_fitted_values_are_physical() -> None:
     for fit in FITTED["fits"].values():
-        assert list(fit) == constants.names()
+        assert list(fit) == constants.constant_names()
         assert all(value > 0 for value in fit.values())
         assert all(fit[name] <= top for name, top in CEILING.items())
         prior = asdict(Constants())
         assert all(1 / 3 < fit[name] / prior[name] < 3 for name in fit)
 
 
-def test_the_fit_was_made_from_these_rows(fitted: Report) -> None:
+def test_the_fit_was_made_from_these_rows(fitted: BacktestReport) -> None:
     sources = {item.source for item in fitted.items}
     assert FITTED["fits"].keys() == {"all", *(f"without {source}" for source in sources)}
     assert FITTED["rows"] == len(fitted.items)
@@ -128,12 +132,12 @@ def test_the_fit_was_made_from_these_rows(fitted: Report) -> None:
     for source in sources:
         apart = FITTED["fits"][f"without {source}"]
         assert apart != every
-        assert asdict(constants.without(source)) == apart
+        assert asdict(constants.fitted_without(source)) == apart
     assert asdict(constants.fitted()) == every
-    assert constants.without("nobody") == constants.fitted()
+    assert constants.fitted_without("nobody") == constants.fitted()
 
 
-def test_the_fit_was_made_by_this_code(left_out: Report) -> None:
+def test_the_fit_was_made_by_this_code(left_out: BacktestReport) -> None:
     """The errors that it wrote down come out again; else run scripts/fit_plan.py."""
     for source, items in scores.by_source(left_out.items).items():
         for kind, stated in FITTED["left_out_mape"][source].items():
@@ -141,18 +145,18 @@ def test_the_fit_was_made_by_this_code(left_out: Report) -> None:
             assert fmean(own) == pytest.approx(stated, abs=0.05), source
 
 
-def test_left_out_means_left_out(fitted: Report, left_out: Report) -> None:
+def test_left_out_means_left_out(fitted: BacktestReport, left_out: BacktestReport) -> None:
     """A fit without a source does worse on it, on the whole."""
     assert macro(left_out, moe=False) > macro(fitted, moe=False)
     assert macro(left_out, moe=True) > macro(fitted, moe=True)
     first = left_out.items[0]
     assert first.row.job
-    own = step.predict(first.row.job, constants.without(first.source)).step_s
+    own = step.predict(first.row.job, constants.fitted_without(first.source)).step_s
     assert first.predicted == own != fitted.items[0].predicted
 
 
 @pytest.mark.parametrize("moe", [False, True])
-def test_bands_hold_eight_of_ten_left_out_rows(moe: bool, left_out: Report) -> None:
+def test_bands_hold_eight_of_ten_left_out_rows(moe: bool, left_out: BacktestReport) -> None:
     ratios = sorted(i.measured / i.predicted for i in left_out.items if i.moe is moe)
     low, high = constants.band(moe)
     inside = sum(low <= ratio <= high for ratio in ratios) / len(ratios)
@@ -161,8 +165,8 @@ def test_bands_hold_eight_of_ten_left_out_rows(moe: bool, left_out: Report) -> N
     assert (low, high) == pytest.approx((tenths[0], tenths[-1]), rel=exp(0.03) - 1)
 
 
-def test_what_was_seen_is_what_the_rows_cover(fitted: Report) -> None:
-    seen = constants.seen()
+def test_what_was_seen_is_what_the_rows_cover(fitted: BacktestReport) -> None:
+    seen = constants.measured_range()
     jobs = [item.row.job for item in fitted.items if item.row.job]
     ranks = [job.layout.ranks for job in jobs]
     assert seen.ranks == (min(ranks), max(ranks))

@@ -12,10 +12,10 @@ from penstock.plan.job.job import Job
 from penstock.plan.job.layout import Layout
 from penstock.plan.job.outcome import STEP_PARTS, StepTime
 from penstock.plan.life.life import predict
-from penstock.plan.search.sensitivity import RESOURCES, Option, sensitivities
+from penstock.plan.search.sensitivity import RESOURCES, LayoutOption, sensitivities
 
 
-def found(job: Job | None = None, options: tuple[Option, ...] = ()) -> dict[str, float]:
+def found(job: Job | None = None, options: tuple[LayoutOption, ...] = ()) -> dict[str, float]:
     made_job = job or made.job(64, Layout(replicate=1, shard=64))
 
     def wall_of(other: Job, step: StepTime) -> float:
@@ -25,7 +25,7 @@ def found(job: Job | None = None, options: tuple[Option, ...] = ()) -> dict[str,
 
 
 def advised(
-    job: Job, options: tuple[Option, ...] = (), steps: int = 100_000, often: str = "auto"
+    job: Job, options: tuple[LayoutOption, ...] = (), steps: int = 100_000, often: str = "auto"
 ) -> str:
     step = made.roofline(job)
     life = predict(made.run(guard={"checkpoint": often}), job, step, steps)
@@ -114,8 +114,8 @@ def test_a_probed_curve_is_quickened_with_its_resource() -> None:
 def test_more_memory_is_worth_the_layout_it_makes_room_for() -> None:
     """By the predicted time of that layout, whatever ceiling the search gave it."""
     job = made.job()
-    near = Option(Layout(shard=8, microbatch=4), 1e9, made.memory(85))
-    far = Option(Layout(shard=8, microbatch=8), 1e9, made.memory(120))
+    near = LayoutOption(Layout(shard=8, microbatch=4), 1e9, made.memory(85))
+    far = LayoutOption(Layout(shard=8, microbatch=8), 1e9, made.memory(120))
     now, then = (made.roofline(j).step_s for j in (job, job.with_layout(near.layout)))
     assert found(job)["memory_capacity"] == 0
     assert found(job, (near, far))["memory_capacity"] == pytest.approx(100 * (now / then - 1))
@@ -136,8 +136,8 @@ def test_recomputation_that_is_not_needed_is_told() -> None:
 def test_a_faster_layout_of_the_search_wins() -> None:
     job = made.job()
     speed = job.tokens / made.roofline(job).step_s
-    option = Option(Layout(replicate=2, shard=4, microbatch=2), 2 * speed, made.memory(60))
-    full = Option(Layout(replicate=8, microbatch=2), 3 * speed, made.memory(100))
+    option = LayoutOption(Layout(replicate=2, shard=4, microbatch=2), 2 * speed, made.memory(60))
+    full = LayoutOption(Layout(replicate=8, microbatch=2), 3 * speed, made.memory(100))
     assert advised(job, (option, full)).startswith(f"use the layout {option.layout}: 100 % more")
 
 

@@ -10,7 +10,7 @@ from measured_rows import MEMORY, MOE, THROUGHPUT, write
 from penstock.errors import PenstockError
 from penstock.plan.backtest import steps
 from penstock.plan.backtest.columns import COLUMNS
-from penstock.plan.backtest.rows import NEEDED, Row, Skip
+from penstock.plan.backtest.rows import NEEDED, MeasuredRow, RowSkipped
 from penstock.plan.job import constants
 from penstock.plan.step import step
 
@@ -21,11 +21,11 @@ KEYS = {
 }  # fmt: skip
 
 
-def tenth_more(row: Row) -> float:
+def tenth_more(row: MeasuredRow) -> float:
     return (row.step_s or 0) * 1.1
 
 
-def memory_by_sequence(row: Row) -> tuple[float, bool]:
+def memory_by_sequence(row: MeasuredRow) -> tuple[float, bool]:
     """44 GiB, and it does not fit with long sequences."""
     assert row.job
     return 44.0, row.job.sequence < 8192
@@ -136,9 +136,9 @@ def test_memory(tmp_path: Path) -> None:
 
 
 def test_a_row_that_the_planner_refuses_is_skipped_with_its_reason(tmp_path: Path) -> None:
-    def picky(row: Row) -> float:
+    def picky(row: MeasuredRow) -> float:
         if row.number == 0:
-            raise Skip("no such precision here")
+            raise RowSkipped("no such precision here")
         if row.number == 1:
             raise PenstockError("does not divide")
         return 1.0

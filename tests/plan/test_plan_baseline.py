@@ -5,18 +5,18 @@ from pathlib import Path
 import pytest
 
 from measured_rows import rows
-from penstock.plan.backtest.baseline import Point, fit, precision_class, predictions
+from penstock.plan.backtest.baseline import MeasuredStep, fit, precision_class, predictions
 from penstock.plan.job.job import Job
 
 H100_PEAK = 989.4e12  # bf16, dense
 
 
-def points(path: Path, *changes: dict[str, object], mfu: float = 0.4) -> list[Point]:
+def points(path: Path, *changes: dict[str, object], mfu: float = 0.4) -> list[MeasuredStep]:
     """Rows that all reach the same share of the peak, whatever `step_time_s` says."""
     found = []
     for row in rows(path, *changes):
         assert row.job
-        found.append(Point(row.job, _at(row.job, mfu), row.source))
+        found.append(MeasuredStep(row.job, _at(row.job, mfu), row.source))
     return found
 
 
@@ -38,7 +38,7 @@ def test_the_step_of_a_known_share_by_hand(tmp_path: Path) -> None:
 
 def test_the_share_is_the_median_of_the_rows(tmp_path: Path) -> None:
     (point,) = points(tmp_path / "a.csv", {})
-    three = [Point(point.job, _at(point.job, mfu), "lab") for mfu in (0.2, 0.3, 0.9)]
+    three = [MeasuredStep(point.job, _at(point.job, mfu), "lab") for mfu in (0.2, 0.3, 0.9)]
     assert fit(three).step_s(point.job) == pytest.approx(_at(point.job, 0.3))
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import made_plans as made
 from penstock.errors import PenstockError
 from penstock.plan import calibration
-from penstock.plan.calibration import Record
+from penstock.plan.calibration import CalibrationRecord
 from penstock.plan.job.outcome import Band
 from penstock.plan.make import make
 
@@ -20,10 +20,12 @@ RATIOS = st.lists(st.floats(0.3, 3.0), min_size=1, max_size=6)
 JOB = made.job(8)
 
 
-def record(ratio: float = 1.2, run: str = "a", accelerator: str = "H100 SXM5") -> Record:
+def record(ratio: float = 1.2, run: str = "a", accelerator: str = "H100 SXM5") -> CalibrationRecord:
     params = JOB.shape.params()
     basis = calibration.basis(JOB.machine)
-    return Record(run, accelerator, 8, "bf16", params, 2048, "8 shard", basis, 2.0, 2.0 * ratio)
+    return CalibrationRecord(
+        run, accelerator, 8, "bf16", params, 2048, "8 shard", basis, 2.0, 2.0 * ratio
+    )
 
 
 @given(RATIOS)

@@ -13,7 +13,7 @@ from penstock.errors import PenstockError
 from penstock.meter import glance as glance_module
 from penstock.meter.devices import Devices
 from penstock.meter.glance import Glance, glance
-from penstock.plan.hardware.cluster import Sited, here_file, machine_for, machine_of
+from penstock.plan.hardware.cluster import ResolvedMachine, here_file, machine_for, machine_of
 from penstock.run.clusters.file import ClusterFile
 from penstock.run.clusters.load import load_cluster, save_cluster
 from penstock.run.schema.run import Run
@@ -126,7 +126,7 @@ def test_here_uses_a_probe_of_this_machine(home: Path, monkeypatch: pytest.Monke
     save_cluster(probed(seen.fingerprint), here_file())
     found = machine_for(run_on())
     machine = found.machine
-    assert found == Sited(machine)  # nothing to warn about
+    assert found == ResolvedMachine(machine)  # nothing to warn about
     assert machine.sources["memory_bytes"].startswith("measured: probe of 2026-01-01")
     assert machine.matmuls["bf16"][0].flops == pytest.approx(2 * 64**3 / 5e-6)
     assert machine.curves["attention_s.bf16"] == ((256.0, 64.0, 1e-3),)  # of one head

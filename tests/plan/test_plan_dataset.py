@@ -14,7 +14,7 @@ from penstock.errors import PenstockError
 from penstock.launch.prepare.prepare import settle
 from penstock.meter.devices import Devices
 from penstock.plan import built
-from penstock.plan.dataset import Sizes, fitted, look, needed
+from penstock.plan.dataset import DatasetSizes, fitted, look, needed
 from range_server import serve
 
 
@@ -34,7 +34,7 @@ MIX = [{"dataset": "one", "weight": 3}, {"dataset": "two", "weight": 1}]
 def test_a_mixture_has_the_sizes_of_its_stream(sets) -> None:
     run = made.run(data={"mix": MIX, "sequence": 16}, evaluate={"holdout": 0.1})
     stream = Stream([(sets["one"], 3), (sets["two"], 1)], 16, seed=0, holdout=0.1)
-    assert look(run).sizes == Sizes(300, stream.samples, 16 * stream.held_out)
+    assert look(run).sizes == DatasetSizes(300, stream.samples, 16 * stream.held_out)
     assert stream.held_out > 0
 
 

@@ -11,7 +11,7 @@ from penstock.plan.job.constants import Constants
 from penstock.plan.job.job import Adapter
 from penstock.plan.job.layout import Layout
 from penstock.plan.job.partition import rank_params
-from penstock.plan.search.search import Space, must, search
+from penstock.plan.search.search import SearchSpace, require_fit, search
 from penstock.plan.step import operators, step
 from planned_jobs import DENSE, SPARSE, job, machine
 
@@ -50,7 +50,7 @@ def test_routed_activations_are_shared_by_tensor_ranks() -> None:
         found = []
         for shape in (SPARSE, wide):
             of = job(Layout(tensor=tensor), shape, on=machine(8))
-            one = operators.layer(of, C, operators.rates(of, C), True)
+            one = operators.layer_seconds(of, C, operators.device_rates(of, C), True)
             found.append(one.elementwise.forward)
         return found[1] - found[0]
 
@@ -78,7 +78,7 @@ def test_a_node_ends_the_domain_unless_the_rack_is_one() -> None:
 def test_nothing_fits_is_said_of_the_space_that_was_searched() -> None:
     small = replace(machine(4), memory_bytes=2**28)
     of = job(Layout(4), DENSE, on=small)
-    space = Space(shard=(1,), tensor=(1,), pipeline=(1,), context=(1,))
+    space = SearchSpace(shard=(1,), tensor=(1,), pipeline=(1,), context=(1,))
     with pytest.raises(PenstockError, match=r"out of memory by [1-9\d.,]+ GiB") as error:
-        must(search(of, 4, space), of, 4, space)
+        require_fit(search(of, 4, space), of, 4, space)
     assert "4 replicate × 1 shard" in str(error.value)

@@ -14,7 +14,7 @@ from penstock.plan.job import legal
 from penstock.plan.job.layout import IllegalLayout, Layout
 from penstock.plan.make import make
 from penstock.plan.search.choose import complete_layout
-from penstock.plan.search.search import Space, families, sharded, splits, trained
+from penstock.plan.search.search import SearchSpace, families, shardings, splits, trainable_space
 from penstock.run.notyet import GAPS
 from penstock.run.schema.run import Run
 from planned_jobs import SPARSE, job, shapes
@@ -46,7 +46,7 @@ DENSE = ModelShape(layers=8, hidden=512, heads=8, kv_heads=4, ffn=1536, vocab=10
 def test_a_split_that_does_not_come_out_even_says_what_does(
     shape: ModelShape, layout: Layout, said: str
 ) -> None:
-    (line,) = legal.misfits(shape, layout, 96)
+    (line,) = legal.shape_problems(shape, layout, 96)
     assert said in line
     assert "write" in line
 
@@ -61,7 +61,7 @@ def test_a_split_that_does_not_come_out_even_says_what_does(
     ],
 )
 def test_what_comes_out_even_passes(layout: Layout) -> None:
-    assert legal.misfits(DENSE, layout, 96) == []
+    assert legal.shape_problems(DENSE, layout, 96) == []
 
 
 @given(shapes(), st.sampled_from([36, 64, 96, 100]), st.sampled_from([4, 6, 8, 12]))
@@ -69,20 +69,20 @@ def test_what_comes_out_even_passes(layout: Layout) -> None:
 def test_the_search_looks_at_all_that_is_legal_and_at_nothing_else(
     shape: ModelShape, sequence: int, ranks: int
 ) -> None:
-    of, space = job(None, shape, 16, sequence), Space()
+    of, space = job(None, shape, 16, sequence), SearchSpace()
     found = {
         replace(lay, microbatch=1, interleave=1)
         for split in splits(of, ranks, space)
         for family in families(of, split, space)
-        for lay in sharded(family, space)
+        for lay in shardings(family, space)
     }
-    assert all(legal.misfits(shape, lay, sequence) == [] for lay in found)
+    assert all(legal.shape_problems(shape, lay, sequence) == [] for lay in found)
     every = [n for n in range(1, ranks + 1) if ranks % n == 0]
     experts = [n for n in range(1, 9) if shape.moe or n == 1]
     for r, s, t, p, c in product(every, repeat=5):
         for e in experts if r * s * t * p * c == ranks else []:
             lay = Layout(r, s, 1, t, p, c, e)
-            assert (lay in found) == (legal.misfits(shape, lay, sequence) == []), lay
+            assert (lay in found) == (legal.shape_problems(shape, lay, sequence) == []), lay
 
 
 def own(**sections: object) -> Run:
@@ -93,7 +93,7 @@ def own(**sections: object) -> Run:
 @pytest.mark.parametrize("way", ["tensor", "pipeline", "context", "expert"])
 def test_an_own_module_can_only_be_replicated_and_sharded(way: str) -> None:
     run = own(layout={way: 2})
-    (line,) = legal.problems(run, None, legal.asked(run))
+    (line,) = legal.problems(run, None, legal.asked_layout(run))
     assert line.startswith(f"layout.{way} = 2: model.module is your own code")
     assert "layout.shard" in line
     assert legal.problems(own(layout={"shard": 2}), None, Layout(shard=2)) == []
@@ -102,7 +102,7 @@ def test_an_own_module_can_only_be_replicated_and_sharded(way: str) -> None:
 def test_an_own_module_computes_again_narrows_and_compiles_by_itself() -> None:
     train = {"precision": "fp8", "compile": "on", "learning_rate": 1e-3}
     run = own(layout={"recompute": "full"}, train=train)
-    again, narrow, compiled = legal.problems(run, None, legal.asked(run))
+    again, narrow, compiled = legal.problems(run, None, legal.asked_layout(run))
     assert "torch.utils.checkpoint" in again
     assert narrow.startswith('train.precision = "fp8": model.module')
     assert compiled.startswith('train.compile = "on": model.module')
@@ -138,15 +138,15 @@ def test_an_adapter_that_the_model_cannot_have_is_refused(tmp_path) -> None:
 def test_all_that_is_wrong_is_told_at_once() -> None:
     run = made.run(layout={"tensor": 5, "context": 3})
     with pytest.raises(IllegalLayout) as caught:
-        legal.refuse(run, preset("llama-8b"), legal.asked(run))
+        legal.refuse(run, preset("llama-8b"), legal.asked_layout(run))
     assert len(str(caught.value).splitlines()) == 2
     assert caught.value.exit_code == 2
 
 
 def test_a_pipeline_without_enough_microbatches_is_worth_a_word() -> None:
     run = made.run(train={"tokens": "1B", "batch_tokens": 8 * 8192})
-    assert legal.worries(run, Layout(pipeline=4, shard=2)) == []
-    (line,) = legal.worries(run, Layout(pipeline=8, shard=2, microbatch=2))
+    assert legal.layout_warnings(run, Layout(pipeline=4, shard=2)) == []
+    (line,) = legal.layout_warnings(run, Layout(pipeline=8, shard=2, microbatch=2))
     assert "a step has 2 microbatches" in line
     assert "layout.microbatch = 1" in line
     plan = make(
@@ -161,7 +161,7 @@ def test_a_pipeline_without_enough_microbatches_is_worth_a_word() -> None:
 
 def test_the_planner_chooses_here_only_what_is_trained() -> None:
     works = {gap.field: gap.works for gap in GAPS}
-    space = trained(made.run())
+    space = trainable_space(made.run())
     for way in ("tensor", "pipeline", "context", "expert", "interleave"):
         gap = works.get(f"layout.{way}")
         assert getattr(space, way) == ((1,) if gap and not gap(2) else None)
@@ -170,10 +170,10 @@ def test_the_planner_chooses_here_only_what_is_trained() -> None:
 
 def test_matrices_in_8_bits_are_not_cut() -> None:
     run = made.run(train={"tokens": "1B", "precision": "fp8"}, layout={"tensor": 2})
-    (line,) = legal.problems(run, preset("llama-8b"), legal.asked(run), "NVIDIA H200")
+    (line,) = legal.problems(run, preset("llama-8b"), legal.asked_layout(run), "NVIDIA H200")
     assert line.startswith("layout.tensor = 2: parts of matrices are not multiplied in 8 bits")
-    assert trained(run).tensor == (1,)
-    assert trained(made.run()).tensor is None
+    assert trainable_space(run).tensor == (1,)
+    assert trainable_space(made.run()).tensor is None
 
 
 @given(

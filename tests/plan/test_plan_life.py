@@ -15,7 +15,7 @@ from penstock.ledger.causes import Cause
 from penstock.plan.hardware.machine import of_catalog
 from penstock.plan.job.job import Job
 from penstock.plan.job.layout import Layout
-from penstock.plan.life.life import Life, predict
+from penstock.plan.life.life import RunLife, predict
 from penstock.plan.life.recovery import checkpoint_bytes
 from penstock.policy import checkpoint as policy
 
@@ -23,7 +23,7 @@ NEVER = {"every": "never"}
 YEAR = 365 * 86400.0
 
 
-def lived(count: int = 8, steps: int = 1000, **changed: object) -> Life:
+def lived(count: int = 8, steps: int = 1000, **changed: object) -> RunLife:
     on = made.machine(count, **changed)
     return predict(made.run(), made.job(count, on=on), made.step(), steps)
 
@@ -156,7 +156,7 @@ def test_evaluations_read_forward_only_at_the_start_when_due_and_at_the_end() ->
     assert none.ledger.seconds[Cause.EVALUATE] == 0
 
 
-def as_published(name: str, **changed: float) -> tuple[float, Life]:
+def as_published(name: str, **changed: float) -> tuple[float, RunLife]:
     """A published effective share, and ours with every default: nothing is chosen for the row."""
     row = next(row for row in failures.measured("effective_share") if row.name == name)
     count = row.accelerators

@@ -11,9 +11,9 @@ import made_plans as made
 from penstock.data.build.home import open_dataset
 from penstock.data.read.stream import Stream
 from penstock.errors import PenstockError
-from penstock.plan.dataset import Sizes, look
+from penstock.plan.dataset import DatasetSizes, look
 from penstock.plan.hardware.machine import of_catalog
-from penstock.plan.make import make, unseen
+from penstock.plan.make import make, outside_measured_runs
 from penstock.plan.plan import Plan
 from penstock.plan.search.choose import layout_of_file
 
@@ -85,7 +85,9 @@ def test_a_built_dataset_gives_vocabulary_length_and_held_out_samples(tiny: str)
     stream = Stream(open_dataset(tiny), 16, 0, run.evaluate.holdout)
     assert plan.life.steps == run.steps(stream.samples)
     assert plan.job.shape.vocab == stream.dataset.vocab
-    assert look(run).sizes == Sizes(stream.dataset.vocab, stream.samples, 16 * stream.held_out)
+    assert look(run).sizes == DatasetSizes(
+        stream.dataset.vocab, stream.samples, 16 * stream.held_out
+    )
 
 
 def test_epochs_of_a_dataset_that_is_not_built_are_refused() -> None:
@@ -101,13 +103,16 @@ def test_a_model_whose_shape_is_not_known_is_refused() -> None:
 
 
 def test_what_was_never_measured_is_said() -> None:
-    assert unseen(made.job(64)) == []
-    assert "accelerators 1 (seen" in unseen(made.job(1))[0]
+    assert outside_measured_runs(made.job(64)) == []
+    assert "accelerators 1 (seen" in outside_measured_runs(made.job(1))[0]
     probed = made.job(
         64, on=made.machine(64, accelerator="Other", curves={"norm_s": ((1.0, 1.0),)})
     )
-    assert unseen(probed) == []
-    assert "Other bf16" in unseen(made.job(64, on=made.machine(64, accelerator="Other")))[0]
+    assert outside_measured_runs(probed) == []
+    assert (
+        "Other bf16"
+        in outside_measured_runs(made.job(64, on=made.machine(64, accelerator="Other")))[0]
+    )
     assert any("outside of the measured runs" in line for line in small(1).warnings)
 
 

@@ -73,7 +73,7 @@ def held_bytes(made: Job) -> float:
 
 
 def kept(made: Job) -> float:
-    have = moments.pieces(made)
+    have = moments.layer_bytes(made)
     return max(moments.kept_bytes(made, s, have) for s in range(made.layout.pipeline))
 
 
@@ -229,12 +229,12 @@ def test_routed_copies_follow_top_k():
 
 
 def test_the_loss_is_split_and_chunked():
-    whole = moments.pieces(job(software=MEGATRON)).logits
+    whole = moments.layer_bytes(job(software=MEGATRON)).logits
     assert whole == 4096 * 128256 * 6
     split = job(software=MEGATRON, layout=Layout(tensor=8))
-    assert moments.pieces(split).logits == whole / 8
+    assert moments.layer_bytes(split).logits == whole / 8
     chunked = job(software=replace(MEGATRON, chunked_loss=True))
-    assert moments.pieces(chunked).logits == 4096 * 4096 * 6
+    assert moments.layer_bytes(chunked).logits == 4096 * 4096 * 6
 
 
 def test_the_only_microbatch_makes_its_gradients_late():

@@ -24,7 +24,7 @@ class Score:
         for row in self.rows:
             try:
                 predicted, fits = predict_row(row)
-            except rows.Skip:
+            except rows.RowSkipped:
                 self.skipped += 1
                 continue
             self.call(row, fits)
@@ -32,12 +32,12 @@ class Score:
             if value and row.cells["oom"] != "1":
                 self.errors[self.size(row, value)].append(100 * abs(predicted / value - 1))
 
-    def size(self, row: rows.Row, value: float) -> str:
+    def size(self, row: rows.MeasuredRow, value: float) -> str:
         if "relative" in row.cells["component"]:
             return "percent"
         return "large" if value >= LARGE_GIB else "small"
 
-    def call(self, row: rows.Row, fits: bool) -> None:
+    def call(self, row: rows.MeasuredRow, fits: bool) -> None:
         if row.cells["oom"] == "1" and fits:
             self.missed.append(row.number)
         if row.cells["oom"] == "0":

@@ -5,7 +5,7 @@ import pytest
 from penstock.errors import PenstockError
 from penstock.plan.backtest import memory_blanks, memory_rows
 from penstock.plan.backtest.named_shapes import OLDER, named
-from penstock.plan.backtest.rows import Row, Skip, job_of
+from penstock.plan.backtest.rows import MeasuredRow, RowSkipped, job_of
 
 LLAMA = {
     "model_name": "Llama 2 7 B",
@@ -46,9 +46,9 @@ def job(cells: dict[str, str], **changes: str):
     return job_of({**cells, **changes}, [])
 
 
-def row(cells: dict[str, str], **changes: str) -> Row:
+def row(cells: dict[str, str], **changes: str) -> MeasuredRow:
     full = {**cells, **changes}
-    return Row(0, full, job_of(full, []), "")
+    return MeasuredRow(0, full, job_of(full, []), "")
 
 
 def test_a_name_is_enough():
@@ -167,7 +167,7 @@ def test_components_are_asked_for_by_name():
     kept, _ = memory_rows.predict_row(row(GPT, component="activations"))
     assert 0 < state < total
     assert 0 < kept < total
-    with pytest.raises(Skip, match="component is 'heat'"):
+    with pytest.raises(RowSkipped, match="component is 'heat'"):
         memory_rows.predict_row(row(GPT, component="heat"))
 
 

@@ -7,22 +7,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.plan.hardware import network
-from penstock.plan.hardware.machine import Machine, Tier
-from penstock.plan.hardware.network import HALF_BYTES_OUTSIDE, UNHIDDEN, Group
+from penstock.plan.hardware.machine import Machine, NetworkTier
+from penstock.plan.hardware.network import HALF_BYTES_OUTSIDE, UNHIDDEN, CommGroup
 from planned_jobs import machine
 
-UP = Tier("scale-up", 8, 400e9, 2e-6)
-RACK = Tier("rack", 32, 50e9, 10e-6)
-SPINE = Tier("spine", 256, 20e9, 20e-6)
-WAN = Tier("wan", 1024, 1e9, 0.03)
+UP = NetworkTier("scale-up", 8, 400e9, 2e-6)
+RACK = NetworkTier("rack", 32, 50e9, 10e-6)
+SPINE = NetworkTier("spine", 256, 20e9, 20e-6)
+WAN = NetworkTier("wan", 1024, 1e9, 0.03)
 TIERS = (UP, RACK, SPINE, WAN)
 
 
-def on(*tiers: Tier) -> Machine:
+def on(*tiers: NetworkTier) -> Machine:
     return machine(tiers[-1].size, tiers=tiers)
 
 
-def legs(g: Group) -> list[tuple[str, int, int]]:
+def legs(g: CommGroup) -> list[tuple[str, int, int]]:
     """Tier, domains in the ring, ranks of the group in each."""
     return [(leg.tier.name, leg.ways, leg.below) for leg in g.legs]
 
@@ -61,7 +61,7 @@ def test_a_machine_of_one_to_four_tiers(count: int) -> None:
 
 def test_a_domain_whose_size_the_group_does_not_divide_is_used_in_part() -> None:
     """128 ranks on racks of 72 are two rings of 64."""
-    big = on(Tier("scale-up", 72, 900e9, 2e-6), Tier("scale-out", 144, 50e9, 10e-6))
+    big = on(NetworkTier("scale-up", 72, 900e9, 2e-6), NetworkTier("scale-out", 144, 50e9, 10e-6))
     assert legs(network.group(big, 128)) == [("scale-up", 64, 1), ("scale-out", 2, 64)]
 
 
@@ -75,7 +75,7 @@ def test_legs_always_make_up_the_group(growth: list[int], ways: int, stride: int
     size, tiers = 1, []
     for i, more in enumerate(growth):
         size *= more
-        tiers.append(Tier(f"t{i}", size, 1e9, 0.0))
+        tiers.append(NetworkTier(f"t{i}", size, 1e9, 0.0))
     found = network.group(on(*tiers), ways, stride)
     below = 1
     for leg in found.legs:
@@ -208,13 +208,13 @@ def test_the_slowest_tier_sets_the_pace_and_the_others_show_a_little(
     ways: int, stride: int, size: float
 ) -> None:
     g = network.group(ALL, ways, stride)
-    alone = [network.gather_s(Group(leg.ways, (leg,)), size) for leg in g.legs]
+    alone = [network.gather_s(CommGroup(leg.ways, (leg,)), size) for leg in g.legs]
     rest = sum(alone) - max(alone)
     assert network.gather_s(g, size) == pytest.approx(max(alone) + UNHIDDEN * rest)
 
 
 def test_small_messages_are_slow_by_themselves() -> None:
     """Half of the bandwidth at the message of `HALF_BYTES`: a fact of the catalog's curves."""
-    flat = on(Tier("scale-out", 2, 1e9, 0.0))
+    flat = on(NetworkTier("scale-out", 2, 1e9, 0.0))
     took = network.gather_s(network.group(flat, 2), 2 * HALF_BYTES_OUTSIDE)
     assert took == pytest.approx(2 * HALF_BYTES_OUTSIDE / 1e9)

@@ -14,14 +14,14 @@ from penstock.plan.job.constants import Constants
 from penstock.plan.job.job import Adapter, Job, Software
 from penstock.plan.job.layout import Layout
 from penstock.plan.step import operators, step
-from penstock.plan.step.operators import Cost, Rates
+from penstock.plan.step.operators import DeviceRates, PassSeconds
 from planned_jobs import DENSE, INF, LATENT, SPARSE, job, jobs, machine
 
 PRIOR = Constants()
 # One FLOP takes one second and bytes take none: seconds are FLOPs.
 COUNTING = replace(PRIOR, attention=1.0, attention_portable=1.0, matmul_fp8=1.0)
 COUNTER = machine(1, matmul_flops={"bf16": 1.0}, memory_bytes_per_s=INF, tiers=machine(1).tiers)
-RATES = Rates(
+RATES = DeviceRates(
     flops=500e12, wide_flops=500e12, attention_flops=300e12, bytes_per_s=2e12, operand_bytes=2.0,
     reuse=1.0,
 )  # fmt: skip
@@ -37,15 +37,15 @@ def counted(shape: ModelShape, **changed: Any) -> Job:
 def parts(of: Job) -> dict[str, float]:
     """FLOPs of one rank for one microbatch, by part."""
     c = COUNTING
-    r = operators.rates(of, c)
+    r = operators.device_rates(of, c)
     found = {"matmul": 0.0, "attention": 0.0, "experts": 0.0, "elementwise": 0.0}
     for number in range(of.shape.layers):
         moe = of.shape.moe and number >= of.shape.dense_layers
-        one = operators.layer(of, c, r, moe)
+        one = operators.layer_seconds(of, c, r, moe)
         for name in found:
-            cost: Cost = getattr(one, name)
+            cost: PassSeconds = getattr(one, name)
             found[name] += cost.forward + cost.backward
-    head = operators.head(of, r)
+    head = operators.head_seconds(of, r)
     return found | {"head": head.forward + head.backward}
 
 
@@ -54,7 +54,7 @@ def test_a_matmul_by_hand() -> None:
     m, k, n = 4096, 1024, 2048
     work = 2 * m * k * n / 500e12
     x, w, y = 2 * m * k, 2 * k * n, 2 * m * n
-    found = operators.matmul(RATES, m, k, n, frozen=False, accumulate=8.0)
+    found = operators.matmul_seconds(RATES, m, k, n, frozen=False, accumulate=8.0)
     assert found.forward == pytest.approx(work + (x + w + y) / 2e12)
     # The gradient of x; then that of W, which is added to one of 32 bits: read and written.
     backward = 2 * work + (y + w + x) / 2e12 + (x + y + 8 * k * n) / 2e12
@@ -63,8 +63,8 @@ def test_a_matmul_by_hand() -> None:
 
 def test_a_frozen_matmul_has_no_weight_gradient() -> None:
     m, k, n = 4096, 1024, 2048
-    trained = operators.matmul(RATES, m, k, n, False, 8.0)
-    frozen = operators.matmul(RATES, m, k, n, True, 8.0)
+    trained = operators.matmul_seconds(RATES, m, k, n, False, 8.0)
+    frozen = operators.matmul_seconds(RATES, m, k, n, True, 8.0)
     assert frozen.forward == trained.forward
     assert frozen.backward == pytest.approx(frozen.forward)  # the same three matrices
     assert trained.backward > 2 * frozen.backward
@@ -74,18 +74,18 @@ def test_narrow_operands_move_less_and_results_stay_wide() -> None:
     m, k, n = 4096, 1024, 2048
     narrow = replace(RATES, operand_bytes=1.0, reuse=2.0)
     work = 2 * m * k * n / 500e12
-    found = operators.matmul(narrow, m, k, n, True, 8.0)
+    found = operators.matmul_seconds(narrow, m, k, n, True, 8.0)
     assert found.forward == pytest.approx(work + 2 * (m * k + k * n + 2 * m * n) / 2e12)
     assert found.backward == pytest.approx(work + 2 * (m * n + k * n + 2 * m * k) / 2e12)
 
 
 @given(st.floats(1, 1e5), st.floats(1, 1e5), st.floats(1, 1e5), st.booleans())
 def test_a_matmul_is_above_both_of_its_roofs(m: float, k: float, n: float, frozen: bool) -> None:
-    found = operators.matmul(RATES, m, k, n, frozen, 8.0)
+    found = operators.matmul_seconds(RATES, m, k, n, frozen, 8.0)
     for seconds, products in ((found.forward, 1), (found.backward, 1 if frozen else 2)):
         assert seconds >= products * 2 * m * k * n / RATES.flops
         assert seconds >= 2 * (k * n + m * min(k, n)) / RATES.bytes_per_s
-    assert operators.matmul(RATES, 2 * m, k, n, frozen, 8.0).forward <= 2 * found.forward
+    assert operators.matmul_seconds(RATES, 2 * m, k, n, frozen, 8.0).forward <= 2 * found.forward
 
 
 @pytest.mark.parametrize("name", ["llama-1b", "llama-8b", "qwen3-8b", "smollm2-135m"])
@@ -189,8 +189,8 @@ def test_a_block_without_a_gate_has_two_matrices() -> None:
     assert two["experts"] == pytest.approx(sparse["experts"] * 2 / 3)
 
 
-def rates(precision: str = "bf16", c: Constants = PRIOR, **changed: Any) -> Rates:
-    return operators.rates(job(on=machine(**changed), precision=precision), c)
+def rates(precision: str = "bf16", c: Constants = PRIOR, **changed: Any) -> DeviceRates:
+    return operators.device_rates(job(on=machine(**changed), precision=precision), c)
 
 
 def test_rates_by_precision() -> None:
@@ -220,7 +220,7 @@ def test_the_attention_kernel_of_an_older_chip() -> None:
 
     def share(chip: str, kernel: str) -> float:
         on = of_catalog(chip, 8)
-        found = operators.rates(job(on=on, software=Software(attention=kernel)), PRIOR)
+        found = operators.device_rates(job(on=on, software=Software(attention=kernel)), PRIOR)
         return found.attention_flops / on.matmul_flops["bf16"]
 
     home, carried = PRIOR.attention, PRIOR.attention_portable
@@ -232,7 +232,7 @@ def test_the_attention_kernel_of_an_older_chip() -> None:
 
 def sustained(chip: str, flops: float, tdp_w: float | None, picojoule: float = 1.0) -> float:
     on = replace(of_catalog(chip, 8), tdp_w=tdp_w)
-    return operators.sustained(job(on=on), flops, picojoule)
+    return operators.sustained_flops(job(on=on), flops, picojoule)
 
 
 def test_power_limits_a_rate() -> None:
@@ -258,7 +258,7 @@ def test_each_width_has_its_own_energy() -> None:
     assert on.tdp_w
     limit = on.tdp_w / 10e-12
     for precision, times in (("bf16", 1), ("fp8", 2), ("fp4", 4)):
-        found = operators.rates(job(on=on, precision=precision), c)
+        found = operators.device_rates(job(on=on, precision=precision), c)
         assert found.flops == pytest.approx(times * limit)
         assert found.wide_flops == pytest.approx(limit)
 
@@ -266,8 +266,8 @@ def test_each_width_has_its_own_energy() -> None:
 def test_elementwise_passes_by_hand() -> None:
     """A fused dense layer: four hidden states and what the products make, eight times, 2 bytes."""
     of = job(Layout(), software=Software(fused=True), on=machine(1))
-    r = operators.rates(of, PRIOR)
-    one = operators.layer(of, PRIOR, r, moe=False).elementwise
+    r = operators.device_rates(of, PRIOR)
+    one = operators.layer_seconds(of, PRIOR, r, moe=False).elementwise
     inner = (1024 + 2 * 256) + 1024 + 2 * 4096
     seconds = 2048 * (4 * 1024 + inner) * 2 * PRIOR.passes_fused / r.bytes_per_s
     assert one.forward == pytest.approx(seconds / 3)
@@ -276,7 +276,9 @@ def test_elementwise_passes_by_hand() -> None:
 
 def elementwise(layout: Layout | None = None, shape: ModelShape = DENSE, **changed: Any) -> float:
     of = job(layout or Layout(), shape, on=machine(8), **changed)
-    one = operators.layer(of, PRIOR, operators.rates(of, PRIOR), shape.moe).elementwise
+    one = operators.layer_seconds(
+        of, PRIOR, operators.device_rates(of, PRIOR), shape.moe
+    ).elementwise
     return one.forward + one.backward
 
 
@@ -309,12 +311,14 @@ def test_narrow_matmuls_cost_casts() -> None:
 def test_routed_tokens_are_moved_and_cast(ways: int, precision: str, cast: float) -> None:
     """A rank's experts share the copies, the fullest has a tenth more; 8 passes over all routed."""
     of = job(Layout(1, ways, expert=ways), SPARSE, on=machine(ways), precision=precision)
-    r = operators.rates(of, PRIOR)
+    r = operators.device_rates(of, PRIOR)
     copies, local = 2048 * 2, 8 // ways
-    up = operators.matmul(r, copies * 1.1 / local, 512, 2048, False, 8.0)
-    bare = (up + operators.matmul(r, copies * 1.1 / local, 1024, 512, False, 8.0)).times(local)
+    up = operators.matmul_seconds(r, copies * 1.1 / local, 512, 2048, False, 8.0)
+    bare = (up + operators.matmul_seconds(r, copies * 1.1 / local, 1024, 512, False, 8.0)).times(
+        local
+    )
     moved = copies * (512 * 8 + (512 + 3 * 1024) * cast) * 2 / r.bytes_per_s
-    found = operators.layer(of, PRIOR, r, moe=True).experts
+    found = operators.layer_seconds(of, PRIOR, r, moe=True).experts
     assert found.forward - bare.forward == pytest.approx(moved / 2)
     assert found.backward - bare.backward == pytest.approx(moved / 2)
 
@@ -333,19 +337,19 @@ def test_the_head_is_wide_in_every_precision() -> None:
     for fused, moved in ((True, 12), (False, 24)):
         for precision in ("bf16", "fp8"):
             of = job(Layout(), precision=precision, software=Software(fused=fused), on=machine(1))
-            r = operators.rates(of, PRIOR)
-            bf16 = operators.rates(job(on=machine(1)), PRIOR)
-            wide = operators.matmul(bf16, 2048, 1024, 32000, False, 8.0)
+            r = operators.device_rates(of, PRIOR)
+            bf16 = operators.device_rates(job(on=machine(1)), PRIOR)
+            wide = operators.matmul_seconds(bf16, 2048, 1024, 32000, False, 8.0)
             loss = 2048 * 32000 * moved / r.bytes_per_s
-            found = operators.head(of, r)
+            found = operators.head_seconds(of, r)
             assert found.forward == pytest.approx(wide.forward + loss / 2)
             assert found.backward == pytest.approx(wide.backward + loss / 2)
 
 
-def recomputed(kind: str, **software: Any) -> tuple[float, operators.LayerCost]:
+def recomputed(kind: str, **software: Any) -> tuple[float, operators.LayerSeconds]:
     of = job(Layout(recompute=kind), software=Software(**software), on=machine(1))
-    one = operators.layer(of, PRIOR, operators.rates(of, PRIOR), moe=False)
-    return operators.recompute(of, one), one
+    one = operators.layer_seconds(of, PRIOR, operators.device_rates(of, PRIOR), moe=False)
+    return operators.recompute_s(of, one), one
 
 
 def test_full_recompute_is_one_more_forward() -> None:
@@ -376,16 +380,16 @@ def test_the_optimizer_moves_34_bytes_per_parameter() -> None:
 def test_the_step_computes_what_the_operators_do(of: Job) -> None:
     """The compute parts of a step without a pipeline are its layers and its head, by microbatch."""
     of = replace(of, layout=replace(of.layout, pipeline=1, interleave=1))
-    r = operators.rates(of, PRIOR)
+    r = operators.device_rates(of, PRIOR)
     found = step.predict(of, PRIOR).parts
     layers = [
-        operators.layer(of, PRIOR, r, of.shape.moe and i >= of.shape.dense_layers)
+        operators.layer_seconds(of, PRIOR, r, of.shape.moe and i >= of.shape.dense_layers)
         for i in range(of.shape.layers)
     ]
     for name in ("matmul", "attention", "elementwise", "experts"):
         once = sum(getattr(one, name).forward + getattr(one, name).backward for one in layers)
         assert found[name] == pytest.approx(once * of.microbatches)
-    again = sum(operators.recompute(of, one) for one in layers)
+    again = sum(operators.recompute_s(of, one) for one in layers)
     assert found["recompute"] == pytest.approx(again * of.microbatches)
-    head = operators.head(of, r)
+    head = operators.head_seconds(of, r)
     assert found["loss"] == pytest.approx((head.forward + head.backward) * of.microbatches)

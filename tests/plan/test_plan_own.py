@@ -92,9 +92,9 @@ def test_layers_that_wait_for_other_ranks_are_not_compiled() -> None:
     assert not job.with_layout(Layout(shard=4, context=2)).software.fused
     assert job.with_layout(Layout(pipeline=8)).software.fused
     off = made.run(train={"tokens": "1B", "compile": "off"})
-    assert not own.software(off, "cuda", False, True).fused
-    assert not own.software(run, "cuda", True, True).fused
-    assert not own.software(run, "cpu", False, True).fused
+    assert not own.training_program(off, "cuda", False, True).fused
+    assert not own.training_program(run, "cuda", True, True).fused
+    assert not own.training_program(run, "cpu", False, True).fused
 
 
 def test_a_context_that_is_gathered_works_on_the_whole_square_under_a_mask() -> None:

@@ -11,23 +11,23 @@ import made_plans as made
 from penstock.errors import PenstockError
 from penstock.plan.hardware.scale import counts
 from penstock.plan.scaling.picture import CHARACTER, HEIGHT, WIDTH, svg
-from penstock.plan.scaling.sweep import Point, Sweep, sweep
+from penstock.plan.scaling.sweep import ScalePoint, ScalingSweep, sweep
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 @cache
-def swept(text: str = "1..1024", name: str = "a <b> & 'c'") -> Sweep:
+def swept(text: str = "1..1024", name: str = "a <b> & 'c'") -> ScalingSweep:
     run = made.run(train={"tokens": "100B", "batch_tokens": 64 * 8192})
     found = sweep(run, made.machine(8), counts(text))
-    return Sweep(name, found.accelerator, found.points, found.perfect_each)
+    return ScalingSweep(name, found.accelerator, found.points, found.perfect_each)
 
 
-def tree(found: Sweep) -> ElementTree.Element:
+def tree(found: ScalingSweep) -> ElementTree.Element:
     return ElementTree.fromstring(svg(found))
 
 
-def words(found: Sweep) -> list[str]:
+def words(found: ScalingSweep) -> list[str]:
     return [text.text or "" for text in tree(found).iter(f"{SVG}text")]
 
 
@@ -83,6 +83,8 @@ def test_the_layers_fill_the_panel_at_every_count() -> None:
 
 
 def test_without_any_plan_there_is_no_picture() -> None:
-    empty = Sweep("x", "H100", (Point(8, 1, "memory: nothing fits", reason="by 3 GiB"),), 1.0)
+    empty = ScalingSweep(
+        "x", "H100", (ScalePoint(8, 1, "memory: nothing fits", reason="by 3 GiB"),), 1.0
+    )
     with pytest.raises(PenstockError, match="by 3 GiB"):
         svg(empty)

@@ -15,8 +15,8 @@ from penstock.plan.backtest.power_fit import fit
 from penstock.plan.hardware.machine import of_catalog
 from penstock.plan.job import constants
 from penstock.plan.power import power
-from penstock.plan.power.host import BOARD, CARDS, DESKTOP, FANS_LEFT, Host, host_of
-from penstock.plan.power.power import Shares, cooling_class
+from penstock.plan.power.host import BOARD, CARDS, DESKTOP, FANS_LEFT, HostPower, host_power
+from penstock.plan.power.power import TdpShares, cooling_class
 
 
 def test_the_constants_are_the_fit_of_the_metered_rows() -> None:
@@ -28,7 +28,7 @@ def test_the_constants_are_the_fit_of_the_metered_rows() -> None:
 @given(st.floats(0.3, 1.0), st.floats(0.05, 0.29))
 @settings(deadline=None, max_examples=30)
 def test_a_fit_finds_the_shares_that_made_the_watts(busy: float, wait: float) -> None:
-    chip = Shares(busy, wait).of(700.0)
+    chip = TdpShares(busy, wait).of(700.0)
     runs = [
         made_run(power.node(chip, 8, cooling).at(share), share, cooling)
         for share, cooling in ((1.0, "immersion"), (0.6, "immersion"), (0.8, "air"))
@@ -66,7 +66,7 @@ def made_run(node_w: float, busy: float, cooling: str) -> metered.MeteredRun:
 def test_a_node_draws_more_the_more_there_is_of_anything(
     tdp_w: float, count: int, cooling: str, one: float, other: float
 ) -> None:
-    chip = Shares().of(tdp_w)
+    chip = TdpShares().of(tdp_w)
     node = power.node(chip, count, cooling)
     assert 0 < node.rest_w < node.wait_w < node.busy_w
     low, high = sorted((one, other))
@@ -79,26 +79,26 @@ def test_a_node_draws_more_the_more_there_is_of_anything(
 
 
 def test_hosts_by_the_machine_that_an_accelerator_is_sold_in() -> None:
-    kinds = {n: host_of(accelerators.find(n)) for n in ("H200", "MI300X", "L40S", "RTX 4090")}
+    kinds = {n: host_power(accelerators.find(n)) for n in ("H200", "MI300X", "L40S", "RTX 4090")}
     assert kinds == {"H200": BOARD, "MI300X": BOARD, "L40S": CARDS, "RTX 4090": DESKTOP}
-    assert host_of(None) is BOARD
+    assert host_power(None) is BOARD
     assert BOARD.total_w(8) == 1500
     # One accelerator of a board is a part of a node that others have the rest of.
     assert BOARD.total_w(1) == 1500 / 8
     # A rack of 72: 120 to 132 kW are what it may take, switches included.
     rack = of_catalog("GB200", 72)
     assert rack.cooling == "direct liquid"
-    drawn = power.draw(rack, made.step(), rack.cooling)
+    drawn = power.power_draw(rack, made.step(), rack.cooling)
     assert drawn is not None
     assert 95e3 < 72 * drawn.by_cause[Cause.COMPUTE] < 132e3
     # A desktop at work, as its owner reads it on the plug.
-    chip = Shares().of(450.0)
+    chip = TdpShares().of(450.0)
     assert 550 < power.node(chip, 1, "air", host=DESKTOP).busy_w < 700
 
 
 @given(st.sampled_from([BOARD, CARDS, DESKTOP]), st.integers(1, 32))
 @settings(deadline=None, max_examples=30)
-def test_more_accelerators_need_more_of_a_host(host: Host, count: int) -> None:
+def test_more_accelerators_need_more_of_a_host(host: HostPower, count: int) -> None:
     assert host.total_w(count + 1) > host.total_w(count) > host.processors_w(count) > 0
 
 
@@ -126,7 +126,9 @@ def test_cooling_in_anybodys_words(words: str, expected: str | None) -> None:
 def test_a_stall_burns_power_and_work_burns_more(
     tdp_w: float, count: int, busy_s: float, wait_s: float
 ) -> None:
-    draw = power.draw(made.machine(count, tdp_w=tdp_w), made.step(matmul=busy_s, gather=wait_s))
+    draw = power.power_draw(
+        made.machine(count, tdp_w=tdp_w), made.step(matmul=busy_s, gather=wait_s)
+    )
     assert draw is not None
     watts = draw.by_cause
     assert 0 < watts[Cause.DOWN] < watts[Cause.COMMUNICATE] < watts[Cause.COMPUTE]
@@ -135,7 +137,7 @@ def test_a_stall_burns_power_and_work_burns_more(
 
 
 def test_joules_are_watts_times_seconds_by_cause() -> None:
-    draw = power.draw(made.machine(), made.step())
+    draw = power.power_draw(made.machine(), made.step())
     assert draw is not None
     ledger = power.with_joules(Ledger.of(compute=100.0, down=10.0), draw)
     assert ledger.joules is not None
@@ -146,20 +148,20 @@ def test_joules_are_watts_times_seconds_by_cause() -> None:
 
 
 def test_what_the_machine_says_of_itself_wins() -> None:
-    given_ = power.draw(made.machine(host_w=800.0, idle_w=50.0), made.step())
+    given_ = power.power_draw(made.machine(host_w=800.0, idle_w=50.0), made.step())
     assert given_ is not None
     assert given_.by_cause[Cause.DOWN] == pytest.approx(50 + 100)  # its fans are in it
-    usual = power.draw(made.machine(), made.step())
+    usual = power.power_draw(made.machine(), made.step())
     assert usual is not None
-    rest = power.node(Shares().of(700.0), 8, "air").rest_w
+    rest = power.node(TdpShares().of(700.0), 8, "air").rest_w
     assert usual.by_cause[Cause.DOWN] == pytest.approx(rest / 8)
-    bath = power.draw(made.machine(), made.step(), "immersion")
+    bath = power.power_draw(made.machine(), made.step(), "immersion")
     assert bath is not None
     assert bath.by_cause[Cause.DOWN] < usual.by_cause[Cause.DOWN]
 
 
 def test_switches_are_counted_where_there_are_several_nodes() -> None:
-    one, two = (power.draw(made.machine(n), made.step()) for n in (8, 16))
+    one, two = (power.power_draw(made.machine(n), made.step()) for n in (8, 16))
     assert one is not None
     assert two is not None
     more = two.by_cause[Cause.COMPUTE] - one.by_cause[Cause.COMPUTE]
@@ -167,4 +169,4 @@ def test_switches_are_counted_where_there_are_several_nodes() -> None:
 
 
 def test_no_tdp_no_power() -> None:
-    assert power.draw(made.machine(tdp_w=None), made.step()) is None
+    assert power.power_draw(made.machine(tdp_w=None), made.step()) is None

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
-from penstock.plan.hardware.machine import Machine, Matmul, Tier
+from penstock.plan.hardware.machine import Machine, MatmulPoint, NetworkTier
 from penstock.plan.job.job import Job
 from penstock.plan.job.layout import Layout
 from penstock.plan.step.probed import all_reduce_s, exchange_s, is_probed, step_compute_s
@@ -25,7 +25,7 @@ def line(per_size: float) -> tuple[tuple[float, float], ...]:
 def machine(kind: str = "cpu", floor_s: float = 0.0, faster: float = 1.0) -> Machine:
     sides = (64, 1024)
     products = tuple(
-        Matmul(m, k, n, 2 * m * k * n / (2 * m * k * n / RATE / faster + floor_s))
+        MatmulPoint(m, k, n, 2 * m * k * n / (2 * m * k * n / RATE / faster + floor_s))
         for m in sides
         for k in sides
         for n in sides
@@ -46,7 +46,7 @@ def machine(kind: str = "cpu", floor_s: float = 0.0, faster: float = 1.0) -> Mac
         memory_bytes_per_s=1e10,
         peak_flops={},
         matmul_flops={"bf16": RATE},
-        tiers=(Tier("node", 2, 1e9, 1e-4),),
+        tiers=(NetworkTier("node", 2, 1e9, 1e-4),),
         matmuls={"bf16": products},
         curves=curves
         | {

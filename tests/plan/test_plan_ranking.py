@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from measured_rows import rows
 from penstock.plan.backtest import ranking
-from penstock.plan.backtest.ranking import Sweep, kendall_tau, sweeps
+from penstock.plan.backtest.ranking import LayoutSweep, kendall_tau, sweeps
 
 # One job in three layouts. The planner likes the second, the first was the fastest.
 LAYOUTS: list[dict[str, object]] = [
@@ -41,7 +41,7 @@ def test_a_perfect_order_has_no_regret(tmp_path: Path) -> None:
 
 
 def test_a_tie_for_the_first_place_counts_as_the_slower_one() -> None:
-    assert Sweep("a", "job", (1.0, 1.0, 2.0), (1.0, 1.5, 1.2)).regret == pytest.approx(50)
+    assert LayoutSweep("a", "job", (1.0, 1.0, 2.0), (1.0, 1.5, 1.2)).regret == pytest.approx(50)
 
 
 def test_the_same_layout_twice_counts_once_as_its_median(tmp_path: Path) -> None:
@@ -87,8 +87,8 @@ def test_software_options_are_a_choice_unless_held_fixed(tmp_path: Path) -> None
 
 
 def test_sources_count_alike() -> None:
-    one = Sweep("a", "job", (1.0, 2.0, 3.0), (1.3, 1.0, 2.0))  # 30 %
-    none = Sweep("b", "job", (1.0, 2.0, 3.0), (1.0, 2.0, 3.0))
+    one = LayoutSweep("a", "job", (1.0, 2.0, 3.0), (1.3, 1.0, 2.0))  # 30 %
+    none = LayoutSweep("b", "job", (1.0, 2.0, 3.0), (1.0, 2.0, 3.0))
     assert ranking.regret([one, none, none, none]) == pytest.approx(15)
     assert ranking.tau([one, none, none]) == pytest.approx((1 / 3 + 1) / 2)
     assert ranking.regret([]) is None

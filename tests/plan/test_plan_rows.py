@@ -12,8 +12,8 @@ from penstock.catalog.models import preset
 from penstock.errors import PenstockError
 from penstock.plan.backtest.frameworks import PENSTOCK, SHARDED, software_of
 from penstock.plan.backtest.rows import (
-    Row,
-    Skip,
+    MeasuredRow,
+    RowSkipped,
     accelerator_named,
     machine_of,
     number,
@@ -28,7 +28,7 @@ from penstock.plan.memory import memory
 GIB = 2**30
 
 
-def row(path: Path, **cells: object) -> Row:
+def row(path: Path, **cells: object) -> MeasuredRow:
     base = THROUGHPUT | dict.fromkeys(cells, "")
     (found,) = read(write(path / "row.csv", cells, base=base))[1]
     return found
@@ -130,7 +130,7 @@ def test_a_cell_that_is_no_number_skips_the_row(tmp_path: Path, text: str) -> No
 def test_any_text_is_a_number_of_reason_or_none(text: str) -> None:
     try:
         value = number({"a": text}, "a")
-    except Skip:
+    except RowSkipped:
         return
     assert (value is None) == (text == "")
     assert value is None or abs(value) <= 1e9
@@ -195,7 +195,7 @@ def test_names_of_accelerators(written: str, name: str) -> None:
 
 @pytest.mark.parametrize("written", ["Abacus", "", "H", "NVIDIA"])
 def test_an_unknown_accelerator(written: str) -> None:
-    with pytest.raises(Skip, match=f"the catalog has no accelerator '{written}'"):
+    with pytest.raises(RowSkipped, match=f"the catalog has no accelerator '{written}'"):
         accelerator_named(written)
 
 

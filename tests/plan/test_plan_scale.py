@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import made_plans as made
 from penstock.errors import PenstockError
-from penstock.plan.hardware.machine import Machine, Tier, of_catalog
+from penstock.plan.hardware.machine import Machine, NetworkTier, of_catalog
 from penstock.plan.hardware.scale import MOST, counts, scaled
 
 
@@ -89,7 +89,11 @@ def test_the_named_node_decides_the_network_beyond_it() -> None:
     assert slow.bytes_per_s == scaled(one, 64).tiers[-1].bytes_per_s / 4  # 800 of 3,200 Gbit/s
 
 
-OWN = (Tier("node", 8, 3e11, 1e-6), Tier("rack", 32, 5e10, 5e-6), Tier("spine", 64, 2e10, 1e-5))
+OWN = (
+    NetworkTier("node", 8, 3e11, 1e-6),
+    NetworkTier("rack", 32, 5e10, 5e-6),
+    NetworkTier("spine", 64, 2e10, 1e-5),
+)
 
 
 def test_a_files_own_network_grows_at_its_last_tier_and_is_cut_from_there() -> None:
@@ -107,7 +111,7 @@ def test_a_probed_node_gets_the_catalogs_network_when_it_leaves_it() -> None:
 
 
 def cpu(nodes: int = 1) -> Machine:
-    tiers = (Tier("node", 2 * nodes, 1.5e9, 2e-4),)
+    tiers = (NetworkTier("node", 2 * nodes, 1.5e9, 2e-4),)
     return made.machine(8, accelerator="Some CPU", kind="cpu", per_node=2, nodes=nodes, tiers=tiers)
 
 

@@ -5,18 +5,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.plan.backtest import scores
-from penstock.plan.backtest.scores import Pair, score
+from penstock.plan.backtest.scores import ScoredPair, score
 
 # Errors of +10 %, -20 % and +30 % from source "a", -50 % from "b".
 PAIRS = [
-    Pair(1.1, 1.0, "a", "H100"),
-    Pair(1.6, 2.0, "a", "A100"),
-    Pair(13.0, 10.0, "a", "H100"),
-    Pair(2.0, 4.0, "b", "H100"),
+    ScoredPair(1.1, 1.0, "a", "H100"),
+    ScoredPair(1.6, 2.0, "a", "A100"),
+    ScoredPair(13.0, 10.0, "a", "H100"),
+    ScoredPair(2.0, 4.0, "b", "H100"),
 ]
 positive = st.floats(1e-3, 1e3)
 pairs = st.lists(
-    st.builds(Pair, positive, positive, st.sampled_from("abc"), st.sampled_from("xy")), min_size=1
+    st.builds(ScoredPair, positive, positive, st.sampled_from("abc"), st.sampled_from("xy")),
+    min_size=1,
 )
 
 
@@ -43,7 +44,7 @@ def test_worst_counts_both_directions() -> None:
 
 
 @given(pairs)
-def test_macro_lies_between_the_best_and_the_worst_source(items: list[Pair]) -> None:
+def test_macro_lies_between_the_best_and_the_worst_source(items: list[ScoredPair]) -> None:
     own = [scores.mape(group) or 0 for group in scores.by_source(items).values()]
     macro = scores.macro_mape(items)
     assert macro is not None
@@ -52,14 +53,14 @@ def test_macro_lies_between_the_best_and_the_worst_source(items: list[Pair]) -> 
 
 @given(pairs, st.integers(2, 5))
 def test_macro_does_not_care_how_often_a_source_repeats_itself(
-    items: list[Pair], times: int
+    items: list[ScoredPair], times: int
 ) -> None:
     repeated = items + [p for p in items if p.source == "a"] * (times - 1)
     assert scores.macro_mape(repeated) == pytest.approx(scores.macro_mape(items))
 
 
 @given(pairs)
-def test_bias_is_never_larger_than_the_mean_error(items: list[Pair]) -> None:
+def test_bias_is_never_larger_than_the_mean_error(items: list[ScoredPair]) -> None:
     found = score(items)
     assert found.bias is not None
     assert found.mape is not None

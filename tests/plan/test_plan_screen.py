@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import made_plans as made
 from penstock.plan import screen
 from penstock.plan.job.layout import Layout
-from penstock.plan.search.sensitivity import Option
+from penstock.plan.search.sensitivity import LayoutOption
 from penstock.style import (
     ENERGIES,
     TIMES,
@@ -86,8 +86,8 @@ def test_a_fit_within_the_error_of_the_model_is_called_close() -> None:
 
 
 def test_detail_shows_the_parts_the_causes_the_gains_and_the_layouts() -> None:
-    tried = Option(Layout(shard=8, microbatch=16), 1e5, made.memory(120), "40 GiB too much")
-    fast = Option(Layout(shard=8, microbatch=2), 9e4, made.memory(62))
+    tried = LayoutOption(Layout(shard=8, microbatch=16), 1e5, made.memory(120), "40 GiB too much")
+    fast = LayoutOption(Layout(shard=8, microbatch=2), 9e4, made.memory(62))
     plan = made.plan(options=(fast,), rejected=(tried,))
     text = "\n".join(screen.detail(plan))
     for words in (

@@ -16,7 +16,7 @@ from penstock.plan.job.job import Adapter, Job, Software
 from penstock.plan.job.layout import Layout
 from penstock.plan.memory import memory
 from penstock.plan.search import search
-from penstock.plan.search.search import RECOMPUTE, Space
+from penstock.plan.search.search import RECOMPUTE, SearchSpace
 from penstock.plan.step import step
 from planned_jobs import DENSE, GIB, SPARSE, job, jobs, machine, shapes
 
@@ -29,7 +29,7 @@ def dividing(n: int) -> list[int]:
     return [d for d in range(1, n + 1) if n % d == 0]
 
 
-def legal(of: Job, ranks: int, space: Space) -> list[Layout]:
+def legal(of: Job, ranks: int, space: SearchSpace) -> list[Layout]:
     """Every layout of the space but for recompute, by trying all numbers."""
     shape, found = of.shape, []
     ways = dividing(ranks)
@@ -60,12 +60,12 @@ def legal(of: Job, ranks: int, space: Space) -> list[Layout]:
     return [lay for lay in found if allowed(lay, space)]
 
 
-def allowed(lay: Layout, space: Space) -> bool:
+def allowed(lay: Layout, space: SearchSpace) -> bool:
     chosen = {k: v for k, v in vars(space).items() if v is not None and k != "recompute"}
     return all(getattr(lay, name) in values for name, values in chosen.items())
 
 
-def brute(of: Job, ranks: int, space: Space, c: Constants) -> list[float]:
+def brute(of: Job, ranks: int, space: SearchSpace, c: Constants) -> list[float]:
     """Seconds of every layout, with the least recompute that fits."""
     times = []
     for lay in legal(of, ranks, space):
@@ -78,7 +78,7 @@ def brute(of: Job, ranks: int, space: Space, c: Constants) -> list[float]:
 
 
 @st.composite
-def asked(draw: st.DrawFn) -> tuple[Job, int, Space]:
+def asked(draw: st.DrawFn) -> tuple[Job, int, SearchSpace]:
     """A small job on at most 16 accelerators, on which some layouts fit, or none, or all."""
     shape = draw(st.sampled_from([SMALL, SPARSE_8]))
     shape = replace(shape, layers=draw(st.sampled_from([3, 4, 6])))
@@ -108,12 +108,18 @@ def asked(draw: st.DrawFn) -> tuple[Job, int, Space]:
     }
     fixed = draw(st.sets(st.sampled_from(sorted(some)), max_size=2))
     kinds = draw(st.sampled_from([RECOMPUTE, ("none",), ("full",), ("none", "full")]))
-    return of, ranks, Space(recompute=kinds, **{name: draw(some[name]) for name in sorted(fixed)})
+    return (
+        of,
+        ranks,
+        SearchSpace(recompute=kinds, **{name: draw(some[name]) for name in sorted(fixed)}),
+    )
 
 
 @given(asked(), st.sampled_from([fitted(), PRIOR]))
 @settings(max_examples=60, deadline=None)
-def test_the_best_five_are_those_of_brute_force(what: tuple[Job, int, Space], c: Constants) -> None:
+def test_the_best_five_are_those_of_brute_force(
+    what: tuple[Job, int, SearchSpace], c: Constants
+) -> None:
     of, ranks, space = what
     found = search.search(of, ranks, space, constants=c)
     seconds = [of.tokens / option.tokens_per_s for option in found.best]
@@ -132,12 +138,12 @@ def test_the_best_five_are_those_of_brute_force(what: tuple[Job, int, Space], c:
 def test_the_space_is_every_legal_layout_once(
     shape: ModelShape, ranks: int, batch: int, sequence: int
 ) -> None:
-    of, space = job(None, replace(shape, layers=6), batch, sequence), Space()
+    of, space = job(None, replace(shape, layers=6), batch, sequence), SearchSpace()
     found = [
         lay
         for split in search.splits(of, ranks, space)
         for family in search.families(of, split, space)
-        for lay in search.sharded(family, space)
+        for lay in search.shardings(family, space)
     ]
     assert len(found) == len(set(found))
     assert set(found) == set(legal(of, ranks, space))
@@ -145,7 +151,7 @@ def test_the_space_is_every_legal_layout_once(
 
 @given(asked(), st.integers(1, 12))
 @settings(max_examples=15, deadline=None)
-def test_as_many_as_are_asked_for(what: tuple[Job, int, Space], keep: int) -> None:
+def test_as_many_as_are_asked_for(what: tuple[Job, int, SearchSpace], keep: int) -> None:
     of, ranks, space = what
     best = search.search(of, ranks, space, keep=keep).best
     every = brute(of, ranks, space, fitted())
@@ -154,7 +160,7 @@ def test_as_many_as_are_asked_for(what: tuple[Job, int, Space], keep: int) -> No
 
 @given(asked())
 @settings(max_examples=25, deadline=None)
-def test_the_rejected_would_be_faster_and_do_not_fit(what: tuple[Job, int, Space]) -> None:
+def test_the_rejected_would_be_faster_and_do_not_fit(what: tuple[Job, int, SearchSpace]) -> None:
     of, ranks, space = what
     found = search.search(of, ranks, space)
     times = [of.tokens / option.tokens_per_s for option in found.rejected]
@@ -172,7 +178,7 @@ def test_the_rejected_would_be_faster_and_do_not_fit(what: tuple[Job, int, Space
 
 @given(asked())
 @settings(max_examples=40, deadline=None)
-def test_floors_are_below_every_layout(what: tuple[Job, int, Space]) -> None:
+def test_floors_are_below_every_layout(what: tuple[Job, int, SearchSpace]) -> None:
     of, ranks, space = what
     c = fitted()
     for split in search.splits(of, ranks, space):
@@ -180,7 +186,7 @@ def test_floors_are_below_every_layout(what: tuple[Job, int, Space]) -> None:
         for family in search.families(of, split, space):
             floor = search.floor_s(of, family, c)
             assert low <= floor * (1 + 1e-9)
-            for lay in search.sharded(family, space):
+            for lay in search.shardings(family, space):
                 for kind in RECOMPUTE:
                     took = step.predict(of.with_layout(replace(lay, recompute=kind)), c).step_s
                     assert floor <= took * (1 + 1e-9)
@@ -224,7 +230,7 @@ def test_if_a_sharding_fits_the_first_or_the_widest_does(
     of: Job, data: int, more: st.DataObject
 ) -> None:
     lay = replace(of.layout, replicate=data, shard=1, zero=3)
-    found = list(search.sharded(lay, Space()))
+    found = list(search.shardings(lay, SearchSpace()))
     assume(found)
     peaks = [memory.predict(of.with_layout(one)).peak_bytes for one in found]
     assert min(peaks) >= min(peaks[0], peaks[-1]) * (1 - 1e-9)
@@ -236,8 +242,8 @@ def test_the_first_sharding_may_be_the_only_one_that_fits() -> None:
     of = job(
         None, replace(DENSE, layers=2), 4, 128, software=soft, adapter=Adapter(), on=machine(4)
     )
-    fixed = Space(tensor=(1,), pipeline=(1,), context=(1,), microbatch=(1,))
-    layouts = list(search.sharded(Layout(replicate=4), fixed))
+    fixed = SearchSpace(tensor=(1,), pipeline=(1,), context=(1,), microbatch=(1,))
+    layouts = list(search.shardings(Layout(replicate=4), fixed))
     peaks = [memory.predict(of.with_layout(lay)).peak_bytes for lay in layouts]
     assert peaks[0] < min(peaks[1:])
     capacity = (peaks[0] + min(peaks[1:])) / 2
@@ -248,11 +254,15 @@ def test_the_first_sharding_may_be_the_only_one_that_fits() -> None:
 
 def test_shardings_of_a_family() -> None:
     lay = Layout(replicate=4, tensor=2, expert=4)
-    shards = [one.shard for one in search.sharded(lay, Space())]
+    shards = [one.shard for one in search.shardings(lay, SearchSpace())]
     assert shards == [2, 4]  # with one shard, two tensor ranks cannot hold four experts' parts
-    assert [one.shard for one in search.sharded(replace(lay, expert=1), Space())] == [1, 2, 4]
-    assert [o.shard for o in search.sharded(lay, Space(replicate=(2, 4)))] == [2]
-    assert all(one.ranks == 8 for one in search.sharded(lay, Space()))
+    assert [one.shard for one in search.shardings(replace(lay, expert=1), SearchSpace())] == [
+        1,
+        2,
+        4,
+    ]
+    assert [o.shard for o in search.shardings(lay, SearchSpace(replicate=(2, 4)))] == [2]
+    assert all(one.ranks == 8 for one in search.shardings(lay, SearchSpace()))
 
 
 # Size.
@@ -280,13 +290,13 @@ def test_sixteen_thousand_accelerators(name: str, batch: int, most: int) -> None
 # What cannot be.
 
 
-def must(of: Job, ranks: int, space: Space | None = None) -> search.Found:
-    return search.must(search.search(of, ranks, space), of, ranks)
+def must(of: Job, ranks: int, space: SearchSpace | None = None) -> search.LayoutSearch:
+    return search.require_fit(search.search(of, ranks, space), of, ranks)
 
 
 def test_a_layout_that_is_asked_for_and_legal_is_found() -> None:
     of = job(None, SMALL, 16)
-    (only,) = must(of, 8, Space(
+    (only,) = must(of, 8, SearchSpace(
         replicate=(1,), shard=(2,), tensor=(2,), pipeline=(2,), context=(1,), microbatch=(1,),
         interleave=(1,), recompute=("full",),
     )).best  # fmt: skip
@@ -296,16 +306,16 @@ def test_a_layout_that_is_asked_for_and_legal_is_found() -> None:
 @pytest.mark.parametrize(
     "space",
     [
-        Space(tensor=(3,)),  # does not divide the ranks
-        Space(tensor=(16,)),  # more than there are heads
-        Space(pipeline=(16,)),  # more than there are layers
-        Space(context=(4,)),  # 1028 tokens do not split in eight
-        Space(microbatch=(5,)),
-        Space(shard=(3,)),
+        SearchSpace(tensor=(3,)),  # does not divide the ranks
+        SearchSpace(tensor=(16,)),  # more than there are heads
+        SearchSpace(pipeline=(16,)),  # more than there are layers
+        SearchSpace(context=(4,)),  # 1028 tokens do not split in eight
+        SearchSpace(microbatch=(5,)),
+        SearchSpace(shard=(3,)),
     ],
     ids=str,
 )
-def test_a_request_that_no_layout_meets(space: Space) -> None:
+def test_a_request_that_no_layout_meets(space: SearchSpace) -> None:
     of = job(None, SMALL, 16, sequence=1028)
     with pytest.raises(PenstockError) as caught:
         must(of, 16, space)
@@ -335,10 +345,10 @@ def test_a_model_that_fits_in_no_layout() -> None:
 @settings(max_examples=50, deadline=None)
 def test_every_split_is_legal(shape: ModelShape, ranks: int, batch: int) -> None:
     of = job(None, shape, batch)
-    for split in search.splits(of, ranks, Space()):
+    for split in search.splits(of, ranks, SearchSpace()):
         assert split.ranks == ranks
         assert split.replicate <= batch
-        for family in search.families(of, split, Space()):
+        for family in search.families(of, split, SearchSpace()):
             assert (
                 of.with_layout(family).microbatches * family.microbatch * split.replicate >= batch
             )

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.plan.hardware import network
-from penstock.plan.hardware.machine import Machine, Tier
+from penstock.plan.hardware.machine import Machine, NetworkTier
 from penstock.plan.job.constants import Constants
 from penstock.plan.job.job import Adapter, Job, Software
 from penstock.plan.job.layout import Layout
@@ -146,7 +146,7 @@ def test_the_slowest_stage_sets_the_pace_of_all_microbatches() -> None:
     for vocab, layers in ((64, 3), (1_000_000, 2)):
         sized = replace(shape, vocab=vocab)
         of = job(lay, sized, batch=4, software=GRAPHS, on=machine(8))
-        one = operators.layer(of, BARE, operators.rates(of, BARE), moe=False)
+        one = operators.layer_seconds(of, BARE, operators.device_rates(of, BARE), moe=False)
         found = timed(of).parts
         assert found["matmul"] == pytest.approx(
             4 * layers * (one.matmul.forward + one.matmul.backward)
@@ -210,7 +210,7 @@ def test_context_parallel_hides_behind_attention() -> None:
     c = replace(BARE, hidden_share=0.5, contention=0.1)
     of = job(Layout(1, context=4), batch=1, on=machine(8))
     once = gather(of.machine, 4, 1, 2048 * (2 * 4 * 64) * 2)
-    attention = operators.layer(of, c, operators.rates(of, c), moe=False).attention
+    attention = operators.layer_seconds(of, c, operators.device_rates(of, c), moe=False).attention
     assert once > attention.forward / 2  # so that some shows
     both = once - 0.9 * 0.5 * attention.forward + 2 * once - 0.9 * 0.5 * attention.backward
     assert timed(of, c).parts["context"] == pytest.approx(8 * both)
@@ -349,7 +349,7 @@ def test_split_experts_are_gathered_among_the_ranks_of_the_same_part() -> None:
 def test_gathers_hide_behind_the_layer_they_are_for() -> None:
     c = replace(BARE, hidden_share=0.5, contention=0.1)
     of = job(Layout(1, 16), batch=16, on=congested())
-    one = operators.layer(of, c, operators.rates(of, c), moe=False)
+    one = operators.layer_seconds(of, c, operators.device_rates(of, c), moe=False)
     weights, grads = (gather(of.machine, 16, 1, LAYER * width) for width in (2, 4))
     assert weights > one.forward / 2
     assert weights + grads > one.backward / 2
@@ -494,7 +494,7 @@ def test_jitter_grows_with_every_doubling_of_nodes() -> None:
 @given(jobs())
 @settings(max_examples=100, deadline=None)
 def test_a_perfect_network_takes_no_time(of: Job) -> None:
-    free = tuple(Tier(t.name, t.size, float("inf"), 0.0) for t in of.machine.tiers)
+    free = tuple(NetworkTier(t.name, t.size, float("inf"), 0.0) for t in of.machine.tiers)
     found = step.predict(replace(of, machine=replace(of.machine, tiers=free)), PRIOR)
     assert found.causes["communicate"] == 0
 

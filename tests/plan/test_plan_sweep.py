@@ -11,7 +11,7 @@ from penstock.errors import PenstockError
 from penstock.plan.hardware.scale import counts, scaled
 from penstock.plan.make import make
 from penstock.plan.scaling import table as sweep_table
-from penstock.plan.scaling.sweep import Planner, Point, Sweep, sweep
+from penstock.plan.scaling.sweep import ScalePlanner, ScalePoint, ScalingSweep, sweep
 from penstock.run.schema.run import Run
 
 
@@ -22,7 +22,7 @@ def run(**sections: object) -> Run:
 
 
 @cache
-def swept() -> Sweep:
+def swept() -> ScalingSweep:
     return sweep(run(), made.machine(8), counts("1..1024"))
 
 
@@ -72,14 +72,14 @@ def test_a_count_that_nothing_fits_says_by_how_much() -> None:
 
 
 def test_too_few_sequences_are_a_point_and_not_an_error() -> None:
-    point = Planner.of(run(), made.machine(8)).at(8 * 67)  # a prime above the 64 sequences
+    point = ScalePlanner.of(run(), made.machine(8)).at(8 * 67)  # a prime above the 64 sequences
     assert (point.plan, point.limit) == (None, "batch: fewer sequences than ranks can use")
     assert "64 sequences a step cannot be spread over 536 accelerators" in point.reason
 
 
 def test_a_run_that_never_ends_is_a_point_and_not_an_error() -> None:
     frail = made.machine(8, node_mtbf_s=600.0)
-    point = Planner.of(run(), frail).at(1024)
+    point = ScalePlanner.of(run(), frail).at(1024)
     assert (point.plan, point.limit) == (None, "failures and restarts")
     assert "never end" in point.reason
 
@@ -137,8 +137,8 @@ def test_the_table_has_a_row_per_count_and_the_takeovers() -> None:
 
 
 def test_of_counts_that_fail_alike_the_last_says_why() -> None:
-    points = [Point(n, 1, "memory: nothing fits", reason=f"short at {n}") for n in (1, 2, 4)]
-    lines = sweep_table.lines(Sweep("x", "H100", tuple(points), 1.0))
+    points = [ScalePoint(n, 1, "memory: nothing fits", reason=f"short at {n}") for n in (1, 2, 4)]
+    lines = sweep_table.lines(ScalingSweep("x", "H100", tuple(points), 1.0))
     assert [line for line in lines if "short at" in line] == ["4: short at 4"]
 
 
@@ -154,4 +154,4 @@ def test_layouts_are_short() -> None:
 
 
 def test_a_point_without_a_plan_has_no_shares() -> None:
-    assert Point(8, 1, "memory: nothing fits").shares == {}
+    assert ScalePoint(8, 1, "memory: nothing fits").shares == {}

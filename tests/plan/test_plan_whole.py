@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 import made_plans as made
 from penstock.errors import PenstockError
 from penstock.ledger.ledger import Ledger
-from penstock.plan.assemble import both
+from penstock.plan.assemble import product_band
 from penstock.plan.job.layout import Layout
 from penstock.plan.job.outcome import Band
 from penstock.plan.plan import Plan
-from penstock.plan.search.sensitivity import Option
+from penstock.plan.search.sensitivity import LayoutOption
 
 # What programs are promised.
 KEYS = {
@@ -30,8 +30,8 @@ PEAK = 989e12
 def everything() -> Plan:
     """A plan with a price, a site and layouts that were looked at."""
     on = made.machine(16, pue=1.2, gco2e_per_kwh=300.0, usd_per_hour=2.0)
-    near = Option(Layout(shard=16, microbatch=8), 1e6, made.memory(90), "10 GiB too much")
-    fits = Option(Layout(shard=16), 1e4, made.memory(60))
+    near = LayoutOption(Layout(shard=16, microbatch=8), 1e6, made.memory(90), "10 GiB too much")
+    fits = LayoutOption(Layout(shard=16), 1e4, made.memory(60))
     job = made.job(16, on=on)
     return made.plan(job, options=(fits,), rejected=(near,), warnings=("from the catalog",))
 
@@ -153,7 +153,7 @@ def test_bands_of_the_run_are_those_of_the_step_where_steps_are_the_run() -> Non
 def test_two_bands_together_are_wider_than_each_and_narrower_than_the_product(
     a: float, b: float, c: float, d: float
 ) -> None:
-    made_ = both(Band(a, c), Band(b, d))
+    made_ = product_band(Band(a, c), Band(b, d))
     assert a * b * (1 - 1e-9) <= made_.low <= min(a, b) * (1 + 1e-9)
     assert max(c, d) * (1 - 1e-9) <= made_.high <= c * d * (1 + 1e-9)
 

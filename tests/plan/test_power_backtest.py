@@ -13,16 +13,16 @@ from penstock.catalog import power as metered
 from penstock.plan.backtest import power as backtest
 from penstock.plan.backtest.power_busy import LEAST, busy
 from penstock.plan.backtest.power_fit import fit, others
-from penstock.plan.backtest.power_rows import Config
+from penstock.plan.backtest.power_rows import NodeConfig
 from penstock.plan.backtest.scores import mape
 
 MORE = Path(__file__).parents[2] / "benchmarks" / "facts" / "power_more.csv"
 HEADER = "submitter,gpu,gpus,nodes,cooling,meter,benchmark,global_batch,mean_run_s,mean_node_w"
 
 
-def of(nodes: int = 8, **changed: object) -> Config:
+def of(nodes: int = 8, **changed: object) -> NodeConfig:
     chip = accelerators.find("H100 SXM5")
-    made = Config(chip, 700.0, 8, nodes, "immersion", 0.96, "llama2_70b_lora", 8.0, 318.2, None)
+    made = NodeConfig(chip, 700.0, 8, nodes, "immersion", 0.96, "llama2_70b_lora", 8.0, 318.2, None)
     return replace(made, **changed)  # type: ignore[arg-type]
 
 
@@ -84,7 +84,7 @@ def test_a_missing_column_costs_little(column: str, most: float, tmp_path: Path)
     assert (mape(report.items) or 0) < most
 
 
-def config_of(run: metered.MeteredRun) -> Config:
+def config_of(run: metered.MeteredRun) -> NodeConfig:
     each, batch = run.accelerators // run.nodes, float(run.global_batch)
     made = of(run.nodes, per_node=each, benchmark=run.benchmark, batch=batch, run_s=run.run_s)
     return replace(made, cooling=run.cooling)
@@ -173,7 +173,9 @@ def test_any_node_gets_sane_watts_and_a_band_around_them(
 ) -> None:
     chip = accelerators.find(name)
     assert chip.tdp_w
-    made = Config(chip, chip.tdp_w, per_node, nodes, cooling, 0.96, benchmark, batch, run_s, None)
+    made = NodeConfig(
+        chip, chip.tdp_w, per_node, nodes, cooling, 0.96, benchmark, batch, run_s, None
+    )
     watts, off, assumed = backtest.predict(made)
     assert per_node * chip.tdp_w * LEAST < watts < per_node * chip.tdp_w * 1.5 + 1500
     assert 0.05 <= off < 0.5

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.plan.backtest.power_rows import Config, MeteredRow, is_power, read
+from penstock.plan.backtest.power_rows import MeteredRow, NodeConfig, is_power, read
 from penstock.plan.backtest.row_file import lines
 
 FULL = {
@@ -39,7 +39,7 @@ def rows(
     return read(path)
 
 
-def config(tmp_path: Path, drop: tuple[str, ...] = (), **change: str) -> Config:
+def config(tmp_path: Path, drop: tuple[str, ...] = (), **change: str) -> NodeConfig:
     found = rows(tmp_path, change, drop=drop)[0].config
     assert found is not None
     return found

@@ -8,8 +8,8 @@ from penstock.policy.checkpoint import (
     FAST_STEPS,
     LONGEST_S,
     SHORTEST_S,
-    Fast,
-    State,
+    CheckpointState,
+    FastSaveState,
     cost_s,
     due,
     fast_due,
@@ -21,8 +21,10 @@ from penstock.policy.checkpoint import (
 SECONDS = st.floats(0, 1e9)
 
 
-def state(step: int = 7, now_s: float = 0.0, last_step: int = 0, save_s: float = 1.0) -> State:
-    return State(step=step, now_s=now_s, last_step=last_step, last_s=0.0, save_s=save_s)
+def state(
+    step: int = 7, now_s: float = 0.0, last_step: int = 0, save_s: float = 1.0
+) -> CheckpointState:
+    return CheckpointState(step=step, now_s=now_s, last_step=last_step, last_s=0.0, save_s=save_s)
 
 
 def test_young_between_the_bounds() -> None:
@@ -85,7 +87,7 @@ def test_the_step_that_is_saved_is_not_saved_again(
 
 
 def test_seconds_count_from_the_last_save() -> None:
-    late = State(step=9, now_s=1000.0, last_step=5, last_s=995.0, save_s=1.0)
+    late = CheckpointState(step=9, now_s=1000.0, last_step=5, last_s=995.0, save_s=1.0)
     assert not due(late, None, 10.0)
     assert due(late, None, 5.0)
 
@@ -96,8 +98,8 @@ def fast(
     stall_s: float = 0.0,
     seal_s: float = 0.0,
     now_s: float = 0.0,
-) -> Fast:
-    return Fast(step, now_s, 0, 0.0, step_s, stall_s, seal_s)
+) -> FastSaveState:
+    return FastSaveState(step, now_s, 0, 0.0, step_s, stall_s, seal_s)
 
 
 @given(st.floats(1e-3, 100), st.floats(0, 10), st.floats(0, 100))

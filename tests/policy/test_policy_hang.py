@@ -6,11 +6,20 @@ from hypothesis import strategies as st
 
 from penstock.guard.detect.pulse import PHASES
 from penstock.policy import hang
-from penstock.policy.hang import LONG_S, ORDER, Hang, Seen, allowed_s, blame, decide, usual_s
+from penstock.policy.hang import (
+    LONG_S,
+    ORDER,
+    Hang,
+    RankObservation,
+    allowed_s,
+    blame,
+    decide,
+    usual_s,
+)
 
 TIMEOUT_S = 120.0
 SEEN = st.builds(
-    Seen,
+    RankObservation,
     rank=st.integers(0, 7),
     phase=st.sampled_from(PHASES),
     step=st.integers(0, 5),
@@ -27,7 +36,7 @@ def test_every_phase_has_its_place() -> None:
 
 @given(WORLD, STEP_S)
 def test_a_hang_is_named_only_when_all_who_could_be_to_blame_are_still(
-    seen: list[Seen], step_s: float | None
+    seen: list[RankObservation], step_s: float | None
 ) -> None:
     found = decide(seen, step_s, TIMEOUT_S)
     by_rank = {s.rank: s for s in seen}
@@ -45,19 +54,19 @@ def test_a_hang_is_named_only_when_all_who_could_be_to_blame_are_still(
 
 @given(WORLD, STEP_S, st.floats(0, 1))
 def test_ranks_that_give_signs_never_hang(
-    seen: list[Seen], step_s: float | None, share: float
+    seen: list[RankObservation], step_s: float | None, share: float
 ) -> None:
     calm = [
-        Seen(s.rank, s.phase, s.step, share * allowed_s(s, step_s, TIMEOUT_S), s.stopped)
+        RankObservation(s.rank, s.phase, s.step, share * allowed_s(s, step_s, TIMEOUT_S), s.stopped)
         for s in seen
     ]
     assert decide(calm, step_s, TIMEOUT_S) is None
 
 
 def test_the_wait_follows_the_pace_of_the_run() -> None:
-    at = Seen(0, "forward", 9, 0.0)
+    at = RankObservation(0, "forward", 9, 0.0)
     assert allowed_s(at, None, TIMEOUT_S) == LONG_S  # nobody knows yet
-    assert allowed_s(Seen(0, "reduce", 1, 0.0), None, TIMEOUT_S) == TIMEOUT_S
+    assert allowed_s(RankObservation(0, "reduce", 1, 0.0), None, TIMEOUT_S) == TIMEOUT_S
     assert allowed_s(at, 0.05, TIMEOUT_S) == hang.FLOOR_S
     assert allowed_s(at, 4.0, TIMEOUT_S) == 40.0
     assert allowed_s(at, 60.0, TIMEOUT_S) == 600.0  # longer than a timeout may be usual
@@ -66,20 +75,26 @@ def test_the_wait_follows_the_pace_of_the_run() -> None:
 
 def test_what_takes_long_is_given_long() -> None:
     for phase in ("build", "load", "warm_up", "evaluate", "save", "end"):
-        assert allowed_s(Seen(0, phase, 9, 0.0), 0.05, TIMEOUT_S) == LONG_S
+        assert allowed_s(RankObservation(0, phase, 9, 0.0), 0.05, TIMEOUT_S) == LONG_S
     for phase in ("start", "join", "fetch"):  # peers wait under this bound anyway
-        assert allowed_s(Seen(0, phase, 9, 0.0), 0.05, TIMEOUT_S) == TIMEOUT_S
+        assert allowed_s(RankObservation(0, phase, 9, 0.0), 0.05, TIMEOUT_S) == TIMEOUT_S
 
 
 def test_a_stopped_rank_is_not_given_long() -> None:
     for phase in PHASES:
-        assert allowed_s(Seen(0, phase, 9, 0.0, stopped=True), 0.05, TIMEOUT_S) == hang.FLOOR_S
-        assert allowed_s(Seen(0, phase, 9, 0.0, stopped=True), None, TIMEOUT_S) == hang.FLOOR_S
+        assert (
+            allowed_s(RankObservation(0, phase, 9, 0.0, stopped=True), 0.05, TIMEOUT_S)
+            == hang.FLOOR_S
+        )
+        assert (
+            allowed_s(RankObservation(0, phase, 9, 0.0, stopped=True), None, TIMEOUT_S)
+            == hang.FLOOR_S
+        )
 
 
 def world(*places: tuple[str, int], still_s: float = 50.0, stopped: tuple[int, ...] = ()) -> list:
     return [
-        Seen(rank, phase, step, still_s, rank in stopped)
+        RankObservation(rank, phase, step, still_s, rank in stopped)
         for rank, (phase, step) in enumerate(places)
     ]
 
@@ -99,7 +114,7 @@ def world(*places: tuple[str, int], still_s: float = 50.0, stopped: tuple[int, .
     ],
 )
 def test_the_rank_at_fault_is_named(
-    seen: list[Seen], waits: dict[int, bool | None], ranks: tuple[int, ...], why: str
+    seen: list[RankObservation], waits: dict[int, bool | None], ranks: tuple[int, ...], why: str
 ) -> None:
     found = blame(seen, waits)
     assert found.ranks == ranks
@@ -118,21 +133,23 @@ def test_what_is_usual_is_the_median_of_the_last_steps() -> None:
 
 
 def test_a_newcomer_hides_no_hang_and_is_watched_by_itself() -> None:
-    new = Seen(2, "build", 0, 1.0, newcomer=True)
-    stuck = [Seen(0, "reduce", 4, 50.0), Seen(1, "forward", 4, 50.0)]
+    new = RankObservation(2, "build", 0, 1.0, newcomer=True)
+    stuck = [RankObservation(0, "reduce", 4, 50.0), RankObservation(1, "forward", 4, 50.0)]
     found = decide([*stuck, new], 0.1, TIMEOUT_S)
     assert found is not None
     assert found.ranks == (1,)
-    fine = [Seen(0, "forward", 4, 0.1), Seen(1, "forward", 4, 0.1)]
+    fine = [RankObservation(0, "forward", 4, 0.1), RankObservation(1, "forward", 4, 0.1)]
     assert decide([*fine, new], 0.1, TIMEOUT_S) is None
-    found = decide([*fine, Seen(2, "join", 0, 2 * TIMEOUT_S, newcomer=True)], 0.1, TIMEOUT_S)
+    found = decide(
+        [*fine, RankObservation(2, "join", 0, 2 * TIMEOUT_S, newcomer=True)], 0.1, TIMEOUT_S
+    )
     assert found is not None
     assert found.ranks == (2,)
 
 
 def test_stacks_name_the_one_of_several_and_never_a_newcomer_in_its_place() -> None:
-    stuck = [Seen(0, "forward", 4, 50.0), Seen(1, "forward", 4, 50.0)]
-    new = Seen(2, "build", 0, 1.0, newcomer=True)
+    stuck = [RankObservation(0, "forward", 4, 50.0), RankObservation(1, "forward", 4, 50.0)]
+    new = RankObservation(2, "build", 0, 1.0, newcomer=True)
     found = decide([*stuck, new], 0.1, TIMEOUT_S, {0: True, 1: False, 2: False})
     assert found is not None
     assert found.ranks == (1,)

@@ -7,19 +7,19 @@ from penstock.policy import lease
 
 
 def see(
-    watch: lease.Watch, number: int, beat: str, released: bool, now_s: float
-) -> tuple[lease.Watch, int | None]:
+    watch: lease.LeaseView, number: int, beat: str, released: bool, now_s: float
+) -> tuple[lease.LeaseView, int | None]:
     """A look that takes no time."""
-    return lease.see(watch, number, beat, released, now_s, now_s)
+    return lease.observe(watch, number, beat, released, now_s, now_s)
 
 
 def test_without_a_record_the_first_number_may_be_taken() -> None:
-    _, number = see(lease.Watch(), 0, "", False, 5.0)
+    _, number = see(lease.LeaseView(), 0, "", False, 5.0)
     assert number == 1
 
 
 def test_a_holder_that_beats_keeps_it_and_one_that_does_not_loses_it() -> None:
-    watch = lease.Watch()
+    watch = lease.LeaseView()
     for now in range(0, 100, 2):
         watch, number = see(watch, 3, f"beat {now}", False, float(now))
         assert number is None
@@ -30,13 +30,13 @@ def test_a_holder_that_beats_keeps_it_and_one_that_does_not_loses_it() -> None:
 
 
 def test_a_new_holder_is_watched_from_the_beginning() -> None:
-    watch, _ = see(lease.Watch(), 3, "x", False, 0.0)
+    watch, _ = see(lease.LeaseView(), 3, "x", False, 0.0)
     _, number = see(watch, 4, "x", False, lease.DEAD_S + 1)
     assert number is None
 
 
 def test_a_lease_that_was_given_back_is_free_at_once() -> None:
-    _, number = see(lease.Watch(), 3, "x", True, 0.0)
+    _, number = see(lease.LeaseView(), 3, "x", True, 0.0)
     assert number == 4
 
 
@@ -57,7 +57,7 @@ def test_when_a_number_may_be_taken_its_holder_has_stopped_leading(
         sent.append(at)
         at += delay  # the next is sent when this one has landed
         landed.append(at)
-    watch, now = lease.Watch(), 0.0
+    watch, now = lease.LeaseView(), 0.0
     for look in looks:
         now += look
         seen = [i for i, t in enumerate(landed) if t <= now]
@@ -72,18 +72,18 @@ def test_when_a_number_may_be_taken_its_holder_has_stopped_leading(
 
 
 def test_a_holder_goes_on_without_the_place_only_with_every_host_at_its_side() -> None:
-    assert lease.goes_on_s(-50.0, False, there=2, hosts=2) == lease.FENCED_S
-    assert lease.goes_on_s(-50.0, False, there=1, hosts=2) == -50.0
-    assert lease.goes_on_s(-50.0, True, there=2, hosts=2) == 0.0
-    assert lease.goes_on_s(4.0, False, there=1, hosts=2) == 4.0
+    assert lease.lead_without_beat_s(-50.0, False, there=2, hosts=2) == lease.FENCED_S
+    assert lease.lead_without_beat_s(-50.0, False, there=1, hosts=2) == -50.0
+    assert lease.lead_without_beat_s(-50.0, True, there=2, hosts=2) == 0.0
+    assert lease.lead_without_beat_s(4.0, False, there=1, hosts=2) == 4.0
 
 
 def test_a_look_that_took_long_judges_by_when_it_began() -> None:
     """The beat was read at some moment of it, and the holder may have beaten since."""
-    watch, _ = lease.see(lease.Watch(), 3, "x", False, 0.0, 0.0)
-    watch, number = lease.see(watch, 3, "x", False, 1.0, lease.DEAD_S + 5)
+    watch, _ = lease.observe(lease.LeaseView(), 3, "x", False, 0.0, 0.0)
+    watch, number = lease.observe(watch, 3, "x", False, 1.0, lease.DEAD_S + 5)
     assert number is None
-    _, number = lease.see(watch, 3, "x", False, lease.DEAD_S, lease.DEAD_S + 5)
+    _, number = lease.observe(watch, 3, "x", False, lease.DEAD_S, lease.DEAD_S + 5)
     assert number == 4
 
 

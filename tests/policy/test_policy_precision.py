@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.meter.precision import FASTER, Bf16
-from penstock.policy.precision import choose, warning
+from penstock.policy.precision import choose_precision, warning
 
 
 def cpu(speedup: float | None) -> Bf16:
@@ -22,14 +22,14 @@ def cpu(speedup: float | None) -> Bf16:
     ],
 )
 def test_auto_is_bf16_only_where_it_is_clearly_faster(speedup, precision):
-    chosen = choose(cpu(speedup))
+    chosen = choose_precision(cpu(speedup))
     assert chosen.precision == precision
     assert "this CPU" in chosen.why
     assert "measured" in chosen.why
 
 
 def test_weights_in_bf16_need_bf16_matmuls_even_where_they_are_slow():
-    chosen = choose(cpu(0.018), weights="bf16")
+    chosen = choose_precision(cpu(0.018), weights="bf16")
     assert chosen.precision == "bf16"
     assert "train.weights" in chosen.why
 

@@ -2,21 +2,27 @@
 
 import pytest
 
-from penstock.policy.quarantine import FORGIVEN_S, Fault, Part, State, decide
+from penstock.policy.quarantine import (
+    FORGIVEN_S,
+    HardwareFault,
+    HardwarePart,
+    QuarantineState,
+    decide,
+)
 
 
-def lost(node: str, t_s: float = 0.0) -> Fault:
-    return Fault(node, 0, "no beat for 5 s", t_s, "lost")
+def lost(node: str, t_s: float = 0.0) -> HardwareFault:
+    return HardwareFault(node, 0, "no beat for 5 s", t_s, "lost")
 
 
 def test_a_node_that_is_lost_twice_is_left_out() -> None:
-    state, out = decide(State(), lost("a"))
+    state, out = decide(QuarantineState(), lost("a"))
     assert out is None
     assert state.usable("a", 2) == [0, 1]
     state, out = decide(state, lost("b", 1.0))
     assert out is None
     state, out = decide(state, lost("a", 2.0))
-    assert out == Part("a")
+    assert out == HardwarePart("a")
     assert state.usable("a", 2) == []
     assert state.usable("b", 2) == [0, 1]
     assert decide(state, lost("a", 3.0))[1] is None  # told once
@@ -24,10 +30,10 @@ def test_a_node_that_is_lost_twice_is_left_out() -> None:
 
 def test_an_accelerator_that_fails_twice_is_left_out_alone() -> None:
     words = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
-    state = State()
+    state = QuarantineState()
     for t in (0.0, 5.0):
-        state, out = decide(state, Fault("a", 3, words, t, "rank"))
-    assert out == Part("a", 3)
+        state, out = decide(state, HardwareFault("a", 3, words, t, "rank"))
+    assert out == HardwarePart("a", 3)
     assert str(out) == "a, accelerator 3"
     assert state.usable("a", 5) == [0, 1, 2, 4]
 
@@ -42,22 +48,22 @@ def test_an_accelerator_that_fails_twice_is_left_out_alone() -> None:
     ],
 )
 def test_what_says_nothing_about_the_hardware_is_no_strike(words: str) -> None:
-    state = State()
+    state = QuarantineState()
     for t in range(9):
-        state, out = decide(state, Fault("a", 0, words, float(t), "rank"))
+        state, out = decide(state, HardwareFault("a", 0, words, float(t), "rank"))
         assert out is None
-    assert state == State()
+    assert state == QuarantineState()
 
 
 def test_a_replay_that_differs_counts_against_the_accelerator() -> None:
-    state = State()
+    state = QuarantineState()
     for t in (0.0, 1.0):
-        state, out = decide(state, Fault("a", 1, "replay differs", t, "differs"))
-    assert out == Part("a", 1)
+        state, out = decide(state, HardwareFault("a", 1, "replay differs", t, "differs"))
+    assert out == HardwarePart("a", 1)
 
 
 def test_strikes_of_long_ago_are_forgiven() -> None:
-    state, _ = decide(State(), lost("a"))
+    state, _ = decide(QuarantineState(), lost("a"))
     state, out = decide(state, lost("a", FORGIVEN_S + 1))
     assert out is None
     assert len(state.strikes) == 1

@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.policy.replay import Result, Results, at_fault, differing
+from penstock.policy.replay import ReplayResult, Results, at_fault, differing
 
 
 def results(replica: int, factor: float = 1.0) -> Results:
     loss, norm = (2.0 + replica) * factor, (0.5 + replica) * factor
-    return tuple(Result(loss + s, norm, hash((loss, norm, s))) for s in range(2))
+    return tuple(ReplayResult(loss + s, norm, hash((loss, norm, s))) for s in range(2))
 
 
 def played(count: int, wrong: int | None, factor: float) -> tuple[list[Results], list[Results]]:

@@ -4,20 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.policy.restart import Action, Ended, State, decide
+from penstock.policy.restart import Action, AttemptEnd, RestartState, decide
 
 FINE = ("done", "stopped")
 RESULTS = st.lists(
     st.sampled_from([*FINE, "failed", "refused", "oom", None]), min_size=1, max_size=6
 )
-STATES = st.builds(State, st.integers(0, 5), st.integers(0, 5), st.integers(0, 100))
+STATES = st.builds(RestartState, st.integers(0, 5), st.integers(0, 5), st.integers(0, 100))
 
 
 @given(STATES, RESULTS, st.integers(0, 200))
 def test_every_end_has_the_action_it_should(
-    state: State, results: list[str | None], step: int
+    state: RestartState, results: list[str | None], step: int
 ) -> None:
-    after, action = decide(state, Ended(tuple(results), step))
+    after, action = decide(state, AttemptEnd(tuple(results), step))
     if set(results) <= set(FINE):
         assert action == "finish"
     elif "refused" in results:
@@ -38,9 +38,9 @@ def test_a_run_ends_only_after_allowed_tries_in_a_row_without_a_new_step(
     allowed: int, steps: list[int]
 ) -> None:
     """Faults for ever: the run goes on exactly as long as it gets further now and then."""
-    state, best, fruitless = State(allowed), 0, 0
+    state, best, fruitless = RestartState(allowed), 0, 0
     for step in steps:
-        state, action = decide(state, Ended((None, "failed"), step))
+        state, action = decide(state, AttemptEnd((None, "failed"), step))
         fruitless = 0 if step > best else fruitless + 1
         best = max(best, step)
         assert action == ("give_up" if fruitless > allowed else "restart")
@@ -49,21 +49,21 @@ def test_a_run_ends_only_after_allowed_tries_in_a_row_without_a_new_step(
 
 
 def test_a_run_that_crashes_at_once_is_tried_allowed_times_more() -> None:
-    state = State(allowed=3)
+    state = RestartState(allowed=3)
     actions: list[Action] = []
     while not actions or actions[-1] == "restart":
-        state, action = decide(state, Ended((None,), step=0))
+        state, action = decide(state, AttemptEnd((None,), step=0))
         actions.append(action)
     assert actions == ["restart", "restart", "restart", "give_up"]
 
 
 def test_no_restarts_allowed_still_goes_on_after_progress() -> None:
-    state, action = decide(State(allowed=0), Ended((None,), step=1))
+    state, action = decide(RestartState(allowed=0), AttemptEnd((None,), step=1))
     assert action == "restart"
-    assert decide(state, Ended((None,), step=1))[1] == "give_up"
+    assert decide(state, AttemptEnd((None,), step=1))[1] == "give_up"
 
 
 @pytest.mark.parametrize("result", FINE)
 def test_one_silent_rank_is_a_fault_even_when_the_others_are_done(result: str) -> None:
-    ended = Ended((result, None, result), step=10)
-    assert decide(State(allowed=1), ended)[1] == "restart"
+    ended = AttemptEnd((result, None, result), step=10)
+    assert decide(RestartState(allowed=1), ended)[1] == "restart"

@@ -5,7 +5,7 @@ from math import prod
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.policy.shrink import fitted
+from penstock.policy.shrink import fit_to_ranks
 
 WAYS = ("replicate", "shard", "tensor", "pipeline", "context")
 SIZES = st.sampled_from([1, 2, 3, 4, 8])
@@ -17,7 +17,7 @@ SIZES = st.sampled_from([1, 2, 3, 4, 8])
     st.integers(1, 64),
 )
 def test_it_fits_and_keeps_how_the_model_was_cut(asked: dict[str, int], ranks: int) -> None:
-    found = fitted(asked, ranks)
+    found = fit_to_ranks(asked, ranks)
     unit = asked["tensor"] * asked["pipeline"] * asked["context"]
     if found is None:
         assert ranks < unit
@@ -33,18 +33,18 @@ def test_it_fits_and_keeps_how_the_model_was_cut(asked: dict[str, int], ranks: i
 
 
 def test_replicas_go_before_shards() -> None:
-    assert fitted({"replicate": 4, "shard": 2}, 4) == {
+    assert fit_to_ranks({"replicate": 4, "shard": 2}, 4) == {
         "replicate": 2, "shard": 2, "tensor": 1, "pipeline": 1, "context": 1, "expert": 1,
     }  # fmt: skip
-    found = fitted({"replicate": 1, "shard": 4}, 3)
+    found = fit_to_ranks({"replicate": 1, "shard": 4}, 3)
     assert found is not None
     assert (found["replicate"], found["shard"]) == (1, 3)
 
 
 def test_all_ranks_of_the_full_number_are_used() -> None:
     asked = {"replicate": 2, "shard": 2, "tensor": 2, "pipeline": 1, "context": 1, "expert": 1}
-    assert fitted(asked, 8) == asked
+    assert fit_to_ranks(asked, 8) == asked
 
 
 def test_a_model_that_was_cut_over_more_ranks_than_are_left_cannot_go_on() -> None:
-    assert fitted({"tensor": 4, "replicate": 2}, 3) is None
+    assert fit_to_ranks({"tensor": 4, "replicate": 2}, 3) is None

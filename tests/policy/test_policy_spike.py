@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.policy import spike
-from penstock.policy.spike import IN_A_ROW, LEAST, WIDTHS, OnSpike, State, decide
+from penstock.policy.spike import IN_A_ROW, LEAST, WIDTHS, OnSpike, SpikeState, decide
 
 BAD = st.sampled_from([math.nan, math.inf, -math.inf])
 Curve = list[tuple[float, float]]
@@ -35,10 +35,10 @@ def made(seed: int, steps: int, noise: str) -> Curve:
 
 
 def walk(
-    curve: Curve, on_spike: OnSpike = "skip", state: State | None = None, first: int = 1
-) -> tuple[State, dict[int, str]]:
+    curve: Curve, on_spike: OnSpike = "skip", state: SpikeState | None = None, first: int = 1
+) -> tuple[SpikeState, dict[int, str]]:
     """The state at the end, and every verdict that was not good."""
-    state, verdicts = state or State(), {}
+    state, verdicts = state or SpikeState(), {}
     for step, (loss, norm) in enumerate(curve, start=first):
         state, verdict = decide(state, step, loss, norm, on_spike)
         if verdict.kind != "good":
@@ -86,7 +86,7 @@ def test_nothing_finite_is_judged_before_there_is_something_to_compare_with() ->
 def test_what_is_not_finite_is_never_taken(bad: float, which: bool, on_spike: OnSpike) -> None:
     """From the first step on; nothing was changed, so there is nothing to roll back."""
     pair = (bad, 1.0) if which else (1.0, bad)
-    state, verdict = decide(State(), 1, *pair, on_spike)
+    state, verdict = decide(SpikeState(), 1, *pair, on_spike)
     assert verdict.kind == ("stop" if on_spike == "stop" else "skip")
     assert state.losses == ()
 
@@ -115,7 +115,7 @@ def test_more_than_one_bad_step_in_a_hundred_ends_the_run() -> None:
     """A few are allowed even when the run is young; more only as it gets older."""
 
     def lived(every: int) -> int:
-        state = State()
+        state = SpikeState()
         for step in range(1, 2001):
             loss = math.nan if step % every == 0 else 3.0
             state, verdict = decide(state, step, loss, 1.0, "skip")
@@ -170,7 +170,7 @@ def test_a_state_that_went_through_json_decides_the_same(
         curve[step - 1] = (1e2, 1e3) if step % 2 else (math.nan, 1.0)
     whole = walk(curve)
     state, first = walk(curve[:cut])
-    state = State.from_json(json.loads(json.dumps(state.to_json())))
+    state = SpikeState.from_json(json.loads(json.dumps(state.to_json())))
     end, rest = walk(curve[cut:], "skip", state, first=cut + 1)
     assert (end, first | rest) == whole
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.policy.straggler import FEWEST_STEPS, FINE, SLOW, Change, decide
+from penstock.policy.straggler import FEWEST_STEPS, FINE, SLOW, StragglerChange, decide
 
 STEPS = 16
 
@@ -15,10 +15,10 @@ def even(ranks: int, seconds: float = 0.1) -> dict[int, list[float]]:
 def test_a_slow_rank_is_told_once_and_once_when_it_is_over() -> None:
     slow = even(4) | {2: [0.2] * STEPS}
     state, changes = decide(frozenset(), slow)
-    assert (state, changes) == ({2}, [Change(2, 2.0, slow=True)])
+    assert (state, changes) == ({2}, [StragglerChange(2, 2.0, slow=True)])
     assert decide(state, slow) == (state, [])
     state, changes = decide(state, even(4))
-    assert (state, changes) == (frozenset(), [Change(2, 1.0, slow=False)])
+    assert (state, changes) == (frozenset(), [StragglerChange(2, 1.0, slow=False)])
 
 
 def test_of_two_ranks_the_slower_one() -> None:

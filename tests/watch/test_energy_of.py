@@ -90,7 +90,7 @@ def test_metered_accelerators_by_cause(tmp_path: Path):
     # 1.5 of 2 s computing, the rest waiting, which the model has at about a third of the watts.
     waiting = own[Cause.DATA_WAIT] + own[Cause.COMMUNICATE]
     assert own[Cause.COMPUTE] + waiting == pytest.approx(2 * 40 * BUSY_W, rel=0.01)
-    levels = power.Shares().of(700.0)
+    levels = power.TdpShares().of(700.0)
     assert own[Cause.COMPUTE] / waiting == pytest.approx(3 * levels.busy_w / levels.wait_w, rel=0.1)
     assert found.host_j.source == "estimated"
     assert found.facility_j is None

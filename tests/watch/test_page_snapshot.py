@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from made_run import T0, made_run
 from penstock.ledger.journal.writer import Journal, SupervisorJournal
-from penstock.plan.cost.rates import Factor, Rates
+from penstock.plan.cost.rates import CostRates, SourcedRate
 from penstock.run.folder import RunFolder
 from penstock.watch.facts.event_text import told
 from penstock.watch.facts.health import RED_S, health
@@ -82,7 +82,9 @@ def test_energy_and_money_say_where_they_come_from(tmp_path: Path) -> None:
     costs = taken(folder)["energy"]["costs"]
     assert costs["usd"] is None
     assert any("no price is known" in note for note in costs["notes"])
-    priced = folder.read_plan() | {"rates": Rates(usd_per_hour=Factor(3.6, "given")).to_json()}
+    priced = folder.read_plan() | {
+        "rates": CostRates(usd_per_hour=SourcedRate(3.6, "given")).to_json()
+    }
     folder.plan_file.write_text(json.dumps(priced))
     found = taken(folder)
     hours = found["headline"]["wall_s"] * 2 / 3600

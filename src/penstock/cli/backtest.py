@@ -13,7 +13,7 @@ from penstock.cli.show import Json, out, print_json
 from penstock.errors import PenstockError
 from penstock.plan.backtest import power, power_columns, power_rows, ranking, scores
 from penstock.plan.backtest.columns import listing
-from penstock.plan.backtest.report import SMALL_GIB, Item, Report
+from penstock.plan.backtest.report import SMALL_GIB, BacktestReport, ScoredRow
 from penstock.plan.backtest.row_file import lines
 from penstock.plan.backtest.scores import score
 from penstock.plan.backtest.steps import run
@@ -99,14 +99,19 @@ backtest.__doc__ = _help()
 
 
 def _show_groups(
-    name: str, groups: Mapping[str, Sequence[Item]], report: Report, totals: bool = False
+    name: str,
+    groups: Mapping[str, Sequence[ScoredRow]],
+    report: BacktestReport,
+    totals: bool = False,
 ) -> None:
     timed = report.kind == "throughput"
     rival = (scores.by_source if name == "source" else scores.by_accelerator)(report.rival)
     headings = ("rows", "MAPE", "median", "bias", *(("constant MFU",) if timed else ()))
     table = grid(f"by {name}", "", *headings)
 
-    def line(label: str, items: Sequence[Item], other: Sequence[Item], macro: bool = False) -> None:
+    def line(
+        label: str, items: Sequence[ScoredRow], other: Sequence[ScoredRow], macro: bool = False
+    ) -> None:
         own, theirs = score(items), score(other)
         table.add_row(
             Text(label),
@@ -133,7 +138,7 @@ def _show_groups(
     out.print(table)
 
 
-def _show_sweeps(report: Report) -> None:
+def _show_sweeps(report: BacktestReport) -> None:
     if not report.sweeps:
         return
     table = grid("choosing a layout", "job", "layouts", "regret", "Kendall tau")
@@ -143,7 +148,7 @@ def _show_sweeps(report: Report) -> None:
     out.print(table)
 
 
-def _show_worst(report: Report, count: int) -> None:
+def _show_worst(report: BacktestReport, count: int) -> None:
     worst = scores.worst(report.items, count)
     if not worst:
         return
@@ -160,12 +165,12 @@ def _show_worst(report: Report, count: int) -> None:
     out.print(table)
 
 
-def verdict(report: Report) -> str:
+def verdict(report: BacktestReport) -> str:
     """The whole report in a sentence or two."""
     return _memory_verdict(report) if report.kind == "memory" else _time_verdict(report)
 
 
-def _time_verdict(report: Report) -> str:
+def _time_verdict(report: BacktestReport) -> str:
     sources = scores.by_source(report.scored)
     over = f", mean over {plural(len(sources), 'source')}" if len(sources) > 1 else ""
     own, rival = score(report.scored), score(report.rival)
@@ -193,7 +198,7 @@ def _time_verdict(report: Report) -> str:
     return text + (f" The constant MFU is closer on {', '.join(lost)}." if lost else "")
 
 
-def _memory_verdict(report: Report) -> str:
+def _memory_verdict(report: BacktestReport) -> str:
     large, small = score(report.scored).mape, score(report.small).mape
     sizes = [
         f"{error:.1f} % off on runs {which} {SMALL_GIB:.0f} GiB"

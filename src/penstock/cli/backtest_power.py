@@ -7,8 +7,8 @@ from rich.text import Text
 from penstock.cli.backtest_tables import grid, percent, say, show_skipped
 from penstock.cli.show import out
 from penstock.plan.backtest import scores
-from penstock.plan.backtest.power import Item, PowerReport
-from penstock.plan.backtest.scores import Pair, score
+from penstock.plan.backtest.power import PowerReport, ScoredPowerRow
+from penstock.plan.backtest.scores import ScoredPair, score
 from penstock.style import plural
 
 
@@ -25,13 +25,13 @@ def show(report: PowerReport, worst: int) -> None:
     say(verdict(report))
 
 
-def _cells(pairs: Sequence[Pair]) -> tuple[str, ...]:
+def _cells(pairs: Sequence[ScoredPair]) -> tuple[str, ...]:
     found = score(pairs)
     errors = percent(found.mape), percent(found.median_ape), percent(found.bias, sign=True)
     return f"{found.rows:,}", *errors
 
 
-def _show_groups(name: str, groups: Mapping[str, Sequence[Item]]) -> None:
+def _show_groups(name: str, groups: Mapping[str, Sequence[ScoredPowerRow]]) -> None:
     table = grid(f"by {name}", "", "rows", "MAPE", "median", "bias", "in band")
     for label, items in groups.items():
         inside = sum(item.inside for item in items)
@@ -52,7 +52,7 @@ def _show_rivals(report: PowerReport) -> None:
     out.print(table)
 
 
-def _show_worst(items: Sequence[Item], count: int) -> None:
+def _show_worst(items: Sequence[ScoredPowerRow], count: int) -> None:
     found = scores.worst(items, count)
     if not found:
         return
@@ -84,5 +84,5 @@ def verdict(report: PowerReport) -> str:
     )
 
 
-def _ranked(report: PowerReport) -> tuple[Sequence[Pair], ...]:
+def _ranked(report: PowerReport) -> tuple[Sequence[ScoredPair], ...]:
     return report.items, report.tdp, report.constant

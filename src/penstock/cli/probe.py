@@ -25,7 +25,7 @@ def probe(
     from penstock.meter.probe import probe as measure
     from penstock.plan.hardware.cluster import here_file, machine_of
     from penstock.plan.hardware.precision import speed_of
-    from penstock.policy.precision import choose
+    from penstock.policy.precision import choose_precision
     from penstock.run.clusters.load import refuse_unwritable, save_cluster, to_table, with_stated
     from penstock.run.clusters.summary import lines
 
@@ -42,7 +42,7 @@ def probe(
         measured = measure(show, quick)
     file = with_stated(measured, path)
     save_cluster(file, path, "Measured by `penstock probe`; measure again after changes.")
-    auto = choose(speed_of(machine_of(file)))
+    auto = choose_precision(speed_of(machine_of(file)))
     if json:
         chosen = {"precision": auto.precision, "why": auto.why}
         print_json({"file": str(path), "auto": chosen, **to_table(file)})

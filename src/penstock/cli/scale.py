@@ -5,7 +5,7 @@ from pathlib import Path
 
 from penstock.cli import show
 from penstock.errors import PenstockError
-from penstock.plan.hardware.cluster import Sited
+from penstock.plan.hardware.cluster import ResolvedMachine
 from penstock.plan.hardware.scale import counts
 from penstock.plan.scaling import nodes, picture, table
 from penstock.plan.scaling.sweep import sweep
@@ -13,7 +13,7 @@ from penstock.run.schema.quantity import BadQuantity, duration_s
 from penstock.run.schema.run import Run
 
 
-def scale(run: Run, found: Sited, text: str, svg: Path | None, json: bool) -> None:
+def scale(run: Run, found: ResolvedMachine, text: str, svg: Path | None, json: bool) -> None:
     """The run over the counts that `text` means, as a table and, if asked, as a picture."""
     asked = counts(text)
     printed = show.is_stdout(svg, "--svg", json)
@@ -38,7 +38,7 @@ def scale(run: Run, found: Sited, text: str, svg: Path | None, json: bool) -> No
 
 
 def best_nodes(
-    run: Run, found: Sited, deadline: str | None, budget_usd: float | None, json: bool
+    run: Run, found: ResolvedMachine, deadline: str | None, budget_usd: float | None, json: bool
 ) -> None:
     """The number of nodes for a deadline, or for a budget."""
     if (deadline is None) == (budget_usd is None):
@@ -49,10 +49,10 @@ def best_nodes(
             status.update(f"planning {count:,} accelerators, {done} counts done")
 
         if deadline is not None:
-            answer = nodes.for_deadline(run, found.machine, _seconds(deadline), progress)
+            answer = nodes.nodes_for_deadline(run, found.machine, _seconds(deadline), progress)
         else:
             assert budget_usd is not None
-            answer = nodes.for_budget(run, found.machine, budget_usd, progress)
+            answer = nodes.nodes_for_budget(run, found.machine, budget_usd, progress)
     if json:
         show.print_json(answer.to_json() | {"warnings": list(found.warnings)})
         return

@@ -12,9 +12,9 @@ from penstock.ledger.causes import Cause
 from penstock.plan.hardware.machine import INSIDE
 from penstock.plan.job.job import Job
 from penstock.plan.job.layout import Layout
-from penstock.plan.job.outcome import Memory, StepTime
-from penstock.plan.life.life import Life
-from penstock.plan.search.sensitivity import RESOURCES, Option
+from penstock.plan.job.outcome import PeakMemory, StepTime
+from penstock.plan.life.life import RunLife
+from penstock.plan.search.sensitivity import RESOURCES, LayoutOption
 from penstock.run.schema.quantity import show_count
 from penstock.style import format_count
 
@@ -52,15 +52,15 @@ WORDS = {
 
 
 @dataclass(frozen=True)
-class Models:
+class StepModels:
     """The two models a change is tried on."""
 
     step_of: Callable[[Job], StepTime]
-    memory_of: Callable[[Job], Memory]
+    memory_of: Callable[[Job], PeakMemory]
 
 
 @dataclass(frozen=True)
-class Change:
+class RunFileChange:
     """Something to change in the run file, and what it would give."""
 
     words: str
@@ -85,11 +85,11 @@ def bottleneck(job: Job, step: StepTime) -> str:
 def next_change(
     job: Job,
     step: StepTime,
-    memory: Memory,
-    life: Life,
+    memory: PeakMemory,
+    life: RunLife,
     sensitivity: dict[str, float],
-    models: Models,
-    options: tuple[Option, ...] = (),
+    models: StepModels,
+    options: tuple[LayoutOption, ...] = (),
 ) -> str:
     """The one thing to change, in a sentence."""
     changes = [*_layouts(step, options), *_neighbours(job, step, models)]
@@ -112,19 +112,19 @@ def next_change(
     )
 
 
-def _layouts(step: StepTime, options: tuple[Option, ...]) -> Iterator[Change]:
+def _layouts(step: StepTime, options: tuple[LayoutOption, ...]) -> Iterator[RunFileChange]:
     now = step.tokens / step.step_s
     for option in options:
         if option.memory.fits:
-            yield Change(f"use the layout {option.layout}", option.tokens_per_s / now - 1)
+            yield RunFileChange(f"use the layout {option.layout}", option.tokens_per_s / now - 1)
 
 
-def _neighbours(job: Job, step: StepTime, models: Models) -> Iterator[Change]:
+def _neighbours(job: Job, step: StepTime, models: StepModels) -> Iterator[RunFileChange]:
     """Layouts one field away that fit."""
     for words, layout in _moves(job):
         other = job.with_layout(layout)
         if models.memory_of(other).fits:
-            yield Change(words, step.step_s / models.step_of(other).step_s - 1)
+            yield RunFileChange(words, step.step_s / models.step_of(other).step_s - 1)
 
 
 def _moves(job: Job) -> Iterator[tuple[str, Layout]]:
@@ -137,17 +137,17 @@ def _moves(job: Job) -> Iterator[tuple[str, Layout]]:
             yield f'layout.recompute = "{recompute}"', replace(now, recompute=recompute)
 
 
-def _larger_batch(job: Job, step: StepTime, models: Models) -> Change | None:
+def _larger_batch(job: Job, step: StepTime, models: StepModels) -> RunFileChange | None:
     other = replace(job, batch=2 * job.batch)
     if not models.memory_of(other).fits:
         return None
     new = models.step_of(other)
     gain = (new.tokens / new.step_s) / (step.tokens / step.step_s) - 1
     words = f'train.batch_tokens = "{show_count(other.tokens)}"'
-    return Change(words, gain, "; a larger batch learns less from each token")
+    return RunFileChange(words, gain, "; a larger batch learns less from each token")
 
 
-def _make_it_fit(memory: Memory, best: Change | None) -> str:
+def _make_it_fit(memory: PeakMemory, best: RunFileChange | None) -> str:
     if best:
         return f"it does not fit; {best.words} does"
     short = (memory.peak_bytes - memory.capacity_bytes) / 2**30
@@ -158,7 +158,7 @@ def _make_it_fit(memory: Memory, best: Change | None) -> str:
     )
 
 
-def _save_time(life: Life) -> str:
+def _save_time(life: RunLife) -> str:
     """What to do about time that is not spent on steps."""
     causes = (Cause.STARTUP, Cause.CHECKPOINT, Cause.DOWN, Cause.REDO)
     worst = max(causes, key=life.ledger.seconds.__getitem__)

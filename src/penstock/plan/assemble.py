@@ -7,15 +7,15 @@ from math import exp, hypot, log
 from penstock.errors import PenstockError
 from penstock.ledger.causes import Cause
 from penstock.plan import advice, derivation
-from penstock.plan.advice import Models
+from penstock.plan.advice import StepModels
 from penstock.plan.cost import cost
 from penstock.plan.job.job import RATE_OF, Job
-from penstock.plan.job.outcome import Band, Memory, StepTime
+from penstock.plan.job.outcome import Band, PeakMemory, StepTime
 from penstock.plan.life import life
-from penstock.plan.life.life import Life
+from penstock.plan.life.life import RunLife
 from penstock.plan.plan import Plan
 from penstock.plan.power import power
-from penstock.plan.search.sensitivity import Option, sensitivities
+from penstock.plan.search.sensitivity import LayoutOption, sensitivities
 from penstock.run.schema.run import Run
 
 # The causes whose time is as uncertain as a step's; starting, saving and failing are not.
@@ -42,18 +42,18 @@ def assemble(
     run: Run,
     job: Job,
     step: StepTime,
-    memory: Memory,
-    models: Models,
+    memory: PeakMemory,
+    models: StepModels,
     bands: Bands,
     steps: int,
     warnings: Sequence[str] = (),
-    options: tuple[Option, ...] = (),
-    rejected: tuple[Option, ...] = (),
+    options: tuple[LayoutOption, ...] = (),
+    rejected: tuple[LayoutOption, ...] = (),
     held_out_tokens: int | None = None,
 ) -> Plan:
     """The plan of `steps` steps of `job`. `options` and `rejected` are what a search looked at."""
     lived = life.predict(run, job, step, steps, held_out_tokens)
-    draw = power.draw(job.machine, step, job.machine.cooling)
+    draw = power.power_draw(job.machine, step, job.machine.cooling)
     ledger = power.with_joules(lived.ledger, draw) if draw else lived.ledger
     bill = cost.bill(run, job.machine, ledger)
     sensitivity = sensitivities(
@@ -100,12 +100,12 @@ def _mfu(job: Job, step: StepTime) -> tuple[float | None, str]:
     return share, f"{kind} peak of {job.machine.accelerator}, {peak / 1e12:g} TFLOP/s dense"
 
 
-def _bands(bands: Bands, lived: Life, bill: cost.Bill) -> dict[str, Band]:
+def _bands(bands: Bands, lived: RunLife, bill: cost.Bill) -> dict[str, Band]:
     step = bands.step
     moving = lived.ledger.share(*STEPPING) or 0.0
     days = Band(1 + (step.low - 1) * moving, 1 + (step.high - 1) * moving)
     faster = Band(1 / step.high, 1 / step.low)
-    energy = both(days, power.BAND)
+    energy = product_band(days, power.BAND)
     return {
         "step_s": step,
         "tokens_per_s": faster,
@@ -118,14 +118,14 @@ def _bands(bands: Bands, lived: Life, bill: cost.Bill) -> dict[str, Band]:
     }
 
 
-def both(one: Band, other: Band) -> Band:
+def product_band(one: Band, other: Band) -> Band:
     """The band of a product of two that err independently."""
     return Band(
         exp(-hypot(log(one.low), log(other.low))), exp(hypot(log(one.high), log(other.high)))
     )
 
 
-def _budget(run: Run, lived: Life, usd: float | None) -> tuple[str, ...]:
+def _budget(run: Run, lived: RunLife, usd: float | None) -> tuple[str, ...]:
     """What is over [budget]."""
     limit, over = run.budget, []
     if limit.hours is not None and lived.wall_s > limit.hours * 3600:
@@ -146,7 +146,7 @@ def _long(seconds: float) -> str:
     return f"{seconds / 60:,.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
 
 
-def _over_power(job: Job, draw: power.Draw | None) -> list[str]:
+def _over_power(job: Job, draw: power.PowerDraw | None) -> list[str]:
     """A site that cannot feed the machines."""
     limit, pue = job.machine.power_limit_w, job.machine.pue or 1.0
     if draw is None or limit is None:
@@ -160,7 +160,7 @@ def _over_power(job: Job, draw: power.Draw | None) -> list[str]:
     ]
 
 
-def _assumed(run: Run, lived: Life) -> list[str]:
+def _assumed(run: Run, lived: RunLife) -> list[str]:
     if lived.nodes == 1 or run.guard.spares or lived.interruptions < 1:
         return []
     return [

@@ -21,14 +21,14 @@ _PATIENCE_S = 3.0  # a plan answers soon, also where the store cannot be reached
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltDataset:
     """A dataset that is built."""
 
     manifest: Manifest
     folder: Path | None  # None: it lies at a URL
 
 
-def find_built(run: Run, spec: str, launch: bool = False) -> Built | str:
+def find_built(run: Run, spec: str, launch: bool = False) -> BuiltDataset | str:
     """Find the dataset, or say why it is not built yet: a sentence without its full stop.
 
     Raises an error for data that no run can read: `penstock train` refuses it with the same words.
@@ -37,7 +37,7 @@ def find_built(run: Run, spec: str, launch: bool = False) -> Built | str:
     """
     found = locate_dataset(spec)
     if found.kind == "built":
-        return Built(read_manifest(found.path), found.path)
+        return BuiltDataset(read_manifest(found.path), found.path)
     if found.kind == "stdlib":
         return _stdlib()
     if found.kind == "url":
@@ -53,9 +53,9 @@ def _raw_recipe(run: Run, spec: str) -> "Recipe":
     return raw_recipe(spec, run.model.tokenizer(), vocab, run.sequence, run.data.chat_template)
 
 
-def _at_url(url: str, launch: bool) -> Built | str:
+def _at_url(url: str, launch: bool) -> BuiltDataset | str:
     try:
-        return Built(_fetched(url, PATIENCE_S if launch else _PATIENCE_S), None)
+        return BuiltDataset(_fetched(url, PATIENCE_S if launch else _PATIENCE_S), None)
     except FileNotFoundError:
         pass
     if launch and url.startswith("http"):  # one request; buckets are listed by the build
@@ -75,7 +75,7 @@ def _fetched(url: str, patience_s: float) -> Manifest:
         return read_manifest(Path(folder))
 
 
-def _recipe_of(run: Run, spec: str, recipe: Path | None) -> Built | str:
+def _recipe_of(run: Run, spec: str, recipe: Path | None) -> BuiltDataset | str:
     """What a recipe or raw files gave, if they are as they were then; else whether they can be
     built."""
     if spec.startswith("hf:"):
@@ -91,15 +91,15 @@ def _recipe_of(run: Run, spec: str, recipe: Path | None) -> Built | str:
         sources = list_sources(made)
         found = follow(datasets_home(), made.name, build_key(made, sources))
         if found:
-            return Built(found.manifest, found.folder)
+            return BuiltDataset(found.manifest, found.folder)
         refuse_unready(sources)
     what = f"penstock data build {spec}` builds it now" if recipe else "penstock train` builds it"
     return f"{spec} is not built here yet; `{what}"
 
 
-def _stdlib() -> Built | str:
+def _stdlib() -> BuiltDataset | str:
     there = built_versions(datasets_home(), STDLIB)
     if len(there) != 1:  # several: one for each Python install
         return f"{STDLIB} is not built here yet for this Python; `penstock train` builds it"
     folder = datasets_home() / f"{STDLIB}@{there[0]}"
-    return Built(read_manifest(folder), folder)
+    return BuiltDataset(read_manifest(folder), folder)

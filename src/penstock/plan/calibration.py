@@ -29,7 +29,7 @@ ENOUGH = 5  # runs, before their scatter says more than the usual band
 
 
 @dataclass(frozen=True)
-class Record:
+class CalibrationRecord:
     """One run that was measured."""
 
     run: str  # folder of the run: folding it again replaces its line
@@ -52,7 +52,7 @@ def file() -> Path:
     return home() / "calibration.jsonl"
 
 
-def load(path: Path | None = None) -> list[Record]:
+def load(path: Path | None = None) -> list[CalibrationRecord]:
     """All folded runs; a line that cannot be read is an error, not a loss."""
     path = path or file()
     if not path.exists():
@@ -60,7 +60,7 @@ def load(path: Path | None = None) -> list[Record]:
     records = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
-            records.append(Record(**json.loads(line)))
+            records.append(CalibrationRecord(**json.loads(line)))
         except (ValueError, TypeError) as error:
             raise PenstockError(
                 f"{path}, line {number}: not a calibration record ({error}); remove the line"
@@ -68,7 +68,7 @@ def load(path: Path | None = None) -> list[Record]:
     return records
 
 
-def fold(record: Record, path: Path | None = None) -> list[Record]:
+def fold(record: CalibrationRecord, path: Path | None = None) -> list[CalibrationRecord]:
     """Add a run, or replace its line; returns the records of the same accelerator."""
     path = path or file()
     if not (record.predicted_s > 0 and record.measured_s > 0):
@@ -79,7 +79,7 @@ def fold(record: Record, path: Path | None = None) -> list[Record]:
     return [r for r in records if r.accelerator == record.accelerator]
 
 
-def matching(job: Job, records: Sequence[Record]) -> list[Record]:
+def matching(job: Job, records: Sequence[CalibrationRecord]) -> list[CalibrationRecord]:
     """Runs on the same accelerator at the same precision, predicted from the same readings."""
     own = (job.machine.accelerator, job.precision, basis(job.machine))
     return [r for r in records if (r.accelerator, r.precision, r.basis) == own]
@@ -90,21 +90,21 @@ def basis(machine: Machine) -> str:
     return machine.sources.get("matmul_flops" if machine.curves else "", "given")
 
 
-def likeness(job: Job, record: Record) -> float:
+def likeness(job: Job, record: CalibrationRecord) -> float:
     """1 for the same model size and number of ranks, less the farther they are."""
     size = abs(math.log(job.shape.params() / record.params)) / math.log(10)
     ranks = abs(math.log(job.layout.ranks / record.ranks)) / math.log(8)
     return math.exp(-size - ranks)
 
 
-def factor(job: Job, records: Sequence[Record]) -> float:
+def factor(job: Job, records: Sequence[CalibrationRecord]) -> float:
     """Measured over predicted, by likeness, shrunk towards 1."""
     weights = [likeness(job, record) for record in records]
     summed = sum(w * math.log(r.ratio) for w, r in zip(weights, records, strict=True))
     return math.exp(summed / (sum(weights) + PRIOR_RUNS))
 
 
-def band(job: Job, records: Sequence[Record], usual: Band) -> Band:
+def band(job: Job, records: Sequence[CalibrationRecord], usual: Band) -> Band:
     """The band once enough runs like this one were folded in: as wide as they scatter."""
     alike = [record for record in records if likeness(job, record) > ALIKE]
     if len(alike) < ENOUGH:

@@ -8,13 +8,13 @@ from pydantic import ValidationError
 from penstock.data.format.manifest import Manifest
 from penstock.data.read.samples import SampleSplit, held_out_samples, refuse_unreadable
 from penstock.errors import PenstockError
-from penstock.plan.built import Built, find_built
+from penstock.plan.built import BuiltDataset, find_built
 from penstock.run.save import to_table
 from penstock.run.schema.run import Run
 
 
 @dataclass(frozen=True)
-class Sizes:
+class DatasetSizes:
     """As the trainer would count them (`data/read/stream.py`)."""
 
     vocab: int
@@ -23,11 +23,11 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownData:
     """What is known of a run's data before it is opened."""
 
     run: Run  # with what its datasets decide
-    sizes: Sizes | None  # None: part of it is not built, or its name means several versions
+    sizes: DatasetSizes | None  # None: part of it is not built, or its name means several versions
     missing: tuple[str, ...] = ()  # why, a sentence for each part without its full stop
     unusable: PenstockError | None = None  # with which `penstock train` refuses what is built
 
@@ -42,42 +42,42 @@ class Known:
         return notes
 
 
-def look(run: Run) -> Known:
+def look(run: Run) -> KnownData:
     """Read what lies built here. Data that cannot be used here is missing, as what is not built:
     a plan may be of another machine."""
     found = [_looked(run, spec) for spec, _ in run.data.parts]
-    there = [one.manifest for one in found if isinstance(one, Built)]
+    there = [one.manifest for one in found if isinstance(one, BuiltDataset)]
     run = fitted(run, there)
     if missing := tuple(one for one in found if isinstance(one, str)):
-        return Known(run, None, missing)
+        return KnownData(run, None, missing)
     try:
-        return Known(run, usable_sizes(run, there))
+        return KnownData(run, usable_sizes(run, there))
     except PenstockError as error:
-        return Known(run, sizes_of(run, there), unusable=error)
+        return KnownData(run, sizes_of(run, there), unusable=error)
 
 
 def manifests(run: Run) -> list[Manifest]:
     """Read the manifests of the datasets that are built here."""
     found = (_looked(run, spec) for spec, _ in run.data.parts)
-    return [one.manifest for one in found if isinstance(one, Built)]
+    return [one.manifest for one in found if isinstance(one, BuiltDataset)]
 
 
-def _looked(run: Run, spec: str) -> Built | str:
+def _looked(run: Run, spec: str) -> BuiltDataset | str:
     try:
         return find_built(run, spec)
     except PenstockError as error:
         return f"{spec} cannot be used here: {str(error).rstrip('.')}"
 
 
-def sizes_of(run: Run, manifests: Sequence[Manifest]) -> Sizes:
+def sizes_of(run: Run, manifests: Sequence[Manifest]) -> DatasetSizes:
     """Count the samples as the trainer does (`data/read/stream.py`), by the length of `run`."""
     splits = [SampleSplit.of(one.tokens, run.sequence, run.evaluate.holdout) for one in manifests]
     held_out = held_out_samples(splits, [weight for _, weight in run.data.parts])
     samples = sum(split.samples for split in splits)
-    return Sizes(max(one.vocab for one in manifests), samples, held_out * run.sequence)
+    return DatasetSizes(max(one.vocab for one in manifests), samples, held_out * run.sequence)
 
 
-def usable_sizes(run: Run, data: Sequence[Manifest]) -> Sizes:
+def usable_sizes(run: Run, data: Sequence[Manifest]) -> DatasetSizes:
     """Count the samples; refuse data that `run` cannot train on. `fitted` goes before.
 
     Launches, checks and plans of this machine all ask here, so that they refuse alike.
@@ -100,7 +100,7 @@ def ids_of(data: Sequence[Manifest]) -> str:
     return " + ".join(manifest.id for manifest in data)
 
 
-def needed(run: Run) -> Known:
+def needed(run: Run) -> KnownData:
     """The same; an error for a run whose length or vocabulary only the dataset tells.
 
     Data that is too small for the run is refused for this machine, as `penstock train` does. A plan

@@ -2,9 +2,9 @@
 
 from penstock.plan.cost import cost
 from penstock.plan.job.job import Job
-from penstock.plan.job.outcome import Memory, StepTime
+from penstock.plan.job.outcome import PeakMemory, StepTime
 from penstock.plan.life import life
-from penstock.plan.life.life import Life
+from penstock.plan.life.life import RunLife
 from penstock.plan.power import power
 from penstock.plan.step import notes as step_notes
 from penstock.run.schema.run import Run
@@ -14,10 +14,10 @@ def notes(
     run: Run,
     job: Job,
     step: StepTime,
-    memory: Memory,
-    lived: Life,
+    memory: PeakMemory,
+    lived: RunLife,
     bill: cost.Bill,
-    draw: power.Draw | None,
+    draw: power.PowerDraw | None,
     mfu: tuple[float | None, str],
 ) -> dict[str, tuple[str, ...]]:
     """A derivation for every name of the JSON; a name without one of its own has its parent's."""

@@ -4,20 +4,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.plan import calibration
-from penstock.plan.advice import Models
+from penstock.plan.advice import StepModels
 from penstock.plan.assemble import Bands, assemble
-from penstock.plan.dataset import Sizes, needed
+from penstock.plan.dataset import DatasetSizes, needed
 from penstock.plan.hardware import precision
 from penstock.plan.hardware.machine import Machine
 from penstock.plan.job import legal
-from penstock.plan.job.constants import band, seen
+from penstock.plan.job.constants import band, measured_range
 from penstock.plan.job.job import RATE_OF, Job
 from penstock.plan.job.layout import Layout
 from penstock.plan.job.outcome import Band, StepTime
 from penstock.plan.memory import memory
 from penstock.plan.plan import Plan
 from penstock.plan.search.choose import choose_layout, lighter_ways
-from penstock.plan.search.search import search, trained
+from penstock.plan.search.search import search, trainable_space
 from penstock.plan.step import notes as step_notes
 from penstock.plan.step import step
 from penstock.run.notyet import not_yet
@@ -35,7 +35,7 @@ def make(
     machine: Machine,
     warnings: Sequence[str] = (),
     layout: Layout | None = None,
-    data: Sizes | None = None,
+    data: DatasetSizes | None = None,
 ) -> Plan:
     """The plan of `run` on `machine`. `warnings` are what finding the machine had to assume; a
     launch gives the `layout` that it takes and what its dataset holds."""
@@ -48,13 +48,13 @@ def make(
     job = picked.job
     records = calibration.matching(job, calibration.load())
     by = calibration.factor(job, records)
-    outside = unseen(job)
+    outside = outside_measured_runs(job)
     usual = _wider(Band(*band(job.shape.moe)), job, outside)
 
     def step_of(job: Job) -> StepTime:
         return calibration.applied(step.predict(job), by)
 
-    models = Models(step_of, memory.predict)
+    models = StepModels(step_of, memory.predict)
     return assemble(
         run,
         job,
@@ -67,9 +67,9 @@ def make(
             *warnings,
             *outside,
             *_calibrated(by, len(records)),
-            *ignored(run, job),
-            *untrainable(run, job),
-            *legal.worries(run, job.layout),
+            *not_counted(run, job),
+            *not_trained_yet(run, job),
+            *legal.layout_warnings(run, job.layout),
             *_better(run, job),
         ),
         picked.options,
@@ -93,7 +93,7 @@ def _wider(usual: Band, job: Job, outside: Sequence[str]) -> Band:
     return Band(usual.low**power, usual.high**power)
 
 
-def ignored(run: Run, job: Job) -> list[str]:
+def not_counted(run: Run, job: Job) -> list[str]:
     """What the file says and the plan does not count."""
     sync, found = run.train.sync, []
     if sync.local_steps > 1:
@@ -113,9 +113,9 @@ def ignored(run: Run, job: Job) -> list[str]:
     return notes
 
 
-def untrainable(run: Run, job: Job) -> list[str]:
+def not_trained_yet(run: Run, job: Job) -> list[str]:
     """What this version plans and does not train yet."""
-    lay, open_ = job.layout, trained(run)
+    lay, open_ = job.layout, trainable_space(run)
     ways = []
     for name in (*legal.MODEL_WAYS, "recompute"):
         allowed, found = getattr(open_, name), getattr(lay, name)
@@ -130,15 +130,15 @@ def _better(run: Run, job: Job) -> list[str]:
     """What fits where the file's layout does not."""
     if run.layout is None or memory.predict(job).fits:
         return []
-    found = search(job, job.layout.ranks, trained(run))
+    found = search(job, job.layout.ranks, trainable_space(run))
     if found.best:
         return [f"without [layout], {found.best[0].layout} fits"]
     return [told] if (told := lighter_ways(run, job)) else []
 
 
-def unseen(job: Job) -> list[str]:
+def outside_measured_runs(job: Job) -> list[str]:
     """What lies outside of the runs that the planner was checked on."""
-    known, lay = seen(), job.layout
+    known, lay = measured_range(), job.layout
     chip = f"{job.machine.accelerator} {RATE_OF.get(job.precision, job.precision)}"
     spans = {
         "accelerators": (lay.ranks, *known.ranks),

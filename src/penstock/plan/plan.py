@@ -7,9 +7,9 @@ from typing import Any
 from penstock.errors import PenstockError, nearest
 from penstock.plan.cost.cost import Bill
 from penstock.plan.job.job import Job
-from penstock.plan.job.outcome import Band, Memory, StepTime
-from penstock.plan.life.life import Life
-from penstock.plan.search.sensitivity import Option
+from penstock.plan.job.outcome import Band, PeakMemory, StepTime
+from penstock.plan.life.life import RunLife
+from penstock.plan.search.sensitivity import LayoutOption
 
 # What the screen calls a number, and its name in the JSON.
 SCREEN = {
@@ -29,8 +29,8 @@ class Plan:
     name: str  # of the run
     job: Job
     step: StepTime
-    memory: Memory
-    life: Life
+    memory: PeakMemory
+    life: RunLife
     bill: Bill
     mfu: float | None  # None when nobody has published the device's peak
     mfu_of: str  # the peak it is measured against, or why there is none
@@ -40,8 +40,8 @@ class Plan:
     next: str
     over_budget: tuple[str, ...]
     warnings: tuple[str, ...]
-    options: tuple[Option, ...]  # the best layouts that fit, this one among them
-    rejected: tuple[Option, ...]
+    options: tuple[LayoutOption, ...]  # the best layouts that fit, this one among them
+    rejected: tuple[LayoutOption, ...]
     notes: Mapping[str, tuple[str, ...]]  # derivations, by the names in the JSON
 
     @property

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from penstock.ledger.causes import Cause
 from penstock.plan.plan import Plan
-from penstock.plan.search.sensitivity import RESOURCES, Option
+from penstock.plan.search.sensitivity import RESOURCES, LayoutOption
 from penstock.style import (
     ENERGIES,
     MASSES,
@@ -175,7 +175,7 @@ def _section(title: str, rows: Iterable[str]) -> Iterator[str]:
         yield from (f"  {row}" for row in found)
 
 
-def _option(option: Option) -> str:
+def _option(option: LayoutOption) -> str:
     size = f"{option.memory.peak_bytes / 2**30:.1f} GiB"
     most = "" if option.memory.fits else "at most "
     speed = f"{most}{format_count(option.tokens_per_s)} tokens/s"

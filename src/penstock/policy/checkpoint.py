@@ -42,7 +42,7 @@ def node_mtbf_s() -> float:
 
 
 @dataclass(frozen=True)
-class State:
+class CheckpointState:
     """What the decision looks at."""
 
     step: int
@@ -52,7 +52,7 @@ class State:
     save_s: float  # how long the last one took; a guess before the first
 
 
-def due(state: State, every_steps: int | None, every_s: float | None) -> bool:
+def due(state: CheckpointState, every_steps: int | None, every_s: float | None) -> bool:
     """Save now? `every_steps` or `every_s` from the run file; neither means auto."""
     if state.step == state.last_step:
         return False
@@ -69,7 +69,7 @@ def cost_s(stall_s: float, write_s: float) -> float:
 
 
 @dataclass(frozen=True)
-class Fast:
+class FastSaveState:
     """What the decision on a fast save looks at."""
 
     step: int
@@ -96,7 +96,7 @@ def _whole_steps(steps: float) -> int:
     return ceil(steps * (1 - ROUNDING))
 
 
-def fast_due(state: Fast, every_steps: int | None, every_s: float | None) -> bool:
+def fast_due(state: FastSaveState, every_steps: int | None, every_s: float | None) -> bool:
     """A fast save now? `every_steps` or `every_s` from the run file; neither means auto."""
     if state.step == state.last_step:
         return False

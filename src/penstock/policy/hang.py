@@ -32,7 +32,7 @@ _LONG = frozenset({"build", "load", "warm_up", "evaluate", "save", "end"})
 
 
 @dataclass(frozen=True)
-class Seen:
+class RankObservation:
     """What a watcher knows of a rank."""
 
     rank: int
@@ -63,7 +63,7 @@ def usual_s(steps_s: Sequence[float]) -> float | None:
     return median(steps_s[-KEPT_STEPS:]) if len(steps_s) >= FEWEST_STEPS else None
 
 
-def allowed_s(seen: Seen, step_s: float | None, timeout_s: float) -> float:
+def allowed_s(seen: RankObservation, step_s: float | None, timeout_s: float) -> float:
     """How long a rank may give no sign where it is. `timeout_s` is guard.timeout."""
     brisk_s = timeout_s if step_s is None else max(TIMES * step_s, min(FLOOR_S, timeout_s))
     if seen.stopped:
@@ -74,7 +74,7 @@ def allowed_s(seen: Seen, step_s: float | None, timeout_s: float) -> float:
 
 
 def decide(
-    seen: Sequence[Seen],
+    seen: Sequence[RankObservation],
     step_s: float | None,
     timeout_s: float,
     waits: Mapping[int, bool | None] = MappingProxyType({}),
@@ -91,7 +91,7 @@ def decide(
     return None
 
 
-def blame(seen: Sequence[Seen], waits: Mapping[int, bool | None]) -> Hang:
+def blame(seen: Sequence[RankObservation], waits: Mapping[int, bool | None]) -> Hang:
     """Names the rank at fault. `waits`: by the ranks' stacks, whether each is inside a collective;
     None of one that did not even answer when it was asked for its stack."""
     suspects = _suspects(seen)
@@ -118,7 +118,7 @@ def blame(seen: Sequence[Seen], waits: Mapping[int, bool | None]) -> Hang:
     return _because(where, "all ranks wait for each other: look at the network between them", ())
 
 
-def _suspects(seen: Sequence[Seen]) -> list[Seen]:
+def _suspects(seen: Sequence[RankObservation]) -> list[RankObservation]:
     stopped = [s for s in seen if s.stopped]
     behind = min((s.place for s in seen), default=None)
     return stopped or [s for s in seen if s.place == behind]

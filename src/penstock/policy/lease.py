@@ -21,7 +21,7 @@ CLOCKS_APART = 0.1  # how much faster one host's clock may run than another's
 
 
 @dataclass(frozen=True)
-class Watch:
+class LeaseView:
     """What one host has seen of the lease."""
 
     number: int = 0  # of the newest record; 0 when there is none
@@ -29,18 +29,18 @@ class Watch:
     since_s: float = 0.0  # when this host first saw that
 
 
-def see(
-    watch: Watch, number: int, beat: str, released: bool, began_s: float, now_s: float
-) -> tuple[Watch, int | None]:
+def observe(
+    watch: LeaseView, number: int, beat: str, released: bool, began_s: float, now_s: float
+) -> tuple[LeaseView, int | None]:
     """Look again: what is known now, and the number that may be taken, if one may.
 
     The beat was read between `began_s` and `now_s`. A host can stop for long in between, and what
     it read is then as old as `began_s`.
     """
     if number == 0:
-        return Watch(0, "", now_s), 1
+        return LeaseView(0, "", now_s), 1
     if (number, beat) != (watch.number, watch.beat):
-        watch = Watch(number, beat, now_s)
+        watch = LeaseView(number, beat, now_s)
     if released or began_s - watch.since_s >= DEAD_S:
         return watch, number + 1
     return watch, None
@@ -55,7 +55,7 @@ def wait_s(judged: str | None, beat: str | None) -> float:
     return 0.0 if judged is None or judged == beat else FENCED_S * (1 + CLOCKS_APART)
 
 
-def goes_on_s(left_s: float, over: bool, there: int, hosts: int) -> float:
+def lead_without_beat_s(left_s: float, over: bool, there: int, hosts: int) -> float:
     """How long a holder may go on leading `there` of the `hosts` of a run, itself included.
 
     With all of them at its side nobody is left who would take its lease, and it need not be able to

@@ -14,18 +14,18 @@ SLOW = 3.0
 
 
 @dataclass(frozen=True)
-class Chosen:
+class PrecisionChoice:
     """A number format, and the reason for it in words."""
 
     precision: Literal["fp32", "bf16"]
     why: str
 
 
-def choose(bf16: Bf16, weights: str = "fp32") -> Chosen:
+def choose_precision(bf16: Bf16, weights: str = "fp32") -> PrecisionChoice:
     """Return what "auto" means. Weights kept in bf16 need bf16 matmuls, fast or slow."""
     if weights == "bf16":
-        return Chosen("bf16", 'train.weights = "bf16" needs it')
-    return Chosen("bf16" if bf16.fast else "fp32", bf16.words)
+        return PrecisionChoice("bf16", 'train.weights = "bf16" needs it')
+    return PrecisionChoice("bf16" if bf16.fast else "fp32", bf16.words)
 
 
 def warning(precision: str, bf16: Bf16) -> str:

@@ -14,7 +14,7 @@ LAST_S = 1.0
 
 
 @dataclass(frozen=True)
-class State:
+class PreemptState:
     """A run that was asked to stop."""
 
     asked_s: float  # on a clock that never jumps
@@ -22,7 +22,7 @@ class State:
     begun: bool  # whether this attempt has begun a step: before that there is nothing to save
 
 
-def decide(state: State, now_s: float) -> Action:
+def decide(state: PreemptState, now_s: float) -> Action:
     """`wait` for the ranks to save; `end` them, nothing is lost; `kill` them, the grace is over."""
     if not state.begun:
         return "end"

@@ -24,7 +24,7 @@ _DEVICE = re.compile(
 
 
 @dataclass(frozen=True)
-class Part:
+class HardwarePart:
     """A node, or one accelerator of it."""
 
     node: str
@@ -37,28 +37,28 @@ class Part:
 
 @dataclass(frozen=True)
 class Strike:
-    part: Part
+    part: HardwarePart
     t_s: float
     reason: str
 
 
 @dataclass(frozen=True)
-class State:
+class QuarantineState:
     strikes: tuple[Strike, ...] = ()
-    out: tuple[Part, ...] = ()  # left out for the rest of the run
+    out: tuple[HardwarePart, ...] = ()  # left out for the rest of the run
 
     def node_out(self, node: str) -> bool:
-        return Part(node) in self.out
+        return HardwarePart(node) in self.out
 
     def usable(self, node: str, accelerators: int) -> list[int]:
         """The accelerators of a node that may work; none of a node that is left out."""
         if self.node_out(node):
             return []
-        return [a for a in range(accelerators) if Part(node, a) not in self.out]
+        return [a for a in range(accelerators) if HardwarePart(node, a) not in self.out]
 
 
 @dataclass(frozen=True)
-class Fault:
+class HardwareFault:
     """Something failed. `lost`: the whole host went without a word."""
 
     node: str
@@ -68,16 +68,18 @@ class Fault:
     kind: Kind
 
 
-def part_at_fault(fault: Fault) -> Part | None:
+def part_at_fault(fault: HardwareFault) -> HardwarePart | None:
     """What the fault counts against; None when it says nothing about the hardware."""
     if fault.kind == "lost":
-        return Part(fault.node)
+        return HardwarePart(fault.node)
     if fault.kind == "differs" or _DEVICE.search(fault.reason):
-        return Part(fault.node, fault.accelerator)
+        return HardwarePart(fault.node, fault.accelerator)
     return None
 
 
-def decide(state: State, fault: Fault) -> tuple[State, Part | None]:
+def decide(
+    state: QuarantineState, fault: HardwareFault
+) -> tuple[QuarantineState, HardwarePart | None]:
     """The strikes after this fault, and what is left out from now on, if anything is."""
     part = part_at_fault(fault)
     if part is None:

@@ -14,7 +14,7 @@ BREAKS = 3
 
 
 @dataclass(frozen=True)
-class Standing:
+class ReplicaStanding:
     """What a replica says of itself when a generation meets."""
 
     step: int = 0  # the last one that it passed
@@ -22,7 +22,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Healing:
+class HealingPlan:
     """Who gives its state to whom. `load`: nobody has one, so the donor gets it from storage."""
 
     donor: int
@@ -30,7 +30,7 @@ class Healing:
     load: bool = False
 
 
-def healing(standings: Mapping[int, Standing]) -> Healing:
+def plan_healing(standings: Mapping[int, ReplicaStanding]) -> HealingPlan:
     """A step that one replica passed is done, whoever else missed the end of it: the furthest wins.
 
     At the start of a run nobody has a state: one replica loads it, and the others are healed as any
@@ -39,11 +39,11 @@ def healing(standings: Mapping[int, Standing]) -> Healing:
     whole = {number: standing.step for number, standing in standings.items() if standing.whole}
     donor = min(whole or standings, key=lambda n: (-whole.get(n, 0), n))
     equal = {n for n, step in whole.items() if step == whole[donor]} | {donor}
-    return Healing(donor, tuple(sorted(standings.keys() - equal)), load=not whole)
+    return HealingPlan(donor, tuple(sorted(standings.keys() - equal)), load=not whole)
 
 
 @dataclass(frozen=True)
-class Replica:
+class LiveReplica:
     life: int = 0  # how often it was started again
     fruitless: int = 0  # lives in a row in which it passed no step
     up: bool = True  # its processes run, as far as anybody knows
@@ -51,16 +51,16 @@ class Replica:
 
 
 @dataclass(frozen=True)
-class State:
+class QuorumState:
     allowed: int  # guard.restarts: fruitless lives in a row
-    replicas: tuple[Replica, ...]
+    replicas: tuple[LiveReplica, ...]
     generation: int = 0
     breaks: int = 0  # in a row
     step: int = -1  # passed when it last broke
 
     @classmethod
-    def new(cls, replicas: int, allowed: int) -> "State":
-        return cls(allowed, (Replica(),) * replicas)
+    def new(cls, replicas: int, allowed: int) -> "QuorumState":
+        return cls(allowed, (LiveReplica(),) * replicas)
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -68,7 +68,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Lost:
+class ReplicaLost:
     """A rank of the replica died."""
 
     replica: int
@@ -76,7 +76,7 @@ class Lost:
 
 
 @dataclass(frozen=True)
-class Ready:
+class ReplicaReady:
     """A replica that was started again can take a state."""
 
     replica: int
@@ -84,7 +84,7 @@ class Ready:
 
 
 @dataclass(frozen=True)
-class Broken:
+class LinkBroken:
     """A member could not reach another, and everybody lives."""
 
     generation: int
@@ -92,77 +92,79 @@ class Broken:
 
 
 @dataclass(frozen=True)
-class Form:
+class FormGeneration:
     number: int
     members: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Start:
+class StartReplica:
     replica: int
     life: int
 
 
 @dataclass(frozen=True)
-class LeaveOut:
+class LeaveOutReplica:
     """Started often enough: the others go on without it."""
 
     replica: int
 
 
 @dataclass(frozen=True)
-class End:
+class EndAttempt:
     """Nobody is left to go on, or nobody gets anywhere: the attempt is over."""
 
     why: str
 
 
-Event = Lost | Ready | Broken
-Action = Form | Start | LeaveOut | End
+Event = ReplicaLost | ReplicaReady | LinkBroken
+Action = FormGeneration | StartReplica | LeaveOutReplica | EndAttempt
 
 
-def decide(state: State, event: Event) -> tuple[State, tuple[Action, ...]]:
+def decide(state: QuorumState, event: Event) -> tuple[QuorumState, tuple[Action, ...]]:
     match event:
-        case Lost(replica, passed):
+        case ReplicaLost(replica, passed):
             return _lost(state, replica, passed)
-        case Ready(replica, life):
+        case ReplicaReady(replica, life):
             known = state.replicas[replica]
             if known.member or not known.up or known.life != life:
                 return state, ()  # the word of a life that is over
             return _form(_with(state, replica, replace(known, member=True)))
-        case Broken(generation, step):
+        case LinkBroken(generation, step):
             if generation != state.generation:
                 return state, ()  # a newer one is on its way already
             breaks = 1 if step > state.step else state.breaks + 1
             after = replace(state, breaks=breaks, step=max(step, state.step))
             if breaks > BREAKS:
-                return after, (End(f"the replicas lost each other {breaks} times in a row"),)
+                return after, (EndAttempt(f"the replicas lost each other {breaks} times in a row"),)
             return _form(after)
 
 
-def _lost(state: State, number: int, passed: bool) -> tuple[State, tuple[Action, ...]]:
+def _lost(state: QuorumState, number: int, passed: bool) -> tuple[QuorumState, tuple[Action, ...]]:
     before = state.replicas[number]
     if not before.up:
         return state, ()
     fruitless = 0 if passed else before.fruitless + 1
     again = fruitless <= state.allowed
-    after = Replica(before.life + 1, fruitless, up=again, member=False)
+    after = LiveReplica(before.life + 1, fruitless, up=again, member=False)
     state = _with(state, number, after)
     if not state.members:
-        return state, (End("no replica is left"),)
-    actions: tuple[Action, ...] = (Start(number, after.life) if again else LeaveOut(number),)
+        return state, (EndAttempt("no replica is left"),)
+    actions: tuple[Action, ...] = (
+        StartReplica(number, after.life) if again else LeaveOutReplica(number),
+    )
     if before.member:
         state, formed = _form(state)
         actions = (*formed, *actions)
     return state, actions
 
 
-def _form(state: State) -> tuple[State, tuple[Action, ...]]:
+def _form(state: QuorumState) -> tuple[QuorumState, tuple[Action, ...]]:
     after = replace(state, generation=state.generation + 1)
-    return after, (Form(after.generation, after.members),)
+    return after, (FormGeneration(after.generation, after.members),)
 
 
-def _with(state: State, number: int, replica: Replica) -> State:
+def _with(state: QuorumState, number: int, replica: LiveReplica) -> QuorumState:
     replicas = list(state.replicas)
     replicas[number] = replica
     return replace(state, replicas=tuple(replicas))

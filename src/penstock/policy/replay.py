@@ -16,7 +16,7 @@ Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Result:
+class ReplayResult:
     """Of one rank: its part of the loss, the norm of its gradients, and a sum of all their bits."""
 
     loss: float
@@ -24,7 +24,7 @@ class Result:
     bits: int
 
 
-Results = tuple[Result, ...]  # of the ranks of a replica
+Results = tuple[ReplayResult, ...]  # of the ranks of a replica
 
 
 def same(one: Results, other: Results, exact: bool) -> bool:

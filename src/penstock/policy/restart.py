@@ -9,7 +9,7 @@ Action = Literal["finish", "restart", "replan", "give_up"]
 
 
 @dataclass(frozen=True)
-class State:
+class RestartState:
     """A run's attempts so far."""
 
     allowed: int  # guard.restarts: tries in a row that may bring no new step
@@ -18,7 +18,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Ended:
+class AttemptEnd:
     """How an attempt ended, by the ranks' own records."""
 
     # Per rank: "done", "stopped", "stopped early", "failed", "refused", "oom" or no record.
@@ -26,7 +26,7 @@ class Ended:
     step: int  # furthest step it reached
 
 
-def decide(state: State, event: Ended) -> tuple[State, Action]:
+def decide(state: RestartState, event: AttemptEnd) -> tuple[RestartState, Action]:
     """A rank is judged by what it recorded, not by its exit code.
 
     All done or stopped: finish. A rank that refused (bad input) would refuse again: give up. One
@@ -34,7 +34,7 @@ def decide(state: State, event: Ended) -> tuple[State, Action]:
     Anything else is a fault: restart while attempts bring new steps, and a few times when not.
     """
     progressed = event.step > state.best_step
-    after = State(
+    after = RestartState(
         state.allowed,
         0 if progressed else state.fruitless + 1,
         max(state.best_step, event.step),
@@ -44,5 +44,5 @@ def decide(state: State, event: Ended) -> tuple[State, Action]:
     if "refused" in event.results:
         return after, "give_up"
     if "oom" in event.results:
-        return State(state.allowed, state.fruitless, after.best_step), "replan"
+        return RestartState(state.allowed, state.fruitless, after.best_step), "replan"
     return after, "restart" if after.fruitless <= state.allowed else "give_up"

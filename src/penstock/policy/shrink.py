@@ -11,7 +11,7 @@ from math import gcd
 WAYS = ("replicate", "shard", "tensor", "pipeline", "context", "expert")
 
 
-def fitted(asked: Mapping[str, int], ranks: int) -> dict[str, int] | None:
+def fit_to_ranks(asked: Mapping[str, int], ranks: int) -> dict[str, int] | None:
     """`asked` on at most `ranks` ranks; None where not even one replica of one shard fits."""
     sizes = {name: max(1, asked.get(name) or 1) for name in WAYS}
     data = ranks // (sizes["tensor"] * sizes["pipeline"] * sizes["context"])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Host:
+class AvailableHost:
     """A host that is there, in the order they came."""
 
     node: str
@@ -20,7 +20,7 @@ class Host:
         return self.slots > 0 and not self.leaving and not self.left_out
 
 
-def choose(hosts: Sequence[Host], nodes: int, first: str) -> list[str]:
+def choose_hosts(hosts: Sequence[AvailableHost], nodes: int, first: str) -> list[str]:
     """The hosts of the next attempt, `nodes` of them at the most.
 
     `first`, the host of the supervisor, comes first where it can: rank 0 is then beside it. Those
@@ -31,7 +31,7 @@ def choose(hosts: Sequence[Host], nodes: int, first: str) -> list[str]:
     return [host.node for host in fit[:nodes]]
 
 
-def change(hosts: Sequence[Host], nodes: int) -> str:
+def reason_to_restart(hosts: Sequence[AvailableHost], nodes: int) -> str:
     """Why the present attempt should save and start again on other hosts; "" when it should not."""
     working = [host for host in hosts if host.working]
     leaving = [host.node for host in working if host.leaving]
@@ -47,7 +47,9 @@ def change(hosts: Sequence[Host], nodes: int) -> str:
     return ""
 
 
-def enough(hosts: Sequence[Host], nodes: int, waited_s: float, wait_s: float) -> bool:
+def enough_hosts(
+    hosts: Sequence[AvailableHost], nodes: int, waited_s: float, wait_s: float
+) -> bool:
     """Begin now? With all that were asked for, or after the wait with what is there."""
     fit = sum(host.fit for host in hosts)
     return fit >= nodes or (fit > 0 and waited_s >= wait_s)

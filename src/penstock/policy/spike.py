@@ -31,7 +31,7 @@ SIGMA_OF_MAD = 1.4826  # for a normal distribution
 
 
 @dataclass(frozen=True)
-class State:
+class SpikeState:
     losses: tuple[float, ...] = ()  # of the steps taken lately
     norms: tuple[float, ...] = ()  # their logarithms
     refused: tuple[int, ...] = ()  # steps that were found bad
@@ -42,10 +42,10 @@ class State:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, saved: dict[str, list[Any]]) -> "State":
+    def from_json(cls, saved: dict[str, list[Any]]) -> "SpikeState":
         return cls(**{name: tuple(values) for name, values in saved.items()})
 
-    def knowing(self, later: "State") -> "State":
+    def knowing(self, later: "SpikeState") -> "SpikeState":
         """This state, of a step that the run went back to, with what it learned meanwhile."""
         return replace(
             self,
@@ -54,7 +54,7 @@ class State:
             skips=_union(self.skips, later.skips),
         )
 
-    def forgiving(self, *steps: int) -> "State":
+    def forgiving(self, *steps: int) -> "SpikeState":
         """Without what was held against steps whose batches were sound."""
         return replace(
             self,
@@ -65,7 +65,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SpikeVerdict:
     """`why` is empty for a good step. A roll-back goes to before `first`."""
 
     kind: Kind
@@ -75,20 +75,22 @@ class Verdict:
 
 
 def decide(
-    state: State, step: int, loss: float, norm: float, on_spike: OnSpike
-) -> tuple[State, Verdict]:
+    state: SpikeState, step: int, loss: float, norm: float, on_spike: OnSpike
+) -> tuple[SpikeState, SpikeVerdict]:
     """`loss` and `norm` are of `step`, before the weights have changed by it."""
     if step in state.skips:
-        return state, Verdict("skip", "found bad before", known=True)
+        return state, SpikeVerdict("skip", "found bad before", known=True)
     finite = math.isfinite(loss) and math.isfinite(norm)
     why = _spike(state, loss, norm) if finite else f"loss {loss:g}, gradient norm {norm:g}"
     if not why:
-        return _taken(state, loss, norm), Verdict("good")
+        return _taken(state, loss, norm), SpikeVerdict("good")
     after = replace(state, refused=_union(state.refused, (step,)))
     if on_spike == "stop":
-        return after, Verdict("stop", why)
+        return after, SpikeVerdict("stop", why)
     if len(after.refused) > max(IN_A_ROW, SHARE * step):
-        return after, Verdict("stop", f"{why}; {len(after.refused)} of {step} steps were like it")
+        return after, SpikeVerdict(
+            "stop", f"{why}; {len(after.refused)} of {step} steps were like it"
+        )
     if on_spike == "rollback" and finite:
         return _back(after, step, why)
     row = range(step - IN_A_ROW + 1, step + 1)
@@ -96,17 +98,17 @@ def decide(
         return _not_the_batch(
             after, row, f"{why}; {IN_A_ROW} steps in a row were like it", on_spike
         )
-    return replace(after, skips=_union(after.skips, (step,))), Verdict("skip", why)
+    return replace(after, skips=_union(after.skips, (step,))), SpikeVerdict("skip", why)
 
 
-def _taken(state: State, loss: float, norm: float) -> State:
+def _taken(state: SpikeState, loss: float, norm: float) -> SpikeState:
     if norm <= 0:  # nothing was learned, and it has no logarithm
         return state
     norms = (*state.norms, math.log(norm))[-WINDOW:]
     return replace(state, losses=(*state.losses, loss)[-WINDOW:], norms=norms)
 
 
-def _spike(state: State, loss: float, norm: float) -> str:
+def _spike(state: SpikeState, loss: float, norm: float) -> str:
     """How far beyond the usual it is; empty if it is not."""
     if len(state.norms) < LEAST or norm <= 0:
         return ""
@@ -129,27 +131,29 @@ def _sigma(values: tuple[float, ...]) -> float:
     return SIGMA_OF_MAD * median(abs(b - a) for a, b in pairwise(values)) / 2**0.5
 
 
-def _not_the_batch(state: State, row: range, why: str, on_spike: OnSpike) -> tuple[State, Verdict]:
+def _not_the_batch(
+    state: SpikeState, row: range, why: str, on_spike: OnSpike
+) -> tuple[SpikeState, SpikeVerdict]:
     """Weights may have gone wrong in memory: go back to good ones, and to these batches, once."""
     if on_spike != "rollback" or set(row) & set(state.rolled_back):
-        return state, Verdict("stop", why)
+        return state, SpikeVerdict("stop", why)
     after = state.forgiving(*row)
     after = replace(after, rolled_back=_union(after.rolled_back, (row[-1],)))
-    return after, Verdict("rollback", why, row[0])
+    return after, SpikeVerdict("rollback", why, row[0])
 
 
-def _back(state: State, step: int, why: str) -> tuple[State, Verdict]:
+def _back(state: SpikeState, step: int, why: str) -> tuple[SpikeState, SpikeVerdict]:
     """Go back, and leave out this batch; more before it, where going back did not help."""
     near = [other for other in state.rolled_back if abs(step - other) <= WINDOW]
     if len(near) == len(WIDTHS):
-        return state, Verdict("stop", f"{why}; going back {len(near)} times did not help")
+        return state, SpikeVerdict("stop", f"{why}; going back {len(near)} times did not help")
     first = max(1, step - WIDTHS[len(near)] + 1)
     after = replace(
         state,
         rolled_back=_union(state.rolled_back, (step,)),
         skips=_union(state.skips, tuple(range(first, step + 1))),
     )
-    return after, Verdict("rollback", why, first)
+    return after, SpikeVerdict("rollback", why, first)
 
 
 def _union(own: tuple[int, ...], others: tuple[int, ...]) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ LEAST_S = 2e-3  # per step: below it, a factor is noise
 
 
 @dataclass(frozen=True)
-class Change:
+class StragglerChange:
     """A rank that became a straggler, or (`slow` is false) is none any more."""
 
     rank: int
@@ -27,7 +27,7 @@ class Change:
 
 def decide(
     stragglers: frozenset[int], work_s: Mapping[int, Sequence[float]]
-) -> tuple[frozenset[int], list[Change]]:
+) -> tuple[frozenset[int], list[StragglerChange]]:
     """`work_s`: seconds of own work in each rank's last steps. Who is slow now; what changed."""
     typical = {
         rank: median(steps[-KEPT_STEPS:])
@@ -44,5 +44,5 @@ def decide(
         slow = factor > (FINE if rank in stragglers else SLOW) and own_s - usual_s > LEAST_S
         if slow != (rank in stragglers):
             (after.add if slow else after.discard)(rank)
-            changes.append(Change(rank, factor, slow))
+            changes.append(StragglerChange(rank, factor, slow))
     return frozenset(after), changes

@@ -17,7 +17,7 @@ from penstock.guard.detect.fingerprints import fingerprints, gather_by_replica
 from penstock.guard.detect.locate import WordLocation, locate_difference, values_at
 from penstock.guard.detect.sentinels import Sentinels
 from penstock.meter.clock import StepClock, now
-from penstock.policy import differ
+from penstock.policy import divergence
 from penstock.train.batches import Batches
 from penstock.train.engine import Engine
 from penstock.train.intervals import due
@@ -47,7 +47,7 @@ class BadStep:
 class Divergence:
     """Replicas that hold different weights, and the first place of a replica where they do."""
 
-    verdict: differ.Verdict
+    verdict: divergence.DivergenceVerdict
     place: int
 
 
@@ -172,13 +172,13 @@ class AnomalyGuard:
             raise RuntimeError("replicas differ, and nothing is saved: the ranks begin again")
         raise Rewind(step, f"step {verdict.step}: replicas differ")
 
-    def _name_faulty(self, verdict: differ.Verdict) -> None:
+    def _name_faulty(self, verdict: divergence.DivergenceVerdict) -> None:
         """Find which replica was wrong, once steps were repeated and the replicas agree."""
         wrong, certain = verdict.replicas, verdict.certain
         if not certain and self._evidence:
             spot, had = self._evidence
             right = values_at(spot, self._held(), self.world)[0]
-            far = differ.farthest(had, right)
+            far = divergence.farthest(had, right)
             wrong, certain = far or wrong, bool(far)
         self.sentinels.tell_fault(verdict.step, wrong, certain)
         self._evidence = None

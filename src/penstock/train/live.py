@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from penstock.meter.clock import now
-from penstock.policy.quorum import Healing, Standing, healing
+from penstock.policy.quorum import HealingPlan, ReplicaStanding, plan_healing
 from penstock.train.parallel.parts import local
 from penstock.train.recovery import Recovery
 from penstock.train.replicas.live_reduce import LiveReplicas
@@ -86,7 +86,7 @@ class LiveRecovery(Recovery):
         assert isinstance(replicas, LiveReplicas)
         replicas.regrouped()
         standings, owing = self._compare()
-        plan = healing(standings)
+        plan = plan_healing(standings)
         if plan.load and plan.donor == group.replica:
             self.load_newest()
         self._exchange(plan, owing)
@@ -115,7 +115,7 @@ class LiveRecovery(Recovery):
         at.step, at.pending, at.has_state = step, None, self.world.saves
         return step
 
-    def _compare(self) -> tuple[dict[int, Standing], int | None]:
+    def _compare(self) -> tuple[dict[int, ReplicaStanding], int | None]:
         """Return how far each member came, and the first of the furthest that still has something
         to do after its step."""
         at = self.progress
@@ -123,12 +123,12 @@ class LiveRecovery(Recovery):
         every = self.world.replica_group.gather(said)
         self.world.agree()
         rows = dict(zip(self.world.replica_group.members, every.tolist(), strict=True))
-        standings = {n: Standing(step, bool(whole)) for n, (step, whole, _) in rows.items()}
+        standings = {n: ReplicaStanding(step, bool(whole)) for n, (step, whole, _) in rows.items()}
         furthest = max((s.step for s in standings.values() if s.whole), default=-1)
         owing = (n for n, s in standings.items() if s.whole and s.step == furthest and rows[n][2])
         return standings, next(owing, None)
 
-    def _exchange(self, plan: Healing, owing: int | None) -> None:
+    def _exchange(self, plan: HealingPlan, owing: int | None) -> None:
         """Send the donor's state to those who need it, and what is still to be done to all."""
         group, at = self.world.replica_group, self.progress
         healed = group.replica in plan.healed

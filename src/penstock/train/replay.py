@@ -12,7 +12,7 @@ from torch import Tensor
 
 from penstock.guard.detect.fingerprints import fingerprints, gather_by_replica
 from penstock.guard.detect.sentinels import Sentinels
-from penstock.policy.replay import Result, Results, at_fault, differing
+from penstock.policy.replay import ReplayResult, Results, at_fault, differing
 from penstock.train.batches import Batches
 from penstock.train.parallel.batch import Micro, Share
 from penstock.train.rank_context import RankContext
@@ -72,7 +72,7 @@ class Replay:
 
     def _of_all(self, own: Tensor) -> list[Results]:
         return [
-            tuple(Result(_double(loss), _double(norm), bits) for loss, norm, bits in replica)
+            tuple(ReplayResult(_double(loss), _double(norm), bits) for loss, norm, bits in replica)
             for replica in gather_by_replica(own, self.world)
         ]
 

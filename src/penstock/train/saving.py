@@ -136,7 +136,7 @@ class CheckpointSaver:
         if saver and saver.writing and steps is None:
             return False
         cost_s = policy.cost_s(spent.stall_s, spent.write_s)
-        last = policy.State(step, now(), self.saved_step, self.saved_s, cost_s)
+        last = policy.CheckpointState(step, now(), self.saved_step, self.saved_s, cost_s)
         return policy.due(last, steps, seconds)
 
     def _fast_due(self, step: int, saver: Saver) -> bool:
@@ -145,7 +145,7 @@ class CheckpointSaver:
             return False
         step_s = median(self._steps_s) if self._steps_s else 0.0
         last, last_s = self.staged_step, self.staged_s
-        state = policy.Fast(step, now(), last, last_s, step_s, spent.stall_s, spent.seal_s)
+        state = policy.FastSaveState(step, now(), last, last_s, step_s, spent.stall_s, spent.seal_s)
         return policy.fast_due(state, *_limits(every))
 
     def own_requests(self) -> dict[str, bool]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.errors import RunFailed
 from penstock.ledger.journal.writer import Journal
-from penstock.policy import differ, spike
+from penstock.policy import divergence, spike
 from penstock.run.schema.code import Code
 
 
@@ -20,10 +20,10 @@ class Sentinels:
     journal: Journal
     tells: Callable[[], bool]  # whether this rank is the one that writes down what all decided
     own: Sequence[Code] = ()  # the user's own code, which may be what computes such numbers
-    spikes: spike.State = field(default_factory=spike.State)
-    replicas: differ.State = field(default_factory=differ.State)
+    spikes: spike.SpikeState = field(default_factory=spike.SpikeState)
+    replicas: divergence.DivergenceState = field(default_factory=divergence.DivergenceState)
 
-    def judge(self, step: int, loss: float, norm: float) -> spike.Verdict:
+    def judge(self, step: int, loss: float, norm: float) -> spike.SpikeVerdict:
         """Whether weights may change by `step`."""
         self.spikes, verdict = spike.decide(self.spikes, step, loss, norm, self.on_spike)
         if verdict.kind == "stop":
@@ -50,15 +50,18 @@ class Sentinels:
             f"done with such steps (it is {self.on_spike!r})."
         )
 
-    def compare(self, step: int, prints: Sequence[differ.Prints]) -> differ.Verdict:
+    def compare(
+        self, step: int, prints: Sequence[divergence.Prints]
+    ) -> divergence.DivergenceVerdict:
         """Whether all replicas hold the same after `step`."""
-        self.replicas, verdict = differ.decide(self.replicas, step, prints)
+        self.replicas, verdict = divergence.decide(self.replicas, step, prints)
         if verdict.kind != "agree":  # what made the step look bad was a weight, not the batch
             self.spikes = self.spikes.forgiving(step)
         if verdict.kind == "stop":
             raise RunFailed(
                 f"step {step}: replicas {_listed(verdict.replicas)} do not hold the same weights, "
-                f"and did not {differ.LIMIT} times before when the steps were done again. One of "
+                f"and did not {divergence.LIMIT} times before when the steps were done again. One "
+                "of "
                 "their accelerators or hosts computes wrongly: take it out of the run."
             )
         return verdict
@@ -67,7 +70,7 @@ class Sentinels:
         self._tell("replica_at_fault", step=step, replicas=list(replicas), certain=certain)
 
     def tell_differing(
-        self, verdict: differ.Verdict, tensors: Sequence[str], back_to: int | None
+        self, verdict: divergence.DivergenceVerdict, tensors: Sequence[str], back_to: int | None
     ) -> None:
         self._tell(
             "replicas_differ",
@@ -93,7 +96,7 @@ class Sentinels:
         Of another run file, what was held against steps is known only `upto` the one it is of:
         later ones may have other batches.
         """
-        found = spike.State.from_json(saved) if saved else spike.State()
+        found = spike.SpikeState.from_json(saved) if saved else spike.SpikeState()
         if upto is not None:
             found = found.forgiving(*(step for step in found.skips if step > upto))
         self.spikes = found.knowing(self.spikes)

@@ -44,7 +44,7 @@ class Observer:
         odd: Callable[[str], None] = lambda words: None,  # is told of a damaged record
     ) -> None:
         self.place, self.clock, self.odd = place, clock, odd
-        self._watch, self._told = policy.Watch(), 0
+        self._watch, self._told = policy.LeaseView(), 0
 
     def look(self) -> tuple[Record | None, int | None]:
         """Who leads, as far as can be seen, and the number that may be taken, if one may."""
@@ -55,7 +55,9 @@ class Observer:
             beat = _beat(self.place, newest)
             record = self._record(newest)
         released = beat == "released"
-        self._watch, free = policy.see(self._watch, newest, beat, released, began_s, self.clock())
+        self._watch, free = policy.observe(
+            self._watch, newest, beat, released, began_s, self.clock()
+        )
         return (None if released else record), free
 
     @property

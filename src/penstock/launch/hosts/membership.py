@@ -24,7 +24,7 @@ from penstock.launch.supervisor.fence import Fence
 from penstock.ledger.journal.writer import SupervisorJournal
 from penstock.meter.clock import now
 from penstock.policy import lease, quarantine, spares
-from penstock.policy.quarantine import Part
+from penstock.policy.quarantine import HardwarePart
 from penstock.run.folder import RunFolder
 
 LOST_S = 5.0  # a host that was not heard for so long is lost
@@ -68,7 +68,7 @@ class Roster:
     nodes: int  # cluster.nodes
     refuses: Callable[[Message], str]  # why a host may not join; "" if it may
     told: Callable[[str], None]  # a sentence for people
-    bad: quarantine.State = field(default_factory=quarantine.State)
+    bad: quarantine.QuarantineState = field(default_factory=quarantine.QuarantineState)
     members: dict[str, Member] = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)  # "stop" or "save", by people on other hosts
     attempt: int = -1  # whose ranks are spoken of
@@ -155,9 +155,9 @@ class Roster:
         member.pids, member.stopped = {}, set()
         self.journal.event("host_left" if foreseen else "host_lost", node=member.node, reason=why)
         if not foreseen:
-            self.blame(quarantine.Fault(member.node, 0, why, now(), "lost"))
+            self.blame(quarantine.HardwareFault(member.node, 0, why, now(), "lost"))
 
-    def blame(self, fault: quarantine.Fault) -> None:
+    def blame(self, fault: quarantine.HardwareFault) -> None:
         """Count a fault; what failed too often is left out from now on."""
         before = len(self.bad.strikes)
         self.bad, out = quarantine.decide(self.bad, fault)
@@ -187,7 +187,7 @@ class Roster:
         outage of the place where they meet ends nothing.
         """
         there = sum(not member.lost for member in self.members.values())
-        return lease.goes_on_s(self.lease.left_s(), self.lease.over, there, self.nodes)
+        return lease.lead_without_beat_s(self.lease.left_s(), self.lease.over, there, self.nodes)
 
     def _notice_silent(self) -> None:
         with self.lock:
@@ -200,17 +200,17 @@ class Roster:
                 elif silent_s > LOST_S:
                     self._lose(member, f"host {member.node} was lost: no beat for {LOST_S:g} s")
 
-    def hosts(self) -> list[spares.Host]:
+    def hosts(self) -> list[spares.AvailableHost]:
         with self.lock:
             there = sorted(self.members.values(), key=lambda member: member.came)
             return [
-                spares.Host(
+                spares.AvailableHost(
                     member.node,
                     len(self.bad.usable(member.node, member.slots)),
                     member.working,
                     member.leaving,
                     self.bad.node_out(member.node),
-                    any(Part(member.node, slot) in self.bad.out for slot in member.used),
+                    any(HardwarePart(member.node, slot) in self.bad.out for slot in member.used),
                 )
                 for member in there
                 if not member.lost
@@ -219,7 +219,7 @@ class Roster:
     def change(self) -> str:
         """Why the present attempt should save and start again on other hosts; "" if not."""
         self.look()
-        return spares.change(self.hosts(), self.nodes)
+        return spares.reason_to_restart(self.hosts(), self.nodes)
 
     @property
     def others(self) -> list[str]:

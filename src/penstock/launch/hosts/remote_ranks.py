@@ -60,7 +60,7 @@ class Crew(Roster):
         began = time.monotonic()
         while True:
             self.look()
-            if spares.enough(self.hosts(), hosts, time.monotonic() - began, self.wait_s):
+            if spares.enough_hosts(self.hosts(), hosts, time.monotonic() - began, self.wait_s):
                 return
             if not waiting():
                 return
@@ -97,7 +97,7 @@ class Crew(Roster):
                     member.lost = "it left"
                 if member.lost:
                     del self.members[member.node]
-            chosen = spares.choose(self.hosts(), self.nodes, self.me.node)
+            chosen = spares.choose_hosts(self.hosts(), self.nodes, self.me.node)
             members = [self.members[node] for node in chosen]
             if not members:  # all that is left is bad, and better than nothing
                 return [self.me], [list(range(self.me.slots))]

@@ -111,9 +111,9 @@ class Led(Local):
         if len(nodes) == 1:
             slot = next(iter(places))[1] if len(places) == 1 else None
             node = next(iter(nodes))
-            self.crew.blame(quarantine.Fault(node, slot, reason, now(), "differs"))
+            self.crew.blame(quarantine.HardwareFault(node, slot, reason, now(), "differs"))
 
-    def goes_on(self, ended: restart.Ended) -> bool:
+    def goes_on(self, ended: restart.AttemptEnd) -> bool:
         """Ranks that stopped to make room. One that was done all the same is done."""
         self.folder.acknowledge("regroup")
         stops = self.stop_seen or self.limit_told or self.folder.control_requests()["stop"]
@@ -126,17 +126,17 @@ class Led(Local):
         """A rank that failed: against its accelerator, where the words say so."""
         member, slot = self.crew.where[rank]
         if not member.lost:
-            self.crew.blame(quarantine.Fault(member.node, slot, reason, now(), "rank"))
+            self.crew.blame(quarantine.HardwareFault(member.node, slot, reason, now(), "rank"))
 
 
-def strikes(journal: list[Event]) -> quarantine.State:
+def strikes(journal: list[Event]) -> quarantine.QuarantineState:
     """What earlier leaders of the run have on record against its hosts."""
-    state = quarantine.State()
+    state = quarantine.QuarantineState()
     for event in journal:
         if event.kind == "strike":
             slot = event.whole("accelerator")
             kind: Kind = "lost" if slot is None else "differs"
-            fault = quarantine.Fault(
+            fault = quarantine.HardwareFault(
                 str(event.payload["node"]), slot, str(event.payload["reason"]), event.t, kind
             )
             state, _ = quarantine.decide(state, fault)

@@ -11,7 +11,7 @@ from penstock.errors import PenstockError, RunFailed
 from penstock.ledger.merge import merge
 from penstock.plan import calibration
 from penstock.plan.cost.cost import no_price, price_of
-from penstock.plan.dataset import Sizes
+from penstock.plan.dataset import DatasetSizes
 from penstock.plan.hardware.cluster import machine_for
 from penstock.plan.job.layout import Layout
 from penstock.plan.make import make
@@ -28,7 +28,7 @@ class Limit:
     words: str  # such as "budget.hours = 12"
 
 
-def predicted(run: Run, layout: Layout, data: Sizes) -> dict[str, Any]:
+def predicted(run: Run, layout: Layout, data: DatasetSizes) -> dict[str, Any]:
     """What `penstock plan` says of this launch, or `{"none": why}`. Over [budget] it refuses."""
     if run.model.module:
         return {"none": "the model is the user's own module"}

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from penstock.policy.straggler import Change
+from penstock.policy.straggler import StragglerChange
 from penstock.run.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Listener:
     def fault(self, rank: int, reason: str, action: str) -> None:
         """A rank failed; the supervisor will `restart`, `restart with LAYOUT` or `give_up`."""
 
-    def straggler(self, change: Change) -> None:
+    def straggler(self, change: StragglerChange) -> None:
         """A rank holds the others up, or does not any more."""
 
     def stopping(self) -> None:
@@ -91,7 +91,7 @@ class Shielded(Listener):
     def fault(self, rank: int, reason: str, action: str) -> None:
         self._show(lambda: self._shown.fault(rank, reason, action))
 
-    def straggler(self, change: Change) -> None:
+    def straggler(self, change: StragglerChange) -> None:
         self._show(lambda: self._shown.straggler(change))
 
     def warning(self, words: str) -> None:

@@ -22,9 +22,15 @@ from penstock.launch.prepare.replan import kept as kept_layout
 from penstock.meter.devices import Devices
 from penstock.meter.precision import measure
 from penstock.model.open.files import look_here
-from penstock.plan.built import Built, find_built
+from penstock.plan.built import BuiltDataset, find_built
 from penstock.plan.cost import rates
-from penstock.plan.dataset import Sizes, fitted, ids_of, refuse_epochs_of_a_mixture, usable_sizes
+from penstock.plan.dataset import (
+    DatasetSizes,
+    fitted,
+    ids_of,
+    refuse_epochs_of_a_mixture,
+    usable_sizes,
+)
 from penstock.plan.hardware.precision import decided
 from penstock.plan.job import legal
 from penstock.plan.job.layout import Layout
@@ -42,7 +48,7 @@ SOME_STEPS = 1000  # of a run whose length only its dataset will tell
 @dataclass(frozen=True)
 class Prepared:
     run: Run  # with every choice made
-    data: Sizes
+    data: DatasetSizes
     machine: Devices  # of each host
     ids: str  # of the datasets, for messages
     tokenizer: str = ""  # its hash; all parts of a mixture have the same
@@ -195,7 +201,7 @@ def look(run: Run, before: dict[str, Any], machine: Devices) -> Looked:
     if "dataset" in before:
         return Looked(tuple(one.manifest for one in open_planned(run, before)))
     found = [find_built(run, spec, launch=True) for spec, _ in run.data.parts]
-    there = [one for one in found if isinstance(one, Built)]
+    there = [one for one in found if isinstance(one, BuiltDataset)]
     opened = [open_built(one.folder) for one in there if one.folder]  # are its files whole?
     open_model.refuse_other_data(run, opened)
     missing = tuple(one for one in found if isinstance(one, str))
@@ -253,7 +259,7 @@ def _assumed(run: Run, machine: Devices) -> Prepared | None:
     if guessed:
         run = run.model_copy(update={"budget": BudgetSection()})
     vocab = (shape.vocab if shape else 0) or legal.SOME_VOCAB
-    return Prepared(closed(run), Sizes(vocab, run.batch_samples, 0), machine, "")
+    return Prepared(closed(run), DatasetSizes(vocab, run.batch_samples, 0), machine, "")
 
 
 def _words(machine: Devices, nodes: int) -> str:

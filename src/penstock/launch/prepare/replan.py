@@ -10,12 +10,12 @@ from typing import Any
 from penstock.errors import PenstockError
 from penstock.launch.prepare import launch_plan
 from penstock.ledger.journal.writer import SupervisorJournal
-from penstock.plan.dataset import Sizes
+from penstock.plan.dataset import DatasetSizes
 from penstock.plan.hardware.cluster import machine_for
 from penstock.plan.job.layout import Layout
 from penstock.plan.search import oom
 from penstock.plan.search.choose import choose_layout
-from penstock.plan.search.search import trained
+from penstock.plan.search.search import trainable_space
 from penstock.run.folder import RunFolder
 from penstock.run.schema.run import Run
 
@@ -60,29 +60,29 @@ class Replanner:
                 "accelerators."
             )
         failed = Layout(**plan["layout"])
-        kinds: dict[tuple[str, ...], oom.Smaller] = {}
+        kinds: dict[tuple[str, ...], oom.SmallerLayout] = {}
         for way in ways:  # the fastest of each kind
-            kinds.setdefault(oom.changed(failed, way.layout), way)
+            kinds.setdefault(oom.changed_fields(failed, way.layout), way)
         said = ", or ".join(way.words(self.run, failed) for way in list(kinds.values())[:SHOWN])
         return (
             f'The planner would write {said}. With guard.on_oom = "replan" the run goes on with '
             "the first of these by itself."
         )
 
-    def _smaller(self, plan: dict[str, Any]) -> list[oom.Smaller]:
+    def _smaller(self, plan: dict[str, Any]) -> list[oom.SmallerLayout]:
         layout = Layout(**plan["layout"])
         try:
             if self.run.model.module:
-                return oom.halved(self.run, layout)
+                return oom.halved_microbatch(self.run, layout)
             machine = machine_for(self.run).machine
             job = choose_layout(self.run, machine, plan["vocab"], layout).job
-            return oom.smaller(job, trained(self.run))
+            return oom.smaller_layouts(job, trainable_space(self.run))
         except PenstockError:  # a device that nobody has measured
-            return oom.halved(self.run, layout)
+            return oom.halved_microbatch(self.run, layout)
 
     def _predicted(self, plan: dict[str, Any], layout: Layout) -> dict[str, Any]:
         held_out_tokens = plan["held_out"] * plan["sequence"]
-        sizes = Sizes(plan["vocab"], plan["samples"], held_out_tokens)
+        sizes = DatasetSizes(plan["vocab"], plan["samples"], held_out_tokens)
         try:
             return launch_plan.predicted(self.run, layout, sizes)
         except PenstockError as error:  # over the budget: it stops there, as any run does

@@ -71,11 +71,11 @@ class Ending:
 
         return sorted(ranks, key=wrote_t)
 
-    def ended(self, done: Sequence[int] = ()) -> restart.Ended:
+    def ended(self, done: Sequence[int] = ()) -> restart.AttemptEnd:
         """Where replicas go on without each other, those count that came to the end: `done`."""
         words = [self.last_word(rank) for rank in done or range(self.ranks)]
         results = tuple(str(word["result"]) if word else None for word in words)
-        return restart.Ended(results, self._saved_step())
+        return restart.AttemptEnd(results, self._saved_step())
 
     def _saved_step(self) -> int:
         """Only what is saved is progress: an attempt that gets a step further and dies before its

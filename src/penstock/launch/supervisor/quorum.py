@@ -14,15 +14,15 @@ from penstock.ledger.journal.writer import SupervisorJournal
 from penstock.meter.clock import now
 from penstock.policy.quorum import (
     Action,
-    Broken,
-    End,
+    EndAttempt,
     Event,
-    Form,
-    LeaveOut,
-    Lost,
-    Ready,
-    Start,
-    State,
+    FormGeneration,
+    LeaveOutReplica,
+    LinkBroken,
+    QuorumState,
+    ReplicaLost,
+    ReplicaReady,
+    StartReplica,
     decide,
 )
 from penstock.train.replicas.board import Board, Generation
@@ -66,7 +66,7 @@ class Quorum:
     _broken_s: float = float("inf")
 
     def __post_init__(self) -> None:
-        self.state = State.new(self.replicas, self.allowed)
+        self.state = QuorumState.new(self.replicas, self.allowed)
         self.board.publish(Generation(0, self.state.members))
 
     def ranks(self, replica: int) -> range:
@@ -114,7 +114,7 @@ class Quorum:
         ranks = self.ranks(number)
         self.nursery.end(ranks)  # nobody outside may still wait for one of them
         passed = max(self.ending.steps(rank) for rank in ranks)
-        event = Lost(number, passed > self._passed.get(number, 0))
+        event = ReplicaLost(number, passed > self._passed.get(number, 0))
         self._passed[number] = passed
         self.journal.event(
             "lost",
@@ -133,14 +133,14 @@ class Quorum:
         """What the replicas wrote on the board."""
         for number, replica in enumerate(self.state.replicas):
             if replica.up and not replica.member and self.board.announced(number, replica.life):
-                self._decide(Ready(number, replica.life))
+                self._decide(ReplicaReady(number, replica.life))
         step = self.board.complaint(self.state.generation)
         if step is None:
             self._broken_s = float("inf")
         elif self._broken_s == float("inf"):
             self._broken_s = time.monotonic()
         elif time.monotonic() - self._broken_s > DEATH_S:
-            self._decide(Broken(self.state.generation, step))
+            self._decide(LinkBroken(self.state.generation, step))
 
     def _decide(self, event: Event) -> None:
         self.state, actions = decide(self.state, event)
@@ -149,16 +149,16 @@ class Quorum:
 
     def _do(self, action: Action) -> None:
         match action:
-            case Form(number, members):
+            case FormGeneration(number, members):
                 self.board.publish(Generation(number, members))
                 self.journal.event(
                     "generation", attempt=self.ending.attempt, number=number, members=list(members)
                 )
                 self._broken_s = float("inf")
-            case Start(replica, life):
+            case StartReplica(replica, life):
                 for rank in self.ranks(replica):
                     self.start(rank, life)
-            case LeaveOut(replica):
+            case LeaveOutReplica(replica):
                 self.journal.event("left_out", attempt=self.ending.attempt, replica=replica)
-            case End(why):
+            case EndAttempt(why):
                 self.ended = why

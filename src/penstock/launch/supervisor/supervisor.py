@@ -73,7 +73,7 @@ class Local:
         """Start the ranks; start them again after a fault; return when the run ends or gives up."""
         # The store lives here, not in a rank: it survives the ranks and picks its own free port.
         self.store = loopback_store()
-        state = restart.State(self.allowed)
+        state = restart.RestartState(self.allowed)
         action: restart.Action = "restart"
         self.nursery = self.make_nursery()
         with self._signals(), contextlib.closing(self.nursery):
@@ -85,7 +85,7 @@ class Local:
                 fault = self._attempt(attempt, ending)
                 ended = ending.ended(self.quorum.done(self._codes()) if self.quorum else [])
                 if fault.asked:
-                    ended = restart.Ended(("stopped",) * self.ranks, ended.step)
+                    ended = restart.AttemptEnd(("stopped",) * self.ranks, ended.step)
                 state, action = restart.decide(state, ended)
                 if action == "finish" and self.goes_on(ended):
                     action = "restart"
@@ -118,7 +118,7 @@ class Local:
     def look(self) -> None:
         """About ten times a second."""
 
-    def goes_on(self, ended: restart.Ended) -> bool:
+    def goes_on(self, ended: restart.AttemptEnd) -> bool:
         """Whether ranks that have all ended well are only to start again."""
         return False
 
@@ -255,7 +255,7 @@ class Local:
             return None
         noticed = self.stop_signal == signal.SIGTERM
         grace_s = self.grace_s if noticed else None
-        state = preempt.State(self.stop_s, grace_s, self.watcher.begun)
+        state = preempt.PreemptState(self.stop_s, grace_s, self.watcher.begun)
         match preempt.decide(state, time.monotonic()):
             case "end":
                 return Fault([], now(), asked=True)
@@ -290,7 +290,7 @@ class Local:
             self.journal.event("display_failed", error=problem)
 
     def _record_fault(
-        self, ending: Ending, fault: Fault, ended: restart.Ended, action: restart.Action
+        self, ending: Ending, fault: Fault, ended: restart.AttemptEnd, action: restart.Action
     ) -> restart.Action:
         """Puts it on record; what is done now, which is to give up where nothing smaller is left.
 
@@ -323,7 +323,7 @@ class Local:
         self._show(lambda: self.listener.fault(rank, reason, now_on))
         return action
 
-    def _why_given_up(self, ending: Ending, ended: restart.Ended) -> Outcome:
+    def _why_given_up(self, ending: Ending, ended: restart.AttemptEnd) -> Outcome:
         for rank, result in enumerate(ended.results):
             if result == "refused":
                 end = ending.last_word(rank)

@@ -16,7 +16,7 @@ from penstock.guard.detect import pulse
 from penstock.guard.detect.pulse import Heartbeat
 from penstock.ledger.journal.records import DTYPE, HEADER, file_name, read_records
 from penstock.policy import hang, straggler
-from penstock.policy.hang import Hang, Seen
+from penstock.policy.hang import Hang, RankObservation
 
 SOON_S = 1.0  # nobody has been still for long enough to think about it
 STEPS_S = 2.0  # between looks at the times of the steps
@@ -76,16 +76,16 @@ class Watcher:
         totals = self._steps(found[0].rank, hang.KEPT_STEPS)["total"].tolist()
         return hang.decide(found, hang.usual_s(totals), self.timeout_s, waits)
 
-    def seen(self, living: Collection[int], stopped: Collection[int] = ()) -> list[Seen]:
+    def seen(self, living: Collection[int], stopped: Collection[int] = ()) -> list[RankObservation]:
         t, found = self.clock(), []
         for rank in living:
             sign = self.signs[rank]
             phase, step = (sign.beat.phase, sign.beat.step) if sign.beat else ("start", 0)
             newcomer = sign.lives > 1 and phase in hang.BEFORE
-            found.append(Seen(rank, phase, step, t - sign.t, rank in stopped, newcomer))
+            found.append(RankObservation(rank, phase, step, t - sign.t, rank in stopped, newcomer))
         return found
 
-    def slow(self) -> list[straggler.Change]:
+    def slow(self) -> list[straggler.StragglerChange]:
         """Who became a straggler, or is none any more, since it was asked last."""
         if self.ranks == 1 or self.clock() - self._steps_t < STEPS_S:
             return []

@@ -15,7 +15,7 @@ ADAPTER_WORK = 2 / 3
 
 
 @dataclass(frozen=True)
-class Point:
+class MeasuredStep:
     """A measured step."""
 
     job: Job
@@ -41,7 +41,7 @@ class ConstantMfu:
         return ideal_s / share if ideal_s and share else None
 
 
-def fit(points: Sequence[Point]) -> ConstantMfu:
+def fit(points: Sequence[MeasuredStep]) -> ConstantMfu:
     machines: dict[tuple[str, str], list[float]] = {}
     precisions: dict[str, list[float]] = {}
     every: list[float] = []
@@ -60,7 +60,7 @@ def fit(points: Sequence[Point]) -> ConstantMfu:
     )
 
 
-def predictions(points: Sequence[Point], leave_one_out: bool) -> list[float | None]:
+def predictions(points: Sequence[MeasuredStep], leave_one_out: bool) -> list[float | None]:
     """The rule's step time of every point; fitted without the point's own source when asked."""
     if not leave_one_out:
         model = fit(points)

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Literal
 
 from penstock.errors import PenstockError
-from penstock.plan.backtest.rows import Row, Skip, number
+from penstock.plan.backtest.rows import MeasuredRow, RowSkipped, number
 
 Table = Literal["both", "throughput", "memory", "power"]
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     name: str
     about: str
     table: Table = "both"
@@ -24,41 +24,41 @@ class Column:
     needed: bool = False
 
 
-def _word(name: str, about: str, table: Table = "both", needed: bool = False) -> Column:
-    return Column(name, about, table, numeric=False, needed=needed)
+def _word(name: str, about: str, table: Table = "both", needed: bool = False) -> TableColumn:
+    return TableColumn(name, about, table, numeric=False, needed=needed)
 
 
 COLUMNS = (
     _word("source", "who measured; errors are averaged by source"),
     _word("model_name", "the model, in words", needed=True),
-    Column("params_b", "parameters, in billions"),
-    Column("layers", "number of layers", needed=True),
-    Column("hidden", "width of the model", needed=True),
-    Column("ffn_hidden", "width inside the feed-forward part"),
-    Column("heads", "attention heads", needed=True),
-    Column("kv_heads", "key and value heads; blank: as many as heads"),
-    Column("vocab", "size of the vocabulary; blank: 32000"),
-    Column("experts", "routed experts; blank: a dense model"),
-    Column("topk", "experts that a token goes to"),
-    Column("moe_ffn_hidden", "width inside one expert"),
-    Column("seq_len", "tokens of one sequence", needed=True),
-    Column("global_batch_seqs", "sequences of one optimizer step, all in all"),
-    Column("microbatch", "sequences of one forward pass"),
+    TableColumn("params_b", "parameters, in billions"),
+    TableColumn("layers", "number of layers", needed=True),
+    TableColumn("hidden", "width of the model", needed=True),
+    TableColumn("ffn_hidden", "width inside the feed-forward part"),
+    TableColumn("heads", "attention heads", needed=True),
+    TableColumn("kv_heads", "key and value heads; blank: as many as heads"),
+    TableColumn("vocab", "size of the vocabulary; blank: 32000"),
+    TableColumn("experts", "routed experts; blank: a dense model"),
+    TableColumn("topk", "experts that a token goes to"),
+    TableColumn("moe_ffn_hidden", "width inside one expert"),
+    TableColumn("seq_len", "tokens of one sequence", needed=True),
+    TableColumn("global_batch_seqs", "sequences of one optimizer step, all in all"),
+    TableColumn("microbatch", "sequences of one forward pass"),
     _word("gpu", "the accelerator, by a name of the catalog", needed=True),
-    Column("gpu_mem_gib", "GiB of one accelerator; blank: the catalog's", "memory"),
-    Column("num_gpus", "number of accelerators", needed=True),
-    Column("gpus_per_node", "accelerators in one node; blank: the catalog's", "throughput"),
-    Column(
+    TableColumn("gpu_mem_gib", "GiB of one accelerator; blank: the catalog's", "memory"),
+    TableColumn("num_gpus", "number of accelerators", needed=True),
+    TableColumn("gpus_per_node", "accelerators in one node; blank: the catalog's", "throughput"),
+    TableColumn(
         "inter_node_gbps_per_gpu",
         "Gbit/s out of the node; blank: the catalog's",
         "throughput",
     ),
-    Column("tp", "tensor-parallel ways; blank: 1"),
-    Column("pp", "pipeline stages; blank: 1"),
-    Column("cp", "context-parallel ways; blank: 1"),
-    Column("dp", "data-parallel ways; blank: what is left"),
-    Column("ep", "ways the experts are spread; blank: 1"),
-    Column("etp", "ways each expert is split; blank: 1", "memory"),
+    TableColumn("tp", "tensor-parallel ways; blank: 1"),
+    TableColumn("pp", "pipeline stages; blank: 1"),
+    TableColumn("cp", "context-parallel ways; blank: 1"),
+    TableColumn("dp", "data-parallel ways; blank: what is left"),
+    TableColumn("ep", "ways the experts are spread; blank: 1"),
+    TableColumn("etp", "ways each expert is split; blank: 1", "memory"),
     _word("sharding", "zero0 to zero3, fsdp; blank: the framework's own"),
     _word("interleave", "model pieces on one pipeline stage; blank: 1"),
     _word("recompute", "none, selective or full; blank: none"),
@@ -66,17 +66,17 @@ COLUMNS = (
     _word("framework", "NeMo, Megatron-LM, torchtitan, penstock, …"),
     _word("kind", "lora: only an adapter is trained"),
     _word("notes", "compile, async TP, a2a overlap, token drop count"),
-    Column("step_time_s", "measured: seconds of one optimizer step", "throughput"),
-    Column("tokens_per_s_per_gpu", "measured, where step_time_s is blank", "throughput"),
-    Column("peak_mem_gib", "measured: peak of one accelerator, GiB", "memory", needed=True),
-    Column("reserved_gib", "measured, where peak_mem_gib is blank", "memory"),
+    TableColumn("step_time_s", "measured: seconds of one optimizer step", "throughput"),
+    TableColumn("tokens_per_s_per_gpu", "measured, where step_time_s is blank", "throughput"),
+    TableColumn("peak_mem_gib", "measured: peak of one accelerator, GiB", "memory", needed=True),
+    TableColumn("reserved_gib", "measured, where peak_mem_gib is blank", "memory"),
     _word("mem_metric", "what was read: allocated, reserved or nvidia-smi", "memory"),
     _word("component", "what the figure holds; blank: total", "memory"),
     _word("oom", "1: the run ran out of memory; 0: it ran", "memory"),
 )
 
 
-def listing() -> list[tuple[str, list[Column]]]:
+def listing() -> list[tuple[str, list[TableColumn]]]:
     """The columns under a heading each: those of both tables first."""
     headings: dict[Table, str] = {
         "both": "Columns of throughput and memory tables (* needed):",
@@ -86,7 +86,7 @@ def listing() -> list[tuple[str, list[Column]]]:
     return [(text, [c for c in COLUMNS if c.table == table]) for table, text in headings.items()]
 
 
-def check_cells(path: Path, rows: Iterable[Row]) -> None:
+def check_cells(path: Path, rows: Iterable[MeasuredRow]) -> None:
     """A cell that should hold a number does: otherwise the row would mean something else."""
     for row in rows:
         for column in COLUMNS:
@@ -98,9 +98,9 @@ def check_cells(path: Path, rows: Iterable[Row]) -> None:
                 )
 
 
-def _countable(row: Row, name: str) -> bool:
+def _countable(row: MeasuredRow, name: str) -> bool:
     try:
         value = number(row.cells, name)
-    except Skip:
+    except RowSkipped:
         return False
     return value is None or (math.isfinite(value) and value >= 0)

@@ -3,18 +3,18 @@
 import re
 from dataclasses import replace
 
-from penstock.plan.backtest.rows import Row, Skip, number
+from penstock.plan.backtest.rows import MeasuredRow, RowSkipped, number
 from penstock.plan.job.job import Job
-from penstock.plan.job.outcome import Memory
+from penstock.plan.job.outcome import PeakMemory
 from penstock.plan.memory import memory, moments, state
 
 GIB = 2**30
 
 
-def predict_row(row: Row) -> tuple[float, bool]:
+def predict_row(row: MeasuredRow) -> tuple[float, bool]:
     """The row's figure (GiB, or GB or percent where it says so), and whether the job fits."""
     if row.job is None:
-        raise Skip(row.skipped)
+        raise RowSkipped(row.skipped)
     job, cells = row.job, row.cells
     generates = "inference" in cells.get("notes", "").lower()
     found = _generating(job) if generates else memory.predict(job)
@@ -38,15 +38,15 @@ def _component(job: Job, component: str) -> float:
         # Percent of what the same layout keeps with neither a split stream nor recomputation.
         plain = replace(job.layout, sequence_parallel=False, recompute="none")
         return 100 * _kept(job) / _kept(job.with_layout(plain))
-    raise Skip(f"component is '{component}': total, activations or params+grads+optimizer")
+    raise RowSkipped(f"component is '{component}': total, activations or params+grads+optimizer")
 
 
 def _kept(job: Job) -> float:
     """Of the first stage, which holds most microbatches."""
-    return moments.kept_bytes(job, 0, moments.pieces(job))
+    return moments.kept_bytes(job, 0, moments.layer_bytes(job))
 
 
-def measured(row: Row) -> float | None:
+def measured(row: MeasuredRow) -> float | None:
     """What was measured, in the same unit; None where the row has no figure."""
     percent = re.search(r"percent.*?([\d.]+)\s*$", row.cells.get("mem_metric", "").lower())
     if percent:
@@ -59,11 +59,11 @@ def _unit(metric: str) -> float:
     return 1e9 if re.search(r"\bGB\b", metric) else GIB
 
 
-def _generating(job: Job) -> Memory:
+def _generating(job: Job) -> PeakMemory:
     """A model that generates, as tables of fine-tuning list beside: weights and cached keys."""
     shape = job.shape
     cached = 4.0 * shape.layers * shape.kv_heads * shape.head_width * job.sequence
     weights = state.state_bytes(job, 0).weights
     overhead = memory.CONTEXT_BYTES
     parts = {"weights": weights, "activations": cached, "overhead": overhead}
-    return Memory(parts, 0, job.machine.memory_bytes * memory.USABLE_SHARE)
+    return PeakMemory(parts, 0, job.machine.memory_bytes * memory.USABLE_SHARE)

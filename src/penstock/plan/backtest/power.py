@@ -15,10 +15,10 @@ from penstock.errors import PenstockError
 from penstock.plan.backtest import power_rows, scores
 from penstock.plan.backtest.power_busy import busy
 from penstock.plan.backtest.power_fit import fit, others
-from penstock.plan.backtest.power_rows import Config, MeteredRow
-from penstock.plan.backtest.scores import Pair, score
+from penstock.plan.backtest.power_rows import MeteredRow, NodeConfig
+from penstock.plan.backtest.scores import ScoredPair, score
 from penstock.plan.power import power
-from penstock.plan.power.host import host_of
+from penstock.plan.power.host import host_power
 
 # How far the model may be off, in four of five cases: on the nodes it was fitted on, and elsewhere.
 FITTED_OFF, OTHER_OFF = 0.05, 0.10
@@ -27,7 +27,7 @@ COOLING_OFF = 0.08  # when the row does not say how the node is cooled
 
 
 @dataclass(frozen=True)
-class Item(Pair):
+class ScoredPowerRow(ScoredPair):
     """A predicted row, in watts of one node."""
 
     row: MeteredRow
@@ -59,10 +59,10 @@ class PowerReport:
 
     rows: int
     skipped: tuple[tuple[int, str], ...]  # row number, reason
-    items: tuple[Item, ...]
-    tdp: tuple[Pair, ...]  # accelerators × TDP
-    rated: tuple[Pair, ...]  # what the node's supplies are rated for, where the catalog knows
-    constant: tuple[Pair, ...]  # the best share of accelerators × TDP for these very rows
+    items: tuple[ScoredPowerRow, ...]
+    tdp: tuple[ScoredPair, ...]  # accelerators × TDP
+    rated: tuple[ScoredPair, ...]  # what the node's supplies are rated for, where the catalog knows
+    constant: tuple[ScoredPair, ...]  # the best share of accelerators × TDP for these very rows
 
     @property
     def predicted(self) -> int:
@@ -107,12 +107,14 @@ def run(path: Path) -> PowerReport:
     )
 
 
-def predict(config: Config, table: Sequence[Config] = ()) -> tuple[float, float, tuple[str, ...]]:
+def predict(
+    config: NodeConfig, table: Sequence[NodeConfig] = ()
+) -> tuple[float, float, tuple[str, ...]]:
     """Mean watts of one node, how far they may be off, and what was assumed."""
     known = others(config, metered.all())
     share = busy(config, known, table)
     chip = fit(known).of(config.tdp_w)
-    host = host_of(config.accelerator)
+    host = host_power(config.accelerator)
     node = power.node(chip, config.per_node, config.cooling, config.supplies, host)
     watts = node.at(share.share)
     own = config.accelerator.name == FITTED_ON and config.per_node == 8
@@ -124,11 +126,11 @@ def predict(config: Config, table: Sequence[Config] = ()) -> tuple[float, float,
     return watts, hypot(*parts), (*config.assumed, f"busy: {share.words}")
 
 
-def _item(row: MeteredRow, table: Sequence[Config]) -> Item:
+def _item(row: MeteredRow, table: Sequence[NodeConfig]) -> ScoredPowerRow:
     assert row.config
     assert row.node_w
     watts, off, assumed = predict(row.config, table)
-    return Item(
+    return ScoredPowerRow(
         watts,
         row.node_w,
         row.source,
@@ -140,21 +142,21 @@ def _item(row: MeteredRow, table: Sequence[Config]) -> Item:
     )
 
 
-def _config(item: Item) -> Config:
+def _config(item: ScoredPowerRow) -> NodeConfig:
     assert item.row.config
     return item.row.config
 
 
-def _as_rule(item: Item, watts: float) -> Pair:
+def _as_rule(item: ScoredPowerRow, watts: float) -> ScoredPair:
     """The same row as a simpler rule predicts it."""
-    return Pair(watts, item.measured, item.source, item.accelerator)
+    return ScoredPair(watts, item.measured, item.source, item.accelerator)
 
 
-def _tdp_w(config: Config) -> float:
+def _tdp_w(config: NodeConfig) -> float:
     return config.per_node * config.tdp_w
 
 
-def _rated_w(config: Config) -> float | None:
+def _rated_w(config: NodeConfig) -> float | None:
     """Of the system that is sold with as many of these accelerators."""
     rows = [
         n.rated_w
@@ -164,7 +166,7 @@ def _rated_w(config: Config) -> float | None:
     return next((w for w in rows if w), None)
 
 
-def _constant(items: Sequence[Item]) -> tuple[Pair, ...]:
+def _constant(items: Sequence[ScoredPowerRow]) -> tuple[ScoredPair, ...]:
     """One share for all rows, the one with the least mean error on them: nobody knows it before."""
     pairs = [_as_rule(item, _tdp_w(_config(item))) for item in items]
     tries = (
@@ -174,5 +176,5 @@ def _constant(items: Sequence[Item]) -> tuple[Pair, ...]:
     return min(tries, key=lambda made: scores.mape(made) or 0.0)
 
 
-def _scores(groups: dict[str, list[Item]]) -> dict[str, dict[str, float | int | None]]:
+def _scores(groups: dict[str, list[ScoredPowerRow]]) -> dict[str, dict[str, float | int | None]]:
     return {name: asdict(score(items)) for name, items in groups.items()}

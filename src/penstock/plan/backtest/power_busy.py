@@ -14,7 +14,7 @@ from penstock.catalog import accelerators
 from penstock.catalog.accelerators import Accelerator
 from penstock.catalog.power import MeteredRun
 from penstock.catalog.table import fold
-from penstock.plan.backtest.power_rows import Config
+from penstock.plan.backtest.power_rows import NodeConfig
 
 # Several nodes and nothing to compare with: between runs of one batch on 8 nodes (0.66 to 0.78, by
 # their times) and pretraining, whose batch grows with the nodes (0.9 and more).
@@ -41,7 +41,7 @@ SAME = {
 
 
 @dataclass(frozen=True)
-class Busy:
+class BusyShare:
     """A share of the time, how far it may be off, and why, in words."""
 
     share: float
@@ -55,7 +55,7 @@ def benchmark_of(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedBenchmark:
     """How long a benchmark took on one node."""
 
     benchmark: str
@@ -65,32 +65,34 @@ class Timed:
     run_s: float
 
     @classmethod
-    def of_catalog(cls, run: MeteredRun) -> "Timed":
+    def of_catalog(cls, run: MeteredRun) -> "TimedBenchmark":
         chip = accelerators.find(run.accelerator)
         name = benchmark_of(run.benchmark)
         return cls(name, chip, run.accelerators, run.global_batch, run.run_s)
 
     @classmethod
-    def of_config(cls, config: Config) -> "Timed":
+    def of_config(cls, config: NodeConfig) -> "TimedBenchmark":
         assert config.run_s
         name = benchmark_of(config.benchmark)
         return cls(name, config.accelerator, config.accelerators, config.batch, config.run_s)
 
 
-def busy(config: Config, known: Sequence[MeteredRun], table: Sequence[Config] = ()) -> Busy:
+def busy(
+    config: NodeConfig, known: Sequence[MeteredRun], table: Sequence[NodeConfig] = ()
+) -> BusyShare:
     """`known` are other metered runs than this one; `table` all that stand beside it."""
     if config.busy is not None:
-        return Busy(config.busy, 0.03, "as the row says")
+        return BusyShare(config.busy, 0.03, "as the row says")
     if config.nodes == 1:
-        return Busy(1.0, 0.03, "one node is kept busy")
+        return BusyShare(1.0, 0.03, "one node is kept busy")
     name = benchmark_of(config.benchmark)
     same = [run for run in known if benchmark_of(run.benchmark) == name]
-    timed = [Timed.of_catalog(run) for run in same if run.nodes == 1]
-    timed += [Timed.of_config(c) for c in table if c.nodes == 1 and c.run_s]
+    timed = [TimedBenchmark.of_catalog(run) for run in same if run.nodes == 1]
+    timed += [TimedBenchmark.of_config(c) for c in table if c.nodes == 1 and c.run_s]
     return _by_time(config, timed) or _by_batch(config, same) or _usual(config)
 
 
-def _by_time(config: Config, timed: Sequence[Timed]) -> Busy | None:
+def _by_time(config: NodeConfig, timed: Sequence[TimedBenchmark]) -> BusyShare | None:
     """Accelerator-seconds of the same work on one node over those here."""
     name = benchmark_of(config.benchmark)
     like = [run for run in timed if run.benchmark == name and run.batch == config.batch]
@@ -100,10 +102,10 @@ def _by_time(config: Config, timed: Sequence[Timed]) -> Busy | None:
     faster = _faster(config.accelerator, run.accelerator)
     share = run.accelerators * run.run_s / faster / (config.accelerators * config.run_s)
     words = f"{share:.2f} by its length: {run.run_s:.0f} s on one node of {run.accelerator.name}"
-    return Busy(_clipped(share), 0.03 if faster == 1 else 0.1, words)
+    return BusyShare(_clipped(share), 0.03 if faster == 1 else 0.1, words)
 
 
-def _by_batch(config: Config, same: Sequence[MeteredRun]) -> Busy | None:
+def _by_batch(config: NodeConfig, same: Sequence[MeteredRun]) -> BusyShare | None:
     """From the run with the nearest batch per accelerator, less what a short run stands by.
 
     A step has a part that does not shrink with the batch, so 1 / busy = 1 + part / batch.
@@ -117,12 +119,12 @@ def _by_batch(config: Config, same: Sequence[MeteredRun]) -> Busy | None:
     part = theirs * (1 / near.busy - 1 if near.busy < 1 else UNSHRINKING)
     share = 1 / (1 + part / own) * _stepping(config.run_s) / _stepping(near.run_s)
     words = f"{share:.2f}: {near.name} had {theirs:g} samples an accelerator, this has {own:g}"
-    return Busy(_clipped(share), 0.1, words)
+    return BusyShare(_clipped(share), 0.1, words)
 
 
-def _usual(config: Config) -> Busy:
+def _usual(config: NodeConfig) -> BusyShare:
     share = USUAL * _stepping(config.run_s)
-    return Busy(_clipped(share), USUAL_OFF, f"{share:.2f} assumed for {config.nodes} nodes")
+    return BusyShare(_clipped(share), USUAL_OFF, f"{share:.2f} assumed for {config.nodes} nodes")
 
 
 def _stepping(run_s: float | None) -> float:

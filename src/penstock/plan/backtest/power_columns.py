@@ -3,31 +3,35 @@
 import re
 from functools import cache
 
-from penstock.plan.backtest.columns import Column
+from penstock.plan.backtest.columns import TableColumn
 
-# Of `Column`, only the name, the line of help, `numeric` and `needed` count here.
+# Of `TableColumn`, only the name, the line of help, `numeric` and `needed` count here.
 COLUMNS = (
-    Column("source", "who measured; errors are averaged by source", "power", numeric=False),
-    Column("submitter", "with `round`, stands for the source", "power", numeric=False),
-    Column("round", "of the benchmark, such as v4.0", "power", numeric=False),
-    Column("system", "may name the cooling", "power", numeric=False),
-    Column("note", "may name the cooling", "power", numeric=False),
-    Column("gpu", "the accelerator, by a name of the catalog", "power", numeric=False, needed=True),
-    Column("gpus", "accelerators, all in all", "power"),
-    Column("nodes", "number of nodes; blank: from the accelerators", "power"),
-    Column("gpus_per_node", "accelerators in one node; blank: from the two above", "power"),
-    Column("power_limit_w", "of one accelerator, W; blank: its TDP", "power"),
-    Column("cooling", "air, liquid or immersion; blank: the usual", "power", numeric=False),
-    Column("meter", "AC at the plug, DC behind the supplies; blank: AC", "power", numeric=False),
-    Column("psu_conversion_eff", "of the supplies; blank: 0.96", "power"),
-    Column("benchmark", "what ran: llama2_70b_lora, bert, …", "power", numeric=False),
-    Column("global_batch", "samples of one step, over all accelerators", "power"),
-    Column("mean_run_s", "length of the run, s", "power"),
-    Column("run_min", "the same in minutes, where mean_run_s is blank", "power"),
-    Column("busy", "share of the time that accelerators compute; blank: estimated", "power"),
-    Column("mean_node_w", "measured: mean draw of one node, W", "power"),
-    Column("mean_node_kw", "the same in kW, where mean_node_w is blank", "power"),
-    Column("node_w_per_gpu", "the same per accelerator, W, where both are blank", "power"),
+    TableColumn("source", "who measured; errors are averaged by source", "power", numeric=False),
+    TableColumn("submitter", "with `round`, stands for the source", "power", numeric=False),
+    TableColumn("round", "of the benchmark, such as v4.0", "power", numeric=False),
+    TableColumn("system", "may name the cooling", "power", numeric=False),
+    TableColumn("note", "may name the cooling", "power", numeric=False),
+    TableColumn(
+        "gpu", "the accelerator, by a name of the catalog", "power", numeric=False, needed=True
+    ),
+    TableColumn("gpus", "accelerators, all in all", "power"),
+    TableColumn("nodes", "number of nodes; blank: from the accelerators", "power"),
+    TableColumn("gpus_per_node", "accelerators in one node; blank: from the two above", "power"),
+    TableColumn("power_limit_w", "of one accelerator, W; blank: its TDP", "power"),
+    TableColumn("cooling", "air, liquid or immersion; blank: the usual", "power", numeric=False),
+    TableColumn(
+        "meter", "AC at the plug, DC behind the supplies; blank: AC", "power", numeric=False
+    ),
+    TableColumn("psu_conversion_eff", "of the supplies; blank: 0.96", "power"),
+    TableColumn("benchmark", "what ran: llama2_70b_lora, bert, …", "power", numeric=False),
+    TableColumn("global_batch", "samples of one step, over all accelerators", "power"),
+    TableColumn("mean_run_s", "length of the run, s", "power"),
+    TableColumn("run_min", "the same in minutes, where mean_run_s is blank", "power"),
+    TableColumn("busy", "share of the time that accelerators compute; blank: estimated", "power"),
+    TableColumn("mean_node_w", "measured: mean draw of one node, W", "power"),
+    TableColumn("mean_node_kw", "the same in kW, where mean_node_w is blank", "power"),
+    TableColumn("node_w_per_gpu", "the same per accelerator, W, where both are blank", "power"),
 )
 OTHER_NAMES = {
     "gpu": "accelerator gpu_name gpu_model accelerator_name accelerator_model_name device",

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from penstock.catalog import accelerators
 from penstock.catalog.power import MeteredRun
 from penstock.plan.backtest.power_busy import benchmark_of
-from penstock.plan.backtest.power_rows import Config
+from penstock.plan.backtest.power_rows import NodeConfig
 from penstock.plan.power import power
 from penstock.plan.power.host import BOARD
-from penstock.plan.power.power import Shares
+from penstock.plan.power.power import TdpShares
 
 
-def others(config: Config, known: Sequence[MeteredRun]) -> list[MeteredRun]:
+def others(config: NodeConfig, known: Sequence[MeteredRun]) -> list[MeteredRun]:
     """The metered runs that may say something about this one."""
     key = (config.accelerator.name, config.nodes, benchmark_of(config.benchmark))
     return [run for run in known if _key(run) != key]
@@ -25,7 +25,7 @@ def _key(run: MeteredRun) -> tuple[str, int, str]:
     return accelerators.find(run.accelerator).name, run.nodes, benchmark_of(run.benchmark)
 
 
-def fit(runs: Sequence[MeteredRun]) -> Shares:
+def fit(runs: Sequence[MeteredRun]) -> TdpShares:
     """watts = a + b × wait + c × busy, with a, b and c known of each run."""
     rows = [_terms(run) for run in runs if run.whole]
     ww = sum(w * w for w, _, _ in rows)
@@ -35,7 +35,7 @@ def fit(runs: Sequence[MeteredRun]) -> Shares:
     br = sum(b * rest for _, b, rest in rows)
     det = ww * bb - wb * wb
     assert det > 0, "runs of one node alone say nothing of waiting"
-    return Shares(busy=(ww * br - wb * wr) / det, wait=(bb * wr - wb * br) / det)
+    return TdpShares(busy=(ww * br - wb * wr) / det, wait=(bb * wr - wb * br) / det)
 
 
 def _terms(run: MeteredRun) -> tuple[float, float, float]:

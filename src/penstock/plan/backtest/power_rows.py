@@ -15,9 +15,9 @@ from penstock.catalog.accelerators import Accelerator
 from penstock.errors import PenstockError
 from penstock.plan.backtest import row_file
 from penstock.plan.backtest.power_columns import COLUMNS, column_of
-from penstock.plan.backtest.rows import Skip, accelerator_named, number, whole
+from penstock.plan.backtest.rows import RowSkipped, accelerator_named, number, whole
 from penstock.plan.power import power
-from penstock.plan.power.host import host_of
+from penstock.plan.power.host import host_power
 
 BLANK = {"", "-", "–", "n/a", "na", "none", "null", "nan", "?"}
 METERED = ("mean_node_w", "mean_node_kw", "node_w_per_gpu")
@@ -31,12 +31,12 @@ class MeteredRow:
     number: int  # 0-based, in the file
     source: str
     node_w: float | None  # what the meter said
-    config: "Config | None"
+    config: "NodeConfig | None"
     skipped: str = ""  # the reason, when there is no configuration
 
 
 @dataclass(frozen=True)
-class Config:
+class NodeConfig:
     """All that a prediction may know."""
 
     accelerator: Accelerator
@@ -88,7 +88,7 @@ def _check(path: Path, i: int, cells: Mapping[str, str]) -> None:
         if column.numeric:
             try:
                 number(cells, column.name)
-            except Skip:
+            except RowSkipped:
                 raise PenstockError(
                     f"{path}, row {i} (the first is 0), column {column.name}: "
                     f"'{cells[column.name]}' is not a number of zero or more; write digits, or "
@@ -101,7 +101,7 @@ def _row(i: int, cells: Mapping[str, str]) -> MeteredRow:
     source = submitter or cells.get("source", "") or "unnamed"
     try:
         config = _config(cells)
-    except (Skip, PenstockError) as why:
+    except (RowSkipped, PenstockError) as why:
         return MeteredRow(i, source, None, None, str(why))
     watts = _metered(cells, config)
     if not watts:
@@ -109,7 +109,7 @@ def _row(i: int, cells: Mapping[str, str]) -> MeteredRow:
     return MeteredRow(i, source, watts, config)
 
 
-def _metered(cells: Mapping[str, str], config: Config) -> float | None:
+def _metered(cells: Mapping[str, str], config: NodeConfig) -> float | None:
     """Mean watts of one node, by whichever column has them."""
     if watts := number(cells, "mean_node_w"):
         return watts
@@ -119,11 +119,11 @@ def _metered(cells: Mapping[str, str], config: Config) -> float | None:
     return share * config.per_node if share else None
 
 
-def _config(cells: Mapping[str, str]) -> Config:
+def _config(cells: Mapping[str, str]) -> NodeConfig:
     assumed: list[str] = []
     gpu = cells.get("gpu", "")
     if not gpu:
-        raise Skip("gpu is blank")
+        raise RowSkipped("gpu is blank")
     if counted := re.match(r"(\d+)\s*[x×]\s*(?=\D)", gpu):  # "8x H100"
         gpu = gpu[counted.end() :]
         cells = {"gpus_per_node": counted[1], **{k: v for k, v in cells.items() if v}}
@@ -131,9 +131,9 @@ def _config(cells: Mapping[str, str]) -> Config:
     capped = re.search(r"(\d+)\s*W\b", gpu)
     tdp_w = number(cells, "power_limit_w") or (float(capped[1]) if capped else chip.tdp_w)
     if not tdp_w:
-        raise Skip(f"the TDP of {chip.name} is not published; write power_limit_w")
+        raise RowSkipped(f"the TDP of {chip.name} is not published; write power_limit_w")
     per_node, count = _counts(cells, chip, assumed)
-    return Config(
+    return NodeConfig(
         accelerator=chip,
         tdp_w=tdp_w,
         per_node=per_node,
@@ -155,7 +155,7 @@ def _counts(cells: Mapping[str, str], chip: Accelerator, assumed: list[str]) -> 
     usual = _usual_per_node(chip.name)
     if not per_node and total and count:
         # Too few for so many nodes can only be those of one node: boards have four or eight.
-        of_one = total % count > 0 or total // count < host_of(chip).whole <= total
+        of_one = total % count > 0 or total // count < host_power(chip).whole <= total
         per_node = total if of_one else total // count
         if of_one:
             assumed.append(f"{total} accelerators in each node")

@@ -10,17 +10,17 @@ from itertools import combinations
 from math import sqrt
 from statistics import fmean, median
 
-from penstock.plan.backtest.rows import Row
+from penstock.plan.backtest.rows import MeasuredRow
 from penstock.plan.job.job import Software
 from penstock.plan.job.layout import Layout
 
-Ways = dict[tuple[Layout, Software], list[tuple[Row, float, float]]]
+Ways = dict[tuple[Layout, Software], list[tuple[MeasuredRow, float, float]]]
 
 FEWEST_LAYOUTS = 3
 
 
 @dataclass(frozen=True)
-class Sweep:
+class LayoutSweep:
     """The layouts of one job, each with a predicted and a measured step time."""
 
     source: str
@@ -40,7 +40,9 @@ class Sweep:
         return kendall_tau(self.predicted_s, self.measured_s)
 
 
-def sweeps(timed: Iterable[tuple[Row, float, float]], fixed_software: bool = False) -> list[Sweep]:
+def sweeps(
+    timed: Iterable[tuple[MeasuredRow, float, float]], fixed_software: bool = False
+) -> list[LayoutSweep]:
     """The sweeps among (row, predicted, measured).
 
     The same layout run by the same software twice (two releases) counts once, as the median. A
@@ -61,11 +63,11 @@ def sweeps(timed: Iterable[tuple[Row, float, float]], fixed_software: bool = Fal
     ]
 
 
-def _sweep(ways: Ways) -> Sweep:
+def _sweep(ways: Ways) -> LayoutSweep:
     row = next(iter(ways.values()))[0][0]
     assert row.job
     name = f"{row.cells.get('model_name', '')} on {row.job.layout.ranks} {row.cells.get('gpu', '')}"
-    return Sweep(
+    return LayoutSweep(
         source=row.source,
         name=name,
         predicted_s=tuple(median(p for _, p, _ in same) for same in ways.values()),
@@ -73,7 +75,7 @@ def _sweep(ways: Ways) -> Sweep:
     )
 
 
-def job_key(row: Row) -> Hashable:
+def job_key(row: MeasuredRow) -> Hashable:
     """Everything that a change of layout leaves as it is."""
     job = row.job
     assert job
@@ -95,17 +97,17 @@ def kendall_tau(a: Sequence[float], b: Sequence[float]) -> float:
     return agree / scale if scale else 0.0
 
 
-def regret(found: Sequence[Sweep]) -> float | None:
+def regret(found: Sequence[LayoutSweep]) -> float | None:
     """In percent: the mean over sources of the mean over the source's sweeps."""
     return _macro(found, lambda sweep: sweep.regret)
 
 
-def tau(found: Sequence[Sweep]) -> float | None:
+def tau(found: Sequence[LayoutSweep]) -> float | None:
     """Averaged as regret is."""
     return _macro(found, lambda sweep: sweep.tau)
 
 
-def _macro(found: Sequence[Sweep], of: Callable[[Sweep], float]) -> float | None:
+def _macro(found: Sequence[LayoutSweep], of: Callable[[LayoutSweep], float]) -> float | None:
     sources = sorted({sweep.source for sweep in found})
     own = [fmean(of(sweep) for sweep in found if sweep.source == source) for source in sources]
     return fmean(own) if own else None

@@ -5,19 +5,19 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 
 from penstock.plan.backtest import ranking, scores
-from penstock.plan.backtest.ranking import Sweep
-from penstock.plan.backtest.rows import Kind, Row
-from penstock.plan.backtest.scores import Pair, score
+from penstock.plan.backtest.ranking import LayoutSweep
+from penstock.plan.backtest.rows import Kind, MeasuredRow
+from penstock.plan.backtest.scores import ScoredPair, score
 
 # Below this, fixed costs of the driver and the allocator outweigh the model: scored apart.
 SMALL_GIB = 10.0
 
 
 @dataclass(frozen=True)
-class Item(Pair):
+class ScoredRow(ScoredPair):
     """A predicted row that has a measured value."""
 
-    row: Row
+    row: MeasuredRow
     unit: str  # "s", "GiB"; "%" where a row gives a share of another layout's memory
 
     @property
@@ -26,58 +26,62 @@ class Item(Pair):
 
 
 @dataclass(frozen=True)
-class Call:
+class OomCall:
     """A row of which it is known whether it ran out of memory."""
 
-    row: Row
+    row: MeasuredRow
     oom: bool  # measured
     fits: bool  # predicted
 
 
 @dataclass(frozen=True)
-class Report:
+class BacktestReport:
     """The backtest of one file."""
 
     kind: Kind
     leave_one_out: bool  # the planner's constants were fitted without the source being scored
     rows: int
     skipped: tuple[tuple[int, str], ...]  # row number, reason
-    items: tuple[Item, ...]
-    calls: tuple[Call, ...] = ()  # memory only
-    sweeps: tuple[Sweep, ...] = ()  # throughput only, as the three below
-    fixed_sweeps: tuple[Sweep, ...] = ()  # where the options of the software stay the same too
-    baseline: tuple[Item, ...] = ()  # one constant MFU, fitted on these rows
-    baseline_left_out: tuple[Item, ...] = ()  # the same, fitted without the source being scored
+    items: tuple[ScoredRow, ...]
+    calls: tuple[OomCall, ...] = ()  # memory only
+    sweeps: tuple[LayoutSweep, ...] = ()  # throughput only, as the three below
+    fixed_sweeps: tuple[
+        LayoutSweep, ...
+    ] = ()  # where the options of the software stay the same too
+    baseline: tuple[ScoredRow, ...] = ()  # one constant MFU, fitted on these rows
+    baseline_left_out: tuple[
+        ScoredRow, ...
+    ] = ()  # the same, fitted without the source being scored
 
     @property
     def predicted(self) -> int:
         return self.rows - len(self.skipped)
 
     @property
-    def scored(self) -> list[Item]:
+    def scored(self) -> list[ScoredRow]:
         """What the headline figures are over."""
         return [i for i in self.items if i.unit == "s" or (_gib(i) and i.measured >= SMALL_GIB)]
 
     @property
-    def small(self) -> list[Item]:
+    def small(self) -> list[ScoredRow]:
         return [i for i in self.items if _gib(i) and i.measured < SMALL_GIB]
 
     @property
-    def relative(self) -> list[Item]:
+    def relative(self) -> list[ScoredRow]:
         """Shares of another layout's memory: no size, so neither large nor small."""
         return [i for i in self.items if i.unit == "%"]
 
     @property
-    def rival(self) -> tuple[Item, ...]:
+    def rival(self) -> tuple[ScoredRow, ...]:
         """The baseline that was fitted as the planner was."""
         return self.baseline_left_out if self.leave_one_out else self.baseline
 
     @property
-    def oom_missed(self) -> list[Call]:
+    def oom_missed(self) -> list[OomCall]:
         return [call for call in self.calls if call.oom and call.fits]
 
     @property
-    def oom_false(self) -> list[Call]:
+    def oom_false(self) -> list[OomCall]:
         return [call for call in self.calls if not call.oom and not call.fits]
 
     def to_json(self) -> dict[str, object]:
@@ -121,11 +125,11 @@ class Report:
         }
 
 
-def _gib(item: Item) -> bool:
+def _gib(item: ScoredRow) -> bool:
     return item.unit == "GiB"
 
 
-def _item(item: Item) -> dict[str, object]:
+def _item(item: ScoredRow) -> dict[str, object]:
     return {
         "row": item.row.number,
         "predicted": item.predicted,
@@ -138,7 +142,7 @@ def _item(item: Item) -> dict[str, object]:
     }
 
 
-def block(items: Sequence[Item]) -> dict[str, object]:
+def block(items: Sequence[ScoredRow]) -> dict[str, object]:
     """Errors of these rows: together, dense and MoE apart, and by source."""
     return {
         **asdict(score(items)),
@@ -148,11 +152,11 @@ def block(items: Sequence[Item]) -> dict[str, object]:
     }
 
 
-def _scores(groups: Mapping[str, Sequence[Item]]) -> dict[str, dict[str, float | int | None]]:
+def _scores(groups: Mapping[str, Sequence[ScoredRow]]) -> dict[str, dict[str, float | int | None]]:
     return {name: asdict(score(items)) for name, items in groups.items()}
 
 
-def _sweeps(found: Sequence[Sweep]) -> dict[str, object]:
+def _sweeps(found: Sequence[LayoutSweep]) -> dict[str, object]:
     regrets = [sweep.regret for sweep in found]
     return {
         "regret": ranking.regret(found),

@@ -35,12 +35,12 @@ RECOMPUTES = ("none", "selective", "full")  # from the least
 HBM2E_BYTES_PER_S_PER_GB = 2000e9 / 80
 
 
-class Skip(Exception):
+class RowSkipped(Exception):
     """Why a row cannot be predicted."""
 
 
 @dataclass(frozen=True)
-class Row:
+class MeasuredRow:
     """One line of the file, and the job that it describes."""
 
     number: int  # 0-based, in the file
@@ -63,7 +63,7 @@ class Row:
         return self.job.tokens / rate / self.job.layout.ranks if rate and self.job else None
 
 
-def read(path: Path) -> tuple[Kind, list[Row]]:
+def read(path: Path) -> tuple[Kind, list[MeasuredRow]]:
     """All rows of a CSV with the columns of the throughput or of the memory table."""
     lines = row_file.lines(path)
     columns = set(lines[0])
@@ -79,14 +79,14 @@ def read(path: Path) -> tuple[Kind, list[Row]]:
     return kind, [_row(i, line) for i, line in enumerate(lines)]
 
 
-def _row(i: int, cells: dict[str, str]) -> Row:
+def _row(i: int, cells: dict[str, str]) -> MeasuredRow:
     assumed: list[str] = []
     try:
-        return Row(i, cells, job_of(cells, assumed), "", tuple(assumed))
-    except Skip as why:
-        return Row(i, cells, None, str(why))
+        return MeasuredRow(i, cells, job_of(cells, assumed), "", tuple(assumed))
+    except RowSkipped as why:
+        return MeasuredRow(i, cells, None, str(why))
     except PenstockError as why:
-        return Row(i, cells, None, str(why))
+        return MeasuredRow(i, cells, None, str(why))
 
 
 def job_of(cells: Mapping[str, str], assumed: list[str]) -> Job:
@@ -231,10 +231,10 @@ def layout_of(cells: Mapping[str, str], framework: str, notes: str, assumed: lis
     data = whole(cells, "dp")
     if not ranks:
         if not data:
-            raise Skip("neither num_gpus nor dp is given")
+            raise RowSkipped("neither num_gpus nor dp is given")
         ranks = data * model_ways
     if ranks % model_ways:
-        raise Skip(f"tp × pp × cp = {model_ways} does not divide {ranks} accelerators")
+        raise RowSkipped(f"tp × pp × cp = {model_ways} does not divide {ranks} accelerators")
     if data != ranks // model_ways:
         if data:
             assumed.append(f"dp {ranks // model_ways} (the row says {data})")
@@ -262,11 +262,11 @@ def layout_of(cells: Mapping[str, str], framework: str, notes: str, assumed: lis
         if interleave:
             assumed.append(f"interleave 1 (not read: '{interleave}')")
     if pipeline > layers:
-        raise Skip(f"pp {pipeline} is more than {layers} layers")
+        raise RowSkipped(f"pp {pipeline} is more than {layers} layers")
     expert = whole(cells, "ep") or 1
     experts = whole(cells, "experts")
     if experts and experts % expert:
-        raise Skip(f"ep {expert} does not divide {experts} experts")
+        raise RowSkipped(f"ep {expert} does not divide {experts} experts")
     return Layout(
         replicate=replicate,
         shard=shard,
@@ -288,7 +288,7 @@ def _zero(sharding: str, framework: str, pipeline: int, assumed: list[str]) -> i
     stated = re.search(r"(?:zero|stage)\D{0,3}(\d)", sharding)
     if stated:
         if int(stated[1]) > 3:
-            raise Skip(f"sharding '{sharding}': ZeRO has stages 0 to 3")
+            raise RowSkipped(f"sharding '{sharding}': ZeRO has stages 0 to 3")
         return int(stated[1])
     if re.fullmatch(r"ddp|dp|none|no", sharding):
         return 0
@@ -337,7 +337,7 @@ def precision_of(text: str, assumed: list[str]) -> str:
         if re.search(words, text):
             return precision
     if text:
-        raise Skip(f"precision '{text}' is not one that is planned")
+        raise RowSkipped(f"precision '{text}' is not one that is planned")
     assumed.append("precision bf16")
     return "bf16"
 
@@ -390,7 +390,7 @@ def accelerator_named(gpu: str) -> str:
     found = accelerators.TABLE.matches(split)
     if len(found) == 1:
         return found[0].name
-    raise Skip(f"the catalog has no accelerator '{gpu}'")
+    raise RowSkipped(f"the catalog has no accelerator '{gpu}'")
 
 
 def whole(cells: Mapping[str, str], name: str) -> int:
@@ -409,12 +409,12 @@ def number(cells: Mapping[str, str], name: str) -> float | None:
     except ValueError:
         value = math.nan
     if not 0 <= value <= LARGEST:
-        raise Skip(f"{name} is '{text}', not a number that a run can have")
+        raise RowSkipped(f"{name} is '{text}', not a number that a run can have")
     return value
 
 
 def _need(cells: Mapping[str, str], name: str) -> int:
     value = whole(cells, name)
     if value < 1:
-        raise Skip(f"{name} is blank")
+        raise RowSkipped(f"{name} is blank")
     return value

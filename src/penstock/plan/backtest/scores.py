@@ -11,7 +11,7 @@ from typing import TypeVar
 
 
 @dataclass(frozen=True)
-class Pair:
+class ScoredPair:
     """One prediction and its measurement, in the same unit."""
 
     predicted: float
@@ -41,26 +41,26 @@ class Score:
     macro_mape: float | None
 
 
-P = TypeVar("P", bound=Pair)
+P = TypeVar("P", bound=ScoredPair)
 
 
-def score(pairs: Sequence[Pair]) -> Score:
+def score(pairs: Sequence[ScoredPair]) -> Score:
     return Score(len(pairs), mape(pairs), median_ape(pairs), bias(pairs), macro_mape(pairs))
 
 
-def mape(pairs: Sequence[Pair]) -> float | None:
+def mape(pairs: Sequence[ScoredPair]) -> float | None:
     return fmean(p.ape for p in pairs) if pairs else None
 
 
-def median_ape(pairs: Sequence[Pair]) -> float | None:
+def median_ape(pairs: Sequence[ScoredPair]) -> float | None:
     return median(p.ape for p in pairs) if pairs else None
 
 
-def bias(pairs: Sequence[Pair]) -> float | None:
+def bias(pairs: Sequence[ScoredPair]) -> float | None:
     return fmean(p.error for p in pairs) if pairs else None
 
 
-def macro_mape(pairs: Sequence[Pair]) -> float | None:
+def macro_mape(pairs: Sequence[ScoredPair]) -> float | None:
     """The mean over sources of the source's mean error."""
     own = [fmean(p.ape for p in group) for group in by_source(pairs).values()]
     return fmean(own) if own else None

@@ -11,13 +11,15 @@ from pathlib import Path
 from penstock.errors import PenstockError
 from penstock.plan.backtest import baseline, memory_rows, ranking, rows
 from penstock.plan.backtest.columns import check_cells
-from penstock.plan.backtest.report import Call, Item, Report
-from penstock.plan.backtest.rows import Row, Skip
+from penstock.plan.backtest.report import BacktestReport, OomCall, ScoredRow
+from penstock.plan.backtest.rows import MeasuredRow, RowSkipped
 from penstock.plan.job import constants
 from penstock.plan.step import step
 
-TimeOf = Callable[[Row], float]  # seconds of a step
-MemoryOf = Callable[[Row], tuple[float, bool]]  # GiB in the row's metric, and whether it fits
+TimeOf = Callable[[MeasuredRow], float]  # seconds of a step
+MemoryOf = Callable[
+    [MeasuredRow], tuple[float, bool]
+]  # GiB in the row's metric, and whether it fits
 
 
 def run(
@@ -25,7 +27,7 @@ def run(
     leave_one_out: bool = False,
     time_of: TimeOf | None = None,
     memory_of: MemoryOf | None = None,
-) -> Report:
+) -> BacktestReport:
     """Predict every row of a throughput or memory table, by the planner unless another is given."""
     kind, found = rows.read(path)
     check_cells(path, found)
@@ -47,16 +49,18 @@ def run(
     return report
 
 
-def _throughput(found: Sequence[Row], leave_one_out: bool, time_of: TimeOf) -> Report:
-    items: list[Item] = []
+def _throughput(
+    found: Sequence[MeasuredRow], leave_one_out: bool, time_of: TimeOf
+) -> BacktestReport:
+    items: list[ScoredRow] = []
     skipped: list[tuple[int, str]] = []
     for row in found:
         try:
             items.append(_timed(row, time_of))
-        except (Skip, PenstockError) as why:
+        except (RowSkipped, PenstockError) as why:
             skipped.append((row.number, str(why)))
     timed = [(item.row, item.predicted, item.measured) for item in items]
-    return Report(
+    return BacktestReport(
         kind="throughput",
         leave_one_out=leave_one_out,
         rows=len(found),
@@ -69,18 +73,18 @@ def _throughput(found: Sequence[Row], leave_one_out: bool, time_of: TimeOf) -> R
     )
 
 
-def _timed(row: Row, time_of: TimeOf) -> Item:
+def _timed(row: MeasuredRow, time_of: TimeOf) -> ScoredRow:
     if row.job is None:
-        raise Skip(row.skipped)
+        raise RowSkipped(row.skipped)
     measured_s = row.step_s
     if not measured_s:
-        raise Skip("step_time_s and tokens_per_s_per_gpu are blank")
-    return Item(time_of(row), measured_s, row.source, row.job.machine.accelerator, row, "s")
+        raise RowSkipped("step_time_s and tokens_per_s_per_gpu are blank")
+    return ScoredRow(time_of(row), measured_s, row.source, row.job.machine.accelerator, row, "s")
 
 
-def _constant_mfu(items: Sequence[Item], leave_one_out: bool) -> tuple[Item, ...]:
+def _constant_mfu(items: Sequence[ScoredRow], leave_one_out: bool) -> tuple[ScoredRow, ...]:
     """The same rows as one constant MFU predicts them."""
-    points = [baseline.Point(i.row.job, i.measured, i.source) for i in items if i.row.job]
+    points = [baseline.MeasuredStep(i.row.job, i.measured, i.source) for i in items if i.row.job]
     times = baseline.predictions(points, leave_one_out)
     return tuple(
         replace(item, predicted=step_s)
@@ -89,19 +93,19 @@ def _constant_mfu(items: Sequence[Item], leave_one_out: bool) -> tuple[Item, ...
     )
 
 
-def _memory(found: Sequence[Row], memory_of: MemoryOf) -> Report:
-    items: list[Item] = []
-    calls: list[Call] = []
+def _memory(found: Sequence[MeasuredRow], memory_of: MemoryOf) -> BacktestReport:
+    items: list[ScoredRow] = []
+    calls: list[OomCall] = []
     skipped: list[tuple[int, str]] = []
     for row in found:
         try:
             item, call = _filled(row, memory_of)
-        except (Skip, PenstockError) as why:
+        except (RowSkipped, PenstockError) as why:
             skipped.append((row.number, str(why)))
             continue
         items += [item] if item else []
         calls += [call] if call else []
-    return Report(
+    return BacktestReport(
         kind="memory",
         leave_one_out=False,
         rows=len(found),
@@ -111,23 +115,23 @@ def _memory(found: Sequence[Row], memory_of: MemoryOf) -> Report:
     )
 
 
-def _filled(row: Row, memory_of: MemoryOf) -> tuple[Item | None, Call | None]:
+def _filled(row: MeasuredRow, memory_of: MemoryOf) -> tuple[ScoredRow | None, OomCall | None]:
     """A row that ran out of memory has no peak to compare; it is only a call, right or wrong."""
     if row.job is None:
-        raise Skip(row.skipped)
+        raise RowSkipped(row.skipped)
     measured = memory_rows.measured(row)
     oom = _ran_out(row, measured)
     if oom is None and not measured:
-        raise Skip("peak_mem_gib, reserved_gib and oom are blank")
+        raise RowSkipped("peak_mem_gib, reserved_gib and oom are blank")
     predicted, fits = memory_of(row)
     item = None
     if measured and not oom:
         unit = "%" if "relative" in row.cells.get("component", "") else "GiB"
-        item = Item(predicted, measured, row.source, row.job.machine.accelerator, row, unit)
-    return item, None if oom is None else Call(row, oom, fits)
+        item = ScoredRow(predicted, measured, row.source, row.job.machine.accelerator, row, unit)
+    return item, None if oom is None else OomCall(row, oom, fits)
 
 
-def _ran_out(row: Row, measured: float | None) -> bool | None:
+def _ran_out(row: MeasuredRow, measured: float | None) -> bool | None:
     """Whether the run ran out of memory; None where the row does not tell."""
     stated = row.cells.get("oom", "").lower()
     if stated:
@@ -137,10 +141,10 @@ def _ran_out(row: Row, measured: float | None) -> bool | None:
 
 
 def _planned_time(leave_one_out: bool) -> TimeOf:
-    def time_of(row: Row) -> float:
+    def time_of(row: MeasuredRow) -> float:
         assert row.job
         if leave_one_out:
-            return step.predict(row.job, constants.without(row.source)).step_s
+            return step.predict(row.job, constants.fitted_without(row.source)).step_s
         return step.predict(row.job).step_s
 
     return time_of

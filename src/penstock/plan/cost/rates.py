@@ -17,7 +17,7 @@ from penstock.run.schema.run import Run
 
 
 @dataclass(frozen=True)
-class Factor:
+class SourcedRate:
     """A number, and where and of when it is."""
 
     value: float
@@ -25,13 +25,13 @@ class Factor:
 
 
 @dataclass(frozen=True)
-class Rates:
+class CostRates:
     """None is unknown, and what rests on it is left out."""
 
-    usd_per_hour: Factor | None = None  # of one accelerator
-    usd_per_kwh: Factor | None = None
-    pue: Factor | None = None
-    gco2e_per_kwh: Factor | None = None
+    usd_per_hour: SourcedRate | None = None  # of one accelerator
+    usd_per_kwh: SourcedRate | None = None
+    pue: SourcedRate | None = None
+    gco2e_per_kwh: SourcedRate | None = None
 
     def to_json(self) -> dict[str, Any]:
         found = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -41,47 +41,47 @@ class Rates:
         }
 
     @classmethod
-    def from_json(cls, table: Mapping[str, Any]) -> "Rates":
+    def from_json(cls, table: Mapping[str, Any]) -> "CostRates":
         """What was written down, without what is no rate."""
         names = [field.name for field in fields(cls)]
         return cls(**{name: _read(table.get(name)) for name in names})
 
 
-def _read(found: object) -> Factor | None:
+def _read(found: object) -> SourcedRate | None:
     if not isinstance(found, dict):
         return None
     value, source = found.get("value"), found.get("source")
     if not isinstance(value, int | float) or not 0 <= value < float("inf"):
         return None
-    return Factor(float(value), str(source))
+    return SourcedRate(float(value), str(source))
 
 
-def of_machine(run: Run, machine: Machine) -> Rates:
+def of_machine(run: Run, machine: Machine) -> CostRates:
     price = price_of(run, machine)
 
-    def factor(name: str) -> Factor | None:
+    def factor(name: str) -> SourcedRate | None:
         value: float | None = getattr(machine, name)
-        return None if value is None else Factor(value, machine.sources.get(name, "given"))
+        return None if value is None else SourcedRate(value, machine.sources.get(name, "given"))
 
-    return Rates(
-        usd_per_hour=Factor(price.usd, price.source) if price else None,
+    return CostRates(
+        usd_per_hour=SourcedRate(price.usd, price.source) if price else None,
         usd_per_kwh=factor("usd_per_kwh"),
         pue=factor("pue"),
         gco2e_per_kwh=factor("gco2e_per_kwh"),
     )
 
 
-def of_file(run: Run, file: ClusterFile) -> Rates:
+def of_file(run: Run, file: ClusterFile) -> CostRates:
     """Of a cluster file, with what the run file itself gives."""
     return of_machine(run, placed(machine_of(file), run.cluster))
 
 
-def of(run: Run) -> Rates:
+def of(run: Run) -> CostRates:
     """Of the machines that the run asks for; a device that nobody has measured has none."""
     try:
         return of_machine(run, machine_for(run).machine)
     except PenstockError:
-        return Rates()
+        return CostRates()
 
 
 def written(run: Run) -> dict[str, Any]:

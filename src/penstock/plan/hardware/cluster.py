@@ -15,8 +15,8 @@ from penstock.meter.precision import estimate
 from penstock.plan.hardware.machine import (
     MOST_CARDS,
     Machine,
-    Matmul,
-    Tier,
+    MatmulPoint,
+    NetworkTier,
     is_card,
     node_named,
     of_catalog,
@@ -49,7 +49,7 @@ SOCKET_BYTES_PER_S, SOCKET_HOP_S = 1.5e9, 200e-6
 
 
 @dataclass(frozen=True)
-class Sited:
+class ResolvedMachine:
     """The machine of a run, and what a reader should know about how it was found."""
 
     machine: Machine
@@ -61,7 +61,7 @@ def here_file() -> Path:
     return home() / "clusters" / "here.toml"
 
 
-def machine_for(run: Run) -> Sited:
+def machine_for(run: Run) -> ResolvedMachine:
     """What `[cluster]` means."""
     found = _machine_for(run)
     return replace(found, machine=placed(found.machine, run.cluster))
@@ -82,7 +82,7 @@ def placed(machine: Machine, own: ClusterSection) -> Machine:
     return replace(machine, **known, sources=sources)
 
 
-def _machine_for(run: Run) -> Sited:
+def _machine_for(run: Run) -> ResolvedMachine:
     use = run.cluster.use
     if use == "here":
         return _here(run)
@@ -101,7 +101,7 @@ def _machine_for(run: Run) -> Sited:
             )
         machine = of_catalog(use, per_node * run.cluster.nodes, per_node)
         note = f"{machine.accelerator} is a card: one in a node; cluster.accelerators asks for more"
-        return Sited(machine, (note,) if card and asked == "all" else ())
+        return ResolvedMachine(machine, (note,) if card and asked == "all" else ())
     except PenstockError as error:
         raise PenstockError(
             f'cluster.use = "{use}": {error} Or name a node of `penstock catalog nodes`, a cluster '
@@ -114,7 +114,7 @@ def _usual_per_node(name: str) -> int:
     return of_catalog(name, 10**6).per_node
 
 
-def _here(run: Run) -> Sited:
+def _here(run: Run) -> ResolvedMachine:
     seen = glance()
     if here_file().is_file():
         file = load_cluster(here_file())
@@ -127,12 +127,12 @@ def _here(run: Run) -> Sited:
     return _not_probed(seen, run, why)
 
 
-def _not_probed(seen: Glance, run: Run, why: str) -> Sited:
+def _not_probed(seen: Glance, run: Run, why: str) -> ResolvedMachine:
     found = seen.devices
     ranks = found.ranks(run.cluster.accelerators)
     if found.kind == "cpu":
         warning = f"{why}: its speed is a rough estimate for any CPU; {PROBE}"
-        return Sited(_any_cpu(seen, ranks, run.cluster.nodes), (warning,))
+        return ResolvedMachine(_any_cpu(seen, ranks, run.cluster.nodes), (warning,))
     chip = accelerators.for_device(found.name)
     if chip is None:
         raise PenstockError(
@@ -140,7 +140,7 @@ def _not_probed(seen: Glance, run: Run, why: str) -> Sited:
         )
     warning = f"{why}: used the catalog's figures for {chip.name}; {PROBE}"
     machine = of_catalog(chip.name, ranks * run.cluster.nodes, ranks)
-    return Sited(replace(machine, name="here"), (warning,))
+    return ResolvedMachine(replace(machine, name="here"), (warning,))
 
 
 def _any_cpu(seen: Glance, ranks: int, count: int) -> Machine:
@@ -156,12 +156,12 @@ def _any_cpu(seen: Glance, ranks: int, count: int) -> Machine:
         memory_bytes_per_s=CORE_BYTES_PER_S * cores,
         peak_flops={},
         matmul_flops={"fp32": CORE_FLOPS * cores, "bf16": CORE_FLOPS * cores * bf16.speedup},
-        tiers=(Tier("node", ranks * count, SOCKET_BYTES_PER_S, SOCKET_HOP_S),),
+        tiers=(NetworkTier("node", ranks * count, SOCKET_BYTES_PER_S, SOCKET_HOP_S),),
         sources={"": "estimated: a core of a server's CPU, within a factor of two"},
     )
 
 
-def _resized(machine: Machine, run: Run) -> Sited:
+def _resized(machine: Machine, run: Run) -> ResolvedMachine:
     """As many of its nodes and accelerators as the run asks for."""
     asked, section = run.cluster.accelerators, run.cluster
     per_node = machine.per_node if asked == "all" else int(asked)
@@ -180,7 +180,9 @@ def _resized(machine: Machine, run: Run) -> Sited:
                 f"{machine.name} has {machine.accelerators} accelerators; the network to "
                 f"{total} is taken from the catalog"
             )
-            return Sited(replace(scaled(machine, total), name=machine.name), tuple(warnings))
+            return ResolvedMachine(
+                replace(scaled(machine, total), name=machine.name), tuple(warnings)
+            )
         if not machine.curves:
             raise PenstockError(
                 f"cluster: {total} accelerators, but the largest [[tier]] of {machine.name} holds "
@@ -192,7 +194,7 @@ def _resized(machine: Machine, run: Run) -> Sited:
         )
         tiers = (*tiers[:-1], replace(tiers[-1], size=total))
     changed = replace(machine, per_node=per_node, nodes=count, tiers=tiers)
-    return Sited(changed, tuple(warnings))
+    return ResolvedMachine(changed, tuple(warnings))
 
 
 def machine_of(file: ClusterFile) -> Machine:
@@ -208,7 +210,7 @@ def machine_of(file: ClusterFile) -> Machine:
         per_node = known.per_node
     rates = {kind: rate for kind in PRECISIONS if (rate := getattr(chip.matmul, kind))}
     tiers = tuple(
-        Tier(
+        NetworkTier(
             # Inside a node it is one network whatever the file calls it.
             "scale-up" if t.size <= per_node else t.name,
             t.size,
@@ -280,7 +282,7 @@ def _blank(file: ClusterFile) -> Machine:
         memory_bytes_per_s=chip.memory_bandwidth,
         peak_flops={},
         matmul_flops={},
-        tiers=(Tier("scale-up", 1, float("inf"), 0.0),),
+        tiers=(NetworkTier("scale-up", 1, float("inf"), 0.0),),
     )
 
 
@@ -339,7 +341,8 @@ def _readings(probe: ProbeSection) -> dict[str, Any]:
     """A probe as the planner reads it: `matmuls`, `curves` and `probed`."""
     matmuls = {
         kind: tuple(
-            Matmul(int(m), int(k), int(n), 2 * m * k * n / seconds) for m, k, n, seconds in rows
+            MatmulPoint(int(m), int(k), int(n), 2 * m * k * n / seconds)
+            for m, k, n, seconds in rows
         )
         for kind in ("fp32", "bf16", "fp8")
         if (rows := getattr(probe.matmul_s, kind))

@@ -35,7 +35,7 @@ SCALE_OUT_HOP_S = 14e-6
 
 
 @dataclass(frozen=True)
-class Tier:
+class NetworkTier:
     """A level of the network. `size` accelerators reach each other at this rate or better."""
 
     name: str  # "scale-up", "node", "rack", "spine", "wan"
@@ -45,7 +45,7 @@ class Tier:
 
 
 @dataclass(frozen=True)
-class Matmul:
+class MatmulPoint:
     """One measured point: an m × k by k × n product."""
 
     m: int
@@ -67,8 +67,12 @@ class Machine:
     memory_bytes_per_s: float
     peak_flops: Mapping[str, float]  # published, dense, by precision: MFU is measured against this
     matmul_flops: Mapping[str, float]  # best sustained matmul, by precision
-    tiers: tuple[Tier, ...]  # from the smallest to the largest; the last holds every accelerator
-    matmuls: Mapping[str, tuple[Matmul, ...]] = field(default_factory=dict)  # probed, by precision
+    tiers: tuple[
+        NetworkTier, ...
+    ]  # from the smallest to the largest; the last holds every accelerator
+    matmuls: Mapping[str, tuple[MatmulPoint, ...]] = field(
+        default_factory=dict
+    )  # probed, by precision
     probed: Mapping[str, float] = field(default_factory=dict)  # other probed readings, by name
     # Probed seconds by size, by name: sizes, then seconds. `plan/step/probed.py` reads them.
     curves: Mapping[str, tuple[tuple[float, ...], ...]] = field(default_factory=dict)
@@ -95,7 +99,7 @@ class Machine:
         """The catalog's row, when it has one."""
         return only(accelerators.TABLE, self.accelerator)
 
-    def tier(self, ways: int, stride: int = 1) -> Tier:
+    def tier(self, ways: int, stride: int = 1) -> NetworkTier:
         """The level that a group of `ways` ranks, `stride` apart, has to cross."""
         span = ways * stride
         for tier in self.tiers:
@@ -200,20 +204,22 @@ def _usual_node(chip: str) -> nodes.Node | None:
     return next(iter(owned or rows), None)
 
 
-def _tiers(chip: Accelerator, per_node: int, count: int, scale_out_gbit: float) -> tuple[Tier, ...]:
+def _tiers(
+    chip: Accelerator, per_node: int, count: int, scale_out_gbit: float
+) -> tuple[NetworkTier, ...]:
     if count == 1:
-        return (Tier("scale-up", 1, float("inf"), 0.0),)
+        return (NetworkTier("scale-up", 1, float("inf"), 0.0),)
     up, hop_s = _scale_up(chip)
     # A rack-scale domain spans nodes; any other ends with its node.
     domain = chip.domain if chip.domain > MOST_IN_A_NODE else max(1, min(chip.domain, per_node))
     tiers = []
     if domain > 1:
-        tiers.append(Tier("scale-up", min(domain, count), up, hop_s))
+        tiers.append(NetworkTier("scale-up", min(domain, count), up, hop_s))
     elif per_node > 1:
-        tiers.append(Tier("node", min(per_node, count), up, hop_s))
+        tiers.append(NetworkTier("node", min(per_node, count), up, hop_s))
     if count > tiers[-1].size if tiers else True:
         out = scale_out_gbit / 8 * 1e9 * SCALE_OUT_SHARE
-        tiers.append(Tier("scale-out", count, out, SCALE_OUT_HOP_S))
+        tiers.append(NetworkTier("scale-out", count, out, SCALE_OUT_HOP_S))
     return tuple(tiers)
 
 

@@ -8,7 +8,7 @@ at the same time on different links: the slowest sets the pace, and the others s
 from dataclasses import dataclass
 from functools import lru_cache
 
-from penstock.plan.hardware.machine import Machine, Tier
+from penstock.plan.hardware.machine import Machine, NetworkTier
 
 # Half of the bandwidth is reached at this message size. From the curves of the catalog: NVLink 3
 # has 18 of 235 GB/s at 1 MiB and 172 at 64; EFA v4 has 64 of 382 at 16 MiB and 229 at 256.
@@ -21,49 +21,49 @@ HOPS_SHOWN = 0.25
 
 
 @dataclass(frozen=True)
-class Leg:
+class CommRing:
     """One tier of a group: a ring over `ways` domains, each of `below` ranks of the group."""
 
     ways: int
     below: int
-    tier: Tier
+    tier: NetworkTier
 
 
 @dataclass(frozen=True)
-class Group:
+class CommGroup:
     """Ranks that talk, and the tiers between them from the nearest to the farthest."""
 
     ways: int
-    legs: tuple[Leg, ...]
+    legs: tuple[CommRing, ...]
 
 
 @lru_cache(maxsize=65536)
-def _group(tiers: tuple[Tier, ...], ways: int, stride: int) -> Group:
-    legs: list[Leg] = []
+def _group(tiers: tuple[NetworkTier, ...], ways: int, stride: int) -> CommGroup:
+    legs: list[CommRing] = []
     below = 1
     for tier in tiers:
         within = ways if tier is tiers[-1] else max(1, min(ways, tier.size // stride))
         while ways % within or within % below:
             within -= 1
         if within > below:
-            legs.append(Leg(within // below, below, tier))
+            legs.append(CommRing(within // below, below, tier))
             below = within
-    return Group(ways, tuple(legs))
+    return CommGroup(ways, tuple(legs))
 
 
-def group(machine: Machine, ways: int, stride: int = 1) -> Group:
+def group(machine: Machine, ways: int, stride: int = 1) -> CommGroup:
     """`ways` ranks, each `stride` after the last."""
     return _group(machine.tiers, ways, stride)
 
 
-def gather_s(g: Group, size_bytes: float) -> float:
+def gather_s(g: CommGroup, size_bytes: float) -> float:
     """All-gather to, or reduce-scatter of, `size_bytes` on every rank."""
     legs = [_ring_s(size_bytes / leg.below, leg) for leg in g.legs]
     slowest = max(legs, default=0.0)
     return slowest + UNHIDDEN * (sum(legs) - slowest)
 
 
-def _ring_s(size_bytes: float, leg: Leg) -> float:
+def _ring_s(size_bytes: float, leg: CommRing) -> float:
     """A ring in which each rank sends `size_bytes` × (ways − 1) / ways in all."""
     tier = leg.tier
     sent = size_bytes * (leg.ways - 1) / leg.ways
@@ -76,12 +76,12 @@ def _hops(ways: int) -> float:
     return max(1.0, HOPS_SHOWN * (ways - 1))
 
 
-def all_reduce_s(g: Group, size_bytes: float) -> float:
+def all_reduce_s(g: CommGroup, size_bytes: float) -> float:
     """A reduce-scatter and an all-gather."""
     return 2 * gather_s(g, size_bytes)
 
 
-def all_to_all_s(g: Group, size_bytes: float, share: float, copies: int = 1) -> float:
+def all_to_all_s(g: CommGroup, size_bytes: float, share: float, copies: int = 1) -> float:
     """Each rank sends `size_bytes`, spread evenly over the group.
 
     Inside the nearest tier every pair talks and gets `share` of the bandwidth. `copies` of one

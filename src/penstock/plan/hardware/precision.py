@@ -19,7 +19,7 @@ def decided(run: Run, speed: Bf16) -> tuple[Run, str, str]:
     """Return the run with its precision chosen, why "auto" is that, and a warning; "" for none."""
     if run.train.precision != "auto":
         return run, "", policy.warning(run.train.precision, speed)
-    chosen = policy.choose(speed, run.train.weights)
+    chosen = policy.choose_precision(speed, run.train.weights)
     return with_fields(run, {"train.precision": chosen.precision}), chosen.why, ""
 
 

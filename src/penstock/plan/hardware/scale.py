@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 from penstock.errors import PenstockError
-from penstock.plan.hardware.machine import INSIDE, Machine, Tier, of_catalog
+from penstock.plan.hardware.machine import INSIDE, Machine, NetworkTier, of_catalog
 
 # More than any machine that was ever built; a slip of the finger is told before hours of search.
 MOST = 2**20
@@ -76,7 +76,7 @@ def grows(machine: Machine) -> bool:
     )
 
 
-def _tiers(machine: Machine, count: int, per_node: int, name: str) -> tuple[Tier, ...]:
+def _tiers(machine: Machine, count: int, per_node: int, name: str) -> tuple[NetworkTier, ...]:
     own = machine.tiers
     if machine.fact:
         # The catalog's network grows as the catalog says: a domain may span nodes.
@@ -93,7 +93,7 @@ def _tiers(machine: Machine, count: int, per_node: int, name: str) -> tuple[Tier
     return _cut(own, count)
 
 
-def _cut(tiers: tuple[Tier, ...], count: int) -> tuple[Tier, ...]:
+def _cut(tiers: tuple[NetworkTier, ...], count: int) -> tuple[NetworkTier, ...]:
     """The tiers that `count` accelerators reach."""
     needed = 1 + sum(tier.size < count for tier in tiers)
     kept = tiers[:needed]

@@ -66,7 +66,7 @@ FLOOR: Mapping[str, float] = {"reuse": 1.0}
 
 
 @dataclass(frozen=True)
-class Seen:
+class MeasuredRange:
     """What the measured runs cover."""
 
     accelerators: frozenset[str]  # "NAME RATE", such as "H100 SXM5 fp8"
@@ -94,7 +94,7 @@ def fitted() -> Constants:
 
 
 @cache
-def without(source: str) -> Constants:
+def fitted_without(source: str) -> Constants:
     """The constants fitted without one source; all sources when it is not one of them."""
     fits = _table()["fits"]
     return Constants(**fits.get(f"without {source}", fits["all"]))
@@ -112,10 +112,10 @@ def band(moe: bool) -> tuple[float, float]:
 
 
 @cache
-def seen() -> Seen:
+def measured_range() -> MeasuredRange:
     found = _table()["seen"]
     pairs = {name: (found[name][0], found[name][1]) for name in ("ranks", "hidden", "sequence")}
-    return Seen(
+    return MeasuredRange(
         accelerators=frozenset(found["accelerators"]),
         ranks=pairs["ranks"],
         hidden=pairs["hidden"],
@@ -127,5 +127,5 @@ def seen() -> Seen:
     )
 
 
-def names() -> list[str]:
+def constant_names() -> list[str]:
     return [field.name for field in fields(Constants)]

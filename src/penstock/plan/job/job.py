@@ -16,7 +16,7 @@ RATE_OF = {"mxfp8": "fp8", "fp8-rowwise": "fp8", "fp16": "bf16", "fp64": "fp32"}
 
 
 @dataclass(frozen=True)
-class Bytes:
+class UnshardedBytes:
     """Bytes per parameter where a rank holds all of its weights, if that is another way."""
 
     weights: float
@@ -45,7 +45,7 @@ class Software:
     reduce_bytes: float = 4.0  # per gradient element that travels
     optimizer_bytes: float = 8.0  # per parameter, with a master copy where weights are narrow
     matrix_saving_bytes: float = 0.0  # less of it for the layers' matrices: Muon has one moment
-    whole: Bytes | None = None  # these four where shard × context is 1; None: the same
+    whole: UnshardedBytes | None = None  # these four where shard × context is 1; None: the same
     accumulates: bool = True  # gradients are kept over microbatches
     chunked_loss: bool = False  # all logits are never in memory at once
     offload: bool = False  # optimizer state lives on the host

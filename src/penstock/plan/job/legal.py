@@ -25,7 +25,7 @@ def divisors(n: int) -> tuple[int, ...]:
     return tuple(sorted({*small, *(n // d for d in small)}))
 
 
-def most_tensor(shape: ModelShape) -> int:
+def tensor_divisor(shape: ModelShape) -> int:
     """Every tensor-parallel number of ways divides this: heads and matrices are cut evenly."""
     return gcd(*(width for _, width in _cut(shape)))
 
@@ -51,7 +51,7 @@ def cuts_sequence(sequence: int, tensor: int, context: int) -> bool:
     return whole and (sequence // context) % tensor == 0
 
 
-def misfits(shape: ModelShape, lay: Layout, sequence: int) -> list[str]:
+def shape_problems(shape: ModelShape, lay: Layout, sequence: int) -> list[str]:
     """Why the model cannot be split like this; empty when it can."""
     return [
         *_tensor(shape, lay, sequence),
@@ -63,7 +63,7 @@ def misfits(shape: ModelShape, lay: Layout, sequence: int) -> list[str]:
 
 def _tensor(shape: ModelShape, lay: Layout, sequence: int) -> Iterator[str]:
     asked = f"layout.tensor = {lay.tensor}"
-    fits = _one_of(divisors(gcd(most_tensor(shape), sequence // lay.context)))
+    fits = _one_of(divisors(gcd(tensor_divisor(shape), sequence // lay.context)))
     for name, width in _cut(shape):
         if width % lay.tensor:
             yield f"{asked}: does not divide the model's {name} of {width}; write {fits}"
@@ -118,7 +118,7 @@ def _one_of(values: tuple[int, ...]) -> str:
     return " or ".join([", ".join(map(str, values[:-1])), str(values[-1])]) if values[1:] else "1"
 
 
-def asked(run: Run) -> Layout:
+def asked_layout(run: Run) -> Layout:
     """What the file says of the layout; all that it leaves open is 1."""
     file = run.layout
     if file is None:
@@ -143,7 +143,7 @@ def problems(run: Run, shape: ModelShape | None, lay: Layout, device: str = "") 
     """
     if shape is None:
         return [*_own_module(run, lay), *_precision(run, device), *_live(run, lay)]
-    found = [*misfits(shape, lay, run.sequence), *_live(run, lay)]
+    found = [*shape_problems(shape, lay, run.sequence), *_live(run, lay)]
     if run.model.adapter:
         found += [
             *adapter.misfits(run.model.adapter, shape),
@@ -233,7 +233,7 @@ def refuse(run: Run, shape: ModelShape | None, lay: Layout, device: str = "") ->
         raise IllegalLayout("\n".join(found))
 
 
-def worries(run: Run, lay: Layout) -> list[str]:
+def layout_warnings(run: Run, lay: Layout) -> list[str]:
     """What can be done and wastes time."""
     share = -(-run.batch_samples // (lay.replicate * lay.shard))
     rounds = -(-share // lay.microbatch)

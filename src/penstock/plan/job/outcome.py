@@ -50,7 +50,7 @@ class StepTime:
 
 
 @dataclass(frozen=True)
-class Memory:
+class PeakMemory:
     """The fullest rank at its peak."""
 
     parts: Mapping[str, float]

@@ -9,7 +9,7 @@ figures: the constants fitted to published runs are of other programs.
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from penstock.plan.job.job import Adapter, Bytes, Software
+from penstock.plan.job.job import Adapter, Software, UnshardedBytes
 from penstock.plan.job.layout import Layout
 from penstock.run.schema.run import Run
 
@@ -48,13 +48,13 @@ _ON_GPU = replace(
 COMPILED = replace(_ON_GPU, fused=True, lean=True)
 
 
-def by_layout(run: Run, kind: str, moe: bool) -> Callable[[Layout], Software]:
+def program_by_layout(run: Run, kind: str, moe: bool) -> Callable[[Layout], Software]:
     """The trainer in each layout; a search asks some ten thousand times."""
-    split, apart = (software(run, kind, moe, alone) for alone in (False, True))
+    split, apart = (training_program(run, kind, moe, alone) for alone in (False, True))
     return lambda layout: apart if layout.tensor == layout.context == 1 else split
 
 
-def software(run: Run, kind: str, moe: bool, alone: bool) -> Software:
+def training_program(run: Run, kind: str, moe: bool, alone: bool) -> Software:
     """The trainer with the number formats and the optimizer that the file asks for.
 
     `alone`: no layer waits for other ranks in its middle, as tensor and context parallel ones do.
@@ -78,7 +78,7 @@ def software(run: Run, kind: str, moe: bool, alone: bool) -> Software:
         return changed
     # Not sharded: 16-bit parameters, the full precision beside the moments.
     master = kept if kept > 2.0 else 0.0
-    return replace(changed, whole=Bytes(weights=2.0, once=2.0, summed=4.0, master=master))
+    return replace(changed, whole=UnshardedBytes(weights=2.0, once=2.0, summed=4.0, master=master))
 
 
 def _program(run: Run, kind: str, moe: bool, alone: bool) -> Software:

@@ -15,7 +15,7 @@ from penstock.ledger.ledger import Ledger, Provenance
 from penstock.plan.job.job import Job
 from penstock.plan.job.outcome import StepTime
 from penstock.plan.life import recovery
-from penstock.plan.life.recovery import Recovery
+from penstock.plan.life.recovery import RecoveryCosts
 from penstock.policy import checkpoint as policy
 from penstock.run.schema.run import Run
 
@@ -27,14 +27,14 @@ DAY_S = 86400.0
 
 
 @dataclass(frozen=True)
-class Life:
+class RunLife:
     """A run from its first process to its last; seconds are wall clock."""
 
     ledger: Ledger  # predicted; adds up to wall_s × accelerators
     accelerators: int
     nodes: int
     steps: int
-    recovery: Recovery
+    recovery: RecoveryCosts
     interval_s: float  # between checkpoints
     saves: int
     evaluations: int
@@ -61,10 +61,10 @@ class Life:
 
 def predict(
     run: Run, job: Job, step: StepTime, steps: int, held_out_tokens: int | None = None
-) -> Life:
+) -> RunLife:
     """The ledger of `steps` steps that each take `step`; the dataset may hold out fewer tokens
     than an evaluation would read."""
-    cost = recovery.of(run, job)
+    cost = recovery.recovery_costs(run, job)
     work_s = steps * step.step_s
     evaluations, evaluate_s = _evaluate(run, step, steps, held_out_tokens)
     interval_s = _interval_s(run, step, cost)
@@ -90,7 +90,7 @@ def predict(
         {cause: seconds * ranks for cause, seconds in per_rank.items()},
         provenance={"seconds": Provenance("estimated", "predicted by the planner")},
     )
-    return Life(
+    return RunLife(
         ledger=ledger,
         accelerators=ranks,
         nodes=recovery.nodes_of(job),
@@ -105,7 +105,7 @@ def predict(
     )
 
 
-def _interval_s(run: Run, step: StepTime, cost: Recovery) -> float:
+def _interval_s(run: Run, step: StepTime, cost: RecoveryCosts) -> float:
     asked = run.guard.checkpoint
     if asked == "auto":
         takes_s = policy.cost_s(cost.stall_s(step.step_s), cost.save_s)
@@ -113,7 +113,7 @@ def _interval_s(run: Run, step: StepTime, cost: Recovery) -> float:
     return asked.steps * step.step_s if asked.steps is not None else asked.seconds or 0.0
 
 
-def _fast_s(run: Run, step: StepTime, steps: int, cost: Recovery) -> float:
+def _fast_s(run: Run, step: StepTime, steps: int, cost: RecoveryCosts) -> float:
     """What the copies in memory hold up, at the pace that the policy keeps to."""
     asked, stall_s = run.guard.fast, cost.stall_s(step.step_s)
     if asked == "never":
@@ -159,7 +159,7 @@ def _bounded(x: float, run: Run) -> float:
     return x
 
 
-def derivation(run: Run, life: Life, step: StepTime) -> dict[str, tuple[str, ...]]:
+def derivation(run: Run, life: RunLife, step: StepTime) -> dict[str, tuple[str, ...]]:
     """How each number came about, by its name in a plan."""
     cost, asked = life.recovery, run.guard.checkpoint
     how = (

@@ -36,7 +36,7 @@ STARTUP_GROWTH = 0.36
 
 
 @dataclass(frozen=True)
-class Recovery:
+class RecoveryCosts:
     """Seconds of each event in the life of a run, and how often a failure comes."""
 
     mtbf_s: float  # of the whole run: one failure of any node stops it
@@ -53,7 +53,7 @@ class Recovery:
         return max(0.0, self.copy_s - step_s) if self.behind else self.copy_s
 
 
-def of(run: Run, job: Job) -> Recovery:
+def recovery_costs(run: Run, job: Job) -> RecoveryCosts:
     machine = job.machine
     nodes = nodes_of(job)
     size = checkpoint_bytes(job)
@@ -96,7 +96,9 @@ def of(run: Run, job: Job) -> Recovery:
             f"{node_s / nodes:.4g} s = {node_s:.4g} s of one node ({node_from}) / {nodes} nodes",
         ),
     }
-    return Recovery(node_s / nodes, startup, save_s, copy_s, kind == "cuda", restart, size, notes)
+    return RecoveryCosts(
+        node_s / nodes, startup, save_s, copy_s, kind == "cuda", restart, size, notes
+    )
 
 
 def nodes_of(job: Job) -> int:

@@ -15,7 +15,7 @@ WIDTH = {"fp32": 4, "tf32": 4, "fp64": 8}  # bytes of an activation; 2 for all o
 FP32 = 4
 
 
-class Saved(NamedTuple):
+class SavedBytes(NamedTuple):
     """Bytes per token, by how tensor parallelism divides them."""
 
     stream: float  # between the parallel parts: divided only with sequence parallelism
@@ -23,14 +23,14 @@ class Saved(NamedTuple):
     routed_stream: float = 0.0  # the copies of a token that go to experts
     routed_inner: float = 0.0  # inside the experts
 
-    def plus(self, other: "Saved") -> "Saved":
-        return Saved(*(a + b for a, b in zip(self, other, strict=True)))
+    def plus(self, other: "SavedBytes") -> "SavedBytes":
+        return SavedBytes(*(a + b for a, b in zip(self, other, strict=True)))
 
-    def minus(self, other: "Saved") -> "Saved":
-        return Saved(*(max(0.0, a - b) for a, b in zip(self, other, strict=True)))
+    def minus(self, other: "SavedBytes") -> "SavedBytes":
+        return SavedBytes(*(max(0.0, a - b) for a, b in zip(self, other, strict=True)))
 
 
-class Traits(NamedTuple):
+class LayerTraits(NamedTuple):
     """What of a job decides which tensors a layer keeps."""
 
     width: int
@@ -44,16 +44,16 @@ class Traits(NamedTuple):
     lean: bool = False  # norms' outputs and the gated product are made again
 
 
-class Kinds(NamedTuple):
+class LayerKinds(NamedTuple):
     """A dense layer and a layer with experts."""
 
-    dense: Saved
-    sparse: Saved
+    dense: SavedBytes
+    sparse: SavedBytes
 
 
-def traits(job: Job) -> Traits:
+def traits(job: Job) -> LayerTraits:
     soft = job.software
-    return Traits(
+    return LayerTraits(
         width=WIDTH.get(job.precision, 2),
         fused=soft.fused,
         torch_layers=soft.torch_layers,
@@ -67,22 +67,22 @@ def traits(job: Job) -> Traits:
 
 
 @lru_cache(maxsize=4096)
-def saved(shape: ModelShape, how: Traits, recompute: str) -> Kinds:
+def saved(shape: ModelShape, how: LayerTraits, recompute: str) -> LayerKinds:
     """The tensors of one layer that stay until its backward pass."""
     if recompute == "full":
-        entry = Saved(how.width * shape.hidden, 0.0)
-        return Kinds(entry, entry)
+        entry = SavedBytes(how.width * shape.hidden, 0.0)
+        return LayerKinds(entry, entry)
     if recompute == "selective" and how.torch_checkpoints:
-        return Kinds(_matmuls(shape, how, shape.ffn), _matmuls(shape, how, 0, experts=True))
+        return LayerKinds(_matmuls(shape, how, shape.ffn), _matmuls(shape, how, 0, experts=True))
     keep_scores = recompute == "none"
     common = _norms(shape, how).plus(_attention(shape, how, keep_scores))
-    return Kinds(
+    return LayerKinds(
         common.plus(_feed_forward(shape, how, shape.ffn)), common.plus(_experts(shape, how))
     )
 
 
 @lru_cache(maxsize=4096)
-def working(shape: ModelShape, how: Traits) -> Kinds:
+def working(shape: ModelShape, how: LayerTraits) -> LayerKinds:
     """Gradients alive at once while one layer goes backward, beyond the saved tensors they replace.
 
     In a gated part: those of the product, the gate and what is gated, when the product is gone.
@@ -90,16 +90,16 @@ def working(shape: ModelShape, how: Traits) -> Kinds:
     w, h = how.width, shape.hidden
     widths = 2 if shape.gated else 1
     attention = w * (_queries(shape) + 2 * _values(shape))
-    dense = Saved(w * h, max(attention, w * widths * shape.ffn))
+    dense = SavedBytes(w * h, max(attention, w * widths * shape.ffn))
     k = shape.experts_active
     shared = w * widths * shape.shared_experts * shape.expert_ffn
-    sparse = Saved(
+    sparse = SavedBytes(
         w * h, max(attention, shared), k * w * h * 2.0, k * w * widths * shape.expert_ffn
     )
-    return Kinds(dense, sparse if shape.moe else dense)
+    return LayerKinds(dense, sparse if shape.moe else dense)
 
 
-def _norms(shape: ModelShape, how: Traits) -> Saved:
+def _norms(shape: ModelShape, how: LayerTraits) -> SavedBytes:
     """Two norms: what they keep, and their outputs where a matmul needs them."""
     w, h = how.width, shape.hidden
     kept = w * h
@@ -110,7 +110,7 @@ def _norms(shape: ModelShape, how: Traits) -> Saved:
     # A frozen 16-bit matmul needs no input; an adapter beside the attention does.
     outputs = 0 if how.lean else 1 if how.frozen_bits == 16 else 2
     masks = 2 * h if how.dropout else 0
-    return Saved(2 * kept + outputs * w * h + masks, 0.0)
+    return SavedBytes(2 * kept + outputs * w * h + masks, 0.0)
 
 
 def _queries(shape: ModelShape) -> float:
@@ -125,7 +125,7 @@ def _values(shape: ModelShape) -> float:
     return shape.kv_heads * shape.head_width
 
 
-def _attention(shape: ModelShape, how: Traits, keep_scores: bool) -> Saved:
+def _attention(shape: ModelShape, how: LayerTraits, keep_scores: bool) -> SavedBytes:
     w = how.width
     q, v = _queries(shape), _values(shape)
     if shape.kv_rank:
@@ -149,10 +149,10 @@ def _attention(shape: ModelShape, how: Traits, keep_scores: bool) -> Saved:
     elif keep_scores:
         per_score = 2 * w + 1 if how.dropout else w
         inner += per_score * shape.heads * how.keys
-    return Saved(stream, inner)
+    return SavedBytes(stream, inner)
 
 
-def _widths(shape: ModelShape, how: Traits) -> int:
+def _widths(shape: ModelShape, how: LayerTraits) -> int:
     """Tensors as wide as the inner layer that a feed-forward part keeps."""
     if not shape.gated:
         return 1 if how.frozen_bits == 16 else 2
@@ -162,16 +162,16 @@ def _widths(shape: ModelShape, how: Traits) -> int:
     return kept - (how.frozen_bits == 16)
 
 
-def _feed_forward(shape: ModelShape, how: Traits, inner: int) -> Saved:
-    return Saved(0.0, how.width * _widths(shape, how) * inner)
+def _feed_forward(shape: ModelShape, how: LayerTraits, inner: int) -> SavedBytes:
+    return SavedBytes(0.0, how.width * _widths(shape, how) * inner)
 
 
-def _experts(shape: ModelShape, how: Traits) -> Saved:
+def _experts(shape: ModelShape, how: LayerTraits) -> SavedBytes:
     if not shape.moe:
         return _feed_forward(shape, how, shape.ffn)
     k, w = shape.experts_active, how.width
     shared = _feed_forward(shape, how, shape.shared_experts * shape.expert_ffn)
-    return Saved(
+    return SavedBytes(
         stream=2 * FP32 * shape.experts,  # router logits and probabilities
         inner=shared.inner,
         routed_stream=k * w * shape.hidden,
@@ -179,7 +179,7 @@ def _experts(shape: ModelShape, how: Traits) -> Saved:
     )
 
 
-def _matmuls(shape: ModelShape, how: Traits, inner: int, experts: bool = False) -> Saved:
+def _matmuls(shape: ModelShape, how: LayerTraits, inner: int, experts: bool = False) -> SavedBytes:
     """PyTorch's selective checkpointing: attention's output and every other matmul's."""
     w, h = how.width, shape.hidden
     q, v = _queries(shape), _values(shape)
@@ -187,7 +187,7 @@ def _matmuls(shape: ModelShape, how: Traits, inner: int, experts: bool = False) 
     stream = w * h + w * h  # the layer's input, and half of its two projections back
     kept = w * q + w * (q + 2 * v) / 2
     if not experts:
-        return Saved(stream, kept + w * wide * inner / 2)
+        return SavedBytes(stream, kept + w * wide * inner / 2)
     k = shape.experts_active if shape.moe else 0
     kept += w * wide * shape.shared_experts * shape.expert_ffn / 2
-    return Saved(stream, kept, k * w * h / 2, k * w * wide * shape.expert_ffn / 2)
+    return SavedBytes(stream, kept, k * w * h / 2, k * w * wide * shape.expert_ffn / 2)

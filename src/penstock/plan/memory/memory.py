@@ -6,8 +6,8 @@ from penstock.catalog.shapes import ModelShape
 from penstock.plan.job import partition
 from penstock.plan.job.constants import FRAGMENTATION
 from penstock.plan.job.job import Job
-from penstock.plan.job.outcome import Memory
-from penstock.plan.memory.moments import Pieces, moments, pieces
+from penstock.plan.job.outcome import PeakMemory
+from penstock.plan.memory.moments import LayerBytes, layer_bytes, moments
 
 # Outside the allocator: CUDA's context with its kernels and one communicator. Measured on an H200
 # with torch 2.11 as what the driver counts beyond what torch reserved: 0.82 GiB.
@@ -17,21 +17,21 @@ CONTEXT_BYTES = 0.82 * 2**30
 USABLE_SHARE = 0.985
 
 
-def predict(job: Job) -> Memory:
+def predict(job: Job) -> PeakMemory:
     """The fullest stage; stages differ in layers, in microbatches under way, in tables and loss."""
-    have = pieces(job)
+    have = layer_bytes(job)
     lay = job.layout
     candidates = _candidates(job.shape, lay.pipeline, lay.interleave)
     found = [_of_stage(job, stage, have) for stage in candidates]
     return max(found, key=lambda memory: memory.peak_bytes)
 
 
-def of_stage(job: Job, stage: int) -> Memory:
+def of_stage(job: Job, stage: int) -> PeakMemory:
     """One rank of a pipeline stage at its fullest moment."""
-    return _of_stage(job, stage, pieces(job))
+    return _of_stage(job, stage, layer_bytes(job))
 
 
-def as_metric(memory: Memory, metric: str) -> float:
+def as_metric(memory: PeakMemory, metric: str) -> float:
     """Bytes as a tool would report them: the allocator's peak, what it reserved, or nvidia-smi."""
     in_use = memory.peak_bytes - memory.parts["overhead"]
     metric = metric.lower()
@@ -40,12 +40,12 @@ def as_metric(memory: Memory, metric: str) -> float:
     return memory.peak_bytes if "smi" in metric else in_use
 
 
-def _of_stage(job: Job, stage: int, have: Pieces) -> Memory:
+def _of_stage(job: Job, stage: int, have: LayerBytes) -> PeakMemory:
     fullest = max(moments(job, stage, have), key=sum)
     parts = fullest._asdict()
     on_host = job.machine.kind == "cpu"
     parts["overhead"] = 0.0 if on_host else sum(fullest) * FRAGMENTATION + CONTEXT_BYTES
-    return Memory(parts, stage, job.machine.memory_bytes * USABLE_SHARE)
+    return PeakMemory(parts, stage, job.machine.memory_bytes * USABLE_SHARE)
 
 
 @lru_cache(maxsize=4096)

@@ -11,7 +11,7 @@ from penstock.plan.job import partition
 from penstock.plan.job.job import Job
 from penstock.plan.memory import layers as memory_layers
 from penstock.plan.memory import state as memory_state
-from penstock.plan.memory.layers import Kinds, Saved
+from penstock.plan.memory.layers import LayerKinds, SavedBytes
 
 # PyTorch's loss over a split vocabulary makes, in fp32: logits, log-probabilities, their gradient,
 # probabilities and the gradient of the logits.
@@ -19,7 +19,7 @@ SPLIT_LOGIT_BYTES = 20
 COMPUTE_BYTES = 2  # gathered weights and the gradients of one layer; 16-bit in all mixed precisions
 
 
-class Moment(NamedTuple):
+class MemoryMoment(NamedTuple):
     """Bytes in use at one moment of the step; fields are parts of `Memory`."""
 
     weights: float
@@ -30,7 +30,7 @@ class Moment(NamedTuple):
     buffers: float
 
 
-class Pieces(NamedTuple):
+class LayerBytes(NamedTuple):
     """Bytes that are the same on every stage."""
 
     unit: float  # parameters of the largest layer
@@ -41,13 +41,13 @@ class Pieces(NamedTuple):
     logits: float
 
 
-def pieces(job: Job) -> Pieces:
+def layer_bytes(job: Job) -> LayerBytes:
     how = memory_layers.traits(job)
     shape, lay = job.shape, job.layout
     kept = memory_layers.saved(shape, how, lay.recompute)
     joined = _joined(job, how.width)
     inside = joined if lay.recompute == "none" else 0.0
-    return Pieces(
+    return LayerBytes(
         unit=partition.largest_layer_params(shape, lay),
         table=shape.vocab * shape.hidden / lay.tensor * COMPUTE_BYTES,
         dense=_bytes(job, kept.dense) + inside,
@@ -59,7 +59,7 @@ def pieces(job: Job) -> Pieces:
     )
 
 
-def moments(job: Job, stage: int, have: Pieces) -> list[Moment]:
+def moments(job: Job, stage: int, have: LayerBytes) -> list[MemoryMoment]:
     """Every moment that can be the fullest of one rank of a stage."""
     soft, lay = job.software, job.layout
     state = memory_state.state_bytes(job, stage)
@@ -80,21 +80,21 @@ def moments(job: Job, stage: int, have: Pieces) -> list[Moment]:
         last += state.gradients
     turning = buffers + _layer_gradients(job, have) + have.backward
     found = [
-        Moment(state.weights, early, state.optimizer, kept, 0.0, turning),
-        Moment(state.weights, state.gradients, state.optimizer, 0.0, 0.0, buffers + last),
+        MemoryMoment(state.weights, early, state.optimizer, kept, 0.0, turning),
+        MemoryMoment(state.weights, state.gradients, state.optimizer, 0.0, 0.0, buffers + last),
     ]
     if stage == lay.pipeline - 1:
         head = 0.0 if job.adapter else have.table  # its gradient, before it is added or reduced
         found.append(
-            Moment(state.weights, early, state.optimizer, kept, have.logits, buffers + head)
+            MemoryMoment(state.weights, early, state.optimizer, kept, have.logits, buffers + head)
         )
     if soft.shards_late and lay.shard > 1:  # the shard, and the flat copy that a unit is cut from
         flat = max(have.unit * COMPUTE_BYTES, tables)
-        found.append(Moment(state.whole_weights, 0.0, 0.0, 0.0, 0.0, state.weights + flat))
+        found.append(MemoryMoment(state.whole_weights, 0.0, 0.0, 0.0, 0.0, state.weights + flat))
     return found
 
 
-def kept_bytes(job: Job, stage: int, have: Pieces) -> float:
+def kept_bytes(job: Job, stage: int, have: LayerBytes) -> float:
     """Activations that wait for their backward pass, of all microbatches under way."""
     lay, passes = job.layout, passes_under_way(job, stage)
     counts = partition.stage_layers(job.shape, lay.pipeline, lay.interleave)[stage]
@@ -122,7 +122,7 @@ def passes_under_way(job: Job, stage: int) -> float:
     return min(pieces_ahead / lay.interleave, float(job.microbatches))
 
 
-def _gathered(job: Job, have: Pieces, contents: partition.StageContents) -> float:
+def _gathered(job: Job, have: LayerBytes, contents: partition.StageContents) -> float:
     """The layer at work, the one fetched ahead and the tables; DeepSpeed keeps a set number."""
     soft, kept = job.software, memory_state.weight_bytes(job)
     tables = have.table * contents.tables
@@ -150,7 +150,7 @@ def _largest_nf4_layer(job: Job) -> float:
     return max(sparse, layer.dense) if job.shape.dense_layers else sparse
 
 
-def _layer_gradients(job: Job, have: Pieces) -> float:
+def _layer_gradients(job: Job, have: LayerBytes) -> float:
     """One layer's weight gradients, before they are added to or reduced into those that stay."""
     if job.adapter:
         return 0.0
@@ -175,10 +175,10 @@ def _logits(job: Job) -> float:
     return job.rank_tokens * per_token * each * (1 + soft.ahead_layers)
 
 
-def _rebuilt(job: Job, kept: Kinds) -> float:
+def _rebuilt(job: Job, kept: LayerKinds) -> float:
     """One layer's worth of what recomputation brings back."""
     whole = memory_layers.saved(job.shape, memory_layers.traits(job), "none")
-    return _larger(job, Kinds(whole.dense.minus(kept.dense), whole.sparse.minus(kept.sparse)))
+    return _larger(job, LayerKinds(whole.dense.minus(kept.dense), whole.sparse.minus(kept.sparse)))
 
 
 def _joined(job: Job, width: int) -> float:
@@ -197,13 +197,13 @@ def _backward(job: Job, width: int) -> float:
     return 2 * width * job.shape.hidden * job.rank_tokens if split else 0.0
 
 
-def _larger(job: Job, kinds: Kinds) -> float:
+def _larger(job: Job, kinds: LayerKinds) -> float:
     if not job.shape.moe:
         return _bytes(job, kinds.dense)
     return max(_bytes(job, kinds.dense), _bytes(job, kinds.sparse))
 
 
-def _bytes(job: Job, layer: Saved) -> float:
+def _bytes(job: Job, layer: SavedBytes) -> float:
     """Of one microbatch on one rank."""
     lay = job.layout
     per_token = (

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from penstock.plan.job import partition
-from penstock.plan.job.job import Bytes, Job
+from penstock.plan.job.job import Job, UnshardedBytes
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def adapter_params(job: Job, stage: int) -> float:
     )
 
 
-def unsharded_bytes(job: Job) -> Bytes | None:
+def unsharded_bytes(job: Job) -> UnshardedBytes | None:
     """Return the bytes per parameter of a program that keeps unsharded weights another way.
 
     None: the weights are sharded, or the program does not do that.

@@ -14,7 +14,7 @@ FANS_LEFT = {"air": 1.0, "liquid": 0.2, "immersion": 0.0, "unknown": 0.5}
 
 
 @dataclass(frozen=True)
-class Host:
+class HostPower:
     """Watts behind the supplies while training."""
 
     kind: str
@@ -42,12 +42,12 @@ class Host:
 # node reaches 8.48 kW under gpu-burn (arXiv 2412.08602), an immersed one 7.2 kW in training. With
 # it an H100 alone is at 550 W when three quarters busy; OLMo's development runs measured 542 to
 # 546 W on theirs (arXiv 2503.05804).
-BOARD = Host("board", 300.0, 112.5, each_socket=4, fans=0.15, whole=4, least_sockets=2)
-CARDS = Host("server of cards", 300.0, 40.0, each_socket=4, fans=0.15)
-DESKTOP = Host("desktop", 120.0, 15.0, each_socket=8, fans=0.04)
+BOARD = HostPower("board", 300.0, 112.5, each_socket=4, fans=0.15, whole=4, least_sockets=2)
+CARDS = HostPower("server of cards", 300.0, 40.0, each_socket=4, fans=0.15)
+DESKTOP = HostPower("desktop", 120.0, 15.0, each_socket=8, fans=0.04)
 
 
-def host_of(chip: Accelerator | None) -> Host:
+def host_power(chip: Accelerator | None) -> HostPower:
     """The machine that an accelerator is usually sold in."""
     if chip is None:
         return BOARD

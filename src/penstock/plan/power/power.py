@@ -16,7 +16,7 @@ from penstock.ledger.ledger import Ledger, Provenance
 from penstock.plan.hardware.machine import Machine
 from penstock.plan.job.constants import BUSY_SHARE, WAIT_SHARE
 from penstock.plan.job.outcome import STEP_CAUSES, Band, StepTime
-from penstock.plan.power.host import BOARD, Host, host_of
+from penstock.plan.power.host import BOARD, HostPower, host_power
 
 # Nothing running: an immersed 8 × H100 node at rest is at 2,230 W (MLPerf v4.0 logs, before and
 # after runs); with the host below, 80 of 700 W for each accelerator.
@@ -42,19 +42,19 @@ RESTING = (Cause.STARTUP, Cause.DOWN)
 
 
 @dataclass(frozen=True)
-class Shares:
+class TdpShares:
     """Of the TDP of an accelerator."""
 
     busy: float = BUSY_SHARE
     wait: float = WAIT_SHARE
 
-    def of(self, tdp_w: float) -> "Levels":
+    def of(self, tdp_w: float) -> "PowerLevels":
         """The watts of one accelerator."""
-        return Levels(IDLE_SHARE * tdp_w, self.wait * tdp_w, self.busy * tdp_w)
+        return PowerLevels(IDLE_SHARE * tdp_w, self.wait * tdp_w, self.busy * tdp_w)
 
 
 @dataclass(frozen=True)
-class Levels:
+class PowerLevels:
     """Watts of one accelerator, or of one node at the plug."""
 
     rest_w: float
@@ -67,7 +67,7 @@ class Levels:
 
 
 @dataclass(frozen=True)
-class Draw:
+class PowerDraw:
     """Watts per accelerator, its share of host, fans and network included."""
 
     by_cause: Mapping[Cause, float]
@@ -81,26 +81,26 @@ def cooling_class(words: str) -> str | None:
 
 
 def node(
-    chip: Levels,
+    chip: PowerLevels,
     accelerators: int,
     cooling: str = "air",
     supplies: float = SUPPLIES,
-    host: Host = BOARD,
-) -> Levels:
+    host: HostPower = BOARD,
+) -> PowerLevels:
     """A node of which nothing is known but its accelerators and how it is cooled."""
 
     def plug(chip_w: float) -> float:
         return (host.total_w(accelerators) + accelerators * chip_w) / supplies
 
     fans_w = host.fans_share(cooling) * plug(chip.busy_w)
-    return Levels(
+    return PowerLevels(
         plug(chip.rest_w) + FANS_AT_REST * fans_w,
         plug(chip.wait_w) + fans_w,
         plug(chip.busy_w) + fans_w,
     )
 
 
-def draw(machine: Machine, step: StepTime, cooling: str = "air") -> Draw | None:
+def power_draw(machine: Machine, step: StepTime, cooling: str = "air") -> PowerDraw | None:
     """What one accelerator's share of the machines draws by cause; None without a TDP."""
     if machine.tdp_w is None:
         return None
@@ -116,16 +116,16 @@ def draw(machine: Machine, step: StepTime, cooling: str = "air") -> Draw | None:
     step_j = sum(step.causes[name] * by_cause[Cause(name)] for name in STEP_CAUSES)
     by_cause[Cause.REDO] = step_j / step.step_s
     network = f"network {network_w:.0f} W per accelerator (estimated from ratings)"
-    return Draw(by_cause, (*words, network))
+    return PowerDraw(by_cause, (*words, network))
 
 
-def _node(machine: Machine, tdp_w: float, cooling: str) -> tuple[Levels, tuple[str, ...]]:
+def _node(machine: Machine, tdp_w: float, cooling: str) -> tuple[PowerLevels, tuple[str, ...]]:
     """The node of a machine that may know parts of its own draw."""
-    usual = Shares().of(tdp_w)
+    usual = TdpShares().of(tdp_w)
     # A probe that saw the accelerators at work knows better than their TDP.
     busy_w = machine.probed.get("loaded_w", usual.busy_w)
     idle_w = usual.rest_w if machine.idle_w is None else machine.idle_w
-    chip = Levels(idle_w, min(usual.wait_w, busy_w), busy_w)
+    chip = PowerLevels(idle_w, min(usual.wait_w, busy_w), busy_w)
     words = (
         f"accelerator: {busy_w:.0f} W busy, {chip.wait_w:.0f} W waiting, {idle_w:.0f} W at rest "
         f"(TDP {tdp_w:g} W × {BUSY_SHARE}, {WAIT_SHARE}, {IDLE_SHARE}: fitted on metered "
@@ -133,7 +133,7 @@ def _node(machine: Machine, tdp_w: float, cooling: str) -> tuple[Levels, tuple[s
     )
     count, given = machine.per_node, machine.host_w
     if given is None:
-        host = host_of(machine.fact)
+        host = host_power(machine.fact)
         beside = (
             f"host ({host.kind}): {host.total_w(count):.0f} W a node behind supplies of "
             f"{SUPPLIES:.0%}, fans {host.fans_share(cooling):.0%} of the full draw ({cooling}; "
@@ -142,10 +142,10 @@ def _node(machine: Machine, tdp_w: float, cooling: str) -> tuple[Levels, tuple[s
         return node(chip, count, cooling, host=host), (words, beside)
     # A host that somebody measured has its fans and what the supplies lose in it.
     rest, wait, busy = (count * w + given for w in (chip.rest_w, chip.wait_w, chip.busy_w))
-    return Levels(rest, wait, busy), (words, f"host: {given:.0f} W a node (given)")
+    return PowerLevels(rest, wait, busy), (words, f"host: {given:.0f} W a node (given)")
 
 
-def with_joules(ledger: Ledger, power: Draw) -> Ledger:
+def with_joules(ledger: Ledger, power: PowerDraw) -> Ledger:
     """The ledger with what the machines draw, before cooling: what a meter in the rack says."""
     joules = {cause: ledger.seconds[cause] * power.by_cause[cause] for cause in Cause}
     where = Provenance("estimated", "power model; machines and network, before PUE")

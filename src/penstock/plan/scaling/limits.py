@@ -13,7 +13,7 @@ from penstock.plan.advice import WORDS, WORK, network_of
 from penstock.plan.job.job import Job
 from penstock.plan.job.layout import Layout
 from penstock.plan.job.outcome import COMMUNICATE_PARTS, StepTime
-from penstock.plan.life.life import Life
+from penstock.plan.life.life import RunLife
 
 # Of the time in perfect scaling: a loss that alone makes the run a quarter longer.
 WORTH_NAMING = 0.25
@@ -55,7 +55,7 @@ def alone(job: Job) -> tuple[Job, Job]:
     )
 
 
-def losses(job: Job, step: StepTime, perfect: StepTime, life: Life) -> dict[str, float]:
+def losses(job: Job, step: StepTime, perfect: StepTime, life: RunLife) -> dict[str, float]:
     """Shares of the accelerator-time of the whole run, by name, largest first.
 
     With the share that perfect scaling would need and that of evaluation they add up to 1.

@@ -17,7 +17,7 @@ from penstock.plan.hardware.machine import Machine
 from penstock.plan.hardware.scale import MOST, grows
 from penstock.plan.life.life import DAY_S
 from penstock.plan.scaling.limits import NOTHING_FITS
-from penstock.plan.scaling.sweep import Planner, Point, Progress
+from penstock.plan.scaling.sweep import Progress, ScalePlanner, ScalePoint
 from penstock.run.schema.run import Run
 from penstock.style import MONEY, TIMES, format_predicted
 
@@ -29,14 +29,14 @@ Key = tuple[float, float]  # smaller is better
 
 
 @dataclass(frozen=True)
-class Answer:
+class NodeCountAnswer:
     """The point that does it, and every count that was planned on the way."""
 
     goal: str
-    point: Point
-    considered: tuple[Point, ...]  # by number of accelerators
+    point: ScalePoint
+    considered: tuple[ScalePoint, ...]  # by number of accelerators
 
-    def neighbours(self, each_side: int = 3) -> tuple[Point, ...]:
+    def neighbours(self, each_side: int = 3) -> tuple[ScalePoint, ...]:
         """The point among those next to it."""
         at = self.considered.index(self.point)
         return self.considered[max(0, at - each_side) : at + each_side + 1]
@@ -50,16 +50,16 @@ class Answer:
         }
 
 
-def for_deadline(
+def nodes_for_deadline(
     run: Run, machine: Machine, seconds: float, progress: Progress | None = None
-) -> Answer:
+) -> NodeCountAnswer:
     """The fewest nodes on which the run ends within `seconds` of wall clock in nine of ten cases.
 
     That is the late end of the plan's band: by the middle of it, every second run would be late.
     """
     if not 0 < seconds < inf:
         raise PenstockError(f'deadline: {seconds:g} s; write a time above zero, such as "14 days"')
-    tried = _Tried(Planner.of(run, machine), progress)
+    tried = _Tried(ScalePlanner.of(run, machine), progress)
 
     def meets(nodes: int) -> bool:
         return _late_s(tried(nodes)) <= seconds
@@ -77,16 +77,18 @@ def for_deadline(
     _halve(high, max(below, least - 1), lambda nodes, _: meets(nodes))
     best = min(nodes for nodes in tried.known if meets(nodes))
     goal = f"fewest nodes within {format_predicted(seconds, TIMES)} in nine of ten cases"
-    return Answer(goal, tried(best), tried.points)
+    return NodeCountAnswer(goal, tried(best), tried.points)
 
 
-def for_budget(run: Run, machine: Machine, usd: float, progress: Progress | None = None) -> Answer:
+def nodes_for_budget(
+    run: Run, machine: Machine, usd: float, progress: Progress | None = None
+) -> NodeCountAnswer:
     """The fastest number of nodes that costs no more than `usd`."""
     if not 0 < usd < inf:
         raise PenstockError(f"budget: {usd:g} USD; write an amount above zero")
-    tried = _Tried(Planner.of(run, machine), progress)
+    tried = _Tried(ScalePlanner.of(run, machine), progress)
 
-    def key(point: Point) -> Key:
+    def key(point: ScalePoint) -> Key:
         """Affordable before not; then the faster, or the cheaper."""
         paid = _usd(point)
         return (0.0, _wall_s(point)) if paid <= usd else (1.0, paid)
@@ -110,18 +112,18 @@ def for_budget(run: Run, machine: Machine, usd: float, progress: Progress | None
     above = min((n for n in tried.known if n > best), default=best)
     _halve(best, above, better)
     found = min(tried.points, key=key)
-    return Answer(f"fastest within {format_predicted(usd, MONEY)}", found, tried.points)
+    return NodeCountAnswer(f"fastest within {format_predicted(usd, MONEY)}", found, tried.points)
 
 
 @dataclass
 class _Tried:
     """Plans by number of nodes, each made once."""
 
-    planner: Planner
+    planner: ScalePlanner
     progress: Progress | None
-    known: dict[int, Point] = field(default_factory=dict)
+    known: dict[int, ScalePoint] = field(default_factory=dict)
 
-    def __call__(self, nodes: int) -> Point:
+    def __call__(self, nodes: int) -> ScalePoint:
         if nodes not in self.known:
             count = nodes * self.per_node
             if self.progress:
@@ -141,18 +143,18 @@ class _Tried:
         return MOST // self.per_node if grows(machine) else machine.nodes
 
     @property
-    def points(self) -> tuple[Point, ...]:
+    def points(self) -> tuple[ScalePoint, ...]:
         return tuple(self.known[nodes] for nodes in sorted(self.known))
 
     @property
-    def fastest(self) -> Point | None:
+    def fastest(self) -> ScalePoint | None:
         return min((p for p in self.points if p.plan), key=_wall_s, default=None)
 
 
 def _double(
     tried: _Tried,
     nodes: int,
-    key: Callable[[Point], Key],
+    key: Callable[[ScalePoint], Key],
     done: Callable[[int], bool] = lambda nodes: False,
 ) -> None:
     """Plan `nodes`, twice as many, … until one is done or more does not help."""
@@ -181,17 +183,17 @@ def _halve(good: int, bad: int, better: Callable[[int, int], bool]) -> None:
             bad = middle
 
 
-def _wall_s(point: Point) -> float:
+def _wall_s(point: ScalePoint) -> float:
     return point.plan.life.wall_s if point.plan else inf
 
 
-def _late_s(point: Point) -> float:
+def _late_s(point: ScalePoint) -> float:
     """The late end of the band of the time."""
     span = point.plan.span("days") if point.plan else None
     return span[1] * DAY_S if span else _wall_s(point)
 
 
-def _usd(point: Point) -> float:
+def _usd(point: ScalePoint) -> float:
     if point.plan is None:
         return inf
     if point.plan.bill.usd is None:
@@ -234,6 +236,6 @@ def _too_dear(tried: _Tried, usd: float) -> str:
     )
 
 
-def _sized(point: Point) -> str:
+def _sized(point: ScalePoint) -> str:
     nodes = "1 node" if point.nodes == 1 else f"{point.nodes:,} nodes"
     return f"{point.accelerators:,} accelerators ({nodes})"

@@ -11,7 +11,7 @@ from math import ceil, floor, log2, log10
 
 from penstock.errors import PenstockError
 from penstock.ledger.causes import Cause
-from penstock.plan.scaling.sweep import Point, Sweep, Takeover
+from penstock.plan.scaling.sweep import ScalePoint, ScalingSweep, Takeover
 from penstock.style import cause_classes, format_count
 
 WIDTH, HEIGHT = 900, 640
@@ -41,7 +41,7 @@ svg { font-family: system-ui, -apple-system, "Segoe UI", sans-serif; font-size: 
 
 
 @dataclass(frozen=True)
-class Axes:
+class PictureAxes:
     """Where a count, a speed or a share stands on the sheet."""
 
     low: float  # log2 of the counts at the ends
@@ -50,7 +50,7 @@ class Axes:
     fastest: float
 
     @classmethod
-    def of(cls, sweep: Sweep) -> "Axes":
+    def of(cls, sweep: ScalingSweep) -> "PictureAxes":
         counts = [point.accelerators for point in sweep.points]
         low, high = log2(min(counts)), log2(max(counts))
         if low == high:
@@ -68,7 +68,7 @@ class Axes:
         return SPEED[1] - (SPEED[1] - SPEED[0]) * share
 
 
-def svg(sweep: Sweep) -> str:
+def svg(sweep: ScalingSweep) -> str:
     """The whole picture."""
     if not any(point.plan for point in sweep.points):
         first = sweep.points[0]
@@ -76,7 +76,7 @@ def svg(sweep: Sweep) -> str:
             f"picture: no number of accelerators has a plan. {first.accelerators:,}: "
             f"{first.reason or first.limit}"
         )
-    axes = Axes.of(sweep)
+    axes = PictureAxes.of(sweep)
     parts = (
         _heading(sweep),
         _nothing(sweep, axes),
@@ -93,7 +93,7 @@ def svg(sweep: Sweep) -> str:
     )
 
 
-def _heading(sweep: Sweep) -> Iterator[str]:
+def _heading(sweep: ScalingSweep) -> Iterator[str]:
     batch = next(point.plan.step.tokens for point in sweep.points if point.plan)
     yield _text(LEFT, 30, f"{sweep.name} on {sweep.accelerator}: how it scales", "title")
     yield _text(
@@ -101,7 +101,7 @@ def _heading(sweep: Sweep) -> Iterator[str]:
     )
 
 
-def _speed_panel(sweep: Sweep, axes: Axes) -> Iterator[str]:
+def _speed_panel(sweep: ScalingSweep, axes: PictureAxes) -> Iterator[str]:
     planned = [point for point in sweep.points if point.plan]
     yield _text(LEFT, SPEED[0] - 8, "tokens per second", "head")
     powers = range(ceil(axes.slowest), floor(axes.fastest) + 1)
@@ -132,7 +132,7 @@ def _speed_panel(sweep: Sweep, axes: Axes) -> Iterator[str]:
     yield _text(x + 10, apart + 4 + ROW, f"{_percent(speed / most)} of perfect")
 
 
-def _shares_panel(sweep: Sweep, axes: Axes) -> Iterator[str]:
+def _shares_panel(sweep: ScalingSweep, axes: PictureAxes) -> Iterator[str]:
     planned = [point for point in sweep.points if point.plan]
     yield _text(LEFT, SHARES[0] - 8, "where accelerator-time goes, over the whole run", "head")
     for share in (0.0, 0.5, 1.0):
@@ -154,7 +154,7 @@ def _shares_panel(sweep: Sweep, axes: Axes) -> Iterator[str]:
         yield _text(x + 16, y + 4, words)
 
 
-def _layers(planned: Sequence[Point]) -> list[tuple[str, list[float]]]:
+def _layers(planned: Sequence[ScalePoint]) -> list[tuple[str, list[float]]]:
     """Shares by cause from the bottom up, at each point; what never matters is one layer."""
     shares = [point.shares for point in planned]
     by_cause = {str(cause): [found[str(cause)] for found in shares] for cause in Cause}
@@ -166,7 +166,7 @@ def _layers(planned: Sequence[Point]) -> list[tuple[str, list[float]]]:
 
 
 def _course(
-    planned: Sequence[Point], heights: Sequence[float], axes: Axes
+    planned: Sequence[ScalePoint], heights: Sequence[float], axes: PictureAxes
 ) -> list[tuple[float, float]]:
     """A line over the counts; a single count is drawn as wide as the panel."""
     if len(planned) == 1:
@@ -193,7 +193,7 @@ def _spread(wanted: Sequence[float]) -> list[float]:
     return placed
 
 
-def _nothing(sweep: Sweep, axes: Axes) -> Iterator[str]:
+def _nothing(sweep: ScalingSweep, axes: PictureAxes) -> Iterator[str]:
     """Counts without a plan at either end, with the reason."""
     planned = [point.accelerators for point in sweep.points if point.plan]
     for edge, inner in ((sweep.points[0], planned[0]), (sweep.points[-1], planned[-1])):
@@ -210,7 +210,7 @@ def _nothing(sweep: Sweep, axes: Axes) -> Iterator[str]:
         yield f'<text class="soft" transform="translate({x:.1f} {y}) rotate(-90)">{words}</text>'
 
 
-def _turns(sweep: Sweep, axes: Axes) -> Iterator[str]:
+def _turns(sweep: ScalingSweep, axes: PictureAxes) -> Iterator[str]:
     """Take-overs: a line through both panels, and between them the name of the new limit; the
     first limit has a name alone.
 
@@ -236,7 +236,7 @@ def _turns(sweep: Sweep, axes: Axes) -> Iterator[str]:
             yield _line(x, SPEED[0], x, end, "turn")
 
 
-def _counts(sweep: Sweep, axes: Axes) -> Iterator[str]:
+def _counts(sweep: ScalingSweep, axes: PictureAxes) -> Iterator[str]:
     counts = [point.accelerators for point in sweep.points]
     every = ceil(len(counts) / TICKS)
     # From the right, so that the largest count is always named.

@@ -14,7 +14,7 @@ from penstock.errors import PenstockError
 from penstock.ledger.causes import Cause
 from penstock.plan import calibration
 from penstock.plan.cost.cost import named_in_catalog
-from penstock.plan.dataset import Sizes, needed
+from penstock.plan.dataset import DatasetSizes, needed
 from penstock.plan.hardware import precision
 from penstock.plan.hardware.machine import Machine
 from penstock.plan.hardware.scale import scaled
@@ -25,7 +25,7 @@ from penstock.plan.make import make
 from penstock.plan.plan import Plan
 from penstock.plan.scaling import limits
 from penstock.plan.search.choose import choose_layout
-from penstock.plan.search.search import Space, leanest, search, trained
+from penstock.plan.search.search import SearchSpace, leanest, search, trainable_space
 from penstock.plan.step import step
 from penstock.run.schema.run import Run
 
@@ -33,7 +33,7 @@ Progress = Callable[[int, int], None]  # accelerators under way, counts done
 
 
 @dataclass(frozen=True)
-class Point:
+class ScalePoint:
     """The run on one number of accelerators: its plan, or why there is none."""
 
     accelerators: int
@@ -93,12 +93,12 @@ class Takeover:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class ScalingSweep:
     """Points by number of accelerators."""
 
     name: str  # of the run
     accelerator: str
-    points: tuple[Point, ...]
+    points: tuple[ScalePoint, ...]
     perfect_each: float  # tokens/s of one accelerator in perfect scaling
     warnings: tuple[str, ...] = ()
 
@@ -122,16 +122,16 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class Planner:
+class ScalePlanner:
     """A run and a kind of machine; `at` plans it on any number of them."""
 
     run: Run
     machine: Machine
-    data: Sizes | None
+    data: DatasetSizes | None
     notes: tuple[str, ...] = ()  # what of the data is not known
 
     @classmethod
-    def of(cls, run: Run, machine: Machine) -> "Planner":
+    def of(cls, run: Run, machine: Machine) -> "ScalePlanner":
         known = needed(run)
         run, notes = precision.settled(known.run, machine)
         return cls(run, machine, known.sizes, (*known.notes, *notes))
@@ -154,23 +154,23 @@ class Planner:
         name = self.run.cluster.use if named_in_catalog(self.run) else None
         return scaled(self.machine, count, name)
 
-    def at(self, count: int) -> Point:
+    def at(self, count: int) -> ScalePoint:
         job = self._job(count)
         nodes = -(-count // job.machine.per_node)
-        space = trained(self.run)
+        space = trainable_space(self.run)
         layout = None
         if self.run.cluster.use != "here" or job.machine.kind != "cpu":
             found = search(job, count, space, keep=1)
             if not found.best:
                 limit, reason = _nothing(job, count, space)
-                return Point(count, nodes, limit, reason=reason)
+                return ScalePoint(count, nodes, limit, reason=reason)
             layout = found.best[0].layout
         try:  # a CPU here gets the trainer's own layout, as any plan of it does
             plan = make(self.run, job.machine, layout=layout, data=self.data)
         except PenstockError as error:  # so many failures that it never ends
-            return Point(count, nodes, limits.FAILURES, reason=str(error))
+            return ScalePoint(count, nodes, limits.FAILURES, reason=str(error))
         lost = limits.losses(plan.job, plan.step, self.perfect, plan.life)
-        return Point(count, nodes, limits.limit(plan.step, lost), plan, losses=lost)
+        return ScalePoint(count, nodes, limits.limit(plan.step, lost), plan, losses=lost)
 
     def _job(self, count: int) -> Job:
         vocab = self.data.vocab if self.data else None
@@ -183,10 +183,10 @@ def sweep(
     counts: Sequence[int],
     progress: Progress | None = None,
     warnings: Sequence[str] = (),
-) -> Sweep:
+) -> ScalingSweep:
     """`run` on each of these numbers of accelerators of the kind of `machine`; `warnings` are what
     finding the machine had to assume."""
-    planner = Planner.of(run, machine)
+    planner = ScalePlanner.of(run, machine)
     for count in counts:  # a machine that cannot grow is told before the work
         planner.scaled(count)
     points = []
@@ -196,7 +196,7 @@ def sweep(
         points.append(planner.at(count))
     perfect = planner.perfect
     aside = "the file's [layout] is left aside: every count has the best layout of its own"
-    return Sweep(
+    return ScalingSweep(
         name=run.name,
         accelerator=machine.accelerator,
         points=tuple(points),
@@ -205,7 +205,7 @@ def sweep(
     )
 
 
-def _nothing(job: Job, count: int, space: Space) -> tuple[str, str]:
+def _nothing(job: Job, count: int, space: SearchSpace) -> tuple[str, str]:
     """Limit and reason where the search found no layout."""
     near = leanest(job, count, space)
     if near is None:

@@ -6,8 +6,8 @@ from itertools import groupby
 from penstock.plan.job.layout import Layout
 from penstock.plan.life.life import DAY_S
 from penstock.plan.plan import Plan
-from penstock.plan.scaling.nodes import Answer
-from penstock.plan.scaling.sweep import Point, Sweep
+from penstock.plan.scaling.nodes import NodeCountAnswer
+from penstock.plan.scaling.sweep import ScalePoint, ScalingSweep
 from penstock.style import TIMES, format_count, format_predicted
 
 LETTERS = {
@@ -23,7 +23,7 @@ LEGEND = ", ".join(f"{letter} {name}" for name, letter in LETTERS.items())
 LEFT = ("layout", "limit")  # columns of words
 
 
-def lines(sweep: Sweep) -> list[str]:
+def lines(sweep: ScalingSweep) -> list[str]:
     """One row per count, what the letters mean, then where each limit takes over."""
     return [
         *table(sweep.points),
@@ -34,7 +34,7 @@ def lines(sweep: Sweep) -> list[str]:
     ]
 
 
-def _reasons(points: Sequence[Point]) -> Iterator[str]:
+def _reasons(points: Sequence[ScalePoint]) -> Iterator[str]:
     """Why a count has no plan; of several in a row with the same limit, the last one's."""
     for _, alike in groupby(points, key=lambda point: point.limit):
         *_, last = alike
@@ -42,7 +42,7 @@ def _reasons(points: Sequence[Point]) -> Iterator[str]:
             yield f"{last.accelerators:,}: {last.reason}"
 
 
-def answer_lines(answer: Answer) -> list[str]:
+def answer_lines(answer: NodeCountAnswer) -> list[str]:
     """The sentence, then the counts on both sides."""
     point, plan = answer.point, answer.point.plan
     assert plan is not None
@@ -64,7 +64,7 @@ def _between(plan: Plan) -> str:
     return f" ({low} to {high} in four of five cases)" if span else ""
 
 
-def table(points: Sequence[Point]) -> list[str]:
+def table(points: Sequence[ScalePoint]) -> list[str]:
     """Aligned columns; USD only where a price is known."""
     priced = any(p.plan and p.plan.bill.usd is not None for p in points)
     rows = [_row(point, priced) for point in points]
@@ -86,7 +86,7 @@ def short(layout: Layout) -> str:
     return " ".join([*ways, *again])
 
 
-def _row(point: Point, priced: bool) -> dict[str, str]:
+def _row(point: ScalePoint, priced: bool) -> dict[str, str]:
     plan = point.plan
     usd = plan.bill.usd if plan else None
     cells = {

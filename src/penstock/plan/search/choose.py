@@ -19,8 +19,8 @@ from penstock.plan.job.job import Job
 from penstock.plan.job.layout import IllegalLayout, Layout, NothingFits
 from penstock.plan.job.partition import frozen_model_bytes
 from penstock.plan.search.lighter import lighter
-from penstock.plan.search.search import Space, must, search, trained
-from penstock.plan.search.sensitivity import Option
+from penstock.plan.search.search import SearchSpace, require_fit, search, trainable_space
+from penstock.plan.search.sensitivity import LayoutOption
 from penstock.policy import shrink
 from penstock.run.schema.layout import LayoutSection
 from penstock.run.schema.run import Run
@@ -39,8 +39,8 @@ class LayoutChoice:
     """A job with its layout, and the other layouts that the search looked at."""
 
     job: Job
-    options: tuple[Option, ...] = ()
-    rejected: tuple[Option, ...] = ()
+    options: tuple[LayoutOption, ...] = ()
+    rejected: tuple[LayoutOption, ...] = ()
 
 
 def usable_ranks(run: Run, ranks: int) -> int:
@@ -77,9 +77,9 @@ def choose_layout(
     if here and takes_all(run):
         ranks = usable_ranks(run, ranks)
     job = job_of(run, machine, shape, Layout(replicate=ranks))
-    space = trained(run)
+    space = trainable_space(run)
     try:
-        found = must(search(job, ranks, space), job, ranks, space)
+        found = require_fit(search(job, ranks, space), job, ranks, space)
     except NothingFits as error:
         hint = lighter_ways(run, job)
         raise NothingFits(f"{error}. {hint}".rstrip(". "), error.tried) from None
@@ -110,7 +110,7 @@ def choose_for_fewer_ranks(
         return run, choose_for_launch(run, vocab, devices, ranks)
     except IllegalLayout:
         asked = (run.layout or LayoutSection()).model_dump()
-        sizes = shrink.fitted({name: asked[name] for name in shrink.WAYS}, ranks)
+        sizes = shrink.fit_to_ranks({name: asked[name] for name in shrink.WAYS}, ranks)
         if sizes is None:
             raise
         section = LayoutSection(**asked | sizes)
@@ -229,7 +229,7 @@ def _cap_microbatch(layout: Layout, run: Run) -> Layout:
 def _with_best_microbatch(job: Job) -> LayoutChoice:
     """Give the file's layout the best microbatch that fits; leave it as it is when none does."""
     lay = job.layout
-    fixed = Space(
+    fixed = SearchSpace(
         **{name: (getattr(lay, name),) for name in ("replicate", "shard", *legal.MODEL_WAYS)},
         recompute=(lay.recompute,),
         interleave=(lay.interleave,),
@@ -242,7 +242,7 @@ def _with_best_microbatch(job: Job) -> LayoutChoice:
 
 def job_of(run: Run, machine: Machine, shape: ModelShape, layout: Layout) -> Job:
     """Return the job that the models of time and memory predict for a run."""
-    program = own.by_layout(run, machine.kind, shape.moe)
+    program = own.program_by_layout(run, machine.kind, shape.moe)
     return Job(
         shape=shape,
         sequence=run.sequence,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from penstock.plan.job.job import Job
-from penstock.plan.search.search import leanest, trained
+from penstock.plan.search.search import leanest, trainable_space
 from penstock.run.schema.adapter import AdapterSection
 from penstock.run.schema.run import Run
 
@@ -18,7 +18,7 @@ def lighter(run: Run, job_of: Callable[[Run], Job], ranks: int) -> str:
     told = []
     for words, other in _ways(run):
         job = job_of(other)
-        found = leanest(job, ranks, trained(other))
+        found = leanest(job, ranks, trainable_space(other))
         if found is None:
             continue
         held = found.memory

@@ -13,7 +13,7 @@ from penstock.plan.job.job import Job
 from penstock.plan.job.layout import Layout
 from penstock.plan.job.legal import divisors
 from penstock.plan.memory import memory
-from penstock.plan.search.search import RECOMPUTE, Space, search
+from penstock.plan.search.search import RECOMPUTE, SearchSpace, search
 from penstock.plan.step import step
 from penstock.run import toml
 from penstock.run.schema.run import Run
@@ -23,7 +23,7 @@ SMALLER = 0.9
 
 
 @dataclass(frozen=True)
-class Smaller:
+class SmallerLayout:
     """A layout that needs less; without numbers where there is no model of the job."""
 
     layout: Layout
@@ -33,42 +33,42 @@ class Smaller:
     def words(self, run: Run, failed: Layout) -> str:
         """What to write, and what it would give."""
         if self.memory_bytes is None or self.slower is None:
-            return in_file(run, failed, self.layout)
+            return fields_to_write(run, failed, self.layout)
         pace = f"{abs(self.slower):.0%} {'slower' if self.slower >= 0 else 'faster'}"
         needs = f"{self.memory_bytes / 2**30:,.1f} GiB predicted, {pace}"
-        return f"{in_file(run, failed, self.layout)} ({needs})"
+        return f"{fields_to_write(run, failed, self.layout)} ({needs})"
 
 
-def in_file(run: Run, old: Layout, new: Layout) -> str:
+def fields_to_write(run: Run, old: Layout, new: Layout) -> str:
     """The fields of [layout] to write; all of them where the file leaves the section out."""
-    names = list(changed(old, new))
+    names = list(changed_fields(old, new))
     if run.layout is None:
         names = list(dict.fromkeys([*new.to_json(), *names]))
     return " and ".join(f"layout.{name} = {toml.value(getattr(new, name))}" for name in names)
 
 
-def changed(old: Layout, new: Layout) -> tuple[str, ...]:
+def changed_fields(old: Layout, new: Layout) -> tuple[str, ...]:
     """The fields in which two layouts differ."""
     return tuple(name for name in vars(new) if getattr(new, name) != getattr(old, name))
 
 
-def smaller(job: Job, space: Space) -> list[Smaller]:
+def smaller_layouts(job: Job, space: SearchSpace) -> list[SmallerLayout]:
     """What would need clearly less memory than the job did, fastest first."""
     held, took_s = memory.predict(job), step.predict(job).step_s
     most = min(held.capacity_bytes, SMALLER * held.peak_bytes)
-    found: dict[Layout, Smaller] = {}
+    found: dict[Layout, SmallerLayout] = {}
     for layout in (*_neighbours(job, space), *_others(job, space, most)):
-        if layout in found or legal.misfits(job.shape, layout, job.sequence):
+        if layout in found or legal.shape_problems(job.shape, layout, job.sequence):
             continue
         tried = job.with_layout(layout)
         peak = memory.predict(tried).peak_bytes
         if peak <= most:
             more = step.predict(tried).step_s / took_s - 1
-            found[layout] = Smaller(layout, peak, more)
+            found[layout] = SmallerLayout(layout, peak, more)
     return sorted(found.values(), key=lambda one: one.slower or 0.0)
 
 
-def _neighbours(job: Job, space: Space) -> Iterator[Layout]:
+def _neighbours(job: Job, space: SearchSpace) -> Iterator[Layout]:
     """One thing changed: the microbatch, what is computed again, or replicas made shards."""
     lay = job.layout
     share = -(-job.batch // job.data_ways)
@@ -82,7 +82,7 @@ def _neighbours(job: Job, space: Space) -> Iterator[Layout]:
         yield replace(lay, replicate=lay.replicate // more, shard=lay.shard * more)
 
 
-def _others(job: Job, space: Space, most_bytes: float) -> Iterator[Layout]:
+def _others(job: Job, space: SearchSpace, most_bytes: float) -> Iterator[Layout]:
     """The best of all layouts on a device of that much memory; CPU ranks only share theirs."""
     if job.machine.kind == "cpu":
         return
@@ -91,15 +91,17 @@ def _others(job: Job, space: Space, most_bytes: float) -> Iterator[Layout]:
     yield from (option.layout for option in found.best)
 
 
-def halved(run: Run, lay: Layout) -> list[Smaller]:
+def halved_microbatch(run: Run, lay: Layout) -> list[SmallerLayout]:
     """Where nobody knows what the job needs (an own module, an unknown device): half the rows.
 
     Then, with one row left, more shards.
     """
     share = min(lay.microbatch, -(-run.batch_samples // (lay.replicate * lay.shard)))
     if share > 1:
-        return [Smaller(replace(lay, microbatch=share // 2))]
+        return [SmallerLayout(replace(lay, microbatch=share // 2))]
     if lay.replicate > 1:
         more = divisors(lay.replicate)[1]
-        return [Smaller(replace(lay, replicate=lay.replicate // more, shard=lay.shard * more))]
+        return [
+            SmallerLayout(replace(lay, replicate=lay.replicate // more, shard=lay.shard * more))
+        ]
     return []

@@ -1,24 +1,24 @@
-"""The best layouts of a job: best-first over every legal one, with bounds that are safe.
+"""The search for the best layouts of a job: best-first over every legal one, with safe bounds.
 
-The space is every factorisation of the accelerators into replicate × shard × tensor × pipeline ×
-context, times experts, microbatch, pieces of a stage and recompute, as `Space` writes it down. It
-is a tree: a split of the model (tensor, pipeline, context, expert), then a family of it (microbatch
-and pieces), then its layouts (replicas or shards, recompute). Each branch has a floor that none of
-its layouts is below, branches are opened from the lowest floor up, and the search ends when the
-next floor is above the slowest of the best. The floors:
+`SearchSpace` says what may be chosen: every factorisation of the accelerators into replicate ×
+shard × tensor × pipeline × context, times experts, microbatch, pieces of a stage and recompute. The
+space is a tree: a split of the model (tensor, pipeline, context, expert), then a family of it
+(microbatch and pieces), then its layouts (replicas or shards, recompute). Each branch has a floor:
+none of its layouts is faster. The search opens branches from the lowest floor up and ends when the
+next floor is above the slowest of the best layouts so far. The floors:
 
 - of a family: its time with the fewest shards whose state fits, without reduction, optimizer,
   sending between stages, jitter and recompute. Each of these only adds, and more shards never
   gather faster.
-- of a split: that of its largest microbatch, without the bubble and with one piece per stage. One
-  large microbatch reads the weights, issues the kernels and waits for messages the fewest times.
+- of a split: that of its largest microbatch, without the bubble. One large microbatch reads the
+  weights, issues the kernels and waits for messages the fewest times.
 
-Recompute is never faster, so more of it is tried only where less does not fit. Of the shardings of
-a family, by the memory model, either none or the narrowest or the widest fits, so that looking at
-two rules out a family. Tests hold both.
+Recompute is never faster, so more of it is tried only where less does not fit. If any sharding of a
+family fits, the narrowest or the widest does, so that two memory predictions can rule out a family.
+Tests hold both rules.
 
-Schedules are 1F1B and interleaved; zero-bubble ones, ZeRO-1 and ZeRO-2 are looked at when a `Space`
-asks for them, since the trainer has none of them.
+Schedules are 1F1B and interleaved. The trainer has no zero-bubble schedule, ZeRO-1 or ZeRO-2; they
+are searched only when a `SearchSpace` asks for them.
 """
 
 import heapq
@@ -33,10 +33,10 @@ from penstock.plan.job.constants import Constants, fitted
 from penstock.plan.job.job import Job
 from penstock.plan.job.layout import Layout, NothingFits
 from penstock.plan.job.legal import divisors
-from penstock.plan.job.outcome import Memory
+from penstock.plan.job.outcome import PeakMemory
 from penstock.plan.memory import memory
 from penstock.plan.memory import state as memory_state
-from penstock.plan.search.sensitivity import Option
+from penstock.plan.search.sensitivity import LayoutOption
 from penstock.plan.step import step
 from penstock.run.notyet import GAPS
 from penstock.run.schema.run import Run
@@ -47,7 +47,7 @@ ABOVE_FLOOR = ("reduce", "optimizer", "jitter", "pipeline", "data", "recompute")
 
 
 @dataclass(frozen=True)
-class Space:
+class SearchSpace:
     """What may be chosen; a tuple of one is fixed, None is every legal value."""
 
     replicate: tuple[int, ...] | None = None
@@ -63,7 +63,7 @@ class Space:
     zero: tuple[int, ...] = (3,)  # nor ZeRO-1 and 2
 
 
-def trained(run: Run) -> Space:
+def trainable_space(run: Run) -> SearchSpace:
     """What this version trains of the space for a run: all that would not be refused."""
     works = {gap.field: gap.works for gap in GAPS}
 
@@ -74,22 +74,24 @@ def trained(run: Run) -> Space:
     fixed: dict[str, Any] = {name: can for name, can in ways.items() if can == (1,)}
     if legal.whole_matrices(run):
         fixed["tensor"] = (1,)
-    return Space(**fixed, recompute=of("recompute", RECOMPUTE))
+    return SearchSpace(**fixed, recompute=of("recompute", RECOMPUTE))
 
 
 @dataclass(frozen=True)
-class Found:
+class LayoutSearch:
     """What a search looked at."""
 
-    best: tuple[Option, ...]  # the fastest that fit, fastest first
-    rejected: tuple[Option, ...]  # those that would be faster and do not; their rate is a ceiling
+    best: tuple[LayoutOption, ...]  # the fastest that fit, fastest first
+    rejected: tuple[
+        LayoutOption, ...
+    ]  # those that would be faster and do not; their rate is a ceiling
     opened: int  # families whose memory was looked at
     looked_at: int  # layouts that fit, whose time was predicted
 
 
-def splits(job: Job, ranks: int, space: Space) -> Iterator[Layout]:
+def splits(job: Job, ranks: int, space: SearchSpace) -> Iterator[Layout]:
     """Every legal way to split the model, with the data-parallel ways still all in `replicate`."""
-    shape, most = job.shape, legal.most_tensor(job.shape)
+    shape, most = job.shape, legal.tensor_divisor(job.shape)
     narrow = job.adapter is not None and job.adapter.bits == 4  # rows that cannot be cut
     for tensor in _among(divisors(ranks), space.tensor):
         if most % tensor or (narrow and tensor > 1):
@@ -113,7 +115,7 @@ def splits(job: Job, ranks: int, space: Space) -> Iterator[Layout]:
                     )
 
 
-def families(job: Job, split: Layout, space: Space) -> Iterator[Layout]:
+def families(job: Job, split: Layout, space: SearchSpace) -> Iterator[Layout]:
     """Every microbatch and number of pieces of a split."""
     share = -(-job.batch // split.replicate)
     for microbatch in _among(divisors(share), space.microbatch):
@@ -126,13 +128,13 @@ def _among(values: tuple[int, ...], allowed: tuple[int, ...] | None) -> tuple[in
     return values if allowed is None else tuple(v for v in values if v in allowed)
 
 
-def _experts(job: Job, ways: int, space: Space) -> tuple[int, ...]:
+def _experts(job: Job, ways: int, space: SearchSpace) -> tuple[int, ...]:
     if not job.shape.moe:
         return (1,)
     return _among(tuple(e for e in divisors(job.shape.experts) if ways % e == 0), space.expert)
 
 
-def _pieces(layers: int, pipeline: int, microbatches: int, space: Space) -> tuple[int, ...]:
+def _pieces(layers: int, pipeline: int, microbatches: int, space: SearchSpace) -> tuple[int, ...]:
     """Pieces of a stage: interleaving needs whole rounds of the pipeline."""
     if pipeline == 1:
         return (1,)
@@ -141,13 +143,13 @@ def _pieces(layers: int, pipeline: int, microbatches: int, space: Space) -> tupl
     return _among(usual, space.interleave)
 
 
-def narrowest(job: Job, split: Layout, space: Space) -> Layout | None:
+def fewest_shards(job: Job, split: Layout, space: SearchSpace) -> Layout | None:
     """The split with the fewest shards whose weights, gradients and optimizer alone would fit.
 
     They are in memory together at the end of every backward pass, so that fewer never fit.
     """
     room = job.machine.memory_bytes * memory.USABLE_SHARE
-    for layout in sharded(split, space):
+    for layout in shardings(split, space):
         state = memory_state.state_bytes(job.with_layout(layout), 0)
         if state.weights + state.gradients + state.optimizer <= room:
             return layout
@@ -170,7 +172,7 @@ def split_floor_s(job: Job, split: Layout, c: Constants) -> float:
     above = (*ABOVE_FLOOR, "gather", "bubble")
     # One piece per stage is the fastest, unless more of them spread dense and sparse layers better.
     mixed = job.shape.moe and 0 < job.shape.dense_layers < job.shape.layers
-    pieces = _pieces(job.shape.layers, split.pipeline, 0, Space()) if mixed else (1,)
+    pieces = _pieces(job.shape.layers, split.pipeline, 0, SearchSpace()) if mixed else (1,)
     floors = []
     for interleave in pieces:
         layout = replace(largest, interleave=interleave)
@@ -179,7 +181,7 @@ def split_floor_s(job: Job, split: Layout, c: Constants) -> float:
     return min(floors)
 
 
-def sharded(layout: Layout, space: Space) -> Iterator[Layout]:
+def shardings(layout: Layout, space: SearchSpace) -> Iterator[Layout]:
     """The ways to make the data-parallel ranks replicas or shards, fewest shards first."""
     for shard in divisors(layout.replicate):
         replicate = layout.replicate // shard
@@ -195,13 +197,13 @@ def sharded(layout: Layout, space: Space) -> Iterator[Layout]:
 def search(
     job: Job,
     ranks: int,
-    space: Space | None = None,
+    space: SearchSpace | None = None,
     keep: int = 5,
     constants: Constants | None = None,
     progress: Callable[[int], None] | None = None,
-) -> Found:
+) -> LayoutSearch:
     """The `keep` fastest layouts of `job` on `ranks` accelerators that fit."""
-    space, c = space or Space(), constants or fitted()
+    space, c = space or SearchSpace(), constants or fitted()
     order = count()
     # Branches by floor: a split has no layouts yet, a family has.
     queue: list[tuple[float, int, Layout, bool]] = [
@@ -209,15 +211,15 @@ def search(
         for split in splits(job, ranks, space)
     ]
     heapq.heapify(queue)
-    best: list[tuple[float, int, Option]] = []  # heaps of the kept, slowest first
-    rejected: list[tuple[float, int, Option]] = []
+    best: list[tuple[float, int, LayoutOption]] = []  # heaps of the kept, slowest first
+    rejected: list[tuple[float, int, LayoutOption]] = []
     opened = looked = 0
     while queue:
         floor, _, branch, whole = heapq.heappop(queue)
         if len(best) == keep and floor >= -best[0][0]:
             break
         if whole:
-            first = narrowest(job, branch, space)
+            first = fewest_shards(job, branch, space)
             if first is None:
                 if lean := _leanest_of(job, branch, space):
                     _keep(rejected, keep, floor, next(order), _option(job, lean, floor))
@@ -231,7 +233,7 @@ def search(
         if progress:
             progress(opened)
         ways = replace(branch, replicate=branch.replicate * branch.shard, shard=1)
-        layouts = [lay for lay in sharded(ways, space) if lay.shard >= branch.shard]
+        layouts = [lay for lay in shardings(ways, space) if lay.shard >= branch.shard]
         if layouts and not _may_fit(job, layouts, space):
             widest = replace(layouts[-1], recompute=space.recompute[-1])
             _keep(rejected, keep, floor, next(order), _option(job, widest, floor))
@@ -242,16 +244,16 @@ def search(
                 held = memory.predict(job.with_layout(tried))
                 if not held.fits:
                     if recompute == space.recompute[0]:
-                        out = Option(tried, job.tokens / floor, held)
+                        out = LayoutOption(tried, job.tokens / floor, held)
                         _keep(rejected, keep, floor, next(order), out)
                     continue
                 looked += 1
                 time = step.predict(job.with_layout(tried), c)
-                option = Option(tried, time.tokens / time.step_s, held)
+                option = LayoutOption(tried, time.tokens / time.step_s, held)
                 _keep(best, keep, time.step_s, next(order), option)
                 break
     kept = [option for _, _, option in sorted(best, key=lambda item: -item[0])]
-    return Found(
+    return LayoutSearch(
         best=tuple(_reason(option, kept[0]) for option in kept),
         rejected=tuple(
             replace(option, reason=_short_of(option.memory))
@@ -262,7 +264,7 @@ def search(
     )
 
 
-def _may_fit(job: Job, layouts: list[Layout], space: Space) -> bool:
+def _may_fit(job: Job, layouts: list[Layout], space: SearchSpace) -> bool:
     """Whether any sharding fits: the first or the widest does, if any, at some recompute."""
     return any(
         memory.predict(job.with_layout(replace(layout, recompute=recompute))).fits
@@ -272,20 +274,24 @@ def _may_fit(job: Job, layouts: list[Layout], space: Space) -> bool:
     )
 
 
-def _leanest_of(job: Job, split: Layout, space: Space) -> Layout | None:
+def _leanest_of(job: Job, split: Layout, space: SearchSpace) -> Layout | None:
     """The widest sharding of a split with the smallest microbatch and the most recompute."""
     family = next(families(job, split, space), None)
-    layouts = list(sharded(family, space)) if family else []
+    layouts = list(shardings(family, space)) if family else []
     return replace(layouts[-1], recompute=space.recompute[-1]) if layouts else None
 
 
-def _option(job: Job, layout: Layout, seconds: float) -> Option:
+def _option(job: Job, layout: Layout, seconds: float) -> LayoutOption:
     held = memory.predict(job.with_layout(layout))
-    return Option(layout, job.tokens / seconds, held)
+    return LayoutOption(layout, job.tokens / seconds, held)
 
 
 def _keep(
-    heap: list[tuple[float, int, Option]], most: int, seconds: float, order: int, option: Option
+    heap: list[tuple[float, int, LayoutOption]],
+    most: int,
+    seconds: float,
+    order: int,
+    option: LayoutOption,
 ) -> None:
     item = (-seconds, -order, option)
     if len(heap) < most:
@@ -294,19 +300,21 @@ def _keep(
         heapq.heapreplace(heap, item)
 
 
-def _reason(option: Option, first: Option) -> Option:
+def _reason(option: LayoutOption, first: LayoutOption) -> LayoutOption:
     if option is first:
         return replace(option, reason="fastest that fits")
     slower = 100 * (first.tokens_per_s / option.tokens_per_s - 1)
     return replace(option, reason=f"{slower:.1f} % slower")
 
 
-def _short_of(held: Memory) -> str:
+def _short_of(held: PeakMemory) -> str:
     short = (held.peak_bytes - held.capacity_bytes) / 2**30
     return f"out of memory by {short:,.1f} GiB"
 
 
-def must(found: Found, job: Job, ranks: int, space: Space | None = None) -> Found:
+def require_fit(
+    found: LayoutSearch, job: Job, ranks: int, space: SearchSpace | None = None
+) -> LayoutSearch:
     """What a search of `space` found, or an error when nothing fits."""
     if found.best:
         return found
@@ -316,7 +324,7 @@ def must(found: Found, job: Job, ranks: int, space: Space | None = None) -> Foun
             f"layout: no way to spread {size:,.1f}B parameters and {job.batch} sequences a step "
             f"over {ranks} accelerators; change train.batch_tokens or the number of accelerators"
         )
-    near = leanest(job, ranks, space or Space())
+    near = leanest(job, ranks, space or SearchSpace())
     assert near, "something was rejected, so something is legal"
     tried = [replace(near, reason=_short_of(near.memory)), *found.rejected]
     raise NothingFits(
@@ -327,7 +335,7 @@ def must(found: Found, job: Job, ranks: int, space: Space | None = None) -> Foun
     )
 
 
-def leanest(job: Job, ranks: int, space: Space) -> Option | None:
+def leanest(job: Job, ranks: int, space: SearchSpace) -> LayoutOption | None:
     """The layout that needs the least memory of all; None where none is legal."""
     lean = (_leanest_of(job, split, space) for split in splits(job, ranks, space))
     options = [_option(job, layout, 1.0) for layout in lean if layout]

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.plan.hardware.machine import INSIDE, Machine, Tier
+from penstock.plan.hardware.machine import INSIDE, Machine, NetworkTier
 from penstock.plan.job.job import Job
 from penstock.plan.job.layout import Layout
-from penstock.plan.job.outcome import Memory, StepTime
+from penstock.plan.job.outcome import PeakMemory, StepTime
 from penstock.plan.life.recovery import storage_rates
 
 MORE = 1.1
@@ -45,12 +45,12 @@ RESOURCES = {
 
 
 @dataclass(frozen=True)
-class Option:
+class LayoutOption:
     """Another layout of the same run, tried by the search."""
 
     layout: Layout
     tokens_per_s: float  # a ceiling for one that does not fit
-    memory: Memory
+    memory: PeakMemory
     reason: str = ""  # why it was not taken
 
     def to_json(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def sensitivities(
     step: StepTime,
     step_of: Callable[[Job], StepTime],
     wall_of: Callable[[Job, StepTime], float],
-    options: tuple[Option, ...] = (),
+    options: tuple[LayoutOption, ...] = (),
 ) -> dict[str, float]:
     """Per cent more throughput by resource. Storage shows in `wall_of`, the whole run, alone."""
     gains = {
@@ -113,7 +113,7 @@ def _better(machine: Machine) -> dict[str, Machine]:
 
 
 def _roomier(
-    job: Job, step: StepTime, step_of: Callable[[Job], StepTime], options: tuple[Option, ...]
+    job: Job, step: StepTime, step_of: Callable[[Job], StepTime], options: tuple[LayoutOption, ...]
 ) -> float:
     """More memory helps only through a faster layout that it makes room for. What a search turned
     down has no more than a ceiling for its rate, so its time is predicted here."""
@@ -125,7 +125,7 @@ def _roomier(
     return max(near, default=1.0)
 
 
-def _wider(tier: Tier) -> Tier:
+def _wider(tier: NetworkTier) -> NetworkTier:
     return replace(tier, bytes_per_s=tier.bytes_per_s * MORE)
 
 

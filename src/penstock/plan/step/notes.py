@@ -30,7 +30,7 @@ def _microbatches(job: Job) -> str:
 
 def _compute(job: Job) -> list[str]:
     c, machine = fitted(), job.machine
-    r = operators.rates(job, c)
+    r = operators.device_rates(job, c)
     slow = max(
         step.slowest_stages(job.shape, job.layout.pipeline, job.layout.interleave),
         key=lambda s: s.layers + s.head,

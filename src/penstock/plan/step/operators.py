@@ -27,27 +27,27 @@ SEVEN_NM = 1 / 0.7
 
 
 @dataclass(frozen=True)
-class Cost:
+class PassSeconds:
     """Seconds of forward and of backward work."""
 
     forward: float = 0.0
     backward: float = 0.0
 
-    def __add__(self, other: "Cost") -> "Cost":
-        return Cost(self.forward + other.forward, self.backward + other.backward)
+    def __add__(self, other: "PassSeconds") -> "PassSeconds":
+        return PassSeconds(self.forward + other.forward, self.backward + other.backward)
 
-    def times(self, factor: float) -> "Cost":
-        return Cost(self.forward * factor, self.backward * factor)
+    def times(self, factor: float) -> "PassSeconds":
+        return PassSeconds(self.forward * factor, self.backward * factor)
 
 
 @dataclass(frozen=True)
-class LayerCost:
+class LayerSeconds:
     """One layer by part."""
 
-    matmul: Cost
-    attention: Cost
-    elementwise: Cost
-    experts: Cost
+    matmul: PassSeconds
+    attention: PassSeconds
+    elementwise: PassSeconds
+    experts: PassSeconds
 
     @property
     def forward(self) -> float:
@@ -69,7 +69,7 @@ class LayerCost:
 
 
 @dataclass(frozen=True)
-class Rates:
+class DeviceRates:
     """What one accelerator sustains in this job."""
 
     flops: float  # matmuls of the layers, FLOP/s
@@ -80,24 +80,30 @@ class Rates:
     reuse: float
 
 
-def rates(job: Job, c: Constants) -> Rates:
+def device_rates(job: Job, c: Constants) -> DeviceRates:
     machine, precision = job.machine, job.precision
     best = _wide(job)
-    wide = sustained(job, best, c.watt_16)
+    wide = sustained_flops(job, best, c.watt_16)
     flops, operand = wide, 2.0
     if precision in ("fp8", "mxfp8", "fp8-rowwise") and "fp8" in machine.matmul_flops:
-        flops, operand = sustained(job, machine.matmul_flops["fp8"] * c.matmul_fp8, c.watt_8), 1.0
+        flops, operand = (
+            sustained_flops(job, machine.matmul_flops["fp8"] * c.matmul_fp8, c.watt_8),
+            1.0,
+        )
         if precision == "fp8-rowwise":
             flops *= c.rowwise_scaling
     elif precision == "fp4" and "fp4" in machine.matmul_flops:
-        flops, operand = sustained(job, machine.matmul_flops["fp4"] * c.matmul_fp8, c.watt_4), 0.56
+        flops, operand = (
+            sustained_flops(job, machine.matmul_flops["fp4"] * c.matmul_fp8, c.watt_4),
+            0.56,
+        )
     elif precision in ("fp32", "tf32"):
         flops, operand = machine.matmul_flops.get(precision, best / 2), 4.0
         wide = best = flops
     tuned = job.software.attention == "chip" or (
         job.software.attention == "second" and (not machine.fact or machine.fact.year < HOPPER_YEAR)
     )
-    return Rates(
+    return DeviceRates(
         flops=flops,
         wide_flops=wide,
         attention_flops=best * (c.attention if tuned else c.attention_portable),
@@ -107,7 +113,7 @@ def rates(job: Job, c: Constants) -> Rates:
     )
 
 
-def sustained(job: Job, flops: float, picojoule: float) -> float:
+def sustained_flops(job: Job, flops: float, picojoule: float) -> float:
     """The rate that the power limit leaves of `flops`: a soft minimum of the two."""
     machine = job.machine
     if not machine.tdp_w or not machine.fact:
@@ -126,7 +132,9 @@ def _wide(job: Job) -> float:
     raise KeyError(f"{job.machine.name} has no matmul rate")
 
 
-def matmul(r: Rates, m: float, k: float, n: float, frozen: bool, accumulate: float) -> Cost:
+def matmul_seconds(
+    r: DeviceRates, m: float, k: float, n: float, frozen: bool, accumulate: float
+) -> PassSeconds:
     """x (m × k) times W (k × n), and its two backward products; `frozen` weights have only one."""
     flops_s = 2.0 * m * k * n / r.flops
     x, w, y = m * k * r.operand_bytes, k * n * r.operand_bytes, m * n * r.operand_bytes
@@ -135,7 +143,7 @@ def matmul(r: Rates, m: float, k: float, n: float, frozen: bool, accumulate: flo
     backward = flops_s + (y + w + 2.0 * m * k) * traffic
     if not frozen:
         backward += flops_s + (x + y + accumulate * k * n) * traffic
-    return Cost(forward, backward)
+    return PassSeconds(forward, backward)
 
 
 @lru_cache(maxsize=4096)
@@ -146,7 +154,7 @@ def _attention_width(shape: ModelShape) -> tuple[float, float]:
     return shape.heads * shape.head_width, shape.heads * shape.head_width
 
 
-def layer(job: Job, c: Constants, r: Rates, moe: bool) -> LayerCost:
+def layer_seconds(job: Job, c: Constants, r: DeviceRates, moe: bool) -> LayerSeconds:
     """One layer's forward and backward on one rank, for one microbatch."""
     shape, lay, software = job.shape, job.layout, job.software
     tokens, t = job.rank_tokens, lay.tensor
@@ -160,11 +168,11 @@ def layer(job: Job, c: Constants, r: Rates, moe: bool) -> LayerCost:
         wide = shape.expert_ffn * shape.shared_experts
         up = 2 if shape.gated else 1
         products += ((shape.hidden, up * wide / t), (wide / t, shape.hidden))
-    dense = Cost()
+    dense = PassSeconds()
     for k, n in products:
-        dense = dense + matmul(r, tokens, k, n, frozen, accumulate)
-    experts = _experts(job, c, r, frozen, accumulate) if moe else Cost()
-    return LayerCost(
+        dense = dense + matmul_seconds(r, tokens, k, n, frozen, accumulate)
+    experts = _experts(job, c, r, frozen, accumulate) if moe else PassSeconds()
+    return LayerSeconds(
         matmul=dense,
         attention=_attention(job, c, r),
         elementwise=_elementwise(job, c, r, products, moe),
@@ -192,7 +200,7 @@ def attention_products(shape: ModelShape, t: int) -> tuple[tuple[float, float], 
     return ((h, q / t + 2 * kv), (q / t, h))
 
 
-def _attention(job: Job, c: Constants, r: Rates) -> Cost:
+def _attention(job: Job, c: Constants, r: DeviceRates) -> PassSeconds:
     """Causal attention: half of the square is computed by fused kernels, all of it by others."""
     shape, lay = job.shape, job.layout
     qk, v = _attention_width(shape)
@@ -202,19 +210,21 @@ def _attention(job: Job, c: Constants, r: Rates) -> Cost:
         masked = job.software.gathers_context and lay.context > 1
         flops = square if masked else square / 2
         # Five products backward against two forward.
-        return Cost(flops / r.attention_flops, 2.5 * flops / r.attention_flops)
+        return PassSeconds(flops / r.attention_flops, 2.5 * flops / r.attention_flops)
     scores = tokens * job.sequence * shape.heads / lay.tensor * 2.0
     passes = scores * c.score_passes / r.bytes_per_s
-    return Cost(square / r.wide_flops + passes / 3, 2 * square / r.wide_flops + 2 * passes / 3)
+    return PassSeconds(
+        square / r.wide_flops + passes / 3, 2 * square / r.wide_flops + 2 * passes / 3
+    )
 
 
 def _elementwise(
     job: Job,
     c: Constants,
-    r: Rates,
+    r: DeviceRates,
     products: tuple[tuple[float, float], ...],
     moe: bool,
-) -> Cost:
+) -> PassSeconds:
     """Norms, residuals, rotations and activations: passes over what the layer keeps."""
     shape, lay = job.shape, job.layout
     split = lay.tensor if lay.sequence_parallel else 1
@@ -230,10 +240,12 @@ def _elementwise(
     if r.operand_bytes < 2:
         operands = sum(k + n for k, n in products)
         seconds += job.rank_tokens * operands * 2.0 * c.cast_passes / r.bytes_per_s
-    return Cost(seconds / 3, 2 * seconds / 3)
+    return PassSeconds(seconds / 3, 2 * seconds / 3)
 
 
-def _experts(job: Job, c: Constants, r: Rates, frozen: bool, accumulate: float) -> Cost:
+def _experts(
+    job: Job, c: Constants, r: DeviceRates, frozen: bool, accumulate: float
+) -> PassSeconds:
     """Routed experts of one rank: a product for each, and moving tokens to and from its order."""
     shape, lay = job.shape, job.layout
     copies = expert_copies(job)
@@ -241,12 +253,12 @@ def _experts(job: Job, c: Constants, r: Rates, frozen: bool, accumulate: float) 
     each = copies * imbalance(job) / local
     inner = shape.expert_ffn / lay.expert_tensor
     up = 2 if shape.gated else 1
-    cost = matmul(r, each, shape.hidden, up * inner, frozen, accumulate)
-    cost = cost + matmul(r, each, inner, shape.hidden, frozen, accumulate)
+    cost = matmul_seconds(r, each, shape.hidden, up * inner, frozen, accumulate)
+    cost = cost + matmul_seconds(r, each, inner, shape.hidden, frozen, accumulate)
     moved = copies * shape.hidden * 2.0 * PERMUTE_PASSES / r.bytes_per_s
     if r.operand_bytes < 2:
         moved += copies * (shape.hidden + 3 * inner) * 2.0 * c.cast_passes / r.bytes_per_s
-    return cost.times(local) + Cost(moved / 2, moved / 2)
+    return cost.times(local) + PassSeconds(moved / 2, moved / 2)
 
 
 def expert_copies(job: Job) -> float:
@@ -266,18 +278,18 @@ def imbalance(job: Job) -> float:
     return USUAL_IMBALANCE if job.imbalance is None else job.imbalance
 
 
-def head(job: Job, r: Rates) -> Cost:
+def head_seconds(job: Job, r: DeviceRates) -> PassSeconds:
     """The output projection and the loss, on the last stage."""
     shape, lay = job.shape, job.layout
     tokens, vocab = job.rank_tokens, shape.vocab / lay.tensor
-    wide = Rates(r.wide_flops, r.wide_flops, r.attention_flops, r.bytes_per_s, 2.0, r.reuse)
-    cost = matmul(wide, tokens, shape.hidden, vocab, job.adapter is not None, 8.0)
+    wide = DeviceRates(r.wide_flops, r.wide_flops, r.attention_flops, r.bytes_per_s, 2.0, r.reuse)
+    cost = matmul_seconds(wide, tokens, shape.hidden, vocab, job.adapter is not None, 8.0)
     each = job.software.loss_bytes or LOSS_BYTES[job.software.fused]
     moved = tokens * vocab * each / r.bytes_per_s
-    return cost + Cost(moved / 2, moved / 2)
+    return cost + PassSeconds(moved / 2, moved / 2)
 
 
-def recompute(job: Job, one: LayerCost) -> float:
+def recompute_s(job: Job, one: LayerSeconds) -> float:
     """Seconds of forward work that a layer does again in its backward pass."""
     if job.layout.recompute == "full":
         return one.forward
@@ -290,7 +302,7 @@ def recompute(job: Job, one: LayerCost) -> float:
     return 0.0
 
 
-def optimizer_s(params: float, r: Rates, eager: bool, moved_bytes: float = 0.0) -> float:
+def optimizer_s(params: float, r: DeviceRates, eager: bool, moved_bytes: float = 0.0) -> float:
     """AdamW over the parameters that a rank keeps, and the norm of its gradients."""
     usual = OPTIMIZER_BYTES * (1.3 if eager else 1.0)
     return params * (moved_bytes or usual) / r.bytes_per_s

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from penstock.errors import PenstockError
 from penstock.plan.hardware.grid import Grid, grid
-from penstock.plan.hardware.machine import Machine, Matmul
+from penstock.plan.hardware.machine import Machine, MatmulPoint
 from penstock.plan.job.job import Job
 
 # Passes over the residual stream in one layer that are additions: two residuals forward; backward,
@@ -34,7 +34,7 @@ GROWTH = {"attention_s": (2.0, 1.0), "matmul_s": (1.0, 1.0, 1.0)}  # beyond the 
 
 
 @dataclass(frozen=True)
-class Piece:
+class ProbedPiece:
     """`count` times what the probe timed under the name `reading`, at `sizes`."""
 
     part: str
@@ -44,7 +44,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Linear:
+class ProbedMatmul:
     """A product in the forward pass; the backward pass has two of the same work."""
 
     rows: float
@@ -52,10 +52,10 @@ class Linear:
     columns: float
     count: float = 1.0
 
-    def pieces(self, times: float) -> Iterator[Piece]:
+    def pieces(self, times: float) -> Iterator[ProbedPiece]:
         a, b, c = self.rows, self.inner, self.columns
         for sizes in ((a, b, c), (a, c, b), (c, a, b)):
-            yield Piece("matmul", "matmul_s", sizes, times * self.count)
+            yield ProbedPiece("matmul", "matmul_s", sizes, times * self.count)
 
 
 def is_probed(machine: Machine) -> bool:
@@ -73,7 +73,7 @@ def step_compute_s(job: Job) -> dict[str, float]:
     again = RECOMPUTED if job.layout.recompute == "full" else 0.0
     parts: dict[str, float] = {}
     host = passes * (job.shape.layers / job.layout.pipeline + 1) * SMALL_OPS * read.call_s
-    for piece in (*_pass(job), Piece("optimizer", "update_s", (update,), 1 / passes)):
+    for piece in (*_pass(job), ProbedPiece("optimizer", "update_s", (update,), 1 / passes)):
         layer = piece.part in ("matmul", "attention", "elementwise")
         times = passes * piece.count * (1 + again if layer else 1)
         parts[piece.part] = parts.get(piece.part, 0.0) + times * read.device_s(piece)
@@ -104,14 +104,14 @@ def exchange_s(job: Job) -> float:
     count = _parameters(job) / job.layout.shard
     read = _Readings(job.machine, "fp32")
     bucket = min(4 * count, BUCKET_BYTES)
-    copied = read.device_s(Piece("", "add_s", (count,)))
+    copied = read.device_s(ProbedPiece("", "add_s", (count,)))
     if bucket > LARGEST_KEPT_BYTES:
         copied += read.fresh_s(4 * count, 0.0)
     vote = all_reduce_s(job.machine, 64, ways)
     return copied + 4 * count / bucket * all_reduce_s(job.machine, bucket, ways) + vote
 
 
-def _pass(job: Job) -> Iterator[Piece]:
+def _pass(job: Job) -> Iterator[ProbedPiece]:
     """One microbatch, forward and backward, on one rank."""
     shape, layout = job.shape, job.layout
     layers, last = shape.layers / layout.pipeline, 1.0 / layout.pipeline  # a stage's share
@@ -119,47 +119,47 @@ def _pass(job: Job) -> Iterator[Piece]:
     stream, columns = rows * shape.hidden, shape.vocab / layout.tensor
     for line in _linears(job):
         yield from line.pieces(layers)
-    yield from Linear(rows, shape.hidden, columns).pieces(last)
+    yield from ProbedMatmul(rows, shape.hidden, columns).pieces(last)
     heads = shape.heads / layout.tensor
     each = layers * heads * layout.microbatch / layout.context
-    yield Piece("attention", "attention_s", (job.sequence, shape.head_width), each)
-    yield Piece("elementwise", "norm_s", (stream,), 2 * layers + last)
-    yield Piece("elementwise", "add_s", (stream,), ADDS * layers)
+    yield ProbedPiece("attention", "attention_s", (job.sequence, shape.head_width), each)
+    yield ProbedPiece("elementwise", "norm_s", (stream,), 2 * layers + last)
+    yield ProbedPiece("elementwise", "add_s", (stream,), ADDS * layers)
     for count in (heads, shape.kv_heads / layout.tensor):
-        yield Piece("elementwise", "rotary_s", (rows * count * shape.head_width,), layers)
+        yield ProbedPiece("elementwise", "rotary_s", (rows * count * shape.head_width,), layers)
     inner = sum(line.rows * line.columns * line.count for line in _gates(job))
-    yield Piece("elementwise", "gate_s", (inner,), layers)
+    yield ProbedPiece("elementwise", "gate_s", (inner,), layers)
     looked_up = 2 * stream + shape.embedding_params() / layout.tensor
-    yield Piece("elementwise", "add_s", (looked_up,), last)
-    yield Piece("loss", "loss_s", (rows * columns,), last)
+    yield ProbedPiece("elementwise", "add_s", (looked_up,), last)
+    yield ProbedPiece("loss", "loss_s", (rows * columns,), last)
     root = _root_parameters(job)
     unit = (shape.params() - root) / shape.layers / layout.tensor
-    yield Piece("shard", "shard_s", (unit,), layers)
-    yield Piece("shard", "shard_s", (root / layout.tensor,), last)
+    yield ProbedPiece("shard", "shard_s", (unit,), layers)
+    yield ProbedPiece("shard", "shard_s", (root / layout.tensor,), last)
 
 
-def _gates(job: Job) -> Iterator[Linear]:
+def _gates(job: Job) -> Iterator[ProbedMatmul]:
     """The products that open the feed-forward part of one layer, by expert where it has some."""
     shape, rows, ways = job.shape, job.rank_tokens, job.layout.tensor
     if shape.moe:
         visits = rows * shape.experts_active / shape.experts
-        yield Linear(visits, shape.hidden, shape.expert_ffn / ways, shape.experts)
+        yield ProbedMatmul(visits, shape.hidden, shape.expert_ffn / ways, shape.experts)
         if shape.shared_experts:
-            yield Linear(rows, shape.hidden, shape.shared_experts * shape.expert_ffn / ways)
+            yield ProbedMatmul(rows, shape.hidden, shape.shared_experts * shape.expert_ffn / ways)
     else:
-        yield Linear(rows, shape.hidden, shape.ffn / ways)
+        yield ProbedMatmul(rows, shape.hidden, shape.ffn / ways)
 
 
-def _linears(job: Job) -> Iterator[Linear]:
+def _linears(job: Job) -> Iterator[ProbedMatmul]:
     """The products of one layer."""
     shape, rows, ways = job.shape, job.rank_tokens, job.layout.tensor
     q, kv = shape.heads * shape.head_width / ways, shape.kv_heads * shape.head_width / ways
-    yield Linear(rows, shape.hidden, q)
-    yield Linear(rows, shape.hidden, kv, 2)
-    yield Linear(rows, q, shape.hidden)
+    yield ProbedMatmul(rows, shape.hidden, q)
+    yield ProbedMatmul(rows, shape.hidden, kv, 2)
+    yield ProbedMatmul(rows, q, shape.hidden)
     for opening in _gates(job):
-        yield Linear(opening.rows, opening.inner, opening.columns, 2 * opening.count)
-        yield Linear(opening.rows, opening.columns, opening.inner, opening.count)
+        yield ProbedMatmul(opening.rows, opening.inner, opening.columns, 2 * opening.count)
+        yield ProbedMatmul(opening.rows, opening.columns, opening.inner, opening.count)
 
 
 def _parameters(job: Job) -> float:
@@ -194,7 +194,7 @@ class _Readings:
         launched = 5.0 if machine.kind == "cuda" else 1.0
         self.call_s = machine.probed.get("op_s", 0.0) / launched
 
-    def device_s(self, piece: Piece) -> float:
+    def device_s(self, piece: ProbedPiece) -> float:
         """Of one piece on the device; on a CPU that is all there is."""
         curve = self._grid(piece.reading)
         sizes = tuple(max(1.0, size) for size in piece.sizes)
@@ -204,7 +204,7 @@ class _Readings:
         bound = math.sqrt(max(0.0, seconds**2 - curve.least**2))
         return max(bound, curve.at_best(*sizes))
 
-    def host_s(self, piece: Piece) -> float:
+    def host_s(self, piece: ProbedPiece) -> float:
         """Of asking for one piece; 0 on a CPU, where it is part of the reading."""
         if self.machine.kind != "cuda":
             return 0.0
@@ -240,5 +240,5 @@ class _Readings:
 
 
 @lru_cache(maxsize=64)
-def _as_points(matmuls: tuple[Matmul, ...]) -> tuple[tuple[float, ...], ...]:
+def _as_points(matmuls: tuple[MatmulPoint, ...]) -> tuple[tuple[float, ...], ...]:
     return tuple((p.m, p.k, p.n, 2.0 * p.m * p.k * p.n / p.flops) for p in matmuls)

@@ -26,7 +26,7 @@ from penstock.plan.job.partition import (
     stage_contents,
 )
 from penstock.plan.step import operators, probed
-from penstock.plan.step.operators import LayerCost, Rates
+from penstock.plan.step.operators import DeviceRates, LayerSeconds
 
 # A zero-bubble schedule fills all but about this share of the bubble (arXiv 2401.10241, ZB-H1).
 ZERO_BUBBLE_LEFT = 1 / 3
@@ -66,15 +66,15 @@ def slowest_stages(shape: ModelShape, pipeline: int, interleave: int) -> tuple[S
 
 def predict(job: Job, constants: Constants | None = None) -> StepTime:
     """Seconds of one optimizer step by part."""
-    c = of_program(constants or fitted(), job.software.measured)
+    c = constants_of_program(constants or fitted(), job.software.measured)
     if _by_probe(job):
         return _step_time(job, _of_probe(job, c))
-    rates = operators.rates(job, c)
+    rates = operators.device_rates(job, c)
     layers = {
-        moe: operators.layer(job, c, rates, moe)
+        moe: operators.layer_seconds(job, c, rates, moe)
         for moe in ((False, True) if job.shape.moe else (False,))
     }
-    head = operators.head(job, rates)
+    head = operators.head_seconds(job, rates)
     m, p, v = job.microbatches, job.layout.pipeline, job.layout.interleave
     candidates: list[dict[str, float]] = []
     usual_s = 0.0  # a pass of the slowest stage without the head
@@ -99,7 +99,7 @@ def predict(job: Job, constants: Constants | None = None) -> StepTime:
 
 
 @lru_cache(maxsize=64)
-def of_program(c: Constants, measured: tuple[tuple[str, float], ...]) -> Constants:
+def constants_of_program(c: Constants, measured: tuple[tuple[str, float], ...]) -> Constants:
     """The constants with those that were measured on the program itself."""
     return replace(c, **dict(measured)) if measured else c
 
@@ -129,7 +129,9 @@ def _of_probe(job: Job, c: Constants) -> dict[str, float]:
     }
     layer_s = sum(parts[name] for name in ("matmul", "attention", "elementwise"))
     layer_s /= job.shape.layers * job.microbatches
-    one = LayerCost(operators.Cost(layer_s / 3, 2 * layer_s / 3), *[operators.Cost()] * 3)
+    one = LayerSeconds(
+        operators.PassSeconds(layer_s / 3, 2 * layer_s / 3), *[operators.PassSeconds()] * 3
+    )
     gather, _ = _gather_s(job, c, one, 0.0, job.shape.moe, (0.0, 0.0))
     parts["gather"] = gather * job.shape.layers * job.microbatches
     parts["data"] = _data_s(job, sum(parts.values()))
@@ -156,8 +158,8 @@ def _step_time(job: Job, parts: Mapping[str, float]) -> StepTime:
 def _microbatch(
     job: Job,
     c: Constants,
-    layers: Mapping[bool, LayerCost],
-    head: operators.Cost,
+    layers: Mapping[bool, LayerSeconds],
+    head: operators.PassSeconds,
     stage: StageWork,
 ) -> tuple[dict[str, float], float]:
     """One forward and backward pass of a stage, and its compute that nothing hides behind yet."""
@@ -168,9 +170,9 @@ def _microbatch(
         if not count:
             continue
         one = layers[moe]
-        again = operators.recompute(job, one)
+        again = operators.recompute_s(job, one)
         for name in ("matmul", "attention", "elementwise", "experts"):
-            cost: operators.Cost = getattr(one, name)
+            cost: operators.PassSeconds = getattr(one, name)
             parts[name] += count * (cost.forward + cost.backward)
         parts["recompute"] += count * again
         parts["tensor"] += count * _tensor_s(job, c)
@@ -215,7 +217,7 @@ def _tensor_s(job: Job, c: Constants) -> float:
     return seconds * (c.tensor_exposed if job.software.overlap_tensor else 1.0)
 
 
-def _context_s(job: Job, c: Constants, one: LayerCost) -> tuple[float, tuple[float, float]]:
+def _context_s(job: Job, c: Constants, one: LayerSeconds) -> tuple[float, tuple[float, float]]:
     """Keys and values go around the ring behind attention; what is longer than it shows.
 
     Also what is hidden forward and backward, where nothing else can hide then.
@@ -272,7 +274,7 @@ def expert_ways(job: Job) -> int:
 def _gather_s(
     job: Job,
     c: Constants,
-    one: LayerCost,
+    one: LayerSeconds,
     again: float,
     moe: bool,
     used: tuple[float, float],
@@ -365,7 +367,7 @@ def _pipeline_s(job: Job, c: Constants) -> float:
     return one * lay.interleave * (job.microbatches * shown + lay.pipeline - 1)
 
 
-def _optimizer_s(job: Job, held: RankParams, rates: Rates) -> float:
+def _optimizer_s(job: Job, held: RankParams, rates: DeviceRates) -> float:
     """The update of what a rank keeps of the optimizer."""
     if job.adapter or job.software.offload:
         return 0.0

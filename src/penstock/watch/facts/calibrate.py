@@ -2,7 +2,7 @@
 
 from penstock.errors import PenstockError
 from penstock.plan import calibration
-from penstock.plan.calibration import Record
+from penstock.plan.calibration import CalibrationRecord
 from penstock.run.folder import RunFolder
 from penstock.watch.facts.view import View
 
@@ -10,7 +10,7 @@ from penstock.watch.facts.view import View
 FEWEST_STEPS = 10
 
 
-def fold(folder: RunFolder) -> tuple[Record, list[Record]]:
+def fold(folder: RunFolder) -> tuple[CalibrationRecord, list[CalibrationRecord]]:
     """The run's record, and all those of the same accelerator with it."""
     if not folder.run_file.exists():
         raise PenstockError(f"no run '{folder.name}' in {folder.path.parent}; train it first")
@@ -24,7 +24,7 @@ def fold(folder: RunFolder) -> tuple[Record, list[Record]]:
             f"run '{folder.name}' has made {view.step} steps; {FEWEST_STEPS} or more say something "
             "about the machine"
         )
-    record = Record(
+    record = CalibrationRecord(
         run=str(folder.path.resolve()),
         accelerator=plan["uncalibrated"]["accelerator"],
         ranks=view.plan["ranks"],

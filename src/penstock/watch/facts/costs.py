@@ -11,7 +11,7 @@ from typing import Any
 from penstock.ledger.causes import Cause
 from penstock.ledger.ledger import Ledger, Provenance, Quantity, Source
 from penstock.plan.cost.cost import J_PER_KWH
-from penstock.plan.cost.rates import Factor, Rates
+from penstock.plan.cost.rates import CostRates, SourcedRate
 from penstock.plan.job.outcome import STEP_CAUSES
 from penstock.plan.power.power import RESTING
 from penstock.policy.restart import EARLY
@@ -134,7 +134,7 @@ def _beside_steps(planned: Mapping[str, Any]) -> float:
 
 
 def _power(
-    seconds: ByCause, energy: Energy | None, left_s: float | None, rates: Rates
+    seconds: ByCause, energy: Energy | None, left_s: float | None, rates: CostRates
 ) -> Spent | None:
     """Kilowatt-hours; with those of cooling and distribution where the PUE is known."""
     if energy is None:
@@ -152,7 +152,7 @@ def _power(
     return Spent(by_cause, to_go, Provenance(energy.provenance.source, note))
 
 
-def _by_time(seconds: ByCause, left_s: float | None, rates: Rates) -> Spent | None:
+def _by_time(seconds: ByCause, left_s: float | None, rates: CostRates) -> Spent | None:
     price = rates.usd_per_hour
     if price is None:
         return None
@@ -164,19 +164,19 @@ def _by_time(seconds: ByCause, left_s: float | None, rates: Rates) -> Spent | No
     return Spent(by_cause, None if left_s is None else each * left_s, Provenance(source, note))
 
 
-def _electricity(power: Spent | None, rates: Rates) -> Spent | None:
+def _electricity(power: Spent | None, rates: CostRates) -> Spent | None:
     if power is None or rates.usd_per_kwh is None:
         return None
     return _times(power, rates.usd_per_kwh, "USD", "electricity only, ")
 
 
-def _carbon(power: Spent | None, rates: Rates) -> Spent | None:
+def _carbon(power: Spent | None, rates: CostRates) -> Spent | None:
     if power is None or rates.gco2e_per_kwh is None:
         return None
     return _times(power, rates.gco2e_per_kwh, "gCO2e")
 
 
-def _times(power: Spent, factor: Factor, unit: str, kind: str = "") -> Spent:
+def _times(power: Spent, factor: SourcedRate, unit: str, kind: str = "") -> Spent:
     note = (
         f"{kind}{power.so_far:.4g} kWh × {factor.value:g} {unit} per kWh ({factor.source}); "
         f"energy {power.where.note}"

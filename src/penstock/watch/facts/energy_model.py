@@ -17,7 +17,7 @@ from penstock.plan.hardware.cluster import here_file, machine_for
 from penstock.plan.hardware.machine import Machine, of_catalog
 from penstock.plan.job.outcome import Band
 from penstock.plan.power import power
-from penstock.plan.power.host import host_of
+from penstock.plan.power.host import host_power
 from penstock.watch.facts.rates import rates_of
 from penstock.watch.facts.view import View
 
@@ -82,10 +82,10 @@ def _by_limit(nodes: list[NodeEnergy]) -> Machine | None:
 def _gpu(machine: Machine | None) -> Model | None:
     if machine is None or machine.tdp_w is None:
         return None
-    usual = power.Shares().of(machine.tdp_w)
+    usual = power.TdpShares().of(machine.tdp_w)
     busy_w = machine.probed.get("loaded_w", usual.busy_w)
     rest_w = usual.rest_w if machine.idle_w is None else machine.idle_w
-    chip = power.Levels(rest_w, min(usual.wait_w, busy_w), busy_w)
+    chip = power.PowerLevels(rest_w, min(usual.wait_w, busy_w), busy_w)
     count, network_w = machine.per_node, power.NETWORK_W if machine.nodes > 1 else 0.0
     note = f"accelerators, where not metered: {rest_w:.0f} W at rest, {busy_w:.0f} W at work"
     if machine.host_w is not None:
@@ -93,7 +93,7 @@ def _gpu(machine: Machine | None) -> Model | None:
         words = f"the rest of a node: {machine.host_w:g} W (given)"
         return Model(_by_cause(chip), beside, power.BAND, notes=(note, words))
     cooling = power.cooling_class(machine.cooling) or "air"
-    host = host_of(machine.fact)
+    host = host_power(machine.fact)
     whole = power.node(chip, count, cooling, host=host)
     at_plug = [
         (node_w - count * chip_w / power.SUPPLIES) / count + network_w
@@ -109,7 +109,7 @@ def _gpu(machine: Machine | None) -> Model | None:
     )
     return Model(
         _by_cause(chip),
-        _by_cause(power.Levels(*at_plug)),
+        _by_cause(power.PowerLevels(*at_plug)),
         power.BAND,
         host.processors_w(count) / power.SUPPLIES / count,
         1 / power.SUPPLIES - 1,
@@ -117,7 +117,7 @@ def _gpu(machine: Machine | None) -> Model | None:
     )
 
 
-def _by_cause(levels: power.Levels) -> dict[Cause, float]:
+def _by_cause(levels: power.PowerLevels) -> dict[Cause, float]:
     found = dict.fromkeys(Cause, levels.wait_w)
     found |= dict.fromkeys((*power.BUSY, Cause.REDO), levels.busy_w)
     return found | dict.fromkeys(power.RESTING, levels.rest_w)

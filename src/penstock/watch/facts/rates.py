@@ -7,36 +7,36 @@ from pathlib import Path
 
 from penstock.errors import PenstockError
 from penstock.found import place_of
-from penstock.plan.cost.rates import Rates, of_file
+from penstock.plan.cost.rates import CostRates, of_file
 from penstock.plan.hardware.cluster import here_file
 from penstock.run.clusters.file import ClusterFile
 from penstock.run.clusters.load import load_cluster
 from penstock.watch.facts.view import View
 
 
-def rates_of(view: View) -> Rates:
+def rates_of(view: View) -> CostRates:
     """A price that was written into the cluster file later counts for the whole run."""
     kept = view.plan.get("rates")
     table = kept if isinstance(kept, dict) else {}
-    then, today = Rates.from_json(table), _today(view, str(table.get("seen", "")))
-    names = [field.name for field in fields(Rates)]
-    return Rates(**{name: getattr(today, name) or getattr(then, name) for name in names})
+    then, today = CostRates.from_json(table), _today(view, str(table.get("seen", "")))
+    names = [field.name for field in fields(CostRates)]
+    return CostRates(**{name: getattr(today, name) or getattr(then, name) for name in names})
 
 
-def _today(view: View, seen: str) -> Rates:
+def _today(view: View, seen: str) -> CostRates:
     use = view.run.cluster.use
     here = use == "here"
     if not here and not use.endswith(".toml"):
-        return Rates()  # a name of the catalog, whose prices move
+        return CostRates()  # a name of the catalog, whose prices move
     path = here_file() if here else place_of(use)
     try:
         file = _loaded(path, path.stat().st_mtime_ns)
         # The report may be read on another machine than the run ran on.
         if here and not (file.probe and file.probe.seen == seen):
-            return Rates()
+            return CostRates()
         return of_file(view.run, file)
     except (OSError, PenstockError):  # gone, or not readable any more
-        return Rates()
+        return CostRates()
 
 
 @lru_cache(maxsize=8)

@@ -18,7 +18,7 @@ from penstock.launch.prepare.listener import Listener
 from penstock.ledger.causes import Cause
 from penstock.ledger.journal.records import journal_files
 from penstock.plan.job.layout import Layout
-from penstock.policy.straggler import Change
+from penstock.policy.straggler import StragglerChange
 from penstock.run.diff import describe, length_words
 from penstock.run.folder import RunFolder
 from penstock.secret import redact
@@ -224,7 +224,7 @@ class Terminal(Listener):
         if self.deeds:
             self.deeds.say(words)
 
-    def straggler(self, change: Change) -> None:
+    def straggler(self, change: StragglerChange) -> None:
         words = f"takes {change.factor:.2f} times as long as the others for its own work"
         told = f"slow: rank {change.rank} {words}" if change.slow else f"rank {change.rank} is fine"
         self._tell(told, "yellow" if change.slow else "")

@@ -17,7 +17,7 @@ LIMIT = 3  # times that steps may be taken back without getting past them
 
 
 @dataclass(frozen=True)
-class State:
+class DivergenceState:
     agreed_step: int = 0  # the last one at which all replicas were equal
     open_step: int = 0  # one at which they were not, to be looked at when it comes again
     open_prints: tuple[Prints, ...] = ()  # what they had there
@@ -25,7 +25,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class DivergenceVerdict:
     """`replicas` are those that are wrong; of two, both until the steps are done again."""
 
     kind: Literal["agree", "rollback", "stop"]
@@ -34,19 +34,21 @@ class Verdict:
     step: int = 0  # at which they were found to differ
 
 
-def decide(state: State, step: int, prints: Sequence[Prints]) -> tuple[State, Verdict]:
+def decide(
+    state: DivergenceState, step: int, prints: Sequence[Prints]
+) -> tuple[DivergenceState, DivergenceVerdict]:
     """`prints` of all replicas after `step`. An agreement may name who was wrong before it."""
     if len(set(prints)) == 1:
-        after = State(agreed_step=max(step, state.agreed_step))
+        after = DivergenceState(agreed_step=max(step, state.agreed_step))
         if step < state.open_step:  # on the way there again
-            return replace(state, agreed_step=step), Verdict("agree")
+            return replace(state, agreed_step=step), DivergenceVerdict("agree")
         if step > state.open_step or not state.open_prints:
-            return after, Verdict("agree")
-        return after, Verdict("agree", *_named(state, prints[0]), step)
+            return after, DivergenceVerdict("agree")
+        return after, DivergenceVerdict("agree", *_named(state, prints[0]), step)
     wrong, certain = _minority(prints)
-    after = State(state.agreed_step, step, tuple(prints), state.fruitless + 1)
+    after = DivergenceState(state.agreed_step, step, tuple(prints), state.fruitless + 1)
     kind: Literal["rollback", "stop"] = "rollback" if after.fruitless <= LIMIT else "stop"
-    return after, Verdict(kind, wrong, certain, step)
+    return after, DivergenceVerdict(kind, wrong, certain, step)
 
 
 def farthest(had: Sequence[Sequence[float]], right: Sequence[float]) -> tuple[int, ...]:
@@ -58,7 +60,7 @@ def farthest(had: Sequence[Sequence[float]], right: Sequence[float]) -> tuple[in
     return tuple(far) if len(far) < len(had) else ()
 
 
-def _named(state: State, right: Prints) -> tuple[tuple[int, ...], bool]:
+def _named(state: DivergenceState, right: Prints) -> tuple[tuple[int, ...], bool]:
     """Those that had something else at the same step; all of them: the steps do not repeat."""
     wrong = tuple(r for r, had in enumerate(state.open_prints) if had != right)
     return wrong, len(wrong) < len(state.open_prints)
