@@ -83,3 +83,26 @@ def test_a_finished_run_whose_checkpoints_are_gone_says_so_everywhere(
         penstock.train(file)
     shutil.move(tmp_path / "aside", folder.checkpoints)
     assert "has finished at step 2; nothing to do" in train(file)
+
+
+def test_a_run_writes_and_exports_without_its_dataset(
+    run_file: MakeFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = start(load(run_file(**SHORT)))
+    before = penstock.generate(folder.path, "def f", tokens=4)
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "cleaned"))
+    assert penstock.generate(folder.path, "def f", tokens=4) == before
+    penstock.export(folder.path)
+    exported = tmp_path / "runs" / "test" / "export" / "tokenizer.json"
+    assert exported.read_bytes() == folder.tokenizer.read_bytes()
+
+    folder.tokenizer.write_bytes(b"{}")
+    gone = f"{folder.tokenizer} is damaged: it does not match its hash. The run reads tiny@"
+    with pytest.raises(PenstockError, match=gone):
+        penstock.generate(folder.path)
+    with pytest.raises(PenstockError, match=gone):
+        penstock.export(folder.path, force=True)
+    monkeypatch.undo()
+    assert penstock.generate(folder.path, "def f", tokens=4) == before  # from the dataset
+    start(load(folder.run_file, ["train.steps=4"]))  # the next launch writes the copy again
+    assert folder.tokenizer.read_bytes() == exported.read_bytes()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from penstock.data.read.run_tokenizer import keep_tokenizer
 from penstock.errors import PenstockError, RunFailed, system_error
 from penstock.launch.hosts import hosts
 from penstock.launch.prepare import launch_plan, open_model
@@ -126,6 +127,7 @@ def _launch(
     limit = launch_plan.limit(run, folder, layout.ranks, began)
     folder.make()
     open_model.keep(run, folder.open_model)
+    keep_tokenizer(folder, prepared.datasets)
     for what in ("stop", "save"):
         folder.acknowledge(what)  # requests to an earlier start
     save(run, folder.run_file)

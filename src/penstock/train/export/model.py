@@ -16,7 +16,7 @@ from torch import Tensor
 from penstock.catalog.open.folder import CONFIG, folder_of, read_config, small_files
 from penstock.catalog.open.models import config_of, family_of, shape_of
 from penstock.catalog.shapes import ModelShape
-from penstock.data.read.open import open_planned
+from penstock.data.read.run_tokenizer import read_tokenizer
 from penstock.errors import PenstockError, RunFailed
 from penstock.files import refuse_existing
 from penstock.guard.format.published import Checkpoint, best_first, published_checkpoints
@@ -119,8 +119,7 @@ def export_weights(
 
 def described(run: Run, folder: RunFolder) -> Described:
     """Shape, family, config and tokenizer of a run's model."""
-    plan = folder.read_plan()
-    content = open_planned(run, plan)[0].tokenizer_json()  # the parts of a mixture share it
+    kept = read_tokenizer(run, folder)
     if run.model.from_:
         files = small_files(folder.open_model)
         config = read_config(folder.open_model)
@@ -130,12 +129,12 @@ def described(run: Run, folder: RunFolder) -> Described:
             shape_of(config),
             config["model_type"],
             config,
-            with_template(beside, content),
+            with_template(beside, kept.content),
             dtype_said(read_config(folder.open_model)),
         )
-    shape = run.model.shape(plan["vocab"])
+    shape = run.model.shape(kept.vocab)
     family = family_of(shape)
-    beside, ids = own_files(content, shape.context)
+    beside, ids = own_files(kept.content, shape.context)
     config = config_of(shape, family) | ids
     return Described(shape, family, config, {**beside, **generation_config(config)})
 

@@ -3,7 +3,7 @@
 import torch
 
 from penstock.data.chat.prompt import chat_prompt
-from penstock.data.read.open import open_planned
+from penstock.data.read.run_tokenizer import read_tokenizer
 from penstock.data.tokenize.special import read_special
 from penstock.data.tokenize.tokenizer import Tokenizer
 from penstock.errors import PenstockError, RunFailed
@@ -70,9 +70,9 @@ def write(
     _refuse_text(text)
     saved = [chosen(folder, best=True)[0]] if best else [_newest(folder)]
     run = load(folder.run_file)
-    dataset = open_planned(run, folder.read_plan())[0]  # the parts of a mixture share a tokenizer
-    content = dataset.tokenizer_json()
-    if chat and not dataset.masked and not read_special(content).template:
+    kept = read_tokenizer(run, folder)
+    content = kept.content
+    if chat and not kept.masked and not read_special(content).template:
         raise PenstockError(
             f"--chat: run '{folder.name}' was not trained on conversations and its tokenizer has "
             "no chat template, so it does not know turns; leave --chat out, or train it on "
@@ -80,7 +80,7 @@ def write(
         )
     tokenizer = Tokenizer.from_json(content)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = for_reading(run, dataset.vocab, device)
+    model = for_reading(run, kept.vocab, device)
     if takes_targets(model):
         raise PenstockError(
             f"run '{folder.name}': its module gives a loss and no logits, so it cannot write text"
