@@ -1,6 +1,7 @@
 """A command given again for a finished run: one that was made longer, or lost its checkpoints."""
 
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -106,3 +107,23 @@ def test_a_run_writes_and_exports_without_its_dataset(
     assert penstock.generate(folder.path, "def f", tokens=4) == before  # from the dataset
     start(load(folder.run_file, ["train.steps=4"]))  # the next launch writes the copy again
     assert folder.tokenizer.read_bytes() == exported.read_bytes()
+
+
+def test_an_older_checkpoint_is_not_used_without_a_word(run_file: MakeFile, tmp_path: Path) -> None:
+    file = run_file(**SHORT | {"train.steps": 4, "guard.checkpoint": "2 steps", "guard.keep": 2})
+    folder = start(load(file))
+    words = "the checkpoint of step 4 is gone, which the journal has on record; step 2 is used"
+    shutil.move(folder.checkpoints / "step-00000004", tmp_path / "aside")
+    with pytest.warns(UserWarning, match=words):
+        penstock.generate(folder.path, tokens=2)
+    said = CliRunner().invoke(app, ["generate", str(folder.path), "--tokens", "2", "--json"])
+    assert words in said.stderr
+    assert '"step": 2' in said.stdout
+    assert penstock.export(folder.path).passed_over == (words,)
+    assert not penstock.export(folder.path, tmp_path / "two", step=2).passed_over  # as asked
+    assert f"warning: {words}" in train(file)  # finished
+    assert f"warning: {words}" in train(file, "train.steps=6")
+    assert words not in train(file, "train.steps=6")  # the steps were trained again
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        penstock.generate(folder.path, tokens=2)

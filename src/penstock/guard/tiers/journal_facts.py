@@ -85,6 +85,21 @@ def recorded_manifests(folder: RunFolder) -> dict[int, str]:
     return found
 
 
+def newest_recorded(folder: RunFolder) -> int:
+    """Return the newest step that the run has published since it last went on; 0 for none."""
+    return max(recorded_manifests(folder), default=0)
+
+
+def newer_is_gone_message(recorded: int, used: int) -> str:
+    """Say that a checkpoint newer than the one in use is on record and not there; "" if none is."""
+    if recorded <= used:
+        return ""
+    return (
+        f"the checkpoint of step {recorded} is gone, which the journal has on record; step {used} "
+        "is used"
+    )
+
+
 def forked_step(folder: RunFolder) -> int | None:
     """Return the step of the other run that a fork began at; None if it is no fork."""
     try:

@@ -8,7 +8,13 @@ from penstock.guard.convert.take_over import take_over
 from penstock.guard.detect.shape_differences import shape_differences
 from penstock.guard.format.published import SCALARS, published_checkpoints
 from penstock.guard.tiers.identity import run_identity
-from penstock.guard.tiers.journal_facts import last_result, no_checkpoint_message, recorded_step
+from penstock.guard.tiers.journal_facts import (
+    last_result,
+    newer_is_gone_message,
+    newest_recorded,
+    no_checkpoint_message,
+    recorded_step,
+)
 from penstock.guard.tiers.search import (
     SearchResult,
     SingleProcess,
@@ -83,9 +89,13 @@ def how_to_go_on(folder: RunFolder, run: Run) -> How:
     chosen = keep_choices(known.run, run)
     if finished:
         step = recorded_step(folder)
-        there = step is None or _any_checkpoint(folder, chosen)
-        gone = "" if there else no_checkpoint_message(folder)
-        return How(chosen, step or 0, "", True, early, True, tuple(changes), asked, gone)
+        newest = _newest_step(folder, chosen)
+        gone = no_checkpoint_message(folder) if step is not None and newest is None else ""
+        note = newer_is_gone_message(newest_recorded(folder), newest) if newest else ""
+        notes = (note,) if note else ()
+        return How(
+            chosen, step or 0, "", True, early, True, tuple(changes), asked, gone, passed_over=notes
+        )
     if asked:
         raise PenstockError(
             f"run '{folder.name}' is on its way to {length_words(old)}, and this asks for {asked}. "
@@ -97,6 +107,8 @@ def how_to_go_on(folder: RunFolder, run: Run) -> How:
     found = _resumes_from(folder, chosen)
     step, tier = (found.checkpoint.step, found.checkpoint.tier) if found.checkpoint else (0, "")
     bad = [f"passed over: {problem}" for problem in found.rejected]
+    if step and not found.rejected and not found.unreachable:
+        bad += filter(None, [newer_is_gone_message(newest_recorded(folder), step)])
     bad += [f"not reached: {problem}" for problem in found.unreachable]
     return How(
         chosen,
@@ -109,12 +121,17 @@ def how_to_go_on(folder: RunFolder, run: Run) -> How:
     )
 
 
-def _any_checkpoint(folder: RunFolder, run: Run) -> bool:
-    """Whether any place has a checkpoint; a place that does not answer may have one."""
+def _newest_step(folder: RunFolder, run: Run) -> int | None:
+    """Return the newest step that any store has; None if no store has a checkpoint.
+
+    A store that does not answer may have one: then 0.
+    """
     try:
-        return any(place.steps() for place in stores_of_run(folder, run))
+        return max(
+            (step for store in stores_of_run(folder, run) for step in store.steps()), default=None
+        )
     except OSError:
-        return True
+        return 0
 
 
 def _resumes_from(folder: RunFolder, run: Run) -> SearchResult:

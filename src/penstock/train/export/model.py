@@ -21,7 +21,11 @@ from penstock.errors import PenstockError, RunFailed
 from penstock.files import refuse_existing
 from penstock.guard.format.published import Checkpoint, best_first, published_checkpoints
 from penstock.guard.save import save_load
-from penstock.guard.tiers.journal_facts import no_checkpoint_message
+from penstock.guard.tiers.journal_facts import (
+    newer_is_gone_message,
+    newest_recorded,
+    no_checkpoint_message,
+)
 from penstock.guard.tiers.search import problems_of
 from penstock.model.adapter.export import merged as merged_tensors
 from penstock.model.adapter.export import write_adapter
@@ -48,7 +52,7 @@ class Exported:
     family: str
     dtype: str
     bytes: int  # of the weights
-    passed_over: tuple[str, ...] = ()  # newer checkpoints that are damaged
+    passed_over: tuple[str, ...] = ()  # newer checkpoints that are damaged or gone
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -160,8 +164,9 @@ def chosen(
 ) -> tuple[Checkpoint, tuple[str, ...]]:
     """Find the newest checkpoint of the run whose hashes are right, that of `step`, or the best.
 
-    Also returns what is wrong with those that were passed over.
+    Also returns what is wrong with newer ones: those that were passed over or are gone.
     """
+    recorded = newest_recorded(folder)  # first: a run at work publishes newer ones
     every = published_checkpoints(folder.checkpoints)
     if best:
         if step is not None:
@@ -179,6 +184,8 @@ def chosen(
     if not every:
         raise PenstockError(no_checkpoint_message(folder))
     rejected: list[str] = []
+    if step is None and not best and (gone := newer_is_gone_message(recorded, every[0].step)):
+        rejected.append(gone)
     run = load(folder.run_file)
     for one in every:
         wrong = problems_of(folder, run, one)

@@ -1,5 +1,7 @@
 """The newest checkpoint of a run, on disk or left in memory by a crash, writing text."""
 
+from dataclasses import dataclass
+
 import torch
 
 from penstock.data.chat.prompt import chat_prompt
@@ -9,7 +11,11 @@ from penstock.data.tokenize.tokenizer import Tokenizer
 from penstock.errors import PenstockError, RunFailed
 from penstock.guard.format.published import Checkpoint, published_checkpoints
 from penstock.guard.save import save_load
-from penstock.guard.tiers.journal_facts import no_checkpoint_message
+from penstock.guard.tiers.journal_facts import (
+    newer_is_gone_message,
+    newest_recorded,
+    no_checkpoint_message,
+)
 from penstock.guard.tiers.search import newest_in_memory, problems_of
 from penstock.model.build import takes_targets
 from penstock.run.folder import RunFolder
@@ -23,13 +29,26 @@ from penstock.train.parallel.runner import Plain
 TRIES = 5  # to find a checkpoint that is not deleted meanwhile
 
 
-def _newest(folder: RunFolder) -> Checkpoint:
-    """Return the newest checkpoint; a run at work may delete it while it is looked at."""
+@dataclass(frozen=True)
+class GeneratedText:
+    """Text that a model wrote, and the checkpoint that it came from."""
+
+    text: str
+    step: int  # of the checkpoint
+    note: str = ""  # that a newer checkpoint is gone
+
+
+def _newest(folder: RunFolder) -> tuple[Checkpoint, str]:
+    """Return the newest checkpoint, and that a newer one is gone.
+
+    A run at work may delete it while it is looked at.
+    """
     for _ in range(TRIES):
+        recorded = newest_recorded(folder)  # first: a run at work publishes newer ones
         saved = published_checkpoints(folder.checkpoints)
         memory = newest_in_memory(folder, load(folder.run_file))
         if memory and (not saved or memory.step > saved[0].step):
-            return memory
+            return memory, ""
         if not saved:
             raise PenstockError(no_checkpoint_message(folder))
         try:
@@ -37,7 +56,7 @@ def _newest(folder: RunFolder) -> Checkpoint:
         except FileNotFoundError:
             continue
         if not wrong:
-            return saved[0]
+            return saved[0], newer_is_gone_message(recorded, saved[0].step)
         if saved[0].path.exists():
             raise RunFailed(f"{saved[0].path} cannot be used: {'; '.join(wrong)}")
     raise RunFailed(
@@ -65,10 +84,10 @@ def write(
     seed: int,
     chat: bool = False,
     best: bool = False,
-) -> str:
+) -> GeneratedText:
     """How the model goes on from `text`; with `chat`, what it answers."""
     _refuse_text(text)
-    saved = [chosen(folder, best=True)[0]] if best else [_newest(folder)]
+    saved, note = (chosen(folder, best=True)[0], "") if best else _newest(folder)
     run = load(folder.run_file)
     kept = read_tokenizer(run, folder)
     content = kept.content
@@ -88,7 +107,7 @@ def write(
     parts = Parts([model.eval()], keeps_frozen=run.model.module is not None)
     # What is in none of these is filled already.
     named = {**parts.trained(), **parts.frozen(), **parts.named_buffers()}
-    save_load.load(saved[0], {f"model/{n}": t.detach() for n, t in named.items()}, None)
+    save_load.load(saved, {f"model/{n}": t.detach() for n, t in named.items()}, None)
     prompt = chat_prompt(content, text) if chat else tokenizer.encode(text).tolist()
     logits = Plain(parts).logits
     written = continuation(
@@ -101,4 +120,4 @@ def write(
         stop_at=tokenizer.end,
         device=device,
     )
-    return tokenizer.decode(written)
+    return GeneratedText(tokenizer.decode(written), saved.step, note)
