@@ -127,3 +127,18 @@ def test_an_older_checkpoint_is_not_used_without_a_word(run_file: MakeFile, tmp_
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         penstock.generate(folder.path, tokens=2)
+
+
+def test_a_run_that_is_refused_does_not_say_that_it_goes_on(
+    run_file: MakeFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = run_file(**SHORT)
+    start(load(file))
+    words = ["train", str(file), "train.steps=4"]
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "cleaned"))
+    refused = CliRunner().invoke(app, words)
+    assert isinstance(refused.exception, PenstockError)
+    assert "The run reads tiny@" in str(refused.exception)
+    assert "goes on" not in refused.output
+    monkeypatch.undo()
+    assert "goes on from step 2 (disk)" in train(file, "train.steps=4")

@@ -16,11 +16,13 @@ from penstock.launch.prepare.listener import Listener, Shielded
 from penstock.launch.prepare.prepare import prepare
 from penstock.launch.prepare.replan import Replanner
 from penstock.launch.prepare.resume import (
+    How,
     archive,
     fork_from,
     how_to_go_on,
     refuse_other_weights,
     renamed,
+    report_start,
 )
 from penstock.launch.supervisor import addresses
 from penstock.launch.supervisor.supervisor import Local, Outcome
@@ -74,13 +76,13 @@ def start(
         if fork is not None:
             fork_from(source, folder, run)
         how = how_to_go_on(folder, run)
-        listener.going_on(how, folder)
         mended += how.mended
-        for words in (*mended, *how.passed_over):
+        for words in mended:
             listener.warning(words)
         if how.finished:
-            return folder
-        _launch(how.run, folder, machine, listener, began, mended)
+            report_start(how, folder, listener)
+        else:
+            _launch(how, folder, machine, listener, began, mended)
     return folder
 
 
@@ -112,7 +114,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _launch(
-    run: Run,
+    how: How,
     folder: RunFolder,
     machine: devices.Devices,
     listener: Listener,
@@ -120,11 +122,12 @@ def _launch(
     mended: list[str],
 ) -> None:
     before = folder.read_plan()
-    prepared = prepare(run, before, machine, listener)
+    prepared = prepare(how.run, before, machine, listener)
     run = prepared.run
     layout, plan = prepared.planned(before)
     refuse_other_weights(folder, run, plan["vocab"])
     limit = launch_plan.limit(run, folder, layout.ranks, began)
+    report_start(how, folder, listener)  # nothing above has refused it
     folder.make()
     open_model.keep(run, folder.open_model)
     keep_tokenizer(folder, prepared.datasets)

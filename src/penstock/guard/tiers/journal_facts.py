@@ -5,6 +5,8 @@ Ranks write `saved` after a checkpoint is published, `resumed` when one was load
 writes `adopted`: the run goes on from there.
 """
 
+from collections.abc import Collection
+
 from penstock.errors import PenstockError
 from penstock.ledger.journal.read import Event, parse_lines, read_events
 from penstock.ledger.journal.records import SUPERVISOR, journal_files
@@ -90,9 +92,12 @@ def newest_recorded(folder: RunFolder) -> int:
     return max(recorded_manifests(folder), default=0)
 
 
-def newer_is_gone_message(recorded: int, used: int) -> str:
-    """Say that a checkpoint newer than the one in use is on record and not there; "" if none is."""
-    if recorded <= used:
+def newer_is_gone_message(recorded: int, used: int, existing: Collection[int] = ()) -> str:
+    """Say that a checkpoint newer than the one in use is on record and gone; "" if none is.
+
+    `existing` are the steps whose checkpoints were found, usable or not.
+    """
+    if recorded <= used or recorded in existing:
         return ""
     return (
         f"the checkpoint of step {recorded} is gone, which the journal has on record; step {used} "

@@ -25,6 +25,7 @@ from penstock.guard.tiers.search import (
 )
 from penstock.guard.tiers.stores import DiskStore, open_store
 from penstock.launch.prepare.known import has_begun, known_run, sound_plan
+from penstock.launch.prepare.listener import Listener
 from penstock.ledger.journal.records import journal_files
 from penstock.model.adapter.names import adapters
 from penstock.model.open.names import is_buffer, tensors
@@ -89,10 +90,9 @@ def how_to_go_on(folder: RunFolder, run: Run) -> How:
     chosen = keep_choices(known.run, run)
     if finished:
         step = recorded_step(folder)
-        newest = _newest_step(folder, chosen)
-        gone = no_checkpoint_message(folder) if step is not None and newest is None else ""
-        note = newer_is_gone_message(newest_recorded(folder), newest) if newest else ""
-        notes = (note,) if note else ()
+        steps = _durable_steps(folder, chosen)
+        gone = no_checkpoint_message(folder) if step is not None and steps == [] else ""
+        notes = _newer_gone(folder, chosen, max(steps)) if steps else ()
         return How(
             chosen, step or 0, "", True, early, True, tuple(changes), asked, gone, passed_over=notes
         )
@@ -107,8 +107,7 @@ def how_to_go_on(folder: RunFolder, run: Run) -> How:
     found = _resumes_from(folder, chosen)
     step, tier = (found.checkpoint.step, found.checkpoint.tier) if found.checkpoint else (0, "")
     bad = [f"passed over: {problem}" for problem in found.rejected]
-    if step and not found.rejected and not found.unreachable:
-        bad += filter(None, [newer_is_gone_message(newest_recorded(folder), step)])
+    bad += _newer_gone(folder, chosen, step) if step else ()
     bad += [f"not reached: {problem}" for problem in found.unreachable]
     return How(
         chosen,
@@ -121,17 +120,34 @@ def how_to_go_on(folder: RunFolder, run: Run) -> How:
     )
 
 
-def _newest_step(folder: RunFolder, run: Run) -> int | None:
-    """Return the newest step that any store has; None if no store has a checkpoint.
+def report_start(how: How, folder: RunFolder, listener: Listener) -> None:
+    """Tell the listener how a run goes on, and what is wrong with newer checkpoints.
 
-    A store that does not answer may have one: then 0.
+    Called only when nothing can refuse the start any more.
+    """
+    listener.going_on(how, folder)
+    for problem in how.passed_over:
+        listener.warning(problem)
+
+
+def _durable_steps(folder: RunFolder, run: Run) -> list[int] | None:
+    """List the steps of all published checkpoints; None if a store does not answer.
+
+    That store may have others.
     """
     try:
-        return max(
-            (step for store in stores_of_run(folder, run) for step in store.steps()), default=None
-        )
+        return [step for store in stores_of_run(folder, run) for step in store.steps()]
     except OSError:
-        return 0
+        return None
+
+
+def _newer_gone(folder: RunFolder, run: Run, used: int) -> tuple[str, ...]:
+    """Say that a checkpoint newer than the one in use is on record and in no store."""
+    steps = _durable_steps(folder, run)
+    if steps is None:
+        return ()
+    message = newer_is_gone_message(newest_recorded(folder), used, steps)
+    return (message,) if message else ()
 
 
 def _resumes_from(folder: RunFolder, run: Run) -> SearchResult:

@@ -184,12 +184,14 @@ def chosen(
     if not every:
         raise PenstockError(no_checkpoint_message(folder))
     rejected: list[str] = []
-    if step is None and not best and (gone := newer_is_gone_message(recorded, every[0].step)):
-        rejected.append(gone)
     run = load(folder.run_file)
     for one in every:
         wrong = problems_of(folder, run, one)
         if not wrong:
+            newest = step is None and not best
+            there = [each.step for each in every]
+            if newest and (gone := newer_is_gone_message(recorded, one.step, there)):
+                rejected.append(gone)
             return one, tuple(rejected)
         rejected.append(f"{one.path.name}: {'; '.join(wrong)}")
     raise RunFailed(f"no checkpoint of run '{folder.name}' is whole: {'; '.join(rejected)}")
