@@ -142,3 +142,31 @@ def test_a_run_that_is_refused_does_not_say_that_it_goes_on(
     assert "goes on" not in refused.output
     monkeypatch.undo()
     assert "goes on from step 2 (disk)" in train(file, "train.steps=4")
+
+
+def test_a_run_that_exists_is_given_by_its_name_or_folder(
+    run_file: MakeFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = run_file(**SHORT)
+    file.write_text(file.read_text().replace(f"{tmp_path}/runs", "runs"))
+    monkeypatch.chdir(tmp_path)
+    folder = start(load(file)).path.absolute()
+    file.unlink()
+    assert "run 'test' has finished at step 2; nothing to do" in train("test")
+    assert "run 'test' exists and goes on from step 2" in train("test", "train.steps=4")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert "run 'test' has finished at step 4; nothing to do" in train(folder)
+    assert penstock.load(folder).folder == folder
+    assert not any((tmp_path / "elsewhere").iterdir())
+    with pytest.raises(PenstockError, match="^test: no such file"):
+        load("test")  # there is no runs/test here
+
+
+def test_a_fork_does_not_take_the_name_of_another_run(run_file: MakeFile) -> None:
+    file, other = run_file(**SHORT), run_file("other", **SHORT)
+    start(load(file))
+    start(load(other))
+    said = r"--fork other: there is another run of that name \(.*runs/other\), which is no fork of"
+    with pytest.raises(PenstockError, match=f"{said} 'test'; give the fork another name"):
+        start(load(file, ["train.steps=4"]), fork="other")

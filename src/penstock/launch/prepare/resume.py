@@ -210,7 +210,10 @@ def fork_from(source: RunFolder, folder: RunFolder, run: Run) -> None:
     if folder.exists():
         if sound_plan(folder).plan.get("forked_from", {}).get("run") == source.name:
             return  # forked before: from now on it is a run like any other
-        raise PenstockError(f"--fork {folder.name}: there is another run of that name")
+        raise PenstockError(
+            f"--fork {folder.name}: there is another run of that name ({folder.path}), which is "
+            f"no fork of '{source.name}'; give the fork another name"
+        )
     if not source.exists():
         raise PenstockError(f"--fork {folder.name}: there is no run '{source.name}' to fork from")
     if journal_files(folder.journal):
