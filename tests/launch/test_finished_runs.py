@@ -159,7 +159,7 @@ def test_a_run_that_exists_is_given_by_its_name_or_folder(
     assert "run 'test' has finished at step 4; nothing to do" in train(folder)
     assert penstock.load(folder).folder == folder
     assert not any((tmp_path / "elsewhere").iterdir())
-    with pytest.raises(PenstockError, match="^test: no such file"):
+    with pytest.raises(PenstockError, match=r"^test: no such file"):
         load("test")  # there is no runs/test here
 
 

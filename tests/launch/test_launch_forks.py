@@ -110,7 +110,7 @@ def test_what_a_crash_left_in_memory_can_be_forked_and_generated_from(
     code = tmp_path / "crash.py"
     code.write_text(CRASH)
     path = run_file(**SHORT | gone | own | often | {"train.learning_rate": 0.01})
-    with pytest.raises(PenstockError, match="a bug of the user"):
+    with pytest.raises(RunFailed, match="a bug of the user"):  # exit code 1: it had begun well
         start(load(path))
     folder = RunFolder(load(path).folder)
     assert published_checkpoints(folder.checkpoints) == []

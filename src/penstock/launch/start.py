@@ -25,9 +25,8 @@ from penstock.launch.prepare.resume import (
     report_start,
 )
 from penstock.launch.supervisor import addresses
+from penstock.launch.supervisor.ending import has_trained
 from penstock.launch.supervisor.supervisor import Local, Outcome
-from penstock.ledger.journal.read import read_steps
-from penstock.ledger.journal.records import journal_files
 from penstock.ledger.journal.writer import SupervisorJournal
 from penstock.meter import devices
 from penstock.meter.clock import now
@@ -97,7 +96,7 @@ def _nothing_left(folder: RunFolder) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        began = any(len(read_steps(f.path)) for f in journal_files(folder.journal, "steps"))
+        began = has_trained(folder)
         bad_input = isinstance(error, PenstockError | OSError)
         refused = bad_input and not isinstance(error, RunFailed)
         if new and (refused or _names(folder.path) == ["lock"]) and not began:
