@@ -167,6 +167,7 @@ def cases() -> dict[str, tuple[list[str], str]]:
         "own module, tensor": ([*own, "layout.tensor=4", four], "model.module is your own code"),
         "own module, recompute": ([*own, "layout.recompute=full"], "torch.utils.checkpoint"),
         "own module, fp8": ([*own, "train.precision=fp8"], "its matrices are not replaced"),
+        "own module, muon": ([*own, "train.optimizer=muon"], "has no matrix for it"),
         "own module, compile": ([*own, "train.compile=on"], "call torch.compile inside"),
         "own module, many ranks": ([*own, f"cluster.accelerators={many}"], "only wait for"),
         "own module, raw data": ([*own[1:], "model.module=net.py:raises", RAW], "it raised"),
