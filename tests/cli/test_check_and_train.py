@@ -51,6 +51,8 @@ class Net(nn.Module):
             return self.head(x).detach()
         if self.broken == "nan":
             return self.head(x) / 0 * 0
+        if self.broken == "table":
+            return {"logits": self.head(x)}
         return self.head(x).mean(-1) if self.broken == "mean" else self.head(x)
 
 def build(): return Net()
@@ -62,6 +64,7 @@ def name(): return Net(broken="name")
 def mean(): return Net(broken="mean")
 def detached(): return Net(broken="detached")
 def nan(): return Net(broken="nan")
+def table(): return Net(broken="table")
 def idle():
     net = Net()
     net.idle = nn.Linear(2, 2)
@@ -142,6 +145,7 @@ def cases() -> dict[str, tuple[list[str], str]]:
         "net.py:shapes": "its forward raised RuntimeError",
         "net.py:name": "forward raised AttributeError",
         "net.py:mean": "must give logits",
+        "net.py:table": "forward gave a dict with 'logits' (return the tensor in it) for tokens",
         "net.py:detached": "its output does not depend on the parameters",
         "net.py:nan": "its output is NaN before the first step",
         "net.py:idle": "no gradient reached idle.weight, idle.bias",

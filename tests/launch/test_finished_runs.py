@@ -159,7 +159,7 @@ def test_a_run_that_exists_is_given_by_its_name_or_folder(
     assert "run 'test' has finished at step 4; nothing to do" in train(folder)
     assert penstock.load(folder).folder == folder
     assert not any((tmp_path / "elsewhere").iterdir())
-    with pytest.raises(PenstockError, match=r"^test: no such file"):
+    with pytest.raises(PenstockError, match="test: no such file"):
         load("test")  # there is no runs/test here
 
 
@@ -170,3 +170,43 @@ def test_a_fork_does_not_take_the_name_of_another_run(run_file: MakeFile) -> Non
     said = r"--fork other: there is another run of that name \(.*runs/other\), which is no fork of"
     with pytest.raises(PenstockError, match=f"{said} 'test'; give the fork another name"):
         start(load(file, ["train.steps=4"]), fork="other")
+
+
+TAKES_TARGETS = """
+from torch import nn
+import torch.nn.functional as F
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(300, 8), nn.Linear(8, 300)
+
+    def forward(self, tokens, targets=None):
+        logits = self.head(self.embed(tokens))
+        if targets is None:
+            return logits[:, -1:], None  # of the last token alone
+        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        return (logits, loss) if GIVES_LOGITS else loss
+
+build = Net
+"""
+
+
+@pytest.mark.parametrize("gives_logits", [True, False])
+def test_a_module_that_takes_targets_writes_where_it_gives_logits(
+    gives_logits: bool, run_file: MakeFile, tmp_path: Path
+) -> None:
+    code = tmp_path / "net.py"
+    code.write_text(TAKES_TARGETS.replace("GIVES_LOGITS", str(gives_logits)))
+    shape = ("layers", "hidden", "heads", "kv_heads", "ffn", "tied")
+    own = {"model.module": f"{code}:build", "train.learning_rate": 0.01}
+    folder = start(load(run_file(**SHORT | dict.fromkeys(f"model.{n}" for n in shape) | own)))
+    told = b"".join(file.path.read_bytes() for file in journal_files(folder.journal, "events"))
+    sampled = b'"sample":' in told
+    assert b"sample_failed" not in told
+    assert sampled == gives_logits
+    if gives_logits:
+        assert penstock.generate(folder.path, "def f", tokens=4)
+        return
+    with pytest.raises(PenstockError, match=r"gives a loss and no logits.*forward gave \(\) for"):
+        penstock.generate(folder.path)

@@ -26,6 +26,7 @@ from penstock.guard.tiers.search import (
 from penstock.guard.tiers.stores import DiskStore, open_store
 from penstock.launch.prepare.known import has_begun, known_run, sound_plan
 from penstock.launch.prepare.listener import Listener
+from penstock.launch.prepare.own_code import with_renamed
 from penstock.ledger.journal.records import journal_files
 from penstock.model.adapter.names import adapters
 from penstock.model.open.names import is_buffer, tensors
@@ -68,7 +69,7 @@ def how_to_go_on(folder: RunFolder, run: Run) -> How:
     known = known_run(folder, run)
     if known is None:
         return How(run)
-    old = known.run
+    old = with_renamed(known.run, run, sound_plan(folder).plan)
     unsafe = [c for c in diff(old, run) if not c.safe]
     asked = length_words(run) if shorter(old, keep_choices(old, run)) else ""
     if asked:  # judged below, by whether the run has finished
@@ -87,7 +88,7 @@ def how_to_go_on(folder: RunFolder, run: Run) -> How:
     early = result == EARLY and not more_patience
     finished = (result == "done" and not lengthened) or early
     # What the file leaves open stays as it was chosen first: a longer run keeps its batch.
-    chosen = keep_choices(known.run, run)
+    chosen = keep_choices(old, run)
     if finished:
         step = recorded_step(folder)
         steps = _durable_steps(folder, chosen)

@@ -17,7 +17,7 @@ from penstock.guard.tiers.journal_facts import (
     no_checkpoint_message,
 )
 from penstock.guard.tiers.search import newest_in_memory, problems_of
-from penstock.model.build import takes_targets
+from penstock.model.build import NoLogits
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.train.export.generate import continuation
@@ -100,24 +100,26 @@ def write(
     tokenizer = Tokenizer.from_json(content)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = for_reading(run, kept.vocab, device)
-    if takes_targets(model):
-        raise PenstockError(
-            f"run '{folder.name}': its module gives a loss and no logits, so it cannot write text"
-        )
     parts = Parts([model.eval()], keeps_frozen=run.model.module is not None)
     # What is in none of these is filled already.
     named = {**parts.trained(), **parts.frozen(), **parts.named_buffers()}
     save_load.load(saved, {f"model/{n}": t.detach() for n, t in named.items()}, None)
     prompt = chat_prompt(content, text) if chat else tokenizer.encode(text).tolist()
     logits = Plain(parts).logits
-    written = continuation(
-        logits,
-        prompt or [tokenizer.end],
-        count,
-        run.sequence,
-        seed,
-        temperature,
-        stop_at=tokenizer.end,
-        device=device,
-    )
+    try:
+        written = continuation(
+            logits,
+            prompt or [tokenizer.end],
+            count,
+            run.sequence,
+            seed,
+            temperature,
+            stop_at=tokenizer.end,
+            device=device,
+        )
+    except NoLogits as error:
+        raise PenstockError(
+            f"run '{folder.name}': its module gives a loss and no logits, so it cannot write text "
+            f"({error})"
+        ) from None
     return GeneratedText(tokenizer.decode(written), saved.step, note)
