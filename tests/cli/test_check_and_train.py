@@ -115,6 +115,9 @@ def cases() -> dict[str, tuple[list[str], str]]:
         "nothing-*.txt": "names no file",
         "empty": "names no file",
         "odd": "no file that can be read",
+        "other-fields": "line 1: no text (no field 'text'; found body)",
+        "broken.jsonl": "could be read as a document: broken JSON (2)",
+        "blank.txt": "The first is blank.txt: empty file",
         "x" * 300: "File name too long",
         "a name!": "it is not a name",
         "~nobody-here/x": "home directory",
@@ -270,6 +273,10 @@ def bad(tmp_path: Path, run_file: MakeFile, home: Path, monkeypatch: pytest.Monk
     for name in ("empty", "odd", "raw", "bare", "strange"):
         (tmp_path / name).mkdir()
     (tmp_path / "odd" / "picture.png").write_bytes(b"no text")
+    (tmp_path / "other-fields").mkdir()
+    (tmp_path / "other-fields" / "rows.jsonl").write_text('{"body": "x"}\n')
+    (tmp_path / "broken.jsonl").write_text("text\ntext\n")
+    (tmp_path / "blank.txt").write_text("")
     (tmp_path / "raw" / "a.txt").write_text("some text")
     (tmp_path / "raw.jsonl").write_text('{"messages": []}\n')
     config = {"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 32, "vocab_size": 300}
