@@ -113,11 +113,11 @@ def with_renamed(old: Run, run: Run, plan: Mapping[str, Any]) -> Run:
 
 def kept(run: Run, before: dict[str, Any]) -> dict[str, str]:
     """Return what a plan keeps of the user's code; refuse code that has changed since `before`."""
-    for code in own_codes(run):
-        if code.key in before and not code.path.is_file():
+    for own in own_codes(run):
+        if own.key in before and not own.path.is_file():
             raise PenstockError(
-                f"{code.words}: {code.path} is gone, with which run '{run.name}' began. Put the "
-                f"file back; or write its new name in {code.field}, if it was renamed: a run goes "
+                f"{own.words}: {own.path} is gone, with which run '{run.name}' began. Put the "
+                f"file back; or write its new name in {own.field}, if it was renamed: a run goes "
                 "on with a file of the same content"
             )
     if code := changed(run, before):

@@ -189,8 +189,8 @@ def chosen(
         wrong = problems_of(folder, run, one)
         if not wrong:
             newest = step is None and not best
-            there = [each.step for each in every]
-            if newest and (gone := newer_is_gone_message(recorded, one.step, there)):
+            steps = [each.step for each in every]
+            if newest and (gone := newer_is_gone_message(recorded, one.step, steps)):
                 rejected.append(gone)
             return one, tuple(rejected)
         rejected.append(f"{one.path.name}: {'; '.join(wrong)}")
