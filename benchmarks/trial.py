@@ -21,7 +21,8 @@ from penstock.data.read.dataset import Dataset
 from penstock.model.build import decoder_on_meta, fill
 from penstock.model.decoder import Decoder
 from penstock.run.schema.train import TrainSection, choose_learning_rate
-from penstock.train.optim.optimizer import learning_rate, optimizer
+from penstock.train.optim.optimizer import optimizer
+from penstock.train.step import LearningRate
 
 DEFAULTS = TrainSection()
 EVALUATED = 32  # samples at once
@@ -73,7 +74,7 @@ def train(
         (summed_loss(model, samples) / (scale.batch * scale.sequence)).backward()
         norm = float(torch.nn.utils.get_total_norm([p.grad for p in params.values()]))
         clipped = min(1.0, config.clip / norm)
-        rate = learning_rate(step, steps, peak, config)
+        rate = LearningRate.of(config, peak, steps).at(step)
         update.step({name: p.grad for name, p in params.items()}, rate, clipped)
         model.zero_grad()
         if (step + 1) * looks // steps > len(readings):

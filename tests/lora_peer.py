@@ -29,8 +29,8 @@ from penstock.run import toml
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.run.schema.run import Run
-from penstock.train.optim.optimizer import learning_rate
 from penstock.train.parallel.materialize import for_reading
+from penstock.train.step import LearningRate
 from penstock.watch.facts.view import View
 
 TEMPLATE = (
@@ -112,7 +112,8 @@ def reference_losses(folder: RunFolder, base: Path, adapter: Path, steps: int) -
         loss = _mean_loss(model, batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(params, train.clip)
-        rate = learning_rate(step, run.steps(stream.samples), run.learning_rate, train)
+        steps = run.steps(stream.samples)
+        rate = LearningRate.of(train, run.learning_rate, steps).at(step)
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.step()

@@ -118,7 +118,7 @@ def test_a_verb_that_is_a_package_is_both(tmp_path: Path) -> None:
     import penstock.plan.make as make
     import penstock.train.loop as loop
 
-    assert callable(loop.fit)
+    assert callable(loop.build)
     assert callable(make.make)
     assert penstock.plan(penstock.load(TABLE)).to_json()["run"] == "x"
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

@@ -83,7 +83,7 @@ def test_the_python_face_does_what_the_verbs_do(trained: Path) -> None:
     assert penstock.train(run).to_json() == verb  # finished: nothing to do
     import penstock.train.loop as loop  # the package of the same name
 
-    assert callable(loop.fit)
+    assert callable(loop.build)
     assert penstock.train(run).to_json() == verb
 
 

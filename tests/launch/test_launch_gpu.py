@@ -85,7 +85,7 @@ def test_a_hang_leaves_stacks_and_the_flight_recorder(
     report = go(path)
     assert report["status"] == "done"
     logs = folder.logs / "attempt-0"
-    assert "trap.py" in (logs / "rank-0.stack").read_text()
+    assert "failpoints.py" in (logs / "rank-0.stack").read_text()
     assert (logs / "flight-0").stat().st_size > 0
 
 

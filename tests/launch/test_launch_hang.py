@@ -70,8 +70,8 @@ def test_a_rank_that_never_comes_back_is_named_by_being_behind(run_file: MakeFil
     assert (first["rank"], first["phase"], first["step"]) == (0, "voted", 9)
     assert "come further" in str(first["why"])
     stack = (folder.logs / "attempt-0/rank-0.stack").read_text()
-    assert "trap.py" in stack  # where it sleeps
-    assert "trap.py" in str(supervised(folder, "fault")[0].payload["reason"])
+    assert "failpoints.py" in stack  # where it sleeps
+    assert "failpoints.py" in str(supervised(folder, "fault")[0].payload["reason"])
 
 
 SLOW = """
@@ -127,4 +127,4 @@ def test_a_crash_loop_says_why_with_the_last_stack(tmp_path: Path, run_file: Mak
     message = str(caught.value)
     assert "2 tries in a row brought no new step" in message
     assert "drill: trap second" in message
-    assert "trap.py" in message  # the frames that led there
+    assert "failpoints.py" in message  # the frames that led there

@@ -233,7 +233,7 @@ def test_only_the_owner_can_ask_by_the_socket(hosts: Hosts) -> None:
 def test_without_the_library_the_extra_is_named() -> None:
     code = (
         "import sys; sys.modules['cryptography'] = None\n"
-        "from penstock.launch import certificates\n"
+        "from penstock.launch.hosts import certificates\n"
         "certificates.contexts('s', 'n')"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -150,7 +150,7 @@ def test_signals_and_a_wait_that_is_too_short(start: Callable[..., Forked], tmp_
 @pytest.mark.usefixtures("found")
 def test_it_dies_with_whoever_asked_for_it() -> None:
     code = (
-        "import os, sys, time; from penstock.launch import zygote\n"
+        "import os, sys, time; from penstock.launch.supervisor import zygote\n"
         "process = zygote.from_environment().start(['child', 'wait'], os.environ, {})\n"
         "print(process.pid, flush=True); time.sleep(600)"
     )

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.ledger.journal import append
-from penstock.ledger.journal.append import Appender
+from penstock.ledger.journal import writer
 from penstock.ledger.journal.read import read_events, read_steps
-from penstock.ledger.journal.writer import Journal, SupervisorJournal
+from penstock.ledger.journal.writer import Appender, Journal, SupervisorJournal
 
 real_write, real_open = os.write, os.open
 
@@ -23,8 +22,8 @@ class Disk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.room: int | None = None
         self.error = errno.ENOSPC
-        monkeypatch.setattr(append.os, "write", self.write)
-        monkeypatch.setattr(append.os, "open", self.open)
+        monkeypatch.setattr(writer.os, "write", self.write)
+        monkeypatch.setattr(writer.os, "open", self.open)
 
     def write(self, file: int, data: bytes) -> int:
         if self.room is None:
@@ -107,7 +106,7 @@ def test_other_errors_are_not_for_later(tmp_path: Path, disk: Disk) -> None:
 def test_a_disk_that_stays_full_is_told_in_the_end(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(append, "MOST_BYTES", 100)
+    monkeypatch.setattr(writer, "MOST_BYTES", 100)
     file = Appender(tmp_path / "file", 0)
     disk.room = 0
     file.append(b"x" * 100)
@@ -138,11 +137,11 @@ def test_a_signal_between_two_lines_writes_its_own(
     file = Appender(tmp_path / "file", 0)
 
     def interrupted(handle: int, data: bytes) -> int:
-        monkeypatch.setattr(append.os, "write", real_write)
+        monkeypatch.setattr(writer.os, "write", real_write)
         file.append(b"signal\n")
         return real_write(handle, data)
 
-    monkeypatch.setattr(append.os, "write", interrupted)
+    monkeypatch.setattr(writer.os, "write", interrupted)
     file.append(b"line\n")
     file.append(b"next\n")
     assert sorted((tmp_path / "file").read_bytes().splitlines()) == [b"line", b"next", b"signal"]

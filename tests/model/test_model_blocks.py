@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from penstock.model.attention import same_document
 from penstock.model.documents import BLOCK, blocks, square
+from penstock.model.layers import same_document
 
 
 def marked(count: Tensor, columns: Tensor) -> Tensor:

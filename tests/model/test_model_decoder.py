@@ -13,7 +13,7 @@ from penstock.catalog import models
 from penstock.catalog.shapes import ModelShape
 from penstock.model.build import decoder_on_meta, fill
 from penstock.model.decoder import Decoder
-from penstock.model.rotary import rotate, rotation
+from penstock.model.layers import rotate, rotation
 
 CPU = torch.device("cpu")
 SMALL = ModelShape(layers=2, hidden=16, heads=4, kv_heads=2, ffn=24, vocab=50)

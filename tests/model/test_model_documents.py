@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from penstock.catalog.shapes import ModelShape
-from penstock.model.attention import same_document
 from penstock.model.build import decoder_on_meta, fill
 from penstock.model.decoder import Decoder
-from penstock.model.rotary import places
+from penstock.model.layers import document_positions, same_document
 from penstock.train.parallel.batch import Micro
 from penstock.train.parallel.runner import loss_of
 
@@ -80,7 +79,7 @@ def test_rows_of_a_batch_have_documents_of_their_own() -> None:
 
 def test_places_and_sight() -> None:
     starts = torch.tensor([[False, False, True, False, True, True]])
-    assert places(starts).tolist() == [[0, 1, 0, 1, 0, 0]]
+    assert document_positions(starts).tolist() == [[0, 1, 0, 1, 0, 0]]
     assert same_document(starts)[0].int().tolist() == [
         [1, 0, 0, 0, 0, 0],
         [1, 1, 0, 0, 0, 0],

@@ -5,7 +5,7 @@ import torch
 
 from penstock.catalog.open.models import shape_of
 from penstock.catalog.shapes import ModelShape
-from penstock.model.rotary import frequencies, places, rotation
+from penstock.model.layers import document_positions, frequencies, rotation
 
 CPU = torch.device("cpu")
 LLAMA3 = {
@@ -71,4 +71,4 @@ def test_scaling_slows_the_slow_and_keeps_the_fast() -> None:
 
 def test_places_begin_anew_with_each_document() -> None:
     starts = torch.tensor([[False, False, True, False], [True, True, False, True]])
-    assert places(starts).tolist() == [[0, 1, 0, 1], [0, 0, 1, 0]]
+    assert document_positions(starts).tolist() == [[0, 1, 0, 1], [0, 0, 1, 0]]

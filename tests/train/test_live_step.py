@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from penstock.meter.clock import StepClock
 from penstock.train.parallel.expert import Balancer
-from penstock.train.parallel.gradients import Gradients
+from penstock.train.parallel.parts import Gradients
 from penstock.train.replicas.live_world import PeerLost
 from penstock.train.replicas.reduce import Vote
 from penstock.train.step import Stepper, unguarded_step

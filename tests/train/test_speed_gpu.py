@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from penstock.catalog.shapes import ModelShape
-from penstock.model.attention import attend, same_document
 from penstock.model.build import decoder_on_meta, fill
 from penstock.model.decoder import Decoder
 from penstock.model.fp8 import to_fp8
+from penstock.model.layers import attend, same_document
 from penstock.model.loss import summed_cross_entropy
 from penstock.run.schema.train import TrainSection
 from penstock.train.optim.adamw import AdamW

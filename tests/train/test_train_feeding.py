@@ -9,8 +9,8 @@ import pytest
 from penstock.data.read.feed import Feed
 from penstock.ledger.journal.read import read_events
 from penstock.ledger.journal.writer import Journal
-from penstock.train import feed_meter
-from penstock.train.feed_meter import FeedMeter
+from penstock.train import batches
+from penstock.train.batches import FeedMeter
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -22,7 +22,7 @@ def test_rates_are_those_since_the_last_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = 100.0
-    monkeypatch.setattr(feed_meter, "now", lambda: at)
+    monkeypatch.setattr(batches, "now", lambda: at)
     feed: Any = SimpleNamespace(ready=1, depth=2, consumed=0, read=0, reading_s=0.0)
     tells = FeedMeter(Journal(tmp_path, 0), records=True, tokens=100)
     tells.record(feed)  # the first look
@@ -46,7 +46,7 @@ def test_rates_are_those_since_the_last_line(
 
 def test_one_rank_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     at = 0.0
-    monkeypatch.setattr(feed_meter, "now", lambda: at)
+    monkeypatch.setattr(batches, "now", lambda: at)
     feed: Any = SimpleNamespace(ready=1, depth=2, consumed=0, read=0, reading_s=0.0)
     tells = FeedMeter(Journal(tmp_path, 0), records=False, tokens=100)
     for _ in range(3):

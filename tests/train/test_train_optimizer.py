@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from penstock.run.schema.train import TrainSection
-from penstock.train.optim.optimizer import learning_rate, optimizer
+from penstock.train.optim.optimizer import optimizer
+from penstock.train.step import LearningRate
 
 PEAK = 3e-3
 
@@ -31,7 +32,7 @@ def curves(draw: st.DrawFn) -> tuple[int, TrainSection, list[float]]:
         decay=draw(portions),
     )
     assume(section.misfit(steps) is None)
-    return steps, section, [learning_rate(i, steps, PEAK, section) for i in range(steps)]
+    return steps, section, [LearningRate.of(section, PEAK, steps).at(i) for i in range(steps)]
 
 
 @given(curves())
@@ -56,7 +57,7 @@ def test_no_jump(curve: tuple[int, TrainSection, list[float]]) -> None:
     ]
     if section.schedule == "wsd" and warmup + decay > steps:  # the rounding that `misfit` lets pass
         steepest *= 2
-    after = learning_rate(steps, steps, PEAK, section)
+    after = LearningRate.of(section, PEAK, steps).at(steps)
     for i, (a, b) in enumerate(pairwise([*rates, after])):
         up = PEAK / warmup if warmup else 0.0
         assert -steepest - 1e-12 <= b - a <= up + 1e-12, f"after step {i}"
@@ -68,27 +69,27 @@ def test_the_end_of_the_curve_is_the_final_share(
 ) -> None:
     steps, section, _ = curve
     assume(section.warmup.of(steps) < steps)
-    assert learning_rate(steps, steps, PEAK, section) == pytest.approx(
+    assert LearningRate.of(section, PEAK, steps).at(steps) == pytest.approx(
         PEAK * section.final, abs=1e-15
     )
 
 
 def test_cosine_by_hand() -> None:
     section = train(steps=110, warmup="10 steps", final=0.1)
-    at = [learning_rate(i, 110, 1.0, section) for i in (0, 4, 9, 10, 60, 109)]
+    at = [LearningRate.of(section, 1.0, 110).at(i) for i in (0, 4, 9, 10, 60, 109)]
     assert at == pytest.approx([0.1, 0.5, 1.0, 1.0, 0.55, 0.1], abs=3e-4)
 
 
 def test_wsd_holds_until_the_decay_begins() -> None:
     section = train(steps=100, schedule="wsd", warmup="10 steps", decay="20 steps", final=0.0)
-    rates = [learning_rate(i, 100, 1.0, section) for i in range(100)]
+    rates = [LearningRate.of(section, 1.0, 100).at(i) for i in range(100)]
     assert rates[9:81] == [1.0] * 72
     assert rates[80:] == pytest.approx([(20 - i) / 20 for i in range(20)])
 
 
 def test_no_warm_up_starts_at_the_peak() -> None:
     section = train(steps=10, warmup="0 steps")
-    assert learning_rate(0, 10, PEAK, section) == PEAK
+    assert LearningRate.of(section, PEAK, 10).at(0) == PEAK
 
 
 class Net(nn.Module):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from penstock.train.parallel.gradients import Grads
+from penstock.train.parallel.parts import Grads
 from penstock.train.replicas import reduce as module
 from penstock.train.replicas.reduce import REQUESTS, Vote, buckets
 

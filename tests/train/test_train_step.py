@@ -10,7 +10,7 @@ from penstock.meter.clock import StepClock
 from penstock.run.schema.train import TrainSection
 from penstock.train.optim.adamw import AdamW
 from penstock.train.parallel.expert import Balancer
-from penstock.train.parallel.gradients import Gradients
+from penstock.train.parallel.parts import Gradients
 from penstock.train.replicas.reduce import REQUESTS, Vote
 from penstock.train.step import Stepper
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 # Far above any model that exists. A config with more is a mistake or an attack: to count its
 # tensors alone would take hours.
@@ -74,8 +75,9 @@ class ModelShape:
     nope_dim: int = 0  # per head
     v_dim: int = 0  # per head
 
-    @property
+    @cached_property
     def head_width(self) -> int:
+        """Width of one attention head."""
         return self.head_dim or self.hidden // self.heads
 
     @property

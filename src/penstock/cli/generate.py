@@ -33,10 +33,7 @@ def generate(
     from penstock.train.export.write import write
 
     written = write(folder, text, tokens, temperature, seed, chat, best)
-    if written.note:
-        sys.stderr.write(f"note: {written.note}\n")
     if json:
-        told = {"run": folder.name, "step": written.step, "prompt": text, "text": written.text}
-        print_json(told, documents=True)
+        print_json({"run": folder.name, "prompt": text, "text": written}, documents=True)
     else:
-        sys.stdout.write(("" if chat else text) + written.text + "\n")
+        sys.stdout.write(("" if chat else text) + written + "\n")

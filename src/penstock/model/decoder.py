@@ -7,11 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from penstock.catalog.shapes import ModelShape
-from penstock.model.attention import Mask, attend, look
+from penstock.model.layers import Mask, SwiGLU, attend, positions_and_mask, rotate
 from penstock.model.loss import summed_cross_entropy
 from penstock.model.moe import MoE
-from penstock.model.rotary import rotate
-from penstock.model.swiglu import SwiGLU
 
 
 class Decoder(nn.Module):
@@ -34,7 +32,8 @@ class Decoder(nn.Module):
         self.norm = nn.RMSNorm(shape.hidden, eps=shape.norm_eps) if self.last else None
         head = self.last and not shape.tied
         self.head = nn.Linear(shape.hidden, shape.vocab, bias=False) if head else None
-        self.look, self.loss, self.logits = look, summed_cross_entropy, F.linear
+        self.positions_and_mask = positions_and_mask
+        self.loss, self.logits = summed_cross_entropy, F.linear
 
     def forward(
         self,
@@ -48,7 +47,7 @@ class Decoder(nn.Module):
         `starts_bs` marks where documents begin: then each of them is read as if alone.
         """
         x_bsd = self.embed(x) if self.first and self.embed is not None else x
-        turn, mask = self.look(x.shape[1], starts_bs, self.shape, x.device)
+        turn, mask = self.positions_and_mask(x.shape[1], starts_bs, self.shape, x.device)
         for layer in self.layers.values():
             x_bsd = layer(x_bsd, turn, mask)
         if self.norm is None:

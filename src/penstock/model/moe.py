@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from penstock.catalog.shapes import ModelShape
 from penstock.model.experts import Experts
+from penstock.model.layers import SwiGLU
 from penstock.model.rows import Reorder, Repeat, inverse
-from penstock.model.swiglu import SwiGLU
 
 # (experts, rows_nd, end_e) -> what the experts make of the rows; `end_e` is where each one's end.
 Visit = Callable[[nn.Module, Tensor, Tensor], Tensor]

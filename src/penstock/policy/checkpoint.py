@@ -10,6 +10,7 @@ from math import ceil
 from statistics import median
 
 from penstock.catalog import failures
+from penstock.run.schema.quantity import Every
 
 # A machine of its own fails rarely, but people stop, move and unplug it: never risk more than this.
 LONGEST_S = 600.0
@@ -60,6 +61,15 @@ def due(state: CheckpointState, every_steps: int | None, every_s: float | None) 
         return state.step % every_steps == 0
     wait = every_s if every_s is not None else interval_s(state.save_s, node_mtbf_s())
     return state.now_s - state.last_s >= wait
+
+
+def interval_ends(every: Every | str, step: int, elapsed_s: float) -> bool:
+    """Return whether an interval of the run file ends with `step`; "never" has no end."""
+    if not isinstance(every, Every):
+        return False
+    if every.steps is not None:
+        return step % every.steps == 0
+    return elapsed_s >= (every.seconds or 0.0)
 
 
 def cost_s(stall_s: float, write_s: float) -> float:

@@ -18,9 +18,9 @@ from penstock.guard.detect.locate import WordLocation, locate_difference, values
 from penstock.guard.detect.sentinels import Sentinels
 from penstock.meter.clock import StepClock, now
 from penstock.policy import divergence
+from penstock.policy.checkpoint import interval_ends
 from penstock.train.batches import Batches
 from penstock.train.engine import Engine
-from penstock.train.intervals import due
 from penstock.train.parallel.batch import Loaded
 from penstock.train.parallel.parts import local
 from penstock.train.progress import Progress
@@ -97,10 +97,10 @@ class AnomalyGuard:
             return {}
         guard = self.rank.run.guard
         compare = (
-            due(guard.compare, step, self.compared_s)
+            interval_ends(guard.compare, step, now() - self.compared_s)
             or step == self.sentinels.replicas.open_step  # to learn which replica was wrong there
         )
-        replay = due(guard.replay, step, self.replayed_s)
+        replay = interval_ends(guard.replay, step, now() - self.replayed_s)
         self.compared_s = now() if compare else self.compared_s
         self.replayed_s = now() if replay else self.replayed_s
         return {"compare": compare, "replay": replay}

@@ -15,10 +15,53 @@ from penstock.data.read.feed import Feed
 from penstock.data.read.open import open_planned, open_stream
 from penstock.data.read.stream import Stream
 from penstock.errors import RunFailed
+from penstock.ledger.journal.writer import Journal
 from penstock.meter.clock import StepClock, now
-from penstock.train.feed_meter import FeedMeter
-from penstock.train.parallel.batch import Loaded, Loader, Micro, Share
+from penstock.train.parallel.batch import Loaded, Loader, Micro, Share, micro_count
 from penstock.train.rank_context import RankContext
+
+FEED_EVENT_S = 10.0
+
+
+@dataclass
+class FeedMeter:
+    """The read rates of a run. One rank records them for all, since each reads as much.
+
+    `tokens` are those of a sample, times the data ranks.
+    """
+
+    journal: Journal
+    records: bool  # whether this rank is the one that records
+    tokens: int
+    _feed: Feed[Loaded] | None = None
+    _since: float = 0.0
+    _consumed: int = 0
+    _read: int = 0
+    _reading_s: float = 0.0
+
+    def record(self, feed: Feed[Loaded]) -> None:
+        """Write an event `feed` every few seconds: the rates since the last one.
+
+        `could_tokens_per_s` is the reader's speed while it reads: the most that the run could use.
+        """
+        if not self.records:
+            return
+        spent = now() - self._since
+        if feed is self._feed and spent < FEED_EVENT_S:
+            return
+        if feed is self._feed:
+            reading_s = feed.reading_s - self._reading_s
+            read = (feed.read - self._read) * self.tokens
+            self.journal.event(
+                "feed",
+                synced=False,
+                ready=feed.ready,
+                capacity=feed.depth,
+                tokens_per_s=round((feed.consumed - self._consumed) * self.tokens / spent),
+                could_tokens_per_s=round(read / reading_s) if reading_s > 0 else None,
+            )
+        self._feed, self._since = feed, now()
+        self._consumed, self._read, self._reading_s = feed.consumed, feed.read, feed.reading_s
 
 
 @dataclass
@@ -43,6 +86,8 @@ class Batches:
     stream: Stream
     loader: Loader
     steps: int  # of the whole run
+    batch_samples: int  # of one step, over all ranks
+    batch_tokens: int
     meter: FeedMeter
     poison: Poison = field(default_factory=Poison)  # set by a drill
     resumed_step: int = 0
@@ -50,13 +95,17 @@ class Batches:
     tokens: int = 0  # trained on up to `resumed_step`, in this run and the one it was forked from
     _reported: set[tuple[str, str, int]] = field(default_factory=set)  # dataset, file, block
 
+    def __post_init__(self) -> None:
+        self._audited = self.rank.folder.audit.is_dir()
+        self._masked = self.stream.masked
+
     def position(self, step: int) -> int:
         """Return how many samples all optimizer steps up to and with `step` use."""
-        return self.consumed + (step - self.resumed_step) * self.rank.run.batch_samples
+        return self.consumed + (step - self.resumed_step) * self.batch_samples
 
     def tokens_at(self, step: int) -> int:
         """Return how many tokens the run has trained on after `step`."""
-        return self.tokens + (step - self.resumed_step) * self.rank.run.batch_tokens
+        return self.tokens + (step - self.resumed_step) * self.batch_tokens
 
     def share(self, start: int, stop: int) -> Share:
         """Return this rank's share of a range of positions."""
@@ -66,7 +115,7 @@ class Batches:
     def share_of_step(self, step: int) -> Share:
         """Return this rank's share of the global batch of a step."""
         start = self.position(step - 1)
-        return self.share(start, start + self.rank.run.batch_samples)
+        return self.share(start, start + self.batch_samples)
 
     def feed(self, after_step: int) -> Feed[Loaded]:
         """Start to read this rank's samples of all steps after `after_step`, ahead of the loop."""
@@ -99,16 +148,17 @@ class Batches:
         """Cut samples into microbatches. `range_samples` is the size of the global range that they
         come from; a global batch if not given."""
         self._report(samples.skipped)
-        count = self.share(0, range_samples or self.rank.run.batch_samples).micros
-        return self.poison.taint(samples.micros(count, self.rank.layout.microbatch))
+        ranks, microbatch = self.rank.world.data_ranks, self.rank.layout.microbatch
+        count = micro_count(range_samples or self.batch_samples, ranks, microbatch)
+        return self.poison.taint(samples.micros(count, microbatch))
 
     def counted_tokens(self, samples: Loaded) -> int:
         """Return how many tokens of the global batch count in the loss: its sum is divided by it.
 
         Ranks exchange it only where some tokens may not count.
         """
-        if not self.stream.masked:
-            return self.rank.run.batch_tokens
+        if not self._masked:
+            return self.batch_tokens
         counted, skipped = self.count_over_ranks(samples)
         if skipped and not counted:
             raise RunFailed(
@@ -127,9 +177,9 @@ class Batches:
 
     def audit(self, step: int) -> None:
         """Write down, for a drill, the samples that this rank's part of a step was made from."""
-        rank, folder = self.rank, self.rank.folder.audit
         if not self._audited:
             return
+        rank, folder = self.rank, self.rank.folder.audit
         share = self.share_of_step(step)
         line: dict[str, float] = {
             "attempt": rank.journal.attempt,
@@ -140,9 +190,6 @@ class Batches:
         line |= {"first": share.start, "stop": share.stop, "t": now()}
         with (folder / f"r{rank.journal.ranks[0]:05d}.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
-
-    def __post_init__(self) -> None:
-        self._audited = self.rank.folder.audit.is_dir()
 
     def _report(self, skipped: tuple[Skipped, ...]) -> None:
         """Record damaged data in the journal, once for each block."""
@@ -165,5 +212,11 @@ def open_batches(rank: RankContext) -> Batches:
     stream = open_stream(run, open_planned(run, rank.folder.read_plan()))
     meter = FeedMeter(rank.journal, world.lead, stream.sequence * world.data_ranks)
     return Batches(
-        rank, stream, Loader(stream, world.device), run.steps(stream.samples), meter=meter
+        rank=rank,
+        stream=stream,
+        loader=Loader(stream, world.device),
+        steps=run.steps(stream.samples),
+        batch_samples=run.batch_samples,
+        batch_tokens=run.batch_tokens,
+        meter=meter,
     )

@@ -15,9 +15,8 @@ from penstock.train.optim.optimizer import Optimizer, optimizer
 from penstock.train.parallel.batch import Share
 from penstock.train.parallel.context import cut, joined
 from penstock.train.parallel.expert import balancer
-from penstock.train.parallel.gradients import Gradients
 from penstock.train.parallel.materialize import materialize
-from penstock.train.parallel.parts import Parts, holders
+from penstock.train.parallel.parts import Gradients, Parts, holders
 from penstock.train.parallel.precision import COMPUTE
 from penstock.train.parallel.runner import Plain, Runner
 from penstock.train.replicas.live_reduce import LiveReplicas

@@ -9,12 +9,12 @@ import torch
 from penstock.data.tokenize.tokenizer import Tokenizer
 from penstock.errors import PenstockError
 from penstock.meter.clock import now
-from penstock.model.build import NoLogits
+from penstock.model.build import takes_targets
 from penstock.policy.best import judge, words
+from penstock.policy.checkpoint import interval_ends
 from penstock.train.batches import Batches
 from penstock.train.engine import Engine
 from penstock.train.export.generate import continuation
-from penstock.train.intervals import due
 from penstock.train.rank_context import RankContext
 from penstock.train.replicas.reduce import REQUESTS, Vote
 from penstock.train.state import TrainingState
@@ -33,12 +33,19 @@ class Evaluator:
     state: TrainingState
     evaluated_s: float = field(default_factory=now)  # when the last evaluation ended
 
+    def __post_init__(self) -> None:
+        every, held_out = self.rank.run.evaluate.every, self.batches.stream.held_out
+        self._evaluates = every != "never" and held_out > 0
+
     def requests(self, step: int) -> dict[str, bool]:
         """Return whether an evaluation is due after `step`."""
         if not self._evaluates:
             return {}
         every = self.rank.run.evaluate.every
-        return {"evaluate": due(every, step, self.evaluated_s) or step == self.batches.steps}
+        return {
+            "evaluate": interval_ends(every, step, now() - self.evaluated_s)
+            or step == self.batches.steps
+        }
 
     def due_at_start(self, step: int) -> Vote | None:
         """Return what has to be done before the step after `step`, as the vote of a step.
@@ -68,14 +75,10 @@ class Evaluator:
         # The first evaluation comes before the first step: there is nothing to save yet.
         return {"save": True} if step and section.keep_best and state.best.improved else {}
 
-    @property
-    def _evaluates(self) -> bool:
-        return self.rank.run.evaluate.every != "never" and bool(self.batches.stream.held_out)
-
     def _missed(self, step: int) -> bool:
         section, last = self.rank.run.evaluate, self.state.best.last_step
         tracks_best = bool(section.keep_best) or section.patience is not None
-        is_due = due(section.every, step, now()) or step == self.batches.steps
+        is_due = interval_ends(section.every, step, 0.0) or step == self.batches.steps
         return last is not None and last < step and tracks_best and is_due
 
     def _judge(self, step: int, loss: float) -> None:
@@ -122,6 +125,8 @@ class Evaluator:
     def write_sample(self) -> None:
         """Let the model continue the beginning of a held-out (or the first) sample."""
         rank, parts, stream = self.rank, self.engine.parts, self.batches.stream
+        if takes_targets(parts.modules[0]):
+            return  # it returns a loss, not what comes next
         start = now()
         rank.pulse.at("evaluate", self.batches.steps)
         # Rank 0's, whose disk may be another than ours: ranks go on together or not at all.
@@ -142,8 +147,6 @@ class Evaluator:
             parts.train()
             decode = Tokenizer.from_json(stream.dataset.tokenizer_json()).decode
             texts: dict[str, Any] = {"prompt": decode(prompt), "sample": decode(tokens)}
-        except NoLogits:
-            return  # a module of the user's own that returns only its loss, not what comes next
         except Exception as error:  # a look at the model must not fail a run that is done
             rank.journal.event("sample_failed", error=f"{type(error).__name__}: {error}")
             return

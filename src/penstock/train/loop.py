@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from penstock.data.read.feed import Feed
 from penstock.guard.detect.sentinels import Sentinels
+from penstock.ledger.journal.writer import Journal
 from penstock.meter.clock import StepClock, now
 from penstock.policy.restart import EARLY
 from penstock.run.schema.code import own_codes
@@ -16,17 +17,42 @@ from penstock.train.drill_faults import arm_drill_faults
 from penstock.train.engine import Engine, build_engine
 from penstock.train.evaluate import Evaluator
 from penstock.train.live import LiveRecovery
-from penstock.train.optim.optimizer import learning_rate
 from penstock.train.parallel.batch import Loaded
-from penstock.train.progress import LossCurve, Progress
+from penstock.train.progress import Progress
 from penstock.train.rank_context import RankContext
 from penstock.train.recovery import Recovery
 from penstock.train.replicas.reduce import Vote
 from penstock.train.replicas.rewind import Rewind
 from penstock.train.saving import CheckpointSaver
-from penstock.train.seeding import seed_step
 from penstock.train.state import TrainingState
+from penstock.train.step import LearningRate, seed_step
 from penstock.train.tracer import Tracer
+from penstock.train.world.world import World
+
+
+@dataclass
+class LossCurve:
+    """The points of the loss curve, one per step that changed the weights.
+
+    One rank writes them. All others remember the last point: in live mode the rank that writes may
+    be lost before it has written it.
+    """
+
+    journal: Journal
+    world: World
+    _last: tuple[int, float, float, float, int] | None = None
+
+    def add(self, step: int, vote: Vote, rate: float, tokens: int) -> None:
+        """Add the point of a step; `tokens` is how many the run has trained on."""
+        self._last = step, vote.loss, vote.grad_norm, rate, tokens
+        if self.world.lead:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the last point, if this rank has not."""
+        if self._last:
+            self.journal.curve(*self._last)
+        self._last = None
 
 
 @dataclass
@@ -44,6 +70,8 @@ class Trainer:
     anomalies: AnomalyGuard
     tracer: Tracer
     curve: LossCurve
+    learning_rate: LearningRate
+    live: bool  # replicas come and go
     warm: bool = False
 
     def fit(self) -> str:
@@ -84,7 +112,7 @@ class Trainer:
         loss, grads = stepper.forward_backward(micros, tokens, clock)
         summed = stepper.reduce(grads, clock)
         vote = stepper.vote(loss, summed, self.requests(step), clock)
-        rate = learning_rate(step - 1, self.batches.steps, run.learning_rate, run.train)
+        rate = self.learning_rate.at(step - 1)
         accepted = self.anomalies.accepts(step, vote, samples)
         if accepted:
             self.saver.wait_until_copied(clock)
@@ -133,13 +161,14 @@ class Trainer:
             self.saver.requests(step)
             | self.anomalies.requests(step)
             | self.evaluator.requests(step)
-            | {"join": self.recovery.replica_waits(), "trace": self.tracer.due(step + 1)}
+            | {"join": self.live and self.recovery.replica_waits()}
+            | {"trace": self.tracer.due(step + 1)}
         )
 
     def resume(self) -> None:
         """Go to where the run continues: the newest good checkpoint, or where its replicas are."""
         at = self.progress
-        if self.rank.run.guard.mode == "live":
+        if self.live:
             self.warm_up(0)  # before it joins: nobody waits for it meanwhile
         self.recovery.begin(self.batches.steps)
         done = at.step == self.batches.steps or self.state.stops_early
@@ -156,7 +185,7 @@ class Trainer:
         self.warm = True
         start, rank = now(), self.rank
         rank.pulse.at("warm_up", after_step)
-        if rank.run.guard.mode != "live":  # there the replica that saves may be another later
+        if not self.live:  # there the replica that saves may be another later
             self.saver.prepare()
         if rank.world.cuda or after_step == 0:
             self.engine.stepper.warm_up(self.batches.first_micro(after_step + 1))
@@ -183,12 +212,24 @@ def build(rank: RankContext) -> Trainer:
     saver = CheckpointSaver(rank, state)
     evaluator = Evaluator(rank, engine, batches, state)
     progress = Progress()
-    kind = LiveRecovery if rank.run.guard.mode == "live" else Recovery
-    recovery = kind(rank, state, saver, evaluator, progress)
+    live = rank.run.guard.mode == "live"
+    recovery = (LiveRecovery if live else Recovery)(rank, state, saver, evaluator, progress)
     anomalies = AnomalyGuard(rank, engine, batches, sentinels, recovery)
     tracer = Tracer(rank.folder.traces, rank.journal, rank.world, rank.run.log.trace)
     curve = LossCurve(rank.journal, rank.world)
     arm_drill_faults(rank.pulse, batches, engine)
     return Trainer(
-        rank, batches, engine, state, saver, evaluator, progress, recovery, anomalies, tracer, curve
+        rank=rank,
+        batches=batches,
+        engine=engine,
+        state=state,
+        saver=saver,
+        evaluator=evaluator,
+        progress=progress,
+        recovery=recovery,
+        anomalies=anomalies,
+        tracer=tracer,
+        curve=curve,
+        learning_rate=LearningRate.of(rank.run.train, rank.run.learning_rate, batches.steps),
+        live=live,
     )

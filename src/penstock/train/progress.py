@@ -1,10 +1,8 @@
-"""How far a rank has come, and the loss curve that it writes."""
+"""How far a rank has come."""
 
 from dataclasses import dataclass
 
-from penstock.ledger.journal.writer import Journal
 from penstock.train.replicas.reduce import Vote
-from penstock.train.world.world import World
 
 
 @dataclass
@@ -24,28 +22,3 @@ class Progress:
         them check it again.
         """
         self.checked_step = self.step - 1 if self.pending and self.step else self.step
-
-
-@dataclass
-class LossCurve:
-    """The points of the loss curve, one per step that changed the weights.
-
-    One rank writes them. All others remember the last point: in live mode the rank that writes may
-    be lost before it has written it.
-    """
-
-    journal: Journal
-    world: World
-    _last: tuple[int, float, float, float, int] | None = None
-
-    def add(self, step: int, vote: Vote, rate: float, tokens: int) -> None:
-        """Add the point of a step; `tokens` is how many the run has trained on."""
-        self._last = step, vote.loss, vote.grad_norm, rate, tokens
-        if self.world.lead:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write the last point, if this rank has not."""
-        if self._last:
-            self.journal.curve(*self._last)
-        self._last = None

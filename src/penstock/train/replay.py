@@ -17,8 +17,7 @@ from penstock.train.batches import Batches
 from penstock.train.parallel.batch import Micro, Share
 from penstock.train.rank_context import RankContext
 from penstock.train.replicas.reduce import squared_norm
-from penstock.train.seeding import seed_step
-from penstock.train.step import Stepper
+from penstock.train.step import Stepper, seed_step
 
 
 @dataclass

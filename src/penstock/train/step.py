@@ -1,18 +1,52 @@
 """The parts of one optimizer step. `train/loop.py` puts them in order."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
+from xxhash import xxh3_64_intdigest
 
 from penstock.guard.detect.pulse import Pulse
 from penstock.meter.clock import StepClock
+from penstock.run.schema.train import TrainSection
 from penstock.train.optim.optimizer import Optimizer
 from penstock.train.parallel.batch import Micro
 from penstock.train.parallel.expert import Balancer
-from penstock.train.parallel.gradients import Gradients, Grads
+from penstock.train.parallel.parts import Gradients, Grads
 from penstock.train.parallel.runner import Runner
 from penstock.train.replicas.reduce import Replicas, Vote, squared_norm
+
+
+@dataclass(frozen=True)
+class LearningRate:
+    """The learning rate of every step: a linear warm-up, then cosine or hold-and-decay."""
+
+    peak: float
+    final: float  # at the end of the run
+    schedule: str
+    steps: int  # of the whole run
+    warmup_steps: int
+    decay_steps: int  # of the "wsd" schedule
+
+    @classmethod
+    def of(cls, train: TrainSection, peak: float, steps: int) -> "LearningRate":
+        """Return the schedule of a run of so many steps."""
+        warmup, decay = train.warmup.of(steps), max(1, train.decay.of(steps))
+        return cls(peak, peak * train.final, train.schedule, steps, warmup, decay)
+
+    def at(self, step: int) -> float:
+        """Return the rate of a step, counted from 0."""
+        if step < self.warmup_steps:
+            return self.peak * (step + 1) / self.warmup_steps
+        if self.schedule == "cosine":
+            done = (step - self.warmup_steps) / max(1, self.steps - self.warmup_steps)
+            return self.final + (self.peak - self.final) * 0.5 * (1 + math.cos(math.pi * done))
+        left = self.steps - step
+        if left > self.decay_steps:
+            return self.peak
+        return self.final + (self.peak - self.final) * left / self.decay_steps
 
 
 @dataclass
@@ -29,7 +63,7 @@ class Stepper:
     replicas: Replicas
     clip: float
     shares: Mapping[str, float]  # of a gradient's squared norm that this rank counts
-    balancer: Balancer  # evens out the experts of a mixture
+    balancer: Balancer | None  # evens out the experts of a mixture
     # The tensors that a forward pass may change.
     buffers: Callable[[], Sequence[Tensor]] = field(default=tuple)
     pulse: Pulse | None = None  # tells the supervisor where in a step the rank is
@@ -55,7 +89,8 @@ class Stepper:
         with clock.part("exchange"):
             self._at("reduce")
             summed = self.replicas.reduce(grads)
-            self.balancer.exchange()
+            if self.balancer:
+                self.balancer.exchange()
         return summed
 
     def vote(
@@ -79,7 +114,8 @@ class Stepper:
             self.replicas.commit()
             self.optimizer.step(summed, rate, self.clip / grad_norm if too_long else 1.0)
             self.gradients.clear()
-            self.balancer.apply()
+            if self.balancer:
+                self.balancer.apply()
         self._buffers_before = []
         self._at("updated")
 
@@ -107,6 +143,19 @@ class Stepper:
     def _at(self, phase: str) -> None:
         if self.pulse:
             self.pulse.at(phase)
+
+
+def seed_step(seed: int, step: int, data_rank: int) -> None:
+    """Seed torch for the random numbers of one step (dropout).
+
+    They follow from (seed, step, data rank) alone: nothing has to be saved, and another rank can
+    draw the same.
+    """
+    drawn = xxh3_64_intdigest(f"{seed}:{step}:{data_rank}".encode()) >> 1
+    # Not `torch.manual_seed`: where CUDA is not used it formats a traceback at every call.
+    torch.default_generator.manual_seed(drawn)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(drawn)
 
 
 def unguarded_step(

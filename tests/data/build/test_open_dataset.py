@@ -86,7 +86,7 @@ def test_a_deleted_dataset_is_built_again(home, library, builds):
 def test_opening_again_imports_neither_the_tokenizer_nor_torch(home, library):
     open_dataset("stdlib")
     script = (
-        "import sys, pathlib; from penstock.data import home, stdlib\n"
+        "import sys, pathlib; from penstock.data.build import home, stdlib\n"
         f"stdlib.library = lambda: pathlib.Path({str(library)!r})\n"
         "home.open_dataset('stdlib'); print({'tokenizers', 'torch'} & set(sys.modules))"
     )
@@ -129,7 +129,8 @@ def test_two_at_once_build_once(home, library, monkeypatch):
 
 def test_a_killed_build_frees_the_lock_and_leaves_no_dataset(home, library):
     script = (
-        "import os, signal, sys, pathlib; from penstock.data import home, stdlib, writer\n"
+        "import os, signal, sys, pathlib; from penstock.data.build import home, stdlib\n"
+        "from penstock.data.format import writer\n"
         f"stdlib.library = lambda: pathlib.Path({str(library)!r})\n"
         "writer.DatasetWriter.finish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
         "home.open_dataset('stdlib')"

@@ -19,10 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.ledger.journal.append import Appender
 from penstock.ledger.journal.read import Event, read_events
 from penstock.ledger.journal.records import ENERGY, HEADER, header, read_records
-from penstock.ledger.journal.writer import write_line
+from penstock.ledger.journal.writer import Appender, write_line
 
 _FILE = re.compile(r"node-[\w.-]+\.(energy|meters)", re.ASCII)
 

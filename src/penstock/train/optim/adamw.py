@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from penstock.run.schema.train import TrainSection
 from penstock.train.optim.rounding import rounded_at_random
-from penstock.train.parallel.gradients import Grads
-from penstock.train.parallel.parts import like, local
+from penstock.train.parallel.parts import Grads, like, local
 
 if TYPE_CHECKING:
     from penstock.train.optim.adamw_kernel import Together

@@ -32,9 +32,14 @@ class Share:
 
     @classmethod
     def of(cls, start: int, stop: int, rank: int, ranks: int, microbatch: int) -> "Share":
-        most = -(-(stop - start) // ranks)
         own_start, own_stop = rank_slice(start, stop, rank, ranks)
-        return cls(own_start, own_stop, -(-most // microbatch))
+        return cls(own_start, own_stop, micro_count(stop - start, ranks, microbatch))
+
+
+def micro_count(samples: int, ranks: int, microbatch: int) -> int:
+    """Return how many microbatches each rank does for a global range of samples."""
+    most = -(-samples // ranks)
+    return -(-most // microbatch)
 
 
 @dataclass(frozen=True)

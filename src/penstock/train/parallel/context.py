@@ -21,9 +21,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 from penstock.catalog.shapes import ModelShape
-from penstock.model.attention import Mask, attend
 from penstock.model.decoder import Decoder
-from penstock.model.rotary import places, rotation
+from penstock.model.layers import Mask, attend, document_positions, rotation
 from penstock.train.parallel.batch import Micro
 from penstock.train.parallel.sequences import gathered
 from penstock.train.world.world import World
@@ -32,7 +31,7 @@ from penstock.train.world.world import World
 def spread(decoder: Decoder, world: World) -> None:
     """In place: of a sequence this rank's tokens come in, see `cut`, and theirs go out."""
     mesh = world.mesh["context"]
-    decoder.look = partial(look, mesh)
+    decoder.positions_and_mask = partial(positions_and_mask, mesh)
     for layer in decoder.layers.values():
         layer.attention.attend = partial(attend_to_all, mesh)
 
@@ -78,17 +77,18 @@ def joined(world: World) -> Callable[[Tensor], Tensor]:
     return of
 
 
-def look(
+def positions_and_mask(
     mesh: DeviceMesh,
     sequence: int,
     starts_bs: Tensor | None,
     shape: ModelShape,
     device: torch.device,
 ) -> tuple[Tensor, Mask]:
-    """As `model.attention.look`, for `sequence` tokens of this rank; `starts_bs` is of all."""
+    """Do what the function of this name in `model/layers.py` does, for `sequence` tokens of this
+    rank; `starts_bs` is of all ranks."""
     at_k = in_order(sequence * mesh.size(), mesh.size(), device)
     at_o = own(at_k, mesh)
-    turn = rotation(at_o if starts_bs is None else places(starts_bs)[:, at_o], shape)
+    turn = rotation(at_o if starts_bs is None else document_positions(starts_bs)[:, at_o], shape)
     document_bs = None if starts_bs is None else starts_bs.cumsum(1, dtype=torch.int32)
     if device.type == "cuda":
         from penstock.train.parallel.context_blocks import blocks  # slow to import, no use on a CPU

@@ -130,10 +130,10 @@ class Balancer:
             moe.load.zero_()
 
 
-def balancer(modules: list[nn.Module], world: World, rate: float) -> Balancer:
-    """Where the router is frozen, so is its balance."""
+def balancer(modules: list[nn.Module], world: World, rate: float) -> Balancer | None:
+    """Return what evens out the experts; None without experts, or if their router is frozen."""
     trained = [moe for moe in mixtures(modules) if moe.router.weight.requires_grad]
-    return Balancer(trained if rate else [], over_same_layers(world), rate)
+    return Balancer(trained, over_same_layers(world), rate) if rate and trained else None
 
 
 def mixtures(modules: Iterable[nn.Module]) -> list[MoE]:

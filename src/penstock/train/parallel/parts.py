@@ -1,6 +1,6 @@
-"""The pieces of the model that this rank holds, under names that are the same in every layout."""
+"""The parameters that this rank holds and their gradients, by names that no layout changes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -9,7 +9,11 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate
 
+from penstock.errors import PenstockError
 from penstock.train.world.world import World
+
+SHOWN = 6  # parameters that are named when they get no gradient
+Grads = dict[str, Tensor]  # local parts, by the name of the parameter
 
 
 @dataclass
@@ -113,3 +117,58 @@ def like(param: Tensor, values: Tensor) -> Tensor:
 def whole(tensor: Tensor) -> Tensor:
     """All of it on every rank that holds a part; those ranks must all ask."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def no_gradient(names: Sequence[str]) -> str:
+    """Say that parameters got no gradient, and what to do: a step needs all of them."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    which = f"{', '.join(names[:SHOWN])}{more}"
+    return f"no gradient reached {which}; use it in forward, or set requires_grad=False"
+
+
+class Gradients:
+    """The gradients of a step, summed over microbatches and laid out as their parameters are.
+
+    With `wide`, gradients of 16-bit backward passes are summed in fp32.
+    """
+
+    def __init__(self, params: Mapping[str, nn.Parameter], wide: bool = False) -> None:
+        self.params = params
+        self._sums: dict[str, Tensor] = {}
+        if wide:
+            for name, param in params.items():
+                if param.element_size() < 4:
+                    param.register_post_accumulate_grad_hook(self._adder(name))
+
+    def _adder(self, name: str):
+        def add(param: Tensor) -> None:
+            grad, param.grad = param.grad, None
+            assert grad is not None
+            if name in self._sums:
+                self._sums[name] += grad
+            else:
+                self._sums[name] = grad.float()
+
+        return add
+
+    @torch.no_grad()
+    def collect(self) -> Grads:
+        """Return all gradients. A sum that ranks hold in parts is made whole first."""
+        grads = {name: self._sums.get(name, param.grad) for name, param in self.params.items()}
+        missing = [name for name, grad in grads.items() if grad is None]
+        if missing:
+            raise PenstockError(f"model: {no_gradient(missing)}")
+        return {name: self._settled(name, grad) for name, grad in grads.items() if grad is not None}
+
+    def _settled(self, name: str, grad: Tensor) -> Tensor:
+        param = self.params[name]
+        if isinstance(grad, DTensor) and grad.placements != param.placements:
+            assert isinstance(param, DTensor)
+            grad = grad.redistribute(placements=param.placements)
+        return local(grad)
+
+    def clear(self) -> None:
+        """Drop all gradients."""
+        self._sums = {}
+        for param in self.params.values():
+            param.grad = None

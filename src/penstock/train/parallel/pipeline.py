@@ -15,8 +15,7 @@ from penstock.meter.clock import StepClock
 from penstock.model.decoder import Decoder
 from penstock.plan.job.layout import Layout
 from penstock.train.parallel.batch import Micro
-from penstock.train.parallel.gradients import Grads
-from penstock.train.parallel.parts import Parts
+from penstock.train.parallel.parts import Grads, Parts
 from penstock.train.parallel.pile import pile
 from penstock.train.parallel.pipeline_schedule import (
     Flow,

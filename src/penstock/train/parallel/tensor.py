@@ -66,8 +66,8 @@ def split(decoder: Decoder, world: World) -> None:
         assert decoder.embed is not None
         decoder.embed.forward = partial(look_up, decoder.embed, mesh)
     else:
-        look, ways = decoder.look, mesh.size()
-        decoder.look = lambda sequence, *rest: look(sequence * ways, *rest)
+        inner, ways = decoder.positions_and_mask, mesh.size()
+        decoder.positions_and_mask = lambda sequence, *rest: inner(sequence * ways, *rest)
     decoder.loss = partial(summed_loss, mesh, decoder.shape.vocab)
     decoder.logits = partial(logits, mesh, decoder.shape.vocab)
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from penstock.train.parallel.gradients import Grads
+from penstock.train.parallel.parts import Grads
 from penstock.train.world.world import World
 
 # Gradients travel in buckets of about this size: large enough for full bandwidth, small enough that

@@ -290,9 +290,7 @@ def has_room(console: Console) -> bool:
 def line(view: View) -> str:
     parts = [f"step {view.step}/{view.steps}", f"loss {format_loss(view.loss)}"]
     if view.validation:
-        step, value = view.validation[-1]
-        earlier = f" (step {step})" if step < view.step else ""
-        parts.append(f"val {format_loss(value)}{earlier}")
+        parts.append(f"val {format_loss(view.validation[-1][1])}")
     if view.tokens_per_s:
         parts.append(f"{view.tokens_per_s:,.0f} tok/s")
     if view.left_s is not None:

@@ -1,0 +1,139 @@
+"""The parts of a decoder layer: rotary positions, attention, and the gated feed-forward block.
+
+A layout that cuts sequences replaces `positions_and_mask` and `attend`.
+"""
+
+import math
+from typing import TYPE_CHECKING, TypeAlias, Union
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from penstock.catalog.shapes import ModelShape, RopeScaling
+
+if TYPE_CHECKING:  # slow to import, and a CPU has no use for it
+    from torch.nn.attention.flex_attention import BlockMask
+
+Mask: TypeAlias = Union[Tensor, "BlockMask", None]  # None: every earlier token
+
+# On an H200 cuDNN does 437 TFLOP/s forward and 382 backward where Flash does 285 and 241 (32 heads
+# of 64, 8 of keys). torch takes the first of these that can do what is asked.
+FASTEST = [
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
+
+
+def positions_and_mask(
+    sequence: int, starts_bs: Tensor | None, shape: ModelShape, device: torch.device
+) -> tuple[Tensor, Mask]:
+    """Return the rotation of each token's queries and keys, and which tokens it may see."""
+    if starts_bs is None:
+        return rotation(torch.arange(sequence, device=device), shape), None
+    turn = rotation(document_positions(starts_bs), shape)
+    if not starts_bs.is_cuda:
+        return turn, same_document(starts_bs)
+    from penstock.model.documents import blocks
+
+    return turn, blocks(starts_bs)
+
+
+def same_document(starts_bs: Tensor) -> Tensor:
+    """Return whether the token of a row may see that of a column: an earlier one of its document.
+
+    A square of booleans for each sample; `documents.blocks` says the same in less.
+    """
+    document_bs = starts_bs.cumsum(1)
+    same_bss = document_bs.unsqueeze(2) == document_bs.unsqueeze(1)
+    return same_bss.tril()
+
+
+def attend(q_bshe: Tensor, k_bske: Tensor, v_bske: Tensor, mask: Mask) -> Tensor:
+    """Compute causal attention with grouped keys and values, [b, s, h, e]."""
+    q_bhse, k_bkse, v_bkse = (x.transpose(1, 2) for x in (q_bshe, k_bske, v_bske))
+    if mask is not None and not isinstance(mask, Tensor):
+        from penstock.model import documents
+
+        if documents.can(q_bhse):
+            return documents.attend(q_bhse, k_bkse, v_bkse, mask).transpose(1, 2)
+        mask = documents.square(mask, q_bhse)
+    if not q_bhse.is_cuda:
+        return _scaled(q_bhse, k_bkse, v_bkse, mask).transpose(1, 2)
+    with sdpa_kernel(FASTEST, set_priority=True):
+        return _scaled(q_bhse, k_bkse, v_bkse, mask).transpose(1, 2)
+
+
+def _scaled(q_bhse: Tensor, k_bkse: Tensor, v_bkse: Tensor, mask: Tensor | None) -> Tensor:
+    return F.scaled_dot_product_attention(
+        q_bhse,
+        k_bkse,
+        v_bkse,
+        attn_mask=None if mask is None else mask.unsqueeze(1),
+        is_causal=mask is None,
+        enable_gqa=q_bhse.shape[1] != k_bkse.shape[1],
+    )
+
+
+def rotation(positions: Tensor, shape: ModelShape) -> Tensor:
+    """Return cosines and sines of these positions, [2, …, e/2].
+
+    Computed anew in every forward (microseconds) rather than kept in a buffer, so that a model made
+    on the meta device has nothing but parameters to fill.
+    """
+    angle = positions.float().unsqueeze(-1) * frequencies(shape, positions.device)
+    return torch.stack((angle.cos(), angle.sin()))
+
+
+def frequencies(shape: ModelShape, device: torch.device) -> Tensor:
+    """Return the radians per token of each rotation, [e/2].
+
+    In float32 and in this order of operations: open models were trained with exactly these angles,
+    and a frequency that is off by one bit is off by 1e-4 radians after 1000 tokens.
+    """
+    half = torch.arange(0, shape.head_width, 2, device=device, dtype=torch.float32)
+    frequency_e = 1.0 / shape.rope_theta ** (half / shape.head_width)
+    return _slowed(frequency_e, shape.rope_scaling) if shape.rope_scaling else frequency_e
+
+
+def _slowed(frequency_e: Tensor, scaling: RopeScaling) -> Tensor:
+    """Scale frequencies as Llama 3.1 does; see `RopeScaling`."""
+    wave_e = 2 * math.pi / frequency_e  # tokens for a full turn
+    slow_e, fast_e = (
+        wave_e > scaling.original / scaling.low,
+        wave_e < scaling.original / scaling.high,
+    )
+    kept_e = torch.where(slow_e, frequency_e / scaling.factor, frequency_e)
+    share_e = (scaling.original / wave_e - scaling.low) / (scaling.high - scaling.low)
+    mixed_e = (1 - share_e) * kept_e / scaling.factor + share_e * kept_e
+    return torch.where(slow_e | fast_e, kept_e, mixed_e)
+
+
+def document_positions(starts_bs: Tensor) -> Tensor:
+    """Return the position of each token in its document, from 0; the first token begins one."""
+    at_s = torch.arange(starts_bs.shape[1], device=starts_bs.device)
+    begin_bs = torch.where(starts_bs, at_s, 0).cummax(1).values
+    return at_s - begin_bs
+
+
+def rotate(x_bshe: Tensor, turn: Tensor) -> Tensor:
+    """Rotate the two halves of each head (the Hugging Face order of channels, not interleaved)."""
+    cos, sin = turn.to(x_bshe.dtype).unsqueeze(-2)
+    a, b = x_bshe.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+class SwiGLU(nn.Module):
+    """The gated feed-forward block of a layer."""
+
+    def __init__(self, hidden: int, ffn: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(hidden, ffn, bias=False)
+        self.up = nn.Linear(hidden, ffn, bias=False)
+        self.down = nn.Linear(ffn, hidden, bias=False)
+
+    def forward(self, x_bsd: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x_bsd)) * self.up(x_bsd))
