@@ -9,6 +9,7 @@
 docs/python.md shows all of it. The command line is a thin face over the same functions.
 """
 
+import warnings
 from collections.abc import Callable, Mapping
 from functools import wraps
 from importlib import import_module
@@ -204,7 +205,10 @@ def generate(
     folder = _folder(run)
     from penstock.train.export.write import write
 
-    return write(folder, text, tokens, temperature, seed, chat, best)
+    written = write(folder, text, tokens, temperature, seed, chat, best)
+    if written.note:
+        warnings.warn(written.note, stacklevel=3)
+    return written.text
 
 
 @_python_words

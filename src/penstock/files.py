@@ -50,9 +50,14 @@ def naming(path: Path) -> Iterator[None]:
 def write_atomic(path: Path, text: str, mode: int = READABLE) -> None:
     """A reader sees the old or the new file, never a half; the new one is on disk when it
     returns, under its name."""
+    write_whole(path, text.encode(), mode)
+
+
+def write_whole(path: Path, content: bytes, mode: int = READABLE) -> None:
+    """Write bytes as `write_atomic` writes text."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     aside.unlink(missing_ok=True)  # of a process that was killed: its mode may be another
-    write_synced(aside, text.encode(), mode)
+    write_synced(aside, content, mode)
     aside.replace(path)
     sync(path.parent)
 

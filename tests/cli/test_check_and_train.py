@@ -51,6 +51,8 @@ class Net(nn.Module):
             return self.head(x).detach()
         if self.broken == "nan":
             return self.head(x) / 0 * 0
+        if self.broken == "table":
+            return {"logits": self.head(x)}
         return self.head(x).mean(-1) if self.broken == "mean" else self.head(x)
 
 def build(): return Net()
@@ -62,6 +64,7 @@ def name(): return Net(broken="name")
 def mean(): return Net(broken="mean")
 def detached(): return Net(broken="detached")
 def nan(): return Net(broken="nan")
+def table(): return Net(broken="table")
 def idle():
     net = Net()
     net.idle = nn.Linear(2, 2)
@@ -112,6 +115,9 @@ def cases() -> dict[str, tuple[list[str], str]]:
         "nothing-*.txt": "names no file",
         "empty": "names no file",
         "odd": "no file that can be read",
+        "other-fields": "line 1: no text (no field 'text'; found body)",
+        "broken.jsonl": "could be read as a document: broken JSON (2)",
+        "blank.txt": "The first is blank.txt: empty file",
         "x" * 300: "File name too long",
         "a name!": "it is not a name",
         "~nobody-here/x": "home directory",
@@ -142,6 +148,7 @@ def cases() -> dict[str, tuple[list[str], str]]:
         "net.py:shapes": "its forward raised RuntimeError",
         "net.py:name": "forward raised AttributeError",
         "net.py:mean": "must give logits",
+        "net.py:table": "forward gave a dict with 'logits' (return the tensor in it) for tokens",
         "net.py:detached": "its output does not depend on the parameters",
         "net.py:nan": "its output is NaN before the first step",
         "net.py:idle": "no gradient reached idle.weight, idle.bias",
@@ -167,6 +174,7 @@ def cases() -> dict[str, tuple[list[str], str]]:
         "own module, tensor": ([*own, "layout.tensor=4", four], "model.module is your own code"),
         "own module, recompute": ([*own, "layout.recompute=full"], "torch.utils.checkpoint"),
         "own module, fp8": ([*own, "train.precision=fp8"], "its matrices are not replaced"),
+        "own module, muon": ([*own, "train.optimizer=muon"], "has no matrix for it"),
         "own module, compile": ([*own, "train.compile=on"], "call torch.compile inside"),
         "own module, many ranks": ([*own, f"cluster.accelerators={many}"], "only wait for"),
         "own module, raw data": ([*own[1:], "model.module=net.py:raises", RAW], "it raised"),
@@ -265,6 +273,10 @@ def bad(tmp_path: Path, run_file: MakeFile, home: Path, monkeypatch: pytest.Monk
     for name in ("empty", "odd", "raw", "bare", "strange"):
         (tmp_path / name).mkdir()
     (tmp_path / "odd" / "picture.png").write_bytes(b"no text")
+    (tmp_path / "other-fields").mkdir()
+    (tmp_path / "other-fields" / "rows.jsonl").write_text('{"body": "x"}\n')
+    (tmp_path / "broken.jsonl").write_text("text\ntext\n")
+    (tmp_path / "blank.txt").write_text("")
     (tmp_path / "raw" / "a.txt").write_text("some text")
     (tmp_path / "raw.jsonl").write_text('{"messages": []}\n')
     config = {"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 32, "vocab_size": 300}

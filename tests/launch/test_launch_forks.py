@@ -73,12 +73,27 @@ def test_an_own_module_that_has_changed_is_told_and_not_tried_again(
         start(load(path, ["train.steps=3"]))
     assert len(told(folder, "start")) == 1
 
-    # What the file imports is not looked at before a launch: the ranks tell.
+    # The same code under another name goes on.
     code.write_text(OWN)
+    moved = code.rename(tmp_path / "moved.py")
+    with pytest.raises(
+        PenstockError, match=r"own\.py is gone, .* or write its new name in model\."
+    ):
+        start(load(path, ["train.steps=3"]))
+    renamed = [f"model.module={moved}:build"]
+    start(load(path, [*renamed, "train.steps=3"]))
+    assert [one["step"] for one in told(folder, "resumed")] == [2]
+    moved.write_text(OWN + "# edited\n")
+    code.write_text(OWN)
+    with pytest.raises(PenstockError, match=r"model\.module: .*moved\.py:build. → .*own\.py:other"):
+        start(load(path, [f"model.module={code}:other", "train.steps=4"]))
+    assert len(told(folder, "start")) == 2
+
+    # What the file imports is not looked at before a launch: the ranks tell.
     beside.write_text(BESIDE.replace("INNER", "nn.Linear(8, 8)"))
     with pytest.raises(RunFailed, match=r"another model.*1\.weight is 320 × 8 there and 8 × 8"):
-        start(load(path, ["train.steps=3"]))
-    assert len(told(folder, "start")) == 2
+        start(load(path, ["train.steps=4"]))
+    assert len(told(folder, "start")) == 3
 
 
 CRASH = """
@@ -110,7 +125,7 @@ def test_what_a_crash_left_in_memory_can_be_forked_and_generated_from(
     code = tmp_path / "crash.py"
     code.write_text(CRASH)
     path = run_file(**SHORT | gone | own | often | {"train.learning_rate": 0.01})
-    with pytest.raises(PenstockError, match="a bug of the user"):
+    with pytest.raises(RunFailed, match="a bug of the user"):  # exit code 1: it had begun well
         start(load(path))
     folder = RunFolder(load(path).folder)
     assert published_checkpoints(folder.checkpoints) == []

@@ -122,7 +122,7 @@ def test_a_checkpoint_holds_the_adapter_alone(here: Path) -> None:
     names = saved.scalars["weights"]
     assert names
     assert all(name.endswith(("adapter_a", "adapter_b")) for name in names)
-    assert write(folder, "What is 2 plus 3?", 5, 0.0, 0)
+    assert write(folder, "What is 2 plus 3?", 5, 0.0, 0).text
 
 
 class KillAt(Listener):

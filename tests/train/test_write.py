@@ -14,6 +14,7 @@ class Deleted:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.step = int(path.name)
 
     def damage(self) -> tuple[str, ...]:
         raise FileNotFoundError(str(self.path / "manifest.json"))
@@ -37,7 +38,8 @@ def test_a_checkpoint_that_is_deleted_meanwhile_gives_way_to_a_newer_one(
 ) -> None:
     found = iter([[Deleted(tmp_path / "5")], [Deleted(tmp_path / "10")], [Whole(tmp_path / "15")]])
     monkeypatch.setattr(write, "published_checkpoints", lambda folder: next(found))
-    assert write._newest(RunFolder(tmp_path)).path.name == "15"
+    checkpoint, note = write._newest(RunFolder(tmp_path))
+    assert (checkpoint.step, note) == (15, "")
 
 
 def test_one_that_is_always_deleted_first_is_told(

@@ -54,6 +54,16 @@ def test_everything_is_on_the_page():
     assert [name for name, _ in read.tags].count("figure") == 3
 
 
+def test_what_is_not_there_is_left_out():
+    source = {"path": "pages/*.jsonl", "revision": None, "notes": [{"kind": None, "text": "t"}]}
+    recipe = {"name": "web", "source": [source], "label": {"good": None}}
+    lineage = {"files": [{"name": "part-0.jsonl", "commit": None}], "parent": None}
+    story = made_story.story(made_story.manifest(lineage=lineage), made_story.record(recipe=recipe))
+    text = Reader(page(story)).text
+    assert "files[0].name = part-0.jsonl" in text
+    assert "None" not in text
+
+
 def test_documents_are_shown_as_text():
     html = page(made_story.story())
     read = Reader(html)

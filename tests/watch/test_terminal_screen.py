@@ -117,6 +117,11 @@ def test_a_line_for_logs(view: View) -> None:
     assert line(view).startswith("step 60/100  loss 3.450  val 3.500  142 tok/s")
 
 
+def test_a_validation_loss_of_an_earlier_step_names_it(view: View) -> None:
+    vars(view)["validation"] = [(20, 5.0), (40, 3.6)]
+    assert line(view).startswith("step 60/100  loss 3.450  val 3.600 (step 40)  142 tok/s")
+
+
 def test_no_screen_without_a_terminal(tmp_path: Path) -> None:
     with open(tmp_path / "log", "w") as file:
         assert not has_room(Console(file=file))

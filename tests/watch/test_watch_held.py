@@ -27,10 +27,12 @@ def planned(step_s: float, **causes: float) -> dict[str, Any]:
     }
 
 
-def written(home: Path, plan: dict[str, Any], steps: int) -> Written:
-    run = Written(home, PLAN | {"predicted": plan, "sequence": 256})
+def written(home: Path, plan: dict[str, Any], steps: int, forked_at: int | None = None) -> Written:
+    fork = {} if forked_at is None else {"forked_from": {"run": "other", "step": forked_at}}
+    run = Written(home, PLAN | fork | {"predicted": plan, "sequence": 256})
     run.supervisor(*BEGIN)
-    run.ranks(0, 1.0, range(1, steps + 1))
+    first = (forked_at or 0) + 1
+    run.ranks(0, 1.0, range(first, first + steps))
     run.end(0, 6.0 + 2 * steps, result="stopped")
     return run
 
@@ -44,6 +46,14 @@ def test_half_a_run_is_held_to_half_of_its_steps_and_one_whole_start(tmp_path: P
     assert found["by_cause"]["compute"]["measured"] == pytest.approx(30)  # 1.5 s × 10 × 2
     assert found["step_s"]["deviation"] == pytest.approx(0)
     assert found["steps"] == STEPS // 2
+
+
+def test_a_fork_is_held_to_the_steps_that_it_made_itself(tmp_path: Path) -> None:
+    plan = planned(2.0, compute=60.0, startup=12.0)
+    found = facts(written(tmp_path, plan, STEPS // 4, forked_at=STEPS // 2).folder)["plan"]
+    assert found["by_cause"]["compute"]["predicted"] == pytest.approx(15)
+    assert found["by_cause"]["compute"]["measured"] == pytest.approx(15)
+    assert found["steps"] == STEPS // 4
 
 
 def test_the_deviation_is_named(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def export(
         print_json(done.to_json())
         return
     for problem in done.passed_over:
-        out.print(f"passed over: {problem}", markup=False, soft_wrap=True)
+        out.print(f"note: {problem}", markup=False, soft_wrap=True)
     what = (
         f"{done.family} {done.kind} of step {done.step}, {format_bytes(done.bytes)} in {done.dtype}"
     )

@@ -33,7 +33,10 @@ def generate(
     from penstock.train.export.write import write
 
     written = write(folder, text, tokens, temperature, seed, chat, best)
+    if written.note:
+        sys.stderr.write(f"note: {written.note}\n")
     if json:
-        print_json({"run": folder.name, "prompt": text, "text": written}, documents=True)
+        told = {"run": folder.name, "step": written.step, "prompt": text, "text": written.text}
+        print_json(told, documents=True)
     else:
-        sys.stdout.write(("" if chat else text) + written + "\n")
+        sys.stdout.write(("" if chat else text) + written.text + "\n")

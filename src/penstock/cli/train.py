@@ -14,7 +14,10 @@ BEGAN = now()  # the run's clock starts with the command, imports included
 
 
 def train(
-    run_file: Annotated[str, typer.Argument(metavar="RUN", help="The run file.")],
+    run_file: Annotated[
+        str,
+        typer.Argument(metavar="RUN", help="The run file; of a run that exists, also its name."),
+    ],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(help="Fields to change: train.tokens=2B", show_default=False),

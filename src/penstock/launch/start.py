@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from penstock.data.read.run_tokenizer import keep_tokenizer
 from penstock.errors import PenstockError, RunFailed, system_error
 from penstock.launch.hosts import hosts
 from penstock.launch.prepare import launch_plan, open_model
@@ -15,16 +16,17 @@ from penstock.launch.prepare.listener import Listener, Shielded
 from penstock.launch.prepare.prepare import prepare
 from penstock.launch.prepare.replan import Replanner
 from penstock.launch.prepare.resume import (
+    How,
     archive,
     fork_from,
     how_to_go_on,
     refuse_other_weights,
     renamed,
+    report_start,
 )
 from penstock.launch.supervisor import addresses
+from penstock.launch.supervisor.ending import has_trained
 from penstock.launch.supervisor.supervisor import Local, Outcome
-from penstock.ledger.journal.read import read_steps
-from penstock.ledger.journal.records import journal_files
 from penstock.ledger.journal.writer import SupervisorJournal
 from penstock.meter import devices
 from penstock.meter.clock import now
@@ -73,13 +75,13 @@ def start(
         if fork is not None:
             fork_from(source, folder, run)
         how = how_to_go_on(folder, run)
-        listener.going_on(how, folder)
         mended += how.mended
-        for words in (*mended, *how.passed_over):
+        for words in mended:
             listener.warning(words)
         if how.finished:
-            return folder
-        _launch(how.run, folder, machine, listener, began, mended)
+            report_start(how, folder, listener)
+        else:
+            _launch(how, folder, machine, listener, began, mended)
     return folder
 
 
@@ -94,7 +96,7 @@ def _nothing_left(folder: RunFolder) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        began = any(len(read_steps(f.path)) for f in journal_files(folder.journal, "steps"))
+        began = has_trained(folder)
         bad_input = isinstance(error, PenstockError | OSError)
         refused = bad_input and not isinstance(error, RunFailed)
         if new and (refused or _names(folder.path) == ["lock"]) and not began:
@@ -111,7 +113,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _launch(
-    run: Run,
+    how: How,
     folder: RunFolder,
     machine: devices.Devices,
     listener: Listener,
@@ -119,13 +121,15 @@ def _launch(
     mended: list[str],
 ) -> None:
     before = folder.read_plan()
-    prepared = prepare(run, before, machine, listener)
+    prepared = prepare(how.run, before, machine, listener)
     run = prepared.run
     layout, plan = prepared.planned(before)
     refuse_other_weights(folder, run, plan["vocab"])
     limit = launch_plan.limit(run, folder, layout.ranks, began)
+    report_start(how, folder, listener)  # nothing above has refused it
     folder.make()
     open_model.keep(run, folder.open_model)
+    keep_tokenizer(folder, prepared.datasets)
     for what in ("stop", "save"):
         folder.acknowledge(what)  # requests to an earlier start
     save(run, folder.run_file)

@@ -3,7 +3,7 @@
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from penstock.model.own_loss import TokenLoss
 from penstock.model.put import generator_of, put
 from penstock.run.schema.code import Code
 
+_SHOWN = 6  # parts of an output in a message
 NO_TARGET = -100  # what torch's losses leave out of sums and means unless told otherwise
 
 
@@ -157,14 +158,14 @@ def summed_loss(
                 counted_bs = counted_bs | (count == 0)
             targets_bs = targets_bs.masked_fill(~counted_bs, NO_TARGET)
         with _own_errors_told(code, inputs_bs):
-            given = tensors_in(model(inputs_bs, targets_bs) if wants else model(inputs_bs))
+            output = model(inputs_bs, targets_bs) if wants else model(inputs_bs)
         if own:
-            losses_n = own(logits_in(given, inputs_bs).flatten(0, 1), whole_bs.flatten())
+            losses_n = own(logits_in(output, inputs_bs).flatten(0, 1), whole_bs.flatten())
             return (losses_n if counted_bs is None else losses_n * counted_bs.flatten()).sum()
-        for loss in given:
+        for loss in tensors_in(output):
             if loss.dim() == 0:
                 return _wide(loss) * count
-        wide = _wide(logits_in(given, inputs_bs))
+        wide = _wide(logits_in(output, inputs_bs))
         flat = targets_bs.flatten()
         return F.cross_entropy(wide.flatten(0, 1), flat, ignore_index=NO_TARGET, reduction="sum")
 
@@ -229,13 +230,40 @@ def tensors_in(given: object) -> list[Tensor]:
     return [part for part in parts if isinstance(part, Tensor)]
 
 
-def logits_in(given: list[Tensor], inputs_bs: Tensor) -> Tensor:
+class NoLogits(PenstockError):
+    """A forward pass that gave no logits for all of its tokens."""
+
+
+def logits_in(given: object, inputs_bs: Tensor) -> Tensor:
     """The logits among what a module gave."""
-    for logits in given:
+    for logits in tensors_in(given):
         if logits.dim() == 3 and logits.shape[:2] == inputs_bs.shape:
             return logits
-    raise PenstockError(
-        f"model: forward gave {[tuple(t.shape) for t in given]} for tokens of shape "
+    raise NoLogits(
+        f"model: forward gave {_output_words(given)} for tokens of shape "
         f"{tuple(inputs_bs.shape)}; it must give logits [batch, sequence, vocab], or a mean loss "
-        "when it takes (tokens, targets)"
+        "when it takes (tokens, targets); a tuple may hold more"
     )
+
+
+def logits_of(model: nn.Module, inputs_bs: Tensor) -> Tensor:
+    """Call a module for its logits; one that takes targets is called as in training.
+
+    Raises NoLogits for a module that gives its loss alone.
+    """
+    given = model(inputs_bs, inputs_bs) if takes_targets(model) else model(inputs_bs)
+    return logits_in(given, inputs_bs)
+
+
+def _output_words(given: object) -> str:
+    """Say what a module returned: shapes of tensors, types of all else."""
+    if isinstance(given, Tensor):
+        return str(tuple(given.shape))
+    kind = type(given).__name__
+    if isinstance(given, Mapping):
+        names = ", ".join(repr(name) for name in list(given)[:_SHOWN])
+        return f"a {kind} with {names or 'nothing'} (return the tensor in it)"
+    if isinstance(given, tuple | list):
+        parts = ", ".join(_output_words(part) for part in given[:_SHOWN])
+        return f"a {kind} of {parts}" if parts else f"an empty {kind}"
+    return f"a {kind}"

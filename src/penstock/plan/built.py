@@ -82,7 +82,7 @@ def _recipe_of(run: Run, spec: str, recipe: Path | None) -> BuiltDataset | str:
         return f"{spec} is built from the hub when the run starts; what it gives is not known yet"
     from penstock.data.build.home import follow
     from penstock.data.build.list import build_key, list_sources
-    from penstock.data.build.ready import refuse_unready
+    from penstock.data.build.ready import refuse_unreadable, refuse_unready
     from penstock.data.recipe.load import load_recipe
     from penstock.data.recipe.source import is_remote
 
@@ -93,6 +93,7 @@ def _recipe_of(run: Run, spec: str, recipe: Path | None) -> BuiltDataset | str:
         if found:
             return BuiltDataset(found.manifest, found.folder)
         refuse_unready(sources)
+        refuse_unreadable(made, sources)
     what = f"penstock data build {spec}` builds it now" if recipe else "penstock train` builds it"
     return f"{spec} is not built here yet; `{what}"
 

@@ -77,6 +77,11 @@ class RunFolder:
         return self.path / "open-model"
 
     @property
+    def tokenizer(self) -> Path:
+        """A copy of the tokenizer of the run's datasets, which may be deleted."""
+        return self.path / "tokenizer.json"
+
+    @property
     def logs(self) -> Path:
         """What the ranks print, one folder per attempt."""
         return self.path / "logs"

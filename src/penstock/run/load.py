@@ -1,5 +1,6 @@
 """Reads a file of TOML or a table, with overrides, and tells every mistake at once."""
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,12 +13,13 @@ from penstock.run import toml
 from penstock.run.fields import RUN, S, Schema
 from penstock.run.locate import Lines
 from penstock.run.override import Given, Override, apply, plain, read
-from penstock.run.paths import find_paths
+from penstock.run.paths import PLAN, find_paths
 from penstock.run.schema.run import Run
 from penstock.run.words import Mistake, mistakes
 from penstock.secret import visible_line
 
 _LARGEST_BYTES = 2**20
+_RUN_FILE = "run.toml"  # in the folder of a run
 _LONGEST_LINE = 200  # that is looked at for a slip
 _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _UNQUOTED = re.compile(r"""\s*([\w.-]+)\s*=\s*([^\s"'\[{#][^"'#]*?)\s*(?:#.*)?""")
@@ -27,8 +29,27 @@ Prepare = Callable[[dict[str, Any], Path], None]
 
 
 def load(path: str | Path, overrides: Sequence[Given] = ()) -> Run:
-    """Read a run file. `overrides` are "train.tokens=2B" or tables; they beat the file."""
-    return load_as(RUN, Path(path), overrides, find_paths)
+    """Read a run file. `overrides` are "train.tokens=2B" or tables; they beat the file.
+
+    A run that exists may also be given by its folder or by its name under `runs/`.
+    """
+    path = Path(path)
+    if (folder := _folder_of_run(path)) is None:
+        return load_as(RUN, path, overrides, find_paths)
+    file = folder / _RUN_FILE
+    if load_as(RUN, file).folder.resolve() != folder.resolve():  # moved, or seen from elsewhere
+        overrides = [{"name": folder.name, "dir": str(folder.parent)}, *overrides]
+    return load_as(RUN, file, overrides, find_paths)
+
+
+def _folder_of_run(path: Path) -> Path | None:
+    """Return the folder of a run that was started; None for any other path."""
+    if os.path.isfile(path):
+        return None
+    for folder in (path, Path("runs", path)):
+        if os.path.isfile(folder / PLAN) and os.path.isfile(folder / _RUN_FILE):
+            return folder
+    return None
 
 
 def load_table(table: Mapping[str, Any], overrides: Sequence[Given] = ()) -> Run:

@@ -9,7 +9,7 @@ import torch
 from penstock.data.tokenize.tokenizer import Tokenizer
 from penstock.errors import PenstockError
 from penstock.meter.clock import now
-from penstock.model.build import takes_targets
+from penstock.model.build import NoLogits
 from penstock.policy.best import judge, words
 from penstock.policy.checkpoint import interval_ends
 from penstock.train.batches import Batches
@@ -125,8 +125,6 @@ class Evaluator:
     def write_sample(self) -> None:
         """Let the model continue the beginning of a held-out (or the first) sample."""
         rank, parts, stream = self.rank, self.engine.parts, self.batches.stream
-        if takes_targets(parts.modules[0]):
-            return  # it returns a loss, not what comes next
         start = now()
         rank.pulse.at("evaluate", self.batches.steps)
         # Rank 0's, whose disk may be another than ours: ranks go on together or not at all.
@@ -147,6 +145,8 @@ class Evaluator:
             parts.train()
             decode = Tokenizer.from_json(stream.dataset.tokenizer_json()).decode
             texts: dict[str, Any] = {"prompt": decode(prompt), "sample": decode(tokens)}
+        except NoLogits:
+            return  # a module of the user's own that returns only its loss, not what comes next
         except Exception as error:  # a look at the model must not fail a run that is done
             rank.journal.event("sample_failed", error=f"{type(error).__name__}: {error}")
             return

@@ -28,6 +28,7 @@ from penstock.model.own_loss import TokenLoss, checked, rule_of
 from penstock.run.schema.code import Code, loss_code, module_code
 from penstock.run.schema.run import Run
 from penstock.secret import RedactedStream
+from penstock.train.optim.muon import refuse_no_matrix
 from penstock.train.parallel.parts import no_gradient
 from penstock.train.parallel.precision import COMPUTE, MASTER
 
@@ -281,6 +282,8 @@ def _built(run: Run) -> nn.Module:
     assert run.model.module is not None
     model = user_module(run.model.module, run.train.seed)
     refuse_untrainable(model, run.model.module)
+    if run.train.optimizer == "muon":
+        refuse_no_matrix({n: p for n, p in model.named_parameters() if p.requires_grad})
     model = model.to("cpu", MASTER[run.train.precision]).train()
     for param in model.parameters():
         if param.is_floating_point():

@@ -1,8 +1,10 @@
 """What a build makes of documents: every one is in the dataset or counted with its reason."""
 
+import contextlib
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -296,6 +298,37 @@ def test_files_and_sources_that_give_nothing_are_told(tmp_path: Path) -> None:
     assert "warning: other.jsonl: the source gave no document" in told
     assert any("torn.jsonl.gz: truncated gzip; " in note for note in told)
     assert not any("corpus" in note for note in told)
+
+
+@pytest.mark.parametrize(
+    ("clean", "names"),
+    [
+        ({"preset": None}, "boilerplate, language, gopher_repetition, gopher_quality, c4, fineweb"),
+        ({"preset": None, "c4": False, "fineweb": False}, "gopher_repetition, gopher_quality)"),
+        ({"preset": "web"}, ""),
+        ({"preset": "code"}, ""),
+    ],
+)
+def test_filters_that_nobody_asked_for_are_named(
+    tmp_path: Path, clean: dict[str, Any], names: str
+) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("Kurz.")  # too short, and not English
+    watcher = _Notes()
+    with contextlib.suppress(PenstockError):  # where it is dropped
+        build(recipe(file, clean=clean), workers=1, watcher=watcher)
+    told = [note for note in watcher.notes if "names no preset" in note]
+    assert len(told) == bool(names)
+    assert all(names in note and 'preset = "code"' in note for note in told)
+
+
+def test_nothing_left_of_filters_that_nobody_asked_for_says_how_to_go_without(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("Kurz.")
+    with pytest.raises(PenstockError, match=r"was dropped.*names no preset.*preset = .code. in"):
+        build(recipe(file, clean={"preset": None}), workers=1)
 
 
 def test_steps_that_come_again_are_told_anew(tmp_path: Path) -> None:

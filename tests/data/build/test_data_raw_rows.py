@@ -9,6 +9,8 @@ import pytest
 
 from penstock.data.build import build as building
 from penstock.data.build.home import open_dataset
+from penstock.data.build.list import list_sources
+from penstock.data.build.ready import refuse_unreadable
 from penstock.data.build.rejected import cut_long, rows_aside
 from penstock.data.read.dataset import Dataset
 from penstock.data.recipe.raw import raw_recipe, recipe_of
@@ -207,6 +209,32 @@ def test_text_that_is_not_utf8_names_the_recipe_to_write():
     assert 'encodings = ["utf-8", "latin-1"]' in told
     given = recipe_of("articles", ['source.encodings=["utf-8", "latin-1"]'])
     assert building.build(given).manifest.documents == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("rows.jsonl", b'{"body": "x"}\nbroken\n'),
+        ("rows.csv", b"id,body\n1,a\n"),
+        ("header.csv", b"text\n"),
+        ("none.json", b"[]"),
+        ("latin.txt", "Café and more. ".encode("latin-1")),
+        ("empty.txt", b""),
+        ("rows.parquet", b"no Parquet"),
+    ],
+)
+def test_files_without_a_usable_row_are_refused_early_with_the_words_of_the_build(name, content):
+    Path("folder").mkdir()
+    Path("folder", name).write_bytes(content)
+    Path("folder/picture.png").write_bytes(b"no text")
+    recipe = raw_recipe("folder", vocab=300)
+    with pytest.raises(PenstockError) as built:
+        building.build(recipe)
+    with pytest.raises(PenstockError) as early:
+        refuse_unreadable(recipe, list_sources(recipe))
+    assert str(early.value) == str(built.value)
+    Path("folder/z.txt").write_text("One row that can be read is enough.")
+    refuse_unreadable(recipe, list_sources(recipe))
 
 
 def test_a_build_warns_aloud_of_many_lost_rows():

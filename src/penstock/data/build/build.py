@@ -32,7 +32,7 @@ from penstock.data.build.ready import refuse_unready
 from penstock.data.build.rejected import many_lost
 from penstock.data.build.shards import shard_count, shard_of_range
 from penstock.data.build.stage import Stages, tally_of
-from penstock.data.build.summary import Story, nothing_left
+from penstock.data.build.summary import Story, filters_note, nothing_left
 from penstock.data.build.tally import Tally
 from penstock.data.build.tokenizer import TRAIN, check_template, loaded, tokenizer_json, trained
 from penstock.data.build.tokens import Encoder, tokenize_part
@@ -160,6 +160,8 @@ class _Build:
             self.stages.watcher.note(
                 f"{recipe.name}: conversations are used as they are; copies and personal data stay"
             )
+        if told := filters_note(recipe):
+            self.stages.watcher.note(f"{recipe.name}: {told}")
         summary = self.work / "stages" / "read"
         if not summary.exists():
             tasks = [task for _, task in self.read_tasks]

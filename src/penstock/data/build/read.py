@@ -24,6 +24,7 @@ from penstock.data.workers.pool import Task
 _ASIDE = 20  # records kept of each reason and group
 _DOCUMENT_BYTES = 256  # that a document takes in memory besides its text and columns
 _DEEPEST = 100  # lists and objects in one another; what walks them later must not run out of stack
+_LOOKED_AT_BYTES = 16 << 20  # of a file of text
 _TOO_DEEP = "columns nested too deep"
 
 
@@ -97,6 +98,33 @@ def read_group(
                 aside.append(_readable(piece))
     parts.write()
     return result({"parts": parts.done, "seen": [asdict(one) for one in seen], "aside": aside})
+
+
+def read_in_vain(
+    sources: tuple[Source, ...], most_rows: int
+) -> tuple[Reading, dict[str, Json] | None] | None:
+    """Read until the first document; return None as soon as there is one.
+
+    If there is none at all, return what a build will find and the first piece that it rejects.
+    Return None too if that is not known after `most_rows` rows.
+    """
+    seen: list[list[Seen]] = [[] for _ in sources]
+    aside = [_readable(one) for source in sources for one in source.aside[:1]]
+    rows = 0
+    for number, source in enumerate(sources):
+        for one in source.files:
+            if one.file.kind == "text" and one.bytes > _LOOKED_AT_BYTES:
+                return None  # one document, which would be read as a whole
+            for piece in read_file(one.file, source.options):
+                if isinstance(piece, Seen):
+                    seen[number].append(piece)
+                    continue
+                rows += 1
+                if rows > most_rows or isinstance(piece, Document):
+                    return None
+                aside = aside or [_readable(piece)]
+    totals = [_total(source, mine) for source, mine in zip(sources, seen, strict=True)]
+    return Reading((), tuple(totals)), aside[0] if aside else None
 
 
 class _Parts:

@@ -192,9 +192,12 @@ def nothing_left(
         told = ", ".join(f"{count} by {step}" for step, count in steps.most_common(_STEPS))
         more = sum(steps.values()) - sum(count for _, count in steps.most_common(_STEPS))
         told += f", {more} by others" if more else ""
+        largest = steps.most_common(1)[0][0]
+        by_default = largest.partition(".")[0] in recipe.default_filters()
+        remedy = filters_note(recipe) if by_default else _loosen(largest, later)
         return (
             f"Dataset {recipe.name!r}: every document was dropped. Of {clean.documents} that were "
-            f"read: {told}. {_loosen(steps.most_common(1)[0][0], later)}."
+            f"read: {told}. {remedy}."
         )
     begin = f"Dataset {recipe.name!r}: no document is left."
     rejected: Counter[str] = Counter()
@@ -212,6 +215,17 @@ def nothing_left(
         f"{nothing} Check `kind` and `text` (or `messages`, `prompt` and "
         "`response`) of [[source]]; without a recipe the fields `messages`, `prompt` and "
         "`completion`, or `text` are read."
+    )
+
+
+def filters_note(recipe: Recipe) -> str:
+    """Say which filters apply by default, and how to go without them; "" where none does."""
+    if not (names := recipe.default_filters()):
+        return ""
+    return (
+        f"[clean] names no preset, so the filters of English web pages apply ({', '.join(names)}). "
+        'Write preset = "code" in [clean] for code, books and text that is clean already, "none" '
+        'to change nothing, or "web" to leave out this note'
     )
 
 

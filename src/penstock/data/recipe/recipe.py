@@ -114,6 +114,15 @@ class Recipe(Section):
         otherwise: Preset = "code" if any(one.is_chat for one in self.source) else "web"
         return self.clean.cleaning(otherwise)
 
+    def default_filters(self) -> tuple[str, ...]:
+        """Name the filters that apply because the recipe names no preset."""
+        if self.clean.preset is not None or any(one.is_chat for one in self.source):
+            return ()
+        cleaning = self.cleaning()
+        applied = {"boilerplate": cleaning.boilerplate, "language": cleaning.language}
+        applied |= vars(cleaning.filters)
+        return tuple(name for name, filter_ in applied.items() if filter_ is not None)
+
     def identity(self) -> dict[str, Json]:
         """Everything in the recipe that decides content. Files are told by their content alone."""
         dedup, overlap = self.dedup, self.decontaminate.config()

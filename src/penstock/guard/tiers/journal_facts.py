@@ -5,6 +5,8 @@ Ranks write `saved` after a checkpoint is published, `resumed` when one was load
 writes `adopted`: the run goes on from there.
 """
 
+from collections.abc import Collection
+
 from penstock.errors import PenstockError
 from penstock.ledger.journal.read import Event, parse_lines, read_events
 from penstock.ledger.journal.records import SUPERVISOR, journal_files
@@ -83,6 +85,24 @@ def recorded_manifests(folder: RunFolder) -> dict[int, str]:
         if step is not None and event.kind in ("saved", ADOPTED) and isinstance(manifest, str):
             found[step] = manifest
     return found
+
+
+def newest_recorded(folder: RunFolder) -> int:
+    """Return the newest step that the run has published since it last went on; 0 for none."""
+    return max(recorded_manifests(folder), default=0)
+
+
+def newer_is_gone_message(recorded: int, used: int, existing: Collection[int] = ()) -> str:
+    """Say that a checkpoint newer than the one in use is on record and gone; "" if none is.
+
+    `existing` are the steps whose checkpoints were found, usable or not.
+    """
+    if recorded <= used or recorded in existing:
+        return ""
+    return (
+        f"the checkpoint of step {recorded} is gone, which the journal has on record; step {used} "
+        "is used"
+    )
 
 
 def forked_step(folder: RunFolder) -> int | None:

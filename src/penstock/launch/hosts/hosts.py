@@ -31,7 +31,7 @@ from penstock.launch.hosts.tunnel import Tunnel
 from penstock.launch.prepare.known import mend_plan
 from penstock.launch.prepare.listener import Listener
 from penstock.launch.prepare.prepare import Prepared, prepare
-from penstock.launch.prepare.resume import how_to_go_on
+from penstock.launch.prepare.resume import how_to_go_on, report_start
 from penstock.launch.supervisor import addresses, environment, zygote
 from penstock.launch.supervisor.fence import ENVIRONMENT, Fence
 from penstock.launch.supervisor.fork_client import Nursery, modules
@@ -284,13 +284,14 @@ def start(run: Run, machine: Devices, listener: Listener, began: float) -> None:
         _pull(carrier, place)
         mended = mend_plan(folder)
         how = how_to_go_on(folder, run)
-        listener.going_on(how, folder)
-        for words in (*mended, *how.mended, *how.passed_over):
+        for words in (*mended, *how.mended):
             listener.warning(words)
         if how.finished:
+            report_start(how, folder, listener)
             return
         prepared = prepare(how.run, folder.read_plan(), machine, listener)
         prepared.planned({})  # refuse before any host waits for another
+        report_start(how, folder, listener)
         host = Host(how.run, prepared, folder, place, carrier, listener, began)
         with host.notice.heard():
             end = host.take_part()

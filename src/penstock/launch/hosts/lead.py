@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from penstock.data.read.run_tokenizer import keep_tokenizer
 from penstock.guard.tiers.journal_facts import last_result
 from penstock.launch.hosts.agent import End, Notice
 from penstock.launch.hosts.carry import Carrier
@@ -105,6 +106,7 @@ class Leading:
         limit = launch_plan.limit(run, folder, layout.ranks, since)
         folder.make()
         open_model.keep(run, folder.open_model)
+        keep_tokenizer(folder, self.prepared.datasets)
         for what in ("stop", "save", "regroup"):
             folder.acknowledge(what)  # requests to an earlier start
         save(run, folder.run_file)

@@ -9,7 +9,7 @@ import builtins
 import importlib
 import inspect
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -19,7 +19,8 @@ from blake3 import blake3
 from penstock.errors import PenstockError
 from penstock.files import write_atomic
 from penstock.home import home
-from penstock.run.schema.code import changed, sources
+from penstock.run.diff import with_fields
+from penstock.run.schema.code import changed, own_codes, sources
 from penstock.run.schema.run import Run
 
 _CONSTANTS = (bool, int, float, str, bytes, type(None))
@@ -95,8 +96,30 @@ def _bound(loss: FunctionType, name: str) -> str:
     )
 
 
+def with_renamed(old: Run, run: Run, plan: Mapping[str, Any]) -> Run:
+    """Return `old` with the files of `run` where they have the same code under another name.
+
+    `plan` is that of `old`, which keeps the hashes of its files."""
+    before = {code.field: code for code in own_codes(old)}
+    names: dict[str, int | float | str] = {}
+    for code in own_codes(run):
+        was = before.get(code.field)
+        if was is None or was.spec == code.spec or was.function != code.function:
+            continue
+        if code.path.is_file() and code.hash() == plan.get(code.key):
+            names[code.field] = code.spec
+    return with_fields(old, names) if names else old
+
+
 def kept(run: Run, before: dict[str, Any]) -> dict[str, str]:
     """Return what a plan keeps of the user's code; refuse code that has changed since `before`."""
+    for own in own_codes(run):
+        if own.key in before and not own.path.is_file():
+            raise PenstockError(
+                f"{own.words}: {own.path} is gone, with which run '{run.name}' began. Put the "
+                f"file back; or write its new name in {own.field}, if it was renamed: a run goes "
+                "on with a file of the same content"
+            )
     if code := changed(run, before):
         raise PenstockError(
             f"{code.words}: {code.path} has changed since run '{run.name}' began, so the rest of "

@@ -5,7 +5,7 @@ asked for again, for other numbers of hosts and ranks: all the rest of a run doe
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.data.build.home import open_built
@@ -55,6 +55,8 @@ class Prepared:
     dataset: PlanEntry = ""  # what the plan keeps, so that the data can be opened again
     precision_why: str = ""  # why "auto" means what it does here; "" where the file says it
     warnings: tuple[str, ...] = ()  # of the trial of the user's own code
+    masked: bool = False  # some tokens are no targets of the loss
+    datasets: list[Dataset] = field(default_factory=list)  # opened; `check` opens none
 
     def planned(self, before: dict[str, Any]) -> tuple[Layout, dict[str, Any]]:
         """The layout of the whole run on hosts like this one, and its plan; `before` is the plan of
@@ -127,6 +129,7 @@ class Prepared:
             "dataset": self.dataset,
             "vocab": data.vocab,
             "tokenizer": self.tokenizer,
+            "masked": self.masked,
             "samples": data.samples,
             "held_out": data.held_out_tokens // run.sequence,
             "params": shape.params() if shape else None,
@@ -157,7 +160,7 @@ def prepare(run: Run, before: dict[str, Any], machine: Devices, listener: Listen
     prepared = settle(run, [one.manifest for one in datasets], machine, plan_entry(datasets))
     for words in prepared.warnings:
         listener.warning(words)
-    return replace(prepared, precision_why=why)
+    return replace(prepared, precision_why=why, datasets=datasets)
 
 
 def _opened(run: Run, before: dict[str, Any], listener: Listener) -> list[Dataset]:
@@ -217,10 +220,10 @@ def settle(run: Run, data: Sequence[Manifest], machine: Devices, named: PlanEntr
     """Make every choice that the file leaves open; refuse what does not go with the data."""
     run = closed(fitted(run, data))
     sizes = usable_sizes(run, data)
-    prepared = Prepared(run, sizes, machine, ids_of(data), data[0].tokenizer, named)
+    masked = any(shard.mask for manifest in data for shard in manifest.shards)
+    prepared = Prepared(run, sizes, machine, ids_of(data), data[0].tokenizer, named, masked=masked)
     if run.model.module or run.train.loss:
         prepared.planned({})  # a layout that cannot be is told before the user's code runs
-    masked = any(shard.mask for manifest in data for shard in manifest.shards)
     return replace(prepared, warnings=tuple(_try_own_code(run, machine, prepared, masked)))
 
 

@@ -8,7 +8,13 @@ from penstock.guard.convert.take_over import take_over
 from penstock.guard.detect.shape_differences import shape_differences
 from penstock.guard.format.published import SCALARS, published_checkpoints
 from penstock.guard.tiers.identity import run_identity
-from penstock.guard.tiers.journal_facts import last_result, no_checkpoint_message, recorded_step
+from penstock.guard.tiers.journal_facts import (
+    last_result,
+    newer_is_gone_message,
+    newest_recorded,
+    no_checkpoint_message,
+    recorded_step,
+)
 from penstock.guard.tiers.search import (
     SearchResult,
     SingleProcess,
@@ -19,6 +25,8 @@ from penstock.guard.tiers.search import (
 )
 from penstock.guard.tiers.stores import DiskStore, open_store
 from penstock.launch.prepare.known import has_begun, known_run, sound_plan
+from penstock.launch.prepare.listener import Listener
+from penstock.launch.prepare.own_code import with_renamed
 from penstock.ledger.journal.records import journal_files
 from penstock.model.adapter.names import adapters
 from penstock.model.open.names import is_buffer, tensors
@@ -61,7 +69,7 @@ def how_to_go_on(folder: RunFolder, run: Run) -> How:
     known = known_run(folder, run)
     if known is None:
         return How(run)
-    old = known.run
+    old = with_renamed(known.run, run, sound_plan(folder).plan)
     unsafe = [c for c in diff(old, run) if not c.safe]
     asked = length_words(run) if shorter(old, keep_choices(old, run)) else ""
     if asked:  # judged below, by whether the run has finished
@@ -80,12 +88,15 @@ def how_to_go_on(folder: RunFolder, run: Run) -> How:
     early = result == EARLY and not more_patience
     finished = (result == "done" and not lengthened) or early
     # What the file leaves open stays as it was chosen first: a longer run keeps its batch.
-    chosen = keep_choices(known.run, run)
+    chosen = keep_choices(old, run)
     if finished:
         step = recorded_step(folder)
-        there = step is None or _any_checkpoint(folder, chosen)
-        gone = "" if there else no_checkpoint_message(folder)
-        return How(chosen, step or 0, "", True, early, True, tuple(changes), asked, gone)
+        steps = _durable_steps(folder, chosen)
+        gone = no_checkpoint_message(folder) if step is not None and steps == [] else ""
+        notes = _newer_gone(folder, chosen, max(steps)) if steps else ()
+        return How(
+            chosen, step or 0, "", True, early, True, tuple(changes), asked, gone, passed_over=notes
+        )
     if asked:
         raise PenstockError(
             f"run '{folder.name}' is on its way to {length_words(old)}, and this asks for {asked}. "
@@ -97,6 +108,7 @@ def how_to_go_on(folder: RunFolder, run: Run) -> How:
     found = _resumes_from(folder, chosen)
     step, tier = (found.checkpoint.step, found.checkpoint.tier) if found.checkpoint else (0, "")
     bad = [f"passed over: {problem}" for problem in found.rejected]
+    bad += _newer_gone(folder, chosen, step) if step else ()
     bad += [f"not reached: {problem}" for problem in found.unreachable]
     return How(
         chosen,
@@ -109,12 +121,34 @@ def how_to_go_on(folder: RunFolder, run: Run) -> How:
     )
 
 
-def _any_checkpoint(folder: RunFolder, run: Run) -> bool:
-    """Whether any place has a checkpoint; a place that does not answer may have one."""
+def report_start(how: How, folder: RunFolder, listener: Listener) -> None:
+    """Tell the listener how a run goes on, and what is wrong with newer checkpoints.
+
+    Called only when nothing can refuse the start any more.
+    """
+    listener.going_on(how, folder)
+    for problem in how.passed_over:
+        listener.warning(problem)
+
+
+def _durable_steps(folder: RunFolder, run: Run) -> list[int] | None:
+    """List the steps of all published checkpoints; None if a store does not answer.
+
+    That store may have others.
+    """
     try:
-        return any(place.steps() for place in stores_of_run(folder, run))
+        return [step for store in stores_of_run(folder, run) for step in store.steps()]
     except OSError:
-        return True
+        return None
+
+
+def _newer_gone(folder: RunFolder, run: Run, used: int) -> tuple[str, ...]:
+    """Say that a checkpoint newer than the one in use is on record and in no store."""
+    steps = _durable_steps(folder, run)
+    if steps is None:
+        return ()
+    message = newer_is_gone_message(newest_recorded(folder), used, steps)
+    return (message,) if message else ()
 
 
 def _resumes_from(folder: RunFolder, run: Run) -> SearchResult:
@@ -177,7 +211,10 @@ def fork_from(source: RunFolder, folder: RunFolder, run: Run) -> None:
     if folder.exists():
         if sound_plan(folder).plan.get("forked_from", {}).get("run") == source.name:
             return  # forked before: from now on it is a run like any other
-        raise PenstockError(f"--fork {folder.name}: there is another run of that name")
+        raise PenstockError(
+            f"--fork {folder.name}: there is another run of that name ({folder.path}), which is "
+            f"no fork of '{source.name}'; give the fork another name"
+        )
     if not source.exists():
         raise PenstockError(f"--fork {folder.name}: there is no run '{source.name}' to fork from")
     if journal_files(folder.journal):

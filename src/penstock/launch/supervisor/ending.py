@@ -8,11 +8,16 @@ from pathlib import Path
 
 from penstock.guard.format.published import published_folders, step_of
 from penstock.ledger.journal.read import Event, read_events, read_steps
-from penstock.ledger.journal.records import file_name
+from penstock.ledger.journal.records import file_name, journal_files
 from penstock.policy import restart
 from penstock.run.folder import RunFolder
 
 STACK_LINES = 12  # of the last stack in the message of a run that gives up
+
+
+def has_trained(folder: RunFolder) -> bool:
+    """Return whether a step of the run is on record, in any attempt."""
+    return any(len(read_steps(file.path)) for file in journal_files(folder.journal, "steps"))
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
+from penstock.errors import RunFailed
 from penstock.launch.prepare.launch_plan import Limit
 from penstock.launch.prepare.listener import Listener
 from penstock.launch.prepare.replan import Replanner
 from penstock.launch.supervisor import environment, stacks, zygote
-from penstock.launch.supervisor.ending import Ending, Fault
+from penstock.launch.supervisor.ending import Ending, Fault, has_trained
 from penstock.launch.supervisor.fork_client import RANK, Nursery, modules
 from penstock.launch.supervisor.quorum import Quorum
 from penstock.launch.supervisor.watcher import Watcher
@@ -327,7 +328,10 @@ class Local:
         for rank, result in enumerate(ended.results):
             if result == "refused":
                 end = ending.last_word(rank)
-                return Outcome("failed", str(end["error"]), int(str(end["exit_code"])))
+                code = int(str(end["exit_code"]))
+                if has_trained(self.folder):  # the input was good for some steps: the run failed
+                    code = RunFailed.exit_code
+                return Outcome("failed", str(end["error"]), code)
         if "oom" in ended.results:
             return Outcome("failed", f"{self.last_reason}\n{self.replanner.advice()}", 1)
         full = shutil.disk_usage(self.folder.path).free < FULL_BYTES

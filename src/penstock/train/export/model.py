@@ -16,12 +16,16 @@ from torch import Tensor
 from penstock.catalog.open.folder import CONFIG, folder_of, read_config, small_files
 from penstock.catalog.open.models import config_of, family_of, shape_of
 from penstock.catalog.shapes import ModelShape
-from penstock.data.read.open import open_planned
+from penstock.data.read.run_tokenizer import read_tokenizer
 from penstock.errors import PenstockError, RunFailed
 from penstock.files import refuse_existing
 from penstock.guard.format.published import Checkpoint, best_first, published_checkpoints
 from penstock.guard.save import save_load
-from penstock.guard.tiers.journal_facts import no_checkpoint_message
+from penstock.guard.tiers.journal_facts import (
+    newer_is_gone_message,
+    newest_recorded,
+    no_checkpoint_message,
+)
 from penstock.guard.tiers.search import problems_of
 from penstock.model.adapter.export import merged as merged_tensors
 from penstock.model.adapter.export import write_adapter
@@ -48,7 +52,7 @@ class Exported:
     family: str
     dtype: str
     bytes: int  # of the weights
-    passed_over: tuple[str, ...] = ()  # newer checkpoints that are damaged
+    passed_over: tuple[str, ...] = ()  # newer checkpoints that are damaged or gone
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -119,8 +123,7 @@ def export_weights(
 
 def described(run: Run, folder: RunFolder) -> Described:
     """Shape, family, config and tokenizer of a run's model."""
-    plan = folder.read_plan()
-    content = open_planned(run, plan)[0].tokenizer_json()  # the parts of a mixture share it
+    kept = read_tokenizer(run, folder)
     if run.model.from_:
         files = small_files(folder.open_model)
         config = read_config(folder.open_model)
@@ -130,12 +133,12 @@ def described(run: Run, folder: RunFolder) -> Described:
             shape_of(config),
             config["model_type"],
             config,
-            with_template(beside, content),
+            with_template(beside, kept.content),
             dtype_said(read_config(folder.open_model)),
         )
-    shape = run.model.shape(plan["vocab"])
+    shape = run.model.shape(kept.vocab)
     family = family_of(shape)
-    beside, ids = own_files(content, shape.context)
+    beside, ids = own_files(kept.content, shape.context)
     config = config_of(shape, family) | ids
     return Described(shape, family, config, {**beside, **generation_config(config)})
 
@@ -161,8 +164,9 @@ def chosen(
 ) -> tuple[Checkpoint, tuple[str, ...]]:
     """Find the newest checkpoint of the run whose hashes are right, that of `step`, or the best.
 
-    Also returns what is wrong with those that were passed over.
+    Also returns what is wrong with newer ones: those that were passed over or are gone.
     """
+    recorded = newest_recorded(folder)  # first: a run at work publishes newer ones
     every = published_checkpoints(folder.checkpoints)
     if best:
         if step is not None:
@@ -184,6 +188,10 @@ def chosen(
     for one in every:
         wrong = problems_of(folder, run, one)
         if not wrong:
+            newest = step is None and not best
+            steps = [each.step for each in every]
+            if newest and (gone := newer_is_gone_message(recorded, one.step, steps)):
+                rejected.append(gone)
             return one, tuple(rejected)
         rejected.append(f"{one.path.name}: {'; '.join(wrong)}")
     raise RunFailed(f"no checkpoint of run '{folder.name}' is whole: {'; '.join(rejected)}")

@@ -1,17 +1,23 @@
 """The newest checkpoint of a run, on disk or left in memory by a crash, writing text."""
 
+from dataclasses import dataclass
+
 import torch
 
 from penstock.data.chat.prompt import chat_prompt
-from penstock.data.read.open import open_planned
+from penstock.data.read.run_tokenizer import read_tokenizer
 from penstock.data.tokenize.special import read_special
 from penstock.data.tokenize.tokenizer import Tokenizer
 from penstock.errors import PenstockError, RunFailed
 from penstock.guard.format.published import Checkpoint, published_checkpoints
 from penstock.guard.save import save_load
-from penstock.guard.tiers.journal_facts import no_checkpoint_message
+from penstock.guard.tiers.journal_facts import (
+    newer_is_gone_message,
+    newest_recorded,
+    no_checkpoint_message,
+)
 from penstock.guard.tiers.search import newest_in_memory, problems_of
-from penstock.model.build import takes_targets
+from penstock.model.build import NoLogits
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.train.export.generate import continuation
@@ -23,13 +29,26 @@ from penstock.train.parallel.runner import Plain
 TRIES = 5  # to find a checkpoint that is not deleted meanwhile
 
 
-def _newest(folder: RunFolder) -> Checkpoint:
-    """Return the newest checkpoint; a run at work may delete it while it is looked at."""
+@dataclass(frozen=True)
+class GeneratedText:
+    """Text that a model wrote, and the checkpoint that it came from."""
+
+    text: str
+    step: int  # of the checkpoint
+    note: str = ""  # that a newer checkpoint is gone
+
+
+def _newest(folder: RunFolder) -> tuple[Checkpoint, str]:
+    """Return the newest checkpoint, and that a newer one is gone.
+
+    A run at work may delete it while it is looked at.
+    """
     for _ in range(TRIES):
+        recorded = newest_recorded(folder)  # first: a run at work publishes newer ones
         saved = published_checkpoints(folder.checkpoints)
         memory = newest_in_memory(folder, load(folder.run_file))
         if memory and (not saved or memory.step > saved[0].step):
-            return memory
+            return memory, ""
         if not saved:
             raise PenstockError(no_checkpoint_message(folder))
         try:
@@ -37,7 +56,7 @@ def _newest(folder: RunFolder) -> Checkpoint:
         except FileNotFoundError:
             continue
         if not wrong:
-            return saved[0]
+            return saved[0], newer_is_gone_message(recorded, saved[0].step)
         if saved[0].path.exists():
             raise RunFailed(f"{saved[0].path} cannot be used: {'; '.join(wrong)}")
     raise RunFailed(
@@ -65,14 +84,14 @@ def write(
     seed: int,
     chat: bool = False,
     best: bool = False,
-) -> str:
+) -> GeneratedText:
     """How the model goes on from `text`; with `chat`, what it answers."""
     _refuse_text(text)
-    saved = [chosen(folder, best=True)[0]] if best else [_newest(folder)]
+    saved, note = (chosen(folder, best=True)[0], "") if best else _newest(folder)
     run = load(folder.run_file)
-    dataset = open_planned(run, folder.read_plan())[0]  # the parts of a mixture share a tokenizer
-    content = dataset.tokenizer_json()
-    if chat and not dataset.masked and not read_special(content).template:
+    kept = read_tokenizer(run, folder)
+    content = kept.content
+    if chat and not kept.masked and not read_special(content).template:
         raise PenstockError(
             f"--chat: run '{folder.name}' was not trained on conversations and its tokenizer has "
             "no chat template, so it does not know turns; leave --chat out, or train it on "
@@ -80,25 +99,27 @@ def write(
         )
     tokenizer = Tokenizer.from_json(content)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = for_reading(run, dataset.vocab, device)
-    if takes_targets(model):
-        raise PenstockError(
-            f"run '{folder.name}': its module gives a loss and no logits, so it cannot write text"
-        )
+    model = for_reading(run, kept.vocab, device)
     parts = Parts([model.eval()], keeps_frozen=run.model.module is not None)
     # What is in none of these is filled already.
     named = {**parts.trained(), **parts.frozen(), **parts.named_buffers()}
-    save_load.load(saved[0], {f"model/{n}": t.detach() for n, t in named.items()}, None)
+    save_load.load(saved, {f"model/{n}": t.detach() for n, t in named.items()}, None)
     prompt = chat_prompt(content, text) if chat else tokenizer.encode(text).tolist()
     logits = Plain(parts).logits
-    written = continuation(
-        logits,
-        prompt or [tokenizer.end],
-        count,
-        run.sequence,
-        seed,
-        temperature,
-        stop_at=tokenizer.end,
-        device=device,
-    )
-    return tokenizer.decode(written)
+    try:
+        written = continuation(
+            logits,
+            prompt or [tokenizer.end],
+            count,
+            run.sequence,
+            seed,
+            temperature,
+            stop_at=tokenizer.end,
+            device=device,
+        )
+    except NoLogits as error:
+        raise PenstockError(
+            f"run '{folder.name}': its module gives a loss and no logits, so it cannot write text "
+            f"({error})"
+        ) from None
+    return GeneratedText(tokenizer.decode(written), saved.step, note)

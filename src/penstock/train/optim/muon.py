@@ -40,13 +40,8 @@ class Muon:
         train: TrainSection,
     ) -> None:
         self.train = train
+        refuse_no_matrix(params)
         self.params = {name: p for name, p in params.items() if is_hidden(name, p)}
-        if not self.params and not any(is_adapter(name) for name in params):
-            raise PenstockError(
-                'train.optimizer = "muon": the model has no matrix for it, which is one in a list '
-                f"of layers, such as layers.0.up.weight; found {', '.join(list(params)[:3])}; "
-                'write optimizer = "adamw"'
-            )
         self.rest = AdamW({n: p for n, p in params.items() if n not in self.params}, masters, train)
         self.moments = {n: {"master": masters[n]} if n in masters else {} for n in self.params}
         for name, param in self.params.items():
@@ -109,6 +104,16 @@ class Muon:
         for name, param in self.params.items():
             if "master" in self.moments[name]:
                 local(param.detach()).copy_(self.weight(name))
+
+
+def refuse_no_matrix(params: Mapping[str, Tensor]) -> None:
+    """Refuse a model that has no matrix for Muon to update."""
+    if not any(is_hidden(name, param) or is_adapter(name) for name, param in params.items()):
+        raise PenstockError(
+            'train.optimizer = "muon": the model has no matrix for it, which is one in a list '
+            f"of layers, such as layers.0.up.weight; found {', '.join(list(params)[:3])}; "
+            'write optimizer = "adamw"'
+        )
 
 
 def is_hidden(name: str, param: Tensor) -> bool:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from penstock.meter.clock import StepClock
-from penstock.model.build import logits_in, summed_loss, tensors_in
+from penstock.model.build import logits_of, summed_loss
 from penstock.model.decoder import Decoder
 from penstock.model.own_loss import TokenLoss
 from penstock.run.schema.code import Code
@@ -82,7 +82,7 @@ class Plain:
     @torch.no_grad()
     def logits(self, tokens_bs: Tensor) -> Tensor:
         inputs_bs = self._own(Micro(tokens_bs, tokens_bs, 0.0)).inputs_bs
-        logits_bsv = logits_in(tensors_in(self.parts.whole(inputs_bs)), inputs_bs)
+        logits_bsv = logits_of(self.parts.whole, inputs_bs)
         return self.joined(logits_bsv) if self.joined else logits_bsv
 
     def _own(self, micro: Micro) -> Micro:

@@ -203,16 +203,21 @@ def _recipe(told: Story) -> Markup:
 
 def _given(recipe: dict[str, Json]) -> dict[str, Json]:
     """Without what is not there: TOML has no null."""
-    inner = {
-        name: _given(part) if isinstance(part, dict) else part for name, part in recipe.items()
-    }
+    inner: dict[str, Json] = {name: _given_part(part) for name, part in recipe.items()}
     return {name: part for name, part in inner.items() if part not in (None, {}, [])}
+
+
+def _given_part(part: Json) -> Json:
+    if isinstance(part, dict):
+        return _given(part)
+    return [_given_part(one) for one in part] if isinstance(part, list) else part
 
 
 def _lineage(told: Story) -> Markup:
     lines: list[str] = [f"version {told.manifest.version}", f"tokenizer {told.manifest.tokenizer}"]
     lines += [f"parent {parent}" for parent in told.manifest.parents]
-    lines += [f"{name} = {value}" for name, value in flat(told.manifest.lineage).items()]
+    lineage = flat(told.manifest.lineage)
+    lines += [f"{name} = {value}" for name, value in lineage.items() if value is not None]
     parts = [tag("pre", "\n".join(lines))]
     if record := told.record:
         machine = record.machine

@@ -87,13 +87,16 @@ def held(view: View) -> Held | None:
     if "ledger" not in plan or not view.account.ranks:
         return None
     whole = Ledger.from_json(plan["ledger"])
-    done = view.step / plan["steps"] if plan["steps"] else 0.0
+    # A fork begins at a step of another run, which is not on this account.
+    forked = view.plan.get("forked_from", {}).get("step")
+    steps = max(0, view.step - (forked if type(forked) is int else 0))
+    done = steps / plan["steps"] if plan["steps"] else 0.0
     # A start is a start, however many steps follow it.
     part = {c: s * (1.0 if c is Cause.STARTUP else done) for c, s in whole.seconds.items()}
     band = plan.get("bands", {}).get("step_s")
     return Held(
         rows=Ledger(part).compare(view.account.ledger),
-        steps=view.step,
+        steps=steps,
         planned_step_s=plan["step_s"],
         step_s=view.step_s,
         band=(band["low"], band["high"]) if band else None,

@@ -290,7 +290,9 @@ def has_room(console: Console) -> bool:
 def line(view: View) -> str:
     parts = [f"step {view.step}/{view.steps}", f"loss {format_loss(view.loss)}"]
     if view.validation:
-        parts.append(f"val {format_loss(view.validation[-1][1])}")
+        step, value = view.validation[-1]
+        earlier = f" (step {step})" if step < view.step else ""
+        parts.append(f"val {format_loss(value)}{earlier}")
     if view.tokens_per_s:
         parts.append(f"{view.tokens_per_s:,.0f} tok/s")
     if view.left_s is not None:

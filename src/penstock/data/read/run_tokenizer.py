@@ -1,0 +1,73 @@
+"""The tokenizer of a run, kept in its folder: `generate` and `export` work without the dataset.
+
+Datasets lie in a cache that people clean. A run's plan holds the hash of its tokenizer, so that a
+copy which was changed is not used.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from penstock.data.read.dataset import Dataset
+from penstock.data.read.open import open_planned
+from penstock.errors import PenstockError
+from penstock.files import write_whole
+from penstock.run.folder import RunFolder
+from penstock.run.schema.run import Run
+from penstock.untrusted import TOKENIZER_BYTES, read_bounded
+
+
+@dataclass(frozen=True)
+class RunTokenizer:
+    """Tokenizer facts of a run that need no dataset."""
+
+    content: bytes  # tokenizer.json
+    vocab: int
+    masked: bool  # some tokens were no targets of the loss: it was trained on conversations
+
+
+def keep_tokenizer(folder: RunFolder, datasets: list[Dataset]) -> None:
+    """Write the tokenizer of the datasets into the run folder, unless it is there already."""
+    first = datasets[0]  # the parts of a mixture share it
+    if not isinstance(_kept(folder.tokenizer, first.manifest.tokenizer), bytes):
+        write_whole(folder.tokenizer, first.tokenizer_json())
+
+
+def read_tokenizer(run: Run, folder: RunFolder) -> RunTokenizer:
+    """Return the tokenizer that the folder of a run keeps, or that of its dataset.
+
+    Runs of earlier versions kept none. Raises PenstockError where neither is there.
+    """
+    plan = folder.read_plan()
+    kept = _of_plan(plan, folder.tokenizer)
+    if isinstance(kept, RunTokenizer):
+        return kept
+    try:
+        dataset = open_planned(run, plan)[0]
+        return RunTokenizer(dataset.tokenizer_json(), dataset.vocab, dataset.masked)
+    except PenstockError as error:
+        raise PenstockError(f"run '{folder.name}': {kept}. {error}") from None
+
+
+def _of_plan(plan: dict[str, Any], path: Path) -> RunTokenizer | str:
+    """Return the copy that a plan describes, or why there is none."""
+    digest, vocab, masked = (plan.get(name) for name in ("tokenizer", "vocab", "masked"))
+    if type(vocab) is not int or type(masked) is not bool or not isinstance(digest, str):
+        return "its folder keeps no tokenizer (an earlier version started it)"
+    found = _kept(path, digest)
+    return found if isinstance(found, str) else RunTokenizer(found, vocab, masked)
+
+
+def _kept(path: Path, digest: str) -> bytes | str:
+    """Return the content of a copy with this hash, or what is wrong with it."""
+    try:
+        content = read_bounded(path, TOKENIZER_BYTES, follow=False)
+    except FileNotFoundError:
+        return f"{path} is missing"
+    except (OSError, ValueError) as error:
+        return f"{path} cannot be read: {error}"
+    if blake3(content).hexdigest() != digest:
+        return f"{path} is damaged: it does not match its hash"
+    return content
