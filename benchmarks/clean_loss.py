@@ -37,7 +37,7 @@ import torch
 from blake3 import blake3
 from trial import FULL, SMALL, Scale, document_starts, in_processes, mean_loss, spread, train
 
-from penstock.data.build.home import datasets_home, open_dataset
+from penstock.data.build.open import datasets_home, open_dataset
 from penstock.data.format.writer import DatasetWriter
 from penstock.data.read.dataset import Dataset
 from penstock.data.read.order import ShuffleOrder

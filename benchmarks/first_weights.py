@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from penstock.catalog.shapes import ModelShape
-from penstock.data.build.home import open_dataset
+from penstock.data.build.open import open_dataset
 from penstock.data.read.stream import Stream
 from penstock.model.decoder import Decoder, init_std
 

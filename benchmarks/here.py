@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from blake3 import blake3
 
-from penstock.data.build.home import building, follow, point
+from penstock.data.build.open import build_lock, find_built_for_key, remember_built
 from penstock.data.format.locate import datasets_home
 from penstock.data.format.writer import DatasetWriter
 from penstock.data.read.dataset import Dataset
@@ -44,11 +44,11 @@ BATCH = 1024  # documents
 def here(megabytes: float) -> Dataset:
     """So much text of this machine, or all that there is."""
     home, key = datasets_home(), f"{megabytes:g}"
-    if found := follow(home, NAME, key):
+    if found := find_built_for_key(home, NAME, key):
         return found
-    with building(home, NAME):
+    with build_lock(home, NAME):
         dataset = build(home, megabytes)
-        point(home, NAME, key, dataset.version)
+        remember_built(home, NAME, key, dataset.version)
     return dataset
 
 

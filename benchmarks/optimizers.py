@@ -26,7 +26,7 @@ from order_loss import training_documents
 from trial import FULL, Scale, in_processes, mean_loss, train
 
 from penstock.data.build import stdlib
-from penstock.data.build.home import open_dataset
+from penstock.data.build.open import open_dataset
 from penstock.data.read.order import ShuffleOrder
 from penstock.model.decoder import Decoder
 from penstock.run.schema.train import TrainSection, choose_learning_rate

@@ -42,7 +42,7 @@ from trial import (
 )
 
 from penstock.data.build import stdlib
-from penstock.data.build.home import datasets_home, open_dataset
+from penstock.data.build.open import datasets_home, open_dataset
 from penstock.data.format.writer import DatasetWriter
 from penstock.data.read.dataset import Dataset
 from penstock.data.read.order import SPAN, ShuffleOrder, WindowOrder

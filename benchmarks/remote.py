@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.data.build.copy import copy
+from penstock.data.build.copy import copy_dataset
 from penstock.data.format.writer import DatasetWriter
 from penstock.data.read.dataset import Dataset
 from penstock.data.read.feed import Feed
@@ -166,6 +166,6 @@ if __name__ == "__main__":
         where, cache, *numbers = given.read
         read(where, Path(cache), *map(float, numbers))
     elif given.send:
-        print(copy(Dataset.open(given.send), "s3://data"))
+        print(copy_dataset(Dataset.open(given.send), "s3://data"))
     else:
         main()

@@ -1,24 +1,30 @@
 """The story of a dataset that was never built, with everything in it that a report can show."""
 
-from penstock.data.build.record import Machine, Record, Sample, SourceRecord, StageRecord
+from penstock.data.build.record import (
+    BuildMachine,
+    BuildRecord,
+    SampleDocument,
+    SourceRecord,
+    StageRecord,
+)
 from penstock.data.format.manifest import Manifest, Shard
 from penstock.watch.datasets.facts import Stage, Story
 
 NASTY = "<script>alert('x')</script> & \"quotes\" \x1b[31m\x00 \u202e end"
 
 
-def sample(id: str = "crawl/1", text: str = NASTY, **others) -> Sample:
+def sample(id: str = "crawl/1", text: str = NASTY, **others) -> SampleDocument:
     fields = {"source": "crawl", "characters": len(text), "score": 812, "language": "en"}
     fields |= {"columns": {"url": "https://a.example/?a=1&b=<2>"}} | others
-    return Sample(id=id, text=text, **fields)
+    return SampleDocument(id=id, text=text, **fields)
 
 
-def record(**others) -> Record:
+def record(**others) -> BuildRecord:
     fields = {
         "dataset": "web@0123456789ab",
         "ended": "2025-01-02T03:04:05Z",
         "seconds": 73.0,
-        "machine": Machine("host-a", "Linux", "3.11.9", 8, 4, 900 << 20),
+        "machine": BuildMachine("host-a", "Linux", "3.11.9", 8, 4, 900 << 20),
         "sources": [
             SourceRecord(
                 "crawl", "pages/*.jsonl", 4, 5 << 20, 1000, {"not JSON": 3}, {}, ["a: cut"]
@@ -50,7 +56,7 @@ def record(**others) -> Record:
         "recipe": {"name": "web", "source": [{"path": "pages/*.jsonl"}], "dedup": {"near": True}},
         "notes": ["one file was cut off"],
     }
-    return Record(**fields | others)
+    return BuildRecord(**fields | others)
 
 
 def manifest(**others) -> Manifest:
@@ -71,7 +77,7 @@ def manifest(**others) -> Manifest:
     return Manifest(**fields | others)
 
 
-def story(made: Manifest | None = None, built: Record | None = None) -> Story:
+def story(made: Manifest | None = None, built: BuildRecord | None = None) -> Story:
     made, built = made or manifest(), built or record()
     stages = tuple(
         Stage(one.name, one.documents, one.kept, one.reasons, one.seconds) for one in built.stages

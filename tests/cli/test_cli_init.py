@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from made_sets import made_set
 from open_families import add_tokenizer, saved
 from penstock.cli.main import app
-from penstock.data.build.estimate import Guess, estimate
-from penstock.data.build.open import open_first
+from penstock.data.build.estimate import TokenEstimate, estimate_tokens
+from penstock.data.build.open import open_or_build
 from penstock.launch.prepare.prepare import settle
 from penstock.launch.verify import seen, verify
 from penstock.run.init import ENOUGH, Lengths, lengths, template
@@ -48,7 +48,7 @@ def test_few_examples_make_a_run_that_trains(kind: str, rows: int, model: Path) 
     Path("few.jsonl").write_text("".join(json.dumps(one) + "\n" for one in made))
     run = written("few.jsonl")
     assert verify(run).refused is None
-    settled = settle(run, [one.manifest for one in open_first(run)], seen())
+    settled = settle(run, [one.manifest for one in open_or_build(run)], seen())
     assert verify(run).refused is None
     assert settled.data.samples >= run.batch_samples
     assert settled.data.held_out_tokens
@@ -69,18 +69,18 @@ def test_what_is_large_or_not_here_leaves_the_template_as_it_is(model: Path) -> 
     written("large.jsonl")
     assert Path("run.toml").read_text() == as_it_is
     for spec in ("hf:org/name", "s3://bucket/x.jsonl", "away.jsonl", "a name!"):
-        assert estimate(spec, ENOUGH) is None
+        assert estimate_tokens(spec, ENOUGH) is None
         assert written(spec).train.batch_tokens == 8192
 
 
 def test_copies_of_text_count_once_and_rows_of_conversations_each(model: Path) -> None:
     Path("text.jsonl").write_text('{"text": "the same six words each time"}\n' * 100)
     Path("chat.jsonl").write_text('{"prompt": "Hello", "completion": "Hi there, friend"}\n' * 100)
-    once, each = estimate("text.jsonl", ENOUGH), estimate("chat.jsonl", ENOUGH)
+    once, each = estimate_tokens("text.jsonl", ENOUGH), estimate_tokens("chat.jsonl", ENOUGH)
     assert once
     assert each
     assert once.tokens < 10 < 100 < each.tokens
-    assert estimate("chat.jsonl", 10) is None
+    assert estimate_tokens("chat.jsonl", 10) is None
 
 
 def test_lengths(model: Path) -> None:
@@ -92,4 +92,4 @@ def test_lengths(model: Path) -> None:
     assert lengths(None, 50) == Lengths(16, 16)
     saved("llama-2", Path("odd"), max_position_embeddings=1000)
     assert lengths("odd") == Lengths(8000)  # a batch is whole sequences
-    assert Guess(1).packed == 0
+    assert TokenEstimate(1).packed == 0

@@ -1,4 +1,4 @@
-"""Seeded source files, sound and mangled, for the fuzz tests of reading and building."""
+"""Seeded source files, sound and mangled, for the fuzz tests of reading and build_module."""
 
 import io
 import json

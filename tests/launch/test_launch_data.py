@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from made_sets import made_set
-from penstock.data.build.copy import copy
+from penstock.data.build.copy import copy_dataset
 from penstock.data.format.manifest import BLOCK_BYTES
 from penstock.data.read.dataset import Dataset
 from penstock.data.read.stream import Stream
@@ -236,7 +236,7 @@ def test_two_ranks_keep_to_one_bound_and_train_as_from_disk(
     made = made_set(
         tmp_path / "sets", tokens, [0], mask, shard_tokens=HALF, name="wide", tokenizer=tokenizer
     )
-    url = copy(made, (tmp_path / "bucket").as_uri())
+    url = copy_dataset(made, (tmp_path / "bucket").as_uri())
     fields = {"cluster.accelerators": 2, "evaluate.tokens": 64, "data.on_bad_shard": "skip"}
     near = go(run_file("near", **fields, **{"data.dataset": str(made.folder)}))
     cache = {"data.cache": str(tmp_path / "cache"), "data.cache_bytes": "3 MiB"}

@@ -8,7 +8,7 @@ import pytest
 
 import made_plans as made
 from made_sets import made_set
-from penstock.data.build.home import open_dataset
+from penstock.data.build.open import open_dataset
 from penstock.data.read.stream import Stream
 from penstock.errors import PenstockError
 from penstock.launch.prepare.prepare import settle

@@ -36,7 +36,7 @@ def local(tmp_path_factory):
 
 @pytest.fixture
 def url(s3, local):
-    return remote_copy.copy(local, "s3://data/sets")
+    return remote_copy.copy_dataset(local, "s3://data/sets")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.data.build.build import build
-from penstock.data.build.progress import Quiet
+from penstock.data.build.progress import SilentWatcher
 from penstock.data.recipe.recipe import Recipe
 from penstock.data.sources.find import find
 from penstock.data.sources.read import read
@@ -75,7 +75,7 @@ def test_a_build_whose_credentials_run_out_stops_and_goes_on(s3, folder, tmp_pat
     def recipe(name: str, path: str) -> Recipe:
         return Recipe.model_validate({"name": name, "source": [{"path": path}], **parts})
 
-    class Refusing(Quiet):
+    class Refusing(SilentWatcher):
         def stage(self, name: str, total_bytes: int, total_documents: int | None) -> None:
             if name == "read":
                 s3.do("refuse")

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from one_rank import Alone
 from penstock.cli.main import app
-from penstock.data.build.home import open_dataset
+from penstock.data.build.open import open_dataset
 from penstock.data.tokenize.tokenizer import Tokenizer
 from penstock.errors import PenstockError, RunFailed
 from penstock.guard.format.published import Checkpoint

@@ -309,7 +309,7 @@ def test_the_journal_is_redacted_when_it_is_written(tmp_path: Path) -> None:
 
 def test_a_dataset_and_its_record_say_nothing_of_a_password(tmp_path: Path) -> None:
     """A manifest and a record travel with the dataset."""
-    from penstock.data.build.home import datasets_home
+    from penstock.data.build.open import datasets_home
 
     pages = tmp_path / "pages"
     pages.mkdir()

@@ -62,10 +62,10 @@ def check(
 
 def _missing_rows(run: Run) -> list[str]:
     """Say what a build could not read of the run's data or cut: nothing is lost quietly."""
-    from penstock.data.build.rejected import cut_long, rows_aside
+    from penstock.data.build.rejected import cut_documents_note, rejected_rows_note
     from penstock.plan.dataset import manifests
 
-    every = [say(one) for one in manifests(run) for say in (rows_aside, cut_long)]
+    every = [say(one) for one in manifests(run) for say in (rejected_rows_note, cut_documents_note)]
     return [told for told in every if told]
 
 

@@ -47,7 +47,7 @@ def build(
 ) -> None:
     """Make a dataset from raw files. One that was interrupted goes on where it was."""
     output.outlive()
-    from penstock.data.recipe.raw import recipe_of
+    from penstock.data.recipe.load import recipe_of
 
     made_of = recipe_of(recipe, overrides or [])
     from penstock.data.build import (
@@ -185,14 +185,14 @@ def copy(
 ) -> None:
     """Send a dataset to an object store; runs read it from there by its URL."""
     output.outlive()
-    from penstock.data.build.copy import copy as send
-    from penstock.data.build.progress import Quiet
+    from penstock.data.build.copy import copy_dataset
+    from penstock.data.build.progress import SilentWatcher
     from penstock.watch.datasets.find import open_there
     from penstock.watch.datasets.progress import BuildProgress
 
     there = open_there(dataset)
     with BuildProgress(RedactedConsole(stderr=json, highlight=False)) as progress:
-        where = send(there, url, Quiet() if quiet else progress)
+        where = copy_dataset(there, url, SilentWatcher() if quiet else progress)
     if json:
         print_json({"dataset": there.id, "url": where})
     else:

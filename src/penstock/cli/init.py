@@ -45,9 +45,9 @@ def _lengths(model: str | None, data: str | None) -> Lengths | None:
     """Choose a batch and a sequence that the examples fill; None without a model and examples."""
     if model is None and data is None:
         return None
-    from penstock.data.build.estimate import estimate
+    from penstock.data.build.estimate import estimate_tokens
 
-    found = estimate(data, ENOUGH) if data else None
+    found = estimate_tokens(data, ENOUGH) if data else None
     if found is None:
         return lengths(model)
     return lengths(model, found.tokens, found.longest, found.packed)

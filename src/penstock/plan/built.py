@@ -46,7 +46,7 @@ def find_built(run: Run, spec: str, launch: bool = False) -> BuiltDataset | str:
 
 
 def _raw_recipe(run: Run, spec: str) -> "Recipe":
-    from penstock.data.recipe.raw import raw_recipe
+    from penstock.data.recipe.load import raw_recipe
 
     shape = run.model.base()
     vocab = (shape.vocab if shape else None) or None
@@ -80,20 +80,20 @@ def _recipe_of(run: Run, spec: str, recipe: Path | None) -> BuiltDataset | str:
     built."""
     if spec.startswith("hf:"):
         return f"{spec} is built from the hub when the run starts; what it gives is not known yet"
-    from penstock.data.build.home import follow
-    from penstock.data.build.list import build_key, list_sources
-    from penstock.data.build.ready import refuse_unreadable, refuse_unready
+    from penstock.data.build.checks import refuse_no_documents, refuse_unbuildable
+    from penstock.data.build.listing import build_key, list_sources
+    from penstock.data.build.open import find_built_for_key
     from penstock.data.recipe.load import load_recipe
     from penstock.data.recipe.source import is_remote
 
     made = load_recipe(recipe) if recipe else _raw_recipe(run, spec)
     if not any(is_remote(source.path) for source in made.source):
         sources = list_sources(made)
-        found = follow(datasets_home(), made.name, build_key(made, sources))
+        found = find_built_for_key(datasets_home(), made.name, build_key(made, sources))
         if found:
             return BuiltDataset(found.manifest, found.folder)
-        refuse_unready(sources)
-        refuse_unreadable(made, sources)
+        refuse_unbuildable(sources)
+        refuse_no_documents(made, sources)
     what = f"penstock data build {spec}` builds it now" if recipe else "penstock train` builds it"
     return f"{spec} is not built here yet; `{what}"
 

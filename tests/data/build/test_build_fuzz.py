@@ -11,7 +11,7 @@ from build_corpus import recipe
 from mangled_files import mangle, sound_file
 
 from penstock.data.build.build import build
-from penstock.data.build.record import read_record
+from penstock.data.build.record import read_build_record
 
 zstandard = pytest.importorskip("zstandard")
 
@@ -52,7 +52,7 @@ def test_mangled_files_never_stop_a_build(
         (corpus / name).write_bytes(content)
     dataset = build(recipe(corpus, **BUILDS[place]), workers=1)
     assert dataset.verify() == []
-    record = read_record(dataset.folder)
+    record = read_build_record(dataset.folder)
     assert record is not None
     assert record.sources[0].files == share + 1
     read = Counter(dataset.manifest.counts["read"])

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from build_corpus import recipe, text
 
-from penstock.data.build import build as building
+from penstock.data.build import build as build_module
 from penstock.data.build.build import build
-from penstock.data.build.list import Listed
-from penstock.data.build.parts import nests, read_part, read_result
-from penstock.data.build.progress import Quiet
-from penstock.data.build.read import read_group
-from penstock.data.build.record import read_record
-from penstock.data.build.shards import shard_of_range
+from penstock.data.build.listing import SourceFile
+from penstock.data.build.parts import nested_deeper_than, read_part, read_result
+from penstock.data.build.progress import SilentWatcher
+from penstock.data.build.read import read_files
+from penstock.data.build.record import read_build_record
+from penstock.data.build.shards import write_shard_of_range
 from penstock.data.build.tokens import _Encoded, _in_order
 from penstock.data.format.columns import write_columns
 from penstock.data.read.dataset import Dataset
@@ -45,11 +45,11 @@ def rows_of(dataset: Dataset) -> dict[str, dict[str, Any]]:
 
 
 def read_all(path: Path, tmp_path: Path, part_bytes: int) -> dict[str, Any]:
-    listed = Listed(File(path.name, str(path), "jsonl", ""), path.stat().st_size, "")
+    listed = SourceFile(File(path.name, str(path), "jsonl", ""), path.stat().st_size, "")
     group = (listed,)
     task = Task(
         tmp_path / "read",
-        read_group,
+        read_files,
         (group, Options(), "", str(tmp_path / "raw" / "0"), part_bytes),
     )
     task.run()
@@ -90,9 +90,9 @@ def test_a_column_that_nests_without_end_is_counted(tmp_path: Path, depth: int) 
 
 
 def test_depth_is_that_of_the_deepest() -> None:
-    assert not nests({"a": 1}, 1)
-    assert not nests({"a": [1], "b": []}, 2)
-    assert nests({"a": [], "b": [[[1]]]}, 2)
+    assert not nested_deeper_than({"a": 1}, 1)
+    assert not nested_deeper_than({"a": [1], "b": []}, 2)
+    assert nested_deeper_than({"a": [], "b": [[[1]]]}, 2)
 
 
 def test_half_a_character_in_messages_is_counted(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_where_parts_are_cut_changes_no_version(
     given = recipe(write(tmp_path / "some.jsonl", rows))
     expected = build(given, workers=1)
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "other"))
-    monkeypatch.setattr(building, "PART_BYTES", part_bytes)
+    monkeypatch.setattr(build_module, "PART_BYTES", part_bytes)
     assert build(given, workers=1).id == expected.id
 
 
@@ -170,7 +170,7 @@ def test_the_last_bin_is_a_sample_where_the_last_ranges_are_empty(tmp_path: Path
     for number in range(shards):
         task = Task(
             tmp_path / "out" / str(number),
-            shard_of_range,
+            write_shard_of_range,
             (number, shards, (tmp_path / "part",), tmp_path / "shards", sequence, END),
         )
         if found := json.loads(task.compute(*task.args)["json"].tobytes()):
@@ -215,7 +215,7 @@ def test_a_wrong_template_is_told_before_anything_is_read(tmp_path: Path, tokeni
     source = [{"path": str(path), "messages": "messages"}]
     stages: list[str] = []
 
-    class Told(Quiet):
+    class Told(SilentWatcher):
         def stage(self, name: str, total_bytes: int, total_documents: int | None) -> None:
             stages.append(name)
 
@@ -228,7 +228,7 @@ def test_scores_and_languages_are_of_what_is_kept(tmp_path: Path) -> None:
     rows = [{"text": text(n), "good": n / 10} for n in range(10)]
     path = write(tmp_path / "some.jsonl", rows)
     changes = {"label": {"use": "good", "least": 0.5}, "clean": {"language": {"least": 0}}}
-    record = read_record(build(recipe(path, **changes), workers=1).folder)
+    record = read_build_record(build(recipe(path, **changes), workers=1).folder)
     assert record is not None
     assert sum(record.scores) == sum(record.languages.values()) == 5
     assert record.scores[:10] == [0] * 10
@@ -239,7 +239,7 @@ def test_evaluation_texts_that_are_not_searched_for_are_told(tmp_path: Path) -> 
     asked = write(tmp_path / "eval.jsonl", [{"question": "Why?"}, {"question": text(90)}])
     notes: list[str] = []
 
-    class Told(Quiet):
+    class Told(SilentWatcher):
         def note(self, text: str) -> None:
             notes.append(text)
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from build_corpus import text, write_corpus
 
-from penstock.data.build import build as building
+from penstock.data.build import build as build_module
 from penstock.data.build.build import _Build
-from penstock.data.build.home import open_dataset
+from penstock.data.build.open import open_dataset
 from penstock.data.format.locate import datasets_home
 from penstock.errors import PenstockError
 
@@ -30,7 +30,7 @@ vocab = 300
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(building, "default_workers", lambda: 1)
+    monkeypatch.setattr(build_module, "default_workers", lambda: 1)
     monkeypatch.chdir(tmp_path)
     write_corpus(tmp_path / "corpus", files=2, documents=5)
 
@@ -131,4 +131,4 @@ def test_what_is_not_there(tmp_path: Path) -> None:
 
 
 def test_parts_are_small_enough_for_the_memory_of_a_build() -> None:
-    assert building.PART_BYTES <= 64 << 20
+    assert build_module.PART_BYTES <= 64 << 20

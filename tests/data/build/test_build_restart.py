@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from build_corpus import recipe, write_corpus
 
-from penstock.data.build import build as building
+from penstock.data.build import build as build_module
 from penstock.data.build.build import WORK, build
-from penstock.data.build.progress import Quiet
+from penstock.data.build.progress import SilentWatcher
 from penstock.data.read.dataset import Dataset
 from penstock.data.workers.pool import Task
 from penstock.errors import PenstockError
@@ -26,15 +26,15 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from build_corpus import recipe
-from penstock.data import build as building
-from penstock.data.build.progress import Quiet
-class Told(Quiet):
+from penstock.data.build import build as build_module
+from penstock.data.build.progress import SilentWatcher
+class Told(SilentWatcher):
     def did(self, documents, bytes):
         print("did", flush=True)
 if __name__ == "__main__":
-    building.PART_BYTES = {part_bytes}
+    build_module.PART_BYTES = {part_bytes}
     given = recipe(Path({corpus!r}), **{changes!r})
-    print(building.build(given, workers=2, watcher=Told()).id)
+    print(build_module.build(given, workers=2, watcher=Told()).id)
 """
 
 
@@ -43,7 +43,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
     # A fork has none of the threads that a library may have started in this process.
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
-    monkeypatch.setattr(building, "PART_BYTES", PART_BYTES)
+    monkeypatch.setattr(build_module, "PART_BYTES", PART_BYTES)
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def test_the_whole_tree_is_killed(
     assert len(before) >= 12
     stages: list[str] = []
 
-    class Watches(Quiet):
+    class Watches(SilentWatcher):
         def stage(self, name: str, total_bytes: int, total_documents: int | None) -> None:
             stages.append(name)
             now = ended(tmp_path)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from build_corpus import recipe, text, write_corpus
 
-from penstock.data.build import build as building
+from penstock.data.build import build as build_module
 from penstock.data.build.build import build
-from penstock.data.build.progress import Quiet
+from penstock.data.build.progress import SilentWatcher
 from penstock.data.build.publish import ASIDE
-from penstock.data.build.record import Record, parse_record, read_record
+from penstock.data.build.record import BuildRecord, parse_build_record, read_build_record
 from penstock.data.format.manifest import BUILD_RECORD
 from penstock.data.read.dataset import Dataset
 from penstock.data.read.stream import Stream
@@ -25,7 +25,7 @@ from penstock.errors import PenstockError
 @pytest.fixture(autouse=True)
 def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(building, "PART_BYTES", 4000)
+    monkeypatch.setattr(build_module, "PART_BYTES", 4000)
 
 
 def rows_and_texts(dataset: Dataset) -> list[tuple[dict[str, object], str]]:
@@ -46,8 +46,8 @@ def rows_and_texts(dataset: Dataset) -> list[tuple[dict[str, object], str]]:
     return found
 
 
-def record_of(dataset: Dataset) -> Record:
-    record = read_record(dataset.folder)
+def record_of(dataset: Dataset) -> BuildRecord:
+    record = read_build_record(dataset.folder)
     assert record is not None
     return record
 
@@ -92,10 +92,10 @@ def test_the_record_tells_what_happened(tmp_path: Path) -> None:
     assert record.dropped["deduplicate: copy"][0].detail.startswith("of document")
     aside = [json.loads(line) for line in (dataset.folder / ASIDE).read_text().splitlines()]
     assert [one["reason"] for one in aside] == ["broken JSON"] * 3
-    assert parse_record(record.to_json(), "here") == record
+    assert parse_build_record(record.to_json(), "here") == record
     (dataset.folder / BUILD_RECORD).write_text("{}")
     with pytest.raises(PenstockError, match="cannot be read as the record of a build"):
-        read_record(dataset.folder)
+        read_build_record(dataset.folder)
 
 
 def test_filters_and_language_say_why(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_nothing_left_names_the_steps_that_dropped_it(tmp_path: Path, tokenizer:
     assert "[decontaminate] against" in said
 
 
-class _Notes(Quiet):
+class _Notes(SilentWatcher):
     def __init__(self) -> None:
         self.notes: list[str] = []
 
@@ -334,7 +334,7 @@ def test_nothing_left_of_filters_that_nobody_asked_for_says_how_to_go_without(
 def test_steps_that_come_again_are_told_anew(tmp_path: Path) -> None:
     told: list[list[object]] = []
 
-    class Told(Quiet):
+    class Told(SilentWatcher):
         def stage(self, name: str, total_bytes: int, total_documents: int | None) -> None:
             told.append([name, total_documents, 0])
 
@@ -367,7 +367,7 @@ def test_a_wrong_path_is_told_before_anything_is_read(
 ) -> None:
     stages: list[str] = []
 
-    class Watches(Quiet):
+    class Watches(SilentWatcher):
         def stage(self, name: str, total_bytes: int, total_documents: int | None) -> None:
             stages.append(name)
 

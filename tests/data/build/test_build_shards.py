@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.build.parts import read_result, strings
-from penstock.data.build.shards import shard_count, shard_of_range
+from penstock.data.build.parts import pack_rows, read_result
+from penstock.data.build.shards import shard_count, write_shard_of_range
 from penstock.data.format.columns import read_columns, write_columns
 from penstock.data.format.manifest import SHARDS, Shard
 from penstock.extras import extra
@@ -42,7 +42,7 @@ def write_part(path: Path, some: Documents, masked: bool) -> None:
         "lows": np.zeros(len(some), np.uint64),
         "tokens": np.concatenate([np.empty(0, np.uint16), *tokens]),
         "ends": np.cumsum([len(one) for one in tokens], dtype=np.int64),
-        **strings("rows", [b"%d" % key for key, _ in some]),
+        **pack_rows("rows", [b"%d" % key for key, _ in some]),
     }
     if masked:
         columns["mask"] = columns["tokens"] % 2 == 0
@@ -58,7 +58,9 @@ def shards_of(
     made = []
     for number in range(shards):
         task = folder / f"shard{number}"
-        write_columns(task, shard_of_range(number, shards, paths, folder / SHARDS, packed, END))
+        write_columns(
+            task, write_shard_of_range(number, shards, paths, folder / SHARDS, packed, END)
+        )
         if found := read_result(task):
             made.append(Shard(**found))
     return made

@@ -10,19 +10,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.build.parts import Extras, Part, plain_json, read_part, read_texts, result
-from penstock.data.build.progress import Quiet
-from penstock.data.build.record import Sample
-from penstock.data.build.stage import Stages
-from penstock.data.build.tally import KEPT, Tally
+from penstock.data.build.parts import (
+    DocumentPart,
+    Extras,
+    lenient_json,
+    read_part,
+    read_texts,
+    result_columns,
+)
+from penstock.data.build.progress import SilentWatcher
+from penstock.data.build.record import SampleDocument
+from penstock.data.build.stage import StageRunner
+from penstock.data.build.tally import KEPT, DocumentTally
 from penstock.data.format.columns import write_columns
 from penstock.data.format.manifest import MANIFEST, Manifest, Shard, read_manifest
 from penstock.data.workers.pool import Task, WorkerPool
 from penstock.errors import PenstockError
 
 
-def sample(id: str) -> Sample:
-    return Sample(id, "source", "text", 4, 0, "", {})
+def sample(id: str) -> SampleDocument:
+    return SampleDocument(id, "source", "text", 4, 0, "", {})
 
 
 documents = st.lists(
@@ -32,8 +39,8 @@ documents = st.lists(
 )
 
 
-def tallied(some: list[tuple[str, str, int]]) -> Tally:
-    tally = Tally()
+def tallied(some: list[tuple[str, str, int]]) -> DocumentTally:
+    tally = DocumentTally()
     for id, reason, length in some:
         tally.documents += 1
         tally.count("reasons", reason)
@@ -50,15 +57,15 @@ def test_tasks_do_not_show(some: list[tuple[str, str, int]], cuts: list[int], ra
     shuffled = random.sample(some, len(some))
     bounds = [0, *sorted(cuts), len(some)]
     parts = [tallied(shuffled[a:b]) for a, b in pairwise(bounds)]
-    total = Tally()
+    total = DocumentTally()
     for part in parts:
-        total.add(Tally.from_json(json.loads(json.dumps(part.to_json()))))
+        total.add(DocumentTally.from_json(json.loads(json.dumps(part.to_json()))))
     assert total.to_json() == whole.to_json()
     assert sum(total.histogram("characters")) == sum(total.scores()) == len(some)
 
 
 def test_histograms_are_powers_of_two() -> None:
-    tally = Tally()
+    tally = DocumentTally()
     for length in (0, 1, 2, 3, 4, 1023, 1024):
         tally.length("tokens", length)
     assert tally.histogram("tokens") == [2, 2, 1, 0, 0, 0, 0, 0, 0, 1, 1]
@@ -72,13 +79,13 @@ def test_histograms_are_powers_of_two() -> None:
 )
 def test_parts_come_back(tmp_path_factory, rows: list[tuple[str, str]]) -> None:
     path = tmp_path_factory.mktemp("part") / "part"
-    part = Part(
+    part = DocumentPart(
         [text for text, _ in rows],
         [id for _, id in rows],
         [Extras({"n": n}, "en", {"q": n}).to_json() for n in range(len(rows))],
         np.arange(len(rows)),
     )
-    write_columns(path, {**part.columns(), **result({})})
+    write_columns(path, {**part.columns(), **result_columns({})})
     back = read_part(path)
     assert (back.texts, back.ids, back.extras) == (part.texts, part.ids, part.extras)
     assert read_texts(path)[0] == part.texts
@@ -93,7 +100,7 @@ def test_any_column_becomes_json() -> None:
         "path": Path("x"),
         "list": (1, None),
     }
-    assert json.loads(plain_json(odd)) == {
+    assert json.loads(lenient_json(odd)) == {
         "nan": None,
         "bytes": "\\xff",
         "3": {"1.5": [4]},
@@ -130,18 +137,18 @@ def test_what_a_manifest_does_not_have_is_left_out(tmp_path: Path) -> None:
 def three(path: Path) -> dict[str, np.ndarray]:
     if path.exists():
         raise OSError(28, "No space left on device")
-    return result(3)
+    return result_columns(3)
 
 
 def test_a_crew_serves_many_stages_and_passes_errors_on(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
 
-    class Counts(Quiet):
+    class Counts(SilentWatcher):
         def did(self, documents: int, bytes: int) -> None:
             told.append((documents, bytes))
 
     with WorkerPool(2) as pool:
-        stages = Stages(pool, Counts())
+        stages = StageRunner(pool, Counts())
         for name in ("one", "two"):
             tasks = [
                 Task(tmp_path / name / str(n), three, (tmp_path / "no",), n) for n in range(20)

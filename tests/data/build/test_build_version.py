@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from build_corpus import recipe, write_corpus
 
-from penstock.data.build import build as building
+from penstock.data.build import build as build_module
 from penstock.data.build.build import build
 from penstock.data.format.manifest import MANIFEST
 from penstock.data.recipe.recipe import Recipe
@@ -17,7 +17,7 @@ from penstock.data.recipe.recipe import Recipe
 @pytest.fixture
 def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Called, it gives the version of a recipe, built in a home of its own."""
-    monkeypatch.setattr(building, "PART_BYTES", 4000)
+    monkeypatch.setattr(build_module, "PART_BYTES", 4000)
     count = 0
 
     def version(given: Recipe, workers: int = 1) -> str:
@@ -63,7 +63,7 @@ def test_places_and_part_sizes_change_nothing(
         os.utime(path, (1, 1))
     assert homes(recipe(there)) == first
     assert homes(recipe(there / "**" / "*.jsonl")) == first
-    monkeypatch.setattr(building, "PART_BYTES", 1 << 20)
+    monkeypatch.setattr(build_module, "PART_BYTES", 1 << 20)
     assert homes(recipe(there)) == first
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.data.build import build as building
-from penstock.data.build.home import open_dataset
-from penstock.data.build.list import list_sources
-from penstock.data.build.ready import refuse_unreadable
-from penstock.data.build.rejected import cut_long, rows_aside
+from penstock.data.build import build as build_module
+from penstock.data.build.checks import refuse_no_documents
+from penstock.data.build.listing import list_sources
+from penstock.data.build.open import open_dataset
+from penstock.data.build.rejected import cut_documents_note, rejected_rows_note
 from penstock.data.read.dataset import Dataset
-from penstock.data.recipe.raw import raw_recipe, recipe_of
+from penstock.data.recipe.load import raw_recipe, recipe_of
 from penstock.data.sources.guess import PAIRS, guess
 from penstock.data.tokenize.tokenizer import Tokenizer
 from penstock.errors import PenstockError
@@ -37,7 +37,7 @@ TEMPLATE = (
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(building, "default_workers", lambda: 1)
+    monkeypatch.setattr(build_module, "default_workers", lambda: 1)
     monkeypatch.chdir(tmp_path)
 
 
@@ -134,13 +134,13 @@ def test_rows_that_cannot_be_read_are_counted_aloud():
     with Path(path).open("a") as file:
         file.write('{"messages": [{"role"\n')
     made = open_dataset(path, tokenizer=a_tokenizer(TEMPLATE), pack=64).manifest
-    told = rows_aside(made)
+    told = rejected_rows_note(made)
     assert told.startswith("2 of 42 rows of c were kept aside (")
     assert "1 broken JSON" in told
     assert "1 no messages" in told
     assert f"`penstock data show c@{made.version}`" in told
     whole = open_dataset(write("d.jsonl", CHAT), tokenizer=a_tokenizer(TEMPLATE), pack=64)
-    assert rows_aside(whole.manifest) == ""
+    assert rejected_rows_note(whole.manifest) == ""
 
 
 def test_conversations_without_answers_are_refused_by_what_they_lack():
@@ -149,7 +149,9 @@ def test_conversations_without_answers_are_refused_by_what_they_lack():
     with pytest.raises(PenstockError, match=r"9 by tokenize \(nothing to learn\). Every conv"):
         open_dataset(write("q.jsonl", asked), tokenizer=model, pack=64)
     some = open_dataset(write("s.jsonl", [*asked, *CHAT]), tokenizer=model, pack=64)
-    assert "9 of 49 rows of s were kept aside (9 nothing to learn)" in rows_aside(some.manifest)
+    assert "9 of 49 rows of s were kept aside (9 nothing to learn)" in rejected_rows_note(
+        some.manifest
+    )
 
 
 def test_text_is_built_as_before():
@@ -204,11 +206,11 @@ def test_text_that_is_not_utf8_names_the_recipe_to_write():
     Path("r.toml").write_text(said.partition(":\n")[2].partition("\nor")[0])
     assert open_dataset("r.toml").manifest.documents == 4
     Path("articles/9.txt").write_text("Plain. " * 9)
-    told = rows_aside(open_dataset("articles", vocab=300).manifest)
+    told = rejected_rows_note(open_dataset("articles", vocab=300).manifest)
     assert told.startswith("80% OF THE ROWS ARE LOST: 4 of 5 rows")
     assert 'encodings = ["utf-8", "latin-1"]' in told
     given = recipe_of("articles", ['source.encodings=["utf-8", "latin-1"]'])
-    assert building.build(given).manifest.documents == 5
+    assert build_module.build(given).manifest.documents == 5
 
 
 @pytest.mark.parametrize(
@@ -229,12 +231,12 @@ def test_files_without_a_usable_row_are_refused_early_with_the_words_of_the_buil
     Path("folder/picture.png").write_bytes(b"no text")
     recipe = raw_recipe("folder", vocab=300)
     with pytest.raises(PenstockError) as built:
-        building.build(recipe)
+        build_module.build(recipe)
     with pytest.raises(PenstockError) as early:
-        refuse_unreadable(recipe, list_sources(recipe))
+        refuse_no_documents(recipe, list_sources(recipe))
     assert str(early.value) == str(built.value)
     Path("folder/z.txt").write_text("One row that can be read is enough.")
-    refuse_unreadable(recipe, list_sources(recipe))
+    refuse_no_documents(recipe, list_sources(recipe))
 
 
 def test_a_build_warns_aloud_of_many_lost_rows():
@@ -269,6 +271,6 @@ def test_conversations_that_are_cut_are_told():
     model = a_tokenizer(TEMPLATE)
     made = open_dataset(write("c.jsonl", [*CHAT, long]), tokenizer=model, pack=64).manifest
     begin = "documents of c are longer than data.sequence = 64 and are cut: 41 became "
-    assert cut_long(made) == f"{begin}{made.documents} pieces"
+    assert cut_documents_note(made) == f"{begin}{made.documents} pieces"
     short = open_dataset(write("d.jsonl", CHAT), tokenizer=model, pack=64).manifest
-    assert cut_long(short) == ""
+    assert cut_documents_note(short) == ""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from penstock.data.build import stdlib
-from penstock.data.build.home import building, datasets_home, open_dataset
+from penstock.data.build.open import build_lock, datasets_home, open_dataset
 from penstock.data.format.locate import built_versions
 from penstock.data.format.writer import unfinished_prefix
 from penstock.errors import PenstockError
@@ -147,7 +147,7 @@ def test_a_killed_build_frees_the_lock_and_leaves_no_dataset(home, library):
 def test_sweeping_spares_the_builds_of_other_names(home):
     for name in ("a", "a-b"):
         (home / f"{unfinished_prefix(name)}1").mkdir(parents=True)
-    with building(home, "a"):
+    with build_lock(home, "a"):
         assert [path.name for path in home.glob(".writing*")] == [f"{unfinished_prefix('a-b')}1"]
 
 
@@ -163,7 +163,7 @@ def test_what_a_kill_left_is_swept_away_and_nothing_of_others(home):
     mine, other = home / "..a-0123abcd.77", home / "..a-b-0123abcd.77"
     mine.touch()
     other.touch()
-    with building(home, "a"):
+    with build_lock(home, "a"):
         assert not mine.exists()
         assert other.exists()
 

@@ -34,7 +34,7 @@ class Told:
 def test_a_copy_is_the_dataset(local, tmp_path):
     told = Told()
     (local.folder / "build.json").write_text("{}")
-    url = remote_copy.copy(local, f"file://{tmp_path}/far/", told)
+    url = remote_copy.copy_dataset(local, f"file://{tmp_path}/far/", told)
     assert url == f"file://{tmp_path}/far/{local.id}"
     far = Dataset.open(url, Cache(tmp_path / "cache", 1 << 20))
     assert far.id == local.id
@@ -58,26 +58,26 @@ def test_a_copy_that_breaks_off_cannot_be_opened_and_goes_on(local, tmp_path, mo
 
     monkeypatch.setattr(objects.Store, "put", put)
     with pytest.raises(RunFailed, match=r"not copied in full: cut\. Give the same command again"):
-        remote_copy.copy(local, f"file://{tmp_path}/far")
+        remote_copy.copy_dataset(local, f"file://{tmp_path}/far")
     cache = Cache(tmp_path / "cache", 1 << 20)
     with pytest.raises(PenstockError, match="not a complete one"):
         Dataset.open(f"file://{tmp_path}/far/{local.id}", cache)
-    url = remote_copy.copy(local, f"file://{tmp_path}/far")
+    url = remote_copy.copy_dataset(local, f"file://{tmp_path}/far")
     assert Dataset.open(url, cache).verify() == []
     assert len([name for name in sent if name == sent[0]]) == 1
     assert sent[-1] == "manifest.json"
 
 
 def test_a_wrong_file_of_the_right_size_is_sent_again(local, tmp_path):
-    url = remote_copy.copy(local, f"file://{tmp_path}/far")
+    url = remote_copy.copy_dataset(local, f"file://{tmp_path}/far")
     path = next((tmp_path / "far" / local.id / "shards").glob("*.bin"))
     path.write_bytes(bytes(len(path.read_bytes())))
     told = Told()
-    assert remote_copy.copy(local, f"file://{tmp_path}/far", told) == url
+    assert remote_copy.copy_dataset(local, f"file://{tmp_path}/far", told) == url
     assert path.name in told.notes[0]
     assert Dataset.open(url, Cache(tmp_path / "cache", 1 << 20)).verify() == []
 
 
 def test_what_is_no_url_is_refused(local):
     with pytest.raises(PenstockError, match="is not a URL"):
-        remote_copy.copy(local, "/some/folder")
+        remote_copy.copy_dataset(local, "/some/folder")

@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
-from penstock.data.build import build as building
+from penstock.data.build import build as build_module
 from penstock.data.build.build import build
-from penstock.data.build.record import Record, read_record
+from penstock.data.build.record import BuildRecord, read_build_record
 from penstock.data.read.dataset import Dataset
 from penstock.data.recipe.load import load_recipe
 from penstock.errors import PenstockError
@@ -30,7 +30,7 @@ def keep(text, row):
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(building, "default_workers", lambda: 1)
+    monkeypatch.setattr(build_module, "default_workers", lambda: 1)
     monkeypatch.chdir(tmp_path)
     rows = [{"text": text, "n": n} for n, text in enumerate(PAGES)]
     Path("pages.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -46,9 +46,11 @@ def _recipe(code: str, *modules: str, more: str = "", name: str = "p.toml") -> P
     return Path(name)
 
 
-def _built(code: str, *modules: str, more: str = "", workers: int = 1) -> tuple[Dataset, Record]:
+def _built(
+    code: str, *modules: str, more: str = "", workers: int = 1
+) -> tuple[Dataset, BuildRecord]:
     dataset = build(load_recipe(_recipe(code, *modules, more=more)), workers=workers)
-    record = read_record(dataset.folder)
+    record = read_build_record(dataset.folder)
     assert record
     return dataset, record
 
@@ -94,7 +96,7 @@ def test_a_recipe_without_steps_has_the_identity_of_before() -> None:
 
 
 def test_workers_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(building, "PART_BYTES", 800)
+    monkeypatch.setattr(build_module, "PART_BYTES", 800)
     one, _ = _built(KEEP, "my.py:keep")
     monkeypatch.setenv("PENSTOCK_HOME", "other")
     two, _ = _built(KEEP, "my.py:keep", workers=2)
@@ -132,7 +134,7 @@ def test_columns_and_messages_are_in_the_row_and_stay_as_they_are() -> None:
     )
     dataset = build(load_recipe("c.toml"))
     assert dataset.manifest.counts["clean"] == {"kept": 2, "step.keep": 2}
-    record = read_record(dataset.folder)
+    record = read_build_record(dataset.folder)
     assert record
     assert all("Ho" in one.text for one in record.kept)
     assert all("stars" in one.columns for one in record.kept)
@@ -166,7 +168,7 @@ def test_a_bad_step_is_told_before_anything_is_built(code: str, module: str, tol
         build(load_recipe(path))
     assert told in str(caught.value)
     assert str(caught.value).count("clean.step: module") <= 1  # told once
-    assert not list(Path("home/datasets").glob(".building*"))
+    assert not list(Path("home/datasets").glob(".build_module*"))
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
-from penstock.data.build import build as building
-from penstock.data.build.home import open_dataset
+from penstock.data.build import build as build_module
+from penstock.data.build.open import open_dataset
 from penstock.data.format.locate import built_folder, datasets_home, matching_versions
 from penstock.data.read.dataset import Dataset
 from penstock.data.recipe.load import load_recipe
@@ -29,7 +29,7 @@ sequence = 64
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(building, "default_workers", lambda: 1)
+    monkeypatch.setattr(build_module, "default_workers", lambda: 1)
     monkeypatch.chdir(tmp_path)
 
 
@@ -89,7 +89,7 @@ def test_every_reader_of_names_takes_a_short_version(mine: Dataset, tmp_path: Pa
     Path("other.toml").write_text(
         f'[[source]]\npath = "other.txt"\n[clean]\npreset = "none"\n[tokens]\ntokenizer = "{short}"'
     )
-    other = building.build(load_recipe("other.toml"))
+    other = build_module.build(load_recipe("other.toml"))
     assert other.manifest.tokenizer == mine.manifest.tokenizer
     for verb in (["show"], ["verify"], ["sample"], ["diff", short], ["copy"]):
         where = [(tmp_path / "bucket").as_uri()] if verb == ["copy"] else []

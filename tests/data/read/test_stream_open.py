@@ -9,8 +9,8 @@ import pytest
 
 import made_plans as made
 from made_sets import made_set
-from penstock.data.build.copy import copy
-from penstock.data.build.open import open_first
+from penstock.data.build.copy import copy_dataset
+from penstock.data.build.open import open_or_build
 from penstock.data.read.open import open_planned, plan_entry
 from penstock.errors import PenstockError
 
@@ -29,19 +29,19 @@ def run(dataset: str, **more: object):
 
 
 def test_raw_files_that_changed_are_not_read_again(home, tmp_path):
-    first = open_first(run("raw"))
+    first = open_or_build(run("raw"))
     plan = {"dataset": plan_entry(first)}
     (tmp_path / "raw" / "b.txt").write_text("More of it, and other words.")
     (again,) = open_planned(run("raw"), plan)
     assert again.id == first[0].id
-    (new,) = open_first(run("raw"))
+    (new,) = open_or_build(run("raw"))
     assert new.id != again.id
     shutil.rmtree(tmp_path / "raw")
     assert open_planned(run("raw"), plan)[0].id == again.id
 
 
 def test_a_dataset_that_was_deleted_is_named_with_what_to_do(home):
-    first = open_first(run("raw"))
+    first = open_or_build(run("raw"))
     plan = {"dataset": plan_entry(first)}
     shutil.rmtree(first[0].folder)
     with pytest.raises(PenstockError) as caught:
@@ -51,14 +51,14 @@ def test_a_dataset_that_was_deleted_is_named_with_what_to_do(home):
     assert f"copy {first[0].id} there again, or build it again from raw as it was" in message
     assert "--fresh" in message
     # Building it again from the same files is going on.
-    open_first(run("raw"))
+    open_or_build(run("raw"))
     assert open_planned(run("raw"), plan)[0].id == first[0].id
 
 
 def test_a_folder_is_found_from_anywhere_and_no_other_is_taken(home, tmp_path, monkeypatch):
     sets = [made_set(tmp_path, np.arange(n) % 300, [0], name="own") for n in (500, 600)]
     named = sets[0].folder.name
-    plan = {"dataset": plan_entry(open_first(run(named)))}
+    plan = {"dataset": plan_entry(open_or_build(run(named)))}
     monkeypatch.chdir("/")
     assert open_planned(run(named), plan)[0].id == sets[0].id
     shutil.rmtree(sets[0].folder)
@@ -71,8 +71,8 @@ def test_a_folder_is_found_from_anywhere_and_no_other_is_taken(home, tmp_path, m
 
 def test_a_url_with_another_version_is_refused(home, tmp_path):
     first = made_set(tmp_path / "sets", np.arange(500) % 300, [0], name="far")
-    url = copy(first, (tmp_path / "bucket").as_uri())
-    plan = {"dataset": plan_entry(open_first(run(url)))}
+    url = copy_dataset(first, (tmp_path / "bucket").as_uri())
+    plan = {"dataset": plan_entry(open_or_build(run(url)))}
     assert open_planned(run(url), plan)[0].id == first.id
     other = made_set(tmp_path / "sets", np.arange(700) % 300, [0], name="far")
     there = tmp_path / "bucket" / first.id
@@ -85,13 +85,13 @@ def test_a_url_with_another_version_is_refused(home, tmp_path):
 def test_the_cache_of_one_run_is_not_that_of_the_next(home, tmp_path, monkeypatch):
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "usual"))
     monkeypatch.delenv("PENSTOCK_CACHE_BYTES", raising=False)
-    url = copy(
+    url = copy_dataset(
         made_set(tmp_path / "sets", np.arange(500) % 300, [0], name="far"),
         (tmp_path / "bucket").as_uri(),
     )
     own = run(url, cache=str(tmp_path / "own"), cache_bytes="3 MiB")
-    (first,) = open_first(own)
-    (second,) = open_first(run(url))
+    (first,) = open_or_build(own)
+    (second,) = open_or_build(run(url))
     assert first._files.access.cache.folder == tmp_path / "own"
     assert first._files.access.cache.space.max_bytes == 3 << 20
     assert second._files.access.cache.folder == tmp_path / "usual"

@@ -1,9 +1,8 @@
-"""Stage 3, clean: from a raw part to the part of documents that are kept, and why others went.
+"""Stage 3, clean: from a raw part to a part of kept documents, with the reasons of dropped ones.
 
-Repair, personal data, boilerplate lines, language, filters, the user's own steps, labels: in this
-order, so that what judges a document sees it as it will be trained on. A document that one step
-drops is not seen by the next. Steps that remove lines do not change conversations, which are
-trained on whole.
+The order is repair, personal data, boilerplate lines, language, filters, the user's own steps,
+labels, so that filters see the text that will be trained on. A document that one step drops is not
+seen by the next. Steps that remove lines do not change conversations, which are trained on whole.
 """
 
 from collections.abc import Callable
@@ -14,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.data.build.parts import Extras, Ints, Part, read_part, result
-from penstock.data.build.record import Sample
-from penstock.data.build.tally import TEXT_CHARACTERS, Tally
+from penstock.data.build.parts import DocumentPart, Extras, Ints, read_part, result_columns
+from penstock.data.build.record import SampleDocument
+from penstock.data.build.tally import TEXT_CHARACTERS, DocumentTally
 from penstock.data.clean import custom, language
 from penstock.data.clean import filters as clean_filters
 from penstock.data.clean.boilerplate import strip
@@ -34,7 +33,7 @@ EMPTY = "empty"
 
 @dataclass
 class _Batch:
-    """Documents on their way. Lists are equally long and lose the same places."""
+    """Documents that are being cleaned. All lists have the same length and order."""
 
     texts: list[str]
     ids: list[str]
@@ -51,8 +50,8 @@ class _Batch:
 
 
 @dataclass(frozen=True)
-class Cleaner:
-    """What a task needs to know. Picklable; the classifier stays in its file."""
+class CleanSettings:
+    """Settings of all cleaning tasks. Picklable; the classifier stays in its file."""
 
     cleaning: Cleaning
     label: LabelConfig
@@ -60,9 +59,9 @@ class Cleaner:
     sources: tuple[str, ...]  # labels, for samples
 
 
-def clean_part(raw: Path, source: int, cleaner: Cleaner) -> Columns:
+def clean_part(raw: Path, source: int, settings: CleanSettings) -> Columns:
     part = read_part(raw)
-    tally = Tally(documents=len(part.ids), bytes=sum(len(text) for text in part.texts))
+    tally = DocumentTally(documents=len(part.ids), bytes=sum(len(text) for text in part.texts))
     kept: list[tuple[_Batch, Ints, list[bytes]]] = []
     for first, last in batch_ranges(part.texts, _BATCH_CHARACTERS):
         batch = _Batch(
@@ -72,30 +71,34 @@ def clean_part(raw: Path, source: int, cleaner: Cleaner) -> Columns:
             [""] * (last - first),
             {},
         )
-        work = _Work(batch, tally, cleaner, cleaner.sources[source])
-        work.mend()
-        work.tell_language()
-        work.filter()
-        work.ask_own_steps()
-        kept.append((batch, *work.label()))
+        cleaner = _BatchCleaner(batch, tally, settings, settings.sources[source])
+        cleaner.repair()
+        cleaner.identify_languages()
+        cleaner.filter()
+        cleaner.run_own_steps()
+        kept.append((batch, *cleaner.label()))
     tally.kept = sum(len(batch.ids) for batch, _, _ in kept)
-    clean = Part(
+    clean = DocumentPart(
         texts=[text for batch, _, _ in kept for text in batch.texts],
         ids=[one for batch, _, _ in kept for one in batch.ids],
         extras=[one for _, _, extras in kept for one in extras],
         scores=np.concatenate([np.zeros(0, np.int64), *(scores for _, scores, _ in kept)]),
     )
-    return {**clean.columns(), **result(tally.to_json())}
+    return {**clean.columns(), **result_columns(tally.to_json())}
 
 
-class _Work:
-    def __init__(self, batch: _Batch, tally: Tally, cleaner: Cleaner, source: str) -> None:
-        self.batch, self.tally, self.cleaner, self.source = batch, tally, cleaner, source
+class _BatchCleaner:
+    """The cleaning steps on one batch; counts and samples go into a tally."""
 
-    def mend(self) -> None:
-        """Changes texts; only those that nothing is left of go."""
-        batch, cleaning = self.batch, self.cleaner.cleaning
-        self._mend_texts()
+    def __init__(
+        self, batch: _Batch, tally: DocumentTally, settings: CleanSettings, source: str
+    ) -> None:
+        self.batch, self.tally, self.settings, self.source = batch, tally, settings, source
+
+    def repair(self) -> None:
+        """Change texts; drop only documents that become empty."""
+        batch, cleaning = self.batch, self.settings.cleaning
+        self._repair_texts()
         if cleaning.boilerplate:
             stripped = strip(batch.texts, cleaning.boilerplate)
             batch.texts = stripped.texts
@@ -103,9 +106,9 @@ class _Work:
                 self._changed("boilerplate", dict.fromkeys(counts, 1))
         self._drop([None if text.strip() else EMPTY for text in batch.texts])
 
-    def _mend_texts(self) -> None:
-        """Of conversations each message: what is trained on is them, not the plain text."""
-        batch, cleaning = self.batch, self.cleaner.cleaning
+    def _repair_texts(self) -> None:
+        """Repair and scrub texts; in conversations each message, since messages are trained on."""
+        batch, cleaning = self.batch, self.settings.cleaning
         chats = [extra.conversation for extra in batch.extras]
         turns = [
             chat.texts() if chat else [text] for chat, text in zip(chats, batch.texts, strict=True)
@@ -122,14 +125,14 @@ class _Work:
                 self._changed("personal", dict.fromkeys(counts, 1))
         left = iter(flat)
         for place, chat in enumerate(chats):
-            mended = list(islice(left, len(turns[place])))
+            repaired_turns = list(islice(left, len(turns[place])))
             if chat:
-                chat = chat.with_texts(mended)
+                chat = chat.with_texts(repaired_turns)
                 batch.extras[place] = replace(batch.extras[place], conversation=chat)
-            batch.texts[place] = chat.text() if chat else mended[0]
+            batch.texts[place] = chat.text() if chat else repaired_turns[0]
 
-    def tell_language(self) -> None:
-        config = self.cleaner.cleaning.language
+    def identify_languages(self) -> None:
+        config = self.settings.cleaning.language
         if config is None or not self.batch.ids:
             return
         found = language.identify(self.batch.texts)
@@ -138,7 +141,7 @@ class _Work:
         self._drop(why, lambda at: f"{found.codes[at]}, {found.shares[at]} % sure")
 
     def filter(self) -> None:
-        filters = self.cleaner.cleaning.filters
+        filters = self.settings.cleaning.filters
         rules = filters.rules()
         if not rules or not self.batch.ids:
             return
@@ -157,8 +160,8 @@ class _Work:
         self._drop([verdicts.reason(at) for at in range(len(before))], measured, before)
         self._drop([None if text.strip() else EMPTY for text in self.batch.texts])
 
-    def ask_own_steps(self) -> None:
-        for step in self.cleaner.cleaning.steps:
+    def run_own_steps(self) -> None:
+        for step in self.settings.cleaning.steps:
             batch = self.batch
             verdicts = [
                 custom.apply(step, *document)
@@ -177,18 +180,18 @@ class _Work:
             ]
             changed = sum(a != b for a, b in zip(before, batch.texts, strict=True))
             self._changed("step", {step.function: changed})
-            # The measures are those of the texts before; labels take their own.
+            # The measures belong to the texts before this step; labels compute new ones.
             batch.measures = {}
             why = [one.reason for one in verdicts]
             self._drop(why, lambda at: verdicts[at].detail, before)  # noqa: B023
             self._drop([None if text.strip() else EMPTY for text in self.batch.texts])
 
     def label(self) -> tuple[Ints, list[bytes]]:
-        """The scores of what is left, and its extras with labels."""
-        batch, cleaner = self.batch, self.cleaner
-        classifier = load_classifier(cleaner.classifier) if cleaner.classifier else None
+        """Return the scores of the remaining documents, and their extras with labels."""
+        batch, settings = self.batch, self.settings
+        classifier = load_classifier(settings.classifier) if settings.classifier else None
         columns = [extra.columns for extra in batch.extras]
-        found = label_texts(batch.texts, batch.measures, columns, cleaner.label, classifier)
+        found = label_texts(batch.texts, batch.measures, columns, settings.label, classifier)
         kept = np.flatnonzero(found.broken < 0)
         for at in kept.tolist():
             if batch.languages[at]:
@@ -219,7 +222,7 @@ class _Work:
         detail: Callable[[int], str] = lambda at: "",
         texts: list[str] | None = None,
     ) -> None:
-        """Counts, samples and removes the documents that have a reason; `texts`: as they were."""
+        """Count, sample and remove the documents that have a reason; samples show `texts`."""
         shown = self.batch.texts if texts is None else texts
         for at, reason in enumerate(why):
             if reason:
@@ -232,16 +235,16 @@ class _Work:
         if any(why):
             self.batch.keep([at for at, reason in enumerate(why) if not reason])
 
-    def _sample(self, at: int, text: str, detail: str) -> Sample:
+    def _sample(self, at: int, text: str, detail: str) -> SampleDocument:
         batch = self.batch
-        return Sample(
+        return SampleDocument(
             id=batch.ids[at],
             source=self.source,
             text=text[:TEXT_CHARACTERS],
             characters=len(text),
             score=0,
             language=batch.languages[at],
-            columns=batch.extras[at].shown(),
+            columns=batch.extras[at].preview(),
             detail=detail,
         )
 

@@ -1,12 +1,12 @@
-"""Copies a dataset to a URL: content first, the manifest last, so that what can be opened is whole.
+"""Copy of a dataset to a URL: content first, manifest last, so that what can be opened is complete.
 
-An interrupted copy goes on: what is there with the right size is not sent again. At the end every
-file is read back and hashed, and one that does not match is sent once more.
+An interrupted copy continues: files that are there with the right size are not sent again. At the
+end every file is read back and hashed; one that does not match is sent once more.
 """
 
 from pathlib import Path
 
-from penstock.data.build.progress import Quiet, Watcher
+from penstock.data.build.progress import BuildWatcher, SilentWatcher
 from penstock.data.format.manifest import MANIFEST, TOKENIZER
 from penstock.data.read.dataset import Dataset
 from penstock.data.read.remote_files import stored_digest
@@ -14,9 +14,9 @@ from penstock.data.store.objects import Store, is_url
 from penstock.errors import PenstockError, RunFailed
 
 
-def copy(dataset: Dataset, url: str, watcher: Watcher | None = None) -> str:
-    """Puts the dataset under `url` as NAME@VERSION, and returns where it is."""
-    watcher = watcher or Quiet()
+def copy_dataset(dataset: Dataset, url: str, watcher: BuildWatcher | None = None) -> str:
+    """Copy the dataset to NAME@VERSION below `url`; return its address."""
+    watcher = watcher or SilentWatcher()
     if not is_url(url):
         raise PenstockError(f"{url} is not a URL such as s3://bucket/datasets.")
     if is_url(dataset.where):
@@ -32,7 +32,7 @@ def copy(dataset: Dataset, url: str, watcher: Watcher | None = None) -> str:
     return store.where("")
 
 
-def _send(dataset: Dataset, store: Store, watcher: Watcher) -> None:
+def _send(dataset: Dataset, store: Store, watcher: BuildWatcher) -> None:
     files = {TOKENIZER: (dataset.manifest.tokenizer, (dataset.folder / TOKENIZER).stat().st_size)}
     for shard in dataset.manifest.shards:
         files.update(shard.files())
@@ -50,7 +50,7 @@ def _send(dataset: Dataset, store: Store, watcher: Watcher) -> None:
             if stored_digest(store, name) != digest:
                 raise OSError(f"{store.where(name)} was sent twice and is not what was sent")
         watcher.did(1, size)
-    for path in sorted(dataset.folder.glob("*.json*")):  # what belongs to no version: the build's
+    for path in sorted(dataset.folder.glob("*.json*")):  # records of the build, not of the version
         if path.name not in (MANIFEST, TOKENIZER):
             _put(store, path.name, path)
     _put(store, MANIFEST, dataset.folder / MANIFEST)

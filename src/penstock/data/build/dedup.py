@@ -1,15 +1,15 @@
-"""Stages 4 and 5: copies and contaminated documents. They only write what to remove.
+"""Stages 4 and 5: find copies and contaminated documents. They only write down what to remove.
 
-Copies of documents go first, then lines, then near copies, then what holds evaluation texts: each
-step sees what the ones before it left. A removed document stays in its place as an empty text, so
-that places mean the same in all of them.
+The order is equal documents, equal lines, near copies, documents with evaluation texts; each step
+sees what the steps before it left. A removed document keeps its place as an empty text, so that
+places mean the same in all steps.
 """
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from penstock.data.build.parts import Ints, read_result, read_texts, result
+from penstock.data.build.parts import Ints, read_result, read_texts, result_columns
 from penstock.data.dedup.contamination import (
     EvaluationNgrams,
     Overlap,
@@ -25,7 +25,7 @@ from penstock.data.format.types import Progress
 from penstock.data.workers.pool import Task, WorkerPool, run_stage
 
 COPY, NEAR, LINES_ONLY = "copy", "near copy", "only lines of others"
-EVALUATION = "in evaluation "  # begins the reasons of documents that hold evaluation texts
+EVALUATION = "in evaluation "  # prefix of the reasons of documents with evaluation texts
 
 
 def part_path(folder: Path, part: int) -> Path:
@@ -33,8 +33,8 @@ def part_path(folder: Path, part: int) -> Path:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """Part → its texts as the steps so far leave them, and their scores."""
+class RemainingTexts:
+    """The texts that remain after the steps so far; call it with the number of a part."""
 
     clean: Path  # folders with a file for each part
     documents: Path | None = None
@@ -47,7 +47,7 @@ class Kept:
         return self.apply(part, texts)[0], scores
 
     def apply(self, part: int, texts: list[str]) -> tuple[list[str], dict[int, tuple[str, str]]]:
-        """The texts with empty ones where a document goes, and place → (reason, detail)."""
+        """Return the texts, empty where a document is removed, and place → (reason, detail)."""
         why: dict[int, tuple[str, str]] = {}
         left = list(texts)
 
@@ -87,12 +87,12 @@ def deduplicate(
     folder: Path,
     inputs: str,
     parts: int,
-    kept: Kept,
+    kept: RemainingTexts,
     config: tuple[ExactDocuments | None, ExactLines | None, MinHash | None],
     pool: WorkerPool,
     progress: Progress,
-) -> Kept:
-    """Runs the steps that are on; the result reads what they leave."""
+) -> RemainingTexts:
+    """Run the steps that are on; return the texts that remain."""
     documents, lines, minhash = config
     if documents:
         find_exact_copies(
@@ -109,9 +109,9 @@ def deduplicate(
 
 
 def decontaminate(
-    folder: Path, parts: int, kept: Kept, runs: Path, pool: WorkerPool, progress: Progress
-) -> Kept:
-    """`runs` is the file of `evaluation_runs`."""
+    folder: Path, parts: int, kept: RemainingTexts, runs: Path, pool: WorkerPool, progress: Progress
+) -> RemainingTexts:
+    """Find documents with evaluation texts; `runs` is the file of `evaluation_runs`."""
     found = folder / "found"
     tasks = [
         Task(part_path(found, part), _contaminated, (part, kept, runs)) for part in range(parts)
@@ -121,9 +121,11 @@ def decontaminate(
 
 
 def evaluation_runs(texts: dict[str, list[str]], config: Overlap) -> Columns:
-    """The runs of all evaluation texts as a file: workers map it instead of being sent it."""
+    """Return the word runs of all evaluation texts as a file, which workers map into memory."""
     known = index_evaluations(texts, config)
-    columns: Columns = result([config.words, config.shortest, list(known.names), known.skipped])
+    columns: Columns = result_columns(
+        [config.words, config.shortest, list(known.names), known.skipped]
+    )
     for length, (hashes, numbers, owners) in known.ngrams.items():
         columns |= {f"{length}.hashes": hashes, f"{length}.names": numbers}
         columns[f"{length}.texts"] = owners
@@ -146,6 +148,6 @@ def _evaluations(path: Path) -> EvaluationNgrams:
     return EvaluationNgrams(Overlap(words, shortest), tuple(names), runs, skipped)
 
 
-def _contaminated(part: int, kept: Kept, runs: Path) -> Columns:
+def _contaminated(part: int, kept: RemainingTexts, runs: Path) -> Columns:
     found = find_contaminated(kept(part)[0], _evaluations(runs))
-    return result([[one.document, one.evaluation, one.words] for one in found])
+    return result_columns([[one.document, one.evaluation, one.words] for one in found])

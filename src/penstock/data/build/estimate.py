@@ -1,7 +1,7 @@
-"""How many tokens raw files or a built dataset hold, at the least: a guess without a tokenizer.
+"""Lower estimate of the tokens in raw files or a built dataset, without a tokenizer.
 
-For `penstock init`, which writes a batch that the examples fill several times. Text takes 3 to 5
-bytes a token with the tokenizers of open models, so 6 guesses from below.
+For `penstock init`, which chooses a batch that the examples fill several times. Text takes 3 to 5
+bytes a token with the tokenizers of open models, so 6 bytes a token is a lower estimate.
 """
 
 from dataclasses import dataclass
@@ -19,44 +19,44 @@ from penstock.errors import PenstockError
 
 _MOST_BYTES_A_TOKEN = 6
 _LEAST_BYTES_A_TOKEN = 3
-_TEMPLATE_TOKENS = 64  # that a chat template adds to a conversation, at the most
-_LARGE_BYTES = 16 << 20  # files of this size are not read: they hold enough
+_TEMPLATE_TOKENS = 64  # upper bound of what a chat template adds to a conversation
+_LARGE_BYTES = 16 << 20  # more than this is not read: it holds enough tokens
 
 
 @dataclass(frozen=True)
-class Guess:
-    """A guess of the tokens in a dataset."""
+class TokenEstimate:
+    """An estimate of the tokens in a dataset."""
 
-    tokens: int  # at the least
-    longest: int = 0  # tokens of the longest document, at the most; 0: not known
-    packed: int = 0  # tokens of a sequence that a built dataset is packed for
+    tokens: int  # lower bound
+    longest: int = 0  # upper bound of the longest document, tokens; 0: not known
+    packed: int = 0  # sequence length that a built dataset is packed for, tokens
 
 
-def estimate(spec: str, enough: int) -> Guess | None:
-    """Guess the tokens that `spec` holds, reading no more than tells that there are `enough`.
+def estimate_tokens(spec: str, enough: int) -> TokenEstimate | None:
+    """Estimate the tokens that `spec` holds; stop reading once there are `enough`.
 
-    None: enough, or it cannot be told from here (not there, remote, a recipe, unreadable).
+    None: there are enough, or it is not known (missing, remote, a recipe, unreadable).
     """
     try:
         found = locate_dataset(spec)
         if found.kind == "built":
             manifest = read_manifest(found.path)
-            guessed = Guess(manifest.tokens, packed=manifest.packed)
+            estimate = TokenEstimate(manifest.tokens, packed=manifest.packed)
         elif found.kind == "raw" and not is_remote(found.where):
-            guessed = _read(found.where, enough)
+            estimate = _read(found.where, enough)
         else:
             return None
-    except (PenstockError, OSError):  # told by `penstock check`
+    except (PenstockError, OSError):  # `penstock check` reports it
         return None
-    return guessed if guessed.packed or guessed.tokens < enough else None
+    return estimate if estimate.packed or estimate.tokens < enough else None
 
 
-def _read(where: str, enough: int) -> Guess:
+def _read(where: str, enough: int) -> TokenEstimate:
     files = [one for one in find([where]) if isinstance(one, File)]
     if not files:
         raise PenstockError(f"{where}: nothing to read")
     if sum(Path(one.path).stat().st_size for one in files) > _LARGE_BYTES:
-        return Guess(enough)
+        return TokenEstimate(enough)
     options, total, longest = SourceSection(path=where, **guess(where)).options(), 0, 0
     seen: set[int] = set()  # copies of plain text are removed by a build
     for piece in (piece for file in files for piece in read_file(file, options)):
@@ -67,4 +67,4 @@ def _read(where: str, enough: int) -> Guess:
         if total >= enough * _MOST_BYTES_A_TOKEN:
             break
     tokens, most = total // _MOST_BYTES_A_TOKEN, longest // _LEAST_BYTES_A_TOKEN
-    return Guess(tokens, most + _TEMPLATE_TOKENS)
+    return TokenEstimate(tokens, most + _TEMPLATE_TOKENS)

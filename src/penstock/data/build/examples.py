@@ -1,11 +1,11 @@
-"""What a recipe names besides its sources: examples of good and bad documents, and evaluations."""
+"""Files that a recipe names besides its sources: examples for the classifier, and evaluations."""
 
 from collections.abc import Iterable
 
 import numpy as np
 
 from penstock.data.build.dedup import evaluation_runs
-from penstock.data.build.parts import result
+from penstock.data.build.parts import result_columns
 from penstock.data.format.columns import Columns
 from penstock.data.label.classifier import train_classifier
 from penstock.data.recipe.recipe import Recipe
@@ -17,15 +17,15 @@ from penstock.data.sources.read import read_file
 from penstock.errors import PenstockError
 
 
-def classifier(recipe: Recipe) -> Columns:
-    """Trained from the examples of `[label]`, with the identities of both kinds."""
+def train_classifier(recipe: Recipe) -> Columns:
+    """Train the classifier on the examples of `[label]`; store the identities of both kinds."""
     good, of_good = _texts(recipe.label.good, "label.good")
     bad, of_bad = _texts(recipe.label.bad, "label.bad")
     learned = train_classifier(good, bad)
     held = learned.held_out
     return {
         "classifier": np.frombuffer(learned.to_bytes(), np.uint8),
-        **result(
+        **result_columns(
             {
                 "good": of_good,
                 "bad": of_bad,
@@ -39,8 +39,8 @@ def classifier(recipe: Recipe) -> Columns:
     }
 
 
-def evaluation_texts(recipe: Recipe) -> Columns:
-    """The runs of words of all evaluation texts of `[decontaminate]`, with their identity."""
+def read_evaluations(recipe: Recipe) -> Columns:
+    """Read the evaluation texts of `[decontaminate]`; return their word runs and identity."""
     section, config = recipe.decontaminate, recipe.decontaminate.config()
     assert config
     texts: dict[str, list[str]] = {}

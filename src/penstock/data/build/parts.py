@@ -1,8 +1,8 @@
-"""Parts: files of documents that go from stage to stage, a bounded number of bytes each.
+"""Parts: files of documents that go from stage to stage, each of a bounded size.
 
 A part is a file of columns: texts, ids, extras (JSON: user columns and labels) and scores in
-thousandths. Results of tasks that are not documents are JSON in the same kind of file, so that one
-runner writes everything.
+thousandths. Other results of tasks are JSON in the same kind of file, so that one runner writes
+everything.
 """
 
 import copy
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.data.build.record import told_columns
+from penstock.data.build.record import visible_columns
 from penstock.data.format.columns import Columns, read_columns
 from penstock.data.format.manifest import Json
 from penstock.data.sources.messages import Conversation
@@ -27,7 +27,7 @@ _SHOWN_CHARACTERS = 300  # of a column
 
 @dataclass(frozen=True)
 class Extras:
-    """What goes with a document besides its text."""
+    """Data of a document besides its text."""
 
     columns: dict[str, object]  # of the user
     language: str = ""
@@ -36,7 +36,7 @@ class Extras:
 
     def to_json(self) -> bytes:
         chat = self.conversation.to_column() if self.conversation else None
-        return plain_json([self.columns, self.language, self.labels, chat])
+        return lenient_json([self.columns, self.language, self.labels, chat])
 
     @staticmethod
     def from_json(content: bytes) -> "Extras":
@@ -44,20 +44,22 @@ class Extras:
         return Extras(columns, language, labels, Conversation.from_column(chat) if chat else None)
 
     def row(self) -> dict[str, Any]:
-        """For a function of the user's: the columns, and of a conversation its messages."""
+        """Return the row for a user's own function: the columns, and the messages of a chat."""
         row = copy.deepcopy(self.columns)
         if self.conversation:
             row["messages"] = [dict(message) for message in self.conversation.messages]
         return row
 
-    def shown(self) -> dict[str, Json]:
-        """For people: columns and labels, what is long cut short."""
-        told = told_columns(self.columns, self.labels or {})
-        return {name: _short(one) for name, one in told.items()}
+    def preview(self) -> dict[str, Json]:
+        """Return columns and labels for people; long values are cut."""
+        columns = visible_columns(self.columns, self.labels or {})
+        return {name: _short(value) for name, value in columns.items()}
 
 
 @dataclass(frozen=True)
-class Part:
+class DocumentPart:
+    """The documents of one part; lists have the same length."""
+
     texts: list[str]
     ids: list[str]
     extras: list[bytes]  # `Extras` as JSON
@@ -65,37 +67,37 @@ class Part:
 
     def columns(self) -> Columns:
         return {
-            **strings("texts", [text.encode() for text in self.texts]),
-            **strings("ids", [one.encode() for one in self.ids]),
-            **strings("extras", self.extras),
+            **pack_rows("texts", [text.encode() for text in self.texts]),
+            **pack_rows("ids", [one.encode() for one in self.ids]),
+            **pack_rows("extras", self.extras),
             "scores": self.scores,
         }
 
 
-def read_part(path: Path) -> Part:
+def read_part(path: Path) -> DocumentPart:
     columns = read_columns(path)
-    return Part(
+    return DocumentPart(
         texts=_texts(columns, "texts"),
         ids=_texts(columns, "ids"),
-        extras=[bytes(one) for one in pieces(columns, "extras")],
+        extras=[bytes(one) for one in unpack_rows(columns, "extras")],
         scores=np.asarray(columns["scores"]),
     )
 
 
 def read_texts(path: Path) -> tuple[list[str], Ints]:
-    """The texts and scores alone: the rest of the file is not read."""
+    """Return only texts and scores; the rest of the file is not read."""
     columns = read_columns(path, "texts", "texts.ends", "scores")
     return _texts(columns, "texts"), np.asarray(columns["scores"])
 
 
-def strings(name: str, rows: Sequence[bytes]) -> Columns:
-    """Rows of bytes as two columns: all bytes, and where each row ends."""
+def pack_rows(name: str, rows: Sequence[bytes]) -> Columns:
+    """Return rows of bytes as two columns: all bytes, and the end of each row."""
     ends = np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), dtype=np.int64)
     return {name: np.frombuffer(b"".join(rows), np.uint8), f"{name}.ends": ends}
 
 
-def pieces(columns: Columns, name: str) -> Iterable[memoryview]:
-    """The rows that `strings` stored."""
+def unpack_rows(columns: Columns, name: str) -> Iterable[memoryview]:
+    """Yield the rows that `pack_rows` stored."""
     content = columns[name].data.cast("B") if len(columns[name]) else memoryview(b"")
     start = 0
     for end in columns[f"{name}.ends"].tolist():
@@ -104,11 +106,11 @@ def pieces(columns: Columns, name: str) -> Iterable[memoryview]:
 
 
 def _texts(columns: Columns, name: str) -> list[str]:
-    return [str(piece, "utf-8") for piece in pieces(columns, name)]
+    return [str(piece, "utf-8") for piece in unpack_rows(columns, name)]
 
 
-def plain_json(value: object) -> bytes:
-    """JSON of whatever a file held: dates as text, what JSON has no word for as null."""
+def lenient_json(value: object) -> bytes:
+    """Return JSON of any value from a file: dates as text, NaN and infinity as null."""
     try:
         return json.dumps(value, allow_nan=False).encode()
     except (TypeError, ValueError):
@@ -127,8 +129,8 @@ def _plain(value: object) -> object:
     return value if value is None or isinstance(value, str | int) else str(value)
 
 
-def nests(value: object, most: int) -> bool:
-    """Whether lists and objects stand in one another more than `most` times."""
+def nested_deeper_than(value: object, most: int) -> bool:
+    """Return whether lists and objects are nested more than `most` levels deep."""
     level = [value]
     for _ in range(most + 1):
         level = [inner for one in level for inner in _inside(one)]
@@ -146,12 +148,12 @@ def _inside(value: object) -> Iterable[object]:
 def _short(value: object) -> Json:
     if value is None or isinstance(value, int | float):
         return value
-    text = value if isinstance(value, str) else plain_json(value).decode()
+    text = value if isinstance(value, str) else lenient_json(value).decode()
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
-def result(value: object) -> Columns:
-    """A small result of a task, as its file holds it."""
+def result_columns(value: object) -> Columns:
+    """Return the JSON result of a task as the columns of its file."""
     return {"json": np.frombuffer(json.dumps(value).encode(), np.uint8)}
 
 

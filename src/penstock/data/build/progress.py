@@ -1,26 +1,28 @@
-"""What a build tells while it works, so that a terminal, a log or a test can show it."""
+"""Watchers: the interface through which a build reports to a terminal, a log or a test."""
 
 import sys
 from typing import Protocol
 
-WARNING = "warning: "  # begins such a note
+WARNING = "warning: "  # prefix of notes that are warnings
 
 
-class Watcher(Protocol):
-    def stage(self, name: str, total_bytes: int, total_documents: int | None) -> None:
-        """A stage begins. Totals count what this attempt still has to do; None: not yet known."""
-
-    def did(self, documents: int, bytes: int) -> None:
-        """So much of the stage was done since the last call."""
-
-    def note(self, text: str) -> None:
-        """A sentence worth a line: a wait, work found done, damage."""
-
-
-class Quiet:
-    """Says nothing."""
+class BuildWatcher(Protocol):
+    """A receiver of the progress of a build."""
 
     def stage(self, name: str, total_bytes: int, total_documents: int | None) -> None:
+        """Begin a stage. Totals count what this attempt still has to do; None: not known yet."""
+
+    def did(self, documents: int, bytes: int) -> None:
+        """Add work of the stage that was done since the last call."""
+
+    def note(self, text: str) -> None:
+        """Show a sentence: a wait, work that was done before, damage."""
+
+
+class SilentWatcher:
+    """A watcher that shows nothing."""
+
+    def stage(self, name: str, total_bytes: int, total_documents: int | None) -> None:
         pass
 
     def did(self, documents: int, bytes: int) -> None:
@@ -30,8 +32,8 @@ class Quiet:
         pass
 
 
-class WarningsOnly(Quiet):
-    """Says what must not be missed, on the error stream."""
+class WarningsOnly(SilentWatcher):
+    """A watcher that writes warnings to stderr and nothing else."""
 
     def note(self, text: str) -> None:
         if text.startswith(WARNING):

@@ -1,4 +1,4 @@
-"""Stage 9, publish: the manifest last, then one rename makes the dataset visible."""
+"""Stage 9, publish: write the manifest last, then make the dataset visible by one rename."""
 
 import json
 import shutil
@@ -8,7 +8,7 @@ from pathlib import Path
 from penstock.data.format.manifest import BUILD_RECORD, MANIFEST, SHARDS, TOKENIZER, Json, Manifest
 from penstock.files import sync, write_synced
 
-ASIDE = "aside.jsonl"  # records that could not be read, the first of each reason
+ASIDE = "aside.jsonl"  # records that could not be read: the first of each reason
 
 
 def publish(
@@ -19,7 +19,10 @@ def publish(
     record: bytes,
     aside: Iterable[dict[str, Json]],
 ) -> Path:
-    """`folder` holds the shards; it becomes the dataset. Done before a kill: found as it is."""
+    """Turn `folder`, which holds the shards, into the dataset; return its path.
+
+    If a killed build had published it already, use that.
+    """
     target = home / f"{manifest.name}@{manifest.version}"
     if target.is_dir():
         shutil.rmtree(folder, ignore_errors=True)
@@ -39,7 +42,7 @@ def publish(
 
 
 def is_whole(folder: Path, manifest: Manifest) -> bool:
-    """Whether every file that the manifest names is there; its content was synced when named."""
+    """Return whether all files of the manifest exist. They were synced before they got names."""
     return all(
         (folder / file).is_file() and (folder / file).stat().st_size == size
         for shard in manifest.shards
@@ -48,7 +51,7 @@ def is_whole(folder: Path, manifest: Manifest) -> bool:
 
 
 def _sweep(folder: Path, manifest: Manifest) -> None:
-    """Removes what tasks that were killed left."""
+    """Remove the files that killed tasks left."""
     named = {file for shard in manifest.shards for file in shard.files()}
     for path in (folder / SHARDS).iterdir():
         if f"{SHARDS}/{path.name}" not in named:

@@ -1,7 +1,7 @@
 """Stage 2, read: each group of files becomes raw parts of bounded size and one small result.
 
-Nothing in a file stops a build: what cannot be read is counted, and the first pieces of each kind
-are kept aside to look at.
+Nothing in a file stops a build: records that cannot be read are counted, and the first of each kind
+are kept aside for inspection.
 """
 
 from collections import Counter
@@ -11,8 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.data.build.list import Listed, Source
-from penstock.data.build.parts import Extras, Part, nests, read_result, result
+from penstock.data.build.listing import BuildSource, SourceFile
+from penstock.data.build.parts import (
+    DocumentPart,
+    Extras,
+    nested_deeper_than,
+    read_result,
+    result_columns,
+)
 from penstock.data.format.columns import Columns, write_columns
 from penstock.data.format.manifest import Json
 from penstock.data.sources.messages import COLUMN, Conversation
@@ -21,27 +27,29 @@ from penstock.data.sources.pieces import Document, Rejected, Seen, identity
 from penstock.data.sources.read import read_file
 from penstock.data.workers.pool import Task
 
-_ASIDE = 20  # records kept of each reason and group
-_DOCUMENT_BYTES = 256  # that a document takes in memory besides its text and columns
-_DEEPEST = 100  # lists and objects in one another; what walks them later must not run out of stack
-_LOOKED_AT_BYTES = 16 << 20  # of a file of text
+_ASIDE = 20  # records kept per reason and group
+_DOCUMENT_BYTES = 256  # memory of a document besides its text and columns
+_DEEPEST = 100  # nested lists and objects; deeper ones would overflow the stack of later stages
+_LOOKED_AT_BYTES = 16 << 20  # larger text files are not read for the check
 _TOO_DEEP = "columns nested too deep"
 
 
 @dataclass(frozen=True)
 class RawPart:
+    """A part of documents as they were read."""
+
     path: Path
     source: int
     documents: int
     bytes: int  # of text
 
 
-_CLOSED = ("cannot be read", "cannot be listed")  # files and folders that did not open
+_CLOSED = ("cannot be read", "cannot be listed")  # reasons of files and folders that did not open
 
 
 @dataclass(frozen=True)
-class ReadSource:
-    """What reading found in one source."""
+class SourceTotals:
+    """Totals of one source after reading."""
 
     files: int
     bytes: int  # as stored
@@ -54,30 +62,32 @@ class ReadSource:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadResult:
+    """All parts and the totals of each source."""
+
     parts: tuple[RawPart, ...]
-    sources: tuple[ReadSource, ...]
+    sources: tuple[SourceTotals, ...]
 
 
 def read_tasks(
-    sources: tuple[Source, ...], folder: Path, part_bytes: int
+    sources: tuple[BuildSource, ...], folder: Path, part_bytes: int
 ) -> list[tuple[int, Task]]:
-    """(source, task) for each group of files."""
+    """Return (source, task) for each group of files."""
     tasks: list[tuple[int, Task]] = []
     for number, source in enumerate(sources):
         for group in source.groups(part_bytes):
             name = f"{len(tasks):06d}"
             args = (group, source.options, source.key, str(folder / "raw" / name), part_bytes)
             size = sum(one.bytes for one in group)
-            tasks.append((number, Task(folder / "read" / name, read_group, args, size)))
+            tasks.append((number, Task(folder / "read" / name, read_files, args, size)))
     return tasks
 
 
-def read_group(
-    group: tuple[Listed, ...], options: Options, key: str, parts_at: str, part_bytes: int
+def read_files(
+    group: tuple[SourceFile, ...], options: Options, key: str, parts_at: str, part_bytes: int
 ) -> Columns:
-    """Writes the raw parts, then says what they are."""
-    parts = _Parts(parts_at, part_bytes, f"{key}/" if key else "")
+    """Read a group of files and write its raw parts; return what they hold."""
+    parts = _PartWriter(parts_at, part_bytes, f"{key}/" if key else "")
     seen: list[Seen] = []
     aside: list[dict[str, Json]] = []
     kept_aside: Counter[str] = Counter()
@@ -85,7 +95,7 @@ def read_group(
         refused = 0  # documents of this file
         for piece in read_file(one.file, options):
             if isinstance(piece, Seen):
-                seen.append(_without(piece, refused))
+                seen.append(_with_refused(piece, refused))
                 continue
             if isinstance(piece, Document):
                 if (extras := _extras(piece, options)) is not None:
@@ -97,16 +107,18 @@ def read_group(
             if kept_aside[piece.reason] <= _ASIDE:
                 aside.append(_readable(piece))
     parts.write()
-    return result({"parts": parts.done, "seen": [asdict(one) for one in seen], "aside": aside})
+    return result_columns(
+        {"parts": parts.done, "seen": [asdict(one) for one in seen], "aside": aside}
+    )
 
 
-def read_in_vain(
-    sources: tuple[Source, ...], most_rows: int
-) -> tuple[Reading, dict[str, Json] | None] | None:
-    """Read until the first document; return None as soon as there is one.
+def find_no_document(
+    sources: tuple[BuildSource, ...], max_rows: int
+) -> tuple[ReadResult, dict[str, Json] | None] | None:
+    """Read until the first document; return None if there is one.
 
-    If there is none at all, return what a build will find and the first piece that it rejects.
-    Return None too if that is not known after `most_rows` rows.
+    If there is none, return the totals that a build would find and the first rejected record.
+    Return None too if `max_rows` rows do not decide it.
     """
     seen: list[list[Seen]] = [[] for _ in sources]
     aside = [_readable(one) for source in sources for one in source.aside[:1]]
@@ -120,15 +132,15 @@ def read_in_vain(
                     seen[number].append(piece)
                     continue
                 rows += 1
-                if rows > most_rows or isinstance(piece, Document):
+                if rows > max_rows or isinstance(piece, Document):
                     return None
                 aside = aside or [_readable(piece)]
     totals = [_total(source, mine) for source, mine in zip(sources, seen, strict=True)]
-    return Reading((), tuple(totals)), aside[0] if aside else None
+    return ReadResult((), tuple(totals)), aside[0] if aside else None
 
 
-class _Parts:
-    """Documents on their way to files, each of a bounded size in memory too."""
+class _PartWriter:
+    """A writer of parts; each part has a bounded size on disk and in memory."""
 
     def __init__(self, path: str, most_bytes: int, prefix: str) -> None:
         self.done: list[tuple[int, int]] = []  # documents and bytes of text
@@ -140,14 +152,14 @@ class _Parts:
         size = len(document.text.encode()) + len(extras) + _DOCUMENT_BYTES
         if self._bytes + size > self._most_bytes:
             self.write()
-        # The columns are in `extras`: as objects they would take many times the room.
+        # The columns are in `extras`: as objects they would take many times the memory.
         self._waiting.append((replace(document, columns={}), extras))
         self._bytes += size
 
     def write(self) -> None:
         if not self._waiting:
             return
-        columns = Part(
+        columns = DocumentPart(
             texts=[document.text for document, _ in self._waiting],
             ids=[f"{self._prefix}{document.id}" for document, _ in self._waiting],
             extras=[extras for _, extras in self._waiting],
@@ -159,7 +171,7 @@ class _Parts:
 
 
 def _extras(document: Document, options: Options) -> bytes | None:
-    """What goes along with a document; None where it is nested too deep to be stored."""
+    """Return the stored extras of a document; None if they are nested too deeply."""
     columns = dict(document.columns)
     chat = columns.pop(COLUMN) if options.chat else None
     assert chat is None or isinstance(chat, dict)
@@ -168,20 +180,20 @@ def _extras(document: Document, options: Options) -> bytes | None:
         stored = found.to_json()
     except RecursionError:
         return None
-    # Every level opens a bracket: most documents are told by a count.
+    # Every level opens a bracket: for most documents counting brackets is enough.
     deep = stored.count(b"[") + stored.count(b"{") > _DEEPEST
-    return None if deep and nests(document.columns, _DEEPEST) else stored
+    return None if deep and nested_deeper_than(document.columns, _DEEPEST) else stored
 
 
-def _without(seen: Seen, refused: int) -> Seen:
+def _with_refused(seen: Seen, refused: int) -> Seen:
     if not refused:
         return seen
     rejected = dict(sorted({**seen.rejected, _TOO_DEEP: refused}.items()))
     return replace(seen, documents=seen.documents - refused, rejected=rejected)
 
 
-def reading(tasks: list[tuple[int, Task]], sources: tuple[Source, ...]) -> Reading:
-    """What the tasks found, put together in their order."""
+def combine_reads(tasks: list[tuple[int, Task]], sources: tuple[BuildSource, ...]) -> ReadResult:
+    """Combine the results of the tasks in their order."""
     parts: list[RawPart] = []
     seen: list[list[Seen]] = [[] for _ in sources]
     for number, task in tasks:
@@ -192,13 +204,13 @@ def reading(tasks: list[tuple[int, Task]], sources: tuple[Source, ...]) -> Readi
             parts.append(RawPart(path, number, documents, size))
         seen[number] += [Seen(**one) for one in found["seen"]]
     totals = [_total(source, mine) for source, mine in zip(sources, seen, strict=True)]
-    return Reading(tuple(parts), tuple(totals))
+    return ReadResult(tuple(parts), tuple(totals))
 
 
-def records_aside(
-    tasks: list[tuple[int, Task]], sources: tuple[Source, ...]
+def rejected_records(
+    tasks: list[tuple[int, Task]], sources: tuple[BuildSource, ...]
 ) -> Iterator[dict[str, Json]]:
-    """What was kept aside, source by source; of each reason the first ones."""
+    """Yield the records that could not be read, source by source; the first of each reason."""
     shown: Counter[tuple[int, str]] = Counter()
     for source in sources:
         for one in source.aside:
@@ -214,13 +226,13 @@ def _readable(piece: Rejected) -> dict[str, Json]:
     return {**asdict(piece), "head": piece.head.decode("utf-8", "backslashreplace")}
 
 
-def _total(source: Source, seen: list[Seen]) -> ReadSource:
+def _total(source: BuildSource, seen: list[Seen]) -> SourceTotals:
     rejected: Counter[str] = Counter(one.reason for one in source.aside)
     encodings: Counter[str] = Counter()
     for one in seen:
         rejected.update(one.rejected)
         encodings.update(one.encodings)
-    return ReadSource(
+    return SourceTotals(
         files=len(seen),
         bytes=sum(one.bytes for one in seen),
         documents=sum(one.documents for one in seen),

@@ -1,8 +1,8 @@
-"""`build.json`: the story of a build, beside the manifest and no part of the version.
+"""`build.json`: the record of a build, beside the manifest and not part of the version.
 
-Everything that a report shows and that content does not decide: times, the machine, where sources
-lay, histograms, and a few documents to look at. Samples are those with the smallest hash of their
-id, so they are the same however many workers there were.
+It holds what reports show and content does not decide: times, the machine, the places of sources,
+histograms, and a few sample documents. Samples are the documents with the smallest hashes of their
+ids, so they do not depend on the number of workers.
 """
 
 import json
@@ -22,18 +22,20 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Machine:
+class BuildMachine:
+    """The machine that built a dataset."""
+
     host: str
     system: str
     python: str
     cores: int
     workers: int
-    memory_bytes: int  # the most that the main process or one worker held at once
+    memory_bytes: int  # peak of the main process or of one worker, whichever is larger
 
 
 @dataclass(frozen=True)
 class SourceRecord:
-    """One `[[source]]` of the recipe."""
+    """Totals of one `[[source]]` of the recipe."""
 
     name: str
     where: str  # as the recipe says
@@ -47,66 +49,70 @@ class SourceRecord:
 
 @dataclass(frozen=True)
 class StageRecord:
-    """`kept` and the counts of `reasons` add up to `documents`."""
+    """Counts and times of one stage; `kept` and the counts of `reasons` add up to `documents`."""
 
     name: str  # read, clean, deduplicate, decontaminate, tokenize, shard
     seconds: float  # wall time in the attempt that finished the build
     tasks: int
-    tasks_before: int  # that an earlier attempt had done
+    tasks_before: int  # done by an earlier attempt
     bytes: int  # of text that went in
     documents: int  # that went in
     kept: int
     reasons: dict[str, int]  # why documents went, by name
 
 
-# What Penstock itself says of a document. A user's column of such a name, or of a label's, is shown
-# and asked for as `columns.NAME`.
-OWN = ("id", "source", "score", "language", "tokens")
+# Columns that Penstock itself defines. A user's column of such a name, or with the name of a label,
+# is shown and requested as `columns.NAME`.
+OWN_COLUMNS = ("id", "source", "score", "language", "tokens")
 
 
-def told_columns(columns: Mapping[str, _T], labels: Mapping[str, _T]) -> dict[str, _T]:
-    """Return labels and the user's columns together, none of them in another's place."""
+def visible_columns(columns: Mapping[str, _T], labels: Mapping[str, _T]) -> dict[str, _T]:
+    """Return labels and the user's columns together; clashing names become `columns.NAME`."""
     found = dict(labels)
-    for name, value in sorted(columns.items(), key=lambda item: item[0] in (*OWN, *labels)):
-        while name in OWN or name in found:
+    for name, value in sorted(columns.items(), key=lambda item: item[0] in (*OWN_COLUMNS, *labels)):
+        while name in OWN_COLUMNS or name in found:
             name = f"columns.{name}"
         found[name] = value
     return found
 
 
 @dataclass(frozen=True)
-class Sample:
+class SampleDocument:
+    """The beginning of a document and what is known about it, to show to people."""
+
     id: str
     source: str
     text: str  # the beginning
     characters: int  # of the whole text
     score: int  # thousandths
-    language: str  # empty when it was not looked for
-    columns: dict[str, Json]  # what was carried along, and labels: `told_columns`
-    detail: str = ""  # of a dropped one: the measure, the copy that stays, the evaluation
+    language: str  # empty if it was not identified
+    columns: dict[str, Json]  # the user's columns and labels: `visible_columns`
+    detail: str = ""  # of a dropped document: the measure, the copy that stays, the evaluation
 
 
 @dataclass(frozen=True)
-class Record:
+class BuildRecord:
+    """The whole record of a build; the fields are those of `build.json`."""
+
     dataset: str  # name@version
     ended: str  # UTC, ISO 8601
     seconds: float  # wall time of the attempt that finished the build
-    machine: Machine
+    machine: BuildMachine
     sources: list[SourceRecord]
     stages: list[StageRecord]
     changes: dict[str, int]  # repair.mojibake, personal.email, boilerplate.cookies … → documents
-    # Of the documents in the dataset: bin i counts [2^i, 2^(i+1)), the first one 0 and 1.
+    # Histograms of the documents in the dataset: bin i counts [2^i, 2^(i+1)), bin 0 also 0.
     characters: list[int]
     tokens: list[int]
     scores: list[int]  # of documents that were kept by cleaning; bins of SCORE_BIN thousandths
     languages: dict[str, int]  # of the same documents
-    kept: list[Sample]
-    dropped: dict[str, list[Sample]]  # "stage: reason" → a few
+    kept: list[SampleDocument]
+    dropped: dict[str, list[SampleDocument]]  # "stage: reason" → a few
     recipe: dict[str, Json]  # the whole recipe with its paths, for people to read
     notes: list[str] = field(default_factory=list)
     format: int = FORMAT
 
-    def visible(self) -> "Record":
+    def visible(self) -> "BuildRecord":
         """Return it without secrets of sources and recipe: a record travels with its dataset."""
         sources = [SourceRecord(**redact_all(asdict(one))) for one in self.sources]
         recipe, notes = redact_all(self.recipe), redact_all(self.notes)
@@ -117,8 +123,8 @@ class Record:
         return told.encode("utf-8", "backslashreplace")  # a path may hold bytes that are no text
 
 
-def read_record(folder: Path) -> Record | None:
-    """None for a dataset without one: it was copied without it, or built by other means."""
+def read_build_record(folder: Path) -> BuildRecord | None:
+    """Read the record of a dataset; None if it has none (copied without it, or built otherwise)."""
     path = folder / BUILD_RECORD
     try:
         content = read_bounded(path, INDEX_BYTES)
@@ -126,22 +132,24 @@ def read_record(folder: Path) -> Record | None:
         return None
     except ValueError as error:
         raise PenstockError(f"{path} cannot be read as the record of a build: {error}.") from None
-    return parse_record(content, str(path))
+    return parse_build_record(content, str(path))
 
 
-def parse_record(content: bytes, where: str) -> Record:
+def parse_build_record(content: bytes, where: str) -> BuildRecord:
     try:
         stored = parse_json(content)
         if stored["format"] != FORMAT:
             raise ValueError(f"it has format {stored['format']!r}, not {FORMAT}")
-        record = Record(
+        record = BuildRecord(
             **{
                 **stored,
-                "machine": Machine(**stored["machine"]),
+                "machine": BuildMachine(**stored["machine"]),
                 "sources": _each(SourceRecord, stored["sources"]),
                 "stages": _each(StageRecord, stored["stages"]),
-                "kept": _each(Sample, stored["kept"]),
-                "dropped": {why: _each(Sample, some) for why, some in stored["dropped"].items()},
+                "kept": _each(SampleDocument, stored["kept"]),
+                "dropped": {
+                    why: _each(SampleDocument, some) for why, some in stored["dropped"].items()
+                },
             }
         )
         return record.visible()  # an earlier version may have written them

@@ -1,4 +1,4 @@
-"""Rows of raw files that a build could not read, in words for who trains on the rest."""
+"""Messages about rows of raw files that a build could not read, or had to cut."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -9,13 +9,13 @@ from penstock.data.sources.decode import not_decodable
 from penstock.data.sources.options import Options
 from penstock.secret import redact
 
-_CHAT = "chat."  # begins the reasons of conversations that cannot be learned from
+_CHAT = "chat."  # prefix of the reasons of conversations that cannot be learned from
 _ONCE = json.loads(json.dumps(LabelConfig().copies))
-_MANY = 0.2  # lost rows, from which on the first words say it
+_MANY = 0.2  # share of lost rows above which the message begins with it
 
 
-def rows_aside(manifest: Manifest) -> str:
-    """How many rows are missing and why; empty where all were read."""
+def rejected_rows_note(manifest: Manifest) -> str:
+    """Return a note on how many rows are missing and why; empty if all were read."""
     read, made = (manifest.counts.get(stage, {}) for stage in ("read", "tokenize"))
     reasons = {reason: count for reason, count in read.items() if reason != "kept"}
     reasons |= {why: count for why, count in made.items() if why.startswith(_CHAT)}
@@ -25,18 +25,18 @@ def rows_aside(manifest: Manifest) -> str:
     listed = ", ".join(f"{n:,} {why.removeprefix(_CHAT)}" for why, n in reasons.items())
     name, total = f"{manifest.name}@{manifest.version}", sum(read.values())
     loud = f"{lost / total:.0%} OF THE ROWS ARE LOST: " if lost > _MANY * total else ""
-    remedy = other_encoding(reasons)
+    remedy = encoding_hint(reasons)
     return (
         f"{loud}{lost:,} of {total:,} rows of {manifest.name} were kept aside ({listed}); "
         f"`penstock data show {name}` says where they are{f'. {remedy}' if remedy else ''}"
     )
 
 
-def cut_long(manifest: Manifest) -> str:
-    """Say that documents are longer than what they were packed for; empty where all fit.
+def cut_documents_note(manifest: Manifest) -> str:
+    """Return a note that documents are longer than the packed length; empty if all fit.
 
-    The manifest counts the pieces, each document is one at least. Where [label] copies documents,
-    pieces tell nothing.
+    The manifest counts pieces, and each document is at least one. If [label] copies documents, the
+    number of pieces says nothing.
     """
     label = manifest.recipe.get("label")
     copies = label.get("copies") if isinstance(label, dict) else None
@@ -51,19 +51,19 @@ def cut_long(manifest: Manifest) -> str:
     )
 
 
-def many_lost(documents: int, rejected: Mapping[str, int], path: str) -> str:
-    """Say that much of a source could not be read; empty where little is lost."""
+def loss_warning(documents: int, rejected: Mapping[str, int], path: str) -> str:
+    """Return a warning that much of a source could not be read; empty if little is lost."""
     lost = sum(rejected.values())
     total = documents + lost
     if lost <= _MANY * total or not documents:
         return ""
     listed = ", ".join(f"{count:,} {why}" for why, count in rejected.items())
     told = f"{lost / total:.0%} OF THE ROWS ARE LOST: {lost:,} of {total:,} ({listed})"
-    return f"{told}. {remedy}" if (remedy := other_encoding(rejected, path)) else told
+    return f"{told}. {remedy}" if (remedy := encoding_hint(rejected, path)) else told
 
 
-def other_encoding(reasons: Iterable[str], path: str = "FILES") -> str:
-    """Say what to write where text is not UTF-8; empty where nothing was dropped for that."""
+def encoding_hint(reasons: Iterable[str], path: str = "FILES") -> str:
+    """Return how to read text that is not UTF-8; empty if nothing was dropped for that."""
     if not_decodable(Options().encodings) not in reasons:
         return ""
     return (

@@ -1,8 +1,8 @@
 """Stage 8, shard: a range of keys of all parts becomes one shard of the dataset.
 
-Keys are hashes, so equal ranges of them hold about equally many tokens: the number of shards is
-chosen when all tokens are counted, and each is about as large as asked for. A document never goes
-on in the next shard.
+Keys are hashes, so equal ranges of keys hold about equally many tokens: the number of shards is
+chosen once all tokens are counted, and each shard has about the requested size. A document never
+continues in the next shard.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from penstock.data.build.parts import pieces, result
+from penstock.data.build.parts import result_columns, unpack_rows
 from penstock.data.format.columns import Columns, read_columns
 from penstock.data.format.types import Tokens
 from penstock.data.format.writer import write_shard
@@ -29,28 +29,30 @@ def shard_count(token_bytes: int, shard_bytes: int) -> int:
     return max(1, -(-token_bytes // shard_bytes))
 
 
-def shard_of_range(
+def write_shard_of_range(
     number: int, shards: int, parts: tuple[Path, ...], folder: Path, packed: int, end: int
 ) -> Columns:
-    """Writes the shard's files; the result says what they are, or null for a range of none."""
+    """Write the files of a shard; return their description, or null for an empty range."""
     found = _gathered(number, shards, parts)
     if found is None:
-        return result(None)
+        return result_columns(None)
     (tokens, starts, mask, rows), last = found
     if packed:
         tokens, starts, mask, rows = _packed(tokens, starts, mask, rows, packed, end, last)
     folder.mkdir(parents=True, exist_ok=True)
     squeeze = extra("zstandard", "Storing the rows of documents")
     stored = squeeze.ZstdCompressor(level=_ROWS_LEVEL).compress(b"\n".join(rows) + b"\n")
-    return result(asdict(write_shard(folder, tokens, starts[:-1], mask, stored)))
+    return result_columns(asdict(write_shard(folder, tokens, starts[:-1], mask, stored)))
 
 
 _Documents = tuple[Tokens, Ints, Mask | None, list[bytes]]  # tokens, starts and the end, mask, rows
 
 
 def _gathered(number: int, shards: int, parts: tuple[Path, ...]) -> tuple[_Documents, bool] | None:
-    """The documents of all parts whose keys are in this range, in the order of their keys, and
-    whether they are the last: the ranges that follow may hold none."""
+    """Return the documents of all parts with keys in this range, sorted by key.
+
+    Also whether they are the last documents of the dataset: later ranges may be empty.
+    """
     first, last = (number << 64) // shards, ((number + 1) << 64) // shards
     keys, lows = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
     documents: list[Tokens] = []
@@ -92,7 +94,7 @@ def _rows(columns: Columns, begin: int, end: int) -> Iterator[bytes]:
         "rows": columns["rows"][start : int(ends[end - 1])],
         "rows.ends": ends[begin:end] - start,
     }
-    return (bytes(piece) for piece in pieces(mine, "rows"))
+    return (bytes(piece) for piece in unpack_rows(mine, "rows"))
 
 
 def _packed(
@@ -106,7 +108,7 @@ def _packed(
 ) -> _Documents:
     bins = pack(np.diff(starts), sequence)
     laid = lay_out(tokens, starts, mask, bins, end, sequence)
-    # A sample takes one token of what follows: without one the last bin of all would be none.
+    # A sample needs one token after it: without one the last bin of the dataset would be lost.
     after = [end] if last else []
     total = len(laid.tokens) + len(after)
     return (

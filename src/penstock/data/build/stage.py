@@ -1,4 +1,4 @@
-"""Runs a stage's tasks, tells the watcher, and keeps how long each stage took."""
+"""Runner of stages: runs their tasks, reports to the watcher, and measures times."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -7,28 +7,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.data.build.parts import read_result
-from penstock.data.build.progress import Watcher
-from penstock.data.build.tally import Tally
+from penstock.data.build.progress import BuildWatcher
+from penstock.data.build.tally import DocumentTally
 from penstock.data.format.types import Progress
 from penstock.data.workers.pool import Task, WorkerPool
 
 
 @dataclass
-class Clocked:
+class StageTime:
+    """Wall time and tasks of one stage."""
+
     seconds: float = 0.0
     tasks: int = 0
     tasks_before: int = 0  # done by an earlier attempt
 
 
 @dataclass
-class Stages:
+class StageRunner:
+    """The worker pool and the watcher of a build, with the times of its stages."""
+
     pool: WorkerPool
-    watcher: Watcher
-    clocks: dict[str, Clocked] = field(default_factory=dict)
+    watcher: BuildWatcher
+    clocks: dict[str, StageTime] = field(default_factory=dict)
 
     @contextmanager
-    def clocked(self, name: str) -> Iterator[Clocked]:
-        clock = self.clocks.setdefault(name, Clocked())
+    def timed(self, name: str) -> Iterator[StageTime]:
+        clock = self.clocks.setdefault(name, StageTime())
         start = time.monotonic()
         try:
             yield clock
@@ -42,8 +46,8 @@ class Stages:
         documents: int | None,
         documents_of: Callable[[Path], int],
     ) -> None:
-        """Ends when every task's file is there."""
-        with self.clocked(name) as clock:
+        """Run the tasks whose files do not exist yet; return when all files exist."""
+        with self.timed(name) as clock:
             left = [task for task in tasks if not task.path.exists()]
             clock.tasks, clock.tasks_before = len(tasks), len(tasks) - len(left)
             if len(left) < len(tasks):
@@ -56,12 +60,12 @@ class Stages:
                 self.watcher.did(documents_of(task.path), task.bytes)
 
     def progress(self, name: str, total_bytes: int, documents: int) -> Progress:
-        """For work that tells done and total: each of its steps is a pass over all documents."""
-        told, seen = "", 0  # the step that is under way, and how far it was
+        """Return a `Progress` for work whose steps each pass over all documents."""
+        told, seen = "", 0  # the current step, and its progress at the last call
 
         def tell(step: str, done: int, total: int) -> None:
             nonlocal told, seen
-            if step != told or done < seen:  # a step can come again, for another kind of copies
+            if step != told or done < seen:  # a step can repeat, for another kind of copies
                 told, seen = step, done
                 part = (total - done) / total if total else 0
                 self.watcher.stage(
@@ -77,9 +81,9 @@ class Stages:
         return tell
 
 
-def tally_of(paths: Sequence[Path]) -> Tally:
-    """What the tasks of a stage counted, together."""
-    total = Tally()
+def total_tally(paths: Sequence[Path]) -> DocumentTally:
+    """Return the sum of what the tasks of a stage counted."""
+    total = DocumentTally()
     for path in paths:
-        total.add(Tally.from_json(read_result(path)))
+        total.add(DocumentTally.from_json(read_result(path)))
     return total

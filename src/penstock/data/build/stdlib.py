@@ -42,7 +42,7 @@ def library() -> Path:
 
 
 def python_files(root: Path) -> list[tuple[str, os.stat_result]]:
-    """Every .py file below `root` with its stat, by relative path, sorted."""
+    """Return every .py file below `root` with its stat, sorted by relative path."""
     found: list[tuple[str, os.stat_result]] = []
     folders = [""] if root.is_dir() else []
     while folders:
@@ -66,7 +66,7 @@ class _Sources:
 
 
 def build(home: Path, progress: Progress | None = None, root: Path | None = None) -> Path:
-    """Writes the dataset into `home` and returns its folder."""
+    """Write the dataset into `home`; return its folder."""
     from penstock.data.tokenize.tokenizer import (
         train,  # slow to import; opening a built dataset does without
     )
@@ -129,7 +129,7 @@ def _read(root: Path, tell: Progress) -> _Sources:
 
 
 def _head(texts: list[str], characters: int) -> list[str]:
-    """The first texts that together reach `characters`."""
+    """Return the first texts that together have at least `characters`."""
     head: list[str] = []
     total = 0
     for text in texts:

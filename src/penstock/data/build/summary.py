@@ -1,4 +1,4 @@
-"""From what the stages counted to the manifest, which is the version, and the record beside it."""
+"""The manifest and the build record, made from what the stages counted."""
 
 import os
 import platform
@@ -12,39 +12,47 @@ from pathlib import Path
 from blake3 import blake3
 
 from penstock.data.build.dedup import COPY, EVALUATION, LINES_ONLY, NEAR
-from penstock.data.build.list import REVISION, Source
+from penstock.data.build.listing import REVISION, BuildSource
 from penstock.data.build.parts import read_result
-from penstock.data.build.read import Reading
-from penstock.data.build.record import Machine, Record, Sample, SourceRecord, StageRecord
-from penstock.data.build.rejected import other_encoding
-from penstock.data.build.stage import Clocked, Stages
-from penstock.data.build.tally import KEPT, Tally
-from penstock.data.build.tokens import NOT_DRAWN
+from penstock.data.build.read import ReadResult
+from penstock.data.build.record import (
+    BuildMachine,
+    BuildRecord,
+    SampleDocument,
+    SourceRecord,
+    StageRecord,
+)
+from penstock.data.build.rejected import encoding_hint
+from penstock.data.build.stage import StageRunner, StageTime
+from penstock.data.build.tally import KEPT, DocumentTally
+from penstock.data.build.tokens import NOT_SELECTED
 from penstock.data.format.columns import read_columns
 from penstock.data.format.manifest import FORMAT, Json, Manifest, Shard, dtype_for
 from penstock.data.recipe.recipe import Recipe
 
-_STEPS = 6  # that a message names
-CHAT = "chat."  # begins the reasons of conversations that cannot be learned from
+_STEPS = 6  # named in a message
+CHAT = "chat."  # prefix of the reasons of conversations that cannot be learned from
 DEDUPLICATE, DECONTAMINATE, SAMPLE, TOKENIZE = "deduplicate", "decontaminate", "sample", "tokenize"
 
 
 def stage_of(reason: str) -> str:
-    """Which stage a reason that is only known when tokens are made belongs to."""
+    """Return the stage of a reason that is known only once tokens are made."""
     if reason in (COPY, NEAR, LINES_ONLY):
         return DEDUPLICATE
-    if reason == NOT_DRAWN:
+    if reason == NOT_SELECTED:
         return SAMPLE
     return TOKENIZE if reason.startswith(CHAT) else DECONTAMINATE
 
 
 @dataclass(frozen=True)
-class Story:
+class BuildSummary:
+    """Results of all stages of one build."""
+
     recipe: Recipe
-    sources: tuple[Source, ...]
-    reading: Reading
-    clean: Tally
-    tokens: Tally
+    sources: tuple[BuildSource, ...]
+    reading: ReadResult
+    clean: DocumentTally
+    tokens: DocumentTally
     shards: tuple[Shard, ...]
     tokenizer: bytes
     work: Path
@@ -67,7 +75,7 @@ class Story:
         )
 
     def lineage(self) -> dict[str, Json]:
-        """What it was made from, told by content."""
+        """Return what the dataset was made from, identified by content."""
         sources: list[Json] = [
             {
                 "name": source.key,
@@ -90,15 +98,15 @@ class Story:
         return found
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Stage → kept, and reason → documents."""
+        """Return the counts of the manifest: stage → kept, and reason → documents."""
         return {name: {"kept": kept, **reasons} for name, _, kept, reasons in self._flow()}
 
-    def record(self, manifest: Manifest, stages: Stages, seconds: float) -> Record:
+    def record(self, manifest: Manifest, stages: StageRunner, seconds: float) -> BuildRecord:
         dropped = {f"clean: {reason}": some for reason, some in _samples(self.clean).items()}
         for reason, some in _samples(self.tokens).items():
             if reason != KEPT:
                 dropped[f"{stage_of(reason)}: {reason}"] = some
-        return Record(
+        return BuildRecord(
             dataset=f"{manifest.name}@{manifest.version}",
             ended=datetime.now(UTC).isoformat(timespec="seconds"),
             seconds=round(seconds, 3),
@@ -116,7 +124,7 @@ class Story:
         )
 
     def _flow(self) -> list[tuple[str, int, int, dict[str, int]]]:
-        """(stage, documents in, kept, reasons), in order."""
+        """Return (stage, documents in, kept, reasons), in order."""
         rejected: dict[str, int] = {}
         for source in self.reading.sources:
             for reason, count in source.rejected.items():
@@ -142,12 +150,12 @@ class Story:
         asked = {DEDUPLICATE} if dedup.documents or dedup.lines.on or dedup.near.on else set()
         return asked | ({DECONTAMINATE} if self.recipe.decontaminate.against else set())
 
-    def _stages(self, clocks: Mapping[str, Clocked]) -> list[StageRecord]:
-        """Those that count documents, then the others that took time."""
+    def _stages(self, clocks: Mapping[str, StageTime]) -> list[StageRecord]:
+        """Return the stages that count documents, then the others that took time."""
         text_bytes = {"read": sum(read.bytes for read in self.reading.sources)}
         found = []
         for name, documents, kept, reasons in self._flow():
-            clock = clocks.get(name, Clocked())
+            clock = clocks.get(name, StageTime())
             size = text_bytes.get(name, sum(raw.bytes for raw in self.reading.parts))
             found.append(_stage(name, clock, size, documents, kept, reasons))
         there = {stage.name for stage in found}
@@ -173,17 +181,17 @@ class Story:
         ]
 
 
-def nothing_left(
+def no_documents_message(
     recipe: Recipe,
-    found: Reading,
-    clean: Tally,
+    found: ReadResult,
+    clean: DocumentTally,
     later: Mapping[str, int],
     aside: Mapping[str, Json] | None,
 ) -> str:
-    """Say which steps dropped all documents, the largest first.
+    """Return an error message that no document is left: which steps dropped how many.
 
-    `later` are the reasons of the stages after cleaning, `aside` is the first piece that reading
-    kept aside, if there is one.
+    `later` are the reasons of the stages after cleaning; `aside` is the first record that could
+    not be read, if there is one.
     """
     if clean.documents:
         steps = Counter(clean.of("reasons"))
@@ -207,9 +215,9 @@ def nothing_left(
         return f"{begin} The files of its sources hold no row."
     nothing = (
         f"{begin} Nothing in its sources could be read as a document: {_listed(rejected)}. "
-        f"The first is {told_aside(aside)}."
+        f"The first is {describe_rejected(aside)}."
     )
-    if remedy := other_encoding(rejected, recipe.source[0].path):
+    if remedy := encoding_hint(rejected, recipe.source[0].path):
         return f"{nothing} {remedy}"
     return (
         f"{nothing} Check `kind` and `text` (or `messages`, `prompt` and "
@@ -230,8 +238,10 @@ def filters_note(recipe: Recipe) -> str:
 
 
 def _step_of(reason: str, later: Mapping[str, int]) -> str:
-    """Name the step of a stage after cleaning, with what it found. Reasons of cleaning are names of
-    its steps."""
+    """Return the name of a step after cleaning, with what it found.
+
+    Reasons of cleaning are names of its steps already.
+    """
     stage = stage_of(reason)
     if stage == DECONTAMINATE:
         names = sorted(why.removeprefix(EVALUATION) for why in later if stage_of(why) == stage)
@@ -240,7 +250,7 @@ def _step_of(reason: str, later: Mapping[str, int]) -> str:
 
 
 def _loosen(step: str, later: Mapping[str, int]) -> str:
-    """Say what to change about the step that dropped the most."""
+    """Return what to change about the step that dropped the most documents."""
     if set(later) == {f"{CHAT}nothing to learn"}:
         return "Every conversation needs an answer of the assistant, which is what is learned"
     if step.startswith(TOKENIZE):
@@ -253,8 +263,8 @@ def _loosen(step: str, later: Mapping[str, int]) -> str:
     return "Loosen [clean] or [label]"
 
 
-def told_aside(record: Mapping[str, Json]) -> str:
-    """A piece that was kept aside, in words."""
+def describe_rejected(record: Mapping[str, Json]) -> str:
+    """Return one line about a record that could not be read."""
     line = f", line {record['line']}" if record.get("line") else ""
     line = f", row {record['row']}{line}" if record.get("row") else line
     detail = f" ({record['detail']})" if record.get("detail") else ""
@@ -267,7 +277,7 @@ def _listed(reasons: Counter[str]) -> str:
 
 
 def _stage(
-    name: str, clock: Clocked, size: int, documents: int, kept: int, reasons: dict[str, int]
+    name: str, clock: StageTime, size: int, documents: int, kept: int, reasons: dict[str, int]
 ) -> StageRecord:
     return StageRecord(
         name=name,
@@ -281,13 +291,13 @@ def _stage(
     )
 
 
-def _samples(tally: Tally) -> dict[str, list[Sample]]:
+def _samples(tally: DocumentTally) -> dict[str, list[SampleDocument]]:
     return {reason: [sample for _, sample in some] for reason, some in tally.samples.items()}
 
 
-def _machine(workers: int) -> Machine:
+def _machine(workers: int) -> BuildMachine:
     kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    return Machine(
+    return BuildMachine(
         host=platform.node(),
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),

@@ -1,4 +1,4 @@
-"""Stage 6, tokenizer: trained on the documents that are left, or loaded from where a recipe says.
+"""Stage 6, tokenizer: trained on the remaining documents, or loaded from where the recipe says.
 
 It is a file of the work folder like any other result; each process that needs it loads it once.
 """
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.data.build.dedup import Kept
-from penstock.data.build.parts import result
+from penstock.data.build.dedup import RemainingTexts
+from penstock.data.build.parts import result_columns
 from penstock.data.chat.encode import ChatEncoder, Loss
 from penstock.data.chat.template import DEFAULT, Template
 from penstock.data.format.columns import Columns, read_columns
@@ -23,20 +23,22 @@ from penstock.data.tokenize.tokenizer import load_engine, vocabulary
 from penstock.data.tokenize.train import train_tokenizer
 from penstock.errors import PenstockError
 
-TRAIN = "train"  # what `tokens.tokenizer` says for a tokenizer of the dataset's own
+TRAIN = "train"  # value of `tokens.tokenizer` that trains a tokenizer on the dataset
 
 
 @dataclass(frozen=True)
-class Tokenizer:
+class PartTokenizer:
+    """The tokenizer of a build and the id that ends a document."""
+
     fast: FastTokenizer
     end: int
 
 
 @lru_cache(maxsize=1)
-def load_tokenizer(path: Path, plain: bool) -> Tokenizer:
+def load_part_tokenizer(path: Path, plain: bool) -> PartTokenizer:
     content = tokenizer_json(path)
     fast = FastTokenizer(content, (REFERENCE,) if plain else None)
-    return Tokenizer(fast, read_special(content).end_id)
+    return PartTokenizer(fast, read_special(content).end_id)
 
 
 @lru_cache(maxsize=1)
@@ -44,18 +46,18 @@ def load_chat(path: Path, loss: Loss, plain: bool) -> ChatEncoder:
     return ChatEncoder(tokenizer_json(path), loss, (REFERENCE,) if plain else None)
 
 
-def trained(recipe: Recipe, kept: Kept, parts: int) -> Columns:
-    """A tokenizer from the documents that are left."""
-    texts = (text for part in range(parts) for text in kept(part)[0] if text)
-    content = train_tokenizer(texts, recipe.tokens.vocab)
+def train_from_texts(recipe: Recipe, texts: RemainingTexts, parts: int) -> Columns:
+    """Train a tokenizer on the remaining documents."""
+    remaining = (text for part in range(parts) for text in texts(part)[0] if text)
+    content = train_tokenizer(remaining, recipe.tokens.vocab)
     template = read_template(recipe)
     if template is not None:
         content = with_special(content, replace(read_special(content), template=template))
     return _stored(content, "")
 
 
-def loaded(recipe: Recipe) -> Columns:
-    """The tokenizer that the recipe names."""
+def load_named(recipe: Recipe) -> Columns:
+    """Load the tokenizer that the recipe names."""
     config = recipe.tokens
     content, special = load.load_tokenizer(config.tokenizer, config.end, read_template(recipe))
     return _stored(content, special.origin)
@@ -77,7 +79,7 @@ def read_template(recipe: Recipe) -> str | None:
 
 
 def check_template(recipe: Recipe, tokenizer: Path) -> None:
-    """Whether the template of conversations is one, before hours of work for it."""
+    """Refuse a bad chat template before hours of work are spent."""
     if recipe.tokens.tokenizer == TRAIN:
         special = Special(END, 0, template=read_template(recipe) or DEFAULT)
     else:
@@ -90,7 +92,7 @@ def _stored(content: bytes, origin: str) -> Columns:
     vocab = vocabulary(load_engine(parse(content)))
     return {
         "tokenizer": np.frombuffer(content, np.uint8),
-        **result({"origin": origin, "vocab": vocab}),
+        **result_columns({"origin": origin, "vocab": vocab}),
     }
 
 

@@ -1,7 +1,7 @@
 """Stage 7, tokenize: from parts of text to parts of tokens.
 
-A document's place in the dataset is the hash of its id and the number of its copy: a fixed shuffle
-over the whole set. Each part is stored in that order, so that a shard is one short range of it.
+A document's place in the dataset is the hash of its id and of its copy number: a fixed shuffle over
+the whole set. Each part is stored in that order, so that a shard is one short range of each part.
 """
 
 from collections.abc import Iterator
@@ -13,11 +13,18 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from penstock.data.build.dedup import Kept, part_path
-from penstock.data.build.parts import Extras, Part, plain_json, read_part, result, strings
-from penstock.data.build.record import Sample
-from penstock.data.build.tally import KEPT, TEXT_CHARACTERS, Tally
-from penstock.data.build.tokenizer import Tokenizer, load_chat, load_tokenizer
+from penstock.data.build.dedup import RemainingTexts, part_path
+from penstock.data.build.parts import (
+    DocumentPart,
+    Extras,
+    lenient_json,
+    pack_rows,
+    read_part,
+    result_columns,
+)
+from penstock.data.build.record import SampleDocument
+from penstock.data.build.tally import KEPT, TEXT_CHARACTERS, DocumentTally
+from penstock.data.build.tokenizer import PartTokenizer, load_chat, load_part_tokenizer
 from penstock.data.chat.encode import Encoded, Loss
 from penstock.data.format.columns import Columns
 from penstock.data.format.types import Tokens
@@ -26,41 +33,41 @@ from penstock.data.sources.messages import Conversation, NotChat
 from penstock.data.tokenize.pack import Mask
 from penstock.data.workers.text_batches import batch_ranges
 
-NOT_DRAWN = "label.copies"  # why a document goes that a share of its kind is drawn from
+NOT_SELECTED = "label.copies"  # reason of documents left out because `copies` keeps only a share
 _BATCH_CHARACTERS = 1 << 20
 _BATCH_CHATS = 256
 _SEED = 0x6F72646572
 
 
 @dataclass(frozen=True)
-class Encoder:
-    """What a task needs to know. Picklable; the tokenizer stays in its file."""
+class EncodeSettings:
+    """Settings of all tokenizing tasks. Picklable; the tokenizer stays in its file."""
 
-    kept: Kept
+    kept: RemainingTexts
     tokenizer: Path
     copies: CopySteps
-    loss: Loss | None  # of conversations; None where there are none
-    plain: bool  # the reference engine, which needs no trial; ids are the same
+    loss: Loss | None  # of conversations; None if there are none
+    plain: bool  # use the reference engine, which needs no trial; ids are the same
 
 
-def tokenize_part(part: int, names: tuple[str, str], encoder: Encoder) -> Columns:
-    """The tokens of a part in the order of the dataset, with what goes along.
+def tokenize_part(part: int, names: tuple[str, str], settings: EncodeSettings) -> Columns:
+    """Return the tokens of a part in the order of the dataset, with rows and masks.
 
-    `names` of its source: for people, and in the dataset.
+    `names` are the label and the key of its source.
     """
     source, key = names
-    found = read_part(part_path(encoder.kept.clean, part))
-    left, why = encoder.kept.apply(part, found.texts)
-    tally = Tally(documents=len(left), bytes=sum(map(len, found.texts)))
-    times = count_copies(found.ids, found.scores, encoder.copies)
+    found = read_part(part_path(settings.kept.clean, part))
+    left, why = settings.kept.apply(part, found.texts)
+    tally = DocumentTally(documents=len(left), bytes=sum(map(len, found.texts)))
+    times = count_copies(found.ids, found.scores, settings.copies)
     for place in np.flatnonzero(times == 0).tolist():
-        why.setdefault(place, (NOT_DRAWN, ""))
+        why.setdefault(place, (NOT_SELECTED, ""))
     for place, (reason, detail) in why.items():
         tally.count("reasons", reason)
         sample = partial(_sample, found, place, found.texts[place], source, detail)
         tally.sample(reason, found.ids[place], sample)
     places = [place for place in range(len(left)) if place not in why]
-    encoded = _encoded(found, left, places, encoder, tally, source)
+    encoded = _encoded(found, left, places, settings, tally, source)
     places, ids = encoded.places, [found.ids[place] for place in encoded.places]
     tally.kept = len(places)
     for place, tokens in zip(places, encoded.tokens, strict=True):
@@ -72,12 +79,12 @@ def tokenize_part(part: int, names: tuple[str, str], encoder: Encoder) -> Column
     columns = _in_order(ids, times[places], encoded, rows)
     tally.count("stored", "bytes", columns["tokens"].nbytes)
     tally.count("stored", "documents", len(columns["keys"]))
-    return {**columns, **result(tally.to_json())}
+    return {**columns, **result_columns(tally.to_json())}
 
 
 @dataclass(frozen=True)
 class _Encoded:
-    """The documents that became tokens; masks where any document of the dataset has one."""
+    """The documents of a part as tokens; `masks` is None if no document has one."""
 
     places: list[int]  # in the part
     tokens: list[Tokens]
@@ -86,10 +93,15 @@ class _Encoded:
 
 
 def _encoded(
-    part: Part, left: list[str], places: list[int], encoder: Encoder, tally: Tally, source: str
+    part: DocumentPart,
+    left: list[str],
+    places: list[int],
+    settings: EncodeSettings,
+    tally: DocumentTally,
+    source: str,
 ) -> _Encoded:
-    tokenizer = load_tokenizer(encoder.tokenizer, encoder.plain)
-    if not encoder.loss:
+    tokenizer = load_part_tokenizer(settings.tokenizer, settings.plain)
+    if not settings.loss:
         tokens = encode_texts([left[place] for place in places], tokenizer)
         return _Encoded(places, tokens, None, tokenizer.fast.dtype)
     tokens_of: dict[int, tuple[Tokens, Mask]] = {}
@@ -101,7 +113,7 @@ def _encoded(
     texts = encode_texts([left[place] for place in plain], tokenizer)
     for place, ids in zip(plain, texts, strict=True):
         tokens_of[place] = ids, np.ones(len(ids), np.bool_)
-    for place, one in zip(chats, _encode_chats(list(chats.values()), encoder), strict=True):
+    for place, one in zip(chats, _encode_chats(list(chats.values()), settings), strict=True):
         if isinstance(one, NotChat):
             reason = f"chat.{one.reason}"
             tally.count("reasons", reason)
@@ -118,8 +130,8 @@ def _encoded(
     )
 
 
-def encode_texts(texts: list[str], tokenizer: Tokenizer) -> list[Tokens]:
-    """The ids of each text, and the end after it."""
+def encode_texts(texts: list[str], tokenizer: PartTokenizer) -> list[Tokens]:
+    """Return the ids of each text, each followed by the end token."""
     out: list[Tokens] = []
     for first, last in batch_ranges(texts, _BATCH_CHARACTERS):
         some = texts[first:last]
@@ -129,12 +141,14 @@ def encode_texts(texts: list[str], tokenizer: Tokenizer) -> list[Tokens]:
     return out
 
 
-def _encode_chats(chats: list[Conversation], encoder: Encoder) -> Iterator[Encoded | NotChat]:
-    """A few at a time, which bounds the memory."""
-    assert encoder.loss
+def _encode_chats(
+    chats: list[Conversation], settings: EncodeSettings
+) -> Iterator[Encoded | NotChat]:
+    """Yield encoded conversations, a few at a time to bound the memory."""
+    assert settings.loss
     for first in range(0, len(chats), _BATCH_CHATS):
         some = chats[first : first + _BATCH_CHATS]
-        yield from load_chat(encoder.tokenizer, encoder.loss, encoder.plain).encode(some)
+        yield from load_chat(settings.tokenizer, settings.loss, settings.plain).encode(some)
 
 
 def _in_order(
@@ -143,7 +157,7 @@ def _in_order(
     encoded: _Encoded,
     rows: list[bytes],
 ) -> Columns:
-    """Each document as often as it appears, by its key."""
+    """Return the columns with each document as often as it appears, sorted by key."""
     owners = np.repeat(np.arange(len(ids)), times)
     copy = np.arange(len(owners)) - np.repeat(np.cumsum(times) - times, times)
     digests = b"".join(
@@ -160,7 +174,7 @@ def _in_order(
             [np.empty(0, encoded.dtype), *(encoded.tokens[owner] for owner in chosen)]
         ),
         "ends": np.cumsum([len(encoded.tokens[owner]) for owner in chosen], dtype=np.int64),
-        **strings("rows", [rows[owner] for owner in chosen]),
+        **pack_rows("rows", [rows[owner] for owner in chosen]),
     }
     if encoded.masks is not None:
         masks = [encoded.masks[owner] for owner in chosen]
@@ -168,22 +182,22 @@ def _in_order(
     return columns
 
 
-def _row(part: Part, place: int, key: str) -> bytes:
+def _row(part: DocumentPart, place: int, key: str) -> bytes:
     extras = Extras.from_json(part.extras[place])
     row: dict[str, object] = {"id": part.ids[place], "source": key}
     row |= {"score": int(part.scores[place]), "language": extras.language}
-    return plain_json(row | {"labels": extras.labels or {}, "columns": extras.columns})
+    return lenient_json(row | {"labels": extras.labels or {}, "columns": extras.columns})
 
 
-def _sample(part: Part, place: int, text: str, source: str, detail: str) -> Sample:
+def _sample(part: DocumentPart, place: int, text: str, source: str, detail: str) -> SampleDocument:
     extras = Extras.from_json(part.extras[place])
-    return Sample(
+    return SampleDocument(
         id=part.ids[place],
         source=source,
         text=text[:TEXT_CHARACTERS],
         characters=len(text),
         score=int(part.scores[place]),
         language=extras.language,
-        columns=extras.shown(),
+        columns=extras.preview(),
         detail=detail,
     )

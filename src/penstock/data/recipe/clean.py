@@ -1,13 +1,16 @@
-"""`[clean]`: a preset, and what this recipe does otherwise.
+"""`[clean]`: a preset, and the changes of this recipe to it.
 
-A table that is given is on; its fields take the place of the preset's, and the rest stays as the
-preset has it. Where a preset has nothing, the published defaults of `clean_config` hold.
+A table in the recipe switches its step on; its fields replace those of the preset, and the rest
+stays as in the preset. If the preset has no such step, the published defaults of `clean/config.py`
+hold.
 """
 
+import re
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, Self, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, PlainValidator, PrivateAttr, WithJsonSchema, model_validator
 
 from penstock.data.clean import (
     boilerplate as clean_boilerplate,
@@ -32,25 +35,26 @@ from penstock.data.recipe.filters import (
     GopherQualitySection,
     GopherRepetitionSection,
 )
-from penstock.data.recipe.step import StepSection
-from penstock.run.schema.section import Flag, Section, Switch, Wrong
+from penstock.errors import PenstockError
+from penstock.run.schema.section import Flag, Section, Switch, Wrong, text
 
-# Raised when a step gives another result for the same text and thresholds.
+# Increased when a step gives a different result for the same text and thresholds.
 REVISION = 1
 Preset = Literal["web", "code", "none"]
+_MODULE = re.compile(r".+\.py:[A-Za-z_]\w*")
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class Cleaning:
-    """Everything that is done to one document; None leaves a step out."""
+    """All cleaning steps of one document; None leaves a step out."""
 
     repair: Repair | None
     personal: Personal | None
     boilerplate: Boilerplate | None
     language: Language | None
     filters: Filters
-    steps: tuple[Step, ...] = ()  # of the user's own, after all others
+    steps: tuple[Step, ...] = ()  # the user's own, after all others
 
     def identity(self) -> dict[str, Json]:
         revisions: dict[str, Json] = {
@@ -62,14 +66,14 @@ class Cleaning:
             revisions["personal"] = clean_personal.REVISION
         known = asdict(replace(self, steps=()))
         del known["steps"]
-        # Left out while there are none, so that a dataset of before has the version it had.
+        # Left out if there are none, so that older datasets keep their versions.
         own: dict[str, Json] = {"steps": [step.identity() for step in self.steps]}
         return {"revisions": revisions, **known, **(own if self.steps else {})}
 
 
 _NO_FILTERS = Filters(None, None, None, None)
 PRESETS: dict[Preset, Cleaning] = {
-    # What FineWeb was made with (without C4's rule on the ends of lines), and boilerplate.
+    # The filters of FineWeb (without C4's rule on the ends of lines), and boilerplate.
     "web": Cleaning(
         Repair(),
         Personal(),
@@ -150,6 +154,51 @@ class LanguageSection(Switch):
     least: Part = Field(Language.least, description="How sure the model must be, from 0 to 1.")
 
 
+def _module(found: object) -> str:
+    if not _MODULE.fullmatch(text(found)):
+        raise ValueError('not a file and a function; write "my_filter.py:keep"')
+    return text(found)
+
+
+Module = Annotated[
+    str, PlainValidator(_module), WithJsonSchema({"title": "text", "type": "string"})
+]
+
+
+class StepSection(Section):
+    """A function of your own, `keep(text, row)`, asked about each document that is left after the
+    other steps: True or None keeps it, False drops it, a str replaces its text. Steps are asked in
+    the order of the file."""
+
+    module: Module = Field(
+        description='File and function, "my_filter.py:keep"; relative to the recipe file. The '
+        "version of the dataset depends on the file's content."
+    )
+    on_error: Literal["stop", "drop"] = Field(
+        "stop",
+        description="What to do when the function raises an error: end the build, or drop the "
+        "document.",
+    )
+    _code: bytes | None = PrivateAttr(None)  # read once, so that key, work and version agree
+
+    @property
+    def function(self) -> str:
+        return self.module.rpartition(":")[2]
+
+    def step(self) -> Step:
+        path = self.module.rpartition(":")[0]
+        if self._code is None:
+            try:
+                self._code = Path(path).read_bytes()
+            except OSError as error:
+                raise PenstockError(
+                    f'clean.step: module = "{self.module}": the file cannot be read: '
+                    f"{error.strerror}. Write a Python file and a function in it, such as "
+                    '"my_filter.py:keep"; its path is relative to the recipe.'
+                ) from None
+        return Step(path, self.function, self._code, self.on_error)
+
+
 class CleanSection(Section):
     """What is repaired, removed and dropped, one document at a time."""
 
@@ -179,7 +228,7 @@ class CleanSection(Section):
         return self
 
     def cleaning(self, otherwise: Preset) -> Cleaning:
-        """`otherwise` is the preset when none is named."""
+        """Return the cleaning steps; `otherwise` is the preset if the recipe names none."""
         base = PRESETS[self.preset or otherwise]
         filters = base.filters
         return Cleaning(

@@ -1,4 +1,4 @@
-"""Field types that only recipes have: bounds that `false` switches off, tables of steps, words."""
+"""Field types that only recipes have: bounds that `false` switches off, rows of numbers, words."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ Steps = tuple[tuple[float, float], ...]
 
 
 def _or_off(read: Callable[[object], float]) -> Callable[[object], float | None]:
-    """TOML has no null: `false` is the bound that is not there."""
+    """Return a reader that also takes `false` for "no bound": TOML has no null."""
 
     def either(found: object) -> float | None:
         if found is False or found is None:

@@ -1,6 +1,6 @@
-"""`[clean.gopher_repetition]` and its like: the thresholds of `clean_config` as tables.
+"""`[clean.gopher_repetition]` and the other filter tables: the thresholds of `clean/config.py`.
 
-Every default is the one that was published; `clean_config` holds them and names the papers.
+Every default is the published one; `clean/config.py` holds them and names the papers.
 """
 
 from pydantic import Field

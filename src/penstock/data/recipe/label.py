@@ -1,4 +1,4 @@
-"""`[label]`: which documents are good, which are left out, and how often each is read."""
+"""`[label]`: the scores of documents, which are left out, and how often each is read."""
 
 from dataclasses import asdict
 from typing import Self
@@ -41,7 +41,7 @@ class LabelSection(Section):
         return LabelConfig(self.score, self.least, self.copies or once)
 
     def identity(self) -> dict[str, Json]:
-        """The examples are told by their content, by whoever reads them."""
+        """Return what decides the labels; the content of examples is added where they are read."""
         revisions: dict[str, Json] = {
             "heuristic": heuristic.REVISION,
             "classifier": [classifier.REVISION, features.REVISION],

@@ -1,11 +1,23 @@
-"""Reads a recipe file; mistakes are told as for a run file: all at once, with their lines."""
+"""Loading of recipes: from a file, or made up for raw files that are named without one.
+
+Mistakes in a file are reported as for a run file: all at once, with their lines.
+"""
 
 from collections.abc import Sequence
+from glob import has_magic
 from pathlib import Path
 
+from penstock.data.format.locate import KINDS, PACKINGS
+from penstock.data.format.manifest import MANIFEST
 from penstock.data.recipe.recipe import Recipe
+from penstock.data.recipe.source import is_remote
+from penstock.data.recipe.tokens import PLAIN
+from penstock.data.sources.guess import guess
+from penstock.data.tokenize.load import has_template
+from penstock.errors import PenstockError
+from penstock.found import located
 from penstock.run.fields import Schema
-from penstock.run.load import load_as
+from penstock.run.load import check_table, load_as
 
 _START = 'write [[source]] with path = "corpus/*.jsonl"'
 RECIPE = Schema(
@@ -32,5 +44,56 @@ RECIPE = Schema(
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe in a file, its paths made absolute; overrides are "tokens.vocab=65536"."""
+    """Load a recipe and make its paths absolute; overrides are like "tokens.vocab=65536"."""
     return load_as(RECIPE, Path(path), overrides).rooted(Path(path).resolve().parent)
+
+
+def recipe_of(spec: str, overrides: Sequence[str] = ()) -> Recipe:
+    """Return the recipe for the argument of `penstock data build`: a recipe file, or raw files.
+
+    Raw files are a file of a known kind, a folder, a glob, a URL or `hf:org/name`. Overrides are
+    like "tokens.vocab=65536".
+    """
+    path = Path(spec).expanduser()
+    if (path / MANIFEST).is_file():
+        raise PenstockError(
+            f"{spec} is a built dataset already; write it as data.dataset, or name raw files"
+        )
+    packed = path.suffix.lower() in PACKINGS
+    ending = Path(path.stem).suffix if packed else path.suffix
+    raw = path.is_file() and ending.lower() in KINDS
+    if not (raw or path.is_dir() or is_remote(spec) or has_magic(spec)):
+        return load_recipe(path, overrides)
+    recipe = raw_recipe(spec)
+    if not overrides:
+        return recipe
+    return check_table(RECIPE, recipe.to_table(), overrides, path)
+
+
+def raw_recipe(
+    spec: str,
+    tokenizer: str | None = None,
+    vocab: int | None = None,
+    pack: int = 0,
+    chat_template: str | None = None,
+) -> Recipe:
+    """Return the recipe for raw files: text, or conversations packed for samples of `pack` tokens.
+
+    Conversations without a chat template are refused: the mistake would only show when somebody
+    talks to the trained model.
+    """
+    rows = guess(spec)
+    chat_template = located(chat_template) if chat_template else None
+    if chat_template not in (None, PLAIN) and not Path(chat_template).is_file():
+        raise PenstockError(
+            f'data.chat_template = "{chat_template}": no such file; write one that holds a '
+            f'template in Jinja, "{PLAIN}", or leave it out for that of the model\'s tokenizer'
+        )
+    if "messages" in rows and tokenizer and not chat_template and not has_template(tokenizer):
+        raise PenstockError(
+            f"data.dataset = {spec!r}: its rows are conversations, and the tokenizer of "
+            f"{tokenizer} has no chat template that says how they become text. Set "
+            'data.chat_template = "chat.jinja", a file with one (that of the model\'s instruct '
+            'version, say), or "default" for a plain one of Penstock.'
+        )
+    return Recipe.default(spec, tokenizer, vocab, rows, pack, chat_template)

@@ -1,7 +1,7 @@
 """`Recipe`: how a dataset is made from raw files. One TOML file, one section per idea.
 
-`Recipe.identity()` is everything that decides the content and nothing else, so that equal sources
-give an equal version wherever they lie and whoever builds them.
+`Recipe.identity()` is everything in the recipe that decides the content, and nothing else, so that
+equal sources give an equal version on any machine and from any path.
 """
 
 import re
@@ -49,11 +49,11 @@ class Recipe(Section):
         pack: int = 0,
         chat_template: str | None = None,
     ) -> Self:
-        """For raw files that a run names without a recipe.
+        """Return the recipe for raw files that a run names without a recipe.
 
-        They are taken for what the user wants to train on: text is repaired, scrubbed and freed of
-        copies, but not filtered. Conversations, whose fields are `rows`, are used as they are, all
-        of them, and packed. `what` is a path (from here), a URL or `hf:org/name`.
+        The user wants to train on all of them: text is repaired, scrubbed and deduplicated, but
+        not filtered. Conversations, whose fields are `rows`, are used unchanged, all of them, and
+        packed. `what` is a path (from the current folder), a URL or `hf:org/name`.
         """
         tokens: dict[str, Any] = {"tokenizer": tokenizer or "train"}
         tokens |= {"vocab": vocab} if vocab else {}
@@ -70,7 +70,7 @@ class Recipe(Section):
         return cls.model_validate(table)
 
     def rooted(self, folder: Path) -> Self:
-        """The same recipe with paths that hold from anywhere."""
+        """Return the recipe with absolute paths; relative ones start at `folder`."""
         label, against = self.label, self.decontaminate.against
         place = {
             "source": tuple(
@@ -98,7 +98,7 @@ class Recipe(Section):
         return self.model_copy(update=place)
 
     def _rooted_tokens(self, folder: Path) -> dict[str, str]:
-        # A tokenizer may also be the name of a dataset: a path is what is there.
+        # A tokenizer may also be the name of a dataset: it is a path only if that path exists.
         given, template = self.tokens.tokenizer, self.tokens.chat_template
         is_path = given != "train" and not is_remote(given) and Path(rooted(given, folder)).exists()
         found = {"tokenizer": rooted(given, folder)} if is_path else {}
@@ -107,7 +107,7 @@ class Recipe(Section):
         return found
 
     def to_table(self) -> dict[str, Any]:
-        """What the file says, without what it leaves to defaults; paths are absolute."""
+        """Return the recipe as a table without default values; paths are absolute."""
         return self.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude_none=True)
 
     def cleaning(self) -> Cleaning:
@@ -124,7 +124,7 @@ class Recipe(Section):
         return tuple(name for name, filter_ in applied.items() if filter_ is not None)
 
     def identity(self) -> dict[str, Json]:
-        """Everything in the recipe that decides content. Files are told by their content alone."""
+        """Return everything in the recipe that decides content. Files count by content alone."""
         dedup, overlap = self.dedup, self.decontaminate.config()
         stored = {
             "source": [one.identity() for one in self.source],
@@ -160,7 +160,7 @@ def _identity(config: ExactDocuments | ExactLines | MinHash | Overlap | None) ->
 
 
 def _canonical(value: object) -> Json:
-    """As JSON gives it back, and a whole number is one however it was written: 3.0 is 3."""
+    """Return a value as JSON would; 3.0 becomes 3, so that the spelling does not matter."""
     if isinstance(value, dict):
         return {str(name): _canonical(part) for name, part in value.items()}
     if isinstance(value, list | tuple):

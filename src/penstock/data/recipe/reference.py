@@ -1,4 +1,4 @@
-"""The reference of the recipe, made from its schema: the text of docs/recipe.md."""
+"""The reference of the recipe, generated from its schema: the text of docs/recipe.md."""
 
 from typing import Any
 

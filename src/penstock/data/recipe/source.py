@@ -18,12 +18,12 @@ _REMOTE = re.compile(r"(hf:|[a-z][a-z0-9+.-]*://)", re.I)
 
 
 def is_remote(path: str) -> bool:
-    """A URL or a name on the Hugging Face hub, rather than a path."""
+    """Return whether this is a URL or a name on the Hugging Face hub, and not a path."""
     return bool(_REMOTE.match(path))
 
 
 def rooted(path: str, folder: Path) -> str:
-    """A path of a recipe as it is from anywhere: relative ones start at the recipe's folder."""
+    """Return a path of a recipe as an absolute one; relative ones start at `folder`."""
     return path if is_remote(path) else str(folder / Path(path).expanduser())
 
 
@@ -81,7 +81,7 @@ class SourceSection(Section):
 
     @property
     def label(self) -> str:
-        """What to call it in a report."""
+        """Name of the source in reports."""
         path = redact(self.path)
         plain = re.split(r"[*?\[]", path)[0] or path
         return self.name or plain.rstrip("/").rsplit("/", 1)[-1].removeprefix("hf:") or path
@@ -105,7 +105,7 @@ class SourceSection(Section):
         )
 
     def identity(self) -> dict[str, Json]:
-        """What decides how its files are read; which files they are, their content tells."""
+        """Return what decides how its files are read. The files count by their content."""
         left_out = {"path", "revision", "split", "subset"}
         stored: dict[str, Json] = self.model_dump(mode="json", exclude=left_out, exclude_none=True)
         return stored | {"most_bytes": self.most_bytes}

@@ -1,4 +1,4 @@
-"""`[tokens]` and `[shards]`: what is stored."""
+"""`[tokens]` and `[shards]`: how text becomes tokens, and the size of shards."""
 
 from typing import Annotated, Literal, Self
 
@@ -12,7 +12,7 @@ from penstock.run.schema.machine_fields import Size
 from penstock.run.schema.section import Section, Text, Wrong, whole
 
 LEAST_PACK = 16  # tokens
-PLAIN = "default"  # what `chat_template` says for the plain template of ours
+PLAIN = "default"  # value of `chat_template` that means Penstock's plain template
 
 Vocab = Annotated[
     int,
@@ -58,7 +58,7 @@ class TokensSection(Section):
         return self
 
     def identity(self) -> dict[str, Json]:
-        """A tokenizer and a template that are loaded are told by their content."""
+        """Return what decides the tokens; a loaded tokenizer or template counts by its content."""
         trained = self.tokenizer == "train"
         return {
             "tokenizer": "train" if trained else "given",

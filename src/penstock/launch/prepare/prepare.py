@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from penstock.data.build.home import open_built
-from penstock.data.build.open import open_for_launch
-from penstock.data.build.rejected import cut_long, rows_aside
+from penstock.data.build.open import open_built, open_for_launch
+from penstock.data.build.rejected import cut_documents_note, rejected_rows_note
 from penstock.data.format.locate import built_here, datasets_home
 from penstock.data.format.manifest import Manifest
 from penstock.data.read.dataset import Dataset
@@ -169,9 +168,9 @@ def _opened(run: Run, before: dict[str, Any], listener: Listener) -> list[Datase
     datasets = open_for_launch(run, before, listener.progress)
     for dataset in datasets:
         built_now = dataset.folder.parent == datasets_home() and dataset.id not in there
-        if built_now and (told := rows_aside(dataset.manifest)):
+        if built_now and (told := rejected_rows_note(dataset.manifest)):
             listener.warning(told)
-        if not before and (told := cut_long(dataset.manifest)):
+        if not before and (told := cut_documents_note(dataset.manifest)):
             listener.warning(told)
     return datasets
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.data.build.publish import ASIDE
-from penstock.data.build.record import Sample, read_record
+from penstock.data.build.record import SampleDocument, read_build_record
 from penstock.data.read.dataset import Dataset
 from penstock.errors import PenstockError, nearest
 from penstock.untrusted import parse_json
@@ -16,14 +16,14 @@ READ = "read"  # the stage that keeps aside
 
 @dataclass(frozen=True)
 class Dropped:
-    samples: list[Sample]
+    samples: list[SampleDocument]
     total: int  # dropped for these reasons
     reasons: list[str]  # "stage: reason"
 
 
 def dropped(dataset: Dataset, reason: str, count: int) -> Dropped:
     """Those that the build kept to show; a part of the reason's name is enough."""
-    record = read_record(dataset.folder)
+    record = read_build_record(dataset.folder)
     if record is None:
         raise PenstockError(f"{dataset.id} has no build.json, so what was dropped is not known.")
     counts = {
@@ -47,10 +47,10 @@ def dropped(dataset: Dataset, reason: str, count: int) -> Dropped:
     return Dropped(samples[:count], total, fitting)
 
 
-def aside(folder: Path) -> dict[str, list[Sample]]:
+def aside(folder: Path) -> dict[str, list[SampleDocument]]:
     """ "read: reason" → what was kept aside for it, with the place in its file."""
     path = folder / ASIDE
-    found: dict[str, list[Sample]] = {}
+    found: dict[str, list[SampleDocument]] = {}
     try:
         with path.open(encoding="utf-8") as lines:
             for line in lines:
@@ -65,11 +65,11 @@ def aside(folder: Path) -> dict[str, list[Sample]]:
     return found
 
 
-def _sample(one: dict[str, Any]) -> Sample:
+def _sample(one: dict[str, Any]) -> SampleDocument:
     """Its text is the first bytes; how long the whole is, nobody has counted."""
     place = one.get("row") or one.get("line")  # as in the ids of documents
     detail = f"{one['reason']}: {one['detail']}" if one.get("detail") else one["reason"]
-    return Sample(
+    return SampleDocument(
         id=f"{one['file']}:{place}" if place is not None else one["file"],
         source=one.get("source", ""),
         text=one.get("head", ""),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.data.build.publish import ASIDE
-from penstock.data.build.record import Record, Sample, SourceRecord, read_record
+from penstock.data.build.record import BuildRecord, SampleDocument, SourceRecord, read_build_record
 from penstock.data.format.manifest import Json, Manifest
 from penstock.data.read.dataset import Dataset
 from penstock.secret import redact
@@ -33,7 +33,7 @@ class Story:
     where: str
     manifest: Manifest
     stages: tuple[Stage, ...]
-    record: Record | None
+    record: BuildRecord | None
     aside: str = ""  # the file with what could not be read, where there is one
 
     @property
@@ -109,7 +109,7 @@ class Story:
 
 
 def story(dataset: Dataset) -> Story:
-    record = read_record(dataset.folder)
+    record = read_build_record(dataset.folder)
     told = _recorded(record) if record else _counted(dataset.manifest)
     aside = dataset.folder / ASIDE
     there = str(aside) if aside.is_file() else ""
@@ -118,7 +118,7 @@ def story(dataset: Dataset) -> Story:
 
 def source_names(made: Manifest, folder: Path) -> dict[str, str]:
     """What documents say of their source → what reports call it."""
-    record = read_record(folder)
+    record = read_build_record(folder)
     keys = [str(one.get("name", "")) for one in _tables(made.lineage.get("sources"))]
     labels = [one.name for one in record.sources] if record else []
     return dict(zip(keys, labels, strict=False))
@@ -139,18 +139,18 @@ def documents_of(made: Manifest) -> int:
     return stages[-1].kept if stages else made.documents
 
 
-def sample_json(one: Sample) -> dict[str, Any]:
+def sample_json(one: SampleDocument) -> dict[str, Any]:
     """With the score as a screen tells it: from 0 to 1, none where none was given."""
     return asdict(one) | {"score": one.score / 1000 if one.score > 0 else None}
 
 
-def _record_json(record: Record) -> dict[str, Any]:
+def _record_json(record: BuildRecord) -> dict[str, Any]:
     dropped = {why: [sample_json(one) for one in some] for why, some in record.dropped.items()}
     kept = [sample_json(one) for one in record.kept]
     return asdict(record) | {"kept": kept, "dropped": dropped}
 
 
-def _recorded(record: Record) -> tuple[Stage, ...]:
+def _recorded(record: BuildRecord) -> tuple[Stage, ...]:
     return tuple(
         Stage(one.name, one.documents, one.kept, _largest_first(one.reasons), one.seconds)
         for one in record.stages

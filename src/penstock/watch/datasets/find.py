@@ -7,8 +7,8 @@ from glob import has_magic
 from pathlib import Path
 from typing import Any
 
-from penstock.data.build.home import open_dataset
-from penstock.data.build.record import read_record
+from penstock.data.build.open import open_dataset
+from penstock.data.build.record import read_build_record
 from penstock.data.format.locate import datasets_home, matching_versions
 from penstock.data.format.manifest import MANIFEST, Manifest, read_manifest
 from penstock.data.read.dataset import Dataset
@@ -109,7 +109,7 @@ def _listed(folder: Path) -> Listed:
 def _built(folder: Path) -> datetime:
     """As its record says, or when its manifest was written here."""
     try:
-        record = read_record(folder)
+        record = read_build_record(folder)
         return datetime.fromisoformat(record.ended) if record else _changed(folder / MANIFEST)
     except (PenstockError, OSError, ValueError):
         return _changed(folder / MANIFEST)

@@ -5,7 +5,7 @@ Documents are shown as text whatever they hold; the page's own policy forbids sc
 
 from collections.abc import Iterable, Sequence
 
-from penstock.data.build.record import SCORE_BIN, Record, Sample
+from penstock.data.build.record import SCORE_BIN, BuildRecord, SampleDocument
 from penstock.data.format.manifest import Json
 from penstock.run import toml
 from penstock.style import format_bytes, format_count, format_duration, plural
@@ -19,7 +19,7 @@ from penstock.watch.style.page_style import STYLE
 _MOST_LANGUAGES = 20
 
 
-def page(told: Story, chats: Sequence[Sample] | None = None) -> str:
+def page(told: Story, chats: Sequence[SampleDocument] | None = None) -> str:
     """`chats`: conversations with their roles, in place of what the record has kept to show."""
     parts = [_title(told), _cards(told), _funnel(told)]
     if told.record:
@@ -85,7 +85,7 @@ def _bar_row(name: str, count: int, whole: int, row: str, kind: str, before: flo
     )
 
 
-def _charts(record: Record) -> Markup:
+def _charts(record: BuildRecord) -> Markup:
     charts = []
     for counts, about in (
         (record.characters, "Characters of a document"),
@@ -108,7 +108,7 @@ def _power(exponent: int) -> str:
     return f"{1 << rest}{('', 'Ki', 'Mi', 'Gi', 'Ti')[min(thousands, 4)]}"
 
 
-def _languages(record: Record) -> Markup:
+def _languages(record: BuildRecord) -> Markup:
     if not record.languages:
         return join()
     ordered = sorted(record.languages.items(), key=lambda item: (-item[1], item[0]))
@@ -140,16 +140,16 @@ def _sources(told: Story) -> Markup:
     return section("Sources", *parts)
 
 
-def _chats(samples: Sequence[Sample]) -> Markup:
+def _chats(samples: Sequence[SampleDocument]) -> Markup:
     about = "As tokens give them back, with the marks of the chat template."
     return section("Some conversations", tag("p", about), *map(_sample, samples))
 
 
-def _kept(samples: Sequence[Sample]) -> Markup:
+def _kept(samples: Sequence[SampleDocument]) -> Markup:
     return section("Some that were kept", *map(_sample, samples)) if samples else join()
 
 
-def _dropped(record: Record) -> Markup:
+def _dropped(record: BuildRecord) -> Markup:
     parts = [
         tag("details", tag("summary", reason), *map(_sample, samples))
         for reason, samples in record.dropped.items()
@@ -157,7 +157,7 @@ def _dropped(record: Record) -> Markup:
     return section("Some that were dropped, by reason", *parts) if parts else join()
 
 
-def _sample(one: Sample) -> Markup:
+def _sample(one: SampleDocument) -> Markup:
     facts = [one.detail, f"{one.characters:,} characters", one.language, one.source]
     facts += [f"score {one.score / 1000:g}"] if one.score > 0 else []
     facts += [f"{name} = {brief(value)}" for name, value in one.columns.items()]
@@ -185,7 +185,7 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _changes(record: Record) -> Markup:
+def _changes(record: BuildRecord) -> Markup:
     if not record.changes:
         return join()
     rows = [

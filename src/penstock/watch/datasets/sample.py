@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.data.build.record import OWN, Sample, told_columns
+from penstock.data.build.record import OWN_COLUMNS, SampleDocument, visible_columns
 from penstock.data.read.dataset import Dataset
 from penstock.data.tokenize.tokenizer import Tokenizer
 from penstock.errors import PenstockError
@@ -18,7 +18,7 @@ _MOST_TOKENS = 4096  # of a document, read to show its beginning
 _MOST_VALUES = 10  # of a column, named in an error
 
 
-def kept(dataset: Dataset, count: int, seed: int, where: dict[str, str]) -> list[Sample]:
+def kept(dataset: Dataset, count: int, seed: int, where: dict[str, str]) -> list[SampleDocument]:
     """Documents of the dataset, drawn by `seed`; `where` says what their columns must be."""
     tokenizer = Tokenizer.from_json(dataset.tokenizer_json())
     names = source_names(dataset.manifest, dataset.folder)
@@ -36,7 +36,7 @@ def kept(dataset: Dataset, count: int, seed: int, where: dict[str, str]) -> list
 def columns_of(row: dict[str, Any]) -> dict[str, Any]:
     """Return what a row says of a document: what Penstock knows, labels, the user's columns."""
     found = {name: value for name, value in row.items() if name not in _INNER}
-    return found | told_columns(row.get("columns") or {}, row.get("labels") or {})
+    return found | visible_columns(row.get("columns") or {}, row.get("labels") or {})
 
 
 def _any(dataset: Dataset, seed: int) -> Iterator[tuple[int, int]]:
@@ -104,7 +104,7 @@ def _no_such(dataset: Dataset, where: dict[str, str], names: dict[str, str]) -> 
 
 def _document(
     dataset: Dataset, tokenizer: Tokenizer, shard: int, number: int, names: dict[str, str]
-) -> Sample:
+) -> SampleDocument:
     start, stop = _extent(dataset, shard, number)
     tokens = dataset.read(start, min(stop, start + _MOST_TOKENS))
     # Conversations may close every turn with it, so only the last ones, and padding, are cut off.
@@ -112,8 +112,8 @@ def _document(
     text = tokenizer.decode(tokens[: said[-1] + 1] if len(said) else tokens[:0])
     rows = dataset.rows(shard)
     row: dict[str, Any] = rows[number] if number < len(rows) else {}
-    columns = {name: value for name, value in columns_of(row).items() if name not in OWN}
-    return Sample(
+    columns = {name: value for name, value in columns_of(row).items() if name not in OWN_COLUMNS}
+    return SampleDocument(
         id=str(row.get("id", f"shard {shard}, document {number}")),
         source=names.get(row.get("source", ""), ""),
         text=text,

@@ -7,7 +7,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from penstock.data.build.record import SCORE_BIN, Sample
+from penstock.data.build.record import SCORE_BIN, SampleDocument
 from penstock.style import format_bytes, format_count, format_duration, plural
 from penstock.watch.datasets.dropped import Dropped
 from penstock.watch.datasets.facts import Story, documents_of, stored_bytes
@@ -174,7 +174,7 @@ def _aside(told: Story) -> list[RenderableType]:
     return [Text(), *(Text(line, overflow="fold", style="dim") for line in lines)]
 
 
-def sample(one: Sample) -> RenderableType:
+def sample(one: SampleDocument) -> RenderableType:
     """A document as text, below a line on what is known of it."""
     title = Text(printable(one.id), style="bold")
     facts = [f"score {one.score / 1000:g}"] if one.score > 0 else []  # 0: dropped before

@@ -1,8 +1,8 @@
-"""Stage 1, list: the files of all sources in a fixed order, without reading one.
+"""Stage 1, list: the files of all sources in a fixed order, without reading them.
 
-Sizes and change times (entity tags of objects) stand for the content, as they do for make: the key
-of a build finds its work folder and its finished dataset again. They are no part of the version,
-which is content alone.
+Sizes and change times (ETags of objects) stand for the content, as they do in make: the key of a
+build finds its work folder and its finished dataset again. They are not part of the version, which
+depends on content alone.
 """
 
 import os
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from blake3 import blake3
 
-from penstock.data.build.parts import plain_json
+from penstock.data.build.parts import lenient_json
 from penstock.data.format.locate import built_versions, datasets_home
 from penstock.data.format.manifest import FORMAT
 from penstock.data.recipe.recipe import Recipe
@@ -29,30 +29,34 @@ _GROUP_FILES = 4096
 
 
 @dataclass(frozen=True)
-class Listed:
+class SourceFile:
+    """One file of a source, with its size and a stamp of its content."""
+
     file: File
     bytes: int  # as stored
     stamp: str  # changes with the content
 
 
 @dataclass(frozen=True)
-class Source:
-    key: str  # begins the ids of its documents; empty when there is but one source
+class BuildSource:
+    """One `[[source]]` of a recipe with the files that were found."""
+
+    key: str  # prefix of the ids of its documents; empty if there is only one source
     label: str  # for people
     where: str
     options: Options
-    files: tuple[Listed, ...]
-    aside: tuple[Rejected, ...]  # what lies there and is no file to read
+    files: tuple[SourceFile, ...]
+    aside: tuple[Rejected, ...]  # entries that are not readable files
 
     @property
     def commit(self) -> str:
-        """Of a dataset on the hub: what its files were pinned to; else empty."""
+        """Commit that the files of a hub dataset were pinned to; empty for other sources."""
         first = self.files[0].file.path if self.files else ""
         return hub.commit(first) if first.startswith(hub.SCHEME) else ""
 
-    def groups(self, most_bytes: int) -> list[tuple[Listed, ...]]:
-        """The files that each reading task takes: small ones together."""
-        groups: list[list[Listed]] = []
+    def groups(self, most_bytes: int) -> list[tuple[SourceFile, ...]]:
+        """Return the files of each read task; small files share one."""
+        groups: list[list[SourceFile]] = []
         size = 0
         for one in self.files:
             size += one.bytes
@@ -63,7 +67,7 @@ class Source:
         return [tuple(group) for group in groups]
 
 
-def list_sources(recipe: Recipe) -> tuple[Source, ...]:
+def list_sources(recipe: Recipe) -> tuple[BuildSource, ...]:
     keys = [
         section.name or (str(place) if len(recipe.source) > 1 else "")
         for place, section in enumerate(recipe.source, start=1)
@@ -77,22 +81,24 @@ def list_sources(recipe: Recipe) -> tuple[Source, ...]:
     return tuple(_source(key, section) for key, section in zip(keys, recipe.source, strict=True))
 
 
-def build_key(recipe: Recipe, sources: tuple[Source, ...]) -> str:
-    """Changes with anything that could change the dataset."""
-    digest = blake3(plain_json([FORMAT, REVISION, recipe.name, recipe.identity()]))
+def build_key(recipe: Recipe, sources: tuple[BuildSource, ...]) -> str:
+    """Return a key that changes with anything that could change the dataset."""
+    digest = blake3(lenient_json([FORMAT, REVISION, recipe.name, recipe.identity()]))
     for source in sources:
         for one in source.files:
-            digest.update(plain_json([source.key, one.file.name, one.bytes, one.stamp]) + b"\n")
+            digest.update(lenient_json([source.key, one.file.name, one.bytes, one.stamp]) + b"\n")
         for aside in source.aside:
-            digest.update(plain_json([source.key, aside.file, aside.reason]) + b"\n")
+            digest.update(lenient_json([source.key, aside.file, aside.reason]) + b"\n")
     for path in _other_files(recipe):
-        digest.update(plain_json(stamps(path)) + b"\n")
+        digest.update(lenient_json(file_stamps(path)) + b"\n")
     return digest.hexdigest()[:16]
 
 
-def stamps(path: str) -> list[list[str | int]]:
-    """The files at a path, folder or glob with size and change time; a URL as it is; the name of a
-    dataset with the versions that are there."""
+def file_stamps(path: str) -> list[list[str | int]]:
+    """Return the files at a path, folder or glob with sizes and change times.
+
+    A URL stands for itself; the name of a dataset comes with its built versions.
+    """
     if is_remote(path):
         return [[path]]
     try:
@@ -104,7 +110,7 @@ def stamps(path: str) -> list[list[str | int]]:
 
 
 def _other_files(recipe: Recipe) -> Iterable[str]:
-    """What a recipe names besides its sources."""
+    """Yield the paths that a recipe names besides its sources."""
     yield from (*recipe.label.good, *recipe.label.bad, *recipe.decontaminate.against)
     if recipe.tokens.tokenizer != "train":
         yield recipe.tokens.tokenizer
@@ -112,17 +118,17 @@ def _other_files(recipe: Recipe) -> Iterable[str]:
         yield recipe.tokens.chat_template
 
 
-def _source(key: str, section: SourceSection) -> Source:
+def _source(key: str, section: SourceSection) -> BuildSource:
     options = section.options()
-    files: list[Listed] = []
+    files: list[SourceFile] = []
     aside: list[Rejected] = []
     choice = Choice(section.revision or "", section.subset or "", section.split or "")
     for found in find([section.path], options.kind, choice):
         if isinstance(found, Rejected):
             aside.append(found)
         else:
-            files.append(Listed(found, *_stat(found)))
-    return Source(key, section.label, section.path, options, tuple(files), tuple(aside))
+            files.append(SourceFile(found, *_stat(found)))
+    return BuildSource(key, section.label, section.path, options, tuple(files), tuple(aside))
 
 
 def _stat(file: File) -> tuple[int, str]:
@@ -132,5 +138,5 @@ def _stat(file: File) -> tuple[int, str]:
         found = os.stat(file.path)
     except OSError:
         return 0, "gone"
-    # Inode numbers are left out: one image on a hundred nodes has one key.
+    # No inode numbers: one image on a hundred nodes must have one key.
     return found.st_size, f"{os.path.abspath(file.path)} {found.st_mtime_ns}"
