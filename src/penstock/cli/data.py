@@ -54,9 +54,9 @@ def build(
         build as engine,
     )  # numpy and more: after the recipe has been checked
     from penstock.data.build.progress import WarningsOnly
-    from penstock.watch.datasets.facts import story
     from penstock.watch.datasets.progress import BuildProgress
     from penstock.watch.datasets.screen import built
+    from penstock.watch.datasets.summary import summarize
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -65,19 +65,19 @@ def build(
             dataset = engine.build(made_of, workers=workers, watcher=watcher)
     except KeyboardInterrupt:
         raise RunFailed(f"{made_of.name}: {INTERRUPTED}") from None
-    told = story(dataset)
+    summary = summarize(dataset)
     if json:
-        print_json(told.to_json(), documents=True)
+        print_json(summary.to_json(), documents=True)
     else:
-        out.print(built(told))
+        out.print(built(summary))
 
 
 @data.command()
 def verify(dataset: Name, json: Json = False) -> None:
     """Hash every file of a dataset and check every token; exits with 1 where one is wrong."""
-    from penstock.watch.datasets.find import check
+    from penstock.watch.datasets.find import verify as verify_dataset
 
-    found = check(dataset)
+    found = verify_dataset(dataset)
     if json:
         print_json({"dataset": found.name, "where": found.where, "problems": found.problems})
     elif not found.problems:
@@ -102,25 +102,25 @@ def show(
     json: Json = False,
 ) -> None:
     """What a dataset is, where its documents went, what they are like."""
-    from penstock.watch.datasets.facts import story
-    from penstock.watch.datasets.find import open_there
+    from penstock.watch.datasets.find import open_existing
     from penstock.watch.datasets.page import page
-    from penstock.watch.datasets.sample import kept
+    from penstock.watch.datasets.sample import sample_documents
     from penstock.watch.datasets.screen import screen
+    from penstock.watch.datasets.summary import summarize
 
     printed = is_stdout(html, "--html", json)
-    there = open_there(dataset)
-    told = story(there)
+    there = open_existing(dataset)
+    summary = summarize(there)
     if html:
         # The record has what is said in a conversation; tokens have who says it.
-        chats = kept(there, _CHATS, seed=0, where={}) if told.chats else None
-        write_page(html, page(told, chats))
+        chats = sample_documents(there, _CHATS, seed=0, where={}) if summary.chats else None
+        write_page(html, page(summary, chats))
         if not printed:
             err.print(f"wrote {html}", markup=False, soft_wrap=True)
     if json:
-        print_json(told.to_json(), documents=True)
+        print_json(summary.to_json(), documents=True)
     elif not html:
-        out.print(screen(told))
+        out.print(screen(summary))
 
 
 @data.command()
@@ -128,15 +128,15 @@ def diff(before: Name, after: Name, json: Json = False) -> None:
     """What is different between two datasets, and what they share."""
     from penstock.watch.datasets.diff import compare
     from penstock.watch.datasets.diff_screen import comparison
-    from penstock.watch.datasets.facts import story
-    from penstock.watch.datasets.find import open_there
+    from penstock.watch.datasets.find import open_existing
+    from penstock.watch.datasets.summary import summarize
 
-    told = [story(open_there(name)) for name in (before, after)]
-    found = compare(*told)
+    old, new = (summarize(open_existing(name)) for name in (before, after))
+    found = compare(old, new)
     if json:
-        print_json({"before": told[0].id, "after": told[1].id, **found.to_json()})
+        print_json({"before": old.id, "after": new.id, **found.to_json()})
     else:
-        out.print(comparison(told[0], told[1], found))
+        out.print(comparison(old, new, found))
 
 
 @data.command()
@@ -153,20 +153,20 @@ def sample(
     json: List = False,
 ) -> None:
     """Some documents as text, with what is known of them."""
-    from penstock.watch.datasets import sample as data_sample
-    from penstock.watch.datasets.dropped import dropped as gone
-    from penstock.watch.datasets.facts import sample_json
-    from penstock.watch.datasets.find import open_there
-    from penstock.watch.datasets.screen import few
+    from penstock.watch.datasets.dropped import dropped_documents
+    from penstock.watch.datasets.find import open_existing
+    from penstock.watch.datasets.sample import sample_documents
+    from penstock.watch.datasets.screen import fewer_note
     from penstock.watch.datasets.screen import sample as drawn
+    from penstock.watch.datasets.summary import sample_json
 
-    there = open_there(dataset)
+    there = open_existing(dataset)
     note = ""
     if dropped is not None:
-        held = gone(there, dropped, count)
-        found, note = held.samples, few(held, count)
+        held = dropped_documents(there, dropped, count)
+        found, note = held.samples, fewer_note(held, count)
     else:
-        found = data_sample.kept(there, count, seed, _conditions(where or []))
+        found = sample_documents(there, count, seed, _conditions(where or []))
     if json:
         print_json([sample_json(one) for one in found], documents=True)
     else:
@@ -187,10 +187,10 @@ def copy(
     output.outlive()
     from penstock.data.build.copy import copy_dataset
     from penstock.data.build.progress import SilentWatcher
-    from penstock.watch.datasets.find import open_there
+    from penstock.watch.datasets.find import open_existing
     from penstock.watch.datasets.progress import BuildProgress
 
-    there = open_there(dataset)
+    there = open_existing(dataset)
     with BuildProgress(RedactedConsole(stderr=json, highlight=False)) as progress:
         where = copy_dataset(there, url, SilentWatcher() if quiet else progress)
     if json:
@@ -203,10 +203,10 @@ def copy(
 def ls(json: List = False) -> None:
     """List the datasets that are built, the newest first."""
     from penstock.data.format.locate import datasets_home
-    from penstock.watch.datasets.find import listed
+    from penstock.watch.datasets.find import list_datasets
     from penstock.watch.datasets.screen import listing
 
-    found = listed()
+    found = list_datasets()
     if json:
         print_json([one.to_json() for one in found])
     elif found:

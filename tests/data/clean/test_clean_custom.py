@@ -168,7 +168,7 @@ def test_a_bad_step_is_told_before_anything_is_built(code: str, module: str, tol
         build(load_recipe(path))
     assert told in str(caught.value)
     assert str(caught.value).count("clean.step: module") <= 1  # told once
-    assert not list(Path("home/datasets").glob(".build_module*"))
+    assert not list(Path("home/datasets").glob(".building*"))
 
 
 @pytest.mark.parametrize(

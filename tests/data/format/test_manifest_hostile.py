@@ -49,7 +49,9 @@ def first_shard(found: Dataset, **fields: Any) -> Manifest:
 @pytest.mark.parametrize("name", [OUT, "/etc/passwd", "..", "A" * 64, "a" * 63, 7, None, ["a"]])
 def test_the_name_of_a_file_is_a_hash(good: Dataset, field: str, name: Any) -> None:
     where = signed(good, first_shard(good, **{field: name}))
-    with pytest.raises(PenstockError, match=rf"cannot be true: shard 0: {field} = .* is no hash"):
+    with pytest.raises(
+        PenstockError, match=rf"cannot be true: shard 0: {field} = .* is not a hash"
+    ):
         Dataset.open(where)
 
 
@@ -63,9 +65,9 @@ def test_the_name_of_a_file_is_a_hash(good: Dataset, field: str, name: Any) -> N
         (lambda d: replace(d.manifest, vocab=70_000), "tokens of type '<u2' for 70000"),
         (lambda d: replace(d.manifest, dtype="O"), "tokens of type 'O'"),
         (lambda d: replace(d.manifest, dtype="<f8"), "tokens of type"),
-        (lambda d: replace(d.manifest, tokens=10**15), "tokens, and 4000 in its shards"),
-        (lambda d: replace(d.manifest, documents=-1), "no whole number"),
-        (lambda d: replace(d.manifest, packed=-1), "no whole number"),
+        (lambda d: replace(d.manifest, tokens=10**15), "tokens, but 4000 in its shards"),
+        (lambda d: replace(d.manifest, documents=-1), "not a whole number"),
+        (lambda d: replace(d.manifest, packed=-1), "not a whole number"),
         (lambda d: replace(d.manifest, tokenizer="../../x"), "its tokenizer is"),
         (lambda d: replace(d.manifest, recipe=[]), "recipe is"),
         (lambda d: replace(d.manifest, parents=(1,)), "parents"),

@@ -15,7 +15,7 @@ from pathlib import Path
 from penstock.data.build.checks import refuse_unbuildable
 from penstock.data.build.clean import CleanSettings, clean_part
 from penstock.data.build.dedup import RemainingTexts, decontaminate, deduplicate, part_path
-from penstock.data.build.examples import read_evaluations, train_classifier
+from penstock.data.build.examples import learn_labels, read_evaluations
 from penstock.data.build.listing import BuildSource, build_key, list_sources
 from penstock.data.build.open import build_lock, find_built_for_key, remember_built
 from penstock.data.build.parts import read_result, read_texts, result_columns
@@ -150,9 +150,7 @@ class _Build:
         """Load what the recipe names besides its sources, first: a wrong path must fail early."""
         recipe = self.recipe
         if recipe.label.good:
-            self._once(
-                "train classifier", Task(self.work / "classifier", train_classifier, (recipe,))
-            )
+            self._once("train classifier", Task(self.work / "classifier", learn_labels, (recipe,)))
         if recipe.decontaminate.against:
             runs = Task(self.work / "evaluations", read_evaluations, (recipe,))
             self._once("read evaluations", runs)

@@ -17,7 +17,7 @@ from penstock.data.sources.read import read_file
 from penstock.errors import PenstockError
 
 
-def train_classifier(recipe: Recipe) -> Columns:
+def learn_labels(recipe: Recipe) -> Columns:
     """Train the classifier on the examples of `[label]`; store the identities of both kinds."""
     good, of_good = _texts(recipe.label.good, "label.good")
     bad, of_bad = _texts(recipe.label.bad, "label.bad")

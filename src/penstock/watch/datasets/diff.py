@@ -1,15 +1,17 @@
-"""Two datasets side by side: what was asked for, what came of it, and what they share."""
+"""Comparison of two datasets: recipe, counts, sources, and the shards that they share."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.data.format.manifest import Json
-from penstock.watch.datasets.facts import Story
+from penstock.watch.datasets.summary import DatasetSummary
 
 
 @dataclass(frozen=True)
 class Difference:
+    """One value that differs between two datasets."""
+
     part: str  # size, recipe, stages, sources, tokenizer
     what: str
     before: Json
@@ -17,7 +19,9 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class DatasetComparison:
+    """All differences of two datasets, and what they share."""
+
     differences: tuple[Difference, ...]
     shared_shards: int
     shared_tokens: int
@@ -30,15 +34,15 @@ class Comparison:
         }
 
 
-def compare(before: Story, after: Story) -> Comparison:
+def compare(before: DatasetSummary, after: DatasetSummary) -> DatasetComparison:
     shared = {shard.blake3 for shard in before.manifest.shards}
     common = [shard for shard in after.manifest.shards if shard.blake3 in shared]
-    return Comparison(
+    return DatasetComparison(
         tuple(_differences(before, after)), len(common), sum(shard.tokens for shard in common)
     )
 
 
-def _differences(before: Story, after: Story) -> Iterator[Difference]:
+def _differences(before: DatasetSummary, after: DatasetSummary) -> Iterator[Difference]:
     old, new = before.manifest, after.manifest
     yield from _changed("size", _sizes(before), _sizes(after))
     if old.tokenizer != new.tokenizer:
@@ -50,7 +54,7 @@ def _differences(before: Story, after: Story) -> Iterator[Difference]:
 
 
 def flat(value: Json, name: str = "") -> dict[str, Json]:
-    """`{"a": {"b": [1]}}` is `{"a.b": [1]}`; a list of tables is told by place."""
+    """Flatten a table: `{"a": {"b": [1]}}` is `{"a.b": [1]}`; items of lists get their place."""
     if isinstance(value, dict):
         parts = ((f"{name}.{key}" if name else key, part) for key, part in value.items())
     elif isinstance(value, list) and any(isinstance(part, dict) for part in value):
@@ -60,25 +64,25 @@ def flat(value: Json, name: str = "") -> dict[str, Json]:
     return {key: leaf for inner, part in parts for key, leaf in flat(part, inner).items()}
 
 
-def _sizes(told: Story) -> dict[str, Json]:
-    """What a dataset does not have is left out."""
-    made = told.manifest
-    sizes: dict[str, Json] = {"tokens": made.tokens, "documents": told.documents}
-    more = {"with copies": told.with_copies, "packed for": made.packed, "pieces": told.pieces}
+def _sizes(summary: DatasetSummary) -> dict[str, Json]:
+    """Return the sizes of a dataset without those that it does not have."""
+    made = summary.manifest
+    sizes: dict[str, Json] = {"tokens": made.tokens, "documents": summary.documents}
+    more = {"with copies": summary.with_copies, "packed for": made.packed, "pieces": summary.pieces}
     return sizes | {name: size for name, size in more.items() if size} | {"vocab": made.vocab}
 
 
-def _counts(told: Story) -> dict[str, Json]:
-    counts: dict[str, Json] = {"came in": told.documents_in}
-    for stage in told.funnel:
+def _counts(summary: DatasetSummary) -> dict[str, Json]:
+    counts: dict[str, Json] = {"came in": summary.documents_in}
+    for stage in summary.funnel:
         counts[f"{stage.name}: kept"] = stage.kept
         counts |= {f"{stage.name}: {why}": count for why, count in stage.reasons.items()}
     return counts
 
 
-def _sources(told: Story) -> dict[str, Json]:
+def _sources(summary: DatasetSummary) -> dict[str, Json]:
     found: dict[str, Json] = {}
-    for one in told.sources:
+    for one in summary.sources:
         found |= {f"{one.name}: {name}": getattr(one, name) for name in ("files", "documents")}
     return found
 
@@ -90,7 +94,7 @@ def _changed(part: str, old: dict[str, Json], new: dict[str, Json]) -> Iterator[
 
 
 def _inside(part: str, old: Json, new: Json, name: str = "") -> Iterator[Difference]:
-    """The smallest parts that differ; one that is missing on a side is told whole."""
+    """Yield the smallest parts that differ; a part that is missing on one side is shown whole."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in dict.fromkeys([*old, *new]):
             inner = f"{name}.{key}" if name else key

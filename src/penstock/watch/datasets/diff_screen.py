@@ -1,5 +1,4 @@
-"""Two datasets side by side on the terminal: columns, or lines below one another where they do not
-fit."""
+"""Terminal view of two datasets side by side: in columns, or in lines if columns do not fit."""
 
 from dataclasses import dataclass
 
@@ -9,16 +8,18 @@ from rich.text import Text
 
 from penstock.data.format.manifest import Json
 from penstock.style import format_count, plural
-from penstock.watch.datasets.diff import Comparison, Difference
-from penstock.watch.datasets.facts import Story
+from penstock.watch.datasets.diff import DatasetComparison, Difference
 from penstock.watch.datasets.screen import brief
+from penstock.watch.datasets.summary import DatasetSummary
 from penstock.watch.style.text import printable
 
 _VALUE_CHARACTERS = 24  # of one side, where the two stand in columns
 _GAPS = 4
 
 
-def comparison(before: Story, after: Story, found: Comparison) -> RenderableType:
+def comparison(
+    before: DatasetSummary, after: DatasetSummary, found: DatasetComparison
+) -> RenderableType:
     if not found.differences:
         return Text(f"{before.id} and {after.id} are the same", style="bold")
     shards = plural(found.shared_shards, "shard")
@@ -29,6 +30,8 @@ def comparison(before: Story, after: Story, found: Comparison) -> RenderableType
 
 @dataclass(frozen=True)
 class _Sides:
+    """The differences as a rich renderable that chooses columns or lines by the width."""
+
     differences: tuple[Difference, ...]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -70,7 +73,7 @@ class _Sides:
 
 
 def shown(value: Json) -> str:
-    """Short and readable: what is inside a table or a list of tables, `--json` tells."""
+    """Return a short text of a value; `--json` shows what is inside tables."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -79,6 +82,6 @@ def shown(value: Json) -> str:
         return "on"
     if isinstance(value, list):
         tables = sum(isinstance(one, dict) for one in value)
-        told = f"{tables:,} entries" if tables > 1 else "1 entry"
-        return told if tables else ", ".join(map(shown, value)) or "none"
+        entries = f"{tables:,} entries" if tables > 1 else "1 entry"
+        return entries if tables else ", ".join(map(shown, value)) or "none"
     return f"{value:,}" if isinstance(value, int) else printable(str(value)).replace("\n", " ")

@@ -1,5 +1,4 @@
-"""Documents that are not in a dataset, and why: what the stages of its build dropped, and what
-reading kept aside."""
+"""Documents that are not in a dataset, and why: dropped by a stage, or rejected when read."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +10,20 @@ from penstock.data.read.dataset import Dataset
 from penstock.errors import PenstockError, nearest
 from penstock.untrusted import parse_json
 
-READ = "read"  # the stage that keeps aside
+READ = "read"  # the stage whose rejected records are in aside.jsonl
 
 
 @dataclass(frozen=True)
-class Dropped:
+class DroppedDocuments:
+    """A few documents that were dropped for some reasons, and how many there were."""
+
     samples: list[SampleDocument]
     total: int  # dropped for these reasons
     reasons: list[str]  # "stage: reason"
 
 
-def dropped(dataset: Dataset, reason: str, count: int) -> Dropped:
-    """Those that the build kept to show; a part of the reason's name is enough."""
+def dropped_documents(dataset: Dataset, reason: str, count: int) -> DroppedDocuments:
+    """Return the samples that the build kept; a part of the reason's name is enough."""
     record = read_build_record(dataset.folder)
     if record is None:
         raise PenstockError(f"{dataset.id} has no build.json, so what was dropped is not known.")
@@ -36,7 +37,7 @@ def dropped(dataset: Dataset, reason: str, count: int) -> Dropped:
         raise PenstockError(_unknown(dataset.id, reason, counts))
     kept = dict(record.dropped)
     if any(why.startswith(f"{READ}: ") for why in fitting):
-        kept |= aside(dataset.folder)
+        kept |= rejected_samples(dataset.folder)
     samples = [sample for why in fitting for sample in kept.get(why, [])]
     total = sum(counts[why] for why in fitting)
     if not samples:
@@ -44,11 +45,11 @@ def dropped(dataset: Dataset, reason: str, count: int) -> Dropped:
             f"{total:,} were dropped for {', '.join(fitting)}, but none is there to look at: "
             f"{dataset.folder / ASIDE} is missing. Build the dataset again, or copy the file too."
         )
-    return Dropped(samples[:count], total, fitting)
+    return DroppedDocuments(samples[:count], total, fitting)
 
 
-def aside(folder: Path) -> dict[str, list[SampleDocument]]:
-    """ "read: reason" → what was kept aside for it, with the place in its file."""
+def rejected_samples(folder: Path) -> dict[str, list[SampleDocument]]:
+    """Return "read: reason" → rejected records, with their places in the files."""
     path = folder / ASIDE
     found: dict[str, list[SampleDocument]] = {}
     try:
@@ -66,7 +67,7 @@ def aside(folder: Path) -> dict[str, list[SampleDocument]]:
 
 
 def _sample(one: dict[str, Any]) -> SampleDocument:
-    """Its text is the first bytes; how long the whole is, nobody has counted."""
+    """Return a rejected record as a sample. Its text is the first bytes; the length is unknown."""
     place = one.get("row") or one.get("line")  # as in the ids of documents
     detail = f"{one['reason']}: {one['detail']}" if one.get("detail") else one["reason"]
     return SampleDocument(
@@ -89,5 +90,5 @@ def _fitting(reason: str, known: dict[str, int]) -> list[str]:
 def _unknown(dataset: str, reason: str, counts: dict[str, int]) -> str:
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     known = ", ".join(f"{why} ({count:,})" for why, count in ordered) or "none"
-    told = f"No document of {dataset} was dropped for {reason!r}. {nearest(reason, counts)}"
-    return f"{told.rstrip()} There are: {known}."
+    message = f"No document of {dataset} was dropped for {reason!r}. {nearest(reason, counts)}"
+    return f"{message.rstrip()} There are: {known}."

@@ -1,4 +1,4 @@
-"""From what a user types to a dataset that is there: a name, a folder or a URL. Builds nothing."""
+"""Datasets that exist: found by name, folder or URL, listed and verified. Builds nothing."""
 
 import os
 from dataclasses import dataclass
@@ -15,16 +15,18 @@ from penstock.data.read.dataset import Dataset
 from penstock.data.store.objects import is_url
 from penstock.errors import PenstockError, system_error
 from penstock.secret import redact
-from penstock.watch.datasets.facts import documents_of, stored_bytes
+from penstock.watch.datasets.summary import stored_bytes, unique_documents
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedDataset:
+    """One dataset of the home, readable or not."""
+
     folder: Path
     manifest: Manifest | None  # None: it cannot be read
     problem: str
     built: datetime  # UTC
-    unreadable: bool = False  # the system refused; it may be whole
+    unreadable: bool = False  # the system refused access; it may be complete
 
     def to_json(self) -> dict[str, Any]:
         row = {"dataset": self.folder.name, "where": str(self.folder)}
@@ -33,7 +35,7 @@ class Listed:
             return row | {"problem": self.problem}
         return row | {
             "tokens": made.tokens,
-            "documents": documents_of(made),
+            "documents": unique_documents(made),
             "vocab": made.vocab,
             "bytes": stored_bytes(made),
             "shards": len(made.shards),
@@ -42,18 +44,20 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Checked:
+class VerifyResult:
+    """The outcome of a verification."""
+
     name: str
     where: str
     problems: list[str]  # a line for each file that is not as it was built
 
 
-def open_there(spec: str) -> Dataset:
-    return Dataset.open(locate(spec))
+def open_existing(spec: str) -> Dataset:
+    return Dataset.open(locate_existing(spec))
 
 
-def locate(spec: str) -> Path | str:
-    """The folder or URL, which need not be whole."""
+def locate_existing(spec: str) -> Path | str:
+    """Return the folder or URL of a dataset, which need not be complete."""
     if is_url(spec):
         return spec
     if (Path(spec) / MANIFEST).is_file() or "/" in spec:
@@ -67,11 +71,11 @@ def locate(spec: str) -> Path | str:
             f"{spec} is no built dataset. `penstock data build RECIPE` makes one of it, and "
             "`penstock data ls` lists those that are there."
         )
-    return open_dataset(spec).folder  # a pointer may say which; else it tells what there is
+    return open_dataset(spec).folder  # finds it by its pointer, or raises with the known names
 
 
-def check(spec: str) -> Checked:
-    where = locate(spec)
+def verify(spec: str) -> VerifyResult:
+    where = locate_existing(spec)
     if isinstance(where, str):
         dataset = Dataset.open(where)
     else:
@@ -80,14 +84,14 @@ def check(spec: str) -> Checked:
         except PenstockError as error:
             if not (where / MANIFEST).exists():
                 raise
-            return Checked(str(where), str(where), [str(error)])
-        # Not `Dataset.open`: it stops at the first file that has another size.
+            return VerifyResult(str(where), str(where), [str(error)])
+        # Not `Dataset.open`, which stops at the first file with a wrong size.
         dataset = Dataset(where, manifest)
-    return Checked(dataset.id, redact(dataset.where), dataset.verify())
+    return VerifyResult(dataset.id, redact(dataset.where), dataset.verify())
 
 
-def listed() -> list[Listed]:
-    """Every dataset in the home, the newest first."""
+def list_datasets() -> list[ListedDataset]:
+    """Return every dataset in the home, the newest first."""
     home = datasets_home()
     try:
         names = [name for name in os.listdir(home) if "@" in name and not name.startswith(".")]
@@ -97,17 +101,17 @@ def listed() -> list[Listed]:
     return sorted(found, key=lambda one: one.built, reverse=True)
 
 
-def _listed(folder: Path) -> Listed:
+def _listed(folder: Path) -> ListedDataset:
     try:
-        return Listed(folder, read_manifest(folder), "", _built(folder))
+        return ListedDataset(folder, read_manifest(folder), "", _built(folder))
     except PenstockError as error:
-        return Listed(folder, None, str(error), _changed(folder))
+        return ListedDataset(folder, None, str(error), _changed(folder))
     except OSError as error:
-        return Listed(folder, None, system_error(error), _changed(folder), unreadable=True)
+        return ListedDataset(folder, None, system_error(error), _changed(folder), unreadable=True)
 
 
 def _built(folder: Path) -> datetime:
-    """As its record says, or when its manifest was written here."""
+    """Return the end of its build by its record, or the time its manifest was written here."""
     try:
         record = read_build_record(folder)
         return datetime.fromisoformat(record.ended) if record else _changed(folder / MANIFEST)
@@ -118,5 +122,5 @@ def _built(folder: Path) -> datetime:
 def _changed(path: Path) -> datetime:
     try:
         return datetime.fromtimestamp(path.stat().st_mtime, UTC)
-    except OSError:  # unknown: it is listed last
+    except OSError:  # unknown: list it last
         return datetime.fromtimestamp(0, UTC)

@@ -10,8 +10,8 @@ from penstock.data.format.manifest import Json
 from penstock.run import toml
 from penstock.style import format_bytes, format_count, format_duration, plural
 from penstock.watch.datasets.diff import flat
-from penstock.watch.datasets.facts import Story
 from penstock.watch.datasets.screen import brief, packing, share
+from penstock.watch.datasets.summary import DatasetSummary
 from penstock.watch.style.charts import bar, histogram
 from penstock.watch.style.markup import Markup, breakable, cards, document, join, section, tag
 from penstock.watch.style.page_style import STYLE
@@ -19,47 +19,47 @@ from penstock.watch.style.page_style import STYLE
 _MOST_LANGUAGES = 20
 
 
-def page(told: Story, chats: Sequence[SampleDocument] | None = None) -> str:
-    """`chats`: conversations with their roles, in place of what the record has kept to show."""
-    parts = [_title(told), _cards(told), _funnel(told)]
-    if told.record:
-        parts += [_charts(told.record), _languages(told.record), _sources(told)]
-        parts += [_chats(chats) if chats else _kept(told.record.kept)]
-        parts += [_dropped(told.record), _changes(told.record)]
-    parts += [_recipe(told), _lineage(told)]
-    return document(told.id, STYLE, *parts)
+def page(summary: DatasetSummary, chats: Sequence[SampleDocument] | None = None) -> str:
+    """Return the page; `chats` are conversations with roles, instead of the record's samples."""
+    parts = [_title(summary), _cards(summary), _funnel(summary)]
+    if summary.record:
+        parts += [_charts(summary.record), _languages(summary.record), _sources(summary)]
+        parts += [_chats(chats) if chats else _kept(summary.record.kept)]
+        parts += [_dropped(summary.record), _changes(summary.record)]
+    parts += [_recipe(summary), _lineage(summary)]
+    return document(summary.id, STYLE, *parts)
 
 
-def _title(told: Story) -> Markup:
-    name, _, version = told.id.partition("@")
+def _title(summary: DatasetSummary) -> Markup:
+    name, _, version = summary.id.partition("@")
     return tag("h1", name, " ", tag("small", f"@{version}"))
 
 
-def _cards(told: Story) -> Markup:
-    made, held = told.manifest, told.manifest.documents
+def _cards(summary: DatasetSummary) -> Markup:
+    made, held = summary.manifest, summary.manifest.documents
     each = f"{made.tokens / held:,.0f}" if held else "–"
-    facts = {"tokens": format_count(made.tokens), "documents": f"{told.documents:,}"}
-    if told.documents_in:
-        facts["of what came in"] = share(told.documents, told.documents_in)
-    if told.with_copies:
-        facts["with copies"] = f"{told.with_copies:,}"
+    facts = {"tokens": format_count(made.tokens), "documents": f"{summary.documents:,}"}
+    if summary.documents_in:
+        facts["of what came in"] = share(summary.documents, summary.documents_in)
+    if summary.with_copies:
+        facts["with copies"] = f"{summary.with_copies:,}"
     if made.packed:
-        facts |= {"packed for": f"{made.packed:,}", "pieces": f"{told.pieces:,}"}
+        facts |= {"packed for": f"{made.packed:,}", "pieces": f"{summary.pieces:,}"}
     facts[f"tokens a {'piece' if made.packed else 'document'}"] = each
     facts |= {
         "vocabulary": f"{made.vocab:,}",
-        "on disk": format_bytes(told.bytes),
+        "on disk": format_bytes(summary.bytes),
         "shards": f"{len(made.shards):,}",
     }
-    if told.record:
-        facts["built in"] = format_duration(told.record.seconds)
+    if summary.record:
+        facts["built in"] = format_duration(summary.record.seconds)
     return cards(facts)
 
 
-def _funnel(told: Story) -> Markup:
-    first = told.documents_in
+def _funnel(summary: DatasetSummary) -> Markup:
+    first = summary.documents_in
     rows = [_bar_row("came in", first, first, "stage", "kept")]
-    for stage in told.funnel:
+    for stage in summary.funnel:
         rows.append(_bar_row(stage.name, stage.kept, first, "stage", "kept"))
         before = stage.kept
         for why, count in stage.reasons.items():
@@ -67,10 +67,10 @@ def _funnel(told: Story) -> Markup:
             before += count
     about = "Documents that each stage kept, and below it those that it dropped and why."
     parts = [tag("p", about), _table((), rows, "bars")]
-    if told.pieces:
-        parts.append(tag("p", sentence(packing(told))))
-    if told.with_copies:
-        parts.append(tag("p", f"With copies, the dataset holds {told.with_copies:,}."))
+    if summary.pieces:
+        parts.append(tag("p", sentence(packing(summary))))
+    if summary.with_copies:
+        parts.append(tag("p", f"With copies, the dataset holds {summary.with_copies:,}."))
     return section("Where documents went", *parts)
 
 
@@ -103,7 +103,7 @@ def _charts(record: BuildRecord) -> Markup:
 
 
 def _power(exponent: int) -> str:
-    """2^exponent, short: `512`, `1Ki`, `64Mi`."""
+    """Return 2^exponent as a short text: `512`, `1Ki`, `64Mi`."""
     thousands, rest = divmod(exponent, 10)
     return f"{1 << rest}{('', 'Ki', 'Mi', 'Gi', 'Ti')[min(thousands, 4)]}"
 
@@ -120,10 +120,10 @@ def _languages(record: BuildRecord) -> Markup:
     return section("Languages", _table((), rows, "bars"))
 
 
-def _sources(told: Story) -> Markup:
+def _sources(summary: DatasetSummary) -> Markup:
     titles = ("source", "files", "size", "documents", "kept aside")
     rows = []
-    for one in told.sources:
+    for one in summary.sources:
         aside = ", ".join(f"{why}: {count:,}" for why, count in one.rejected.items()) or "–"
         damaged = tag("div", "; ".join(one.damaged), class_="dim") if one.damaged else join()
         numbers = (f"{one.files:,}", format_bytes(one.bytes), f"{one.documents:,}")
@@ -134,9 +134,9 @@ def _sources(told: Story) -> Markup:
         name = tag("td", one.name, tag("div", breakable(one.where), class_="dim"))
         rows.append(tag("tr", name, *cells, tag("td", aside, damaged, data_title=titles[-1])))
     parts = [_table(titles, rows, "facts")]
-    if told.aside:
+    if summary.aside:
         about = "What was kept aside, with file, line and reason (the first of each): "
-        parts.append(tag("p", about, breakable(told.aside)))
+        parts.append(tag("p", about, breakable(summary.aside)))
     return section("Sources", *parts)
 
 
@@ -172,7 +172,7 @@ def _sample(one: SampleDocument) -> Markup:
 
 
 def opening(text: str, most: int = 90) -> str:
-    """The first words on one line; what is left out is told by a mark, never in mid-word."""
+    """Return the first words on one line, with a mark if words are left out."""
     line = " ".join(text[: 4 * most].split())
     if len(line) <= most:
         return line
@@ -195,14 +195,18 @@ def _changes(record: BuildRecord) -> Markup:
     return section("Documents that were changed", _table(("by", "documents"), rows, "bars"))
 
 
-def _recipe(told: Story) -> Markup:
-    """As it was written where that is known, else what of it decided the content."""
-    recipe = told.record.recipe if told.record and told.record.recipe else told.manifest.recipe
+def _recipe(summary: DatasetSummary) -> Markup:
+    """Return the recipe as it was written if that is known, else the part that decides content."""
+    recipe = (
+        summary.record.recipe
+        if summary.record and summary.record.recipe
+        else summary.manifest.recipe
+    )
     return section("Recipe", tag("pre", "\n".join(toml.document(_given(recipe)))))
 
 
 def _given(recipe: dict[str, Json]) -> dict[str, Json]:
-    """Without what is not there: TOML has no null."""
+    """Return the recipe without null values, which TOML does not have."""
     inner: dict[str, Json] = {name: _given_part(part) for name, part in recipe.items()}
     return {name: part for name, part in inner.items() if part not in (None, {}, [])}
 
@@ -213,13 +217,16 @@ def _given_part(part: Json) -> Json:
     return [_given_part(one) for one in part] if isinstance(part, list) else part
 
 
-def _lineage(told: Story) -> Markup:
-    lines: list[str] = [f"version {told.manifest.version}", f"tokenizer {told.manifest.tokenizer}"]
-    lines += [f"parent {parent}" for parent in told.manifest.parents]
-    lineage = flat(told.manifest.lineage)
+def _lineage(summary: DatasetSummary) -> Markup:
+    lines: list[str] = [
+        f"version {summary.manifest.version}",
+        f"tokenizer {summary.manifest.tokenizer}",
+    ]
+    lines += [f"parent {parent}" for parent in summary.manifest.parents]
+    lineage = flat(summary.manifest.lineage)
     lines += [f"{name} = {value}" for name, value in lineage.items() if value is not None]
     parts = [tag("pre", "\n".join(lines))]
-    if record := told.record:
+    if record := summary.record:
         machine = record.machine
         stages = ", ".join(f"{one.name} {format_duration(one.seconds)}" for one in record.stages)
         parts.append(
@@ -235,7 +242,7 @@ def _lineage(told: Story) -> Markup:
 
 
 def _table(titles: Sequence[str], rows: Iterable[Markup], kind: str) -> Markup:
-    """`kind` says how it is laid out where there is no room for columns."""
+    """Return a table; `kind` is its layout on narrow screens."""
     heads = [
         tag("th", title, class_="n" if title in ("files", "size", "documents") else "")
         for title in titles

@@ -1,4 +1,4 @@
-"""A build in the terminal: a bar per stage, or a line now and then where there is no screen."""
+"""Progress of a build in the terminal: a bar per stage, or a line now and then without a screen."""
 
 import time
 from collections.abc import Callable
@@ -13,14 +13,14 @@ from penstock.style import format_duration, plural
 PLAIN_S = 10.0  # between two lines of a stage
 _NAME = 26  # characters
 _GAPS = 2  # between the columns of a bar's line
-# What a stage counts where that is no document; nothing: how much of it says little.
+# What a stage counts instead of documents; empty: its count is not shown.
 _NOUNS = {"shard": "", "copy": "file", "verify": "file"}
 
 
 class BuildProgress:
-    """A `Watcher`, and a context: a stage that an error ends is not told as done.
+    """A `BuildWatcher` and context manager; a stage that ends in an error is not shown as done.
 
-    Rates are of this attempt: what an earlier one had done is not counted.
+    Rates are those of this attempt: work of an earlier attempt is not counted.
     """
 
     def __init__(self, console: Console, now: Callable[[], float] = time.monotonic) -> None:
@@ -56,7 +56,7 @@ class BuildProgress:
             self._task = self._bars.add_task(self._name, total=self._total() or None, facts="")
 
     def did(self, documents: int, bytes: int) -> None:
-        # A step that begins anew takes back what it told; what was done stays done.
+        # A step that starts over reports less than before; what was done stays done.
         self._documents = _more(self._documents, documents, self._total_documents)
         self._bytes = _more(self._bytes, bytes, self._total_bytes)
         if self._bars is not None and self._task is not None:
@@ -85,18 +85,18 @@ class BuildProgress:
         return 24 if self._console.width >= 110 else 10
 
     def _room(self) -> int:
-        """Characters beside the name and the bar."""
+        """Return the characters that are free beside the name and the bar."""
         return max(self._console.width - _NAME - self._bar() - _GAPS, 0)
 
     def _total(self) -> int:
-        """Bytes where they are known: documents differ too much in length."""
+        """Return the total in bytes if they are known: documents differ too much in length."""
         return self._total_bytes or self._total_documents or 0
 
     def _done(self) -> int:
         return self._bytes if self._total_bytes else self._documents
 
     def _facts(self, room: int | None = None) -> str:
-        """What there is to say, or as much of it as there is room for."""
+        """Return counts, rates and the time left; the least important are dropped if too long."""
         seconds = max(self._now() - self._began_s, 1e-9)
         done, total = self._done(), self._total()
         far = [f"{done / total:.0%}"] if total and 0 < done < total else []
@@ -119,7 +119,7 @@ class BuildProgress:
         return each, [f"{self._bytes / seconds / 1e6:,.1f} MB/s"] if self._bytes else []
 
     def _end(self, whole: bool = True) -> None:
-        """One line that stays: what the stage did."""
+        """Print one line that stays: what the stage did."""
         if not self._name:
             return
         seconds = max(self._now() - self._began_s, 1e-9)
@@ -131,8 +131,8 @@ class BuildProgress:
         if self._bars is not None and self._task is not None:
             self._bars.remove_task(self._task)
             self._task = None
-        told = f"  {self._name:<{_NAME}} {line}"
-        self._console.print(told, style="dim", markup=False, soft_wrap=True)
+        text = f"  {self._name:<{_NAME}} {line}"
+        self._console.print(text, style="dim", markup=False, soft_wrap=True)
         self._name = ""
 
 

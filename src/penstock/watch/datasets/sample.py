@@ -1,4 +1,4 @@
-"""Documents of a dataset to look at, read back from its tokens."""
+"""Sample documents of a dataset, decoded from its tokens."""
 
 import random
 from collections import Counter
@@ -11,15 +11,17 @@ from penstock.data.build.record import OWN_COLUMNS, SampleDocument, visible_colu
 from penstock.data.read.dataset import Dataset
 from penstock.data.tokenize.tokenizer import Tokenizer
 from penstock.errors import PenstockError
-from penstock.watch.datasets.facts import source_names
+from penstock.watch.datasets.summary import source_names
 
 _INNER = ("labels", "columns")  # tables inside a row
 _MOST_TOKENS = 4096  # of a document, read to show its beginning
 _MOST_VALUES = 10  # of a column, named in an error
 
 
-def kept(dataset: Dataset, count: int, seed: int, where: dict[str, str]) -> list[SampleDocument]:
-    """Documents of the dataset, drawn by `seed`; `where` says what their columns must be."""
+def sample_documents(
+    dataset: Dataset, count: int, seed: int, where: dict[str, str]
+) -> list[SampleDocument]:
+    """Return random documents by `seed`; `where` maps columns to required values."""
     tokenizer = Tokenizer.from_json(dataset.tokenizer_json())
     names = source_names(dataset.manifest, dataset.folder)
     places = _matching(dataset, seed, where, names) if where else _any(dataset, seed)
@@ -33,8 +35,8 @@ def kept(dataset: Dataset, count: int, seed: int, where: dict[str, str]) -> list
     return found
 
 
-def columns_of(row: dict[str, Any]) -> dict[str, Any]:
-    """Return what a row says of a document: what Penstock knows, labels, the user's columns."""
+def row_columns(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns of a document: Penstock's own, labels, the user's."""
     found = {name: value for name, value in row.items() if name not in _INNER}
     return found | visible_columns(row.get("columns") or {}, row.get("labels") or {})
 
@@ -55,7 +57,7 @@ def _any(dataset: Dataset, seed: int) -> Iterator[tuple[int, int]]:
 def _matching(
     dataset: Dataset, seed: int, where: dict[str, str], names: dict[str, str]
 ) -> Iterator[tuple[int, int]]:
-    """Shards, and the documents in them, in an order drawn by `seed`."""
+    """Yield (shard, document) of matching documents in a random order by `seed`."""
     order = random.Random(seed)
     shards = list(range(len(dataset.manifest.shards)))
     order.shuffle(shards)
@@ -67,14 +69,14 @@ def _matching(
 
 
 def _fits(row: dict[str, Any], where: dict[str, str], names: dict[str, str]) -> bool:
-    columns = _told(row, names)
+    columns = _named_columns(row, names)
     return all(name in columns and _value(columns[name]) == value for name, value in where.items())
 
 
-def _told(row: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
-    """A row as people see it: its source by the name that reports give it."""
+def _named_columns(row: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """Return the columns of a row, with the source by its name in reports."""
     source = row.get("source", "")
-    return columns_of(row) | {"source": names.get(source, source)}
+    return row_columns(row) | {"source": names.get(source, source)}
 
 
 def _value(value: object) -> str:
@@ -82,24 +84,26 @@ def _value(value: object) -> str:
 
 
 def _no_such(dataset: Dataset, where: dict[str, str], names: dict[str, str]) -> str:
-    """With the values that there are, as the first shard has them."""
-    rows = [_told(row, names) for row in dataset.rows(0)] if dataset.manifest.shards else []
+    """Return an error message with the values that exist in the first shard."""
+    rows = (
+        [_named_columns(row, names) for row in dataset.rows(0)] if dataset.manifest.shards else []
+    )
     wanted = ", ".join(f"{name}={value}" for name, value in where.items())
     known = sorted({name for row in rows for name in row})
-    told = [f"No document of {dataset.id} has {wanted}."]
+    lines = [f"No document of {dataset.id} has {wanted}."]
     for name in where:
         values = Counter(_value(row[name]) for row in rows if name in row)
         if name == "source":
             values.update(names.values())
         if f"columns.{name}" in known:
-            told.append(f"The column {name} of its files is columns.{name} here.")
+            lines.append(f"The column {name} of its files is columns.{name} here.")
         if not values:
-            told.append(f"Columns there are: {', '.join(known) or 'none'}.")
+            lines.append(f"Columns there are: {', '.join(known) or 'none'}.")
             continue
         some = [value for value, _ in values.most_common(_MOST_VALUES)]
         kind = "Values" if len(values) <= _MOST_VALUES else "Some values"
-        told.append(f"{kind} of {name}: {', '.join(some)}.")
-    return " ".join(told)
+        lines.append(f"{kind} of {name}: {', '.join(some)}.")
+    return " ".join(lines)
 
 
 def _document(
@@ -107,12 +111,12 @@ def _document(
 ) -> SampleDocument:
     start, stop = _extent(dataset, shard, number)
     tokens = dataset.read(start, min(stop, start + _MOST_TOKENS))
-    # Conversations may close every turn with it, so only the last ones, and padding, are cut off.
+    # Conversations may end every turn with this token, so only the last ones and padding are cut.
     said = np.flatnonzero(tokens != tokenizer.end)
     text = tokenizer.decode(tokens[: said[-1] + 1] if len(said) else tokens[:0])
     rows = dataset.rows(shard)
     row: dict[str, Any] = rows[number] if number < len(rows) else {}
-    columns = {name: value for name, value in columns_of(row).items() if name not in OWN_COLUMNS}
+    columns = {name: value for name, value in row_columns(row).items() if name not in OWN_COLUMNS}
     return SampleDocument(
         id=str(row.get("id", f"shard {shard}, document {number}")),
         source=names.get(row.get("source", ""), ""),
@@ -125,7 +129,7 @@ def _document(
 
 
 def _extent(dataset: Dataset, shard: int, number: int) -> tuple[int, int]:
-    """Tokens of a document: up to where the next one starts, which may be in a later shard."""
+    """Return the token range of a document; the next one may start in a later shard."""
     starts = dataset.document_starts(shard)
     if number + 1 < len(starts):
         return int(starts[number]), int(starts[number + 1])

@@ -1,4 +1,4 @@
-"""A dataset on the terminal: what it is, where its documents went, what they are like."""
+"""Terminal view of a dataset: sizes, documents by stage, histograms, sources, samples."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from rich.text import Text
 
 from penstock.data.build.record import SCORE_BIN, SampleDocument
 from penstock.style import format_bytes, format_count, format_duration, plural
-from penstock.watch.datasets.dropped import Dropped
-from penstock.watch.datasets.facts import Story, documents_of, stored_bytes
-from penstock.watch.datasets.find import Listed
+from penstock.watch.datasets.dropped import DroppedDocuments
+from penstock.watch.datasets.find import ListedDataset
+from penstock.watch.datasets.summary import DatasetSummary, stored_bytes, unique_documents
 from penstock.watch.style.text import printable
 
 _BAR, _LEAST_BAR = 16, 6  # characters; a bar that has less room is left out
@@ -21,47 +21,50 @@ _SAMPLE_CHARACTERS = 1000
 _COLUMN_CHARACTERS = 120
 
 
-def screen(told: Story) -> RenderableType:
-    parts: list[RenderableType] = [*head(told), Text(), Funnel(told)]
-    if told.record:
-        parts += [Text(), *_shape(told)]
-    if told.sources:
-        parts += [Text(), _sources(told)]
-    parts += [*_aside(told), Text(), *_origin(told)]
+def screen(summary: DatasetSummary) -> RenderableType:
+    """Return the whole view of a dataset."""
+    parts: list[RenderableType] = [*head(summary), Text(), Funnel(summary)]
+    if summary.record:
+        parts += [Text(), *_shape(summary)]
+    if summary.sources:
+        parts += [Text(), _sources(summary)]
+    parts += [*_aside(summary), Text(), *_origin(summary)]
     return Group(*parts)
 
 
-def built(told: Story) -> RenderableType:
-    """After a build: what came of it, and what to type next."""
-    name = told.id if told.where.endswith(told.id) else told.where
+def built(summary: DatasetSummary) -> RenderableType:
+    """Return the view after a build: the result, and the next commands."""
+    name = summary.id if summary.where.endswith(summary.id) else summary.where
     steps = [
         f"  penstock data show {name} --html report.html",
         f"  penstock data sample {name}",
-        f"  penstock train run.toml data.dataset={name} model.vocab={told.manifest.vocab}",
+        f"  penstock train run.toml data.dataset={name} model.vocab={summary.manifest.vocab}",
     ]
     hint = Text("next (`penstock init` writes a run.toml):")
-    return Group(*head(told), Text(), Funnel(told), *_aside(told), Text(), hint, *map(Text, steps))
-
-
-def head(told: Story) -> list[Text]:
-    made = told.manifest
-    copies = f" ({told.with_copies:,} with copies)" if told.with_copies else ""
-    size = (
-        f"{format_count(made.tokens)} tokens in {plural(told.documents, 'document')}{copies}, "
-        f"vocabulary of {made.vocab:,}, {plural(len(made.shards), 'shard')}, "
-        f"{format_bytes(told.bytes)}"
+    return Group(
+        *head(summary), Text(), Funnel(summary), *_aside(summary), Text(), hint, *map(Text, steps)
     )
-    lines = [Text(told.id, style="bold"), Text(size)]
-    return [*lines, Text(packing(told))] if made.packed else lines
 
 
-def packing(told: Story) -> str:
-    """What became of documents in a packed dataset."""
-    most = told.manifest.packed
-    text = f"packed: {plural(told.pieces, 'piece')} of at most {most:,} tokens"
-    if told.long is None:
+def head(summary: DatasetSummary) -> list[Text]:
+    made = summary.manifest
+    copies = f" ({summary.with_copies:,} with copies)" if summary.with_copies else ""
+    size = (
+        f"{format_count(made.tokens)} tokens in {plural(summary.documents, 'document')}{copies}, "
+        f"vocabulary of {made.vocab:,}, {plural(len(made.shards), 'shard')}, "
+        f"{format_bytes(summary.bytes)}"
+    )
+    lines = [Text(summary.id, style="bold"), Text(size)]
+    return [*lines, Text(packing(summary))] if made.packed else lines
+
+
+def packing(summary: DatasetSummary) -> str:
+    """Return a line on how documents were packed and cut."""
+    most = summary.manifest.packed
+    text = f"packed: {plural(summary.pieces, 'piece')} of at most {most:,} tokens"
+    if summary.long is None:
         return f"{text}; longer documents are cut"
-    tokens, documents = told.long
+    tokens, documents = summary.long
     have = "has" if documents == 1 else "have"
     return (
         f"{text}; {plural(documents, 'document')} {have} {tokens:,} tokens or more, and what is "
@@ -71,12 +74,12 @@ def packing(told: Story) -> str:
 
 @dataclass(frozen=True)
 class Funnel:
-    """Documents by stage, each with why others went; bars are shares of what first came in.
+    """Documents by stage with the reasons of dropped ones; bars are shares of all that came in.
 
-    The words come first: a narrow terminal gets shorter bars, or none.
+    Texts have priority: a narrow terminal gets shorter bars, or none.
     """
 
-    told: Story
+    summary: DatasetSummary
     most: int = _MOST_REASONS
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -89,7 +92,7 @@ class Funnel:
         if width >= _LEAST_BAR:
             table.add_column("", no_wrap=True)
         table.add_column("share", justify="right", no_wrap=True)
-        first = self.told.documents_in
+        first = self.summary.documents_in
         for name, count, style, is_part in rows:
             cells = [Text(name, style=style), Text(f"{count:,}", style=style)]
             if is_part and width >= _LEAST_BAR:
@@ -100,10 +103,10 @@ class Funnel:
         yield table
 
     def _rows(self) -> Iterator[tuple[str, int, str, bool]]:
-        """Name, documents, style, and whether they are drawn as a part of those that came in."""
-        told = self.told
-        yield "came in", told.documents_in, "", False
-        for stage in told.funnel:
+        """Yield name, documents, style, and whether to show a share of those that came in."""
+        summary = self.summary
+        yield "came in", summary.documents_in, "", False
+        for stage in summary.funnel:
             yield stage.name, stage.kept, "", True
             shown = list(stage.reasons.items())
             for why, count in shown[: self.most]:
@@ -111,12 +114,12 @@ class Funnel:
             if rest := shown[self.most :]:
                 left = f"  − {plural(len(rest), 'more reason')}"
                 yield left, sum(count for _, count in rest), "dim", False
-        if told.with_copies:
-            yield "with copies", told.with_copies, "", False
+        if summary.with_copies:
+            yield "with copies", summary.with_copies, "", False
 
 
-def _shape(told: Story) -> list[RenderableType]:
-    record = told.record
+def _shape(summary: DatasetSummary) -> list[RenderableType]:
+    record = summary.record
     assert record is not None
     table = Table.grid(padding=(0, 2))
     for title, counts in (("characters", record.characters), ("tokens", record.tokens)):
@@ -139,12 +142,12 @@ def _shape(told: Story) -> list[RenderableType]:
     return rows
 
 
-def _sources(told: Story) -> RenderableType:
+def _sources(summary: DatasetSummary) -> RenderableType:
     table = Table(box=None, pad_edge=False)
     table.add_column("source", overflow="fold")
     for title in ("files", "size", "documents", "kept aside"):
         table.add_column(title, justify="right")
-    for one in told.sources:
+    for one in summary.sources:
         aside = ", ".join(f"{why} {count:,}" for why, count in one.rejected.items())
         size = format_bytes(one.bytes)
         row = (f"{one.files:,}", size, f"{one.documents:,}", printable(aside) or "–")
@@ -152,30 +155,30 @@ def _sources(told: Story) -> RenderableType:
     return table
 
 
-def _origin(told: Story) -> list[RenderableType]:
+def _origin(summary: DatasetSummary) -> list[RenderableType]:
     lines = []
-    if told.manifest.parents:
-        lines.append(f"made from {', '.join(told.manifest.parents)}")
-    if told.record:
-        made = told.record
+    if summary.manifest.parents:
+        lines.append(f"made from {', '.join(summary.manifest.parents)}")
+    if summary.record:
+        made = summary.record
         lines.append(
             f"built in {format_duration(made.seconds)} by "
             f"{plural(made.machine.workers, 'worker')} on {made.machine.host}, {made.ended}"
         )
-    lines.append(told.where)
+    lines.append(summary.where)
     return [Text(line, style="dim") for line in lines]
 
 
-def _aside(told: Story) -> list[RenderableType]:
-    """Where to look at what reading kept aside."""
-    if not told.aside:
+def _aside(summary: DatasetSummary) -> list[RenderableType]:
+    """Return where the records are that could not be read."""
+    if not summary.aside:
         return []
-    lines = ("kept aside, with file, line and reason (the first of each reason):", told.aside)
+    lines = ("kept aside, with file, line and reason (the first of each reason):", summary.aside)
     return [Text(), *(Text(line, overflow="fold", style="dim") for line in lines)]
 
 
 def sample(one: SampleDocument) -> RenderableType:
-    """A document as text, below a line on what is known of it."""
+    """Return a document as text, below a line of facts about it."""
     title = Text(printable(one.id), style="bold")
     facts = [f"score {one.score / 1000:g}"] if one.score > 0 else []  # 0: dropped before
     facts += [one.language] if one.language else []
@@ -189,8 +192,8 @@ def sample(one: SampleDocument) -> RenderableType:
     return Group(title, about, Text(printable(text) + more), Text())
 
 
-def few(held: Dropped, asked: int) -> str:
-    """Where fewer are there to look at than were asked for: how many of how many; else nothing."""
+def fewer_note(held: DroppedDocuments, asked: int) -> str:
+    """Return a note if fewer samples exist than requested; empty otherwise."""
     shown = len(held.samples)
     if shown == min(asked, held.total):
         return ""
@@ -198,7 +201,7 @@ def few(held: Dropped, asked: int) -> str:
     return f"{shown} of {held.total:,}: a build keeps no more of those it drops for {reasons}"
 
 
-def listing(found: Sequence[Listed]) -> Table:
+def listing(found: Sequence[ListedDataset]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("dataset", no_wrap=True)
     table.add_column("built", no_wrap=True)
@@ -210,20 +213,20 @@ def listing(found: Sequence[Listed]) -> Table:
             state = "unreadable" if one.unreadable else "damaged"
             table.add_row(name, day, Text(state, style="red"))
             continue
-        counts = (documents_of(made), made.vocab, len(made.shards))
+        counts = (unique_documents(made), made.vocab, len(made.shards))
         numbers = (format_count(made.tokens), *(f"{count:,}" for count in counts))
         table.add_row(name, day, *numbers, format_bytes(stored_bytes(made)))
     return table
 
 
 def brief(value: object, most: int = _COLUMN_CHARACTERS) -> str:
-    """A column's value: one may hold a whole conversation."""
+    """Return a value cut to `most` characters: it may hold a whole conversation."""
     text = str(value)
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def bar(part: int, whole: int, width: int = _BAR) -> str:
-    """Eighths of a character, so that a small share is still seen."""
+    """Return a bar in eighths of a character, so that a small share is still visible."""
     eighths = round(part / whole * width * 8) if whole else 0
     eighths = max(eighths, 1) if part else 0
     full, rest = divmod(eighths, 8)
@@ -245,6 +248,6 @@ def share(part: int, whole: int) -> str:
 
 
 def _trimmed(counts: Sequence[int]) -> tuple[int, int, Sequence[int]]:
-    """The first and the last bin that hold anything, and those between."""
+    """Return the first and the last bin that is not empty, and the bins from one to the other."""
     held = [place for place, count in enumerate(counts) if count]
     return held[0], held[-1], counts[held[0] : held[-1] + 1]

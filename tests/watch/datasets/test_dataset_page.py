@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import made_story
+import made_summary
 from penstock.watch.datasets.page import opening, page
 from penstock.watch.style.charts import histogram
 from penstock.watch.style.markup import Markup, tag
@@ -43,14 +43,14 @@ class Reader(HTMLParser):
 
 
 def test_everything_is_on_the_page():
-    read = Reader(page(made_story.story()))
+    read = Reader(page(made_summary.summarize()))
     assert read.open == []
-    for told in (
+    for summary in (
         "web", "1,003", "language.other", "near", "A plain page.", "Die Donau.", "de, 99 % sure",
         "pages/*.jsonl", "not JSON: 3", "personal.email", "near = true",
         "host-a", "one file was cut off", "part-0.jsonl", "1 min 13 s",
     ):  # fmt: skip
-        assert told in read.text, told
+        assert summary in read.text, summary
     assert [name for name, _ in read.tags].count("figure") == 3
 
 
@@ -58,14 +58,16 @@ def test_what_is_not_there_is_left_out():
     source = {"path": "pages/*.jsonl", "revision": None, "notes": [{"kind": None, "text": "t"}]}
     recipe = {"name": "web", "source": [source], "label": {"good": None}}
     lineage = {"files": [{"name": "part-0.jsonl", "commit": None}], "parent": None}
-    story = made_story.story(made_story.manifest(lineage=lineage), made_story.record(recipe=recipe))
-    text = Reader(page(story)).text
+    summary = made_summary.summarize(
+        made_summary.manifest(lineage=lineage), made_summary.record(recipe=recipe)
+    )
+    text = Reader(page(summary)).text
     assert "files[0].name = part-0.jsonl" in text
     assert "None" not in text
 
 
 def test_documents_are_shown_as_text():
-    html = page(made_story.story())
+    html = page(made_summary.summarize())
     read = Reader(html)
     assert "<script>alert('x')</script> & \"quotes\" \ufffd[31m\ufffd \ufffd end" in read.text
     assert "script" not in {name for name, _ in read.tags}
@@ -73,7 +75,7 @@ def test_documents_are_shown_as_text():
 
 
 def test_nothing_is_loaded_from_elsewhere():
-    read = Reader(page(made_story.story()))
+    read = Reader(page(made_summary.summarize()))
     attributes = [(name, value) for _, found in read.tags for name, value in found.items()]
     assert not [name for name, _ in attributes if name in ("src", "href", "srcset", "onload")]
     assert ("http-equiv", "Content-Security-Policy") in attributes
@@ -81,8 +83,8 @@ def test_nothing_is_loaded_from_elsewhere():
 
 
 def test_a_dataset_without_a_record_has_a_page_too():
-    told = made_story.story()
-    bare = type(told)(told.id, told.where, told.manifest, told.stages, None)
+    summary = made_summary.summarize()
+    bare = type(summary)(summary.id, summary.where, summary.manifest, summary.stages, None)
     read = Reader(page(bare))
     assert "Where documents went" in read.text
     assert "[clean.c4]\nmin_sentences = 5" in read.text
@@ -92,12 +94,12 @@ def test_a_dataset_without_a_record_has_a_page_too():
 @settings(max_examples=60, deadline=None)
 @given(text=st.text(), name=st.text(min_size=1), value=st.text())
 def test_no_text_breaks_out_of_its_place(text, name, value):
-    dirty = made_story.sample(name, text, columns={name: value}, detail=value, source=name)
-    built = made_story.record(
+    dirty = made_summary.sample(name, text, columns={name: value}, detail=value, source=name)
+    built = made_summary.record(
         kept=[dirty], dropped={name: [dirty]}, languages={name: 1}, changes={value: 1}, notes=[text]
     )
-    clean = Reader(page(made_story.story()))
-    read = Reader(page(made_story.story(built=built)))
+    clean = Reader(page(made_summary.summarize()))
+    read = Reader(page(made_summary.summarize(built=built)))
     assert read.open == []
     allowed = {name for name, _ in clean.tags}
     assert {name for name, _ in read.tags} <= allowed
@@ -135,26 +137,28 @@ def test_a_title_ends_with_a_word_or_says_that_it_goes_on(text):
 
 
 def test_pieces_and_copies_are_told_apart():
-    packed = Reader(page(made_story.story(made_story.manifest(documents=2905, packed=16)))).text
+    packed = Reader(
+        page(made_summary.summarize(made_summary.manifest(documents=2905, packed=16)))
+    ).text
     assert "2,905 pieces of at most 16 tokens" in packed
     assert "tokens a piece2" in packed
     assert "documents700" in packed
     assert "copies" not in packed
-    copied = Reader(page(made_story.story(made_story.manifest(documents=900)))).text
+    copied = Reader(page(made_summary.summarize(made_summary.manifest(documents=900)))).text
     assert "With copies, the dataset holds 900." in copied
     assert "tokens a document6" in copied
     assert "piece" not in copied.replace(STYLE, "")
 
 
 def test_conversations_are_shown_with_their_roles():
-    chat = made_story.sample("chat/1", "<|user|>\nHello?<|end|>\n<|assistant|>\nYes.<|end|>")
-    read = Reader(page(made_story.story(), [chat])).text
+    chat = made_summary.sample("chat/1", "<|user|>\nHello?<|end|>\n<|assistant|>\nYes.<|end|>")
+    read = Reader(page(made_summary.summarize(), [chat])).text
     assert "<|assistant|>\nYes." in read
     assert "A plain page." not in read
 
 
 def test_names_break_where_they_may_and_stay_whole_as_text():
-    html = page(made_story.story())
+    html = page(made_summary.summarize())
     assert "language.<wbr>other" in html
     assert "@media (max-width" in html
     assert 'data-title="documents"' in html

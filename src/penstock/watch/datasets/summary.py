@@ -1,6 +1,6 @@
-"""What there is to tell of a dataset: its manifest, and the record of its build where there is one.
+"""The summary of a dataset: its manifest, and the record of its build if there is one.
 
-The terminal, the page and `--json` all show this one story.
+The terminal, the page and `--json` all show this one summary.
 """
 
 from dataclasses import asdict, dataclass
@@ -17,8 +17,8 @@ KEPT = "kept"  # in the counts of a manifest
 
 
 @dataclass(frozen=True)
-class Stage:
-    """`kept` and the counts of `reasons` add up to `documents`."""
+class StageCounts:
+    """Counts of one stage; `kept` and the counts of `reasons` add up to `documents`."""
 
     name: str
     documents: int  # that came in
@@ -28,13 +28,15 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Story:
+class DatasetSummary:
+    """Facts about a dataset, for every view of it."""
+
     id: str
     where: str
     manifest: Manifest
-    stages: tuple[Stage, ...]
+    stages: tuple[StageCounts, ...]
     record: BuildRecord | None
-    aside: str = ""  # the file with what could not be read, where there is one
+    aside: str = ""  # the file with records that could not be read, if there is one
 
     @property
     def bytes(self) -> int:
@@ -42,34 +44,36 @@ class Story:
 
     @property
     def documents_in(self) -> int:
-        """Documents that there were at first."""
+        """Documents that came into the first stage."""
         return max((stage.documents for stage in self.stages), default=0)
 
     @property
-    def funnel(self) -> tuple[Stage, ...]:
+    def funnel(self) -> tuple[StageCounts, ...]:
         """The stages that dropped anything, and the first one."""
         first = self.stages[:1]
         return (*first, *(stage for stage in self.stages[1:] if stage.reasons))
 
     @property
     def documents(self) -> int:
-        return documents_of(self.manifest)
+        return unique_documents(self.manifest)
 
     @property
     def pieces(self) -> int:
-        """Of a packed dataset, which cuts long documents; else none."""
+        """Pieces of a packed dataset, which cuts long documents; 0 for others."""
         return self.manifest.documents if self.manifest.packed else 0
 
     @property
     def with_copies(self) -> int:
-        """Documents as often as they stand in the dataset, where that is more than once."""
+        """Documents with their copies; 0 if there are no copies."""
         made = self.manifest
         return made.documents if not made.packed and made.documents != self.documents else 0
 
     @property
     def long(self) -> tuple[int, int] | None:
-        """(tokens, documents that have as many or more): as near to the length that was packed for
-        as the record's powers of two come."""
+        """(tokens, documents with at least so many), near the packed length.
+
+        `tokens` is the next power of two, because the record counts in powers of two.
+        """
         if not self.manifest.packed or not self.record:
             return None
         power = (self.manifest.packed - 1).bit_length()
@@ -108,16 +112,19 @@ class Story:
         }
 
 
-def story(dataset: Dataset) -> Story:
+def summarize(dataset: Dataset) -> DatasetSummary:
+    """Return the summary of an open dataset."""
     record = read_build_record(dataset.folder)
-    told = _recorded(record) if record else _counted(dataset.manifest)
+    stages = _recorded(record) if record else _counted(dataset.manifest)
     aside = dataset.folder / ASIDE
     there = str(aside) if aside.is_file() else ""
-    return Story(dataset.id, redact(dataset.where), dataset.manifest, told, record, there)
+    return DatasetSummary(
+        dataset.id, redact(dataset.where), dataset.manifest, stages, record, there
+    )
 
 
 def source_names(made: Manifest, folder: Path) -> dict[str, str]:
-    """What documents say of their source → what reports call it."""
+    """Return the key of each source in the dataset → its name in reports."""
     record = read_build_record(folder)
     keys = [str(one.get("name", "")) for one in _tables(made.lineage.get("sources"))]
     labels = [one.name for one in record.sources] if record else []
@@ -129,18 +136,18 @@ def _tables(value: Json) -> list[dict[str, Json]]:
 
 
 def stored_bytes(made: Manifest) -> int:
-    """Of all files of all shards."""
+    """Return the bytes of all files of all shards."""
     return sum(size for shard in made.shards for _, size in shard.files().values())
 
 
-def documents_of(made: Manifest) -> int:
-    """Each once: a manifest counts copies too, and the pieces of what was cut."""
+def unique_documents(made: Manifest) -> int:
+    """Return the number of documents, each counted once: a manifest counts copies and pieces."""
     stages = _counted(made)
     return stages[-1].kept if stages else made.documents
 
 
 def sample_json(one: SampleDocument) -> dict[str, Any]:
-    """With the score as a screen tells it: from 0 to 1, none where none was given."""
+    """Return a sample with its score from 0 to 1; None if it has no score."""
     return asdict(one) | {"score": one.score / 1000 if one.score > 0 else None}
 
 
@@ -150,20 +157,20 @@ def _record_json(record: BuildRecord) -> dict[str, Any]:
     return asdict(record) | {"kept": kept, "dropped": dropped}
 
 
-def _recorded(record: BuildRecord) -> tuple[Stage, ...]:
+def _recorded(record: BuildRecord) -> tuple[StageCounts, ...]:
     return tuple(
-        Stage(one.name, one.documents, one.kept, _largest_first(one.reasons), one.seconds)
+        StageCounts(one.name, one.documents, one.kept, _largest_first(one.reasons), one.seconds)
         for one in record.stages
     )
 
 
-def _counted(manifest: Manifest) -> tuple[Stage, ...]:
+def _counted(manifest: Manifest) -> tuple[StageCounts, ...]:
     stages = []
     for name, counts in manifest.counts.items():
         reasons = {why: count for why, count in counts.items() if why != KEPT and count}
         kept = counts.get(KEPT, 0)
         total = kept + sum(reasons.values())
-        stages.append(Stage(name, total, kept, _largest_first(reasons)))
+        stages.append(StageCounts(name, total, kept, _largest_first(reasons)))
     return tuple(stages)
 
 

@@ -1,4 +1,4 @@
-"""The story of a dataset that was never built, with everything in it that a report can show."""
+"""The summary of a dataset that was never built, with everything that a report can show."""
 
 from penstock.data.build.record import (
     BuildMachine,
@@ -8,7 +8,7 @@ from penstock.data.build.record import (
     StageRecord,
 )
 from penstock.data.format.manifest import Manifest, Shard
-from penstock.watch.datasets.facts import Stage, Story
+from penstock.watch.datasets.summary import DatasetSummary, StageCounts
 
 NASTY = "<script>alert('x')</script> & \"quotes\" \x1b[31m\x00 \u202e end"
 
@@ -77,9 +77,10 @@ def manifest(**others) -> Manifest:
     return Manifest(**fields | others)
 
 
-def story(made: Manifest | None = None, built: BuildRecord | None = None) -> Story:
+def summarize(made: Manifest | None = None, built: BuildRecord | None = None) -> DatasetSummary:
     made, built = made or manifest(), built or record()
     stages = tuple(
-        Stage(one.name, one.documents, one.kept, one.reasons, one.seconds) for one in built.stages
+        StageCounts(one.name, one.documents, one.kept, one.reasons, one.seconds)
+        for one in built.stages
     )
-    return Story(f"{made.name}@{made.version}", f"/sets/{made.name}", made, stages, built)
+    return DatasetSummary(f"{made.name}@{made.version}", f"/sets/{made.name}", made, stages, built)
