@@ -140,7 +140,7 @@ class Ours(Case):
                 Silent(),
             ),
             keep=1,
-            run="benchmark",
+            identity="benchmark",
             spill=folder / "spill",
             threads=8 if training.device.type == "cuda" else 1,
         )

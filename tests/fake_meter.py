@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from penstock.ledger.journal.energy import Device
+from penstock.ledger.journal.energy import MeteredDevice
 from penstock.meter.energy import Reading
 
 
 @dataclass
 class FakeMeter:
-    devices: Sequence[Device]
+    devices: Sequence[MeteredDevice]
     says: list[Reading]  # now, one for each device
     ranges_j: Sequence[float | None] = ()
     error: Exception | None = None
@@ -27,5 +27,5 @@ class FakeMeter:
         self.closed = True
 
 
-def gpus(count: int) -> list[Device]:
-    return [Device(f"GPU-{i}", "NVIDIA H200", "gpu") for i in range(count)]
+def gpus(count: int) -> list[MeteredDevice]:
+    return [MeteredDevice(f"GPU-{i}", "NVIDIA H200", "gpu") for i in range(count)]

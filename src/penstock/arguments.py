@@ -1,8 +1,8 @@
-"""Messages for Python: an option of the command line is told as the argument of the function.
+"""Translation of command-line messages for Python callers: options become arguments.
 
-Messages are written once, in the words of the command line, wherever they arise: also by ranks,
-whose words arrive as text. The Python functions translate them on their way out. Below every room,
-like `errors`.
+Messages are written once, in the words of the command line, wherever they arise, including ranks,
+whose messages arrive as text. The Python functions translate them before they raise. Below every
+room, like `errors`.
 """
 
 import re

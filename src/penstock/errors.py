@@ -1,6 +1,6 @@
-"""Errors that are written for the user, and the nearest-name helper they share.
+"""Errors written for the user, and the nearest-name helper they share.
 
-This file stands below every room. A `PenstockError` is a message a person can act on: what is
+This file is below every room. A `PenstockError` is a message that a person can act on: what is
 wrong, where, what was found and how to fix it. The CLI prints it alone, without a traceback.
 """
 
@@ -39,7 +39,7 @@ class PenstockError(Exception):
 
 
 class NotYet(PenstockError):
-    """A field or verb that the design has and this version does not."""
+    """A field or verb of the design that this version does not have."""
 
 
 class OwnCodeError(PenstockError):
@@ -56,7 +56,7 @@ INTERRUPTED = "interrupted. What was done is kept; the same command goes on."
 
 
 def system_words(error: OSError) -> str:
-    """Return the path and what the system said of it: `runs/x: Permission denied`."""
+    """Return the path and the system's message: `runs/x: Permission denied`."""
     if error.errno is None:  # not from the system: raised with words of its own
         return str(error) or type(error).__name__
     said = error.strerror or os.strerror(error.errno)
@@ -75,6 +75,6 @@ def _is_path(value: object) -> bool:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`Did you mean 'x'?` for the known name that `name` must have meant, or nothing."""
+    """Return `Did you mean 'x'?` for the known name that `name` must have meant, or nothing."""
     found = closest(name, known)
     return f"Did you mean '{found}'?" if found else ""

@@ -7,6 +7,7 @@ from penstock.errors import PenstockError
 
 
 def extra(module: str, purpose: str) -> ModuleType:
+    """Import a module of an optional package; raises PenstockError that says how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Files that are whole or not there. Below every room, like `errors`."""
+"""Atomic and synced file writes. Below every room, like `errors`."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 
 def write_synced(path: Path, content: bytes, mode: int = READABLE) -> None:
-    """On disk when it returns; a new file gets `mode`, less the umask."""
+    """Write a file that is on disk when this returns; a new file gets `mode`, less the umask."""
     with naming(path), os.fdopen(os.open(path, _NEW, mode), "wb") as file:
         file.write(content)
         file.flush()
@@ -20,9 +20,9 @@ def write_synced(path: Path, content: bytes, mode: int = READABLE) -> None:
 
 
 def refuse_existing(path: Path, force: bool, deed: str = "replace it", other: str = "") -> None:
-    """Refuse to write to a file that is there, or to a folder that is not empty, without `force`.
+    """Raise PenstockError for an existing file or a folder that is not empty, unless `force`.
 
-    `deed` is what --force does to it, `other` how another place is named.
+    `deed` says what --force does to it, `other` how to name another place.
     """
     if force or not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
@@ -38,7 +38,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name the file in an error of a write, which the system leaves out: a disk may be full."""
+    """Add the path to an OSError of a write, which the system leaves out: a disk may be full."""
     try:
         yield
     except OSError as error:
@@ -48,8 +48,10 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def write_atomic(path: Path, text: str, mode: int = READABLE) -> None:
-    """A reader sees the old or the new file, never a half; the new one is on disk when it
-    returns, under its name."""
+    """Replace a file so that a reader sees the old or the new one, never a half.
+
+    The new one is on disk under its name when this returns.
+    """
     write_whole(path, text.encode(), mode)
 
 
@@ -63,7 +65,7 @@ def write_whole(path: Path, content: bytes, mode: int = READABLE) -> None:
 
 
 def sync(path: Path) -> None:
-    """A file's content, or a folder's entries, on disk."""
+    """Flush a file's content, or a folder's entries, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

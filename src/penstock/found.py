@@ -1,14 +1,14 @@
-"""A path as a file gives it, with where it was found. Below every room, like `errors`.
+"""Paths from a run file that remember where they were found. Below every room, like `errors`.
 
-A run keeps its paths as they were written, so that it stays the same run wherever it is gone on
-with; what opens one asks `located`.
+A run keeps its paths as they were written, so that it stays the same run wherever it is resumed;
+code that opens a path calls `located`.
 """
 
 from pathlib import Path
 
 
 class FoundPath(str):
-    """A relative path as it stands in a run file, which knows where it lies."""
+    """A relative path as written in a run file, with its real location."""
 
     where: str
 
@@ -19,10 +19,10 @@ class FoundPath(str):
 
 
 def located(given: str) -> str:
-    """Where the path was found; a plain text is as it is, from the current folder."""
+    """Return the real location of a path; plain text is relative to the current folder."""
     return given.where if isinstance(given, FoundPath) else given
 
 
 def place_of(given: str) -> Path:
-    """The same as a path, `~` resolved."""
+    """Return the real location as a Path, with `~` resolved."""
     return Path(located(given)).expanduser()

@@ -1,4 +1,4 @@
-"""Where Penstock keeps what outlives a run. Below every room, like `errors`."""
+"""Folder for files that outlive a run. Below every room, like `errors`."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,8 @@ from penstock.private import refuse_strangers
 def home() -> Path:
     """Return $PENSTOCK_HOME, or a folder in the user's cache.
 
-    Compiled kernels are kept and run there: a folder that somebody else made in /tmp is refused.
+    Compiled kernels are stored and run from there: a folder that somebody else made in /tmp is
+    refused.
     """
     if own := os.environ.get("PENSTOCK_HOME"):
         return refuse_strangers(Path(own).expanduser())

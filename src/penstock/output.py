@@ -62,7 +62,7 @@ class Output:
 
     @property
     def problem(self) -> str:
-        """Why it is not written any more; "" while it is."""
+        """The reason why nothing is written any more; "" while it is."""
         return f"{self._name}: {words(self.failure)}" if self.failure else ""
 
     def _write(self, text: str) -> None:
@@ -86,7 +86,7 @@ class Output:
 
 
 def guard() -> None:
-    """Put an `Output` in the place of both standard streams."""
+    """Replace both standard streams by an `Output`."""
     for name, words in (("stdout", "standard output"), ("stderr", "standard error")):
         stream = getattr(sys, name)
         if stream is None:  # closed by whoever started this process
@@ -97,7 +97,7 @@ def guard() -> None:
 
 
 def outlive() -> None:
-    """Go on whatever becomes of the streams."""
+    """Continue whatever happens to the streams."""
     for stream in _guarded:
         stream.outlived = True
 
@@ -108,11 +108,11 @@ def problem() -> str:
 
 
 def flush() -> None:
-    """Write what is left in buffers: at the exit of the interpreter nobody hears of a failure."""
+    """Write what is left in buffers: a failure at the interpreter's exit would go unnoticed."""
     for stream in _guarded:
         stream.flush()
 
 
 def words(error: Exception) -> str:
-    """Say what the system said."""
+    """Return what the system said."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -119,7 +119,7 @@ def _can_hold_private(shared: Path) -> bool:
 
 @contextlib.contextmanager
 def _locked(lock: Path) -> Iterator[None]:
-    """Hold the lock file; go on without where it cannot be had, on a file system without locks."""
+    """Hold the lock file; continue without it on a file system without locks."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             lock.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What is secret, and what may be shown of it. Below every room, like `errors`.
+"""Secrets: what is secret, and what may be shown of it. Below every room, like `errors`.
 
 A value is secret by its field (`FIELDS`) or by its shape: the user and password of a URL, the
 values of its query, the path of a webhook, a known kind of key, or the value of an environment
@@ -131,7 +131,7 @@ class RedactedText(io.TextIOWrapper):
 
 
 class RedactedStream(io.TextIOBase):
-    """A text stream that redacts what it hands on to another."""
+    """A text stream that redacts what it passes on to another."""
 
     def __init__(self, target: TextIO) -> None:
         self._target = target

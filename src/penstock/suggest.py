@@ -1,8 +1,8 @@
-"""The one place that guesses which name a user meant.
+"""Suggestions: the one place that guesses which name a user meant.
 
 A wrong guess costs more than none. Three readings are tried, by meaning before letters: another
-word for the same thing, a part of a longer name, and a slip of the keyboard. Numbers carry meaning:
-"fp16" is no slip of "fp64", and "A100" none of "A6000".
+word for the same thing, a part of a longer name, and a typing error. Numbers carry meaning: "fp16"
+is no typing error of "fp64", and "A100" none of "A6000".
 """
 
 import re
@@ -47,7 +47,7 @@ def _synonym(asked: str, names: list[str]) -> str | None:
 
 
 def _part(asked: str, names: list[str]) -> str | None:
-    """Find a name that says all that was asked for, and as little more as can be."""
+    """Find a name that contains everything that was asked for, and as little more as possible."""
     if len(asked) < LEAST_PART:
         return None
     words = _words(asked)
@@ -62,7 +62,7 @@ def _part(asked: str, names: list[str]) -> str | None:
 
 
 def _begins(whole: str, part: str) -> bool:
-    """Whether `whole` begins with `part`, which does not end inside of a number."""
+    """Return whether `whole` begins with `part`, which does not end inside a number."""
     rest = whole[len(part) :]
     return whole.startswith(part) and not (part[-1:].isdigit() and rest[:1].isdigit())
 
@@ -84,12 +84,13 @@ def _slip(asked: str, names: list[str]) -> str | None:
 
 
 def _folded(name: str) -> str:
-    """A name in small letters; marks between its words are blanks, an O in a number is a zero."""
+    """Return a name in small letters; punctuation becomes blanks, an O in a number becomes a
+    zero."""
     return re.sub(r"(?<=\d)o", "0", re.sub(r"[\W_]+", " ", name.casefold()).strip())
 
 
 def _words(folded: str) -> set[str]:
-    """Letters and numbers apart: "a100 40gb" is a, 100, 40 and gb."""
+    """Split letters and numbers: "a100 40gb" is a, 100, 40 and gb."""
     return set(re.findall(r"\d+|[^\W\d_]+", folded))
 
 

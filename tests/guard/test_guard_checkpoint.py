@@ -99,12 +99,12 @@ def test_a_checkpoint_has_the_parts_it_says(whole: Checkpoint) -> None:
         "scalars.json",
         "state",
     ]
-    listed = set(whole.manifest())
+    listed = set(whole.files())
     on_disk = {str(p.relative_to(whole.path)) for p in whole.path.rglob("*") if p.is_file()}
     assert listed == on_disk - {"manifest.json"}
     assert whole.size_bytes == sum((whole.path / name).stat().st_size for name in listed)
     assert (whole.step, whole.scalars) == (2, {"step": 2})
-    assert whole.damage() == []
+    assert whole.find_damage() == []
 
 
 def test_what_is_loaded_goes_on_exactly_as_what_was_saved(tmp_path: Path, small: Small) -> None:
@@ -155,7 +155,7 @@ def test_any_change_of_any_file_is_noticed(
         path.unlink()
     else:
         flip(path, {"first": 0, "middle": size // 2, "last": size - 1}[harm])
-    (problem,) = copy.damage()
+    (problem,) = copy.find_damage()
     assert problem.startswith(f"{path.relative_to(copy.path)}: ")
 
 
@@ -177,8 +177,8 @@ def test_a_damaged_manifest_is_a_finding_never_a_crash(
         data.draw(st.integers(0, len(manifest) - 1), label="byte"),
         data.draw(st.integers(0, 7), label="bit"),
     )
-    if not copy.damage():
-        assert copy.manifest() == whole.manifest()
+    if not copy.find_damage():
+        assert copy.files() == whole.files()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", "{}", '{"files": []}', '{"files": {"a": 1}}'])
@@ -188,18 +188,18 @@ def test_a_manifest_of_another_kind_is_a_finding(
     copy = Checkpoint(tmp_path / whole.path.name)
     shutil.copytree(whole.path, copy.path)
     (copy.path / "manifest.json").write_text(text)
-    assert len(copy.damage()) == 1
+    assert len(copy.find_damage()) == 1
 
 
 def test_ranks_share_the_reading_and_miss_nothing(tmp_path: Path, whole: Checkpoint) -> None:
     copy = Checkpoint(tmp_path / whole.path.name)
     shutil.copytree(whole.path, copy.path)
-    for name in copy.manifest():
+    for name in copy.files():
         flip(copy.path / name, 0)
     for parts in (1, 2, 3, 7):
-        found = [problem for part in range(parts) for problem in copy.damage(part, parts)]
-        assert sorted(found) == copy.damage()
-    assert len(copy.damage()) == len(copy.manifest())
+        found = [problem for part in range(parts) for problem in copy.find_damage(part, parts)]
+        assert sorted(found) == copy.find_damage()
+    assert len(copy.find_damage()) == len(copy.files())
 
 
 def test_a_save_that_was_killed_does_not_exist_and_leaves_no_trace(
@@ -220,7 +220,7 @@ def test_a_save_that_was_killed_does_not_exist_and_leaves_no_trace(
     assert found is not None
     assert (found.step, rejected) == (1, [])
     # The next save is of another step: what the killed one wrote must not stay for ever.
-    assert small.save(tmp_path, 4).damage() == []
+    assert small.save(tmp_path, 4).find_damage() == []
     assert names_in(tmp_path) == ["step-00000001", "step-00000004"]
 
 
@@ -231,7 +231,7 @@ def test_without_a_manifest_it_does_not_exist_and_can_be_saved_anew(
     assert published_checkpoints(tmp_path) == []
     assert newest_path(tmp_path) is None
     assert newest_good(tmp_path, Alone()) == (None, [])
-    assert small.save(tmp_path, 1).damage() == []
+    assert small.save(tmp_path, 1).find_damage() == []
     assert [c.step for c in published_checkpoints(tmp_path)] == [1]
 
 
@@ -295,7 +295,7 @@ def test_the_newest_are_kept(tmp_path: Path, small: Small, keep: int) -> None:
     (tmp_path / ".deleting-00000001").mkdir()  # a deletion that was killed
     DiskStore(tmp_path).retain(keep)
     assert [c.step for c in published_checkpoints(tmp_path)] == [100, 10, 9, 2][:keep]
-    assert all(c.damage() == [] for c in published_checkpoints(tmp_path))
+    assert all(c.find_damage() == [] for c in published_checkpoints(tmp_path))
     assert len(names_in(tmp_path)) == min(keep, 4)
 
 
@@ -390,7 +390,7 @@ def two_ranks(where: str) -> dict[str, Any]:
     for step in (1, 2):
         local = {"residual.0": torch.full((3,), float(world.rank + 10 * step))}
         save_load.save(folder, step, made.state, local, {"step": step}, world)
-    answer: dict[str, Any] = {"listed": sorted(published_checkpoints(folder)[0].manifest())}
+    answer: dict[str, Any] = {"listed": sorted(published_checkpoints(folder)[0].files())}
     world.gather(None)
     if world.rank == 0:
         flip(folder / "step-00000002" / "local-r00001.safetensors", 100)

@@ -61,7 +61,7 @@ def test_any_state_comes_back_to_the_bit(
 ) -> None:
     folder = tmp_path_factory.mktemp("any")
     saved = save_load.save(folder, 1, state, local, {}, Alone())
-    assert saved.damage() == []
+    assert saved.find_damage() == []
     found = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
     save_load.load(saved, found, None)
     assert {n: bits(t) for n, t in found.items()} == {n: bits(t) for n, t in state.items()}
@@ -171,10 +171,10 @@ def test_staging_again_changes_the_data_and_nothing_else(tmp_path: Path) -> None
     state = {"a": torch.zeros(4), "b": torch.zeros(2, 2, dtype=torch.bfloat16)}
     drawing = plan_files(state, Alone())
     files = RankFiles(tmp_path, drawing, 0)
-    PendingCopies(files.ways(state, {}))
+    PendingCopies(files.copies(state, {}))
     before = (tmp_path / "state/__0_0.distcp").read_bytes()
     state["a"].fill_(3.0)
-    PendingCopies(files.ways(state, {}))
+    PendingCopies(files.copies(state, {}))
     after = (tmp_path / "state/__0_0.distcp").read_bytes()
     at = drawing.index.tensors["a"].chunks[0].at
     assert after[:at] + after[at + 16 :] == before[:at] + before[at + 16 :]
@@ -188,12 +188,12 @@ def test_local_state_may_come_change_and_go(tmp_path: Path) -> None:
     """Error feedback exists from the first exchange on, and a bucket may change its size."""
     state = {"a": torch.zeros(4)}
     files = RankFiles(tmp_path, plan_files(state, Alone()), 0)
-    assert files.ways(state, {})[1:] == []
+    assert files.copies(state, {})[1:] == []
     assert files.names == ["state/__0_0.distcp"]
     for size in (3, 5):
-        PendingCopies(files.ways(state, {"r": torch.full((size,), float(size))}))
+        PendingCopies(files.copies(state, {"r": torch.full((size,), float(size))}))
         assert files.names[1:] == ["local-r00000.safetensors"]
         assert load_file(tmp_path / files.names[1])["r"].tolist() == [float(size)] * size
-    files.ways(state, {})
+    files.copies(state, {})
     assert files.names == ["state/__0_0.distcp"]
     assert not (tmp_path / "local-r00000.safetensors").exists()

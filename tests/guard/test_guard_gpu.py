@@ -25,7 +25,7 @@ def test_what_is_staged_is_of_its_step_though_updates_follow_at_once(tmp_path: P
     told, disk = Told(), DiskStore(tmp_path / "checkpoints")
     saver = Saver(tmp_path / "fast-0", [disk], Alone(), told, told, 3, "r")
     saver.prepare(state)
-    saver.prepared()
+    saver.wait_prepared()
     for step in range(1, 9):
         for tensor in (*state.values(), *local.values()):
             tensor.fill_(float(step))
@@ -37,7 +37,7 @@ def test_what_is_staged_is_of_its_step_though_updates_follow_at_once(tmp_path: P
             tensor.fill_(-1.0)  # queued at once: the device waits for the copies, the host not
         saver.wait()
         for found in sealed_slots(saver.fast)[:1] + published_checkpoints(disk.root)[:1]:
-            assert found.damage() == []
+            assert found.find_damage() == []
             back = {name: torch.empty_like(tensor) for name, tensor in state.items()}
             save_load.load(found, back, None)
             parts = (*back.values(), *save_load.load_local(found, 0).values())

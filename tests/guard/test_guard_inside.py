@@ -72,7 +72,7 @@ def test_an_index_that_leads_out_is_damage_to_all_who_look(
     points_at(path, name)
     sealed(path)
     found = Checkpoint(path)
-    assert "outside the checkpoint" in str(found.damage())
+    assert "outside the checkpoint" in str(found.find_damage())
     (kept,) = list_checkpoints(run)[0]
     assert "outside the checkpoint" in str(verify(kept))
     for source in (str(run.path), str(path)):
@@ -95,7 +95,7 @@ def test_an_index_of_files_without_hashes_is_damage(run: RunFolder) -> None:
     points_at(path, "state/other")
     (path / "state/other").write_bytes(SECRET)
     sealed(path)
-    assert "which no hash covers" in str(Checkpoint(path).damage())
+    assert "which no hash covers" in str(Checkpoint(path).find_damage())
     (kept,) = list_checkpoints(run)[0]
     assert "which no hash covers" in str(verify(kept))
 
@@ -103,9 +103,9 @@ def test_an_index_of_files_without_hashes_is_damage(run: RunFolder) -> None:
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_a_manifest_that_leads_out_is_damage(run: RunFolder, name: str) -> None:
     path = run.checkpoints / "step-00000004"
-    files = Checkpoint(path).manifest() | {name: file_entry(SECRET)}
+    files = Checkpoint(path).files() | {name: file_entry(SECRET)}
     (path / MANIFEST).write_bytes(manifest_bytes(4, files))
-    assert "outside the checkpoint" in str(Checkpoint(path).damage())
+    assert "outside the checkpoint" in str(Checkpoint(path).find_damage())
     with pytest.raises(ValueError, match="outside the checkpoint"):
         check_file_name(name, "a record")
 
@@ -117,7 +117,7 @@ def test_a_link_in_a_checkpoint_is_not_followed(run: RunFolder, name: str, tmp_p
     real = tmp_path / "elsewhere"
     (path / name).rename(real)
     (path / name).symlink_to(real)
-    assert "not followed" in str(Checkpoint(path).damage())
+    assert "not followed" in str(Checkpoint(path).find_damage())
     (kept,) = list_checkpoints(run)[0]
     assert "not followed" in str(verify(kept))
     with (
@@ -132,7 +132,7 @@ def test_the_folder_of_a_checkpoint_may_be_a_link(run: RunFolder, tmp_path: Path
     path = run.checkpoints / "step-00000004"
     shutil.move(path, tmp_path / "disk")
     path.symlink_to(tmp_path / "disk")
-    assert Checkpoint(path).damage() == []
+    assert Checkpoint(path).find_damage() == []
 
 
 def test_a_pipe_in_the_place_of_a_record_is_not_waited_for(run: RunFolder) -> None:
@@ -140,7 +140,7 @@ def test_a_pipe_in_the_place_of_a_record_is_not_waited_for(run: RunFolder) -> No
     for name in (MANIFEST, SCALARS):
         (path / name).unlink()
         os.mkfifo(path / name)
-    assert Checkpoint(path).damage()
+    assert Checkpoint(path).find_damage()
     with pytest.raises(ValueError, match="not a plain file"):
         _ = Checkpoint(path).scalars
 
@@ -154,13 +154,13 @@ def test_a_record_that_is_too_large_or_too_deep_is_told(
     (path / name).write_bytes(b"[" * 200_000)
     if name != MANIFEST:
         sealed(path)
-    assert "nested too deeply" in str(Checkpoint(path).damage())
+    assert "nested too deeply" in str(Checkpoint(path).find_damage())
     (path / name).write_bytes(whole)
     if name != MANIFEST:
         sealed(path)
-    assert Checkpoint(path).damage() == []
+    assert Checkpoint(path).find_damage() == []
     monkeypatch.setattr(untrusted.read_record, "__defaults__", (len(whole) - 1,))
-    assert "it is larger than" in str(Checkpoint(path).damage())
+    assert "it is larger than" in str(Checkpoint(path).find_damage())
     with pytest.raises(ValueError, match="larger than 256 MiB"):
         untrusted.parse_record(b" " * (untrusted.RECORD_BYTES + 1))
 

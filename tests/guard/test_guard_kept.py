@@ -59,7 +59,7 @@ def folder(run_file: Callable[..., Path], tmp_path: Path, monkeypatch: Any) -> R
     slot.parent.mkdir(parents=True)
     shutil.copytree(found, slot)
     held = Checkpoint(found)
-    files = {name: held.manifest()[name] for name in (STATE, INDEX)}
+    files = {name: held.files()[name] for name in (STATE, INDEX)}
     Seal("run", "mark", 23, 0, 1, files, held.scalars).write(slot)
     return made
 
@@ -95,7 +95,7 @@ def test_all_tiers_are_listed_newest_first_and_nearest_first(folder: RunFolder) 
 @pytest.mark.parametrize("tier", ["memory", "disk", "remote"])
 def test_a_flipped_bit_is_seen_by_verify_alone(folder: RunFolder, tier: str) -> None:
     one = next(k for k in list_checkpoints(folder)[0] if k.tier == tier)
-    where = Path(one.shelf.where.removeprefix("file://"))
+    where = Path(one.files.where.removeprefix("file://"))
     flip(where / STATE)
     assert one.state == "whole"
     again = next(k for k in list_checkpoints(folder)[0] if k.tier == tier)
@@ -140,11 +140,11 @@ def test_choosing_by_step_and_tier(folder: RunFolder) -> None:
 
 def test_what_a_running_run_replaces_meanwhile_is_not_called_damaged(folder: RunFolder) -> None:
     memory, disk, *_ = list_checkpoints(folder)[0]
-    slot = Path(memory.shelf.where)
+    slot = Path(memory.files.where)
     flip(slot / STATE)
     (slot / "seal-r00000.json").unlink()
     assert verify(memory) is None
-    shutil.rmtree(disk.shelf.where)
+    shutil.rmtree(disk.files.where)
     assert verify(disk) is None
 
 
@@ -164,7 +164,7 @@ def test_the_screen_names_what_matters(folder: RunFolder) -> None:
     found, _ = list_checkpoints(folder)
     console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(table(found, folder.path))
-    console.print(details(found[0], found[0].shelf.scalars(), read_index(found[0])))
+    console.print(details(found[0], found[0].files.scalars(), read_index(found[0])))
     said = console.export_text()
     for word in (
         "memory",
@@ -177,7 +177,7 @@ def test_the_screen_names_what_matters(folder: RunFolder) -> None:
         "float32",
     ):
         assert word in said
-    told = about(found[0], found[0].shelf.scalars(), read_index(found[0]))
+    told = about(found[0], found[0].files.scalars(), read_index(found[0]))
     assert told["parameters"] == "600 in 1 tensor"
     assert told["batches left out"] == "none"
 

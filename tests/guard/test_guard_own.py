@@ -46,7 +46,7 @@ class Run:
 
     @property
     def identity(self) -> str:
-        return search_of_run(self.folder, self.run, World()).run
+        return search_of_run(self.folder, self.run, World()).identity
 
     def scalars(self, step: int) -> dict[str, Any]:
         table = json.loads(json.dumps(to_table(self.run)))
@@ -88,8 +88,8 @@ def step_of(found: SearchResult) -> int | None:
 @pytest.mark.parametrize("deep", [True, False])
 def test_what_it_saved_is_its_own(own: Run, deep: bool) -> None:
     found = own.look(deep)
-    assert (step_of(found), found.rejected, found.told) == (8, [], [])
-    about = Checkpoint(own.folder.checkpoints / "step-00000008").about()
+    assert (step_of(found), found.rejected, found.notes) == (8, [], [])
+    about = Checkpoint(own.folder.checkpoints / "step-00000008").read_manifest()
     assert (about.step, about.run, about.settings) == (8, own.identity, settings(own.run))
     assert about.layout == {"shard": 1}
 
@@ -163,9 +163,9 @@ def test_a_renamed_folder_is_called_by_its_step_again(own: Run, format_: int) ->
     assert (checkpoints / "step-00000080").is_dir()  # the supervisor changes nothing
     found = own.look()
     assert step_of(found) == 8
-    assert "step-00000080 is a checkpoint of step 8" in found.told[0]
+    assert "step-00000080 is a checkpoint of step 8" in found.notes[0]
     assert [one.step for one in published_checkpoints(checkpoints)] == [8]
-    assert own.look().told == []
+    assert own.look().notes == []
 
 
 def test_a_copy_under_another_name_is_put_aside(own: Run) -> None:
@@ -220,7 +220,7 @@ def test_a_longer_run_and_other_safe_changes_are_the_same_run(own: Run, run_file
 
 def test_a_backup_of_a_step_that_was_taken_back_is_not_believed(own: Run) -> None:
     def saved(found: Checkpoint, attempt: int) -> None:
-        manifest = found.about().digest
+        manifest = found.read_manifest().digest
         own.told(attempt, "saved", step=found.step, tier="disk", manifest=manifest)
 
     for number in (4, 8):
@@ -275,8 +275,8 @@ def test_a_flipped_identity_is_told_and_written_again(
     for deep in (False, True):
         found = own.look(deep)
         assert step_of(found) == 8
-        assert [words for words in found.told if "it is written again" in words]
-    assert own.look().told == []
+        assert [words for words in found.notes if "it is written again" in words]
+    assert own.look().notes == []
     for home in homes["both"]:
         assert decode_identity((home / IDENTITY).read_bytes()) == known
     assert (homes[where][0] / "identity.bad-1").is_file()
@@ -293,7 +293,7 @@ def test_an_odd_identity_is_none(own: Run, content: bytes) -> None:
 
 def test_an_identity_of_before_has_no_checksum(tmp_path: Path) -> None:
     (tmp_path / IDENTITY).write_text("ab" * 16)
-    assert IdentityCopies([DiskStore(tmp_path)]).kept() == "ab" * 16
+    assert IdentityCopies([DiskStore(tmp_path)]).read_or_create() == "ab" * 16
     assert decode_identity(encode_identity("ab" * 16)) == "ab" * 16
 
 
@@ -315,7 +315,7 @@ def test_a_place_that_another_run_began_is_told(own: Run, tmp_path: Path) -> Non
     (far / "own" / IDENTITY).write_bytes(encode_identity("12" * 16))
     found = own.look()
     assert step_of(found) == 8
-    assert [words for words in found.told if "begun by another run of this name" in words]
+    assert [words for words in found.notes if "begun by another run of this name" in words]
 
 
 # Memory
@@ -373,7 +373,7 @@ def test_what_has_the_name_of_a_save_does_not_stand_for_it(
     saver.close()
     assert saver.failed == ""
     newest = published_checkpoints(checkpoints)[0]
-    assert (newest.step, newest.damage(), newest.about().run) == (9, [], own.identity)
+    assert (newest.step, newest.find_damage(), newest.read_manifest().run) == (9, [], own.identity)
     held = {"a": torch.zeros(4)}
     save_load.load(newest, held, None)
     assert held["a"].tolist() == [9.0 if there == "own" else 0.5] * 4

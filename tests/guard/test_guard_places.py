@@ -49,7 +49,7 @@ def test_it_exists_once_it_is_published(place: CheckpointStore, tmp_path: Path) 
     place.publish(3, manifest_bytes(3, {"state/part": file_entry(source.read_bytes())}))
     assert place.steps() == [3]
     found = Checkpoint(place.fetch(3, tmp_path / "landing"))
-    assert found.damage() == []
+    assert found.find_damage() == []
     assert (found.path / "state/part").read_bytes() == source.read_bytes()
 
 
@@ -130,7 +130,7 @@ def sent(remote: CheckpointStore, folder: Path, step: int) -> None:
     """As a save does: files first, the manifest last."""
     source = folder / f"step-{step:08d}"
     remote.begin(step)
-    for name in Checkpoint(source).manifest():
+    for name in Checkpoint(source).files():
         remote.put(step, name, source / name)
     remote.publish(step, (source / MANIFEST).read_bytes())
 

@@ -67,7 +67,7 @@ class Training:
 
     def prepare(self, resumed: MemoryCheckpoint | None = None) -> "Training":
         self.saver.prepare(self.weights, resumed)
-        self.saver.prepared()
+        self.saver.wait_prepared()
         return self
 
     def save(self, step: int, durable: bool = False, wait: bool = True) -> None:
@@ -79,7 +79,7 @@ class Training:
 
     def look(self, before_step: int | None = None) -> SearchResult:
         fast = [self.home / "fast-0", self.home / "spill"]
-        places = self.saver.places
+        places = self.saver.stores
         return CheckpointSearch(fast, places, self.disk.root, self.run, Alone()).newest_good(
             before_step
         )
@@ -117,7 +117,7 @@ def test_a_fast_save_is_in_memory_alone(training: Training) -> None:
 def test_a_durable_save_is_on_disk_too_and_told(training: Training) -> None:
     training.save(5, durable=True)
     (on_disk,) = published_checkpoints(training.disk.root)
-    assert on_disk.damage() == []
+    assert on_disk.find_damage() == []
     assert holds(on_disk, 5)
     assert holds(training.found(), 5)
     assert (training.saver.failed, training.saver.durable_step) == ("", 5)
@@ -325,11 +325,11 @@ def test_steps_that_were_taken_back_are_gone_everywhere(training: Training) -> N
     training.save(2, durable=True)
     training.save(4, durable=True)
     training.save(6)
-    training.saver.forget(3)
+    training.saver.discard_after(3)
     tiers = CheckpointSearch(
         [training.saver.fast], [training.disk], training.disk.root, "r", Alone()
     )
-    assert tiers.forget(3) == []
+    assert tiers.discard_after(3) == []
     assert holds(training.found(), 2)
     training.save(4, durable=True)  # again, and otherwise
     assert holds(training.found(), 4)

@@ -52,7 +52,10 @@ def test_stop_names_the_step_and_what_to_do(tmp_path: Path) -> None:
 
 def test_stop_names_the_users_own_code_before_the_learning_rate(tmp_path: Path) -> None:
     sentinels = made(tmp_path, "stop")
-    sentinels.own = [Code("model.module", "net.py:build"), Code("train.loss", "mine.py:smooth")]
+    sentinels.user_code = [
+        Code("model.module", "net.py:build"),
+        Code("train.loss", "mine.py:smooth"),
+    ]
     said = r'look at train\.loss = "mine\.py:smooth" and model\.module = .* first.*learning_rate'
     with pytest.raises(RunFailed, match=said):
         sentinels.judge(7, math.nan, 1.0)
@@ -85,10 +88,10 @@ def test_a_state_goes_through_a_checkpoint_and_what_was_learned_since_stays(
 def test_replicas_are_named_once_it_is_known(tmp_path: Path) -> None:
     sentinels = made(tmp_path)
     verdict = sentinels.compare(10, [(1,), (2,)])
-    sentinels.tell_differing(verdict, ["layers.0.up.weight"], 8)
+    sentinels.record_difference(verdict, ["layers.0.up.weight"], 8)
     named = sentinels.compare(10, [(2,), (2,)])
     assert named.kind == "agree"
-    sentinels.tell_fault(10, named.replicas, named.certain)
+    sentinels.record_fault(10, named.replicas, named.certain)
     (first, differ), (second, fault) = told(tmp_path)
     assert (first, second) == ("replicas_differ", "replica_at_fault")
     assert (differ["replicas"], differ["certain"], differ["back_to"]) == ([0, 1], False, 8)

@@ -8,7 +8,7 @@ from fake_meter import gpus
 from penstock.launch.hosts import carry
 from penstock.launch.hosts.meeting import Folder
 from penstock.launch.hosts.mirror import Piece, Tail, write
-from penstock.ledger.journal.energy import Counted, EnergyJournal, Span, read_nodes
+from penstock.ledger.journal.energy import EnergyJournal, EnergySource, EnergySpan, read_nodes
 from penstock.run.folder import RunFolder
 
 
@@ -16,7 +16,9 @@ def metered(folder: RunFolder, node: str, spans: int) -> EnergyJournal:
     folder.make()
     journal = EnergyJournal(folder.journal, node, gpus(1))
     journal.opened(0.0)
-    journal.write([Span(0, 2.0 * i, 2.0, 100.0, Counted.COUNTER) for i in range(1, spans + 1)])
+    journal.write(
+        [EnergySpan(0, 2.0 * i, 2.0, 100.0, EnergySource.COUNTER) for i in range(1, spans + 1)]
+    )
     return journal
 
 
@@ -27,7 +29,7 @@ def test_a_host_tells_its_own_energy_alone(tmp_path: Path):
     tail = Tail(here.path, 0, "b")
     for piece in tail.more():
         write(leader.path, Piece.of(piece.to_json()))
-    journal.write([Span(0, 8.0, 2.0, 50.0, Counted.COUNTER)])
+    journal.write([EnergySpan(0, 8.0, 2.0, 50.0, EnergySource.COUNTER)])
     for piece in tail.more():
         write(leader.path, Piece.of(piece.to_json()))
     (node,) = read_nodes(leader.journal)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.launch.start import start
-from penstock.ledger.journal.energy import Counted, read_nodes
+from penstock.ledger.journal.energy import EnergySource, read_nodes
 from penstock.run.load import load
 from penstock.watch.facts.energy import energy_of
 from penstock.watch.facts.view import View
@@ -73,7 +73,7 @@ def test_ranks_of_a_node_share_its_energy(
     assert device.kind == "package"
     # The first span has no counter to differ from and is filled by the mean.
     (node,) = read_nodes(folder.journal)
-    assert (node.records["source"] == Counted.COUNTER).sum() >= 1
+    assert (node.records["source"] == EnergySource.COUNTER).sum() >= 1
     assert sum(found.by_cause.values()) == pytest.approx(found.node_j.joules)
     assert [line.kind for line in node.lines] == ["meters", "closed"]
     json.dumps(found.to_json(), allow_nan=False)

@@ -140,7 +140,7 @@ def test_what_a_crash_left_in_memory_can_be_forked_and_generated_from(
     assert [one["step"] for one in told(fork, "resumed")] == [slot.step]
     newest, first = published_checkpoints(fork.checkpoints)
     assert (newest.step, first.step) == (slot.step + 1, slot.step)
-    assert first.damage() == []
+    assert first.find_damage() == []
 
 
 @pytest.mark.parametrize("name", ["scalars.json", MANIFEST])

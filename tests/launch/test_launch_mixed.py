@@ -151,7 +151,9 @@ def test_two_swapped_checkpoints_and_a_copy_under_another_name(
     assert any("a checkpoint of step 6, under the name of step 9" in words for words in said)
     assert any("a checkpoint of step 3, under the name of step 12" in words for words in said)
     assert is_exact(folder, done)
-    assert [one.step for one in published_checkpoints(folder.checkpoints) if not one.damage()] == [
+    assert [
+        one.step for one in published_checkpoints(folder.checkpoints) if not one.find_damage()
+    ] == [
         12,
         9,
         6,
@@ -247,7 +249,7 @@ def test_a_foreign_checkpoint_that_came_while_it_ran_does_not_stand_for_the_own_
     start(load(path), listener=Drops())
     assert is_exact(folder, done)
     newest = published_checkpoints(folder.checkpoints)[0]
-    assert newest.about().run == Checkpoint(step(folder, 9)).about().run
+    assert newest.read_manifest().run == Checkpoint(step(folder, 9)).read_manifest().run
     assert how_to_go_on(folder, load(path)).finished
 
 
@@ -287,7 +289,7 @@ def test_safe_changes_moved_folders_and_older_formats_go_on(
     start(load(path, [where, "train.steps=16"]))
     assert resumed(folder)[-2:] == [9, 14]
     assert told(folder, "checkpoint_rejected") == []
-    assert published_checkpoints(folder.checkpoints)[0].about().format == 4
+    assert published_checkpoints(folder.checkpoints)[0].read_manifest().format == 4
 
 
 def test_a_renamed_checkpoint_of_the_format_before(
@@ -450,7 +452,7 @@ def test_a_run_goes_on_from_an_adopted_checkpoint(run_file: MakeFile, cut_off: C
     assert (made.step, made.name, made.replaced) == (6, "other", (6, 9))
     how = how_to_go_on(folder, load(path))
     assert (how.step, how.tier) == (6, "disk")
-    origin = Checkpoint(step(folder, 6)).about().origin
+    origin = Checkpoint(step(folder, 6)).read_manifest().origin
     assert (origin["name"], origin["step"]) == ("other", 6)
     (event,) = told(folder, "adopted")
     assert (event["step"], event["name"], event["path"]) == (6, "other", str(backup))

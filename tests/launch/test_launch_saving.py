@@ -124,7 +124,7 @@ def test_a_second_place_has_what_the_run_folder_lost(run_file: MakeFile, tmp_pat
     assert tier["slots"] == 1
     (second,) = far.iterdir()
     assert [one.step for one in published_checkpoints(second)] == [12, 10, 5]
-    assert all(one.damage() == [] for one in published_checkpoints(second))
+    assert all(one.find_damage() == [] for one in published_checkpoints(second))
     for one in published_checkpoints(folder.checkpoints):
         shutil.rmtree(one.path)
     how = how_to_go_on(folder, load(path, ["train.steps=14"]))

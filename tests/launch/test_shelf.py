@@ -58,7 +58,7 @@ def test_a_sent_slot_is_whole_on_the_next_host(hosts: list[tuple[Path, Peers]]) 
     at_a.send(a, slot, ["state/__0_0.distcp"])
     [found] = whole(b / "fast-0")
     assert found.step == 7
-    assert not found.damage()
+    assert not found.find_damage()
 
 
 def test_a_host_that_holds_nothing_fetches_the_newest_state_that_is_whole(
@@ -72,7 +72,7 @@ def test_a_host_that_holds_nothing_fetches_the_newest_state_that_is_whole(
     assert at_c.fetch(c) == 7
     [found] = whole(c / "fast-0")
     assert found.step == 7
-    assert not found.damage()
+    assert not found.find_damage()
 
 
 def test_nothing_is_fetched_where_no_state_is_whole(hosts: list[tuple[Path, Peers]]) -> None:

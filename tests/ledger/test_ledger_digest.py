@@ -10,15 +10,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_ledger_merge_any import SEEDS, Play, check_the_sum, damage
 
-from penstock.ledger import digested
+from penstock.ledger import block_records
 from penstock.ledger.causes import Cause
 from penstock.ledger.history import read_history
 from penstock.ledger.journal import digest, follow
 from penstock.ledger.journal.follow import reader_of
 from penstock.ledger.journal.read import read_steps
 from penstock.ledger.journal.writer import Journal, SupervisorJournal
-from penstock.ledger.merge import Account, account, merge
-from penstock.ledger.over_time import over_time
+from penstock.ledger.merge import Account, account_of, merge
+from penstock.ledger.over_time import causes_over_time
 
 T = 1_700_000_000.0
 
@@ -26,9 +26,9 @@ T = 1_700_000_000.0
 def by_steps(folder: Path | str) -> Account:
     """The account with every step read, and nothing remembered."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(digested.Digested, "life", lambda *_, **__: None)
+        patch.setattr(block_records.BlockRecords, "timeline", lambda *_, **__: None)
         follow._readers.clear()
-        return account(read_history(folder))
+        return account_of(read_history(folder))
 
 
 def same(one: Account, other: Account, within: float = 1e-6) -> None:
@@ -90,9 +90,9 @@ def test_large_blocks_say_the_same_and_grow_to_the_same(seed: int, most: int) ->
             check_the_sum(merge(name))
         grown = merge(name)
         files = [f for f in reader_of(name).files if f.kind == "steps"]
-        blocks = read_history(name)[0][1][0].done.blocks
+        blocks = read_history(name)[0][1][0].steps_done.blocks
         assert all(len(blocks[file].rows) <= most and blocks[file].regular for file in files)
-        times = over_time(read_history(name), 50).seconds.sum(axis=0)
+        times = causes_over_time(read_history(name), 50).seconds.sum(axis=0)
         same(grown, by_steps(name))
         assert times.tolist() == pytest.approx(list(grown.ledger.seconds.values()), abs=1e-3)
         for journal in journals:
@@ -104,13 +104,13 @@ def test_only_new_bytes_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     step_on(journals, range(1, 50), rng)
     merge(tmp_path)
     taken: list[int] = []
-    whole = digest.Digest._take
+    whole = digest.StepDigest._take
 
-    def counted(self: digest.Digest, records: np.ndarray, *rest: object) -> None:
+    def counted(self: digest.StepDigest, records: np.ndarray, *rest: object) -> None:
         taken.append(len(records))
         whole(self, records, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(digest.Digest, "_take", counted)
+    monkeypatch.setattr(digest.StepDigest, "_take", counted)
     step_on(journals, range(50, 53), rng)
     merge(tmp_path)
     assert taken == [3, 3]
@@ -149,7 +149,7 @@ def test_a_long_journal_answers_by_rollups_first(
     step_on(begin(tmp_path, ranks=3), range(1, 600), Random(5))
     monkeypatch.setattr(follow, "AT_ONCE_BYTES", 0)
     monkeypatch.setattr(follow, "QUICK_S", -1.0)
-    first = account(read_history(tmp_path, quick=True))
+    first = account_of(read_history(tmp_path, quick=True))
     exact = by_steps(tmp_path)
     assert not first.exact
     assert exact.exact
@@ -163,7 +163,7 @@ def test_a_long_journal_answers_by_rollups_first(
     assert first.ledger.share(*waits) == pytest.approx(exact.ledger.share(*waits), abs=1e-3)
     assert first.ledger.seconds[Cause.COMMUNICATE] >= exact.ledger.seconds[Cause.COMMUNICATE]
     monkeypatch.setattr(follow, "QUICK_S", 60.0)
-    same(account(read_history(tmp_path, quick=True)), exact)
+    same(account_of(read_history(tmp_path, quick=True)), exact)
 
 
 def test_a_rank_that_goes_back_is_down_until_its_next_step(tmp_path: Path) -> None:

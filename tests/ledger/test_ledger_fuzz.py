@@ -13,7 +13,7 @@ from penstock.ledger.history import read_history
 from penstock.ledger.journal.read import next_attempt, read_curve, read_events, read_steps
 from penstock.ledger.journal.records import SUPERVISOR, journal_files, read_records
 from penstock.ledger.journal.writer import Journal, SupervisorJournal
-from penstock.ledger.merge import account, lines
+from penstock.ledger.merge import account_of, group_timelines
 
 T0 = 1_790_000_000.0
 NAMES = ("a0000-r00000.events", "a0000-r00000.steps", "a0000-r00000.curve", SUPERVISOR)
@@ -59,7 +59,7 @@ def test_a_damaged_journal_is_read_or_refused(
         read_curve(folder / NAMES[2])
         next_attempt(folder)
         history = read_history(folder, None)
-        found = account(history, list(lines(history)))
+        found = account_of(history, list(group_timelines(history)))
     except PenstockError:
         return
     total = found.ledger.seconds

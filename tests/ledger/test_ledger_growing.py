@@ -16,8 +16,8 @@ T = 1_700_000_000.0
 def test_a_step_that_was_not_taken_in_waits_for_nobody() -> None:
     least = LeastExchange(np.array([1, 2, 4]), np.array([0.1, 0.2, 0.4]))
     numbers, own = np.array([1, 2, 3, 5]), np.array([0.5, 0.1, 0.3, 0.7])
-    assert least.at(numbers, own).tolist() == [0.1, 0.1, 0.3, 0.7]
-    assert LeastExchange().at(numbers, own).tolist() == own.tolist()
+    assert least.least_for(numbers, own).tolist() == [0.1, 0.1, 0.3, 0.7]
+    assert LeastExchange().least_for(numbers, own).tolist() == own.tolist()
 
 
 def test_a_rank_that_writes_on_between_the_two_readings_breaks_nothing(

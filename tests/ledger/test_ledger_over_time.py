@@ -13,17 +13,17 @@ from test_ledger_merge_any import SEEDS, Play, damage
 from penstock.ledger.causes import Cause
 from penstock.ledger.history import read_history
 from penstock.ledger.journal.writer import Journal, SupervisorJournal
-from penstock.ledger.merge import account
-from penstock.ledger.over_time import OverTime, over_time
+from penstock.ledger.merge import account_of
+from penstock.ledger.over_time import CausesOverTime, causes_over_time
 
 T = 1_700_000_000.0
 
 
-def made(folder: Path, **arguments: object) -> OverTime:
-    return over_time(read_history(folder), **arguments)  # type: ignore[arg-type]
+def made(folder: Path, **arguments: object) -> CausesOverTime:
+    return causes_over_time(read_history(folder), **arguments)  # type: ignore[arg-type]
 
 
-def row(found: OverTime, place: int) -> dict[str, object]:
+def row(found: CausesOverTime, place: int) -> dict[str, object]:
     return {
         cause.value: pytest.approx(seconds)
         for cause, seconds in zip(Cause, found.seconds[place].tolist(), strict=True)
@@ -94,8 +94,8 @@ def test_it_adds_up_to_the_ledger(seed: int, bins: int, damaged: bool) -> None:
             if damaged and rng.random() < 0.3:
                 damage(path, rng)
         history = read_history(name)
-        whole, found = account(history), over_time(history, bins)
-        parts = [over_time(history, bins, range(r, r + 1)).seconds for r in range(3)]
+        whole, found = account_of(history), causes_over_time(history, bins)
+        parts = [causes_over_time(history, bins, range(r, r + 1)).seconds for r in range(3)]
     sums = dict(zip(Cause, found.seconds.sum(axis=0).tolist(), strict=True))
     total = max(whole.ledger.total, 1e-3)
     for cause in Cause:

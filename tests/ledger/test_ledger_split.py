@@ -11,7 +11,7 @@ from penstock.ledger.causes import Cause
 from penstock.ledger.journal.read import Event, read_events
 from penstock.ledger.journal.writer import Journal, SupervisorJournal
 from penstock.ledger.merge import merge
-from penstock.ledger.split import UNTRACED, Splits
+from penstock.ledger.split import UNTRACED, ComputeSplits
 
 
 def trace(rank: int, step: int = 1, peers: tuple[int, int] = (0, 1), **split: Any) -> Event:
@@ -22,12 +22,12 @@ def trace(rank: int, step: int = 1, peers: tuple[int, int] = (0, 1), **split: An
 
 
 def test_nothing_traced_is_all_compute() -> None:
-    assert Splits.of([]).shares(0) == UNTRACED == {Cause.COMPUTE: 1.0}
+    assert ComputeSplits.of([]).shares(0) == UNTRACED == {Cause.COMPUTE: 1.0}
 
 
 def test_of_a_collective_the_least_is_communication_and_the_rest_waiting() -> None:
     """Each waits for the other once: neither of the sums would show it."""
-    splits = Splits.of(
+    splits = ComputeSplits.of(
         [
             trace(0, compute=6.0, idle=1.0, collectives=[2.0, 1.0]),
             trace(1, compute=7.0, collectives=[1.0, 2.0]),
@@ -41,7 +41,7 @@ def test_of_a_collective_the_least_is_communication_and_the_rest_waiting() -> No
 
 
 def test_only_peers_in_the_same_step_are_compared() -> None:
-    splits = Splits.of(
+    splits = ComputeSplits.of(
         [
             trace(0, step=1, collectives=[4.0], compute=6.0),
             trace(1, step=2, collectives=[1.0], compute=9.0),
@@ -53,14 +53,16 @@ def test_only_peers_in_the_same_step_are_compared() -> None:
 
 
 def test_a_rank_that_was_not_traced_is_like_those_with_equal_work() -> None:
-    splits = Splits.of([trace(0, compute=1.0, bubble=1.0), trace(1, compute=3.0, bubble=1.0)])
+    splits = ComputeSplits.of(
+        [trace(0, compute=1.0, bubble=1.0), trace(1, compute=3.0, bubble=1.0)]
+    )
     assert splits.shares(3)[Cause.BUBBLE] == pytest.approx(2 / 6)
     assert splits.shares(4) == UNTRACED
 
 
 def test_of_many_traces_some_are_looked_at_from_all_of_the_run() -> None:
     found = [trace(0, step=n, compute=1.0, bubble=1.0 if n >= 500 else 0.0) for n in range(1000)]
-    assert Splits.of(found).shares(0)[Cause.BUBBLE] == pytest.approx(1 / 3, rel=0.05)
+    assert ComputeSplits.of(found).shares(0)[Cause.BUBBLE] == pytest.approx(1 / 3, rel=0.05)
 
 
 seconds = st.floats(0, 100)
@@ -79,7 +81,7 @@ lines = st.builds(
 
 @given(st.lists(lines, max_size=12))
 def test_shares_of_any_traces_add_up_to_one(found: list[Event]) -> None:
-    splits = Splits.of(found)
+    splits = ComputeSplits.of(found)
     for rank in range(7):
         shares = splits.shares(rank)
         assert sum(shares.values()) == pytest.approx(1)
@@ -103,7 +105,7 @@ garbage = st.recursive(
 @given(st.dictionaries(st.sampled_from(["step", "split", "count", "peers", "stage"]), garbage))
 def test_a_damaged_line_says_nothing(payload: dict[str, Any]) -> None:
     event = Event(0.0, "trace", ranks=range(1), payload=payload)
-    shares = Splits.of([event, trace(0, compute=1.0)]).shares(0)
+    shares = ComputeSplits.of([event, trace(0, compute=1.0)]).shares(0)
     assert sum(shares.values()) == pytest.approx(1)
 
 

@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from fake_meter import FakeMeter, gpus
-from penstock.ledger.journal.energy import Counted, EnergyJournal, Span, is_energy_file, read_nodes
+from penstock.ledger.journal.energy import (
+    EnergyJournal,
+    EnergySource,
+    EnergySpan,
+    is_energy_file,
+    read_nodes,
+)
 from penstock.meter.energy import GONE, Reading
 from penstock.meter.sampler import EVERY_S, LONGEST_SPAN_S, Sampler
 
@@ -47,7 +53,7 @@ def test_every_second_of_every_device_is_on_record(tmp_path: Path):
         assert own["joules"].sum() == pytest.approx(25 * watts)
         starts = own["t"] - own["seconds"]
         assert starts[1:] == pytest.approx(own["t"][:-1]), "spans follow each other"
-    assert set(found["source"]) == {Counted.POWER, Counted.COUNTER}
+    assert set(found["source"]) == {EnergySource.POWER, EnergySource.COUNTER}
     assert found["limit_w"][0] == 700.0
     assert math.isnan(found["limit_w"][found["device"] == 1][0])
 
@@ -84,20 +90,20 @@ def test_a_meter_that_fails_is_a_device_away_and_is_told_once(tmp_path: Path):
     assert told == ["RuntimeError: driver", "reads again", "no reading"]
     assert node.lines[-1].kind == "closed"
     assert node.records["joules"].sum() == pytest.approx(4000.0)
-    assert node.records["source"][-1] == Counted.FILLED
+    assert node.records["source"][-1] == EnergySource.FILLED
     assert node.records["seconds"][-1] == pytest.approx(12.0)
 
 
 def test_a_later_invocation_writes_on_behind_a_torn_record(tmp_path: Path):
     first = EnergyJournal(tmp_path, "host 1", gpus(1))
     first.opened(1.0)
-    first.write([Span(0, 3.0, 2.0, 600.0, Counted.COUNTER)])
+    first.write([EnergySpan(0, 3.0, 2.0, 600.0, EnergySource.COUNTER)])
     first.close()
     path = next(tmp_path.glob("*.energy"))
     path.write_bytes(path.read_bytes() + b"torn")
     again = EnergyJournal(tmp_path, "host 1", list(reversed(gpus(2))))
     again.opened(10.0)
-    spans = [Span(i, 12.0, 2.0, 100.0 * (i + 1), Counted.COUNTER) for i in range(2)]
+    spans = [EnergySpan(i, 12.0, 2.0, 100.0 * (i + 1), EnergySource.COUNTER) for i in range(2)]
     again.write(spans)
     again.close()
     (node,) = read_nodes(tmp_path)
@@ -110,7 +116,7 @@ def test_a_later_invocation_writes_on_behind_a_torn_record(tmp_path: Path):
 def test_garbage_is_no_energy(tmp_path: Path):
     journal = EnergyJournal(tmp_path, "a", gpus(1))
     journal.opened(1.0)
-    journal.write([Span(0, 3.0, 2.0, 600.0, Counted.COUNTER)])
+    journal.write([EnergySpan(0, 3.0, 2.0, 600.0, EnergySource.COUNTER)])
     journal.close()
     path = next(tmp_path.glob("*.energy"))
     path.write_bytes(path.read_bytes() + b"\xff" * 400)

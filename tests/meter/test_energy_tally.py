@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.ledger.journal.energy import Counted
+from penstock.ledger.journal.energy import EnergySource
 from penstock.meter.energy import GONE, Joules, Reading, Tally
 
 POWER_W = 300.0
@@ -21,41 +21,41 @@ def collect(tally: Tally, readings: list[tuple[float, Reading]]) -> list[Joules]
 def test_a_counter_is_believed():
     tally = Tally(0.0)
     spent = collect(tally, [(1.0, Reading(5000.0, 90.0)), (3.0, Reading(5700.0, 400.0))])
-    assert spent[0].counted is Counted.POWER, "the first reading has nothing to differ from"
+    assert spent[0].counted is EnergySource.POWER, "the first reading has nothing to differ from"
     assert spent[0].joules == 90.0
-    assert spent[1] == Joules(700.0, 2.0, Counted.COUNTER)
+    assert spent[1] == Joules(700.0, 2.0, EnergySource.COUNTER)
 
 
 def test_a_counter_that_goes_back_is_filled_by_power():
     tally = Tally(0.0)
     readings = [(2.0, Reading(9000.0, 200.0)), (4.0, Reading(10.0, 400.0))]
     _, after = collect(tally, readings)
-    assert after.counted is Counted.POWER
+    assert after.counted is EnergySource.POWER
     assert after.joules == 300.0 * 2
     assert "from 9000 to 10 J" in after.odd
-    assert tally.take(6.0, Reading(610.0, 300.0)) == Joules(600.0, 2.0, Counted.COUNTER)
+    assert tally.take(6.0, Reading(610.0, 300.0)) == Joules(600.0, 2.0, EnergySource.COUNTER)
 
 
 def test_a_counter_that_wraps_is_believed():
     tally = Tally(0.0, range_j=WRAP_J)
     _, after = collect(tally, [(2.0, Reading(1900.0)), (4.0, Reading(100.0))])
-    assert after == Joules(200.0, 2.0, Counted.COUNTER)
+    assert after == Joules(200.0, 2.0, EnergySource.COUNTER)
 
 
 def test_a_counter_that_stands_still_is_no_counter():
     tally = Tally(0.0)
     _, after = collect(tally, [(2.0, Reading(50.0, 100.0)), (4.0, Reading(50.0, 100.0))])
-    assert (after.joules, after.counted) == (200.0, Counted.POWER)
+    assert (after.joules, after.counted) == (200.0, EnergySource.POWER)
     tally = Tally(0.0)
     _, after = collect(tally, [(2.0, Reading(50.0)), (4.0, Reading(50.0))])
     assert math.isnan(after.joules), "never a silent zero"
-    assert after.counted is Counted.UNKNOWN
+    assert after.counted is EnergySource.UNKNOWN
 
 
 def test_a_device_that_was_away_may_have_counted_on():
     tally = Tally(0.0)
     collect(tally, [(2.0, Reading(1000.0, 100.0)), (4.0, GONE), (6.0, GONE)])
-    assert tally.take(8.0, Reading(1600.0, 100.0)) == Joules(600.0, 6.0, Counted.COUNTER)
+    assert tally.take(8.0, Reading(1600.0, 100.0)) == Joules(600.0, 6.0, EnergySource.COUNTER)
 
 
 def test_a_device_that_never_came_back_is_filled_by_what_it_drew():
@@ -63,7 +63,7 @@ def test_a_device_that_never_came_back_is_filled_by_what_it_drew():
     collect(tally, [(2.0, Reading(1000.0)), (4.0, Reading(1500.0)), (6.0, GONE)])
     spent = tally.end(10.0)
     assert spent is not None
-    assert (spent.joules, spent.seconds, spent.counted) == (250.0 * 6, 6.0, Counted.FILLED)
+    assert (spent.joules, spent.seconds, spent.counted) == (250.0 * 6, 6.0, EnergySource.FILLED)
 
 
 @pytest.mark.parametrize("watts", [math.nan, -1.0, math.inf])
@@ -72,7 +72,7 @@ def test_what_is_no_amount_is_not_known(watts: float):
     collect(tally, [(2.0, Reading(1000.0, watts)), (4.0, Reading(1100.0, watts))])
     spent = tally.take(6.0, Reading(math.nan, 70.0))
     assert spent is not None
-    assert (spent.joules, spent.counted) == (140.0, Counted.POWER)
+    assert (spent.joules, spent.counted) == (140.0, EnergySource.POWER)
 
 
 @settings(max_examples=150)

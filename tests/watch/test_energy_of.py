@@ -11,7 +11,7 @@ from test_watch_report import PLAN, T, Written
 
 from fake_meter import gpus
 from penstock.ledger.causes import Cause
-from penstock.ledger.journal.energy import Counted, Device, EnergyJournal, Span
+from penstock.ledger.journal.energy import EnergyJournal, EnergySource, EnergySpan, MeteredDevice
 from penstock.plan.power import power
 from penstock.plan.power.host import BOARD
 from penstock.watch.facts.energy import energy_of
@@ -39,7 +39,7 @@ def run_of(home: Path, plan: dict[str, Any] = H200, cluster: str = "here") -> Wr
 
 def meter(
     written: Written,
-    devices: list[Device],
+    devices: list[MeteredDevice],
     node: str = "a",
     upto: float = END_S,
     closed: bool = True,
@@ -50,12 +50,12 @@ def meter(
     journal = EnergyJournal(written.folder.journal, node, devices)
     journal.opened(T, cores=2, cores_of_machine=2, notes=[])
     spans = [
-        Span(
+        EnergySpan(
             i,
             T + end,
             2.0,
             scale * 2.0 * (IDLE_W if end <= 6 else BUSY_W),
-            Counted.COUNTER,
+            EnergySource.COUNTER,
             watts=BUSY_W,
             limit_w=limit_w,
         )
@@ -138,7 +138,7 @@ def test_an_unknown_device_with_a_meter_has(tmp_path: Path):
     found = energy(written)
     assert found.accelerator_j.source == "measured"
     assert 200 * END_S < found.host_j.joules < 2000 * END_S, "by the limit that the devices tell"
-    meter(written, [Device("GPU-y", "Strange 9000", "gpu")], limit_w=float("nan"), node="b")
+    meter(written, [MeteredDevice("GPU-y", "Strange 9000", "gpu")], limit_w=float("nan"), node="b")
     for file in written.folder.journal.glob("node-a.*"):
         file.unlink()
     silent = energy(written)
@@ -168,7 +168,7 @@ def test_nodes_add_up_and_each_is_divided_by_its_own_ranks(tmp_path: Path):
     hosts = [{"node": "a", "ranks": [0]}, {"node": "b", "ranks": [1]}]
     written.supervisor((0.5, "mustered", {"attempt": 0, "hosts": hosts}))
     meter(written, gpus(1), node="a")
-    meter(written, [Device("GPU-x", "NVIDIA H200", "gpu")], node="b", scale=0.5)
+    meter(written, [MeteredDevice("GPU-x", "NVIDIA H200", "gpu")], node="b", scale=0.5)
     found = energy(written)
     assert found.accelerator_j.joules == pytest.approx(1.5 * (600 + 40 * BUSY_W))
     assert {device.node for device in found.devices} == {"a", "b"}
@@ -176,7 +176,7 @@ def test_nodes_add_up_and_each_is_divided_by_its_own_ranks(tmp_path: Path):
 
 def test_cpus_are_the_accelerator_of_a_run_on_cpus(tmp_path: Path):
     written = run_of(tmp_path, PLAN)
-    meter(written, [Device("p", "package-0", "package"), Device("d", "dram", "dram")])
+    meter(written, [MeteredDevice("p", "package-0", "package"), MeteredDevice("d", "dram", "dram")])
     found = energy(written)
     assert found.accelerator_j.source == "measured"
     assert found.accelerator_j.joules == pytest.approx(2 * (600 + 40 * BUSY_W))
@@ -189,7 +189,7 @@ def test_cpus_beside_gpus_are_the_host(tmp_path: Path):
     plain = run_of(tmp_path / "one")
     meter(plain, gpus(2))
     metered = run_of(tmp_path / "two")
-    meter(metered, [*gpus(2), Device("p", "package-0", "package")])
+    meter(metered, [*gpus(2), MeteredDevice("p", "package-0", "package")])
     one, two = energy(plain), energy(metered)
     assert one.accelerator_j == two.accelerator_j
     cpu_j = 600 + 40 * BUSY_W

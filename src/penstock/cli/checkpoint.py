@@ -97,7 +97,7 @@ def show(
     one = select(found, step, tier, unreachable)[0]
     if one.problems:
         raise RunFailed(f"{one.name} is damaged: {'; '.join(one.problems)}")
-    index, scalars = read_index(one), one.shelf.scalars()
+    index, scalars = read_index(one), one.files.scalars()
     if json:
         print_json(one.to_json() | {"scalars": scalars, "tensors": tensors(index)})
     else:

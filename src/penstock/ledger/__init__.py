@@ -1,1 +1,1 @@
-"""Causes, ledgers, and the journal of a run with the merge that turns one into the other."""
+"""Causes, ledgers, the journal of a run, and the merge from the journal to a ledger."""

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Cause(StrEnum):
-    """What an accelerator-second went to; `meaning` is one printable line."""
+    """The cause of an accelerator-second; `meaning` is one printable line."""
 
     COMPUTE = "compute"
     COMMUNICATE = "communicate"
@@ -24,7 +24,7 @@ class Cause(StrEnum):
 
     @property
     def meaning(self) -> str:
-        """One line that says what belongs here."""
+        """The line that says what belongs to the cause."""
         return _MEANINGS[self]
 
 

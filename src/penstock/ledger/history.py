@@ -1,26 +1,32 @@
-"""The facts of a run, gathered from its journal: invocations, their attempts, their faults.
+"""History of a run from its journal: invocations, their attempts, their faults.
 
 An invocation is one `penstock train` process; its window is the time that the ledger has to
 explain. The supervisor's lines say what belongs to it. A line can be lost with its process or its
-machine, so whatever the ranks wrote finds an invocation too.
+machine, so everything that ranks wrote is assigned to an invocation too.
 """
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.ledger.journal.digest import Blocks
-from penstock.ledger.journal.events_file import Told
-from penstock.ledger.journal.follow import Done, Reader, no_collecting, reader_of
+from penstock.ledger.journal.digest import StepBlocks
+from penstock.ledger.journal.events_file import FileEvents
+from penstock.ledger.journal.follow import (
+    AttemptSteps,
+    JournalReader,
+    garbage_collection_paused,
+    reader_of,
+)
 from penstock.ledger.journal.read import Event
 from penstock.ledger.journal.records import JournalFile
-from penstock.ledger.journal.steps import LeastExchange, Steps, read_columns
+from penstock.ledger.journal.steps import LeastExchange, StepColumns, read_columns
 
 MOST_RANKS = 10**7  # a number beyond it in a damaged line is not a rank
 
 
 @dataclass(frozen=True)
-class Fault:
-    """What ended an attempt. `since` is when work stopped: a hang is noticed later (`t`)."""
+class AttemptFault:
+    """The fault that ended an attempt. `since` is when work stopped: a hang is noticed later
+    (`t`)."""
 
     t: float
     since: float
@@ -30,8 +36,8 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Loss:
-    """Ranks that an attempt lost and went on without; each is there again with its next `ready`."""
+class RankLoss:
+    """Ranks that an attempt lost and went on without; each is back with its next `ready`."""
 
     t: float
     attempt: int
@@ -40,47 +46,56 @@ class Loss:
 
 @dataclass
 class Attempt:
-    """What the ranks of one attempt wrote. Steps stay on disk: a long run's may not fit here."""
+    """The records of one attempt's ranks. Steps stay on disk: those of a long run may not fit in
+    memory."""
 
     number: int
     highest_before: int  # the highest step that an earlier attempt had finished on any rank
-    told: dict[JournalFile, Told] = field(default_factory=dict)
-    done: Done = field(default_factory=lambda: Done({}, LeastExchange(), exact=True))
-    losses: list[Loss] = field(default_factory=list)
+    events_by_file: dict[JournalFile, FileEvents] = field(default_factory=dict)
+    steps_done: AttemptSteps = field(
+        default_factory=lambda: AttemptSteps({}, LeastExchange(), exact=True)
+    )
+    losses: list[RankLoss] = field(default_factory=list)
     launched: float | None = None
 
     @property
     def highest(self) -> int:
-        """The highest step that it finished itself."""
-        return max((blocks.highest for blocks in self.done.blocks.values()), default=-1)
+        """The highest step that this attempt finished."""
+        return max((blocks.highest for blocks in self.steps_done.blocks.values()), default=-1)
 
     @property
     def first(self) -> float:
-        """Of all that it wrote."""
+        """The time of its first record."""
         firsts = [one.first for one in self._wrote()]
         return min(firsts, default=float("inf"))
 
     @property
     def last(self) -> float:
+        """The time of its last record."""
         lasts = [one.last for one in self._wrote()]
         return max(lasts, default=float("-inf"))
 
-    def _wrote(self) -> list[Told | Blocks]:
-        return [*self.told.values(), *self.done.blocks.values()]
+    def _wrote(self) -> list[FileEvents | StepBlocks]:
+        return [*self.events_by_file.values(), *self.steps_done.blocks.values()]
 
     @property
     def begin(self) -> float:
-        """When it took over from the attempt before it."""
+        """The time when it took over from the attempt before it."""
         return self.first if self.launched is None else self.launched
 
     def ranges(self) -> list[range]:
-        """The ranges of ranks that it wrote for."""
-        parts = [e.ranks for told in self.told.values() if told.parts for e in told.events]
-        wrote = [file.ranks for file in (*self.told, *self.done.blocks)]
+        """Return the ranges of ranks that it wrote for."""
+        parts = [
+            e.ranks
+            for told in self.events_by_file.values()
+            if told.has_partial_ranks
+            for e in told.events
+        ]
+        wrote = [file.ranks for file in (*self.events_by_file, *self.steps_done.blocks)]
         return parts + wrote + [loss.ranks for loss in self.losses]
 
-    def steps(self, file: JournalFile) -> Steps:
-        """The steps of one of its files."""
+    def steps(self, file: JournalFile) -> StepColumns:
+        """Read the steps of one of its files."""
         return read_columns(file.path, self.highest_before)
 
 
@@ -93,15 +108,15 @@ class Invocation:
     result: str | None
     ranks: int
     attempts: tuple[int, ...]
-    faults: tuple[Fault, ...]
+    faults: tuple[AttemptFault, ...]
 
     @property
     def window_s(self) -> float:
-        """The wall-clock time to explain."""
+        """The wall-clock time to explain, in seconds."""
         return self.end - self.start
 
-    def fault_of(self, attempt: int) -> Fault | None:
-        """The first fault of an attempt: the others are its consequences."""
+    def fault_of(self, attempt: int) -> AttemptFault | None:
+        """Return the first fault of an attempt: the others are its consequences."""
         faults = [fault for fault in self.faults if fault.attempt == attempt]
         return min(faults, key=lambda fault: fault.since, default=None)
 
@@ -110,14 +125,14 @@ History = list[tuple[Invocation, list[Attempt]]]  # every one with its attempts 
 
 
 @dataclass
-class _Draft:
-    """An invocation while it is put together."""
+class _InvocationDraft:
+    """An invocation while its lines are read."""
 
     start: float
     ranks: int = 0
     launched: dict[int, float] = field(default_factory=dict)
-    faults: list[Fault] = field(default_factory=list)
-    losses: list[Loss] = field(default_factory=list)
+    faults: list[AttemptFault] = field(default_factory=list)
+    losses: list[RankLoss] = field(default_factory=list)
     ended: Event | None = None
     last: float = float("-inf")
     attempts: list[Attempt] = field(default_factory=list)
@@ -127,19 +142,19 @@ class _Draft:
 
 
 def read_history(folder: Path | str, now: float | None = None, quick: bool = False) -> History:
-    """What is in the journal; `now` ends the last invocation if it still runs.
+    """Read the history from a journal; `now` ends the last invocation if it still runs.
 
-    `quick`: steps that would take long to read are told by their rollups, for now.
+    `quick`: steps that would take long to read are taken from their rollups, for now.
     """
     reader = reader_of(folder)
-    with reader.lock, no_collecting():
-        files = reader.look()
-        drafts = _drafts(reader.supervisor())
+    with reader.lock, garbage_collection_paused():
+        files = reader.refresh()
+        drafts = _drafts(reader.supervisor_events())
         mentioned = {number for draft in drafts for number in draft.mentioned()}
         attempts = _attempts(reader, files, mentioned, quick)
     if not drafts:  # the supervisor's file is lost: what the ranks wrote is one invocation
         attempts = [attempt for attempt in attempts if attempt.first < float("inf")]
-        drafts = [_Draft(min(attempt.first for attempt in attempts))] if attempts else []
+        drafts = [_InvocationDraft(min(attempt.first for attempt in attempts))] if attempts else []
     for attempt in attempts:
         owner = _owner(attempt, drafts)
         owner.attempts.append(attempt)
@@ -152,16 +167,16 @@ def read_history(folder: Path | str, now: float | None = None, quick: bool = Fal
     ]
 
 
-def _drafts(lines: list[Event]) -> list[_Draft]:
-    """The supervisor's lines, cut where an invocation starts."""
-    drafts: list[_Draft] = []
+def _drafts(lines: list[Event]) -> list[_InvocationDraft]:
+    """Split the supervisor's lines where an invocation starts."""
+    drafts: list[_InvocationDraft] = []
     for event in lines:
         if event.kind == "adopted":
             continue  # by a command between two invocations
         if event.kind == "invocation":
-            drafts.append(_Draft(event.t, event.whole("ranks") or 0))
+            drafts.append(_InvocationDraft(event.t, event.whole("ranks") or 0))
         elif event.kind in ("launch", "fault", "ended") and (not drafts or drafts[-1].ended):
-            drafts.append(_Draft(event.t))  # its first line is lost
+            drafts.append(_InvocationDraft(event.t))  # its first line is lost
         if not drafts:
             continue
         draft = drafts[-1]
@@ -177,10 +192,10 @@ def _drafts(lines: list[Event]) -> list[_Draft]:
     return drafts
 
 
-def _fault(event: Event, draft: _Draft) -> Fault:
+def _fault(event: Event, draft: _InvocationDraft) -> AttemptFault:
     latest = max(draft.launched, default=None)
     since = event.time("since")
-    return Fault(
+    return AttemptFault(
         event.t,
         event.t if since is None else since,
         latest if event.attempt is None else event.attempt,
@@ -189,19 +204,19 @@ def _fault(event: Event, draft: _Draft) -> Fault:
     )
 
 
-def _loss(event: Event) -> Loss | None:
-    """A line that does not say whom and when is none."""
+def _loss(event: Event) -> RankLoss | None:
+    """Return the loss in a line; None if it does not say which ranks and which attempt."""
     since = event.time("since")
     match event.payload.get("ranks"), event.attempt:
         case [int(first), int(last)], int(attempt) if 0 <= first <= last < MOST_RANKS:
-            return Loss(event.t if since is None else since, attempt, range(first, last + 1))
+            return RankLoss(event.t if since is None else since, attempt, range(first, last + 1))
     return None
 
 
 def _attempts(
-    reader: Reader, files: list[JournalFile], mentioned: set[int], quick: bool
+    reader: JournalReader, files: list[JournalFile], mentioned: set[int], quick: bool
 ) -> list[Attempt]:
-    """All attempts in order: those that wrote, and those that died before they could."""
+    """Return all attempts in order: those that wrote, and those that died before they could."""
     of_attempts: dict[int, list[JournalFile]] = {number: [] for number in mentioned}
     for file in files:
         of_attempts.setdefault(file.attempt, []).append(file)
@@ -209,24 +224,26 @@ def _attempts(
     highest = -1
     for number in sorted(of_attempts):
         attempt = Attempt(number, highest_before=highest)
-        attempt.told = {f: reader.told(f) for f in of_attempts[number] if f.kind == "events"}
+        attempt.events_by_file = {
+            f: reader.events_of(f) for f in of_attempts[number] if f.kind == "events"
+        }
         # Rollups repeat the steps, and curves say nothing about time.
         steps = [file for file in of_attempts[number] if file.kind == "steps"]
-        attempt.done = reader.steps(number, steps, highest, quick)
+        attempt.steps_done = reader.steps(number, steps, highest, quick)
         highest = max(highest, attempt.highest)
         attempts.append(attempt)
     return attempts
 
 
-def _owner(attempt: Attempt, drafts: list[_Draft]) -> _Draft:
-    """The invocation that mentions the attempt, or else the latest that had begun by then."""
+def _owner(attempt: Attempt, drafts: list[_InvocationDraft]) -> _InvocationDraft:
+    """Return the invocation that mentions the attempt, or the latest that had begun by then."""
     named = [draft for draft in drafts if attempt.number in draft.mentioned()]
     begun = [draft for draft in drafts if draft.start <= attempt.first]
     return named[0] if named else begun[-1] if begun else drafts[0]
 
 
-def _invocation(draft: _Draft, upto: float | None, now: float | None) -> Invocation:
-    """`upto` is the start of the next invocation: this one was over by then."""
+def _invocation(draft: _InvocationDraft, upto: float | None, now: float | None) -> Invocation:
+    """Finish a draft. `upto` is the start of the next invocation: this one was over by then."""
     if draft.ended is not None:
         end = draft.ended.t
     elif upto is None and now is not None:

@@ -1,7 +1,7 @@
-"""Spans of energy put in order, their gaps filled, and the whole divided over causes.
+"""Energy spans: sorted, with gaps filled, and divided over causes.
 
-Pure arithmetic on columns. Whatever comes in, the parts add up to the total: joules are never made
-by dividing them, and never lost.
+It is pure arithmetic on columns. The parts always add up to the total: dividing joules never makes
+or loses any.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.ledger.causes import Cause
-from penstock.ledger.journal.energy import Counted
+from penstock.ledger.journal.energy import EnergySource
 
 # A writer that was killed leaves at most one span unwritten; a gap behind the last one that is
 # longer is a node that was gone.
@@ -18,7 +18,7 @@ LONGEST_TAIL_S = 60.0
 
 
 @dataclass(frozen=True)
-class Spans:
+class EnergySpans:
     """The energy of one device, or of several, in spans of time."""
 
     start: np.ndarray
@@ -31,12 +31,12 @@ class Spans:
         return self.end - self.start
 
     @property
-    def known(self) -> "Spans":
+    def known(self) -> "EnergySpans":
         return self.where(np.isfinite(self.joules))
 
     @property
     def mean_w(self) -> float | None:
-        """Over what is known."""
+        """Mean power over the known spans, in watts."""
         known = self.known
         seconds = float(known.seconds.sum())
         return float(known.joules.sum()) / seconds if seconds > 0 else None
@@ -49,13 +49,13 @@ class Spans:
     def measured_j(self) -> float:
         return self.where(self.measured).total_j
 
-    def where(self, chosen: np.ndarray) -> "Spans":
-        return Spans(
+    def where(self, chosen: np.ndarray) -> "EnergySpans":
+        return EnergySpans(
             self.start[chosen], self.end[chosen], self.joules[chosen], self.measured[chosen]
         )
 
-    def __add__(self, other: "Spans") -> "Spans":
-        return Spans(
+    def __add__(self, other: "EnergySpans") -> "EnergySpans":
+        return EnergySpans(
             np.concatenate([self.start, other.start]),
             np.concatenate([self.end, other.end]),
             np.concatenate([self.joules, other.joules]),
@@ -63,13 +63,13 @@ class Spans:
         )
 
 
-def no_spans() -> Spans:
+def no_spans() -> EnergySpans:
     none = np.empty(0)
-    return Spans(none, none, none, np.empty(0, bool))
+    return EnergySpans(none, none, none, np.empty(0, bool))
 
 
-def of_records(records: np.ndarray) -> Spans:
-    """Of one device, from one file or from several: what two have counted counts once."""
+def spans_of_records(records: np.ndarray) -> EnergySpans:
+    """Return the spans of one device, from one file or several; overlapping records count once."""
     end = records["t"].astype(np.float64)
     start = end - records["seconds"]
     joules = records["joules"].astype(np.float64)
@@ -79,30 +79,34 @@ def of_records(records: np.ndarray) -> Spans:
     taken = np.maximum.accumulate(np.concatenate([[-np.inf], end]))[:-1]
     begin = np.minimum(np.maximum(start, taken), end)
     joules = joules * np.divide(end - begin, end - start, where=end > start, out=np.zeros(len(end)))
-    measured = (records["source"] <= Counted.POWER)[order]
-    return Spans(begin, end, joules, measured).where(end > begin)
+    measured = (records["source"] <= EnergySource.POWER)[order]
+    return EnergySpans(begin, end, joules, measured).where(end > begin)
 
 
-def filled(spans: Spans, windows: list[tuple[float, float]], closed: list[float]) -> Spans:
-    """With the gaps inside the windows as spans that are not measured: at the mean power of what
-    is known, or NaN where nothing is.
+def fill_gaps(
+    spans: EnergySpans, windows: list[tuple[float, float]], closed: list[float]
+) -> EnergySpans:
+    """Fill unknown spans and gaps inside the windows with unmeasured spans at the mean known power.
 
-    A gap lies between two spans, or behind the last one when its writer did not say that it
-    `closed`. Before the first span of a window the device was not there.
+    The result is NaN where nothing is known. A gap lies between two spans, or behind the last one
+    if its writer did not say that it `closed`. Before the first span of a window the device was not
+    there.
     """
     mean_w = spans.mean_w
     fill_w = np.nan if mean_w is None else mean_w
     unknown = ~np.isfinite(spans.joules)
     joules = np.where(unknown, fill_w * spans.seconds, spans.joules)
-    made = Spans(spans.start, spans.end, joules, spans.measured & ~unknown)
+    made = EnergySpans(spans.start, spans.end, joules, spans.measured & ~unknown)
     gaps = [gap for window in windows for gap in _gaps(spans, *window, closed)]
     if not gaps:
         return made
     start, end = np.array(gaps).T
-    return made + Spans(start, end, fill_w * (end - start), np.zeros(len(gaps), bool))
+    return made + EnergySpans(start, end, fill_w * (end - start), np.zeros(len(gaps), bool))
 
 
-def _gaps(spans: Spans, low: float, high: float, closed: list[float]) -> list[tuple[float, float]]:
+def _gaps(
+    spans: EnergySpans, low: float, high: float, closed: list[float]
+) -> list[tuple[float, float]]:
     inside = spans.where((spans.end > low) & (spans.start < high))
     if not len(inside.start):
         return []
@@ -115,13 +119,14 @@ def _gaps(spans: Spans, low: float, high: float, closed: list[float]) -> list[tu
     return found
 
 
-def by_cause(
-    spans: Spans, edges: np.ndarray, done: np.ndarray, watts: Mapping[Cause, float]
+def joules_by_cause(
+    spans: EnergySpans, edges: np.ndarray, done: np.ndarray, watts: Mapping[Cause, float]
 ) -> dict[Cause, float]:
-    """The joules of the spans over what was done in them.
+    """Divide the joules of the spans over what was done in them.
 
-    `done` are the rank-seconds by cause before each of the `edges`. Where causes mix in a span each
-    has its part by seconds × `watts`. A span in which nobody did anything counts as `startup`.
+    `done` are the rank-seconds by cause before each of the `edges`. Where causes mix in a span,
+    each gets its part by seconds × `watts`. A span in which nobody did anything counts as
+    `startup`.
     """
     level = np.array([watts[cause] for cause in Cause])
     known = spans.known

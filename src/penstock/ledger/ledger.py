@@ -1,9 +1,9 @@
-"""A ledger: the eleven causes for a span of time, in seconds, joules, USD and gCO2e.
+"""Ledger: the eleven causes for a span of time, in seconds, joules, USD and gCO2e.
 
-The planner predicts one, the simulator plays one, the trainer measures one. It is the same type for
-all three, so that plan and actual stand side by side. Seconds are always there; the other
-quantities are None when unknown, because a silent zero would read as "free". Seconds are
-accelerator-seconds: the causes add up to wall-clock × accelerators.
+The planner predicts one, the simulator plays one, the trainer measures one. All three use the same
+type, so plan and actual can be compared. Seconds are always known; the other quantities are None
+when unknown, because a silent zero would read as "free". Seconds are accelerator-seconds: the
+causes add up to wall-clock × accelerators.
 """
 
 import math
@@ -26,7 +26,7 @@ Amounts = Mapping[Cause, float]
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where the numbers of one quantity came from; `unknown` says why they are missing."""
+    """The origin of one quantity's numbers; `unknown` says why they are missing."""
 
     source: Source
     note: str = ""
@@ -61,7 +61,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Ledger:
-    """Amounts by cause. A cause that is left out of a known quantity is zero there."""
+    """Amounts by cause. A cause that is missing from a known quantity is zero there."""
 
     seconds: Amounts
     joules: Amounts | None = None
@@ -82,26 +82,26 @@ class Ledger:
 
     @classmethod
     def of(cls, provenance: Provenance = NOT_STATED, **seconds: float) -> "Ledger":
-        """`Ledger.of(compute=90, data_wait=10)`: seconds alone, by the causes' names."""
+        """Make a ledger of seconds alone: `Ledger.of(compute=90, data_wait=10)`."""
         by_cause = {Cause(name): value for name, value in seconds.items()}
         return cls(by_cause, provenance={"seconds": provenance})
 
     def amounts(self, quantity: Quantity) -> Amounts | None:
-        """The amounts by cause of one quantity, None when unknown."""
+        """Return the amounts by cause of one quantity; None if unknown."""
         found: Amounts | None = getattr(self, quantity)
         return found
 
     def with_quantity(
         self, quantity: Quantity, amounts: Amounts, provenance: Provenance
     ) -> "Ledger":
-        """This ledger with one quantity set, and where it came from."""
+        """Return this ledger with one quantity set, and where it came from."""
         return self._made(
             lambda q: amounts if q == quantity else self.amounts(q),
             {**self.provenance, quantity: provenance},
         )
 
     def sum(self, quantity: Quantity) -> float | None:
-        """One quantity over all causes, None when unknown."""
+        """Return one quantity over all causes; None if unknown."""
         amounts = self.amounts(quantity)
         return None if amounts is None else math.fsum(amounts.values())
 
@@ -111,7 +111,7 @@ class Ledger:
         return math.fsum(self.seconds.values())
 
     def share(self, *causes: Cause) -> float | None:
-        """The share of the total seconds that went to these causes; None of an empty ledger."""
+        """Return the share of the total seconds of these causes; None for an empty ledger."""
         total = self.total
         return math.fsum(self.seconds[c] for c in causes) / total if total > 0 else None
 
@@ -122,7 +122,7 @@ class Ledger:
 
     @property
     def effective(self) -> float | None:
-        """What published "effective training time" and ETTR mean; never mixed with `useful`."""
+        """Effective training time, as published (ETTR); never mixed with `useful`."""
         lost = self.share(Cause.STARTUP, Cause.CHECKPOINT, Cause.DOWN, Cause.REDO)
         return None if lost is None else 1 - lost
 
@@ -147,7 +147,7 @@ class Ledger:
         return mine + theirs if mine and theirs else mine or theirs
 
     def scaled(self, k: float) -> "Ledger":
-        """Every amount times `k`: one rank to many, one step to a run."""
+        """Return every amount times `k`: one rank to many, one step to a run."""
 
         def times(quantity: Quantity) -> Amounts | None:
             amounts = self.amounts(quantity)
@@ -156,12 +156,12 @@ class Ledger:
         return self._made(times, self.provenance)
 
     def compare(self, actual: "Ledger", quantity: Quantity = "seconds") -> list[Row]:
-        """This ledger as the prediction against `actual`, a row per cause."""
+        """Compare this ledger as the prediction with `actual`, a row per cause."""
         plan, real = self.amounts(quantity), actual.amounts(quantity)
         return [Row(c, plan[c] if plan else None, real[c] if real else None) for c in Cause]
 
     def to_json(self) -> dict[str, object]:
-        """Plain dicts with the causes' names as keys; floats survive `json` exactly."""
+        """Return plain dicts with the causes' names as keys; floats survive `json` exactly."""
         out: dict[str, object] = {}
         for quantity in QUANTITIES:
             amounts = self.amounts(quantity)
@@ -173,7 +173,7 @@ class Ledger:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Ledger":
-        """The inverse of `to_json`; anything else is refused with what was found."""
+        """Parse what `to_json` returned; anything else is refused with what was found."""
         try:
             amounts = {q: _by_cause(data[q]) for q in QUANTITIES}
             provenance = {q: Provenance(**data["provenance"][q]) for q in data["provenance"]}
@@ -197,7 +197,7 @@ class Ledger:
 
 
 def _complete(quantity: Quantity, amounts: Amounts) -> dict[Cause, float]:
-    """All eleven causes in order, refusing what cannot be an amount."""
+    """Return all eleven causes in order; refuse impossible amounts."""
     full = {c: float(amounts.get(c, 0.0)) for c in Cause}
     for name, value in amounts.items():
         assert name in full, f"{name!r} is not a cause"

@@ -28,21 +28,27 @@ from pathlib import Path
 
 import numpy as np
 
+from penstock.ledger.block_records import BlockRecords
 from penstock.ledger.causes import Cause
-from penstock.ledger.digested import Digested
 from penstock.ledger.history import Attempt, History, Invocation, read_history
 from penstock.ledger.journal.records import JournalFile
-from penstock.ledger.journal.steps import joined
+from penstock.ledger.journal.steps import concatenate
 from penstock.ledger.ledger import Ledger, Provenance
-from penstock.ledger.split import Splits
-from penstock.ledger.timeline import Life, Stretch, Written, idle, lives
+from penstock.ledger.split import ComputeSplits
+from penstock.ledger.timeline import (
+    AttemptWindow,
+    RankRecords,
+    RankTimeline,
+    idle_timeline,
+    rank_timelines,
+)
 
 MEASURED = Provenance("measured", "the run's journal")
 
 
 @dataclass(frozen=True)
 class Account:
-    """Where a run's time went."""
+    """The account of a run's time."""
 
     ledger: Ledger
     by_rank: list[Ledger]
@@ -53,45 +59,49 @@ class Account:
 
     @property
     def wall_s(self) -> float:
-        """Wall-clock time over all invocations."""
+        """Wall-clock time over all invocations, in seconds."""
         return sum(invocation.window_s for invocation in self.invocations)
 
     @property
     def ranks(self) -> int:
-        """Of the last invocation."""
+        """The number of ranks of the last invocation."""
         return self.invocations[-1].ranks if self.invocations else 0
 
     @property
     def unexplained_share(self) -> float | None:
-        """In a healthy run under 2 %; None when there is no time to explain."""
+        """The unexplained share: under 2 % in a healthy run; None if there is no time to
+        explain."""
         return self.ledger.share(Cause.UNEXPLAINED)
 
 
 @dataclass(frozen=True)
-class Line:
-    """What some ranks did alike in one attempt: their lives, as functions of time."""
+class GroupTimeline:
+    """The timelines of ranks that wrote the same in one attempt."""
 
     ranks: range
-    lives: list[Life]
+    timelines: list[RankTimeline]
 
-    def upto(self, t: np.ndarray) -> np.ndarray:
-        """Seconds by cause of each of the ranks before these moments: [moments, causes]."""
-        return sum((life.upto(t) for life in self.lives), np.zeros((len(t), len(Cause))))
+    def seconds_before(self, t: np.ndarray) -> np.ndarray:
+        """Return seconds by cause of each rank before these moments: [moments, causes]."""
+        return sum(
+            (life.seconds_before(t) for life in self.timelines), np.zeros((len(t), len(Cause)))
+        )
 
 
 def merge(folder: Path | str, now: float | None = None) -> Account:
-    """The account of the journal in `folder`; `now` says that the last invocation still runs."""
-    return account(read_history(folder, now))
+    """Return the account of the journal in `folder`; `now` means that the last invocation still
+    runs."""
+    return account_of(read_history(folder, now))
 
 
-def account(history: History, found: Iterable[Line] | None = None) -> Account:
-    """All of a run, rank by rank; `found` are its lines when somebody has them already."""
+def account_of(history: History, found: Iterable[GroupTimeline] | None = None) -> Account:
+    """Return the account of a history, rank by rank; `found` are its timelines if already known."""
     ranks = max((invocation.ranks for invocation, _ in history), default=0)
     seconds = np.zeros((ranks, len(Cause)))
     clipped_s = 0.0
-    for line in lines(history) if found is None else found:
-        seconds[line.ranks.start : line.ranks.stop] += sum(life.total() for life in line.lives)
-        clipped_s += sum(life.clipped_s for life in line.lives) * len(line.ranks)
+    for line in group_timelines(history) if found is None else found:
+        seconds[line.ranks.start : line.ranks.stop] += sum(life.total() for life in line.timelines)
+        clipped_s += sum(life.clipped_s for life in line.timelines) * len(line.ranks)
     highest = max((a.highest for _, attempts in history for a in attempts), default=-1)
     return Account(
         ledger=_ledger(seconds.sum(axis=0)),
@@ -99,58 +109,65 @@ def account(history: History, found: Iterable[Line] | None = None) -> Account:
         invocations=[invocation for invocation, _ in history],
         last_step=highest if highest >= 0 else None,
         clipped_s=clipped_s,
-        exact=all(a.done.exact for _, attempts in history for a in attempts),
+        exact=all(a.steps_done.exact for _, attempts in history for a in attempts),
     )
 
 
-def stretches(invocation: Invocation, attempts: list[Attempt]) -> list[Stretch]:
-    """A stretch of the window for each attempt: from the end of the one before to its own end."""
-    out: list[Stretch] = []
+def attempt_windows(invocation: Invocation, attempts: list[Attempt]) -> list[AttemptWindow]:
+    """Return a window for each attempt: from the end of the one before to its own end."""
+    out: list[AttemptWindow] = []
     at, waiting, absent = invocation.start, Cause.STARTUP, Cause.STARTUP
     begins = [attempt.begin for attempt in attempts]
     for attempt, next_begin in zip(attempts, [*begins[1:], invocation.end], strict=False):
         fault = invocation.fault_of(attempt.number)
         end = min(max(at, fault.since if fault else next_begin), invocation.end)
-        out.append(Stretch(at, end, fault is not None, waiting, absent))
+        out.append(AttemptWindow(at, end, fault is not None, waiting, absent))
         at, waiting, absent = end, Cause.DOWN if fault else Cause.STARTUP, Cause.DOWN
     return out
 
 
-def lines(history: History) -> Iterator[Line]:
-    """Every second of every rank, once."""
+def group_timelines(history: History) -> Iterator[GroupTimeline]:
+    """Yield every second of every rank, once."""
     for invocation, attempts in history:
         at, rest = invocation.start, Cause.STARTUP  # without any attempt, nothing ever came up
-        for stretch, attempt in zip(stretches(invocation, attempts), attempts, strict=True):
+        for stretch, attempt in zip(attempt_windows(invocation, attempts), attempts, strict=True):
             for ranks, found in _groups(attempt, stretch, invocation.ranks):
-                yield Line(ranks, found)
+                yield GroupTimeline(ranks, found)
             at, rest = stretch.end, Cause.DOWN  # only a fault leaves time after the last attempt
-        yield Line(range(invocation.ranks), [idle(at, invocation.end, rest)])
+        yield GroupTimeline(range(invocation.ranks), [idle_timeline(at, invocation.end, rest)])
 
 
-def _groups(attempt: Attempt, stretch: Stretch, ranks: int) -> Iterator[tuple[range, list[Life]]]:
-    """The ranks in groups that share everything they wrote, so that a group is booked once."""
+def _groups(
+    attempt: Attempt, stretch: AttemptWindow, ranks: int
+) -> Iterator[tuple[range, list[RankTimeline]]]:
+    """Yield the ranks in groups that wrote the same, so that a group is computed once."""
     edges = {edge for r in attempt.ranges() for edge in (r.start, r.stop)}
     cuts = sorted({0, ranks, *edges})
-    told, files = _spread(list(attempt.told), cuts), _spread(list(attempt.done.blocks), cuts)
-    splits = Splits.of(trace for one in attempt.told.values() for trace in one.traces)
+    told, files = (
+        _spread(list(attempt.events_by_file), cuts),
+        _spread(list(attempt.steps_done.blocks), cuts),
+    )
+    splits = ComputeSplits.of(
+        trace for one in attempt.events_by_file.values() for trace in one.traces
+    )
     for i, (first, stop) in enumerate(pairwise(cuts)):
         lost = tuple(sorted(loss.t for loss in attempt.losses if first in loss.ranks))
-        said, shares = [attempt.told[file] for file in told[i]], splits.shares(first)
-        if len(files[i]) == 1 and len(said) == 1 and not lost and not said[0].parts:
-            blocks = attempt.done.blocks[files[i][0]]
-            source = Digested(said[0], blocks, files[i][0].path, attempt.highest_before, shares)
-            if found := source.life(stretch, strict=attempt.done.exact):
+        said, shares = [attempt.events_by_file[file] for file in told[i]], splits.shares(first)
+        if len(files[i]) == 1 and len(said) == 1 and not lost and not said[0].has_partial_ranks:
+            blocks = attempt.steps_done.blocks[files[i][0]]
+            source = BlockRecords(said[0], blocks, files[i][0].path, attempt.highest_before, shares)
+            if found := source.timeline(stretch, strict=attempt.steps_done.exact):
                 yield range(first, stop), [found]
                 continue
         events = [event for one in said for event in one.events if first in event.ranks]
-        steps = joined([attempt.steps(file) for file in files[i]])
-        least, before = attempt.done.least, attempt.highest_before
-        written = Written(events, steps, least, before, lost, shares)
-        yield range(first, stop), lives(stretch, written)
+        steps = concatenate([attempt.steps(file) for file in files[i]])
+        least, before = attempt.steps_done.least, attempt.highest_before
+        written = RankRecords(events, steps, least, before, lost, shares)
+        yield range(first, stop), rank_timelines(stretch, written)
 
 
 def _spread(items: Sequence[JournalFile], cuts: list[int]) -> defaultdict[int, list[JournalFile]]:
-    """For each group of ranks between two cuts, the files that are about it."""
+    """Return the files about each group of ranks between two cuts."""
     groups: defaultdict[int, list[JournalFile]] = defaultdict(list)
     for item in items:
         for group in range(bisect_left(cuts, item.ranks.start), bisect_left(cuts, item.ranks.stop)):
@@ -163,6 +180,6 @@ def _ledger(row: np.ndarray) -> Ledger:
 
 
 def _ledgers(seconds: np.ndarray) -> list[Ledger]:
-    """A ledger per rank; ranks with equal rows share one."""
+    """Return a ledger per rank; ranks with equal rows share one."""
     made: dict[bytes, Ledger] = {}
     return [made.get(key := row.tobytes()) or made.setdefault(key, _ledger(row)) for row in seconds]

@@ -1,11 +1,11 @@
-"""How the seconds of a rank's `compute` part divide, by the steps that were traced.
+"""Division of a rank's `compute` seconds, by the steps that were traced.
 
 A step record has one number for forward and backward. Inside it a rank may wait for a neighbour of
-the pipeline, or in collectives of its replica. Now and then a step is traced, by all ranks the same
-one, and a line `trace` says what was inside; the steps between are divided by the same shares.
+the pipeline, or in collectives of its replica. Now and then all ranks trace the same step, and a
+line `trace` says what was inside; the steps between are divided by the same shares.
 
-Of the collectives, the least that any traced peer spent is `communicate` and the rest of one's own
-is `peer_wait`, as everywhere in the ledger.
+Of the time in collectives, the least of any traced peer is `communicate` and the rest of a rank's
+own is `peer_wait`, as everywhere in the ledger.
 """
 
 import math
@@ -26,7 +26,7 @@ PARTS = ("compute", "copy", "calls", "bubble", "idle")
 
 
 @dataclass(frozen=True)
-class Traced:
+class TracedStep:
     """One line `trace`: seconds of one rank in one step."""
 
     step: int
@@ -42,8 +42,8 @@ class Traced:
         return sum(self.parts.values()) + float(self.collectives.sum())
 
     @classmethod
-    def of(cls, event: Event) -> "Traced | None":
-        """None for a line that is damaged."""
+    def of(cls, event: Event) -> "TracedStep | None":
+        """Parse a line; None if it is damaged."""
         split, step = event.payload.get("split"), event.whole("step")
         peers, stage = (_ranks(event.payload.get(key)) for key in ("peers", "stage"))
         if not isinstance(split, dict) or step is None or not event.ranks:
@@ -64,15 +64,15 @@ class Traced:
 
 
 @dataclass(frozen=True)
-class Splits:
-    """Of one attempt."""
+class ComputeSplits:
+    """The shares of one attempt."""
 
     by_rank: dict[int, Shares]
     by_stage: dict[range, Shares]  # the mean of its traced ranks, for the others
 
     @classmethod
-    def of(cls, events: Iterable[Event]) -> "Splits":
-        lines = [line for event in _some(events) if (line := Traced.of(event))]
+    def of(cls, events: Iterable[Event]) -> "ComputeSplits":
+        lines = [line for event in _some(events) if (line := TracedStep.of(event))]
         least = _least(lines)
         seconds: defaultdict[int, defaultdict[Cause, float]] = defaultdict(_none)
         stages: defaultdict[range, defaultdict[Cause, float]] = defaultdict(_none)
@@ -84,14 +84,14 @@ class Splits:
         return cls(ranks, {stage: _shares(spent) for stage, spent in stages.items()})
 
     def shares(self, rank: int) -> Shares:
-        """Shares of `compute` by cause; they add up to 1."""
+        """Return the shares of `compute` by cause; they add up to 1."""
         if rank in self.by_rank:
             return self.by_rank[rank]
         return next((s for stage, s in self.by_stage.items() if rank in stage), UNTRACED)
 
 
 def _some(events: Iterable[Event]) -> list[Event]:
-    """The traces of some steps, evenly: those of a long run say the same again and again."""
+    """Return the traces of some steps, evenly spaced: more of a long run add nothing."""
     traces = [event for event in events if event.kind == "trace"]
     steps = sorted({step for event in traces if (step := event.whole("step")) is not None})
     chosen = set(steps[:: -(-len(steps) // MOST_STEPS) or 1])
@@ -101,13 +101,13 @@ def _some(events: Iterable[Event]) -> list[Event]:
 Key = tuple[int, int, int, int]
 
 
-def _key(line: Traced) -> Key:
-    """Lines of the same collectives."""
+def _key(line: TracedStep) -> Key:
+    """Return what lines of the same collectives have in common."""
     return line.step, line.peers.start, line.count, len(line.collectives)
 
 
-def _least(lines: list[Traced]) -> dict[Key, np.ndarray]:
-    """The least that any peer spent in each collective."""
+def _least(lines: list[TracedStep]) -> dict[Key, np.ndarray]:
+    """Return the least time that any peer spent in each collective."""
     least: dict[Key, np.ndarray] = {}
     for line in lines:
         key = _key(line)
@@ -115,8 +115,9 @@ def _least(lines: list[Traced]) -> dict[Key, np.ndarray]:
     return least
 
 
-def _by_cause(line: Traced, least: np.ndarray) -> dict[Cause, float]:
-    """Preparing the next operation and copying to the accelerator are part of computing."""
+def _by_cause(line: TracedStep, least: np.ndarray) -> dict[Cause, float]:
+    """Return seconds by cause. Preparing operations and copies to the accelerator count as
+    computing."""
     parts = line.parts
     return {
         Cause.COMPUTE: parts["compute"] + parts["copy"] + parts["idle"],
@@ -138,7 +139,7 @@ def _none() -> defaultdict[Cause, float]:
 
 
 def _times(values: object) -> np.ndarray | None:
-    """Numbers of seconds, or None when anything else is among them."""
+    """Return an array of seconds; None if anything else is among the values."""
     if not isinstance(values, list):
         return None
     try:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.ledger.journal.energy import Counted, Device
+from penstock.ledger.journal.energy import EnergySource, MeteredDevice
 
 # A counter that stands still for this long is none: the slowest known is renewed ten times a
 # second.
@@ -52,7 +52,7 @@ GONE = Reading()
 
 class Meter(Protocol):
     @property
-    def devices(self) -> Sequence[Device]: ...
+    def devices(self) -> Sequence[MeteredDevice]: ...
 
     @property
     def ranges_j(self) -> Sequence[float | None]:
@@ -70,7 +70,7 @@ class Meter(Protocol):
 class Joules:
     joules: float
     seconds: float
-    counted: Counted
+    counted: EnergySource
     odd: str = ""  # what was wrong with the counter, in words
 
 
@@ -90,7 +90,7 @@ class Tally:
             return None
         counted_j = self._counted(reading, seconds)
         if counted_j is not None and (counted_j > 0 or seconds <= STILL_S):
-            found = Joules(counted_j, seconds, Counted.COUNTER)
+            found = Joules(counted_j, seconds, EnergySource.COUNTER)
             own_w = counted_j / seconds if seconds > STILL_S else None
         else:
             own_w = _mean(reading.watts, self.last.watts)
@@ -109,10 +109,10 @@ class Tally:
 
     def _by_power(self, mean_w: float | None, seconds: float, odd: str) -> Joules:
         if mean_w is not None:
-            return Joules(mean_w * seconds, seconds, Counted.POWER, odd)
+            return Joules(mean_w * seconds, seconds, EnergySource.POWER, odd)
         if self.watts is not None:
-            return Joules(self.watts * seconds, seconds, Counted.FILLED, odd)
-        return Joules(math.nan, seconds, Counted.UNKNOWN, odd)
+            return Joules(self.watts * seconds, seconds, EnergySource.FILLED, odd)
+        return Joules(math.nan, seconds, EnergySource.UNKNOWN, odd)
 
     def _counted(self, reading: Reading, seconds: float) -> float | None:
         """By the counter, if it can be so."""

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock.ledger.journal.energy import Device
+from penstock.ledger.journal.energy import MeteredDevice
 from penstock.meter.energy import GONE, Reading
 
 
@@ -26,7 +26,7 @@ class Nvml:
         self._handles: list[Any] = [self._handle(uuid) for uuid in self._uuids]
         names = [h and self._try(library.nvmlDeviceGetName, h) for h in self._handles]
         self.devices = [
-            Device(uuid, str(name or "NVIDIA GPU"), "gpu")
+            MeteredDevice(uuid, str(name or "NVIDIA GPU"), "gpu")
             for uuid, name in zip(self._uuids, names, strict=True)
         ]
         self.ranges_j = [None] * len(self.devices)

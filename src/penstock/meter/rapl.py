@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.ledger.journal.energy import Device
+from penstock.ledger.journal.energy import MeteredDevice
 from penstock.meter.energy import GONE, Reading
 
 POWERCAP = Path("/sys/class/powercap")
@@ -20,7 +20,7 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 @dataclass(frozen=True)
 class _Zone:
     path: Path
-    device: Device
+    device: MeteredDevice
     range_j: float | None
 
 
@@ -67,7 +67,7 @@ def find(powercap: Path | None = None) -> Rapl | str:
 
 def _zone(path: Path, prefix: str, name: str, kind: str) -> _Zone:
     range_uj = _number(path / "max_energy_range_uj")
-    return _Zone(path, Device(f"{prefix}/{name}", name, kind), range_uj and range_uj / 1e6)
+    return _Zone(path, MeteredDevice(f"{prefix}/{name}", name, kind), range_uj and range_uj / 1e6)
 
 
 def _number(path: Path) -> float | None:

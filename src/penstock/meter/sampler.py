@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from penstock.ledger.journal.energy import Device, EnergyJournal, Span
+from penstock.ledger.journal.energy import EnergyJournal, EnergySpan, MeteredDevice
 from penstock.meter import power
 from penstock.meter.clock import now
 from penstock.meter.devices import Devices, cpu_cores
@@ -34,12 +34,12 @@ class _Metered:
 
     number: int
     tally: Tally
-    open: Span | None = None
+    open: EnergySpan | None = None
     odd: str = ""  # what is on record of it, so that it is told once
 
-    def add(self, t: float, spent: Joules, reading: Reading) -> Span | None:
+    def add(self, t: float, spent: Joules, reading: Reading) -> EnergySpan | None:
         """Into the open span; the one before, where the two cannot be one."""
-        span = Span(
+        span = EnergySpan(
             self.number,
             t,
             spent.seconds,
@@ -52,7 +52,7 @@ class _Metered:
             reading.throttled,
         )
         before, self.open = self.open, span
-        if before is None or before.counted is not span.counted:
+        if before is None or before.source is not span.source:
             return before
         self.open = replace(
             span,
@@ -62,7 +62,7 @@ class _Metered:
         )
         return None
 
-    def take(self) -> Span | None:
+    def take(self) -> EnergySpan | None:
         span, self.open = self.open, None
         return span
 
@@ -119,7 +119,7 @@ class Sampler:
                 return
 
     def _look(self, last: bool) -> None:
-        done: list[Span] = []
+        done: list[EnergySpan] = []
         for device, (t, reading, why) in zip(self.devices, self._readings(), strict=True):
             spent = device.tally.take(t, reading)
             away = spent is None and t > device.tally.began_s
@@ -164,7 +164,7 @@ def metered(
 ) -> Iterator[None]:
     """While this lasts, the energy of the node is on record in the journal in `folder`."""
     found = power.find(machine.uuids[:accelerators])
-    devices: list[Device] = [device for meter in found.meters for device in meter.devices]
+    devices: list[MeteredDevice] = [device for meter in found.meters for device in meter.devices]
     journal = EnergyJournal(folder, node, devices)
     journal.opened(
         now(),

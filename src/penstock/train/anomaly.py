@@ -167,7 +167,7 @@ class AnomalyGuard:
         self._evidence = spot, values_at(spot, self._held(), self.world)
         tensors = dict.fromkeys(name for part in self.world.gather(names) for name in part)
         step = self._load(verdict.step)
-        self.sentinels.tell_differing(verdict, list(tensors)[:SHOWN], step)
+        self.sentinels.record_difference(verdict, list(tensors)[:SHOWN], step)
         if step is None:
             raise RuntimeError("replicas differ, and nothing is saved: the ranks begin again")
         raise Rewind(step, f"step {verdict.step}: replicas differ")
@@ -180,7 +180,7 @@ class AnomalyGuard:
             right = values_at(spot, self._held(), self.world)[0]
             far = divergence.farthest(had, right)
             wrong, certain = far or wrong, bool(far)
-        self.sentinels.tell_fault(verdict.step, wrong, certain)
+        self.sentinels.record_fault(verdict.step, wrong, certain)
         self._evidence = None
 
     def _held(self) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ BIT = 20  # of a weight's 32: large enough to matter, small enough to stay a num
 
 def arm_drill_faults(pulse: Pulse, batches: Batches, engine: Engine) -> None:
     """Let the traps of a drill do what needs tensors, by the name of a trap's action."""
-    if not pulse.traps:
+    if not pulse.failpoints:
         return
 
     def poisoned(factor: float) -> Callable[[Failpoint], None]:
@@ -47,7 +47,7 @@ def arm_drill_faults(pulse: Pulse, batches: Batches, engine: Engine) -> None:
     def out_of_memory(trap: Failpoint) -> None:
         raise torch.OutOfMemoryError(f"drill: trap {trap.name}")
 
-    pulse.traps.handlers |= {
+    pulse.failpoints.handlers |= {
         "nan": poisoned(nan),
         "spike": poisoned(1e3),
         "flip": flip,

@@ -56,7 +56,7 @@ class Recovery:
         rank.pulse.at("load", 0)
         self.saver.fetch_from_peers()
         search = self.saver.tiers().newest_good()
-        for words in search.told:
+        for words in search.notes:
             rank.journal.event("record_mended", words=words)
         for problem in search.rejected:
             rank.journal.event("checkpoint_rejected", problem=problem)

@@ -40,7 +40,7 @@ class Replay:
         if pairs := differing(own, of_next, self._exact):
             again = self._of_all(self._compute(step, position, replica))
             wrong = at_fault(pairs, own, again, self._exact)
-            self.sentinels.tell_replayed(step, pairs, wrong)
+            self.sentinels.record_replay(step, pairs, wrong)
 
     @property
     def _exact(self) -> bool:

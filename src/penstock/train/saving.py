@@ -78,13 +78,13 @@ class CheckpointSaver:
         self.state.scalars(self.state.batches.resumed_step)
         tiers, (state, _) = self.tiers(), self.state.tensors_to_save()
         kept = [found for found in tiers.memory() if found.step <= self.staged_step]
-        self._saver = self._new_saver(tiers.run)
+        self._saver = self._new_saver(tiers.identity)
         self._saver.prepare(state, kept[0] if kept else None)
 
     def wait_prepared(self) -> None:
         """Wait until `prepare` is through."""
         if self._saver:
-            self._saver.prepared()
+            self._saver.wait_prepared()
 
     def _new_saver(self, run: str) -> Saver:
         first = self.journal.ranks[0] - self.world.rank  # of the ranks that save together
@@ -191,12 +191,12 @@ class CheckpointSaver:
     def forget(self, after_step: int) -> None:
         """Delete saves of steps that were taken back. All ranks that save call it together."""
         if self._saver:
-            self._saver.forget(after_step)
+            self._saver.discard_after(after_step)
         if self._leads:
             peers.discard_after(self.folder.scratch, after_step)
         tiers = self.tiers()
         self._record_taken_back(after_step, tiers)
-        for problem in tiers.forget(after_step):
+        for problem in tiers.discard_after(after_step):
             self.journal.event("forget_failed", error=problem)
 
     def _record_taken_back(self, after_step: int, tiers: CheckpointSearch) -> None:

@@ -108,7 +108,7 @@ class TrainingState:
     def load(self, found: Checkpoint) -> None:
         """Load a checkpoint: tensors, position in the data, and what the guard remembers."""
         run, batches, scalars = self.rank.run, self.batches, found.scalars
-        taken_over = bool(found.about().origin)
+        taken_over = bool(found.read_manifest().origin)
         batches.consumed = self._saved_position(scalars["stream"], taken_over)
         batches.tokens = scalars["tokens"]
         self._load_tensors(found)
@@ -163,7 +163,7 @@ class TrainingState:
 
     def _load_tensors(self, found: Checkpoint) -> None:
         """Load weights and moments; after a fork to another optimizer, the weights alone."""
-        found.refuse_other_format()
+        found.check_format()
         optimizer, tensors, scalars = self.engine.optimizer, self.tensors(True), found.scalars
         if what := shape_differences(scalars["weights"], self._weight_shapes()):
             raise RunFailed(

@@ -1,1 +1,1 @@
-"""Checkpoints in other forms and of other programs."""
+"""Checkpoints in other forms: converted, rewritten for other ranks, taken over by another run."""

@@ -1,7 +1,7 @@
-"""A folder that torch's `dcp.save` wrote, somewhere else.
+"""Folders that torch's `dcp.save` wrote in another program.
 
-What is in it is described by a pickle, and unpickling runs whatever its writer put there. So this
-is for folders whose writer the user trusts and says so.
+A pickle describes their content, and unpickling runs whatever its writer put there. So they are
+read only if the user says that the writer is trusted.
 """
 
 import warnings
@@ -20,10 +20,13 @@ DESCRIPTION = ".metadata"
 
 
 def is_foreign_checkpoint(folder: Path) -> bool:
+    """Return whether a folder holds torch's own description."""
     return (folder / DESCRIPTION).is_file()
 
 
 class ForeignCheckpoint:
+    """The tensors of a folder that another program wrote."""
+
     def __init__(self, folder: Path, trust: bool) -> None:
         if not trust:
             raise PenstockError(

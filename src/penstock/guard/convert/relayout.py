@@ -1,7 +1,7 @@
-"""A checkpoint in as many files as another number of ranks would write.
+"""A checkpoint rewritten into the files of another number of ranks.
 
-A run reads any layout's files into its own, so this is never needed to go on. It is for who wants
-them read by so many readers, each its own part, or fewer and larger files to move.
+A run reads any layout's files into its own, so this is never needed to resume. It is for other
+readers that want one file each, or fewer and larger files to move.
 """
 
 from collections.abc import Callable
@@ -44,13 +44,14 @@ def rewrite_for_ranks(
     progress: Callable[[int], None],
     force: bool = False,
 ) -> int:
-    """As `out/step-N`; the bytes written. What belongs to a replica alone stays behind.
+    """Write a checkpoint as `out/step-N` for `ranks` ranks; return the bytes written.
 
-    With `force` the folder may have files; a checkpoint of the step that is there is replaced.
+    Replica-local state is left out. With `force` the folder may have files; a checkpoint of the
+    same step is replaced.
     """
     refuse_existing(out, force, "write into it")
-    disk, step = DiskStore(out), source.found.step
-    if (out / folder_name(step)).resolve() == source.found.path.resolve():
+    disk, step = DiskStore(out), source.checkpoint.step
+    if (out / folder_name(step)).resolve() == source.checkpoint.path.resolve():
         raise PenstockError(f"{out} holds the checkpoint that is converted; name another folder")
     plans = [_plan(source, rank, ranks) for rank in range(ranks)]
     drawing = merge_plans(plans)
@@ -59,20 +60,22 @@ def rewrite_for_ranks(
     for rank in range(ranks):
         own = RankFiles(disk.aside(step), drawing, rank)
         held = {item.index.fqn: _part(source, item) for item in plans[rank].items}
-        PendingCopies(own.ways(held, {}))
+        PendingCopies(own.copies(held, {}))
         progress(sum(tensor.nbytes for tensor in held.values()))
         for name in own.names:
             path = disk.aside(step) / name
             files[name] = {"bytes": path.stat().st_size, "blake3": hash_file(path)}
         own.close()
-    layout = Layout(shard=ranks, microbatch=source.found.scalars["layout"].get("microbatch", 1))
-    scalars = source.found.scalars | {"layout": layout.to_json()}
+    layout = Layout(
+        shard=ranks, microbatch=source.checkpoint.scalars["layout"].get("microbatch", 1)
+    )
+    scalars = source.checkpoint.scalars | {"layout": layout.to_json()}
     for name, content in shared_files(drawing, scalars).items():
         disk.put(step, name, content)
         files[name] = file_entry(content)
     if step in disk.steps():
         disk.delete(step)
-    about = source.found.about()
+    about = source.checkpoint.read_manifest()
     told = manifest_fields(about.run, scalars) | {
         "settings": about.settings,
         "origin": about.origin,
@@ -82,7 +85,7 @@ def rewrite_for_ranks(
 
 
 def rows_of_rank(shape: tuple[int, ...], rank: int, ranks: int) -> Cut | None:
-    """A rank's rows, as torch shards them; None for no rows. What has no rows is the first's."""
+    """Return a rank's rows as torch shards them; None for no rows. Scalars go to the first rank."""
     if not shape:
         return (0, 1) if rank == 0 else None
     each = -(-shape[0] // ranks)

@@ -1,6 +1,6 @@
-"""What is to be converted: the newest whole checkpoint of a run, a folder, or another program's.
+"""The checkpoint to convert: a run's newest whole one, a folder, or another program's.
 
-Hashes are verified before a byte is believed, as when a run goes on.
+Hashes are verified before a byte is used, as when a run resumes.
 """
 
 import tempfile
@@ -24,6 +24,8 @@ WRITERS = {"safetensors": write_safetensors, "pt": write_torch}
 
 @dataclass(frozen=True)
 class OpenedCheckpoint:
+    """A checkpoint that is open for conversion."""
+
     name: str
     source: RunCheckpoint | ForeignCheckpoint
     passed_over: tuple[str, ...] = ()  # newer ones that are damaged, or what is no tensor
@@ -54,6 +56,7 @@ class OpenedCheckpoint:
 def open_checkpoint(
     where: str, step: int | None, root: str, trust: bool
 ) -> Iterator[OpenedCheckpoint]:
+    """Open a run's checkpoint, a checkpoint folder, or a folder of another program."""
     path = Path(where)
     if is_foreign_checkpoint(path):
         found = ForeignCheckpoint(path, trust)
@@ -70,8 +73,8 @@ def _whole(path: Path) -> Checkpoint:
     if not is_checkpoint_name(path.name):
         raise PenstockError(f"{path}: a checkpoint's folder is called step-N; rename it back")
     found = Checkpoint(path)
-    found.refuse_other_format()
-    if damage := found.damage():
+    found.check_format()
+    if damage := found.find_damage():
         raise RunFailed(f"{path} is damaged: {'; '.join(damage)}")
     return found
 
@@ -92,11 +95,11 @@ def _of_run(
         if problems:
             rejected.append(f"{one.name}: {'; '.join(problems)}")
             continue
-        if isinstance(one.shelf, LocalFiles):
-            yield one, one.shelf.found, rejected
+        if isinstance(one.files, LocalFiles):
+            yield one, one.files.checkpoint, rejected
             return
-        assert isinstance(one.shelf, RemoteFiles)
+        assert isinstance(one.files, RemoteFiles)
         with tempfile.TemporaryDirectory(dir=folder.path, prefix=".convert-") as landing:
-            yield one, Checkpoint(one.shelf.place.fetch(one.step, Path(landing))), rejected
+            yield one, Checkpoint(one.files.store.fetch(one.step, Path(landing))), rejected
             return
     raise RunFailed(f"no checkpoint of '{where}' is whole: {'; '.join(rejected)}")

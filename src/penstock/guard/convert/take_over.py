@@ -1,7 +1,7 @@
-"""A checkpoint of another run, made one of this run: the same files under a manifest that says so.
+"""Taking over a checkpoint of another run: the same files under a manifest that says so.
 
 A fork begins with one, and `penstock checkpoint adopt` brings one. Nothing else makes a checkpoint
-one of another run.
+belong to another run.
 """
 
 import contextlib
@@ -14,12 +14,13 @@ from penstock.guard.tiers.stores import FOREIGN, CheckpointStore
 
 
 def take_over(found: Checkpoint, place: CheckpointStore, run: str) -> Manifest:
-    """Copy a whole checkpoint into a place of the run with identity `run`, on disk when it returns;
-    what it says of itself from now on. One that a killed call has published stays.
+    """Copy a whole checkpoint into a store of the run with identity `run`; return its new manifest.
 
-    A slot in memory has its scalars in its seals; here they become a file. Torch's `.metadata` is
-    not in a slot: only torch's own tools would read it."""
-    about, step = found.about(), found.true_step()
+    It is on disk when this returns. One that a killed call has published stays. A slot in memory
+    has its scalars in its seals; here they become a file. Torch's `.metadata` is not in a slot:
+    only torch's own tools would read it.
+    """
+    about, step = found.read_manifest(), found.content_step()
     assert step is not None, f"{found.path}: it does not tell its step"
     scalars = found.scalars
     origin = {"run": about.run, "name": _name(scalars), "step": step}

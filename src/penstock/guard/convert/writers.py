@@ -1,7 +1,7 @@
-"""A checkpoint's tensors in other forms: a safetensors file, or a torch file.
+"""Writers of a checkpoint's tensors in other formats: safetensors or torch.
 
-One tensor is in memory at a time where the form allows it. What is written appears whole: aside
-first, then renamed.
+Where the format allows it, one tensor is in memory at a time. The file is written under another
+name and renamed, so a reader sees all of it or nothing.
 """
 
 import json
@@ -28,6 +28,8 @@ Progress = Callable[[int], None]  # bytes that were written since the last call
 
 @dataclass(frozen=True)
 class TensorInfo:
+    """Type and shape of a tensor."""
+
     dtype: torch.dtype
     shape: tuple[int, ...]
 
@@ -41,23 +43,23 @@ class TensorSource(Protocol):
 
     @property
     def about(self) -> dict[str, Any]:
-        """A few facts that go with them."""
+        """A few facts that go with the tensors."""
 
     def tensors(self) -> dict[str, TensorInfo]: ...
     def read(self, name: str) -> Tensor: ...
 
 
 class RunCheckpoint:
-    """A checkpoint of a run, by its index: nothing is unpickled."""
+    """A checkpoint of a run, read through its index: nothing is unpickled."""
 
     def __init__(self, found: Checkpoint) -> None:
-        found.refuse_other_format()
-        self.found, self.index = found, found.index()
+        found.check_format()
+        self.checkpoint, self.index = found, found.index()
         self._reader = IndexReader(found.path, self.index)
 
     @property
     def about(self) -> dict[str, Any]:
-        scalars = self.found.scalars
+        scalars = self.checkpoint.scalars
         return {name: scalars[name] for name in ("step", "tokens", "penstock") if name in scalars}
 
     def tensors(self) -> dict[str, TensorInfo]:
@@ -68,7 +70,7 @@ class RunCheckpoint:
 
 
 def assemble_tensor(reader: IndexReader, entry: TensorEntry) -> Tensor:
-    """A tensor from all of its chunks; of a single one, as it lies in its file."""
+    """Assemble a tensor from its chunks; a single chunk is returned as it is in its file."""
     if len(entry.chunks) == 1:
         return reader.saved(entry, entry.chunks[0])
     made = torch.empty(entry.shape, dtype=torch_dtype(entry.dtype))
@@ -83,7 +85,7 @@ def assemble_tensor(reader: IndexReader, entry: TensorEntry) -> Tensor:
 def write_safetensors(
     source: TensorSource, out: Path, moments: bool, progress: Progress, force: bool = False
 ) -> int:
-    """Weights by their own names, with `moments` also `optimizer/NAME/KEY`; the bytes written."""
+    """Write weights by name, with `moments` also `optimizer/NAME/KEY`; return the bytes written."""
     chosen = _chosen(source, moments)
     about: dict[str, Any] = {"__metadata__": {k: str(v) for k, v in source.about.items()}}
     end = 0
@@ -110,7 +112,7 @@ def write_safetensors(
 def write_torch(
     source: TensorSource, out: Path, moments: bool, progress: Progress, force: bool = False
 ) -> int:
-    """`{"model": …, "optimizer": …, "about": …}`, for `torch.load(…, weights_only=True)`."""
+    """Write `{"model": …, "optimizer": …, "about": …}`, for `torch.load(…, weights_only=True)`."""
     made: dict[str, Any] = {"model": {}, "about": dict(source.about)}
     for name, (key, one) in _chosen(source, moments).items():
         part = "optimizer" if name.startswith("optimizer/") else "model"
@@ -123,7 +125,7 @@ def write_torch(
 
 
 def _chosen(source: TensorSource, moments: bool) -> dict[str, tuple[str, TensorInfo]]:
-    """By the name it gets: the name it has, and what it is."""
+    """Return the chosen tensors by new name, with their old names."""
     found = {
         name.removeprefix(MODEL): (name, one)
         for name, one in source.tensors().items()
@@ -136,7 +138,7 @@ def _chosen(source: TensorSource, moments: bool) -> dict[str, tuple[str, TensorI
 
 @contextmanager
 def _aside(out: Path, force: bool) -> Iterator[Path]:
-    """Where to write what is to be called `out`; `force` replaces a file that is."""
+    """Yield a temporary path that becomes `out`; `force` replaces an existing file."""
     refuse_existing(out, force)
     aside = out.with_name(f".{out.name}.writing")
     try:

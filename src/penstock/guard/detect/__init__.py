@@ -1,1 +1,1 @@
-"""Noticing faults: anomalies, silent corruption, stuck ranks; and the traps of drills."""
+"""Detection of faults: anomalies, silent corruption, stuck ranks; and the failpoints of drills."""

@@ -1,8 +1,8 @@
-"""A batch that nobody should train on, kept for people to look at.
+"""Bad batches, stored for people to look at.
 
-`bad/step-00000120/` in the run's folder: of each rank that reads samples its slice as numbers
+`bad/step-00000120/` in the run's folder has for each rank that reads samples its slice as numbers
 (`rank-00000.npz`: tokens, and the positions of the samples in the training order) and as text, and
-`about.json`. Only the newest are kept, and a full disk costs the record, never the run.
+`about.json`. Only the newest are kept. A full disk costs the record, never the run.
 """
 
 import io
@@ -23,7 +23,7 @@ SHOWN = 256  # samples written as text, of one rank
 
 @dataclass(frozen=True)
 class BadBatch:
-    """One rank's slice of it."""
+    """One rank's slice of a bad batch."""
 
     step: int
     rank: int
@@ -37,7 +37,7 @@ def save_bad_batch(
     about: dict[str, Any],
     decode: Callable[[list[int]], str],
 ) -> str:
-    """Where it is; `about` is written by the rank that gives one."""
+    """Write a bad batch and return its folder; the rank that gives `about` writes that too."""
     home = folder / f"step-{batch.step:08d}"
     home.mkdir(parents=True, exist_ok=True)
     raw = io.BytesIO()
@@ -61,7 +61,7 @@ def _text(batch: BadBatch, decode: Callable[[list[int]], str]) -> str:
 
 
 def _retain(folder: Path) -> None:
-    """By the time they were found: a run that went back finds earlier steps later."""
+    """Delete the oldest by time of discovery: a run that went back finds earlier steps later."""
     found = sorted(folder.glob("step-*"), key=lambda path: (path.stat().st_mtime_ns, path.name))
     for path in found[:-KEEP]:
         shutil.rmtree(path, ignore_errors=True)

@@ -1,7 +1,8 @@
-"""Faults that a drill arms in `control/traps/`: each springs once, at a named place of the work.
+"""Failpoints of a drill in `control/traps/`: each triggers one fault once, at a named point of the
+work.
 
-A trap is a file ID.json; springing it first leaves ID.fired on disk, so that it cannot spring twice
-and the drill knows when it did. Without armed traps none of this costs anything.
+A failpoint is a file ID.json. Triggering it first writes ID.fired to disk, so that it cannot
+trigger twice and the drill knows when it did. Without armed failpoints none of this costs anything.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ HOLD_S = 0.005  # between looks of a rank that is held
 
 @dataclass(frozen=True)
 class Failpoint:
-    """`rank`, `phase` and `step` say where; what is None holds for any of them."""
+    """One fault at one point. `rank`, `phase` and `step` say where; None matches any of them."""
 
     name: str
     # "kill", "kill_soon", "stop", "sleep", "hold", "exit", "raise", or a handler's name
@@ -38,7 +39,7 @@ class Failpoint:
 
 @dataclass
 class Failpoints:
-    """The armed traps of one rank. `handlers` do what needs the rank's own tensors."""
+    """The armed failpoints of one rank. `handlers` do what needs the rank's own tensors."""
 
     folder: Path  # control/traps
     rank: int
@@ -50,13 +51,13 @@ class Failpoints:
     _changed: int = -1
 
     @property
-    def drilled(self) -> bool:
+    def in_drill(self) -> bool:
         """Whether this run is in a drill at all."""
         return self._changed != -1
 
-    def look(self) -> None:
-        """Read what is armed, if anything changed since the last look."""
-        if not self.drilled or time.monotonic() - self._looked >= LOOK_S:
+    def reload(self) -> None:
+        """Read the armed failpoints, if anything changed since the last time."""
+        if not self.in_drill or time.monotonic() - self._looked >= LOOK_S:
             self._looked = time.monotonic()
             try:
                 changed = self.folder.stat().st_mtime_ns
@@ -66,8 +67,9 @@ class Failpoints:
                 self._changed = changed
                 self.armed = [t for t in read(self.folder) if t.rank in (None, self.rank)]
 
-    def spring(self, phase: str, step: int) -> None:
-        self.look()
+    def trigger(self, phase: str, step: int) -> None:
+        """Trigger the failpoints of this phase and step."""
+        self.reload()
         for trap in [trap for trap in self.armed if trap.fits(phase, step)]:
             self.armed.remove(trap)
             if claim(self.folder, trap.name, self.rank, self.attempt):
@@ -96,14 +98,14 @@ class Failpoints:
                 self.handlers[handler](trap)
 
     def _signal(self, trap: Failpoint, number: int) -> None:
-        """To itself. When it was is written first: a record on disk, or a timer, takes a while."""
+        """Send a signal to this process, after its time is on record: a timer takes a while."""
         aside = self.folder / f".{trap.name}.done"  # a reader sees all of it or none
         aside.write_text(str(time.monotonic()))
         aside.rename(self.folder / f"{trap.name}.done")
         os.kill(os.getpid(), number)
 
     def _hold(self, trap: Failpoint) -> None:
-        """Until the drill lets go, which it does after it has acted; at most for `ms`."""
+        """Wait until the drill has acted and lets go, at most for `ms`."""
         until = time.monotonic() + trap.ms / 1e3
         while time.monotonic() < until and not (self.folder / f"{trap.name}.go").exists():
             self.alive()  # it waits, and does not hang
@@ -111,7 +113,7 @@ class Failpoints:
 
 
 def arm(folder: Path, trap: Failpoint) -> None:
-    """Puts a trap where the ranks look."""
+    """Put a failpoint where the ranks look."""
     folder.mkdir(parents=True, exist_ok=True)
     aside = folder / f".{trap.name}"
     aside.write_text(json.dumps({k: v for k, v in vars(trap).items() if k != "name"}))
@@ -119,7 +121,7 @@ def arm(folder: Path, trap: Failpoint) -> None:
 
 
 def read(folder: Path) -> list[Failpoint]:
-    """All traps that have not been sprung."""
+    """Return all failpoints that have not been triggered."""
     found = []
     for path in sorted(folder.glob("*.json")):
         if not path.with_suffix(".fired").exists():
@@ -130,7 +132,7 @@ def read(folder: Path) -> list[Failpoint]:
 
 
 def claim(folder: Path, name: str, rank: int, attempt: int) -> bool:
-    """Whether this process is the one to spring it; the record is on disk when it returns."""
+    """Return whether this process may trigger it; the record is on disk when this returns."""
     try:
         file = os.open(folder / f"{name}.fired", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     except FileExistsError:

@@ -1,8 +1,8 @@
-"""Whether replicas still hold the same weights: one number of each rank, compared over replicas.
+"""Fingerprints of weights: one number per rank, compared over replicas.
 
-The number is a sum of the tensors' bits as 64-bit words, made on the device and wrapping around:
-every single flipped bit changes it. Each tensor counts with a multiplier of its own, so that a flip
-in one is not undone by a flip in another. Reading the memory once is all it costs.
+The number is a sum of the tensors' bits as 64-bit words, computed on the device, with wrap-around:
+every single flipped bit changes it. Each tensor has its own multiplier, so that a flip in one is
+not undone by a flip in another. It costs one read of the memory.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ WORD = 8  # bytes
 
 
 class RankPlacement(Protocol):
-    """What a comparison needs of the ranks."""
+    """The ranks, as far as a comparison needs them."""
 
     @property
     def device(self) -> torch.device: ...
@@ -28,13 +28,13 @@ class RankPlacement(Protocol):
 
 
 def fingerprints(tensors: Mapping[str, Tensor]) -> Tensor:
-    """A number for each tensor, on their device; nobody waits for it here."""
+    """Return a number for each tensor, on their device, without waiting for it."""
     sums = torch.stack([as_words(tensor).sum() for tensor in tensors.values()])
     return sums * torch.tensor([_multiplier(name) for name in tensors]).to(sums.device)
 
 
 def as_words(tensor: Tensor) -> Tensor:
-    """A tensor's bits, in place if they fill whole words."""
+    """Return a tensor's bits as 64-bit words, without a copy if they fill whole words."""
     flat = tensor.detach().contiguous().flatten().view(torch.uint8)
     if rest := flat.numel() % WORD:
         flat = F.pad(flat, (0, WORD - rest))
@@ -44,14 +44,14 @@ def as_words(tensor: Tensor) -> Tensor:
 
 
 def _multiplier(name: str) -> int:
-    """Odd, so that no bit is shifted out."""
+    """Return an odd multiplier, so that no bit is shifted out."""
     return (xxh3_64_intdigest(name.encode()) >> 1) | 1
 
 
 def gather_by_replica(own: Tensor, world: RankPlacement) -> list[tuple[tuple[int, ...], ...]]:
-    """`own` of every rank: first by replica, then by a rank's place inside of it.
+    """Return `own` of every rank: by replica, then by index inside the replica.
 
-    A sum in which every rank fills its own row, so that it works over any kind of group.
+    It is a sum in which every rank fills its own row, so that it works over any kind of group.
     """
     replicas, inside = world.size("replicate"), _inside(world)
     rows = torch.zeros((replicas, inside, len(own)), dtype=torch.int64, device=world.device)
@@ -67,7 +67,7 @@ def _inside(world: RankPlacement) -> int:
 
 
 def index_in_replica(world: RankPlacement) -> int:
-    """Of this rank inside its replica."""
+    """Return this rank's index inside its replica."""
     place = 0
     for dimension in INSIDE:
         place = place * world.size(dimension) + world.place(dimension)

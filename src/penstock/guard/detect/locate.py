@@ -1,8 +1,8 @@
-"""Where replicas differ: one word of one tensor, found in a few rounds of sums of pieces.
+"""Locating where replicas differ: one word of one tensor, found in a few rounds of partial sums.
 
-Two replicas that differ have both moved on by gradients that the wrong one helped to make, so that
-neither has the weights that come out when the steps are done again. But at the word that went wrong
-the sound one is close to them, and the other is not.
+Two replicas that differ have both moved on by gradients that the wrong one helped to make, so
+neither has the weights that a replay gives. But at the word that went wrong, the sound replica is
+close to them and the other is not.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ Rows = list[tuple[int, ...]]  # by replica
 
 @dataclass(frozen=True)
 class WordLocation:
-    """One word, known by its place to the ranks that hold it."""
+    """One 64-bit word, addressed by the ranks that hold it."""
 
     place: int  # of the rank inside its replica
     tensor: int  # its number among those of that rank
@@ -36,8 +36,10 @@ class WordLocation:
 def locate_difference(
     tensors: Mapping[str, Tensor], place: int, world: RankPlacement
 ) -> tuple[WordLocation, list[str]]:
-    """All ranks together: the first difference at a `place`, and the names of all tensors that
-    differ there; the names only on the ranks that have that place."""
+    """Return the first difference at a `place`, and the names of all tensors that differ there.
+
+    All ranks together; only the ranks at that place get the names.
+    """
     here = index_in_replica(world) == place
     numbers = _shared(fingerprints(tensors) if here else None, place, world)
     wrong = [i for i, found in enumerate(zip(*numbers, strict=True)) if len(set(found)) > 1]
@@ -56,7 +58,7 @@ def locate_difference(
 def values_at(
     spot: WordLocation, tensors: Mapping[str, Tensor], world: RankPlacement
 ) -> list[tuple[float, ...]]:
-    """All ranks together: the elements that lie in the word, by replica."""
+    """Return the elements in the word, by replica; all ranks together."""
     own = None
     if index_in_replica(world) == spot.place:
         tensor = list(tensors.values())[spot.tensor]
@@ -67,7 +69,7 @@ def values_at(
 
 
 def _shared(own: Tensor | None, place: int, world: RankPlacement) -> Rows:
-    """What the ranks at `place` have, on all ranks; the others do not know how much it is."""
+    """Return on all ranks what the ranks at `place` have; the others do not know its size."""
     count = torch.tensor([0 if own is None else len(own)])
     length = gather_by_replica(count.to(world.device), world)[0][place][0]
     row = torch.zeros(length, dtype=torch.int64) if own is None else own
@@ -75,7 +77,7 @@ def _shared(own: Tensor | None, place: int, world: RankPlacement) -> Rows:
 
 
 def _sums(held: Tensor, size: int) -> Tensor:
-    """Of pieces of `size` words."""
+    """Return the sums of pieces of `size` words."""
     return F.pad(held, (0, -len(held) % size)).view(-1, size).sum(1)
 
 

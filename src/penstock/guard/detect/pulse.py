@@ -1,7 +1,7 @@
-"""Where a rank is: a few bytes in shared memory that say what it does now.
+"""Pulse of a rank: a few bytes in shared memory that say what it does now.
 
 Writing them costs less than a microsecond, so every phase of every step does. The supervisor reads
-them to see progress and to name who hangs; drills spring their traps here.
+them to see progress and to name the rank that hangs; drills trigger their failpoints here.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ class Heartbeat:
 
 
 class Pulse:
-    """One rank's own; `traps` are what a drill armed for it, `audit` is where it wants them all."""
+    """One rank's heartbeat. A drill sets `failpoints`, and `audit` to record every beat."""
 
     def __init__(
         self,
@@ -55,14 +55,14 @@ class Pulse:
         self._path = _path(folder, rank)
         self._make()
         self._count, self._attempt, self._pid = 0, attempt, os.getpid()
-        self.traps = traps
+        self.failpoints = traps
         self._trace: int | None = None
         if audit and audit.is_dir():
             path = audit / f"pulse-a{attempt:04d}-r{rank:05d}"
             self._trace = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         if traps:
             traps.alive = self.beat
-            traps.look()
+            traps.reload()
         self.phase, self.step = "start", 0
         self.at("start", 0)
 
@@ -75,14 +75,14 @@ class Pulse:
         self._made_t = time.monotonic()
 
     def at(self, phase: str, step: int | None = None) -> None:
-        """The rank is now in `phase` of `step`, or of the step it was in."""
+        """Record that the rank is now in `phase` of `step`, or of the current step."""
         self.phase, self.step = phase, self.step if step is None else step
         self.beat()
-        if self.traps:
-            self.traps.spring(phase, self.step)
+        if self.failpoints:
+            self.failpoints.trigger(phase, self.step)
 
     def beat(self) -> None:
-        """Still there, in the same phase: a microbatch or a file is done."""
+        """Record a sign of life in the same phase: a microbatch or a file is done."""
         self._count += 1
         number, t = _NUMBERS[self.phase], time.monotonic()
         if t - self._made_t > LOOK_S:
@@ -92,20 +92,21 @@ class Pulse:
             os.write(self._trace, TRACE.pack(self.step, number, t))
 
     def _look(self, t: float) -> None:
-        """Some systems clear shared memory when a user logs out; nobody would see us any more."""
+        """Create the file again if it is gone: some systems clear shared memory when a user logs
+        out."""
         self._made_t = t
         if not self._path.exists():
             with contextlib.suppress(OSError):  # then it is tried again
                 self._make()
 
     def beside(self, phase: str, step: int) -> None:
-        """What a thread beside the loop does: springs traps, and is no sign of life."""
-        if self.traps:
-            self.traps.spring(phase, step)
+        """Trigger failpoints for a thread beside the loop; this is no sign of life."""
+        if self.failpoints:
+            self.failpoints.trigger(phase, step)
 
 
 def read_heartbeat(folder: Path, rank: int) -> Heartbeat | None:
-    """The last sign of a rank, if it gave one."""
+    """Return the last heartbeat of a rank, or None."""
     try:
         raw = _path(folder, rank).read_bytes()
     except OSError:
@@ -117,7 +118,7 @@ def read_heartbeat(folder: Path, rank: int) -> Heartbeat | None:
 
 
 def write_heartbeat(folder: Path, rank: int, beat: Heartbeat) -> None:
-    """The sign of a rank on another host, for those who look here."""
+    """Write the heartbeat of a rank on another host, for readers on this host."""
     values = (beat.count, beat.attempt, beat.pid, beat.step, _NUMBERS[beat.phase], beat.t_mono)
     _path(folder, rank).write_bytes(_BEAT.pack(*values).ljust(SIZE, b"\0"))
 

@@ -1,7 +1,7 @@
-"""What watches every step of a run: takes the policies' decisions, and puts them on record.
+"""Sentinels over every step: they apply the policies' decisions and journal them.
 
-Every rank keeps the same state and comes to the same verdict, because all of them look at numbers
-that they have agreed on. What then happens to weights is the loop's business.
+Every rank keeps the same state and reaches the same verdict, because all of them look at numbers
+that they have agreed on. The loop decides what then happens to the weights.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,15 +16,17 @@ from penstock.run.schema.code import Code
 
 @dataclass
 class Sentinels:
+    """The checks of one run, with their state."""
+
     on_spike: spike.OnSpike
     journal: Journal
-    tells: Callable[[], bool]  # whether this rank is the one that writes down what all decided
-    own: Sequence[Code] = ()  # the user's own code, which may be what computes such numbers
+    is_writer: Callable[[], bool]  # whether this rank is the one that writes down what all decided
+    user_code: Sequence[Code] = ()  # the user's own code, which may be what computes such numbers
     spikes: spike.SpikeState = field(default_factory=spike.SpikeState)
     replicas: divergence.DivergenceState = field(default_factory=divergence.DivergenceState)
 
     def judge(self, step: int, loss: float, norm: float) -> spike.SpikeVerdict:
-        """Whether weights may change by `step`."""
+        """Decide whether weights may change in `step`; raises RunFailed if the run must stop."""
         self.spikes, verdict = spike.decide(self.spikes, step, loss, norm, self.on_spike)
         if verdict.kind == "stop":
             raise self.refusal(step, verdict.why)
@@ -35,10 +37,10 @@ class Sentinels:
         return verdict
 
     def refusal(self, step: int, why: str) -> RunFailed:
-        """What is raised when there is no way on."""
+        """Return the error to raise when the run cannot go on."""
         first = ""
-        if self.own:  # the loss is the last to compute, so it is named first
-            named = " and ".join(code.words for code in reversed(self.own))
+        if self.user_code:  # the loss is the last to compute, so it is named first
+            named = " and ".join(code.words for code in reversed(self.user_code))
             first = (
                 f"It was computed by your own code: look at {named} first, for a division by 0, a "
                 "logarithm or root of 0, or numbers that grow. If that code is right: lower "
@@ -53,7 +55,7 @@ class Sentinels:
     def compare(
         self, step: int, prints: Sequence[divergence.Prints]
     ) -> divergence.DivergenceVerdict:
-        """Whether all replicas hold the same after `step`."""
+        """Decide whether all replicas hold the same weights after `step`."""
         self.replicas, verdict = divergence.decide(self.replicas, step, prints)
         if verdict.kind != "agree":  # what made the step look bad was a weight, not the batch
             self.spikes = self.spikes.forgiving(step)
@@ -66,10 +68,10 @@ class Sentinels:
             )
         return verdict
 
-    def tell_fault(self, step: int, replicas: Sequence[int], certain: bool) -> None:
+    def record_fault(self, step: int, replicas: Sequence[int], certain: bool) -> None:
         self._tell("replica_at_fault", step=step, replicas=list(replicas), certain=certain)
 
-    def tell_differing(
+    def record_difference(
         self, verdict: divergence.DivergenceVerdict, tensors: Sequence[str], back_to: int | None
     ) -> None:
         self._tell(
@@ -81,20 +83,20 @@ class Sentinels:
             back_to=back_to,
         )
 
-    def tell_replayed(
+    def record_replay(
         self, step: int, pairs: Sequence[tuple[int, int]], wrong: Sequence[int]
     ) -> None:
         self._tell("replay_differs", step=step, pairs=[list(p) for p in pairs], replicas=[*wrong])
 
     def to_json(self) -> dict[str, Any]:
-        """What goes into a checkpoint."""
+        """Return the state that goes into a checkpoint."""
         return self.spikes.to_json()
 
     def restore(self, saved: dict[str, Any] | None, upto: int | None = None) -> None:
-        """From a checkpoint. What this process has seen since is not forgotten.
+        """Restore the state from a checkpoint. What this process has seen since is not forgotten.
 
-        Of another run file, what was held against steps is known only `upto` the one it is of:
-        later ones may have other batches.
+        If the run file changed, skipped steps are known only `upto` the checkpoint's step: later
+        ones may have other batches.
         """
         found = spike.SpikeState.from_json(saved) if saved else spike.SpikeState()
         if upto is not None:
@@ -102,7 +104,7 @@ class Sentinels:
         self.spikes = found.knowing(self.spikes)
 
     def _tell(self, kind: str, **what: object) -> None:
-        if self.tells():
+        if self.is_writer():
             self.journal.event(kind, t=None, synced=True, **what)
 
 

@@ -1,4 +1,4 @@
-"""Whether the weights of a checkpoint are those of a model, by names and dimensions alone."""
+"""Comparison of a checkpoint's weights with a model, by names and shapes alone."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,7 +7,7 @@ Shapes = Mapping[str, Sequence[int]]
 
 
 def shape_differences(saved: Shapes, wanted: Shapes) -> str:
-    """The first differences between what a checkpoint holds and what a model has; empty if none."""
+    """Say the first differences between a checkpoint's shapes and a model's; empty if none."""
     found = [
         f"{name} is {_size(saved[name])} there and {_size(size)} in the model"
         for name, size in wanted.items()

@@ -1,1 +1,1 @@
-"""A checkpoint on disk: manifest, index, files."""
+"""The checkpoint format on disk: manifest, index, tensor files."""

@@ -1,7 +1,7 @@
-"""Files of a checkpoint stay in its folder, whatever its manifest, index or seal says.
+"""File names of a checkpoint: they stay inside its folder, whatever its records say.
 
-Those records may come from a stranger. A name is relative and goes down only, and a symbolic link
-inside of the folder is not followed. The folder itself may be reached through one.
+Manifest, index and seal may come from a stranger. A name must be relative and must not go up, and a
+symbolic link inside the folder is not followed. The folder itself may be reached through one.
 """
 
 import errno
@@ -17,7 +17,7 @@ FileTable = dict[str, dict[str, Any]]  # by name: "bytes" and "blake3"
 
 
 def check_file_name(name: object, record: str) -> str:
-    """Return a name that leads to a file of the checkpoint; raises ValueError for any other."""
+    """Return a name if it leads to a file inside the checkpoint; raise ValueError otherwise."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(f"{record} names {name!r:.200}, which is outside the checkpoint")
     if any(part in (".", "..") for part in name.split("/")):
@@ -26,13 +26,13 @@ def check_file_name(name: object, record: str) -> str:
 
 
 def check_file_names(names: Iterable[object], record: str) -> None:
-    """Raise ValueError where one of the names leads elsewhere."""
+    """Raise ValueError if one of the names leads outside the checkpoint."""
     for name in names:
         check_file_name(name, record)
 
 
 def plain_path(folder: Path, name: str) -> Path:
-    """Return the path of a file of a checkpoint; raises OSError where a link is on the way."""
+    """Return the path of a file of a checkpoint; raises OSError if a link is on the way."""
     path = folder
     for part in check_file_name(name, folder.name).split("/"):
         path = path / part
@@ -43,7 +43,8 @@ def plain_path(folder: Path, name: str) -> Path:
 
 
 def check_file_table(found: object, record: str) -> FileTable:
-    """Return a table of files, with names inside and a size and a hash each."""
+    """Return a table of files if every entry has a safe name, a size and a hash; raise ValueError
+    otherwise."""
     if not isinstance(found, dict):
         raise ValueError(f"{record} has no table of files")
     check_file_names(found, record)

@@ -1,6 +1,7 @@
-"""Which rank writes which part of which tensor: torch DCP's own plan, as an index of bytes.
+"""Plan of a checkpoint's files: which rank writes which part of which tensor.
 
-Tensors that several ranks hold are written by one of them, and the ranks' files come out even.
+The plan is torch DCP's own, turned into an index of byte offsets. A tensor that several ranks hold
+is written by one of them, and the files of the ranks get about the same size.
 """
 
 import dataclasses
@@ -36,7 +37,7 @@ DCP_VERSION = "1.0.0"
 
 
 class RankGroup(Protocol):
-    """What a checkpoint needs of the ranks that make it together."""
+    """The ranks that make a checkpoint together."""
 
     @property
     def rank(self) -> int: ...
@@ -50,7 +51,8 @@ class RankGroup(Protocol):
 
 @dataclass(frozen=True)
 class FilePlan:
-    """Where everything goes. `metadata` is torch's form of it, for rank 0 to write."""
+    """The file and byte offset of every chunk. `metadata` is torch's form of it; rank 0 writes
+    it."""
 
     index: Index
     content: bytes  # of the index, as written
@@ -58,7 +60,10 @@ class FilePlan:
 
 
 def plan_files(state: dict[str, Tensor], world: RankGroup) -> FilePlan:
-    """All ranks together; of shapes and layout only, so that it holds for all steps of a run."""
+    """Plan the files of a checkpoint; all ranks call it together.
+
+    The plan depends on shapes and layout only, so it holds for all steps of a run.
+    """
     planner = DefaultSavePlanner()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's about its own internals
@@ -71,7 +76,7 @@ def plan_files(state: dict[str, Tensor], world: RankGroup) -> FilePlan:
 
 
 def _describe_item(item: WriteItem) -> tuple[Any, ...]:
-    """Return what other ranks need to know of a part that this rank would write."""
+    """Return what other ranks need to know about a part that this rank would write."""
     about, at = item.tensor_data, item.index
     assert about is not None, f"{at.fqn}: only tensors are saved"
     dtype = str(about.properties.dtype).removeprefix("torch.")
@@ -90,7 +95,7 @@ def _rebuild_item(
     offsets: tuple[int, ...],
     sizes: tuple[int, ...],
 ) -> WriteItem:
-    """Rebuild torch's item from what `_told` returned."""
+    """Rebuild torch's item from what `_describe_item` returned."""
     at = MetadataIndex(name, None if offset is None else torch.Size(offset), index)
     chunk = ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes))
     properties = TensorProperties(dtype=torch_dtype(dtype))
@@ -99,22 +104,23 @@ def _rebuild_item(
 
 
 def _rank_plan(items: list[WriteItem]) -> SavePlan:
-    """Put items into torch's plan of one rank; its names are flat already."""
+    """Put items into torch's plan of one rank; their names are flat already."""
     return SavePlan(items, planner_data={item.index.fqn: (item.index.fqn,) for item in items})
 
 
 def merge_plans(plans: list[SavePlan]) -> FilePlan:
-    """Of the plans of ranks that need not exist."""
+    """Return the file plan for given plans of ranks; the ranks need not exist."""
     content, metadata = _lay_out_files(DefaultSavePlanner(), plans)
     return FilePlan(Index.from_bytes(content), content, metadata)
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """This rank's part of it."""
+    """Return this rank's part of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def torch_dtype(name: str) -> torch.dtype:
+    """Return the torch type with this name; raises ValueError for an unknown name."""
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
         raise ValueError(f"{name!r} is no type of torch {torch.__version__}")
@@ -122,6 +128,7 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def _lay_out_files(planner: DefaultSavePlanner, plans: list[SavePlan]) -> tuple[bytes, bytes]:
+    """Assign every item its place in a file; return the index and torch's metadata as bytes."""
     shared, metadata = planner.create_global_plan(plans)
     chunks: dict[str, list[Chunk]] = {}
     stored: dict[MetadataIndex, _StorageInfo] = {}
@@ -143,7 +150,7 @@ def _lay_out_files(planner: DefaultSavePlanner, plans: list[SavePlan]) -> tuple[
 
 
 def _place_item(item: WriteItem, file: str, end: int) -> tuple[Chunk, int, int]:
-    """The chunk, and the first byte and the length of torch's archive around it."""
+    """Return the chunk, and the first byte and the length of torch's archive around it."""
     about = item.tensor_data
     assert about is not None, f"{item.index.fqn}: only tensors are saved"
     sizes = tuple(about.chunk.sizes)

@@ -1,6 +1,7 @@
-"""Where every tensor's bytes lie in the files of a checkpoint. Plain JSON, read without torch.
+"""Index of a checkpoint: where every tensor's bytes are in its files. Plain JSON, read without
+torch.
 
-torch's own `.metadata` says the same in a pickle, which could run anything; it is written for
+torch's own `.metadata` says the same in a pickle, and a pickle can run any code. It is written for
 torch's tools and never read here.
 """
 
@@ -18,7 +19,7 @@ INDEX = "index.json"
 
 @dataclass(frozen=True)
 class Chunk:
-    """A box of a tensor: where it begins and how long it is, in each dimension, and its bytes."""
+    """A box of a tensor: its offset and size in each dimension, and where its bytes are."""
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -28,7 +29,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """A whole tensor, in chunks that cover it."""
+    """A whole tensor and the chunks that cover it."""
 
     dtype: str  # torch's name for it: "float32"
     shape: tuple[int, ...]
@@ -50,8 +51,8 @@ class Index:
     def ranks(self) -> int:
         return len(self.files)
 
-    def of_file(self, file: str) -> list[tuple[str, TensorEntry, Chunk]]:
-        """What lies in one file, in the order of its bytes."""
+    def chunks_in(self, file: str) -> list[tuple[str, TensorEntry, Chunk]]:
+        """List the chunks of one file in the order of their bytes, with their tensors."""
         found = [
             (name, entry, chunk)
             for name, entry in self.tensors.items()
@@ -73,7 +74,7 @@ class Index:
 
     @staticmethod
     def from_bytes(content: bytes) -> "Index":
-        """Return the index that is written there; raises ValueError for whatever is none."""
+        """Parse an index; raises ValueError for anything else."""
         found = parse_table(content)
         files, tensors = found.get("files"), found.get("tensors")
         if not isinstance(files, dict) or not isinstance(tensors, dict):
@@ -124,5 +125,5 @@ def hash_bytes(content: bytes) -> str:
 
 
 def state_file_name(rank: int) -> str:
-    """The name that torch's writer would give to a rank's file."""
+    """Return the name that torch's writer gives to a rank's file."""
     return f"state/__{rank}_0.distcp"

@@ -1,4 +1,4 @@
-"""Replica-local state of a rank in one file, in the safetensors format: no pickle, known sizes."""
+"""Replica-local state of a rank in one safetensors file: no pickle, known sizes."""
 
 import json
 from math import prod
@@ -25,7 +25,7 @@ def local_file_name(rank: int) -> str:
 
 
 def safetensors_header(state: dict[str, Tensor]) -> tuple[bytes, dict[str, int], int]:
-    """What stands before the data, where each tensor's bytes begin, and the file's size."""
+    """Return the bytes before the data, each tensor's offset in the file, and the file's size."""
     # Wide types first: with no gaps between them, which the format forbids, all stay aligned.
     ordered = sorted(state.items(), key=lambda one: (-one[1].dtype.itemsize, one[0]))
     about, end = {}, 0
@@ -44,7 +44,7 @@ def safetensors_header(state: dict[str, Tensor]) -> tuple[bytes, dict[str, int],
 
 
 def read_local(path: Path) -> dict[str, Tensor]:
-    """A copy of what was saved; nothing if the rank saved nothing."""
+    """Read the tensors of a rank's local file; a missing file is empty."""
     if not path.is_file():
         return {}
     content = map_read_only(path)

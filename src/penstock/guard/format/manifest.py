@@ -1,8 +1,8 @@
-"""`manifest.json`: what a checkpoint is, in one record whose hash covers all of it.
+"""`manifest.json`: the identity of a checkpoint in one record whose hash covers all of it.
 
-A folder can be renamed, copied into another run or half restored. So the step, the run and its
-settings stand in here, and whoever loads compares them with the name of the folder and with the
-run. Format 3 had a hash of `files` alone; its step and settings are read from `scalars.json`.
+A folder can be renamed, copied into another run or half restored. So the manifest holds the step,
+the run and its settings, and a load compares them with the folder's name and with the run. Format 3
+had a hash of `files` alone; its step and settings are read from `scalars.json`.
 """
 
 import json
@@ -21,7 +21,7 @@ UNSUPPORTED = "a checkpoint in format"  # begins the words for one that is not r
 
 
 class UnsupportedFormat(ValueError):
-    """A manifest that is whole and of a format that this version does not read."""
+    """A whole manifest of a format that this version cannot read."""
 
     def __init__(self, format_: int, files: FileTable) -> None:
         super().__init__(
@@ -33,7 +33,7 @@ class UnsupportedFormat(ValueError):
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint says of itself."""
+    """The description of a checkpoint: step, run, settings, files."""
 
     step: int | None  # None in format 3, whose hash does not cover it
     files: FileTable
@@ -45,18 +45,19 @@ class Manifest:
     format: int = FORMAT
 
     def to_bytes(self) -> bytes:
-        """Return the record with its hashes; earlier versions look at that of the files."""
+        """Return the record with its hashes. Earlier versions read only the hash of the files."""
         body = {"format": self.format} | asdict(self) | {"blake3": hash_json(self.files)}
         return json.dumps(body | {"whole": hash_json(body)}, indent=1).encode()
 
     @property
     def digest(self) -> str:
-        """The hash of all of it, by which a journal knows this checkpoint from another."""
+        """The hash of the whole record. The journal uses it to tell this checkpoint from
+        another."""
         return hash_json(asdict(self))
 
     @staticmethod
     def from_bytes(content: bytes) -> "Manifest":
-        """Return what is written there. Raises OtherFormat, or ValueError where it is damaged."""
+        """Parse a manifest. Raises UnsupportedFormat, or ValueError if it is damaged."""
         found = parse_table(content)
         body = {name: value for name, value in found.items() if name != "whole"}
         format_, files = found.get("format"), found.get("files")
@@ -90,7 +91,7 @@ def _checked(body: Mapping[str, Any]) -> Manifest:
 
 
 def manifest_fields(run: str, scalars: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a manifest says beside step and files, for a save with these scalars."""
+    """Return the manifest fields other than step and files, for a save with these scalars."""
     return {
         "run": run,
         "settings": str(scalars.get("settings", "")),
@@ -99,5 +100,5 @@ def manifest_fields(run: str, scalars: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def manifest_bytes(step: int, files: FileTable, **about: Any) -> bytes:
-    """Return the manifest of a checkpoint, as written."""
+    """Return the manifest of a checkpoint as it is written."""
     return Manifest(step, files, **about).to_bytes()

@@ -1,6 +1,6 @@
-"""Files of a fixed size in memory: what is copied into their tensors is in the file.
+"""Memory-mapped files of a fixed size: a copy into their tensors is a write to the file.
 
-The pages are allocated before anything is written: a full tmpfs would otherwise end the process
+The pages are allocated before anything is written. Otherwise a full tmpfs would end the process
 with a bus error in the middle of a copy.
 """
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class MappedFile:
-    """A file and the tensor of its bytes. Made anew unless a file of that size is there."""
+    """A file and the tensor of its bytes. The file is created anew unless it has the right size."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.path, self.size = path, size
@@ -39,13 +39,16 @@ class MappedFile:
         return _view(self.landing, at, shape, dtype)
 
     def put(self, at: int, content: bytes) -> None:
-        """Writes only what is not there already."""
+        """Write bytes that are not there already."""
         if self._map[at : at + len(content)] != content:
             self._map[at : at + len(content)] = content
 
     def pin(self, twin: Tensor | None = None) -> None:
-        """Lets the GPU write by itself, while host and device go on: into the file, or, where the
-        system does not allow that, into a `twin` from which the host copies later."""
+        """Let the GPU copy on its own, while host and device go on.
+
+        It copies into the file, or, where the system does not allow that, into a `twin` from which
+        the host copies later.
+        """
         error = torch.cuda.cudart().cudaHostRegister(self.bytes.data_ptr(), self.size, 0)
         self._pinned = not int(error)
         if not self._pinned:
@@ -55,11 +58,11 @@ class MappedFile:
 
     @property
     def direct(self) -> bool:
-        """Whether what has landed is in the file."""
+        """Whether landed bytes are in the file already."""
         return self.landing is self.bytes
 
     def close(self) -> None:
-        """Lets go of the pages; views of it must be gone or never used again."""
+        """Unmap the file; views of it must never be used again."""
         if self._pinned:
             torch.cuda.cudart().cudaHostUnregister(self.bytes.data_ptr())
             self._pinned = False
@@ -71,7 +74,7 @@ def _view(whole: Tensor, at: int, shape: tuple[int, ...], dtype: torch.dtype) ->
 
 
 def map_read_only(path: Path) -> Tensor:
-    """The bytes of a file as a tensor; nothing is read before it is looked at."""
+    """Return the bytes of a file as a tensor; nothing is read before it is used."""
     if not path.stat().st_size:
         return torch.empty(0, dtype=torch.uint8)
     with path.open("rb") as file:

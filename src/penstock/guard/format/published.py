@@ -1,14 +1,17 @@
-"""Checkpoints on disk, without torch: which exist, what is in them, whether they are whole.
+"""Published checkpoints on disk, without torch: which exist, what is in them, whether they are
+whole.
 
 A checkpoint is a folder `step-00000250/`:
+
   state/                 reshardable: `model/NAME`, `optimizer/NAME/KEY`, one file for each rank in
                          the form of torch DCP, with torch's `.metadata` for torch's own tools
   index.json             where each tensor's bytes are in those files
   local-r*.safetensors   replica-local: error feedback and the like; used only by the same layout
   scalars.json           position, seed, schedule, fingerprint, layout
-  manifest.json          which step of which run it is, BLAKE3 and size of every file above, and a
-                         hash of all that (`manifest.py`); written last
-Without a good manifest it does not exist.
+  manifest.json          the step, the run, BLAKE3 and size of every file above, and a hash of all
+                         that (`manifest.py`); written last
+
+A folder without a good manifest is not a checkpoint.
 """
 
 import os
@@ -36,6 +39,8 @@ _NAME = re.compile(r"step-\d+")
 
 @dataclass(frozen=True)
 class Checkpoint:
+    """One checkpoint folder. Nothing about it is trusted before its hashes are verified."""
+
     path: Path
     tier: ClassVar[str] = "disk"
 
@@ -45,12 +50,12 @@ class Checkpoint:
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The name for messages."""
         return self.path.name
 
     @property
     def scalars(self) -> dict[str, Any]:
-        """The table in `scalars.json`; raises ValueError where it is none."""
+        """The table in `scalars.json`; raises ValueError if it is not a table."""
         return parse_table(self.read(SCALARS))
 
     @property
@@ -60,12 +65,11 @@ class Checkpoint:
 
     @property
     def size_bytes(self) -> int:
-        return sum(entry["bytes"] for entry in self.manifest().values())
+        return sum(entry["bytes"] for entry in self.files().values())
 
     def index(self) -> Index:
-        """Return where the tensors are; raises ValueError where it names other files than the
-        manifest does."""
-        found, files = Index.from_bytes(self.read(INDEX)), self.manifest()
+        """Return the index; raises ValueError if it names other files than the manifest does."""
+        found, files = Index.from_bytes(self.read(INDEX)), self.files()
         for name, size in found.files.items():
             if name not in files or files[name]["bytes"] != size:
                 raise ValueError(f"{INDEX} names {name}, which no hash covers as it says")
@@ -75,18 +79,19 @@ class Checkpoint:
         """Return the content of one of its small files."""
         return read_record(plain_path(self.path, name))
 
-    def about(self) -> Manifest:
-        """Return what it says of itself; raises ValueError or OSError when that is damaged."""
+    def read_manifest(self) -> Manifest:
+        """Return the manifest; raises ValueError or OSError if it is damaged."""
         return Manifest.from_bytes(self.read(MANIFEST))
 
-    def manifest(self) -> FileTable:
-        """Size and hash of each file; raises when it is not what was written."""
-        return self.about().files
+    def files(self) -> FileTable:
+        """Return size and hash of each file; raises ValueError or OSError if the manifest is
+        damaged."""
+        return self.read_manifest().files
 
-    def true_step(self) -> int | None:
-        """Return the step that its content is of, whatever its folder is called; None if it does
-        not tell."""
-        about = self.about()
+    def content_step(self) -> int | None:
+        """Return the step of its content, whatever its folder is called; None if it does not
+        say."""
+        about = self.read_manifest()
         if about.step is not None:
             return about.step
         if self._problem(SCALARS, about.files.get(SCALARS), hashed=True):
@@ -94,16 +99,16 @@ class Checkpoint:
         step = self.scalars.get("step")
         return step if type(step) is int else None
 
-    def refuse_other_format(self) -> None:
-        """Raise RunFailed where it is whole and of a format that this version does not read."""
+    def check_format(self) -> None:
+        """Raise RunFailed if it is whole but in a format that this version cannot read."""
         try:
-            self.about()
+            self.read_manifest()
         except UnsupportedFormat as error:
             raise RunFailed(f"{self.path}: {error}; {USE_OTHER_VERSION}") from None
         except (OSError, ValueError):  # damaged, which is another matter
             return
 
-    def damage(
+    def find_damage(
         self,
         part: int = 0,
         parts: int = 1,
@@ -111,11 +116,13 @@ class Checkpoint:
         hashed: bool = True,
         called: bool = True,
     ) -> list[str]:
-        """What is wrong with the files of this checkpoint, or of them with the one called `only`;
-        ranks can share the reading. Not `hashed`, only their sizes are compared; not `called`, its
-        folder may have the name of another step."""
+        """List what is wrong with its files, or with the file `only`. Ranks can share the reading.
+
+        With `hashed` false only sizes are compared. With `called` false the folder may have the
+        name of another step.
+        """
         try:
-            files = self.manifest()
+            files = self.files()
             said = self._misnamed() if called and only is None and part == 0 else ""
         except UnsupportedFormat as error:
             return [f"{MANIFEST}: {error}"]
@@ -128,8 +135,8 @@ class Checkpoint:
         return [problem for problem in found if problem]
 
     def _misnamed(self) -> str:
-        """Say so where the folder is called by another step than its content is of."""
-        if not is_checkpoint_name(self.path.name) or (step := self.true_step()) in (
+        """Say so if the folder's name and the content are of different steps."""
+        if not is_checkpoint_name(self.path.name) or (step := self.content_step()) in (
             None,
             self.step,
         ):
@@ -157,13 +164,15 @@ class Checkpoint:
 
 
 def validation_loss(step: int, scalars: dict[str, Any]) -> float | None:
-    """The validation loss in the scalars of a checkpoint, if it is of the checkpoint's step."""
+    """Return the validation loss in the scalars of a checkpoint, if it is of the checkpoint's
+    step."""
     best = scalars.get("best", {})
     return best.get("last_loss") if best.get("last_step") == step else None
 
 
 def best_first(found: list[Checkpoint]) -> list[Checkpoint]:
-    """Those that were evaluated, lowest validation loss first; unreadable ones are left out."""
+    """Return the evaluated checkpoints, lowest validation loss first; unreadable ones are left
+    out."""
     losses: list[tuple[float, int, Checkpoint]] = []
     for one in found:
         try:
@@ -176,14 +185,14 @@ def best_first(found: list[Checkpoint]) -> list[Checkpoint]:
 
 
 def published_checkpoints(folder: Path) -> list[Checkpoint]:
-    """All published checkpoints, newest first."""
+    """Return all published checkpoints of a folder, newest first."""
     return [Checkpoint(path) for path in published_folders(folder)]
 
 
 def published_folders(folder: Path) -> list[Path]:
-    """The folders of all published checkpoints, newest first.
+    """Return the folders of all published checkpoints, newest first.
 
-    Raises OSError where the folder cannot be listed: that is not the same as none.
+    Raises OSError if the folder cannot be listed: that is not the same as none.
     """
     try:
         # A copy that somebody put beside it has another name.
@@ -194,7 +203,7 @@ def published_folders(folder: Path) -> list[Path]:
 
 
 def _has_manifest(checkpoint: Path) -> bool:
-    """Return whether it was published. One that cannot be looked into was: `damage` says why."""
+    """Return whether it was published. One that cannot be read counts: `find_damage` says why."""
     try:
         os.stat(checkpoint / MANIFEST)
     except (FileNotFoundError, NotADirectoryError):
@@ -205,7 +214,7 @@ def _has_manifest(checkpoint: Path) -> bool:
 
 
 def is_checkpoint_name(folder: str) -> bool:
-    """Whether a folder is called as a checkpoint is."""
+    """Return whether a folder has a checkpoint's name."""
     return _NAME.fullmatch(folder) is not None
 
 
@@ -218,7 +227,7 @@ def folder_name(step: int) -> str:
 
 
 def newest_path(folder: Path) -> str | None:
-    """Return the newest one; None also where the folder cannot be read, for those who only show."""
+    """Return the newest checkpoint's path for display; None also if the folder cannot be read."""
     try:
         paths = published_folders(folder)
     except OSError:

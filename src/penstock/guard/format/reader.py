@@ -1,7 +1,7 @@
-"""torch DCP's load over our own index: any layout reads any other's files, and no pickle is read.
+"""Tensor reader: torch DCP's load over our own index. Any layout reads any other, without pickles.
 
-The planner of DCP cuts every tensor that is asked for into boxes of the chunks that were saved;
-this reads those boxes as raw bytes.
+DCP's planner cuts every requested tensor into boxes of the saved chunks; this reader returns those
+boxes as raw bytes.
 """
 
 import os
@@ -28,6 +28,8 @@ from penstock.guard.format.mapped_file import map_read_only
 
 
 class IndexReader(StorageReader):
+    """A DCP storage reader that finds tensors through `index.json`."""
+
     def __init__(self, folder: Path, index: Index) -> None:
         self.folder, self.index = folder, index
         self._chunks: dict[MetadataIndex, tuple[TensorEntry, Chunk]] = {
@@ -61,7 +63,7 @@ class IndexReader(StorageReader):
         return done
 
     def saved(self, entry: TensorEntry, chunk: Chunk) -> Tensor:
-        """A chunk as it lies in its file."""
+        """Return a chunk as it is stored in its file."""
         if chunk.file not in self._open:
             self._open[chunk.file] = map_read_only(plain_path(self.folder, chunk.file))
         dtype = torch_dtype(entry.dtype)

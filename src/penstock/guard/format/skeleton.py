@@ -1,8 +1,8 @@
-"""What `torch.save` writes around the bytes of a tensor, without the bytes.
+"""The bytes that `torch.save` writes around a tensor, without the tensor.
 
 An item of a DCP file is one tensor as `torch.save` writes it: a zip archive whose one large record
 is the tensor's memory. Everything else in it follows from shape and type alone, so it is written
-once, and a save copies raw bytes into their place. torch does not look at the archive's checksums.
+once, and a save copies raw bytes into their place. torch does not check the archive's checksums.
 """
 
 from dataclasses import dataclass
@@ -15,6 +15,8 @@ ALIGNMENT = 64  # of items in a file, as torch aligns records in an archive
 
 @dataclass(frozen=True)
 class Skeleton:
+    """The bytes of an archive before and after the tensor's memory."""
+
     head: bytes
     data_bytes: int
     tail: bytes
@@ -48,6 +50,7 @@ class _Sink:
 
 @cache
 def archive_skeleton(shape: tuple[int, ...], dtype: torch.dtype) -> Skeleton:
+    """Return the archive of a tensor of this shape and type, without its memory."""
     sink = _Sink()
     # Memory that nobody touches is not allocated: only its size is looked at.
     tensor = torch.empty(shape, dtype=dtype, device="cpu")

@@ -1,1 +1,1 @@
-"""Saving checkpoints while training goes on, and loading them."""
+"""Saving checkpoints while training goes on."""

@@ -1,6 +1,6 @@
-"""The ranks as threads beside the loop meet them: over a group of their own.
+"""Process group for threads beside the training loop.
 
-The loop's own groups are not for them: two threads that meet others over one group mix their
+They must not use the loop's own groups: two threads that communicate over one group mix their
 messages.
 """
 
@@ -12,12 +12,14 @@ from penstock.guard.save import exchange
 
 @dataclass(frozen=True)
 class BackgroundGroup:
+    """The ranks, as a thread beside the loop reaches them."""
+
     rank: int
     ranks: int
     group: Any  # gloo
 
     def gather(self, value: Any) -> list[Any]:
-        """Every rank's value on every rank; raises when one of them is gone."""
+        """Return every rank's value on every rank; raises if a rank is gone."""
         if self.ranks == 1:
             return [value]
         return exchange.gather(value, self.ranks, self.group)

@@ -1,7 +1,7 @@
-"""One durable save: every rank puts its files in a place, and rank 0 publishes them.
+"""One durable save: every rank puts its files into a store, and rank 0 publishes them.
 
-The ranks meet three times, over a group of their own. What fails on one rank is an error on all: a
-checkpoint is published by all or not at all.
+The ranks communicate three times, over a group of their own. A failure on one rank is an error on
+all: a checkpoint is published by all ranks or not at all.
 """
 
 import contextlib
@@ -24,7 +24,8 @@ FULL = os.strerror(errno.ENOSPC)
 
 @dataclass(frozen=True)
 class DurableSave:
-    """`own` are this rank's files in `source`, `shared` those that rank 0 adds for all."""
+    """The files of one save. `own` are this rank's files in `source`; rank 0 adds `shared` for
+    all."""
 
     step: int
     own: FileTable
@@ -38,10 +39,10 @@ class DurableSave:
     about: dict[str, Any] = field(default_factory=dict)  # of the manifest, beside step and files
 
     def write(self, place: CheckpointStore, source: Path) -> tuple[str, str]:
-        """Where it is published, and the hash of its manifest; empty if it was there already.
-        Raises OSError on all ranks.
+        """Publish the checkpoint in a store; return its location and its manifest's hash.
 
-        A disk with room for no more than are there gives up its oldest: a newer one is worth more.
+        Both are empty if it was there already. Raises OSError on all ranks. On a full disk the
+        oldest checkpoint is deleted: a newer one is worth more.
         """
         while True:
             try:
@@ -51,9 +52,10 @@ class DurableSave:
                     raise
 
     def _drop(self, place: CheckpointStore) -> bool:
-        """Whether there is more room now. The newest and the best stay, whatever happens."""
+        """Delete the oldest checkpoint; return whether there was one. The newest and the best
+        stay."""
         steps = place.steps() if self._first and place.tier == "disk" else []
-        old = [step for step in steps[1:] if step not in self.best.of(steps)]
+        old = [step for step in steps[1:] if step not in self.best.among(steps)]
         if not old:
             return False
         place.delete(old[-1])
@@ -81,7 +83,8 @@ class DurableSave:
         return self.world.rank == 0
 
     def _begin(self, place: CheckpointStore) -> bool:
-        """Whether it is there already. What only has its name is put aside."""
+        """Return whether the checkpoint is there already. A foreign one of the same step is put
+        aside."""
         there = self._first and self.step in place.steps()
         if there and not self._is_own(place):
             place.put_aside(self.step, FOREIGN)
@@ -116,7 +119,7 @@ class DurableSave:
         return place.publish(self.step, manifest.to_bytes()), manifest.digest
 
     def _together(self, work: Callable[[], T]) -> list[T]:
-        """Every rank does its part; the answers of all."""
+        """Run `work` on every rank; return all answers, or raise OSError on all ranks."""
         value, problem = None, ""
         try:
             value = work()

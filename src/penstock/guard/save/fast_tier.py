@@ -1,4 +1,4 @@
-"""Making the slots of the fast tier: in memory if there is room for two, or else what there is."""
+"""Slots of the fast tier: in memory if two fit, otherwise one, or on disk."""
 
 import shutil
 import threading
@@ -21,7 +21,7 @@ from penstock.private import private_folder
 
 @dataclass
 class Slot:
-    """One rank's side of a slot. Who reads its files holds it."""
+    """One rank's side of a slot. A thread that reads its files holds it."""
 
     folder: Path
     make: Callable[[], RankFiles]
@@ -50,24 +50,26 @@ class Slot:
     def __post_init__(self) -> None:
         self.files = self.make()
 
-    def renew(self) -> None:
-        """Makes anew what was deleted: some systems clear shared memory when a user logs out."""
+    def recreate_if_deleted(self) -> None:
+        """Create deleted files again: some systems clear shared memory when a user logs out."""
         if not (self.folder / state_file_name(self.files.rank)).exists():
             gone, self.files = self.files, self.make()
             gone.close()
 
     def unseal(self) -> None:
-        """Before the first byte changes: what is in it is of no step any more."""
+        """Remove the seal, before the first byte of the slot changes."""
         self.step = None
         seal_path(self.folder, self.files.rank).unlink(missing_ok=True)
 
 
 @dataclass
 class FastTier:
+    """The slots that were allocated."""
+
     slots: list[Slot]
     first: int = 0  # which of them to write first
-    old: list[Path] = field(default_factory=list)  # to remove once there is something newer
-    told: dict[str, Any] = field(default_factory=dict)
+    obsolete: list[Path] = field(default_factory=list)  # to remove once there is something newer
+    summary: dict[str, Any] = field(default_factory=dict)
 
 
 def allocate_slots(
@@ -78,7 +80,8 @@ def allocate_slots(
     resumed: MemoryCheckpoint | None,
     cuda: bool,
 ) -> FastTier:
-    """All ranks together, and all alike. What was `resumed` from is left alone."""
+    """Allocate the slots; all ranks together, with the same result. The `resumed` slot is not
+    changed."""
     for root in roots:
         _sweep(root, drawing, world.rank, resumed)
     problem = ""
@@ -90,7 +93,7 @@ def allocate_slots(
             made, problem = _try(root, count, drawing, world, resumed, cuda)
             if made:
                 return made
-    return FastTier([], told={"slots": 0, "problem": problem})
+    return FastTier([], summary={"slots": 0, "problem": problem})
 
 
 def remove_folder(folder: Path) -> None:
@@ -98,7 +101,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def _sweep(root: Path, drawing: FilePlan, rank: int, resumed: MemoryCheckpoint | None) -> None:
-    """Nothing in the tier is believed any more, but for what the run goes on from."""
+    """Invalidate all old slots, except the one that the run resumes from."""
     plan = plan_folder(root, drawing.content)
     try:
         found = list(slot_folders(root))
@@ -114,7 +117,7 @@ def _sweep(root: Path, drawing: FilePlan, rank: int, resumed: MemoryCheckpoint |
 
 
 def _no_room(root: Path, count: int, drawing: FilePlan, world: BackgroundGroup) -> str:
-    """Why the ranks of some host would not fit; each host's memory is shared by its ranks."""
+    """Say why the ranks of some host would not fit; the ranks of a host share its memory."""
     name, plan = state_file_name(world.rank), plan_folder(root, drawing.content)
     try:
         private_folder(root)
@@ -168,8 +171,8 @@ def _try(
         for slot in kept:
             slot.step = resumed.step
         if not kept:
-            made.old.append(resumed.path)
-    made.told = {
+            made.obsolete.append(resumed.path)
+    made.summary = {
         "slots": count,
         "tier": "memory" if is_memory_backed(root) else "disk",
         "bytes": sum(drawing.index.files.values()),

@@ -1,7 +1,7 @@
-"""Making and reading checkpoints of a training's tensors; `published.py` says what is in one.
+"""Saving and loading checkpoints while the caller waits; `published.py` describes the format.
 
-`save` is for whoever has time: everything is on disk when it returns. A run saves through
-`saver.py`, in the background, with the same files.
+`save` returns when everything is on disk. A run saves through `saver.py` instead, in the
+background, with the same files.
 """
 
 import json
@@ -37,9 +37,9 @@ def save(
     world: RankGroup,
     run: str = "",
 ) -> Checkpoint:
-    """All ranks together: write, hash, publish. Returns when the checkpoint is on disk.
+    """Write, hash and publish a checkpoint; all ranks together. Returns when it is on disk.
 
-    `run` is the identity of the run that it is of, if it is of one.
+    `run` is the identity of the run, if the checkpoint belongs to one.
     """
     disk, final = DiskStore(folder), folder / folder_name(step)
     if world.broadcast((final / MANIFEST).is_file()):
@@ -48,7 +48,7 @@ def save(
         disk.begin(step)
     drawing = plan_files(state, world)  # nobody writes before the folder is clean
     own = RankFiles(disk.aside(step), drawing, world.rank)
-    PendingCopies(own.ways(state, local_state))
+    PendingCopies(own.copies(state, local_state))
     names = own.names
     own.close()
     files: FileTable = {}
@@ -64,7 +64,7 @@ def save(
 
 
 def shared_files(drawing: FilePlan, scalars: dict[str, Any]) -> dict[str, bytes]:
-    """The files of a checkpoint that are the same for all ranks: one of them writes these."""
+    """Return the files of a checkpoint that are the same for all ranks; one rank writes them."""
     return {
         INDEX: drawing.content,
         METADATA: drawing.metadata,
@@ -73,12 +73,12 @@ def shared_files(drawing: FilePlan, scalars: dict[str, Any]) -> dict[str, bytes]
 
 
 def load(checkpoint: Checkpoint, state: dict[str, Tensor], world: RankGroup | None) -> None:
-    """Load into the tensors of `state`: of any layout into this one.
+    """Load a checkpoint of any layout into the tensors of `state`.
 
-    Each rank reads its own parts. torch's DCP would exchange plans between ranks as pickles; the
-    ranks only tell each other here whether all of them have succeeded.
+    Each rank reads its own parts. torch's DCP would exchange plans between ranks as pickles; here
+    the ranks only tell each other whether all of them succeeded.
     """
-    checkpoint.refuse_other_format()
+    checkpoint.check_format()
     try:
         index = checkpoint.index()
     except ValueError as error:
@@ -98,14 +98,15 @@ def load(checkpoint: Checkpoint, state: dict[str, Tensor], world: RankGroup | No
 
 
 def load_local(checkpoint: Checkpoint, rank: int) -> dict[str, Tensor]:
+    """Load the replica-local state of a rank."""
     return read_local(plain_path(checkpoint.path, local_file_name(rank)))
 
 
 def weights_hash(weights: dict[str, Tensor], world: RankGroup | None, hashing: bool = True) -> str:
-    """One hash of the full weights: equal for equal weights, whatever the layout they lie in.
+    """Return one hash of the full weights: equal weights have equal hashes in any layout.
 
-    All ranks must call it, each with the weights that it holds; those that are not `hashing` only
-    lend their shards.
+    All ranks must call it, each with the weights that it holds. Ranks with `hashing` false only
+    contribute their shards.
     """
     own = {}
     for name, param in sorted(weights.items()):
@@ -120,6 +121,6 @@ def weights_hash(weights: dict[str, Tensor], world: RankGroup | None, hashing: b
 
 
 def _sealed(path: Path) -> dict[str, Any]:
-    """Size and hash of a file, which is on disk when it returns."""
+    """Return size and hash of a file, which is on disk when it returns."""
     sync(path)
     return {"bytes": path.stat().st_size, "blake3": hash_file(path)}

@@ -1,15 +1,15 @@
-"""Saving while training goes on: staged into memory, sealed, written and published behind the loop.
+"""Background saving: a state is staged into memory, sealed, and published while training goes on.
 
-    saver = Saver(scratch / "fast", places, world, journal, pulse, keep=3, run=identity)
-    saver.prepare(state)                 # in warm-up: plans; allocates and pins behind it
+    saver = Saver(scratch / "fast", stores, world, journal, pulse, keep=3, identity=identity)
+    saver.prepare(state)                 # in warm-up: plans; a thread allocates and pins memory
     saver.stage(step, state, local_state, scalars, durable=False)  # returns at once
     saver.before_update()                # weights change only after they are copied
-    saver.busy                           # voted on: while any rank is, nobody stages
+    saver.busy                           # ranks vote on it: while one is busy, none stages
     saver.wait()                         # everything begun is safe, or has failed
 
 `stage` copies this rank's tensors into a slot of the fast tier. One thread hashes and seals the
-slot; another, for durable saves, brings the files to every place. All ranks make the same calls in
-the same order. What fails here does not stop training: `failed` says why, and so does the journal
+slot; another, for durable saves, brings the files to every store. All ranks make the same calls in
+the same order. A failed save does not stop training: `failed` says why, and so does the journal
 (`save_failed`).
 """
 
@@ -42,13 +42,13 @@ BEAT_S = 0.5  # between signs of life while it waits
 
 
 class EventSink(Protocol):
-    """A journal: facts for those who look at the run."""
+    """A journal, as far as a save needs it."""
 
     def event(self, kind: str, **payload: Any) -> None: ...
 
 
 class PulseSink(Protocol):
-    """A pulse: where this rank is."""
+    """A pulse, as far as a save needs it."""
 
     def at(self, phase: str, step: int | None = None) -> None: ...
     def beat(self) -> None: ...
@@ -57,7 +57,7 @@ class PulseSink(Protocol):
 
 @dataclass(frozen=True)
 class SaveTiming:
-    """Of the last saves, for whoever decides on the next."""
+    """Durations of the last saves, for the next decision about when to save."""
 
     stall_s: float = 0.0  # how long one held up the training
     seal_s: float = 0.0  # from the copy to the seal
@@ -76,13 +76,15 @@ class _Save:
 
 @dataclass
 class Saver:
+    """Background saves of one rank."""
+
     fast: Path  # the fast tier's folder
-    places: Sequence[CheckpointStore]
+    stores: Sequence[CheckpointStore]
     world: RankGroup
     journal: EventSink
     pulse: PulseSink
     keep: int
-    run: str  # identity: which run, of all that ever had this folder
+    identity: str  # identity: which run, of all that ever had this folder
     spill: Path | None = None  # where slots go when memory has no room for them
     group: Any = None  # gloo, for the threads behind the loop
     # Called behind the loop with a sealed slot's folder, this rank's files in it, and the step.
@@ -111,9 +113,11 @@ class Saver:
         self._host_s = self._seal_s = self._write_s = 0.0
 
     def prepare(self, state: dict[str, Tensor], resumed: MemoryCheckpoint | None = None) -> None:
-        """Begins everything that later saves need not do again. All ranks together.
+        """Do once what every save needs: plan the files, begin to allocate slots. All ranks
+        together.
 
-        What was `resumed` from stays until a newer one is whole; the rest of the tier is reused.
+        The slot that was `resumed` from stays until a newer one is whole; the rest of the tier is
+        reused.
         """
         self._drawing = plan_files(state, self.world)
         self._mark = self.world.broadcast(uuid.uuid4().hex)
@@ -126,31 +130,31 @@ class Saver:
     def _make(
         self, drawing: FilePlan, resumed: MemoryCheckpoint | None, device: torch.device | None
     ) -> None:
-        """Allocating and pinning takes seconds where the state is large."""
+        """Allocate and pin the slots, which takes seconds for a large state."""
         if device is not None:
             torch.cuda.set_device(device)  # a thread begins with the first
         roots = [self.fast] if self.spill is None else [self.fast, self.spill]
         made = allocate_slots(roots, self.slots, drawing, self._behind, resumed, device is not None)
-        self._slots, self._turn, self._old = made.slots, made.first, made.old
+        self._slots, self._turn, self._old = made.slots, made.first, made.obsolete
         if self.world.rank == 0:
-            self._tell("fast_tier", **made.told)
+            self._tell("fast_tier", **made.summary)
 
-    def prepared(self) -> None:
-        """Waits until saves can be begun."""
+    def wait_prepared(self) -> None:
+        """Wait until saves can begin."""
         self._wait_for(self._making)
         if self._making:
             self._making.result()
 
     @property
     def fast_tier(self) -> bool:
-        """Whether there are copies between durable saves: in one slot each would be written over
-        the only one."""
+        """Whether copies exist between durable saves. A single slot would overwrite the only
+        copy."""
         return len(self._slots) > 1
 
     @property
     def busy(self) -> bool:
-        """Whether a save begun now would have to wait for an earlier one, or write over the last
-        that is whole."""
+        """Whether a save now would have to wait for an earlier one, or overwrite the last whole
+        copy."""
         if self._making is not None and not self._making.done():
             return True
         if self._sealing is None or not self._slots:
@@ -166,7 +170,7 @@ class Saver:
 
     @property
     def writing(self) -> bool:
-        """Whether a durable save is under way."""
+        """Whether a durable save is in progress."""
         return self._writing is not None and not self._writing.done()
 
     @property
@@ -185,10 +189,10 @@ class Saver:
     ) -> None:
         """Copy the state of `step` now; seal it, and publish it if `durable`, later.
 
-        `best` are the checkpoints that rotation leaves alone.
+        `best` are the checkpoints that rotation keeps.
         """
         start = now()
-        self.prepared()
+        self.wait_prepared()
         if not self._slots:
             self._fail(step, "memory", "neither memory nor disk has room for a copy of the state")
             return
@@ -204,8 +208,8 @@ class Saver:
         ways: list[TensorCopy] = []
         problem = ""
         try:
-            slot.renew()
-            ways = slot.files.ways(state, local_state)
+            slot.recreate_if_deleted()
+            ways = slot.files.copies(state, local_state)
         except OSError as error:  # no room for replica-local state, which may grow
             problem = f"{type(error).__name__}: {error}"
         self._copying = PendingCopies(ways, self._stream)
@@ -218,17 +222,17 @@ class Saver:
         self._host_s = now() - start
 
     def before_update(self) -> None:
-        """Weights are about to change: the device waits for what is still being copied of them."""
+        """Make the device wait for pending copies, since the weights are about to change."""
         if self._copying is not None:
-            self._copying.hold()
+            self._copying.hold_device()
 
     def wait(self) -> None:
-        """Returns when everything begun is safe, or has failed."""
+        """Wait until everything that was begun is safe, or has failed."""
         self.wait_sealed()
         self._wait_for(self._writing)
 
     def wait_sealed(self) -> None:
-        """Returns when what was staged last is whole in memory, or could not be."""
+        """Wait until the last staged state is whole in memory, or has failed."""
         self._wait_for(self._sealing)
 
     def _wait_for(self, begun: Future[Any] | None) -> None:
@@ -236,8 +240,8 @@ class Saver:
             futures.wait([begun], BEAT_S)
             self.pulse.beat()
 
-    def forget(self, after_step: int) -> None:
-        """Later steps were taken back: nobody may go on from them. All ranks together."""
+    def discard_after(self, after_step: int) -> None:
+        """Discard the slots of later steps, after a rollback. All ranks together."""
         self.wait()
         for slot in self._slots:
             if slot.step is not None and slot.step > after_step:
@@ -247,6 +251,7 @@ class Saver:
         self._turn = steps.index(min(steps)) if steps else 0
 
     def close(self) -> None:
+        """Wait for all saves and release the slots."""
         self._wait_for(self._making)
         self.wait()
         self._sealer.shutdown()
@@ -256,7 +261,7 @@ class Saver:
         self._slots = []
 
     def _seal(self, save: _Save) -> tuple[FileTable, str]:
-        """Size and hash of this rank's files, or why they could not be sealed."""
+        """Seal a slot; return size and hash of this rank's files, or why it could not be sealed."""
         if save.problem:
             self._fail(save.step, "memory", save.problem)
             save.slot.release()
@@ -288,10 +293,10 @@ class Saver:
         assert self._drawing is not None, "nothing is sealed before it is drawn"
         every = files | index_entry(self._drawing.content)
         rank, ranks = self.world.rank, self.world.ranks
-        return Seal(self.run, self._mark, save.step, rank, ranks, every, save.scalars)
+        return Seal(self.identity, self._mark, save.step, rank, ranks, every, save.scalars)
 
     def _pass_on(self, folder: Path, names: list[str], step: int) -> None:
-        """A copy for a peer; it can fail, and this host's is still good."""
+        """Send a copy to a peer. If that fails, this host's copy is still good."""
         if self.on_sealed is None:
             return
         try:
@@ -300,6 +305,7 @@ class Saver:
             self._tell("copy_failed", step=step, error=f"{type(error).__name__}: {error}")
 
     def _write(self, save: _Save, sealing: Future[tuple[FileTable, str]]) -> None:
+        """Publish a sealed slot in every store."""
         assert self._drawing is not None, "nothing is written before it is drawn"
         (own, problem), start = sealing.result(), now()
         source, bad = save.slot.folder, ""
@@ -307,8 +313,8 @@ class Saver:
         durable = DurableSave(
             save.step, own, problem, shared, self.keep, self._behind, self.pulse.beside, save.best
         )
-        durable.about.update(manifest_fields(self.run, save.scalars))
-        for place in self.places:
+        durable.about.update(manifest_fields(self.identity, save.scalars))
+        for place in self.stores:
             try:
                 began = now()
                 where, manifest = durable.write(place, source)

@@ -1,8 +1,8 @@
-"""Copying a rank's state into the files of a checkpoint.
+"""Copies of a rank's state into the files of a checkpoint.
 
-The files already are what they will be, but for the tensors' bytes. On a GPU the copies run on a
-stream of their own into pinned pages, so neither host nor device waits for them; whoever changes
-the weights next makes the device wait (`hold`).
+The files are complete except for the tensors' bytes. On a GPU the copies run on their own stream
+into pinned pages, so neither host nor device waits for them; before weights change, the device is
+made to wait (`hold_device`).
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from penstock.guard.format.skeleton import archive_skeleton
 
 @dataclass(frozen=True)
 class TensorCopy:
-    """A tensor's way into a file: where its bytes land first, and where they belong."""
+    """One tensor on its way into a file: where its bytes land first, and where they belong."""
 
     source: Tensor
     landing: Tensor
@@ -45,7 +45,7 @@ class RankFiles:
         self.local: MappedFile | None = None
         self._local_header = b""
         self._places: dict[str, tuple[Tensor, Tensor]] = {}
-        for tensor, entry, chunk in drawing.index.of_file(name):
+        for tensor, entry, chunk in drawing.index.chunks_in(name):
             dtype = torch_dtype(entry.dtype)
             bones = archive_skeleton(chunk.sizes, dtype)
             self.state.put(chunk.at - len(bones.head), bones.head)
@@ -55,11 +55,11 @@ class RankFiles:
 
     @property
     def names(self) -> list[str]:
-        """Of what a save wrote, relative to the folder."""
+        """The names of the files that a save wrote, relative to the folder."""
         return [state_file_name(self.rank)] + ([local_file_name(self.rank)] if self.local else [])
 
-    def ways(self, state: dict[str, Tensor], local_state: dict[str, Tensor]) -> list[TensorCopy]:
-        """Of every tensor that this rank saves."""
+    def copies(self, state: dict[str, Tensor], local_state: dict[str, Tensor]) -> list[TensorCopy]:
+        """List the copies of every tensor that this rank saves."""
         found = []
         for name, (landing, to) in self._places.items():
             source = local_part(state[name]).detach()
@@ -109,7 +109,7 @@ def _both(
 
 
 class PendingCopies:
-    """Copies that were begun. On a CPU they are done when it is made."""
+    """Copies in progress. On a CPU they are done when the object is made."""
 
     def __init__(self, ways: list[TensorCopy], stream: Any = None) -> None:
         self._ways = ways  # what is copied stays alive until it is through
@@ -126,8 +126,8 @@ class PendingCopies:
             self._event = torch.cuda.Event()
             self._event.record(stream)
 
-    def hold(self) -> None:
-        """What is queued on the device from here on waits for the copies; the host does not."""
+    def hold_device(self) -> None:
+        """Make later work on the device wait for the copies; the host does not wait."""
         if self._event is None or self._event.query():
             return
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -137,7 +137,7 @@ class PendingCopies:
         self._held.append((first, last))
 
     def wait(self) -> None:
-        """The host waits until the bytes are in the files."""
+        """Wait on the host until the bytes are in the files."""
         if self._event is None:
             return
         self._event.synchronize()
@@ -146,5 +146,5 @@ class PendingCopies:
                 way.to.copy_(way.landing)
 
     def held_s(self) -> float:
-        """How long the device waited in `hold`, as far as it is known by now."""
+        """Return how long the device waited in `hold_device`, as far as it is known by now."""
         return sum(a.elapsed_time(b) / 1e3 for a, b in self._held if b.query())

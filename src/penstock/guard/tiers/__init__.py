@@ -1,1 +1,1 @@
-"""Where checkpoints live: memory, disk, object store, peers; which one to resume from."""
+"""The tiers that hold checkpoints: memory, disk, object store, peers; and the search over them."""

@@ -1,4 +1,4 @@
-"""The files of a checkpoint, wherever it is, for whoever only looks at them. No torch."""
+"""Read access to the files of a checkpoint in any tier. No torch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,57 +19,57 @@ Progress = Callable[[int], None]  # bytes that were read since the last call
 
 
 class CheckpointFiles(Protocol):
-    """What can be asked of a checkpoint. All of it raises OSError or ValueError where it fails."""
+    """The files of one checkpoint. Every method raises OSError or ValueError if it fails."""
 
     @property
     def where(self) -> str: ...
-    def there(self) -> bool:
-        """Whether it still is, and is the same: a run that goes on makes and deletes them."""
+    def still_there(self) -> bool:
+        """Return whether the same checkpoint still exists: a live run creates and deletes them."""
 
-    def about(self) -> Manifest:
-        """What it says of itself, in a manifest whose own hash is right."""
+    def manifest(self) -> Manifest:
+        """Return the manifest, whose own hash is verified."""
 
     def scalars(self) -> dict[str, Any]: ...
     def size(self, name: str) -> int | None:
-        """None for a file that is not there."""
+        """Return a file's size in bytes; None if it is missing."""
 
     def read(self, name: str) -> bytes:
-        """A small file."""
+        """Return the content of a small file."""
 
     def hash(self, name: str, progress: Progress) -> str: ...
 
 
 class LocalFiles:
-    """On this machine: a folder on disk, or a slot in memory."""
+    """A folder on disk or a slot in memory, on this machine."""
 
     def __init__(self, found: Checkpoint) -> None:
-        self.found = found
+        self.checkpoint = found
 
     @property
     def where(self) -> str:
-        return str(self.found.path)
+        return str(self.checkpoint.path)
 
-    def there(self) -> bool:
-        if not isinstance(self.found, MemoryCheckpoint):
-            return self.found.path.is_dir()
-        seals = self.found.seals
-        return all(read_seal(seal_path(self.found.path, seal.rank)) == seal for seal in seals)
+    def still_there(self) -> bool:
+        if not isinstance(self.checkpoint, MemoryCheckpoint):
+            return self.checkpoint.path.is_dir()
+        seals = self.checkpoint.seals
+        return all(read_seal(seal_path(self.checkpoint.path, seal.rank)) == seal for seal in seals)
 
-    def about(self) -> Manifest:
-        return self.found.about()
+    def manifest(self) -> Manifest:
+        return self.checkpoint.read_manifest()
 
     def scalars(self) -> dict[str, Any]:
-        return self.found.scalars
+        return self.checkpoint.scalars
 
     def size(self, name: str) -> int | None:
-        path = plain_path(self.found.path, name)
+        path = plain_path(self.checkpoint.path, name)
         return path.stat().st_size if path.is_file() else None
 
     def read(self, name: str) -> bytes:
-        return self.found.read(name)
+        return self.checkpoint.read(name)
 
     def hash(self, name: str, progress: Progress) -> str:
-        with plain_path(self.found.path, name).open("rb") as file:
+        with plain_path(self.checkpoint.path, name).open("rb") as file:
             sink = _Hashing(progress)
             while part := file.read(READ_BYTES):
                 sink.write(part)
@@ -78,19 +78,19 @@ class LocalFiles:
 
 @dataclass(frozen=True)
 class RemoteFiles:
-    """Behind a URL. Nothing of it is kept on this machine."""
+    """A checkpoint behind a URL. Nothing of it is stored on this machine."""
 
-    place: RemoteStore
+    store: RemoteStore
     step: int
 
     @property
     def where(self) -> str:
-        return self.place.store.where(folder_name(self.step))
+        return self.store.store.where(folder_name(self.step))
 
-    def there(self) -> bool:
-        return self.step in self.place.steps()
+    def still_there(self) -> bool:
+        return self.step in self.store.steps()
 
-    def about(self) -> Manifest:
+    def manifest(self) -> Manifest:
         return self._manifest
 
     def scalars(self) -> dict[str, Any]:
@@ -100,11 +100,11 @@ class RemoteFiles:
         return self._sizes.get(f"{folder_name(self.step)}/{name}")
 
     def read(self, name: str) -> bytes:
-        return self.place.read(f"{folder_name(self.step)}/{name}")
+        return self.store.read(f"{folder_name(self.step)}/{name}")
 
     def hash(self, name: str, progress: Progress) -> str:
         sink = _Hashing(progress)
-        self.place.store.download(f"{folder_name(self.step)}/{name}", cast(IO[bytes], sink))
+        self.store.store.download(f"{folder_name(self.step)}/{name}", cast(IO[bytes], sink))
         return sink.hexdigest()
 
     @cached_property
@@ -113,18 +113,18 @@ class RemoteFiles:
 
     @cached_property
     def _sizes(self) -> dict[str, int]:
-        return {one.name: one.size for one in self.place.store.list(folder_name(self.step))}
+        return {one.name: one.size for one in self.store.store.list(folder_name(self.step))}
 
 
 class _Hashing:
-    """As much of a file as a download needs, which keeps nothing but the hash."""
+    """A writable file that keeps only the hash of its content; enough for a download."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self.seek(0)
 
     def seek(self, at: int) -> int:
-        """A download begins again from the start."""
+        """Begin again from the start, as a repeated download does."""
         self._digest = blake3(max_threads=blake3.AUTO)
         return at
 

@@ -1,4 +1,4 @@
-"""How much memory or disk a host can still give, in bytes."""
+"""Free memory and disk of a host, in bytes."""
 
 import contextlib
 import os
@@ -8,7 +8,8 @@ MARGIN = 0.1  # of what is free is left to others
 
 
 def free_bytes(folder: Path) -> int:
-    """What files in a folder may still take. In a tmpfs that is memory, which others need too."""
+    """Return how much files in a folder may still take. In a tmpfs that is memory, shared with
+    others."""
     found = os.statvfs(folder)
     free = found.f_bavail * found.f_frsize
     if is_memory_backed(folder):
@@ -17,7 +18,7 @@ def free_bytes(folder: Path) -> int:
 
 
 def is_memory_backed(folder: Path) -> bool:
-    """Whether files there are memory, by the table of mounts."""
+    """Return whether files in a folder are memory, by the table of mounts."""
     best, kind = "", ""
     path = str(folder.resolve())
     with contextlib.suppress(OSError):
@@ -30,7 +31,7 @@ def is_memory_backed(folder: Path) -> bool:
 
 
 def _memory_bytes() -> int:
-    """What can still be allocated, on the machine and within the container's limit."""
+    """Return what can still be allocated, on the machine and within the container's limit."""
     about = dict(
         line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line
     )
@@ -47,6 +48,6 @@ def _memory_bytes() -> int:
 
 
 def boot_id() -> str:
-    """Which machine this is, as long as it runs."""
+    """Return an identifier of this machine that lasts until it reboots."""
     path = Path("/proc/sys/kernel/random/boot_id")
     return path.read_text().strip() if path.exists() else os.uname().nodename

@@ -1,7 +1,7 @@
-"""Which run this is, of all that ever had its name: a random word, made when the run is created.
+"""Identity of a run: a random word that tells it from every other run with its name.
 
-It is kept in the run folder and in every durable place, and stands in every manifest and every
-seal. A copy that is damaged or gone is written again from another one.
+It is made when the run is created. The run folder and every durable store have a copy, and every
+manifest and seal contains it. A damaged or missing copy is written again from another one.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ def encode_identity(identity: str) -> bytes:
 
 
 def decode_identity(content: bytes) -> str:
-    """Return the identity that is written there; raises ValueError for whatever is none.
+    """Parse a written identity; raises ValueError for anything else.
 
     Earlier versions wrote no checksum.
     """
@@ -46,20 +46,20 @@ def _checksum(identity: str) -> str:
 
 @dataclass
 class IdentityCopies:
-    """The places that keep an identity, the one that decides first."""
+    """The stores that hold a run's identity; the first one decides."""
 
-    places: Sequence[CheckpointStore]
+    stores: Sequence[CheckpointStore]
     # What checkpoints say whose manifests are whole, for when no place knows.
     remembered: Callable[[], str | None] = lambda: None
-    told: list[str] = field(default_factory=list)  # what was wrong with a copy
+    notes: list[str] = field(default_factory=list)  # what was wrong with a copy
 
-    def known(self) -> str:
+    def read(self) -> str:
         """Return the identity without writing anything."""
         found, _, _ = self._looked()
         return found or UNKNOWN
 
-    def kept(self) -> str:
-        """Return the identity, made where there is none, and kept in every place."""
+    def read_or_create(self) -> str:
+        """Return the identity; create it if there is none, and write it to every store."""
         found, lacking, bad = self._looked()
         for place, content in bad:
             with contextlib.suppress(OSError):
@@ -82,11 +82,11 @@ class IdentityCopies:
     def _looked(
         self,
     ) -> tuple[str | None, list[CheckpointStore], list[tuple[CheckpointStore, bytes]]]:
-        """Return the identity, the places that have none, and those with a bad one."""
+        """Return the identity, the stores without one, and the stores with a damaged one."""
         found: list[tuple[str, CheckpointStore]] = []
         lacking: list[CheckpointStore] = []
         bad: list[tuple[CheckpointStore, bytes]] = []
-        for place in self.places:
+        for place in self.stores:
             content = b""
             try:
                 content = place.read(IDENTITY)
@@ -97,18 +97,20 @@ class IdentityCopies:
                 continue
             except ValueError as error:
                 bad.append((place, content))
-                self.told.append(f"{place.where}/{IDENTITY}: {error}; it is written again")
+                self.notes.append(f"{place.where}/{IDENTITY}: {error}; it is written again")
         for one, place in found[1:]:
             if one != found[0][0]:
-                self.told.append(f"{place.where} was begun by another run of this name ({one[:8]})")
+                self.notes.append(
+                    f"{place.where} was begun by another run of this name ({one[:8]})"
+                )
         return found[0][0] if found else self.remembered(), lacking, bad
 
 
 def _put_aside(place: CheckpointStore, content: bytes) -> None:
-    """Keep the bad copy beside, for people to look at."""
+    """Keep the damaged copy next to the good one, for people to inspect."""
     any(place.create(f"{IDENTITY}.bad-{number}", content) for number in range(1, _ASIDE))
 
 
 def run_identity(place: CheckpointStore, world: Any) -> str:
-    """Return the identity of the run that saves in a place; all ranks together."""
-    return world.broadcast(IdentityCopies([place]).kept() if world.rank == 0 else None)
+    """Return the identity of the run that saves in a store; all ranks together."""
+    return world.broadcast(IdentityCopies([place]).read_or_create() if world.rank == 0 else None)

@@ -1,8 +1,9 @@
-"""What the journal knows of a run's end and checkpoints, whether or not they are there. No torch.
+"""Facts about a run's end and checkpoints from its journal, whether or not the files still exist.
+No torch.
 
-Ranks write `saved` after a checkpoint is published, `resumed` when one was loaded, and
-`taken_back` before they delete those of steps that are trained again. `penstock checkpoint adopt`
-writes `adopted`: the run goes on from there.
+Ranks write `saved` after a checkpoint is published, `resumed` after one was loaded, and
+`taken_back` before they delete checkpoints of steps that are trained again. `penstock checkpoint
+adopt` writes `adopted`: the run goes on from there.
 """
 
 from collections.abc import Collection
@@ -20,9 +21,9 @@ _MARKS = [f'"kind":"{kind}"'.encode() for kind in _KINDS]
 
 
 def recorded_step(folder: RunFolder) -> int | None:
-    """Return the newest step that should be in a durable place; None if nothing was ever saved.
+    """Return the newest step that should be in a durable store; None if nothing was ever saved.
 
-    Raises OSError when the journal cannot be read.
+    Raises OSError if the journal cannot be read.
     """
     steps: set[int] = set()
     if (forked := forked_step(folder)) is not None:
@@ -52,7 +53,7 @@ def last_result(folder: RunFolder) -> str | None:
 
 
 def no_checkpoint_message(folder: RunFolder) -> str:
-    """Say of a run without a checkpoint whether there is none yet, or none any more."""
+    """Say for a run without checkpoints whether it has none yet, or lost them."""
     step = recorded_step(folder)
     if step is None:
         return f"run '{folder.name}' has no checkpoint yet; train it first"
@@ -72,8 +73,10 @@ def no_checkpoint_message(folder: RunFolder) -> str:
 
 
 def recorded_manifests(folder: RunFolder) -> dict[int, str]:
-    """Return the hashes of the manifests that the run has published, by step. What came after a
-    step that it went on from is made again, and is not held against the new one."""
+    """Return the manifest hashes that the run has published, by step.
+
+    After a resume, later steps are made again: their old hashes are dropped.
+    """
     found: dict[int, str] = {}
     for event in _events(folder):
         step, manifest = event.whole("step"), event.payload.get("manifest")

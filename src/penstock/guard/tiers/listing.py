@@ -1,7 +1,7 @@
-"""The checkpoints of a run in every tier: what there is, and whether it is whole. No torch.
+"""List of a run's checkpoints in every tier, and whether they are whole. No torch.
 
-A look reads manifests and compares sizes; `verify` reads every byte. Neither changes anything: what
-is damaged is put aside when the run goes on, not because somebody looked.
+`list_checkpoints` reads manifests and compares sizes; `verify` reads every byte. Neither changes
+anything: a damaged checkpoint is put aside when the run resumes.
 """
 
 import time
@@ -41,9 +41,11 @@ UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 @dataclass(frozen=True)
 class ListedCheckpoint:
+    """One checkpoint of a run in one tier."""
+
     tier: str
     step: int
-    shelf: CheckpointFiles
+    files: CheckpointFiles
     bytes: int = 0
     age_s: float | None = None  # unknown of what is elsewhere
     format: int | None = FORMAT
@@ -68,9 +70,9 @@ class ListedCheckpoint:
         return "whole, best" if self.best else "whole"
 
     def to_json(self) -> dict[str, Any]:
-        told = {n: v for n, v in vars(self).items() if n not in ("shelf", "problems")}
+        told = {n: v for n, v in vars(self).items() if n not in ("files", "problems")}
         return told | {
-            "where": self.shelf.where,
+            "where": self.files.where,
             "state": self.state,
             "aside": bool(self.aside),
             "problems": list(self.problems),
@@ -80,8 +82,10 @@ class ListedCheckpoint:
 def list_checkpoints(
     folder: RunFolder, elsewhere: bool = True
 ) -> tuple[list[ListedCheckpoint], list[str]]:
-    """All of them, newest first, and the places that could not be asked; who looks every second
-    leaves out what is `elsewhere`."""
+    """Return all checkpoints of a run, newest first, and the stores that could not be read.
+
+    With `elsewhere` false the durable store is left out, for displays that refresh every second.
+    """
     durable = load(folder.run_file).guard.durable
     ask = [lambda: _memory(folder), lambda: _disk(folder.checkpoints)]
     if durable and elsewhere:
@@ -113,8 +117,10 @@ def select(
     tier: str | None = None,
     unreachable: Sequence[str] = (),
 ) -> list[ListedCheckpoint]:
-    """Those of a step and a tier, if they are asked for; to find none is a mistake, unless a place
-    was `unreachable`."""
+    """Return the checkpoints of a step and a tier, if given.
+
+    Raises PenstockError if there are none, or RunFailed if a store was `unreachable`.
+    """
     there = [one for one in found if not one.aside and tier in (None, one.tier)]
     chosen = [one for one in there if step in (None, one.step)]
     if not chosen:
@@ -127,10 +133,12 @@ def select(
 
 
 def verify(one: ListedCheckpoint, progress: Progress = lambda count: None) -> list[str] | None:
-    """What is wrong with it, every byte read; empty if nothing is. None: a run that goes on has
-    deleted it or written over it meanwhile."""
+    """Read every byte of a checkpoint and list what is wrong; empty if nothing is.
+
+    None if a live run has deleted or overwritten it meanwhile.
+    """
     found = list(one.problems) or _damage(one, progress)
-    return found if not found or one.shelf.there() else None
+    return found if not found or one.files.still_there() else None
 
 
 def _damage(one: ListedCheckpoint, progress: Progress) -> list[str]:
@@ -148,28 +156,28 @@ def _damage(one: ListedCheckpoint, progress: Progress) -> list[str]:
 
 
 def _files(one: ListedCheckpoint) -> FileTable:
-    """Return its files by its manifest, also in a format whose tensors cannot be read here."""
+    """Return its files by its manifest, even in a format whose tensors cannot be read here."""
     try:
-        return one.shelf.about().files
+        return one.files.manifest().files
     except UnsupportedFormat as error:
         return error.files
 
 
 def _content(one: ListedCheckpoint, name: str, entry: dict[str, Any], progress: Progress) -> str:
     try:
-        same = one.shelf.hash(name, progress) == entry["blake3"]
+        same = one.files.hash(name, progress) == entry["blake3"]
     except OSError as error:
         return f"{name}: {error}"
     return "" if same else f"{name}: content does not match its hash"
 
 
 def read_index(one: ListedCheckpoint) -> Index:
-    """Every tensor's type, shape and place."""
+    """Return the index: every tensor's type, shape and location."""
     try:
-        files = one.shelf.about().files
+        files = one.files.manifest().files
     except UnsupportedFormat as error:
-        raise PenstockError(f"{one.shelf.where}: {error}") from None
-    found = Index.from_bytes(one.shelf.read(INDEX))
+        raise PenstockError(f"{one.files.where}: {error}") from None
+    found = Index.from_bytes(one.files.read(INDEX))
     for name, size in found.files.items():
         if name not in files or files[name]["bytes"] != size:
             raise ValueError(f"{INDEX} names {name}, which no hash covers as it says")
@@ -213,11 +221,11 @@ def _elsewhere(durable: str, folder: RunFolder) -> list[ListedCheckpoint]:
 
 
 def _described(one: ListedCheckpoint) -> ListedCheckpoint:
-    """With what its small files say."""
+    """Add what its small files say."""
     reading = MANIFEST
     try:
-        if isinstance(one.shelf, LocalFiles):
-            changed = max(p.stat().st_mtime for p in one.shelf.found.path.iterdir())
+        if isinstance(one.files, LocalFiles):
+            changed = max(p.stat().st_mtime for p in one.files.checkpoint.path.iterdir())
             one = replace(one, age_s=max(0.0, time.time() - changed))
         files = _files(one)
         one = replace(one, format=_format(one), bytes=sum(f["bytes"] for f in files.values()))
@@ -225,13 +233,13 @@ def _described(one: ListedCheckpoint) -> ListedCheckpoint:
         if (
             one.format in READABLE_FORMATS
             and not one.aside
-            and one.shelf.about().step not in (None, one.step)
+            and one.files.manifest().step not in (None, one.step)
         ):
-            is_of = one.shelf.about().step
+            is_of = one.files.manifest().step
             problems.append(f"{MANIFEST}: it is a checkpoint of step {is_of}, not {one.step}")
         one = replace(one, problems=tuple(problem for problem in problems if problem))
         reading = SCALARS
-        scalars = one.shelf.scalars()
+        scalars = one.files.scalars()
         loss = validation_loss(one.step, scalars)
         return replace(one, layout=scalars["layout"], validation_loss=loss)
     except UNREADABLE as error:
@@ -241,13 +249,13 @@ def _described(one: ListedCheckpoint) -> ListedCheckpoint:
 
 def _format(one: ListedCheckpoint) -> int:
     try:
-        return one.shelf.about().format
+        return one.files.manifest().format
     except UnsupportedFormat as error:
         return error.format
 
 
 def _size(one: ListedCheckpoint, name: str, wanted: int) -> str:
-    size = one.shelf.size(name)
+    size = one.files.size(name)
     if size is None:
         return f"{name}: missing"
     return "" if size == wanted else f"{name}: {size} bytes, not {wanted}"

@@ -1,7 +1,8 @@
-"""Whether a checkpoint is of this run. A whole one of another run is as wrong as a damaged one.
+"""Check that a checkpoint belongs to this run. A whole one of another run is as wrong as a damaged
+one.
 
-By what stands in its manifest: the run, the settings that decide weights, and the step, which the
-journal has on record with the manifest's hash.
+The manifest names the run, the settings that decide weights, and the step; the journal has the step
+on record with the manifest's hash.
 """
 
 import json
@@ -22,7 +23,7 @@ ADOPT = "`penstock checkpoint adopt` takes over one of another run"
 
 @dataclass(frozen=True)
 class Owner:
-    """The run that a checkpoint has to be of."""
+    """The run that a checkpoint must belong to."""
 
     identity: str
     run: Run | None = None  # whose settings are compared; None: they are not
@@ -30,8 +31,8 @@ class Owner:
     forked_step: int | None = None  # whose checkpoint the run began with, in format 3
 
     def refusal(self, found: Checkpoint) -> str:
-        """Say why a whole checkpoint is not one of this run; "" if it is."""
-        about = found.about()
+        """Say why a whole checkpoint does not belong to this run; "" if it does."""
+        about = found.read_manifest()
         step = found.step if about.step is None else about.step
         if about.run and about.run != self.identity:
             return self._of_another_run(found, about)
@@ -54,8 +55,11 @@ class Owner:
         return f"a checkpoint of another run, {there}, and this is {here}{differs}"
 
     def _unlike(self, found: Checkpoint, about: Manifest) -> list[Change]:
-        """Return the settings that differ. Equal hashes need no look; of unequal ones a later
-        version may count more."""
+        """Return the settings that differ.
+
+        Equal hashes need no comparison. A later version may hash more settings, so unequal hashes
+        are compared field by field.
+        """
         if self.run is None or about.origin:
             return []
         if about.format == 3 and found.step == self.forked_step:
@@ -67,7 +71,7 @@ class Owner:
 
 
 def _table(found: Checkpoint) -> dict[str, Any]:
-    """Return the run file that a checkpoint was made with; nothing where it does not say."""
+    """Return the run file that a checkpoint was made with; empty if it does not say."""
     table = found.scalars.get("run")
     return table if isinstance(table, dict) else {}
 
@@ -82,7 +86,7 @@ def _words(changes: list[Change]) -> str:
 
 
 def _field(change: Change) -> str:
-    """Return the name of a field; one that no version has may hold anything."""
+    """Return the name of a field. A field that no version has may hold anything."""
     known = change.field.replace("_", "").replace(".", "")
     plain = known.isascii() and known.isalnum()
     return change.field if plain else json.dumps(change.field)[:80]

@@ -1,10 +1,10 @@
 """Copies of the fast tier on other hosts: sent when a slot is sealed, fetched when one is missing.
 
-Every host has a shelf (`launch/hosts/shelf.py`), which is its own memory behind HTTP. A rank sends
-its files to the shelf of the next host; there they lie where that host's own would, so that what
-two hosts hold is whole on either. Seals go last and are taken away first, as on the host itself.
-Whoever sends or asks proves that it knows the run's secret, which never travels: a proof is made
-for one request and its body, at one time, and is good once.
+Every host serves its own memory over HTTP (`launch/hosts/shelf.py`). A rank sends its files to the
+next host, which stores them where its own would be; so the slots of two hosts together are whole on
+either. Seals are sent last and removed first, as on the host itself. A sender proves that it knows
+the run's secret, which never travels: a proof is made for one request and its body, at one time,
+and is good once.
 """
 
 import contextlib
@@ -37,25 +37,27 @@ SHELVES, OWN, SECRET = "PENSTOCK_SHELVES", "PENSTOCK_SHELF", "PENSTOCK_SHELF_SEC
 
 @dataclass(frozen=True)
 class PeerSeal:
-    """A seal somewhere: the slot it is in, relative to the memory of a host, and what it says."""
+    """A seal on some host: its content, and its slot relative to the host's memory folder."""
 
     slot: str
     seal: Seal
 
     @property
     def files(self) -> list[str]:
-        """Of the slot, the seal itself last."""
+        """The files of the slot, the seal itself last."""
         return [*self.seal.files, seal_path(Path(), self.seal.rank).name]
 
 
 @dataclass(frozen=True)
 class Peers:
+    """The hosts of this attempt."""
+
     shelves: Sequence[str]  # "address:port" of every host of the attempt
     own: int  # which of them is here
     secret: str
 
     def send(self, memory: Path, slot: Path, names: Sequence[str]) -> None:
-        """A rank's files of a sealed slot, to the next host."""
+        """Send a rank's files of a sealed slot to the next host."""
         shelf = self.shelves[(self.own + 1) % len(self.shelves)]
         under = slot.relative_to(memory)
         seal = next(path.name for path in slot.glob("seal-r*.json") if _is_of(path, names))
@@ -66,9 +68,11 @@ class Peers:
                 self._ask(shelf, "PUT", f"{under}/{name}", file, {"Content-Length": size})
 
     def fetch(self, memory: Path) -> int | None:
-        """What this host lacks of the newest state that the hosts hold together; its step.
+        """Fetch what this host lacks of the newest state that the hosts hold together; return its
+        step.
 
-        One rank of each host asks. A host that does not answer is as one that holds nothing.
+        One rank of each host calls it. A host that does not answer counts as one that holds
+        nothing.
         """
         held: dict[tuple[object, ...], dict[int, tuple[str, PeerSeal]]] = defaultdict(dict)
         for shelf in self._others():
@@ -140,7 +144,7 @@ class Peers:
 
 
 def from_environment() -> Peers | None:
-    """The other hosts of this attempt; None when there are none."""
+    """Return the other hosts of this attempt; None if there are none."""
     shelves = [shelf for shelf in os.environ.get(SHELVES, "").split(",") if shelf]
     if len(shelves) < 2:
         return None
@@ -148,7 +152,7 @@ def from_environment() -> Peers | None:
 
 
 def list_seals(memory: Path) -> Iterator[PeerSeal]:
-    """All seals in the memory of a host."""
+    """List all seals in the memory of a host."""
     for fast in sorted(memory.glob("fast-*")):
         for slot in sorted(slot_folders(fast)):
             for path in sorted(slot.glob("seal-r*.json")):
@@ -157,7 +161,7 @@ def list_seals(memory: Path) -> Iterator[PeerSeal]:
 
 
 def discard_after(memory: Path, after_step: int) -> None:
-    """Later steps were taken back: copies of them are no more."""
+    """Remove the copies of later steps, after a rollback."""
     for one in list_seals(memory):
         if one.seal.step > after_step:
             seal_path(memory / one.slot, one.seal.rank).unlink(missing_ok=True)
@@ -169,7 +173,7 @@ class Headers(Protocol):
 
 @dataclass(frozen=True)
 class RequestProof:
-    """What a request carries to show that its sender knows the secret."""
+    """The headers that show that a request's sender knows the secret."""
 
     digest: str  # BLAKE3 of the body
     time_s: str  # seconds since 1970, by the sender's clock
@@ -190,7 +194,7 @@ class RequestProof:
         return dict(zip(_HEADERS, values, strict=True))
 
     def problem(self, secret: str, method: str, path: str) -> str:
-        """Say why it proves nothing; "" where it does. Whether it was used before is not known."""
+        """Say why it proves nothing; "" if it does. Reuse of a proof is checked elsewhere."""
         said = (method, path, self.digest, self.time_s, self.nonce)
         if not hmac.compare_digest(self.signature.encode(), _signed(secret, *said).encode()):
             return "no proof"
@@ -203,7 +207,7 @@ def _signed(secret: str, *said: str) -> str:
 
 
 def _digest(body: object) -> str:
-    """Hash what is about to be sent; a file is left where it was."""
+    """Hash what is about to be sent; a file's position does not change."""
     hashed = blake3(max_threads=blake3.AUTO)
     if isinstance(body, bytes):
         hashed.update(body)
@@ -224,7 +228,7 @@ def _is_of(path: Path, names: Sequence[str]) -> bool:
 
 
 def _state(one: PeerSeal) -> tuple[object, ...]:
-    """Seals that are equal in this are of one state."""
+    """Return what seals of one state have in common."""
     seal = one.seal
     return one.slot, seal.format, seal.run, seal.mark, seal.step, seal.ranks
 

@@ -1,8 +1,9 @@
-"""Which checkpoint to go on from: the newest good one of any tier, every hash verified first.
+"""Search for the checkpoint to resume from: the newest good one of any tier, every hash verified.
 
-Memory, then disk, then a durable place elsewhere; of equal steps the nearest. What is damaged is
-told and put aside once an older one turns out good; while none does, everything stays as it is,
-since a disk that fails to read today may read tomorrow. `policy/resume.py` decides what follows.
+The order is memory, then disk, then the durable store; of equal steps the nearest wins. Damaged
+checkpoints are reported, and put aside once an older one turns out good. While none does,
+everything stays as it is: a disk that fails to read today may read tomorrow. `policy/resume.py`
+decides what follows.
 
 The supervisor searches before it starts ranks (`expected`), the ranks search when they load
 (`newest_good`): the same search, in the same order. The supervisor compares sizes, the ranks
@@ -42,17 +43,17 @@ MEMORY = -1  # as the number of a tier; durable places count from 0
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The checkpoint to go on from, and what was wrong with others."""
+    """The checkpoint to resume from, and what was wrong with others."""
 
     checkpoint: Checkpoint | None  # None: there is none, begin at the first step
     rejected: list[str]  # what was wrong with newer ones
     unreachable: list[str]  # places that did not answer
-    told: list[str] = field(default_factory=list)  # what was put right on the way
+    notes: list[str] = field(default_factory=list)  # what was put right on the way
 
 
 @dataclass(frozen=True)
 class SingleProcess:
-    """A world of one rank: the supervisor, which searches before there are ranks."""
+    """A group of one rank, for the supervisor, which searches before there are ranks."""
 
     rank: int = 0
     ranks: int = 1
@@ -85,31 +86,31 @@ class _Problems:
 
 @dataclass(frozen=True)
 class CheckpointSearch:
-    """Where to look. `landing` is the folder of this host that remote ones are brought to."""
+    """The places to search. Remote checkpoints are downloaded to `download_folder` on this host."""
 
     fast: Sequence[Path]  # folders of the fast tier
-    places: Sequence[CheckpointStore]
-    landing: Path
-    run: str  # identity
+    stores: Sequence[CheckpointStore]
+    download_folder: Path
+    identity: str  # identity
     world: Any  # chunks.Ranks, which would bring torch
-    leads: bool = True  # whether this rank works for its host
-    recorded: Callable[[], int | None] = lambda: None  # newest durable step by the journal
-    anew: str = "--fresh"  # how a person starts the run from its first step
-    lost: str = ""  # why the memory of this host could not be searched
+    is_host_leader: bool = True  # whether this rank works for its host
+    recorded_step: Callable[[], int | None] = lambda: None  # newest durable step by the journal
+    restart_hint: str = "--fresh"  # how a person starts the run from its first step
+    memory_error: str = ""  # why the memory of this host could not be searched
     owner: Owner | None = None  # what else a checkpoint must be; None: the identity alone
-    told: Sequence[str] = ()  # what was put right before the search
+    notes: Sequence[str] = ()  # what was put right before the search
 
     def newest_good(self, before_step: int | None = None) -> SearchResult:
-        """Verify every hash; all ranks together. With `before_step`, of an earlier step than that.
+        """Verify every hash; all ranks together. With `before_step`, only earlier steps.
 
-        Raises RunFailed where there is nothing to load and the run must not begin again.
+        Raises RunFailed if nothing can be loaded and the run must not begin again.
         """
         aside: list[tuple[CheckpointStore, int, str]] = []
 
         def judge(tier: int, step: int, slot: MemoryCheckpoint | None) -> _Judgement:
             if slot is not None:
                 return self._judge_memory(slot)
-            return self._judge(self.places[tier], step, aside)
+            return self._judge(self.stores[tier], step, aside)
 
         renamed = self.world.broadcast(self._name_rightly() if self._first else None)
         found = self._search(judge, before_step, renamed)
@@ -118,9 +119,9 @@ class CheckpointSearch:
         return found
 
     def expected(self) -> SearchResult:
-        """Compare sizes only and change nothing: what `newest_good` will find unless bytes differ.
+        """Compare sizes only and change nothing: `newest_good` finds the same unless bytes differ.
 
-        One in a remote place is believed to be whole.
+        A remote checkpoint counts as whole.
         """
         wrong = self._misnamed()
         names = {(number, true): step for number, step, true in wrong}
@@ -129,12 +130,12 @@ class CheckpointSearch:
             found: Checkpoint
             if slot is not None:
                 found = slot
-            elif (place := self.places[tier]).tier == "remote":
+            elif (place := self.stores[tier]).tier == "remote":
                 return _Judgement(UnverifiedRemote(Path(folder_name(step))))
             else:
-                found = Checkpoint(place.fetch(names.get((tier, step), step), self.landing))
+                found = Checkpoint(place.fetch(names.get((tier, step), step), self.download_folder))
             called = (tier, step) not in names
-            damage = found.damage(hashed=False, called=called)
+            damage = found.find_damage(hashed=False, called=called)
             _refuse_other_format(found, damage)
             verdict = _judge_found(found, damage, "" if damage else self.refusal(found))
             if called or verdict.checkpoint is None:
@@ -151,9 +152,9 @@ class CheckpointSearch:
         told: Sequence[str] = (),
         true_steps: Mapping[tuple[int, int], int] | None = None,
     ) -> SearchResult:
-        """Judge what there is, newest first, until one is good."""
+        """Check the checkpoints, newest first, until one is good."""
         slots, problems = self._memory()
-        problems.told += [*self.told, *told]
+        problems.told += [*self.notes, *told]
         memory = {(slot.step, slot.mark): slot for slot in slots}
         listed, unreachable = self.world.broadcast(self._listed() if self._first else None)
         problems.unreachable += unreachable
@@ -173,20 +174,20 @@ class CheckpointSearch:
         return problems.found(None)
 
     def _misnamed(self) -> list[tuple[int, int, int]]:
-        """Return number of the place, step by its name and true step of every checkpoint on disk
-        whose folder was renamed."""
+        """Return store number, step by folder name and true step of every renamed folder on
+        disk."""
         found = []
-        for number, place in enumerate(self.places):
+        for number, place in enumerate(self.stores):
             if isinstance(place, DiskStore):
                 with contextlib.suppress(OSError):  # told where it is listed
                     found += [(number, step, true) for step, true in place.misnamed().items()]
         return found
 
     def _name_rightly(self) -> list[str]:
-        """Call folders by the steps that they are of; what was done."""
+        """Rename folders to the steps of their content; return what was done."""
         told = []
         for number, step, true in self._misnamed():
-            place = self.places[number]
+            place = self.stores[number]
             assert isinstance(place, DiskStore)
             with contextlib.suppress(OSError):  # then it is rejected
                 place.rename(step, true)
@@ -195,14 +196,15 @@ class CheckpointSearch:
 
     def durable_steps(self) -> list[int]:
         """List the steps of all published checkpoints, in any place."""
-        return sorted({step for place in self.places for step in place.steps()})
+        return sorted({step for place in self.stores for step in place.steps()})
 
-    def forget(self, after_step: int) -> list[str]:
-        """Later steps were taken back: nobody may go on from them. The saver does its slots.
+    def discard_after(self, after_step: int) -> list[str]:
+        """Delete the checkpoints of later steps, after a rollback. The saver discards its slots.
 
-        What could not be deleted, on every rank."""
+        Returns on every rank what could not be deleted.
+        """
         problems = []
-        for place in self.places if self._first else ():
+        for place in self.stores if self._first else ():
             try:
                 for step in place.steps():
                     if step > after_step:
@@ -216,15 +218,16 @@ class CheckpointSearch:
         return self.world.rank == 0
 
     def memory(self) -> list[MemoryCheckpoint]:
-        """Slots that every rank sees whole, newest first: hosts have memories of their own."""
+        """Return the slots that every rank sees whole, newest first. Every host has its own
+        memory."""
         return self._memory()[0]
 
     def _memory(self) -> tuple[list[MemoryCheckpoint], _Problems]:
         own: list[MemoryCheckpoint] = []
         damaged: list[str] = []
-        lost = self.lost
+        lost = self.memory_error
         try:
-            own = [slot for fast in self.fast for slot in sealed_slots(fast, self.run)]
+            own = [slot for fast in self.fast for slot in sealed_slots(fast, self.identity)]
             damaged = [words for fast in self.fast for words in damaged_seals(fast)]
         except OSError as error:
             lost = system_words(error)
@@ -239,9 +242,9 @@ class CheckpointSearch:
         return order, problems
 
     def _listed(self) -> tuple[list[tuple[int, int]], list[tuple[int, str]]]:
-        """(step, number of the place) of all that are published, and who did not answer."""
+        """Return (step, store number) of all published checkpoints, and the stores that failed."""
         listed, unreachable = [], []
-        for number, place in enumerate(self.places):
+        for number, place in enumerate(self.stores):
             try:
                 listed += [(step, number) for step in place.steps()]
             except OSError as error:
@@ -252,16 +255,21 @@ class CheckpointSearch:
         damage = self._damage(slot)
         refusal = "" if damage else self._refused(slot)
         if damage:
-            slot.forget()
+            slot.discard()
         return _judge_found(slot, damage, refusal)
 
     def _judge(
         self, place: CheckpointStore, step: int, aside: list[tuple[CheckpointStore, int, str]]
     ) -> "_Judgement":
-        """Add it to `aside` where it was read and is damaged; a link that fails damages nothing."""
+        """Check one checkpoint of a store; add it to `aside` if it is damaged or foreign.
+
+        A failed download is not damage.
+        """
         away = place.tier == "remote"
         name = f"{folder_name(step)} ({place.tier})" if away else folder_name(step)
-        path, problem = self._land(place, step) if away else (place.fetch(step, self.landing), "")
+        path, problem = (
+            self._land(place, step) if away else (place.fetch(step, self.download_folder), "")
+        )
         if problem:
             return _Judgement(None, f"{name}: {problem}")
         found = Checkpoint(path)
@@ -270,24 +278,24 @@ class CheckpointSearch:
         refusal = "" if damage else self._refused(found)
         if damage or refusal:
             aside.append((place, step, DAMAGED if damage else FOREIGN))
-            if away and self.leads:
+            if away and self.is_host_leader:
                 shutil.rmtree(path, ignore_errors=True)
         self.world.gather(None)
         return _judge_found(found, damage, refusal, name)
 
     def _refused(self, found: Checkpoint) -> str:
-        """Return the same answer on all ranks: the first one knows the journal."""
+        """Return the same answer on all ranks: rank 0 reads the journal."""
         return self.world.broadcast(self.refusal(found) if self._first else None)
 
     def refusal(self, found: Checkpoint) -> str:
-        """Say why a whole checkpoint is not one of this run."""
+        """Say why a whole checkpoint does not belong to this run; "" if it does."""
         try:
-            return (self.owner or Owner(self.run)).refusal(found)
+            return (self.owner or Owner(self.identity)).refusal(found)
         except (OSError, ValueError, RecursionError) as error:
             return f"it does not tell which run it is of: {error}"
 
     def _put_aside(self, bad: list[tuple[CheckpointStore, int, str]]) -> None:
-        """Move bad ones out of the way of the good ones that will be of those steps."""
+        """Move bad checkpoints away: good ones of the same steps will be written."""
         for place, step, why in bad if self._first else ():
             with contextlib.suppress(OSError):
                 place.put_aside(step, why)
@@ -295,14 +303,15 @@ class CheckpointSearch:
             self.world.gather(None)
 
     def _land(self, place: CheckpointStore, step: int) -> tuple[Path, str]:
-        """Brought by rank 0, and by one rank of each host that does not see what it brought."""
-        path, problem, seen = self.landing / folder_name(step), "", b""
-        for mine in (self._first, self.leads and not self._first):
+        """Download a checkpoint on rank 0, and on one rank of each host that does not share its
+        disk."""
+        path, problem, seen = self.download_folder / folder_name(step), "", b""
+        for mine in (self._first, self.is_host_leader and not self._first):
             manifest = path / MANIFEST
             there = manifest.is_file() and manifest.read_bytes() == seen
             if mine and not there:
                 try:
-                    place.fetch(step, self.landing)
+                    place.fetch(step, self.download_folder)
                 except (OSError, ValueError, KeyError, TypeError) as error:
                     problem = f"{type(error).__name__}: {error}"
             seen = self.world.broadcast(manifest.read_bytes() if manifest.is_file() else b"")
@@ -310,14 +319,14 @@ class CheckpointSearch:
         return path, "; ".join(problems)
 
     def _damage(self, found: Checkpoint, shared: bool = False) -> list[str]:
-        """Ranks that see the same files share the reading of them."""
+        """List the damage; ranks that see the same files share the reading."""
         here = "" if shared else f"{boot_id()} {found.path}"
         peers = [rank for rank, where in enumerate(self.world.gather(here)) if where == here]
-        own = found.damage(peers.index(self.world.rank), len(peers))
+        own = found.find_damage(peers.index(self.world.rank), len(peers))
         return sorted({problem for part in self.world.gather(own) for problem in part})
 
     def _refuse_to_begin_again(self, problems: _Problems) -> None:
-        """Raise where nothing can be loaded and the run must not train over what may be there."""
+        """Raise RunFailed if nothing can be loaded but checkpoints may exist."""
         step, why = self.world.broadcast(self._on_record() if self._first else None)
         durable = [tier for tier, _ in problems.rejected if tier != MEMORY]
         unreadable = len(problems.unreachable) + bool(why)
@@ -327,7 +336,7 @@ class CheckpointSearch:
         known = "" if step is None else f"the journal says that step {step} was saved, but "
         silent = ", and not every place could be asked" if problems.unreachable else ""
         lines = [f"memory: {self._words(problems.of(MEMORY), 'no copy of this run')}"]
-        for number, place in enumerate(self.places):
+        for number, place in enumerate(self.stores):
             words = self._words(problems.of(number), "no checkpoint")
             lines.append(f"{place.tier} ({place.where}): {words}")
         lines += [f"journal: {why}"] * bool(why)
@@ -335,13 +344,13 @@ class CheckpointSearch:
             f"{known}no checkpoint in any tier can be loaded{silent}:\n  "
             + "\n  ".join(lines)
             + "\nRestore what is missing (mount the disk, give access, copy the folder back) and "
-            f"give the same command; or train from the first step with {self.anew}"
+            f"give the same command; or train from the first step with {self.restart_hint}"
             + (f". {ADOPT}" if problems.foreign else "")
         )
 
     def _on_record(self) -> tuple[int | None, str]:
         try:
-            return self.recorded(), ""
+            return self.recorded_step(), ""
         except OSError as error:
             return None, system_words(error)
 
@@ -351,13 +360,13 @@ class CheckpointSearch:
 
 
 class UnverifiedRemote(Checkpoint):
-    """A checkpoint in a remote place, of which only the step is known."""
+    """A checkpoint in a remote store of which only the step is known."""
 
     tier: ClassVar[str] = "remote"
 
 
 class MisnamedCheckpoint(Checkpoint):
-    """A checkpoint whose folder is called by another step, under the name that it will have."""
+    """A checkpoint in a folder with a wrong step, under the name that it will get."""
 
 
 @dataclass(frozen=True)
@@ -376,7 +385,7 @@ def _judge_found(found: Checkpoint, damage: list[str], refusal: str, name: str =
 
 
 def _refuse_other_format(found: Checkpoint, damage: list[str]) -> None:
-    """Raise where it is whole and newer than all that this version could go on from."""
+    """Raise RunFailed if it is whole but in a format that this version cannot read."""
     for problem in damage:
         if UNSUPPORTED in problem:
             raise RunFailed(f"{found.path}: {problem.partition(': ')[2]}; {USE_OTHER_VERSION}")
@@ -388,8 +397,8 @@ def _renamed_words(step: int, true: int) -> str:
 
 
 def stores_of_run(folder: RunFolder, run: Run) -> list[CheckpointStore]:
-    """Return where durable checkpoints go. Hosts that may not share a disk share the durable
-    place."""
+    """Return the durable stores of a run. Hosts that may not share a disk share the durable
+    store."""
     here, durable = DiskStore(folder.checkpoints), run.guard.durable
     if durable is None:
         return [here]
@@ -398,12 +407,12 @@ def stores_of_run(folder: RunFolder, run: Run) -> list[CheckpointStore]:
 
 
 def spill_folder(folder: RunFolder) -> Path:
-    """Return where copies go that do not fit into memory."""
+    """Return the folder for copies that do not fit into memory."""
     return folder.path / ".spill"
 
 
 def memory_folders(folder: RunFolder) -> list[Path]:
-    """Return the folders of the fast tier. Raises OSError where they cannot be listed."""
+    """Return the folders of the fast tier. Raises OSError if they cannot be listed."""
     try:
         names = [name for name in os.listdir(folder.scratch) if name.startswith("fast-")]
     except FileNotFoundError:
@@ -414,12 +423,19 @@ def memory_folders(folder: RunFolder) -> list[Path]:
 def search_of_run(
     folder: RunFolder, run: Run, world: Any, leads: bool = True, ranks: bool = True
 ) -> CheckpointSearch:
-    """Return all tiers of a run. `ranks` give the run its identity; the supervisor only reads."""
+    """Return the search over all tiers of a run.
+
+    With `ranks` the identity of the run is created if it is missing; the supervisor only reads it.
+    """
     places = stores_of_run(folder, run)
     # Hosts have folders of their own, and share the durable place: there that decides.
     homes = places if run.cluster.nodes > 1 else [DiskStore(folder.path), *places]
     kept = IdentityCopies(homes, lambda: _remembered(places, run))
-    who = kept.known() if not ranks else world.broadcast(kept.kept() if world.rank == 0 else None)
+    who = (
+        kept.read()
+        if not ranks
+        else world.broadcast(kept.read_or_create() if world.rank == 0 else None)
+    )
     fast, lost = [], ""
     try:
         fast = memory_folders(folder)
@@ -439,13 +455,13 @@ def search_of_run(
         anew,
         lost,
         Owner(who, run, cache(lambda: _manifests(folder)), forked_step(folder)),
-        kept.told,
+        kept.notes,
     )
 
 
 def problems_of(folder: RunFolder, run: Run, found: Checkpoint) -> list[str]:
-    """Return why a checkpoint in a run folder is not used: damage, or that it is of another run."""
-    if damage := found.damage():
+    """Say why a checkpoint in a run folder cannot be used: damage, or another run's."""
+    if damage := found.find_damage():
         return damage
     refusal = search_of_run(folder, run, SingleProcess(), ranks=False).refusal(found)
     return [refusal] if refusal else []
@@ -454,18 +470,17 @@ def problems_of(folder: RunFolder, run: Run, found: Checkpoint) -> list[str]:
 def newest_in_memory(folder: RunFolder, run: Run) -> MemoryCheckpoint | None:
     """Return the newest good state in the memory of this host, as a crash leaves it.
 
-    None while the run is at work: it would write over the slot that is being read.
+    None while the run is live: it would overwrite the slot that is being read.
     """
     if folder.running():
         return None
     tiers = search_of_run(folder, run, SingleProcess(), ranks=False)
-    good = (one for one in tiers.memory() if not one.damage() and not tiers.refusal(one))
+    good = (one for one in tiers.memory() if not one.find_damage() and not tiers.refusal(one))
     return next(good, None)
 
 
 def _manifests(folder: RunFolder) -> dict[int, str]:
-    """Return what the journal has on record; a journal that cannot be read holds nothing against
-    a checkpoint."""
+    """Return the manifest hashes that the journal recorded; none if it cannot be read."""
     try:
         return recorded_manifests(folder)
     except OSError:
@@ -473,8 +488,8 @@ def _manifests(folder: RunFolder) -> dict[int, str]:
 
 
 def _remembered(places: Sequence[CheckpointStore], run: Run) -> str | None:
-    """Return the run that checkpoints on disk say they are of, newest first; first by those with
-    the settings of this run."""
+    """Return the run identity in the newest manifests on disk, first of those with this run's
+    settings."""
     said: list[tuple[bool, str]] = []
     own = settings(run)
     for place in places:
@@ -482,7 +497,7 @@ def _remembered(places: Sequence[CheckpointStore], run: Run) -> str | None:
             with contextlib.suppress(OSError):
                 for found in published_checkpoints(place.root):
                     with contextlib.suppress(OSError, ValueError):
-                        about = found.about()
+                        about = found.read_manifest()
                         if about.run:
                             said.append((about.settings != own, about.run))
     return min(said, key=lambda one: one[0])[1] if said else None

@@ -27,7 +27,7 @@ _SEAL = re.compile(r"seal-r\d{5,}\.json")
 
 @dataclass(frozen=True)
 class Seal:
-    """What a rank says of its files in a slot."""
+    """A rank's statement about its files in a slot."""
 
     run: str  # which run, of all that ever had this folder
     mark: str  # which attempt: seals of two attempts do not make one checkpoint
@@ -39,7 +39,7 @@ class Seal:
     format: int = FORMAT
 
     def write(self, slot: Path) -> None:
-        """A line with the hash of what follows."""
+        """Write the seal: a line with the hash, then the JSON it covers."""
         body = json.dumps(vars(self)).encode()
         aside = slot / f".seal-r{self.rank:05d}"
         aside.write_bytes(hash_bytes(body).encode() + b"\n" + body)
@@ -47,7 +47,7 @@ class Seal:
 
     @staticmethod
     def from_table(found: dict[str, Any]) -> "Seal":
-        """Return a seal from its JSON table; raises ValueError for whatever is none."""
+        """Make a seal from its JSON table; raises ValueError for anything else."""
         if found.keys() != {one.name for one in fields(Seal)}:
             raise ValueError("a seal has other fields")
         if not all(is_count(found[name]) for name in ("step", "rank", "ranks", "format")):
@@ -62,7 +62,7 @@ class Seal:
 
     @staticmethod
     def from_bytes(content: bytes) -> "Seal":
-        """Return the seal that is written there; raises ValueError for whatever is none."""
+        """Parse a seal; raises ValueError for anything else."""
         said, _, body = content.partition(b"\n")
         if hash_bytes(body).encode() != said:
             raise ValueError("content does not match its hash")
@@ -74,7 +74,7 @@ def seal_path(slot: Path, rank: int) -> Path:
 
 
 def read_seal(path: Path) -> Seal | None:
-    """None for what is no good seal. Raises OSError where there is one that cannot be read."""
+    """Return a good seal, or None. Raises OSError if a seal exists but cannot be read."""
     try:
         return Seal.from_bytes(read_record(path))
     except (FileNotFoundError, ValueError):
@@ -82,8 +82,10 @@ def read_seal(path: Path) -> Seal | None:
 
 
 def damaged_seals(fast: Path) -> list[str]:
-    """Say which seals are there and damaged. One that is missing was never written, or taken away
-    before its slot was written over."""
+    """List the damaged seals of a fast tier.
+
+    A missing seal is no damage: it was never written, or removed before its slot was overwritten.
+    """
     found = []
     for slot in slot_folders(fast):
         for path in _listed(slot):
@@ -120,31 +122,31 @@ class MemoryCheckpoint(Checkpoint):
     def scalars(self) -> dict[str, Any]:
         return self.seals[0].scalars
 
-    def about(self) -> Manifest:
+    def read_manifest(self) -> Manifest:
         seal = self.seals[0]
         files = {name: entry for one in self.seals for name, entry in one.files.items()}
         return Manifest(seal.step, files, **manifest_fields(seal.run, seal.scalars))
 
-    def manifest(self) -> FileTable:
+    def files(self) -> FileTable:
         return {name: entry for seal in self.seals for name, entry in seal.files.items()}
 
-    def refuse_other_format(self) -> None:
-        """Seals of another format are not taken for seals at all."""
+    def check_format(self) -> None:
+        """Do nothing: seals of another format do not count as seals."""
 
-    def forget(self) -> None:
-        """Nobody will believe it any more."""
+    def discard(self) -> None:
+        """Remove the seals, so that nobody loads it any more."""
         for seal in self.seals:
             seal_path(self.path, seal.rank).unlink(missing_ok=True)
 
 
 def sealed_slots(fast: Path, run: str | None = None) -> list[MemoryCheckpoint]:
-    """The slots that are whole by their seals, newest first; of one run, or of any."""
+    """Return the slots with all seals, newest first; of one run, or of any."""
     found = [c for slot in slot_folders(fast) if (c := _whole(slot, run))]
     return sorted(found, key=lambda one: one.step, reverse=True)
 
 
 def slot_folders(fast: Path) -> Iterator[Path]:
-    """List the slots of a fast tier. Raises OSError where it cannot be listed."""
+    """List the slots of a fast tier. Raises OSError if it cannot be listed."""
     for plan in _listed(fast):
         yield from (slot for slot in _listed(plan) if slot.name.startswith("slot-"))
 
@@ -161,7 +163,7 @@ def plan_folder(fast: Path, index: bytes) -> Path:
 
 
 def index_entry(index: bytes) -> FileTable:
-    """What every seal says of the index, which all ranks share."""
+    """Return the entry of the index, which all ranks share, for a seal."""
     return {INDEX: file_entry(index)}
 
 

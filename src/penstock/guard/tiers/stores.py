@@ -1,7 +1,7 @@
-"""Where durable checkpoints live: a folder, or a URL. Written aside, published by the last write.
+"""Stores for durable checkpoints: a folder or a URL. The last write publishes a checkpoint.
 
 Several ranks write files of one checkpoint; one of them begins, publishes and deletes. On disk the
-files lie in `.writing-N/` until it is renamed. An object store cannot rename: there a checkpoint
+files are in `.writing-N/` until it is renamed. An object store cannot rename: there a checkpoint
 exists when its manifest does, which is written last and deleted first.
 """
 
@@ -27,12 +27,13 @@ _PUBLISHED = re.compile(rf"(step-\d+)/{re.escape(MANIFEST)}")
 
 @dataclass(frozen=True)
 class ProtectedSteps:
-    """Checkpoints that rotation leaves alone: the first `count` of `steps` that are there."""
+    """Checkpoints that rotation keeps: the first `count` of `steps` that exist."""
 
     count: int = 0
     steps: tuple[int, ...] = ()  # best first
 
-    def of(self, there: Sequence[int]) -> tuple[int, ...]:
+    def among(self, there: Sequence[int]) -> tuple[int, ...]:
+        """Return the protected ones of the existing steps."""
         return tuple(step for step in self.steps if step in there)[: self.count]
 
 
@@ -40,52 +41,52 @@ NONE_PROTECTED = ProtectedSteps()
 
 
 class CheckpointStore(Protocol):
-    """What a save needs of a place. All but `put` is for one rank."""
+    """A place for durable checkpoints. One rank calls everything but `put`."""
 
     @property
     def tier(self) -> str: ...
 
     @property
     def where(self) -> str:
-        """Path or URL, for messages."""
+        """The path or URL, for messages."""
 
     def steps(self) -> list[int]:
-        """Of the published checkpoints, newest first. Raises OSError if that cannot be told."""
+        """Return the published steps, newest first. Raises OSError if they cannot be listed."""
 
     def begin(self, step: int) -> None:
-        """What an earlier save left half done goes; files of this step may come."""
+        """Remove unfinished saves and prepare for files of this step."""
 
     def put(self, step: int, name: str, source: Path | bytes) -> None:
-        """A file of the checkpoint, safe when it returns. Any rank."""
+        """Store a file of the checkpoint; it is safe when this returns. Any rank may call it."""
 
     def publish(self, step: int, manifest: bytes) -> str:
-        """From here on it exists; where."""
+        """Make the checkpoint exist; return its location."""
 
     def abandon(self, step: int) -> None:
-        """It will not be published: what was put goes, as far as it can."""
+        """Remove the files of a checkpoint that will not be published, as far as possible."""
 
     def fetch(self, step: int, folder: Path) -> Path:
-        """The checkpoint as `step-N` in a folder of this host, unverified."""
+        """Return the path of the checkpoint as `step-N` on this host, unverified."""
 
     def put_aside(self, step: int, why: str = DAMAGED) -> None:
-        """It is damaged, of another run or replaced: nobody takes it for a checkpoint any more."""
+        """Rename a damaged, foreign or replaced checkpoint, so that nobody loads it."""
 
     def delete(self, step: int) -> None: ...
     def retain(self, keep: int, best: ProtectedSteps = NONE_PROTECTED) -> None:
-        """Delete all but the newest `keep`, and the best of those that are there."""
+        """Delete all but the newest `keep` and the protected ones."""
 
     def create(self, name: str, content: bytes) -> bool:
-        """A small file, unless it is there: whether it was created."""
+        """Write a small file unless it exists; return whether it was created."""
 
     def write(self, name: str, content: bytes) -> None:
-        """A small file, also over an old one."""
+        """Write or replace a small file."""
 
     def read(self, name: str) -> bytes:
-        """A small file; FileNotFoundError if there is none."""
+        """Return a small file; FileNotFoundError if there is none."""
 
 
 def open_store(where: str, run: str) -> CheckpointStore:
-    """The place that `guard.durable` names, for one run."""
+    """Return the store that `guard.durable` names, for one run."""
     if is_url(where):
         return RemoteStore(Store(f"{where.rstrip('/')}/{run}"))
     return DiskStore(Path(where).expanduser() / run)
@@ -93,6 +94,8 @@ def open_store(where: str, run: str) -> CheckpointStore:
 
 @dataclass(frozen=True)
 class DiskStore:
+    """A store in a folder."""
+
     root: Path
     tier: str = "disk"
 
@@ -133,14 +136,14 @@ class DiskStore:
         return self.root / folder_name(step)
 
     def put_aside(self, step: int, why: str = DAMAGED) -> None:
-        """`step-…` becomes `.WHY-…`. Of one step only the last is kept: disks are finite."""
+        """Rename `step-…` to `.WHY-…`. Only the last of one step is kept: disks are finite."""
         aside = self.root / f".{why}-{step:08d}"
         shutil.rmtree(aside, ignore_errors=True)
         (self.root / folder_name(step)).rename(aside)
         sync(self.root)
 
     def delete(self, step: int) -> None:
-        """Renamed first, so that a half-deleted one is not seen."""
+        """Rename first, so that nobody sees a half-deleted checkpoint."""
         (self.root / folder_name(step)).rename(self.root / f".deleting-{step:08d}")
         self._remove("deleting")
 
@@ -148,11 +151,11 @@ class DiskStore:
         self._remove("deleting")  # left by a deletion that was killed
         steps = self.steps()
         for step in steps[keep:]:
-            if step not in best.of(steps):
+            if step not in best.among(steps):
                 self.delete(step)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Whole or not there: linked under its name when it is on the disk."""
+        """Write a small file unless it exists, linked under its name when it is on the disk."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(f".{path.name}.{os.getpid()}")
@@ -178,19 +181,18 @@ class DiskStore:
         return read_record(self.root / name)
 
     def misnamed(self) -> dict[int, int]:
-        """Return the steps that folders are called by and are not of, with the true ones, where
-        no other folder has the true name."""
+        """Return folder steps that differ from the content's step, where the true name is free."""
         found: dict[int, int] = {}
         for path in published_folders(self.root):
             with contextlib.suppress(OSError, ValueError):
-                step = Checkpoint(path).true_step()
+                step = Checkpoint(path).content_step()
                 free = step is not None and not (self.root / folder_name(step)).exists()
                 if step is not None and free and step not in found.values():
                     found[step_of(path)] = step
         return found
 
     def rename(self, step: int, true_step: int) -> None:
-        """Call a folder by the step that it is of."""
+        """Rename a folder to the step of its content."""
         (self.root / folder_name(step)).rename(self.root / folder_name(true_step))
         sync(self.root)
 
@@ -204,6 +206,8 @@ class DiskStore:
 
 @dataclass(frozen=True)
 class RemoteStore:
+    """A store in an object store."""
+
     store: Store
     tier: str = "remote"
 
@@ -227,7 +231,7 @@ class RemoteStore:
         return self.store.where(folder_name(step))
 
     def abandon(self, step: int) -> None:
-        """Stays until the next is published: the link that failed would fail again."""
+        """Leave the files until the next publish: the link that failed would fail again."""
 
     def fetch(self, step: int, folder: Path) -> Path:
         final, aside = folder / folder_name(step), folder / f".fetching-{step:08d}"
@@ -235,7 +239,7 @@ class RemoteStore:
         aside.mkdir(parents=True)
         # The manifest says which files; one that names files outside is refused when it is read.
         write_synced(aside / MANIFEST, self.store.get(f"{folder_name(step)}/{MANIFEST}"))
-        for name in Checkpoint(aside).manifest():
+        for name in Checkpoint(aside).files():
             (aside / name).parent.mkdir(parents=True, exist_ok=True)
             with (aside / name).open("wb") as file:
                 self.store.download(f"{folder_name(step)}/{name}", file)
@@ -257,9 +261,9 @@ class RemoteStore:
         self._delete(folder_name(step), self._names())
 
     def retain(self, keep: int, best: ProtectedSteps = NONE_PROTECTED) -> None:
-        """Also uploads that never ended, of older steps."""
+        """Delete old checkpoints, and unfinished uploads of older steps."""
         steps, names = self.steps(), self._names()
-        kept = {*steps[:keep], *best.of(steps)}
+        kept = {*steps[:keep], *best.among(steps)}
         folders = {name.partition("/")[0] for name in names if name.startswith("step-")}
         for folder in sorted(folders):
             step = step_of(Path(folder))
@@ -286,7 +290,7 @@ class RemoteStore:
 
 
 def copy_synced(source: Path, path: Path) -> None:
-    """Copied by the kernel, on disk when it returns."""
+    """Copy a file in the kernel; it is on disk when this returns."""
     with source.open("rb") as old, path.open("wb") as new:
         size, done = os.fstat(old.fileno()).st_size, 0
         while done < size:

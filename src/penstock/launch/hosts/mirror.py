@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.ledger.journal.energy import file_stem
+from penstock.ledger.journal.energy import node_file_stem
 
 _ALLOWED = re.compile(
     r"(journal/a\d+-r[\d-]+\.\w+|journal/node-[\w.-]+\.(energy|meters)"
@@ -46,7 +46,7 @@ class Tail:
     def more(self) -> Iterator[Piece]:
         patterns = [f"journal/a{self.attempt:04d}-r*", f"logs/attempt-{self.attempt}/rank-*"]
         if self.node:
-            patterns.append(f"journal/{glob.escape(file_stem(self.node))}.*")
+            patterns.append(f"journal/{glob.escape(node_file_stem(self.node))}.*")
         for pattern in patterns:
             for path in sorted(self.root.glob(pattern)):
                 yield from self._of(str(path.relative_to(self.root)), path)

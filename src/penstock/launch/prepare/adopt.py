@@ -57,24 +57,24 @@ def adopt(folder: RunFolder, path: Path, replace: bool = False) -> Adopted:
                 "adopt an earlier one, or train the run further first"
             )
         tiers = search_of_run(folder, run, SingleProcess())
-        if _is_in(tiers.places, path) and not tiers.refusal(found):
+        if _is_in(tiers.stores, path) and not tiers.refusal(found):
             raise PenstockError(f"{path} is one of run '{folder.name}' itself")
-        newer = _newer(tiers.places, step, path)
+        newer = _newer(tiers.stores, step, path)
         if newer and not replace:
             own = ", ".join(str(one) for one in newer)
             raise PenstockError(
                 f"run '{folder.name}' has checkpoints of its own that are not older (step {own}); "
                 "add --replace to put them aside"
             )
-        for place in tiers.places:
+        for place in tiers.stores:
             for one in place.steps():
                 if one >= step and not _is(place, one, path):
                     place.put_aside(one, REPLACED)
         for fast in memory_folders(folder):
             for slot in sealed_slots(fast):
-                slot.forget()
-        about = take_over(found, tiers.places[0], tiers.run)
-        for place in tiers.places:
+                slot.discard()
+        about = take_over(found, tiers.stores[0], tiers.identity)
+        for place in tiers.stores:
             for one in place.steps():
                 if one > step:  # the one that was adopted lay there under another name
                     place.put_aside(one, FOREIGN)
@@ -85,10 +85,10 @@ def adopt(folder: RunFolder, path: Path, replace: bool = False) -> Adopted:
 def _whole(path: Path) -> tuple[Checkpoint, int]:
     """Return a checkpoint whose every byte was verified, and its step."""
     found = Checkpoint(path)
-    found.refuse_other_format()
-    if damage := found.damage(called=False):
+    found.check_format()
+    if damage := found.find_damage(called=False):
         raise RunFailed(f"{path} is no whole checkpoint: {'; '.join(damage)}")
-    step = found.true_step()
+    step = found.content_step()
     lacking = [name for name in _NEEDS if name not in found.scalars]
     if step is None or lacking:
         raise RunFailed(

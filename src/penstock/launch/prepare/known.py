@@ -98,11 +98,11 @@ def _saved_here(folder: RunFolder) -> list[Checkpoint]:
     memory only where they are of this run."""
     found: list[Checkpoint] = []
     with contextlib.suppress(OSError):
-        own = IdentityCopies([DiskStore(folder.path), DiskStore(folder.checkpoints)]).known()
+        own = IdentityCopies([DiskStore(folder.path), DiskStore(folder.checkpoints)]).read()
         found += [slot for fast in memory_folders(folder) for slot in sealed_slots(fast, own)]
     with contextlib.suppress(OSError):
         on_disk = published_checkpoints(folder.checkpoints)
-        found += [one for one in on_disk if not one.damage(only=SCALARS)]
+        found += [one for one in on_disk if not one.find_damage(only=SCALARS)]
     return sorted(found, key=lambda one: one.step, reverse=True)
 
 
@@ -110,7 +110,7 @@ def _made_by(found: Checkpoint, run: Run) -> Run | None:
     """Return the run that made a checkpoint, with what may change on the way taken from `run`;
     None where that cannot be read, or it was taken over from another run."""
     try:
-        table, origin = found.scalars["run"], found.about().origin
+        table, origin = found.scalars["run"], found.read_manifest().origin
         decides = {name: table[name] for name in _DECIDES}
         return None if origin else Run.model_validate(to_table(run) | decides)
     except (OSError, ValueError, KeyError, TypeError):

@@ -117,7 +117,7 @@ def how_to_go_on(folder: RunFolder, run: Run) -> How:
         exists=True,
         changes=tuple(changes),
         mended=known.told,
-        passed_over=(*found.told, *bad),
+        passed_over=(*found.notes, *bad),
     )
 
 
@@ -175,7 +175,7 @@ def refuse_other_weights(folder: RunFolder, run: Run, vocab: int) -> None:
         return
     # The ranks pass over a checkpoint that is damaged or of another run, and tell.
     tiers = search_of_run(folder, run, SingleProcess(), ranks=False)
-    whole = (one for one in saved if not one.damage(only=SCALARS))
+    whole = (one for one in saved if not one.find_damage(only=SCALARS))
     newest = next((one for one in whole if not tiers.refusal(one)), None)
     if newest is None or run.model.module:
         return
@@ -223,7 +223,7 @@ def fork_from(source: RunFolder, folder: RunFolder, run: Run) -> None:
         )
     saved = published_checkpoints(source.checkpoints)
     for newest in saved[:1]:
-        newest.refuse_other_format()
+        newest.check_format()
     old = load(source.run_file)
     good = next((c for c in saved if not problems_of(source, old, c)), None)
     memory = newest_in_memory(source, old)  # newer after a crash

@@ -1,1 +1,1 @@
-"""The journal of a run on disk: writing, reading, following."""
+"""The journal of a run on disk: format, writing, reading, following."""

@@ -1,9 +1,9 @@
-"""A `.steps` file of any length as some hundred blocks, kept up to date from its new bytes alone.
+"""Digest of a `.steps` file: some hundred blocks, updated from its new bytes alone.
 
-A block is some steps that follow each other, with their sums. Short files have blocks of one step.
-What a block cannot tell is told apart: records that contradict each other (`regular` is false, and
-whoever asks reads the steps themselves) and the time that a step's peers spent in collectives
-(the numbers of the steps are kept, as runs, so that it can be looked up).
+A block is some consecutive steps with their sums. Short files have blocks of one step. Two things
+are kept separately because sums lose them: records that contradict each other (`regular` is false,
+and readers must read the steps themselves), and the time that a step's peers spent in collectives
+(the step numbers are kept as runs, to look it up).
 """
 
 import os
@@ -13,20 +13,26 @@ import numpy as np
 
 from penstock.ledger.journal.read import LATEST_S
 from penstock.ledger.journal.records import CLOCK_ROUNDING_S, HEADER, STEP, JournalFile
-from penstock.ledger.journal.steps import INSIDE, LeastExchange, doubles, positive, sane_ones
-from penstock.ledger.journal.tail import Tail, check_start
+from penstock.ledger.journal.steps import (
+    MEASURED_PARTS,
+    LeastExchange,
+    as_doubles,
+    plausible,
+    positive_seconds,
+)
+from penstock.ledger.journal.tail import FileTail, check_first_bytes
 
 MOST_BLOCKS = 512
 MOST_RUNS = 1024
 CHUNK = 1 << 15  # records at a time, so that the columns stay in the processor's cache
 # Shares of steps in a block may differ by this much before it matters to a sum of products.
 EVEN = 0.005
-COLUMNS = ("start", "end", "steps", *INSIDE, "whole", "kept", "redo", "fresh")
+COLUMNS = ("start", "end", "steps", *MEASURED_PARTS, "whole", "kept", "redo", "fresh")
 _C = {name: place for place, name in enumerate(COLUMNS)}
 
 
 @dataclass(frozen=True)
-class Blocks:
+class StepBlocks:
     """The steps of a file as they were read at one moment."""
 
     rows: np.ndarray  # [blocks, COLUMNS]: unix seconds, counts, and sums of seconds
@@ -37,20 +43,21 @@ class Blocks:
     last: float
 
     def column(self, name: str) -> np.ndarray:
+        """Return one column of all blocks."""
         found: np.ndarray = self.rows[:, _C[name]]
         return found
 
 
-class Replaced(Exception):
-    """The file is another one than before, and what was made of its steps holds no more."""
+class FileReplaced(Exception):
+    """A file that was replaced by another: results from its steps are no longer valid."""
 
 
-class Digest:
-    """Of one file in one attempt: `highest_before` says which steps were done before."""
+class StepDigest:
+    """The digest of one file in one attempt; steps up to `highest_before` were done before."""
 
     def __init__(self, file: JournalFile, highest_before: int) -> None:
         self.file = file
-        self.tail = Tail(file.path)
+        self.tail = FileTail(file.path)
         self._rows = np.empty((0, len(COLUMNS)))
         self._runs: list[list[int]] = []
         self._steps = 0
@@ -62,33 +69,34 @@ class Digest:
         self._regular = True
 
     def read(self, stat: os.stat_result, least: LeastExchange) -> None:
-        """Takes in what is new; `least` is the attempt's. Raises `Replaced`."""
-        anew, found = self.tail.more(stat)
+        """Read what is new; `least` belongs to the attempt. Raises `FileReplaced`."""
+        anew, found = self.tail.read_new(stat)
         if anew:
-            raise Replaced
+            raise FileReplaced
         skip = 0 if self.tail.read_bytes else HEADER.size
         if len(found) < skip:
-            self.tail.take(found, 0)
+            self.tail.consume(found, 0)
             return
         if skip:
-            check_start(self.tail, found, "steps")
+            check_first_bytes(self.tail, found, "steps")
         count = (len(found) - skip) // STEP.itemsize
         records = np.frombuffer(found, STEP, count, offset=skip)
-        self.tail.take(found, skip + count * STEP.itemsize)
+        self.tail.consume(found, skip + count * STEP.itemsize)
         self._per_block = max(self._per_block, -(-2 * (self._steps + count) // MOST_BLOCKS))
         for at in range(0, count, CHUNK):
             self._take(records[at : at + CHUNK], least)
 
-    def blocks(self, least: LeastExchange) -> Blocks:
+    def blocks(self, least: LeastExchange) -> StepBlocks:
+        """Return the blocks as of the last read."""
         regular = self._regular and len(self._runs) <= MOST_RUNS
         shared = self._least(least) if regular else np.zeros(len(self._rows))
-        return Blocks(self._rows, shared, regular, self._highest, self._first, self._end)
+        return StepBlocks(self._rows, shared, regular, self._highest, self._first, self._end)
 
     def _least(self, least: LeastExchange) -> np.ndarray:
         if not self._runs:
             return np.zeros(len(self._rows))
         number, counts = np.array(self._runs, np.int64).T
-        summed = least.summed
+        summed = least.cumulative
         place = np.searchsorted(least.number, number)  # a run's steps stand there side by side
         of_runs = summed[place + counts] - summed[place]
         ends = np.cumsum(counts)
@@ -100,13 +108,13 @@ class Digest:
 
     def _take(self, records: np.ndarray, least: LeastExchange) -> None:
         start = np.ascontiguousarray(records["start"])
-        total, *inside = (doubles(records[name]) for name in ("total", *INSIDE))
+        total, *inside = (as_doubles(records[name]) for name in ("total", *MEASURED_PARTS))
         if not (_sane(start, -LATEST_S) and all(_sane(column) for column in (total, *inside))):
-            self._regular, records = False, records[sane_ones(records)]
+            self._regular, records = False, records[plausible(records)]
             if not len(records):
                 return
-            start, total = np.ascontiguousarray(records["start"]), doubles(records["total"])
-            inside = [positive(records[name]) for name in INSIDE]
+            start, total = np.ascontiguousarray(records["start"]), as_doubles(records["total"])
+            inside = [positive_seconds(records[name]) for name in MEASURED_PARTS]
         end = start + total
         gap = start - np.concatenate([[self._end], end[:-1]])
         kept = total if gap.min() >= 0 else np.maximum(total + np.minimum(gap, 0.0), 0.0)
@@ -121,7 +129,7 @@ class Digest:
     def _check(
         self, start: np.ndarray, total: np.ndarray, gap: np.ndarray, whole: np.ndarray
     ) -> None:
-        """Are they one after the other, and do their parts fit into them?"""
+        """Check that the steps are in order and that their parts fit into them."""
         overlap = -float(gap.min())
         shortest = float(total.min())
         ordered = shortest > CLOCK_ROUNDING_S or bool((start[1:] >= start[:-1]).all())
@@ -135,20 +143,20 @@ class Digest:
     def _fresh(
         self, steps: np.ndarray, inside: list[np.ndarray], least: LeastExchange
     ) -> np.ndarray | None:
-        """Which of the steps were not done before; None when that is all of them, in a row."""
-        exchange, first, count = inside[INSIDE.index("exchange")], int(steps[0]), len(steps)
+        """Return which steps are new; None if all are, without a gap."""
+        exchange, first, count = inside[MEASURED_PARTS.index("exchange")], int(steps[0]), len(steps)
         row = int(steps[-1]) - first == count - 1 and bool((steps[1:] > steps[:-1]).all())
         if row and first > self._passed:
             self._run(first, count)
             self._passed = first + count - 1
-            least.take(np.arange(first, first + count), exchange)
+            least.merge_rank(np.arange(first, first + count), exchange)
             return None
         number = steps.astype(np.int64)
         before = np.maximum.accumulate(np.concatenate([[self._passed], number]))
         self._passed = int(before[-1])
         fresh: np.ndarray = number > before[:-1]
         found = number[fresh]
-        least.take(found, exchange[fresh])
+        least.merge_rank(found, exchange[fresh])
         breaks = np.flatnonzero(np.diff(found) != 1) + 1
         if len(breaks) <= MOST_RUNS:
             for run in np.split(found, breaks):
@@ -172,13 +180,13 @@ class Digest:
         kept: np.ndarray,
         fresh: np.ndarray | None,
     ) -> None:
-        """As blocks behind the others; all are made larger when they have become too many."""
+        """Append blocks; enlarge all blocks when there are too many."""
         cuts = np.arange(0, len(start), self._per_block)
         rows = np.zeros((len(cuts), len(COLUMNS)))
         rows[:, _C["start"]] = start[cuts]
         rows[:, _C["end"]] = end[np.append(cuts[1:], len(end)) - 1]
         rows[:, _C["steps"]] = np.diff(np.append(cuts, len(start)))
-        sums = dict(zip((*INSIDE, "whole", "kept"), (*inside, whole, kept), strict=True))
+        sums = dict(zip((*MEASURED_PARTS, "whole", "kept"), (*inside, whole, kept), strict=True))
         if fresh is None:
             rows[:, _C["fresh"]] = rows[:, _C["steps"]]
         else:
@@ -194,14 +202,14 @@ class Digest:
 
 
 def _sums(column: np.ndarray, each: int) -> np.ndarray:
-    """Of every so many numbers; the last may be of fewer."""
+    """Return the sums of every `each` numbers; the last may be of fewer."""
     whole = len(column) // each * each
     found = column[:whole].reshape(-1, each).sum(axis=1)
     return found if whole == len(column) else np.append(found, column[whole:].sum())
 
 
 def _coarser(rows: np.ndarray, per_block: int) -> np.ndarray:
-    """The same sums in blocks of about so many steps."""
+    """Return the same sums in blocks of about `per_block` steps."""
     before = np.cumsum(rows[:, 2]) - rows[:, 2]
     group = before // per_block
     cuts = np.flatnonzero(np.diff(group, prepend=-1))
@@ -212,5 +220,5 @@ def _coarser(rows: np.ndarray, per_block: int) -> np.ndarray:
 
 
 def _sane(column: np.ndarray, low: float = 0.0) -> bool:
-    """NaN compares false."""
+    """Return whether all values are possible; NaN compares false."""
     return bool(column.min() >= low and column.max() <= LATEST_S)

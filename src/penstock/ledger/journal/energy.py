@@ -1,7 +1,7 @@
-"""The energy of a node in the journal: what its meters are, and what each of them counted.
+"""Energy of a node in the journal: its meters, and what each of them counted.
 
-One writer per node, whoever supervises the run there, and never a rank: the energy of a node is the
-same for one rank and for eight. Two files, both appended to by later invocations:
+The supervisor of a node writes it, never a rank: the energy of a node is the same for one rank and
+for eight. There are two files, both appended to by later invocations:
 
     node-NAME.meters    lines: `meters` {devices, …}, `odd` {device, what}, `closed`
     node-NAME.energy    40 bytes for each device and span of time (`records.ENERGY`)
@@ -26,8 +26,8 @@ from penstock.ledger.journal.writer import Appender, write_line
 _FILE = re.compile(r"node-[\w.-]+\.(energy|meters)", re.ASCII)
 
 
-class Counted(IntEnum):
-    """Where the joules of a record come from, from the strongest to the weakest."""
+class EnergySource(IntEnum):
+    """The source of a record's joules, from the strongest to the weakest."""
 
     COUNTER = 0  # the difference of an energy counter
     POWER = 1  # power at both ends × time: the counter was missing, or went back
@@ -36,8 +36,8 @@ class Counted(IntEnum):
 
 
 @dataclass(frozen=True)
-class Device:
-    """Something with a meter: `kind` is gpu, package (a CPU) or dram."""
+class MeteredDevice:
+    """A device with a meter: `kind` is gpu, package (a CPU) or dram."""
 
     uuid: str
     name: str
@@ -45,14 +45,14 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Span:
-    """A record to be."""
+class EnergySpan:
+    """One record before it is written."""
 
     device: int
     t: float
     seconds: float
     joules: float
-    counted: Counted
+    source: EnergySource
     watts: float = float("nan")
     limit_w: float = float("nan")
     clock_mhz: float = float("nan")
@@ -62,20 +62,21 @@ class Span:
 
 @dataclass(frozen=True)
 class NodeEnergy:
-    """What one node has on record."""
+    """The energy records of one node."""
 
     name: str
-    devices: dict[int, Device]
+    devices: dict[int, MeteredDevice]
     records: np.ndarray  # of `records.ENERGY`
     lines: tuple[Event, ...] = field(default=())
 
 
 def is_energy_file(name: str) -> bool:
+    """Return whether a file name is one of the two."""
     return _FILE.fullmatch(name) is not None
 
 
-def file_stem(node: str) -> str:
-    """`node-NAME`, with a name that is fit for a file and still its own."""
+def node_file_stem(node: str) -> str:
+    """Return `node-NAME`, with a name that is fit for a file and still unique."""
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", node)
     return f"node-{plain}" + (
         "" if plain == node else f"-{hashlib.sha256(node.encode()).hexdigest()[:8]}"
@@ -83,10 +84,10 @@ def file_stem(node: str) -> str:
 
 
 class EnergyJournal:
-    """The two files of one node, written on behind what an earlier invocation left."""
+    """The two files of one node, continued from earlier invocations."""
 
-    def __init__(self, folder: Path | str, node: str, devices: Sequence[Device]) -> None:
-        stem = Path(folder) / file_stem(node)
+    def __init__(self, folder: Path | str, node: str, devices: Sequence[MeteredDevice]) -> None:
+        stem = Path(folder) / node_file_stem(node)
         stem.parent.mkdir(parents=True, exist_ok=True)
         self.node, self.devices = node, list(devices)
         known = _devices(read_events(stem.with_name(stem.name + ".meters")))
@@ -105,7 +106,7 @@ class EnergyJournal:
             self._records.cut(HEADER.size + whole * ENERGY.itemsize)
 
     def opened(self, t: float, **facts: object) -> None:
-        """What is metered from now on, and what there is to know about the node."""
+        """Write which devices are metered from now on, and facts about the node."""
         listed = [
             {"number": n, **asdict(d)} for n, d in zip(self.numbers, self.devices, strict=True)
         ]
@@ -114,11 +115,12 @@ class EnergyJournal:
     def line(self, kind: str, t: float, **payload: object) -> None:
         write_line(self._lines, t, None, kind, payload, synced=False)
 
-    def write(self, spans: Sequence[Span]) -> None:
-        """`Span.device` counts the devices of this journal; the file has its own numbers."""
+    def write(self, spans: Sequence[EnergySpan]) -> None:
+        """Write spans. `EnergySpan.device` is an index into this journal's devices; the file has
+        its own."""
         made = np.zeros(len(spans), ENERGY)
         for record, span in zip(made, spans, strict=True):
-            record["device"], record["source"] = self.numbers[span.device], span.counted
+            record["device"], record["source"] = self.numbers[span.device], span.source
             for name in ENERGY.names or ():
                 if name not in ("device", "source"):
                     record[name] = getattr(span, name)
@@ -130,7 +132,7 @@ class EnergyJournal:
 
 
 def read_nodes(folder: Path | str) -> list[NodeEnergy]:
-    """Every node that has energy on record, by name of its file; whole records only."""
+    """Read every node with energy on record, by name of its file; whole records only."""
     return [_read(path) for path in sorted(Path(folder).glob("node-*.meters"))]
 
 
@@ -142,7 +144,8 @@ def _read(path: Path) -> NodeEnergy:
 
 @lru_cache(maxsize=512)
 def _read_once(path: Path, records: Path, *states: tuple[int, ...]) -> NodeEnergy:
-    """Pages and terminals look every second; files that have not changed are not read again."""
+    """Read a node's files; unchanged files are not read again, since displays refresh every
+    second."""
     lines = read_events(path)
     try:
         found = _sane(read_records(records, "energy"))
@@ -154,21 +157,21 @@ def _read_once(path: Path, records: Path, *states: tuple[int, ...]) -> NodeEnerg
     return NodeEnergy(name, _devices(lines), found, tuple(lines))
 
 
-def _devices(lines: Sequence[Event]) -> dict[int, Device]:
-    found: dict[int, Device] = {}
+def _devices(lines: Sequence[Event]) -> dict[int, MeteredDevice]:
+    found: dict[int, MeteredDevice] = {}
     for event in lines:
         listed = event.payload.get("devices") if event.kind == "meters" else None
         for one in listed if isinstance(listed, list) else []:
             match one:
                 case {"number": int(n), "uuid": str(uuid), "name": str(name), "kind": str(kind)}:
-                    found[n] = Device(uuid, name, kind)
+                    found[n] = MeteredDevice(uuid, name, kind)
     return found
 
 
 def _sane(records: np.ndarray) -> np.ndarray:
-    """Without what cannot be a span of this world: a machine's crash may leave garbage."""
+    """Return the possible records: a machine's crash may leave garbage."""
     with np.errstate(invalid="ignore"):
         whole = (np.abs(records["t"]) < 1e12) & (records["seconds"] > 0)
         whole &= (records["seconds"] < 1e9) & ~(records["joules"] < 0)
         whole &= ~np.isinf(records["joules"])
-    return records[whole & (records["source"] <= max(Counted))]
+    return records[whole & (records["source"] <= max(EnergySource))]

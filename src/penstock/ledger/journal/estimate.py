@@ -1,22 +1,22 @@
-"""Steps by their rollups alone: a first answer about a journal that takes long to read.
+"""Estimate of step blocks from rollups alone: a first answer for a journal that takes long to read.
 
-Sums are the same as those of the steps. What is not in them is the least that any rank spent in the
-collectives of each step: here it is the least sum of 256 steps, so `communicate` is a little more
-and `peer_wait` as much less than it was.
+The sums are exact. The least time that any rank spent in the collectives of each step is not in
+them: here it is the least sum of 256 steps, so `communicate` is slightly high and `peer_wait`
+slightly low.
 """
 
 from pathlib import Path
 
 import numpy as np
 
-from penstock.ledger.journal.digest import COLUMNS, Blocks
+from penstock.ledger.journal.digest import COLUMNS, StepBlocks
 from penstock.ledger.journal.records import ROLLUP
 from penstock.ledger.journal.rollups import read_rollups
-from penstock.ledger.journal.steps import INSIDE
+from penstock.ledger.journal.steps import MEASURED_PARTS
 
 
-def estimate(paths: list[Path], highest_before: int) -> list[Blocks]:
-    """The blocks of each `.steps` file of an attempt."""
+def estimate_blocks(paths: list[Path], highest_before: int) -> list[StepBlocks]:
+    """Return the blocks of each `.steps` file of an attempt."""
     read = [read_rollups(path) for path in paths]
     every = np.concatenate([np.empty(0, ROLLUP), *read])
     # Ranks that made other blocks, because they came later, have peers to compare with no more.
@@ -28,12 +28,12 @@ def estimate(paths: list[Path], highest_before: int) -> list[Blocks]:
     return [_blocks(*pair, highest_before) for pair in zip(read, of_files, strict=True)]
 
 
-def _blocks(rollups: np.ndarray, least: np.ndarray, highest_before: int) -> Blocks:
+def _blocks(rollups: np.ndarray, least: np.ndarray, highest_before: int) -> StepBlocks:
     first, last = (rollups[name].astype(np.float64) for name in ("first_step", "last_step"))
     steps = np.maximum(last - first + 1, 1)
     fresh = np.clip((last - highest_before) / steps, 0.0, 1.0)
     explained = rollups["fetch"] + rollups["compute"] + rollups["exchange"] + rollups["bubble"]
-    columns = {name: rollups[name] * fresh for name in INSIDE} | {
+    columns = {name: rollups[name] * fresh for name in MEASURED_PARTS} | {
         "start": rollups["start"],
         "end": rollups["end"],
         "steps": steps,
@@ -43,7 +43,7 @@ def _blocks(rollups: np.ndarray, least: np.ndarray, highest_before: int) -> Bloc
         "fresh": steps * fresh,
     }
     rows = np.stack([columns[name] for name in COLUMNS], axis=1)
-    return Blocks(
+    return StepBlocks(
         rows,
         least * fresh,
         True,

@@ -1,8 +1,7 @@
-"""A journal that is looked at again and again: only its new bytes are read.
+"""Repeated reads of a growing journal: only its new bytes are read.
 
-What was made of a journal is kept in this process, by folder, and never written anywhere. A journal
-too long to be read at once gives a first answer from its rollups, and the exact one some looks
-later.
+Results are cached in this process, by folder, and never written anywhere. A journal too long to be
+read at once gives a first answer from its rollups, and the exact one some reads later.
 """
 
 import gc
@@ -17,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.ledger.journal.digest import Blocks, Digest, Replaced
-from penstock.ledger.journal.estimate import estimate
-from penstock.ledger.journal.events_file import EventFile, Told
+from penstock.ledger.journal.digest import FileReplaced, StepBlocks, StepDigest
+from penstock.ledger.journal.estimate import estimate_blocks
+from penstock.ledger.journal.events_file import EventsFollower, FileEvents
 from penstock.ledger.journal.read import Event
 from penstock.ledger.journal.records import SUPERVISOR, JournalFile, parse_name
-from penstock.ledger.journal.records_file import Grown
+from penstock.ledger.journal.records_file import RecordsFollower
 from penstock.ledger.journal.steps import LeastExchange
 
 MOST_FOLDERS = 32
@@ -31,25 +30,25 @@ QUICK_S = 0.8  # of reading steps, in a look that must not take long
 
 
 @dataclass
-class _Steps:
-    """What was made of the steps of an attempt."""
+class _AttemptDigests:
+    """The digests of an attempt's step files."""
 
     highest_before: int
     least: LeastExchange = field(default_factory=LeastExchange)
-    digests: dict[str, Digest] = field(default_factory=dict)
+    digests: dict[str, StepDigest] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Done:
-    """The steps of an attempt's files; by rollups alone, peers' waiting is an estimate."""
+class AttemptSteps:
+    """The steps of an attempt's files. From rollups alone, waiting for peers is an estimate."""
 
-    blocks: dict[JournalFile, Blocks]
+    blocks: dict[JournalFile, StepBlocks]
     least: LeastExchange
     exact: bool
 
 
-class Reader:
-    """One journal. Use it under its lock."""
+class JournalReader:
+    """A reader of one journal. Hold its lock while using it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -57,14 +56,14 @@ class Reader:
         self.files: list[JournalFile] = []  # when it was looked at last
         self._named: dict[str, JournalFile | None] = {}
         self._stats: dict[str, os.stat_result] = {}
-        self._events: dict[str, EventFile] = {}
-        self._steps: dict[int, _Steps] = {}
-        self._grown: dict[str, Grown] = {}
+        self._events: dict[str, EventsFollower] = {}
+        self._steps: dict[int, _AttemptDigests] = {}
+        self._grown: dict[str, RecordsFollower] = {}
         self._sorted: list[Event] = []
         self._sorted_of: dict[str, int] = {}  # how many of each file are in it
 
-    def look(self) -> list[JournalFile]:
-        """The ranks' files that are there now, by attempt, then rank."""
+    def refresh(self) -> list[JournalFile]:
+        """List the ranks' files that exist now, by attempt, then rank."""
         try:
             with os.scandir(self.folder) as entries:
                 found = [one for one in entries if one.is_file(follow_symlinks=False)]
@@ -77,13 +76,14 @@ class Reader:
         self.files = sorted(named, key=lambda f: (f.attempt, f.ranks.start, f.ranks.stop, f.kind))
         return self.files
 
-    def supervisor(self) -> list[Event]:
+    def supervisor_events(self) -> list[Event]:
+        """Return the events of the supervisor."""
         return self._told(SUPERVISOR).events if SUPERVISOR in self._stats else []
 
     def events(self) -> list[Event]:
-        """What the ranks wrote, by time."""
+        """Return the events of all ranks, by time."""
         ranks = [name for name in self._events if name in self._stats and name != SUPERVISOR]
-        told = {name: self._events[name].told.events for name in sorted(ranks)}
+        told = {name: self._events[name].events.events for name in sorted(ranks)}
         if any(len(told.get(name, [])) < count for name, count in self._sorted_of.items()):
             self._sorted, self._sorted_of = [], {}  # a file is another one now
         new = [e for name, all_of in told.items() for e in all_of[self._sorted_of.get(name, 0) :]]
@@ -94,44 +94,47 @@ class Reader:
         return self._sorted
 
     def records(self, file: JournalFile) -> np.ndarray:
-        """All records of a file of one of the kinds that are not lines."""
+        """Return all records of a file that has fixed-width records."""
         name = file.path.name
         if name not in self._grown:
-            self._grown[name] = Grown(self.folder / name, file.kind)
+            self._grown[name] = RecordsFollower(self.folder / name, file.kind)
         return self._grown[name].read(self._stats[name])
 
-    def told(self, file: JournalFile) -> Told:
+    def events_of(self, file: JournalFile) -> FileEvents:
+        """Return the events of one file."""
         return self._told(file.path.name)
 
-    def _told(self, name: str) -> Told:
+    def _told(self, name: str) -> FileEvents:
         if name not in self._events:
-            self._events[name] = EventFile(self.folder / name)
+            self._events[name] = EventsFollower(self.folder / name)
         return self._events[name].read(self._stats[name])
 
-    def steps(self, attempt: int, files: list[JournalFile], before: int, quick: bool) -> Done:
-        """Of these files of an attempt; `before` is the highest step of the earlier ones."""
+    def steps(
+        self, attempt: int, files: list[JournalFile], before: int, quick: bool
+    ) -> AttemptSteps:
+        """Return the steps of these files; `before` is the highest step of earlier attempts."""
         made = self._steps.get(attempt)
         if made is None or made.highest_before != before:
-            made = self._steps[attempt] = _Steps(before)
+            made = self._steps[attempt] = _AttemptDigests(before)
         # The very first answer is not kept waiting by steps.
         quick_s = QUICK_S if made.digests else 0.0
         until = time.monotonic() + quick_s if quick else float("inf")
         try:
             exact = self._read(made, files, until)
-        except Replaced:
+        except FileReplaced:
             del self._steps[attempt]
             return self.steps(attempt, files, before, quick)
         if exact:
             found = [made.digests[file.path.name].blocks(made.least) for file in files]
         else:
-            found = estimate([file.path for file in files], before)
-        return Done(dict(zip(files, found, strict=True)), made.least, exact)
+            found = estimate_blocks([file.path for file in files], before)
+        return AttemptSteps(dict(zip(files, found, strict=True)), made.least, exact)
 
-    def _read(self, made: _Steps, files: list[JournalFile], until: float) -> bool:
-        """All that is new, or as much as there is time for."""
+    def _read(self, made: _AttemptDigests, files: list[JournalFile], until: float) -> bool:
+        """Read what is new, as far as time allows; return whether that is everything."""
         for file in files:
             if file.path.name not in made.digests:
-                made.digests[file.path.name] = Digest(file, made.highest_before)
+                made.digests[file.path.name] = StepDigest(file, made.highest_before)
         pairs = [(made.digests[f.path.name], self._stats[f.path.name]) for f in files]
         if sum(digest.tail.unread(stat) for digest, stat in pairs) <= AT_ONCE_BYTES:
             until = float("inf")
@@ -143,8 +146,8 @@ class Reader:
 
 
 @contextmanager
-def no_collecting() -> Iterator[None]:
-    """Hundreds of thousands of lines are made, and none is garbage: looking for some takes long."""
+def garbage_collection_paused() -> Iterator[None]:
+    """Pause garbage collection: hundreds of thousands of live lines make it slow."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -154,15 +157,15 @@ def no_collecting() -> Iterator[None]:
             gc.enable()
 
 
-_readers: OrderedDict[Path, Reader] = OrderedDict()
+_readers: OrderedDict[Path, JournalReader] = OrderedDict()
 _lock = threading.Lock()
 
 
-def reader_of(folder: Path | str) -> Reader:
-    """The one that has read this journal before, or a new one."""
+def reader_of(folder: Path | str) -> JournalReader:
+    """Return the reader that has read this journal before, or a new one."""
     where = Path(folder).absolute()
     with _lock:
-        reader = _readers.setdefault(where, Reader(where))
+        reader = _readers.setdefault(where, JournalReader(where))
         _readers.move_to_end(where)
         if len(_readers) > MOST_FOLDERS:
             _readers.popitem(last=False)

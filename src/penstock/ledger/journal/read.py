@@ -1,6 +1,6 @@
-"""Reading the journal, also while it is written and after its writer was killed.
+"""Reading the journal, even while it is written and after its writer was killed.
 
-A process killed at any byte leaves a torn last record. Every reader gives exactly the whole
+A process killed at any byte leaves a torn last record. Every reader returns exactly the whole
 records before it.
 """
 
@@ -37,7 +37,7 @@ LATEST_S = 1e12
 
 @dataclass(slots=True)  # not frozen, which would take three times as long to make
 class Event:
-    """A line of an `.events` file: a moment, or a span when it has an `end`. Never changed."""
+    """A line of an `.events` file: a moment, or a span if it has an `end`. Never changed."""
 
     t: float
     kind: str
@@ -47,27 +47,27 @@ class Event:
     payload: dict[str, object] = field(default_factory=dict)
 
     def whole(self, key: str) -> int | None:
-        """A payload value that has to be a whole number of zero or more, or None."""
+        """Return a payload value that must be a whole number of zero or more, or None."""
         value = self.payload.get(key)
         return value if type(value) is int and value >= 0 else None
 
     def number(self, key: str) -> float | None:
-        """A payload value that has to be a number, or None."""
+        """Return a payload value that must be a number, or None."""
         value = self.payload.get(key)
         if type(value) is not int and type(value) is not float:
             return None
         return float(value) if abs(value) <= 1e300 or value != value else None
 
     def time(self, key: str) -> float | None:
-        """A payload value that has to be a moment, or None."""
+        """Return a payload value that must be a moment, or None."""
         return _moment(self.payload.get(key))
 
 
 def read_events(path: Path | str) -> list[Event]:
-    """The events of a file in the order they were written; lines that are not events are left out.
+    """Return the events of a file in the order they were written; damaged lines are left out.
 
     A later invocation of the supervisor closes a torn line of the one before, so such a line can
-    stand in the middle too.
+    also be in the middle.
     """
     try:
         with open_plain(path) as file:
@@ -77,13 +77,13 @@ def read_events(path: Path | str) -> list[Event]:
 
 
 def parse_lines(written: bytes, path: Path) -> list[Event]:
-    """The events in some lines of a file; what follows the last newline is empty or torn."""
+    """Return the events in some lines of a file; bytes after the last newline are torn."""
     file, lines = parse_name(path), written.split(b"\n")[:-1]
     return [event for found in _decoded(lines) if (event := _event(found, file))]
 
 
 def _decoded(lines: list[bytes]) -> list[object]:
-    """All lines in one go, which is five times faster; one by one where a line is damaged."""
+    """Parse all lines at once, which is five times faster; one by one if a line is damaged."""
     try:
         found = json.loads(b"[" + b",".join(lines) + b"]")
         if len(found) == len(lines):
@@ -101,17 +101,17 @@ def _one(line: bytes) -> object:
 
 
 def read_steps(path: Path | str) -> np.ndarray:
-    """The step records of a file (fields: `records.STEP`)."""
+    """Return the step records of a file (fields: `records.STEP`)."""
     return read_records(path, "steps")
 
 
 def read_curve(path: Path | str) -> np.ndarray:
-    """The curve records of a file (fields: `records.CURVE`)."""
+    """Return the curve records of a file (fields: `records.CURVE`)."""
     return read_records(path, "curve")
 
 
 def next_attempt(folder: Path | str) -> int:
-    """The first attempt number that no file and no launch of this journal has used."""
+    """Return the first attempt number that no file and no launch of this journal has used."""
     launches = [event.attempt for event in read_events(Path(folder) / SUPERVISOR)]
     used = [file.attempt for file in journal_files(folder)]
     return max((a for a in [*launches, *used] if a is not None), default=-1) + 1
@@ -136,7 +136,7 @@ def _event(payload: object, file: JournalFile | None) -> Event | None:
 
 
 def _moment(value: object) -> float | None:
-    """A number of unix seconds; whatever else stands there is not a time."""
+    """Return a number of unix seconds; None for anything else."""
     if type(value) is float:
         return value if abs(value) <= LATEST_S else None
     if type(value) is not int:
@@ -149,7 +149,7 @@ def _moment(value: object) -> float | None:
 
 
 def _ranks(payload: dict[str, object], of_file: range) -> range:
-    """The ranks of a line: those of its file, or the part of them that it names."""
+    """Return the ranks of a line: those of its file, or the part of them that it names."""
     if "ranks" not in payload:
         return of_file
     match payload["ranks"]:

@@ -1,12 +1,12 @@
-"""The bytes of the journal: file names, the header and the fixed-width records.
+"""Byte format of the journal: file names, the header and the fixed-width records.
 
-A run's journal is a folder. Each rank (or range of ranks) of each attempt has files of its own,
-named after both, so nobody ever appends to a file that another process may have torn:
+A run's journal is a folder. Each rank (or range of ranks) of each attempt has its own files, named
+after both, so nobody ever appends to a file that another process may have torn:
 
     a0003-r00000.events          a0003-r00000-00999.steps
 
-`.events` are JSON lines. The others are a 64-byte header and little-endian records of one size,
-so that record n of a file is at a known byte and a torn tail is what does not divide.
+`.events` are JSON lines. The others are a 64-byte header and little-endian records of one size, so
+that record n of a file is at a known byte and a torn tail is the remainder of a division.
 """
 
 import os
@@ -103,13 +103,13 @@ class JournalFile:
 
 
 def file_name(attempt: int, ranks: range, kind: str) -> str:
-    """`a0003-r00000.steps`, or `a0003-r00000-00999.steps` for a range of ranks."""
+    """Return `a0003-r00000.steps`, or `a0003-r00000-00999.steps` for a range of ranks."""
     last = f"-{ranks[-1]:05d}" if len(ranks) > 1 else ""
     return f"a{attempt:04d}-r{ranks[0]:05d}{last}.{kind}"
 
 
 def parse_name(path: Path) -> JournalFile | None:
-    """What a file's name says; None when it is not a rank's file."""
+    """Parse a file's name; None if it is not a rank's file."""
     match = _NAME.fullmatch(path.name)
     if match is None:
         return None
@@ -123,9 +123,9 @@ def parse_name(path: Path) -> JournalFile | None:
 
 
 def journal_files(folder: Path | str, kind: str | None = None) -> list[JournalFile]:
-    """The ranks' files in a journal by attempt, then rank; of one kind when it is given.
+    """List the ranks' files in a journal by attempt, then rank; of one kind if given.
 
-    Raises OSError where the journal cannot be listed.
+    Raises OSError if the journal cannot be listed.
     """
     try:
         names = os.listdir(folder)
@@ -145,12 +145,12 @@ def _is_plain(path: Path) -> bool:
 
 
 def header(kind: str, attempt: int, ranks: range) -> bytes:
-    """The 64 bytes that open a file of fixed-width records."""
+    """Return the 64 bytes that open a file of fixed-width records."""
     return HEADER.pack(MAGIC[kind], VERSION, attempt, ranks[0], ranks[-1], DTYPE[kind].itemsize)
 
 
 def read_records(path: Path | str, kind: str, first: int = 0) -> np.ndarray:
-    """The whole records of a file from record `first` on; a torn tail or header is not one.
+    """Read the whole records of a file from record `first` on; a torn tail is left out.
 
     A missing file reads as an empty one: it is created by its first record.
     """
@@ -169,7 +169,7 @@ def read_records(path: Path | str, kind: str, first: int = 0) -> np.ndarray:
 
 
 def check_header(head: bytes, kind: str, path: Path | str) -> None:
-    """Refuses a file that is none of this kind."""
+    """Raise PenstockError if a file is not of this kind."""
     magic, version, _, _, _, size = HEADER.unpack(head)
     if magic != MAGIC[kind]:
         raise PenstockError(

@@ -1,4 +1,4 @@
-"""Sums over steps without reading them: one rollup record per 256 steps.
+"""Rollups: sums over steps without reading them, one record per 256 steps.
 
 The writer and the reader make a rollup with the same function from the same bytes, so a rollup is
 exactly what the steps say, and a missing or torn one can be made again.
@@ -29,7 +29,7 @@ class StepTotals:
 
 
 def rollup(steps: np.ndarray) -> np.ndarray:
-    """One ROLLUP record for a block of STEP records."""
+    """Return one ROLLUP record for a block of STEP records."""
     out = np.zeros(1, ROLLUP)
     out["first_step"], out["last_step"] = steps["step"][0], steps["step"][-1]
     out["start"] = steps["start"][0]
@@ -40,9 +40,9 @@ def rollup(steps: np.ndarray) -> np.ndarray:
 
 
 def read_rollups(path: Path | str) -> np.ndarray:
-    """The rollups of a `.steps` file, one per 256 steps and one for the tail.
+    """Return the rollups of a `.steps` file, one per 256 steps and one for the tail.
 
-    Only what no rollup on disk covers is read from the steps.
+    Only steps that no rollup on disk covers are read.
     """
     path = Path(path)
     stored = read_records(path.with_suffix(".rollups"), "rollups")
@@ -54,7 +54,7 @@ def read_rollups(path: Path | str) -> np.ndarray:
 
 
 def totals(path: Path | str) -> StepTotals | None:
-    """What the steps of a `.steps` file add up to; None when it has none."""
+    """Return the sums over the steps of a `.steps` file; None if it has none."""
     rollups = read_rollups(path)
     if len(rollups) == 0:
         return None

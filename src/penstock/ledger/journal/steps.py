@@ -1,4 +1,4 @@
-"""Steps as columns: which were done again, and the least that any rank spent in a collective.
+"""Step columns: which steps were done again, and the least that any rank spent in a collective.
 
 Everything here works on whole arrays; a long run has millions of steps per rank.
 """
@@ -10,11 +10,11 @@ import numpy as np
 
 from penstock.ledger.journal.read import LATEST_S, read_steps
 
-INSIDE = ("fetch", "compute", "exchange", "bubble")
+MEASURED_PARTS = ("fetch", "compute", "exchange", "bubble")
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepColumns:
     """The steps of one rank in one attempt, in the order they were written, in seconds."""
 
     number: np.ndarray
@@ -27,28 +27,28 @@ class Steps:
     def end(self) -> np.ndarray:
         return self.start + self.total
 
-    def where(self, chosen: np.ndarray) -> "Steps":
-        """Some of them."""
+    def where(self, chosen: np.ndarray) -> "StepColumns":
+        """Return some of the steps."""
         inside = {name: seconds[chosen] for name, seconds in self.inside.items()}
         columns = (self.number[chosen], self.start[chosen], self.total[chosen])
-        return Steps(*columns, inside, self.redo[chosen])
+        return StepColumns(*columns, inside, self.redo[chosen])
 
 
 @dataclass
 class LeastExchange:
-    """The least time that any rank spent in the collectives of a step, for steps in order.
+    """The least time that any rank spent in the collectives of each step, for steps in order.
 
-    A step that is redone has no peers to wait for here.
+    A step that is done again does not count here.
     """
 
     number: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     seconds: np.ndarray = field(default_factory=lambda: np.empty(0))
     _summed: np.ndarray | None = None
 
-    def at(self, number: np.ndarray, own: np.ndarray) -> np.ndarray:
-        """The least for each of these steps; one's `own` for a step that was not taken in.
+    def least_for(self, number: np.ndarray, own: np.ndarray) -> np.ndarray:
+        """Return the least for each of these steps; `own` for a step that is not known.
 
-        A running rank writes on between the reading that took the steps in and this one.
+        A running rank may write more steps between two reads.
         """
         place = np.searchsorted(self.number, number)
         known = place < len(self.number)
@@ -58,14 +58,14 @@ class LeastExchange:
         return least
 
     @property
-    def summed(self) -> np.ndarray:
+    def cumulative(self) -> np.ndarray:
         """The seconds of all steps before each of them, and of all."""
         if self._summed is None:
             self._summed = np.concatenate([[0.0], np.cumsum(self.seconds)])
         return self._summed
 
-    def take(self, number: np.ndarray, seconds: np.ndarray) -> None:
-        """Some steps of one more rank, each number once and in order."""
+    def merge_rank(self, number: np.ndarray, seconds: np.ndarray) -> None:
+        """Add some steps of one more rank, each number once and in order."""
         if not len(number):
             return
         self._summed = None
@@ -91,51 +91,52 @@ class LeastExchange:
         self.number, self.seconds = every, least
 
 
-def read_columns(path: Path, highest_before: int) -> Steps:
-    """A `.steps` file as columns, without what cannot have been a step of this world.
+def read_columns(path: Path, highest_before: int) -> StepColumns:
+    """Read a `.steps` file as columns, without impossible records.
 
-    A step is done again when an earlier attempt had finished its number or a higher one
-    (`highest_before`), or when this attempt had: a rollback goes on in the same process.
+    A step is done again if an earlier attempt had finished its number or a higher one
+    (`highest_before`), or if this attempt had: a rollback continues in the same process.
     """
     records = read_steps(path)
-    records = records[sane_ones(records)]
+    records = records[plausible(records)]
     number = records["step"].astype(np.int64)
     before = np.concatenate([[highest_before], number[:-1]])[: len(number)]
-    return Steps(
+    return StepColumns(
         number,
         records["start"],
-        doubles(records["total"]),
-        {name: positive(records[name]) for name in INSIDE},
+        as_doubles(records["total"]),
+        {name: positive_seconds(records[name]) for name in MEASURED_PARTS},
         redo=number <= np.maximum.accumulate(before),
     )
 
 
-def joined(parts: list[Steps]) -> Steps:
-    """The steps of several files, one after the other."""
+def concatenate(parts: list[StepColumns]) -> StepColumns:
+    """Join the steps of several files, one after the other."""
     if len(parts) == 1:
         return parts[0]
-    return Steps(
+    return StepColumns(
         np.concatenate([np.empty(0, np.int64), *(p.number for p in parts)]),
         np.concatenate([np.empty(0), *(p.start for p in parts)]),
         np.concatenate([np.empty(0), *(p.total for p in parts)]),
-        {n: np.concatenate([np.empty(0), *(p.inside[n] for p in parts)]) for n in INSIDE},
+        {n: np.concatenate([np.empty(0), *(p.inside[n] for p in parts)]) for n in MEASURED_PARTS},
         np.concatenate([np.empty(0, bool), *(p.redo for p in parts)]),
     )
 
 
-def sane_ones(records: np.ndarray) -> np.ndarray:
-    """After a crash of the machine a file may end in garbage; NaN compares false."""
-    total = doubles(records["total"])
+def plausible(records: np.ndarray) -> np.ndarray:
+    """Return which records are possible: a machine's crash may leave garbage. NaN compares
+    false."""
+    total = as_doubles(records["total"])
     found: np.ndarray = (np.abs(records["start"]) <= LATEST_S) & (total >= 0) & (total <= LATEST_S)
     return found
 
 
-def doubles(seconds: np.ndarray) -> np.ndarray:
+def as_doubles(seconds: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore"):  # garbage may be a signalling NaN
         return seconds.astype(np.float64)
 
 
-def positive(seconds: np.ndarray) -> np.ndarray:
-    """Doubles of zero or more; what is not a number of seconds explains nothing."""
-    wide = doubles(seconds)
+def positive_seconds(seconds: np.ndarray) -> np.ndarray:
+    """Return doubles of zero or more; anything that is not a number of seconds becomes zero."""
+    wide = as_doubles(seconds)
     return np.where((wide > 0) & (wide <= LATEST_S), wide, 0.0)

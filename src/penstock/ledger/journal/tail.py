@@ -1,6 +1,6 @@
-"""What a file has gained since it was looked at last: a journal is only ever appended to.
+"""New bytes of an append-only file since the last read.
 
-A file that was replaced by another of the same name is read anew; nothing is ever written.
+A file that was replaced by another of the same name is read anew. Nothing is ever written.
 """
 
 import os
@@ -13,8 +13,8 @@ from penstock.untrusted import open_plain
 MARK_BYTES = 64  # before the place that was read up to: in another file they would be others
 
 
-class Tail:
-    """The bytes of one file, each of them once."""
+class FileTail:
+    """The bytes of one file, each of them returned once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -23,11 +23,11 @@ class Tail:
         self._mark = b""
 
     def unread(self, stat: os.stat_result) -> int:
-        """How many bytes there are to read."""
+        """Return how many bytes there are to read."""
         return max(0, stat.st_size - self.read_bytes) if self._state(stat) != self._seen else 0
 
-    def more(self, stat: os.stat_result) -> tuple[bool, bytes]:
-        """Is it another file than before, and what it has gained."""
+    def read_new(self, stat: os.stat_result) -> tuple[bool, bytes]:
+        """Return whether the file was replaced, and its new bytes."""
         state = self._state(stat)
         if state == self._seen:
             return False, b""
@@ -43,15 +43,15 @@ class Tail:
         self._seen = state
         return anew, found
 
-    def take(self, found: bytes, count: int) -> None:
-        """`count` bytes of what `more` found were whole; the others come again next time."""
+    def consume(self, found: bytes, count: int) -> None:
+        """Mark `count` bytes of the last `read_new` as used; the others come again next time."""
         if count < len(found):
             self._seen = None
         self.read_bytes += count
         self._mark = (self._mark + found[max(0, count - MARK_BYTES) : count])[-MARK_BYTES:]
 
-    def refuse(self) -> None:
-        """What `more` found is no such file: it comes again next time, to be refused again."""
+    def forget_state(self) -> None:
+        """Make the next `read_new` return the same bytes again, since this is no such file."""
         self._seen = None
 
     def _goes_on(self, file: int, state: tuple[int, int, int]) -> bool:
@@ -65,10 +65,10 @@ class Tail:
         return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-def check_start(tail: Tail, found: bytes, kind: str) -> None:
-    """Refuse a file whose first bytes are no header of its kind, each time that it is read."""
+def check_first_bytes(tail: FileTail, found: bytes, kind: str) -> None:
+    """Raise PenstockError if the first bytes are no header of this kind, on every read."""
     try:
         check_header(found[: HEADER.size], kind, tail.path)
     except PenstockError:
-        tail.refuse()
+        tail.forget_state()
         raise

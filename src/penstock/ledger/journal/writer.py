@@ -2,7 +2,7 @@
 
 Rare events are lines and reach the disk before the call returns. Steps are one unbuffered write of
 32 bytes: a killed process loses none that it wrote. A restart is a new attempt with new files. A
-disk that is full holds nobody up.
+full disk stops nobody: `append.py`.
 """
 
 import contextlib
@@ -131,7 +131,8 @@ def _passing() -> Iterator[None]:
 
 
 def steady_clock() -> Callable[[], float]:
-    """Unix seconds that never go back, so that a clock correction cannot make spans overlap."""
+    """Return a clock of unix seconds that never goes back, so that a correction cannot make spans
+    overlap."""
     offset = time.time() - time.perf_counter()
     return lambda: offset + time.perf_counter()
 
@@ -150,7 +151,8 @@ class Journal:
         clock: Callable[[], float] | None = None,
         again: bool = False,
     ) -> None:
-        """`again`: a process in the place of one that was lost, while the attempt goes on."""
+        """Open the files. `again`: this process replaces one that was lost, while the attempt goes
+        on."""
         assert ranks, "a journal is of one rank or more"
         assert ranks.step == 1, f"{ranks} has gaps"
         self.folder, self.attempt, self.ranks = Path(folder), attempt, ranks
@@ -165,18 +167,18 @@ class Journal:
     def event(
         self, kind: str, *, t: float | None = None, synced: bool = True, **payload: object
     ) -> None:
-        """A moment, now unless `t` is given: `start`, `ready`, `end` and whatever is rare."""
+        """Write a moment, now unless `t` is given: `start`, `ready`, `end` and other rare
+        events."""
         at = self.clock() if t is None else t
         write_line(self._file("events"), at, None, kind, payload, synced)
 
     def span(
         self, kind: str, start: float, end: float, synced: bool = True, **payload: object
     ) -> None:
-        """A rare span of the rank's time: `evaluate`, `checkpoint`, `held` (a step, by a save),
-        `warmup`, `lost` (a step that nothing came of), `regroup` and `rollback` (until work goes on
-        in the same process).
+        """Write a rare span of the rank's time (kinds: `events.py`).
 
-        One that is less rare need not be `synced`: it outlives its process, if not the machine.
+        A span that is less rare need not be `synced`: then it survives its process, but not the
+        machine.
         """
         self._take(kind, start, end)
         write_line(self._file("events"), start, end, kind, payload, synced)
@@ -192,9 +194,9 @@ class Journal:
         bubble: float = 0.0,
         held: float = 0.0,
     ) -> None:
-        """A step that is done; parts in seconds, and what they leave of `total` is unexplained.
+        """Write a finished step; parts in seconds. What they leave of `total` is unexplained.
 
-        What a save `held` up of it goes on record as a span of its own, as if it had come first.
+        The time that a save `held` it up is written as a span of its own, before the step.
         """
         held = min(held, total)
         if held >= HELD_S:
@@ -219,18 +221,19 @@ class Journal:
         *,
         t: float | None = None,
     ) -> None:
-        """A point of the training curve, by the one rank that reports; `tokens` since the start."""
+        """Write a point of the training curve, by the one rank that reports; `tokens` since the
+        start."""
         at = self.clock() if t is None else t
         point = _CURVE.pack(at, loss, tokens, step, grad_norm, learning_rate)
         self._file("curve").append(point)
 
     @property
     def busy_until(self) -> float:
-        """Where the last span or step ended."""
+        """The end of the last span or step."""
         return self._busy_until
 
     def close(self) -> None:
-        """Closes the files; there is nothing to flush."""
+        """Close the files; there is nothing to flush."""
         for file in self._files.values():
             file.close()
         self._files.clear()
@@ -247,7 +250,7 @@ class Journal:
         self.close()
 
     def _take(self, what: str, start: float, end: float) -> None:
-        """A rank does one thing at a time: a second count of the same second is refused here."""
+        """Assert that spans do not overlap: a rank does one thing at a time."""
         assert end >= start, (
             f"{what} of rank {self.ranks[0]} ends {start - end:.6f} s before it starts"
         )
@@ -273,7 +276,8 @@ class Journal:
         return self._files[kind]
 
     def _go_on(self, kind: str, file: Appender) -> None:
-        """Behind the last whole record; rollups go on where the steps before them end."""
+        """Continue behind the last whole record; rollups continue where the steps before them
+        end."""
         records = read_records(file.path, kind)
         file.cut(HEADER.size + len(records) * DTYPE[kind].itemsize)
         if kind == "steps":
@@ -297,11 +301,11 @@ class SupervisorJournal:
         self._file.close_line()  # a killed invocation may have torn its last one
 
     def event(self, kind: str, *, t: float | None = None, **payload: object) -> None:
-        """`invocation`, `launch`, `fault`, `ended` and whatever else happens to the run."""
+        """Write an event of the whole run: `invocation`, `launch`, `fault`, `ended` and others."""
         write_line(self._file, self.clock() if t is None else t, None, kind, payload)
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self._file.close()
 
 
@@ -313,6 +317,7 @@ def write_line(
     payload: dict[str, object],
     synced: bool = True,
 ) -> None:
+    """Append an event as one JSON line, without secrets."""
     assert not payload.keys() & {"t", "end"}, f"{kind}: t and end are the event's own times"
     times = {"t": t} if end is None else {"t": t, "end": end}
     line = json.dumps({**times, "kind": kind, **redact_all(payload)}, separators=(",", ":"))

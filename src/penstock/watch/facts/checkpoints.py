@@ -45,8 +45,8 @@ def table(found: list[ListedCheckpoint], folder: Path) -> Table:
 
 def _short(one: ListedCheckpoint, folder: Path) -> str:
     if one.tier == "memory":
-        return Path(one.shelf.where).name
-    return one.shelf.where.removeprefix(f"{folder}/checkpoints/")
+        return Path(one.files.where).name
+    return one.files.where.removeprefix(f"{folder}/checkpoints/")
 
 
 def made_by(layout: dict[str, Any]) -> str:
@@ -89,7 +89,7 @@ def about(one: ListedCheckpoint, scalars: dict[str, Any], index: Index) -> dict[
     told["layout"] = made_by(scalars.get("layout", {}))
     left_out = scalars.get("sentinels", {}).get("skips", [])
     return {
-        "where": one.shelf.where,
+        "where": one.files.where,
         "tier": one.tier,
         "state": one.state,
         "size": format_bytes(one.bytes),

@@ -13,8 +13,8 @@ import numpy as np
 
 from penstock.ledger import joules as spent
 from penstock.ledger.causes import Cause
-from penstock.ledger.joules import Spans
-from penstock.ledger.journal.energy import Device, NodeEnergy, read_nodes
+from penstock.ledger.joules import EnergySpans
+from penstock.ledger.journal.energy import MeteredDevice, NodeEnergy, read_nodes
 from penstock.meter.clock import now
 from penstock.watch.facts.energy_amounts import Amount, DeviceEnergy, Energy
 from penstock.watch.facts.energy_model import HOST_BAND, Model, model_of
@@ -78,13 +78,15 @@ class _Reckoning:
 
     # Meters
 
-    def _metered(self) -> tuple[list[tuple[NodeEnergy, Spans]], Spans]:
+    def _metered(self) -> tuple[list[tuple[NodeEnergy, EnergySpans]], EnergySpans]:
         """Spans of the accelerators by node, and of what else has a meter: the CPUs beside GPUs."""
-        own: list[tuple[NodeEnergy, Spans]] = []
+        own: list[tuple[NodeEnergy, EnergySpans]] = []
         others = spent.no_spans()
         for node, device, records in self._each_device():
             closed = [line.t for line in node.lines if line.kind == "closed"]
-            spans = self._guessed(spent.filled(spent.of_records(records), self.windows, closed))
+            spans = self._guessed(
+                spent.fill_gaps(spent.spans_of_records(records), self.windows, closed)
+            )
             if device.kind in self.accelerators:
                 own.append((node, spans))
             else:
@@ -92,9 +94,9 @@ class _Reckoning:
             self.devices.append(_device(node, device, records, spans))
         return own, others
 
-    def _each_device(self) -> Iterable[tuple[NodeEnergy, Device, np.ndarray]]:
+    def _each_device(self) -> Iterable[tuple[NodeEnergy, MeteredDevice, np.ndarray]]:
         """By UUID: two writers on one machine have read the same counter."""
-        found: dict[str, tuple[NodeEnergy, Device, list[np.ndarray]]] = {}
+        found: dict[str, tuple[NodeEnergy, MeteredDevice, list[np.ndarray]]] = {}
         for node in self.nodes:
             for number, device in node.devices.items():
                 records = node.records[node.records["device"] == number]
@@ -103,7 +105,7 @@ class _Reckoning:
         for node, device, parts in found.values():
             yield node, device, np.concatenate(parts)
 
-    def _guessed(self, spans: Spans) -> Spans:
+    def _guessed(self, spans: EnergySpans) -> EnergySpans:
         """A device whose meter never said anything draws what the model says."""
         unknown = ~np.isfinite(spans.joules)
         if not unknown.any() or self.model is None:
@@ -111,9 +113,9 @@ class _Reckoning:
         seconds = self.view.account.ledger.seconds
         mean_w = sum(seconds[c] * self.model.chip_w[c] for c in Cause) / sum(seconds.values())
         joules = np.where(unknown, mean_w * spans.seconds, spans.joules)
-        return Spans(spans.start, spans.end, joules, spans.measured & ~unknown)
+        return EnergySpans(spans.start, spans.end, joules, spans.measured & ~unknown)
 
-    def _amount(self, metered: Spans, modelled_j: float) -> Amount:
+    def _amount(self, metered: EnergySpans, modelled_j: float) -> Amount:
         measured_j = metered.measured_j
         guessed_j = metered.total_j - measured_j + modelled_j
         band = self.model.band if self.model else HOST_BAND
@@ -127,7 +129,7 @@ class _Reckoning:
 
     # Causes
 
-    def _edges(self, metered: Spans) -> np.ndarray:
+    def _edges(self, metered: EnergySpans) -> np.ndarray:
         """Where spans begin and end; of a great many, some."""
         edges = np.unique(np.concatenate([metered.start, metered.end]))
         most = max(100, min(2000, MOMENTS // self.view.account.ranks))
@@ -139,17 +141,19 @@ class _Reckoning:
             self._done[ranks] = self.view.done(self.edges, ranks)
         return self._done[ranks]
 
-    def _by_cause(self, own: list[tuple[NodeEnergy, Spans]]) -> dict[Cause, float]:
+    def _by_cause(self, own: list[tuple[NodeEnergy, EnergySpans]]) -> dict[Cause, float]:
         watts = self.model.chip_w if self.model else dict.fromkeys(Cause, 1.0)
         found = dict.fromkeys(Cause, 0.0)
         for node, spans in own:
             for ranks, part in self._by_ranks(node, spans):
-                parts = spent.by_cause(part, self.edges, self._ranks_did(ranks), watts)
+                parts = spent.joules_by_cause(part, self.edges, self._ranks_did(ranks), watts)
                 for cause, joules in parts.items():
                     found[cause] += joules
         return found
 
-    def _by_ranks(self, node: NodeEnergy, spans: Spans) -> Iterable[tuple[range | None, Spans]]:
+    def _by_ranks(
+        self, node: NodeEnergy, spans: EnergySpans
+    ) -> Iterable[tuple[range | None, EnergySpans]]:
         """The spans of a node by the ranks that were on it then; None is all of them."""
         musters = self.view.supervised("mustered") if len(self.nodes) > 1 else []
         if not musters or len(self.nodes) > PER_NODE_UP_TO:
@@ -176,7 +180,7 @@ class _Reckoning:
     # The rest of the machines
 
     def _beside(
-        self, accelerator: Amount, by_cause: Mapping[Cause, float], others: Spans
+        self, accelerator: Amount, by_cause: Mapping[Cause, float], others: EnergySpans
     ) -> tuple[dict[Cause, float], Amount]:
         model = self.model
         seconds = self.view.account.ledger.seconds
@@ -205,7 +209,7 @@ class _Reckoning:
         told = [d.watts for d in own if d.watts is not None and d.t and now() - d.t < FRESH_S]
         return sum(told) if told and len(told) == len(own) else None
 
-    def _say(self, metered: Spans, bare: list[tuple[float, float]]) -> None:
+    def _say(self, metered: EnergySpans, bare: list[tuple[float, float]]) -> None:
         for node in self.nodes:
             for line in node.lines:
                 self.notes += _told(node, line.kind, line.payload)
@@ -248,11 +252,13 @@ def _ranks_of(muster: Mapping[str, object], node: str) -> range | None:
     return None  # a spare: its energy goes to what the others did
 
 
-def _within(spans: Spans, window: tuple[float, float]) -> bool:
+def _within(spans: EnergySpans, window: tuple[float, float]) -> bool:
     return bool(((spans.end > window[0]) & (spans.start < window[1])).any())
 
 
-def _device(node: NodeEnergy, device: Device, records: np.ndarray, spans: Spans) -> DeviceEnergy:
+def _device(
+    node: NodeEnergy, device: MeteredDevice, records: np.ndarray, spans: EnergySpans
+) -> DeviceEnergy:
     last = records[np.argmax(records["t"])]
 
     def number(name: str) -> float | None:

@@ -28,7 +28,7 @@ def checkpoints(view: View) -> Section:
             "t": None if one.age_s is None else round(now() - one.age_s),
             "state": one.state,
             "good": one.state.startswith("whole"),
-            "path": one.shelf.where,
+            "path": one.files.where,
         }
         for one in found
     ]

@@ -11,11 +11,11 @@ from penstock.catalog import accelerators
 from penstock.errors import PenstockError
 from penstock.guard.format.published import best_first, newest_path, published_checkpoints
 from penstock.ledger.history import History, read_history
-from penstock.ledger.journal.follow import Reader, reader_of
+from penstock.ledger.journal.follow import JournalReader, reader_of
 from penstock.ledger.journal.read import Event
 from penstock.ledger.journal.records import CURVE
-from penstock.ledger.merge import Account, Line, account, lines
-from penstock.ledger.over_time import OverTime, done, over_time
+from penstock.ledger.merge import Account, GroupTimeline, account_of, group_timelines
+from penstock.ledger.over_time import CausesOverTime, causes_over_time, seconds_before
 from penstock.meter.clock import now
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
@@ -65,7 +65,7 @@ class View:
         return self.folder.running()
 
     @cached_property
-    def _reader(self) -> Reader:
+    def _reader(self) -> JournalReader:
         _ = self.history  # looks at what is there
         return reader_of(self.folder.journal)
 
@@ -97,7 +97,7 @@ class View:
     def supervisor(self) -> list[Event]:
         """What the supervisor wrote."""
         with self._reader.lock:
-            return self._reader.supervisor()
+            return self._reader.supervisor_events()
 
     def supervised(self, kind: str) -> list[Event]:
         """What the supervisor wrote of one kind, by time."""
@@ -130,20 +130,20 @@ class View:
         return read_history(self.folder.journal, now() if self.running else None, self.quick)
 
     @cached_property
-    def _lines(self) -> list[Line]:
-        return list(lines(self.history))
+    def _lines(self) -> list[GroupTimeline]:
+        return list(group_timelines(self.history))
 
     @cached_property
     def account(self) -> Account:
-        return account(self.history, self._lines)
+        return account_of(self.history, self._lines)
 
-    def over_time(self, bins: int = 240, ranks: range | None = None) -> OverTime:
+    def over_time(self, bins: int = 240, ranks: range | None = None) -> CausesOverTime:
         """Where the time of all ranks, or of some, went from the first start to the last end."""
-        return over_time(self.history, bins, ranks, self._lines)
+        return causes_over_time(self.history, bins, ranks, self._lines)
 
     def done(self, t: np.ndarray, ranks: range | None = None) -> np.ndarray:
         """Rank-seconds by cause before these moments: [moments, causes]."""
-        return done(self._lines, t, ranks)
+        return seconds_before(self._lines, t, ranks)
 
     @cached_property
     def curve(self) -> np.ndarray:

@@ -20,7 +20,7 @@ from penstock.launch.prepare.listener import Listener
 from penstock.ledger.journal.read import Event as Line
 from penstock.ledger.journal.read import next_attempt, parse_lines
 from penstock.ledger.journal.records import SUPERVISOR, journal_files, read_records
-from penstock.ledger.journal.tail import Tail
+from penstock.ledger.journal.tail import FileTail
 from penstock.meter.clock import now
 from penstock.run.folder import RunFolder
 from penstock.watch.outlets.process import Elsewhere
@@ -174,7 +174,7 @@ class Reader:
 
     folder: RunFolder
     step: int = 0
-    _tails: dict[Path, Tail] = field(default_factory=dict)
+    _tails: dict[Path, FileTail] = field(default_factory=dict)
     _points: dict[Path, int] = field(default_factory=dict)
     _told: set[tuple[object, ...]] = field(default_factory=set)
     _first: int = 0  # attempt of this launch
@@ -210,13 +210,13 @@ class Reader:
         return sorted(found, key=lambda event: (event.kind == "finished", event.t))
 
     def _lines(self, path: Path) -> Iterator[Line]:
-        tail = self._tails.setdefault(path, Tail(path))
+        tail = self._tails.setdefault(path, FileTail(path))
         try:
-            _, found = tail.more(path.stat())
+            _, found = tail.read_new(path.stat())
         except FileNotFoundError:
             return
         whole = found.rfind(b"\n") + 1
-        tail.take(found, whole)
+        tail.consume(found, whole)
         yield from parse_lines(found[:whole], path)
 
     def _of_supervisor(self, line: Line) -> Iterator[Event]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from penstock.ledger.causes import Cause
-from penstock.ledger.over_time import OverTime
+from penstock.ledger.over_time import CausesOverTime
 from penstock.style import format_duration
 from penstock.watch.style.markup import Markup, join, tag
 
@@ -41,7 +41,7 @@ def curve(
     return _figure(drawn, labels, ("step 0", f"step {right:,.0f}"), about, names)
 
 
-def areas(found: OverTime, about: str) -> Markup:
+def areas(found: CausesOverTime, about: str) -> Markup:
     """Shares of the causes over time, one upon the other."""
     length = np.diff(found.edges)
     whole = found.seconds.sum(axis=1)

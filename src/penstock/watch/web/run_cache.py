@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.errors import PenstockError
-from penstock.ledger.journal.follow import no_collecting
+from penstock.ledger.journal.follow import garbage_collection_paused
 from penstock.run.folder import RunFolder, every
 from penstock.secret import redact
 from penstock.watch.facts.supplies import Section
@@ -83,7 +83,7 @@ class Desk:
 
         def make() -> Texts:
             _refuse_links(folder)
-            with no_collecting():
+            with garbage_collection_paused():
                 found = snapshot(View(folder, quick=True))
             seen.exact = found["headline"].get("exact", True)
             return _texts(found)

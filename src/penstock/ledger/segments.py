@@ -1,4 +1,4 @@
-"""Seconds by cause as a function of time: what lies in a stretch, spread evenly over it.
+"""Seconds by cause as a function of time: the seconds of a segment are spread evenly over it.
 
 A ledger is such a function at its end, and a picture over time is its differences: both come from
 the same numbers, so they cannot disagree.
@@ -11,19 +11,19 @@ import numpy as np
 from penstock.ledger.causes import Cause
 
 CAUSES = tuple(Cause)
-PLACE = {cause: place for place, cause in enumerate(CAUSES)}
+CAUSE_COLUMN = {cause: place for place, cause in enumerate(CAUSES)}
 
 
 @dataclass(frozen=True)
-class Pieces:
-    """Pieces of time in order, none within another, and the seconds by cause in each."""
+class CauseSegments:
+    """Segments of time in order, without overlap, and the seconds by cause in each."""
 
     start: np.ndarray
     end: np.ndarray
     seconds: np.ndarray  # [pieces, causes]
 
-    def upto(self, t: np.ndarray) -> np.ndarray:
-        """The seconds by cause before each of these moments: [moments, causes]."""
+    def seconds_before(self, t: np.ndarray) -> np.ndarray:
+        """Return the seconds by cause before each of these moments: [moments, causes]."""
         if not len(self.start):
             return np.zeros((len(t), len(CAUSES)))
         done = np.zeros((len(self.start) + 1, len(CAUSES)))
@@ -37,12 +37,12 @@ class Pieces:
         return found
 
     def total(self) -> np.ndarray:
-        """The seconds by cause of all pieces."""
+        """Return the seconds by cause of all segments."""
         found: np.ndarray = self.seconds.sum(axis=0)
         return found
 
-    def filled(self, t: np.ndarray) -> np.ndarray:
-        """The length of the pieces before each of these moments."""
+    def covered_before(self, t: np.ndarray) -> np.ndarray:
+        """Return the length of the segments before each of these moments."""
         knots = np.stack([self.start, self.end], axis=1).ravel()
         length = np.zeros(len(knots))
         np.cumsum(self.end - self.start, out=length[1::2])
@@ -50,10 +50,10 @@ class Pieces:
         return np.interp(t, knots, length) if len(knots) else np.zeros(len(t))
 
 
-def nothing() -> Pieces:
-    return Pieces(np.empty(0), np.empty(0), np.empty((0, len(CAUSES))))
+def no_segments() -> CauseSegments:
+    return CauseSegments(np.empty(0), np.empty(0), np.empty((0, len(CAUSES))))
 
 
-def ramp(t: np.ndarray, start: float, end: float) -> np.ndarray:
-    """The part of [start, end] before each of these moments, in seconds."""
+def overlap_before(t: np.ndarray, start: float, end: float) -> np.ndarray:
+    """Return the part of [start, end] before each of these moments, in seconds."""
     return np.minimum(np.maximum(t, start), end) - start

@@ -1,7 +1,7 @@
-"""One rank in one stretch of time, by the digest of its steps instead of every one of them.
+"""Timeline of one rank from blocks of its steps, without reading every step.
 
-The same rules as in `timeline.py`, for ranks whose records do not contradict each other. For the
-others there is no answer here, and the steps have to be read.
+The rules are those of `timeline.py`, for ranks whose records do not contradict each other. For
+other ranks there is no answer here, and the steps must be read.
 """
 
 from bisect import bisect_left
@@ -12,26 +12,35 @@ from pathlib import Path
 import numpy as np
 
 from penstock.ledger.causes import Cause
-from penstock.ledger.journal.digest import Blocks
-from penstock.ledger.journal.events_file import Told
+from penstock.ledger.journal.digest import StepBlocks
+from penstock.ledger.journal.events_file import FileEvents
 from penstock.ledger.journal.records import CLOCK_ROUNDING_S, HEADER, STEP
-from penstock.ledger.journal.steps import INSIDE
-from penstock.ledger.pieces import CAUSES, PLACE, Pieces
-from penstock.ledger.timeline import AGAIN, SPANS, UNTIL_WORK, Life, Stretch, by_cause, fit
+from penstock.ledger.journal.steps import MEASURED_PARTS
+from penstock.ledger.segments import CAUSE_COLUMN, CAUSES, CauseSegments
+from penstock.ledger.timeline import (
+    REPEATABLE,
+    SPAN_CAUSES,
+    UNTIL_NEXT_RECORD,
+    AttemptWindow,
+    RankTimeline,
+    clip_records,
+    step_seconds_by_cause,
+)
 
 
 @dataclass(frozen=True)
-class Digested:
-    """What one rank (or several alike) wrote in one attempt."""
+class BlockRecords:
+    """The records of one rank (or of several that wrote the same) in one attempt."""
 
-    told: Told
-    blocks: Blocks
+    events: FileEvents
+    blocks: StepBlocks
     path: Path
     highest_before: int
     shares: Mapping[Cause, float]
 
-    def life(self, stretch: Stretch, strict: bool) -> Life | None:
-        """None when the steps have to be read; without `strict` whatever fits is taken."""
+    def timeline(self, stretch: AttemptWindow, strict: bool) -> RankTimeline | None:
+        """Return the timeline; None if the steps must be read. Without `strict`, use whatever
+        fits."""
         if not len(self.blocks.rows) or (strict and not self.blocks.regular):
             return None
         ready = min(max(self._ready(), stretch.start), stretch.end)
@@ -42,47 +51,51 @@ class Digested:
         if work is None:
             return None
         last = min(max(ready, self.blocks.last, spans_last), stretch.end)
-        said = self.told.ended if self.told.ended > float("-inf") else stretch.end
+        said = self.events.ended if self.events.ended > float("-inf") else stretch.end
         ended = last if stretch.faulted else min(max(last, said), stretch.end)
         tail = Cause.REDO if stretch.faulted else Cause.STARTUP
         late_s = self.blocks.last - stretch.end
         clipped_s += late_s if late_s > CLOCK_ROUNDING_S else 0.0
         moments = (stretch.start, ready, last, ended, stretch.end)
-        return Life(*moments, stretch.waiting, tail, spans, work, clipped_s)
+        return RankTimeline(*moments, stretch.waiting, tail, spans, work, clipped_s)
 
     def _ready(self) -> float:
-        """The first `ready`, or else the first record."""
-        if self.told.ready < float("inf"):
-            return self.told.ready
-        spans = [rows[:, 0].min() for kind, rows in self.told.spans.items() if kind in SPANS]
+        """Return the first `ready`, or the first record."""
+        if self.events.ready < float("inf"):
+            return self.events.ready
+        spans = [
+            rows[:, 0].min() for kind, rows in self.events.spans.items() if kind in SPAN_CAUSES
+        ]
         return float(min([self.blocks.first, *spans]))
 
-    def _spans(self, ready: float, stretch: Stretch) -> tuple[Pieces, float, float]:
-        """The spans that have a cause, the seconds clipped from them, and their end."""
+    def _spans(self, ready: float, stretch: AttemptWindow) -> tuple[CauseSegments, float, float]:
+        """Return the spans that have a cause, the seconds clipped from them, and their end."""
         tables, causes = [np.empty((0, 3))], [np.empty(0, np.int64)]
-        for kind, rows in self.told.spans.items():
-            if kind not in SPANS:
+        for kind, rows in self.events.spans.items():
+            if kind not in SPAN_CAUSES:
                 continue
             if kind == "warmup":  # what the time before `ready` holds already
                 rows = rows[rows[:, 1] > ready + CLOCK_ROUNDING_S]
-            cause = SPANS[kind] or stretch.waiting
-            again = (rows[:, 2] >= 0) & (rows[:, 2] <= self.highest_before) & (cause in AGAIN)
-            tables.append(self._until_work(rows) if kind in UNTIL_WORK else rows)
-            causes.append(np.where(again, PLACE[Cause.REDO], PLACE[cause]))
+            cause = SPAN_CAUSES[kind] or stretch.waiting
+            again = (rows[:, 2] >= 0) & (rows[:, 2] <= self.highest_before) & (cause in REPEATABLE)
+            tables.append(self._until_work(rows) if kind in UNTIL_NEXT_RECORD else rows)
+            causes.append(np.where(again, CAUSE_COLUMN[Cause.REDO], CAUSE_COLUMN[cause]))
         table, places = np.concatenate(tables), np.concatenate(causes)
-        found = fit(table[:, 0], np.maximum(table[:, 0], table[:, 1]), ready, stretch.end)
+        found = clip_records(table[:, 0], np.maximum(table[:, 0], table[:, 1]), ready, stretch.end)
         order = found.order
         seconds = np.zeros((len(order), len(CAUSES)))
         seconds[np.arange(len(order)), places[order]] = found.kept_s[order]
         begin = found.begin[order]
-        pieces = Pieces(begin, begin + found.kept_s[order], seconds)
+        pieces = CauseSegments(begin, begin + found.kept_s[order], seconds)
         return pieces, found.clipped_s, found.last
 
     def _until_work(self, rows: np.ndarray) -> np.ndarray:
-        """To the next record: what feeds the loop is made anew."""
+        """Extend spans to the next record: until then the data pipeline is rebuilt."""
         count = (self.path.stat().st_size - HEADER.size) // STEP.itemsize
         starts = np.memmap(self.path, STEP, "r", HEADER.size, (count,))["start"]
-        others = np.concatenate([r[:, 0] for kind, r in self.told.spans.items() if kind in SPANS])
+        others = np.concatenate(
+            [r[:, 0] for kind, r in self.events.spans.items() if kind in SPAN_CAUSES]
+        )
         made = rows.copy()
         for row in made:
             after = row[1] - CLOCK_ROUNDING_S
@@ -91,25 +104,25 @@ class Digested:
             row[1] = min(nexts, default=row[1])
         return made
 
-    def _work(self, end: float, spans: Pieces, strict: bool) -> Pieces | None:
-        """The blocks by cause, by a clock that stands still in spans; None if both do not fit."""
+    def _work(self, end: float, spans: CauseSegments, strict: bool) -> CauseSegments | None:
+        """Return the blocks by cause, by a clock that stops in spans; None if they do not fit."""
         rows, column = self.blocks.rows, self.blocks.column
         starts, ends = column("start"), column("end")
-        still_start, still_end = spans.filled(starts), spans.filled(ends)
+        still_start, still_end = spans.covered_before(starts), spans.covered_before(ends)
         kept, whole = column("kept"), column("whole")
         held = kept + column("redo") + still_end - still_start
         if strict and (held > ends - starts + 2 * CLOCK_ROUNDING_S).any():
             return None
         # Parts beyond the total, and the parts of a clipped step, shrink in proportion.
         share = np.divide(kept, whole, out=np.zeros(len(rows)), where=whole > 0)
-        inside = {name: share * column(name) for name in INSIDE}
+        inside = {name: share * column(name) for name in MEASURED_PARTS}
         least = share * np.minimum(self.blocks.least, column("exchange"))
         rest = np.maximum(kept - sum(inside.values()), 0.0)
-        seconds = by_cause(inside, least, rest, column("redo"), self.shares)
+        seconds = step_seconds_by_cause(inside, least, rest, column("redo"), self.shares)
         if len(ends) and ends[-1] > end:  # a step that came in after the moment it is told for
             length = np.maximum(ends - starts, 1e-9)
             seconds *= np.clip((end - starts) / length, 0.0, 1.0)[:, None]
             starts, ends = np.minimum(starts, end), np.minimum(ends, end)
-        return Pieces(
+        return CauseSegments(
             starts - still_start, np.maximum(ends - still_end, starts - still_start), seconds
         )
