@@ -3,6 +3,7 @@
 The accelerator "paper" is in no catalog, so nothing but what is written here can decide a time.
 """
 
+import dataclasses
 from typing import Any
 
 from hypothesis import strategies as st
@@ -111,7 +112,7 @@ SOFTWARE = st.builds(
 def shapes(draw: st.DrawFn, sparse: bool | None = None) -> ModelShape:
     """Dense, latent or sparse; widths of a small model."""
     kind = draw(st.sampled_from([DENSE, LATENT, SPARSE]) if sparse is None else st.just(SPARSE))
-    fields = vars(kind) | {
+    fields = {one.name: getattr(kind, one.name) for one in dataclasses.fields(kind)} | {
         "layers": draw(st.integers(4, 9)),
         "hidden": draw(st.sampled_from([512, 1024, 4096])),
         "gated": draw(st.booleans()),
