@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/big_journal.py [--ranks 1000] [--steps 100000] [--dir .bench-watch]
 
 One rank is slow; every rank saves and validates 100 times. What is timed, each in a process of its
-own with its imports: the whole report, the first answer for a page (`View` with `quick`), how many
+own with its imports: the whole report, the first answer for a page (`RunView` with `quick`), how many
 seconds of looking until that answer is exact, and a look at what is known.
 """
 
@@ -40,7 +40,7 @@ from typing import Any
 began = time.perf_counter()
 from penstock.run.folder import RunFolder
 from penstock.watch import report
-from penstock.watch.facts.view import View
+from penstock.watch.facts.run_view import RunView
 folder = RunFolder(Path(sys.argv[1]))
 imported = time.perf_counter()
 
@@ -53,17 +53,17 @@ if sys.argv[2] == "report":
     found = report.summary(folder)
     out = {"report_s": time.perf_counter() - began, "ledger": found["ledger"]}
     out["report_cpu_s"] = time.process_time()
-    out["again_s"], _ = looked(View(folder))
+    out["again_s"], _ = looked(RunView(folder))
 else:
-    took, ledger = looked(view := View(folder, quick=True))
+    took, ledger = looked(view := RunView(folder, quick=True))
     out = {"first_s": time.perf_counter() - began, "exact": view.account.exact, "ledger": ledger}
     out["first_cpu_s"] = time.process_time()
     looks, slowest = 1, took
     while not view.account.exact:
-        took, ledger = looked(view := View(folder, quick=True))
+        took, ledger = looked(view := RunView(folder, quick=True))
         looks, slowest = looks + 1, max(slowest, took)
     out |= {"exact_s": time.perf_counter() - began, "looks": looks, "slowest_s": slowest}
-    out["again_s"], _ = looked(View(folder, quick=True))
+    out["again_s"], _ = looked(RunView(folder, quick=True))
 import resource
 out |= {"imports_s": imported - began}
 out |= {"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}

@@ -31,7 +31,7 @@ from penstock.run.load import load
 from penstock.run.schema.run import Run
 from penstock.train.parallel.materialize import for_reading
 from penstock.train.step import LearningRate
-from penstock.watch.facts.view import View
+from penstock.watch.facts.run_view import RunView
 
 TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>\n{{ message.content }}<|end|>\n"
@@ -172,7 +172,7 @@ def run_file(path: Path, base: Path, data: Path, steps: int, **fields: Any) -> P
 
 
 def our_losses(folder: RunFolder) -> list[float]:
-    return [float(loss) for loss in View(folder).curve["loss"]]
+    return [float(loss) for loss in RunView(folder).curve["loss"]]
 
 
 def our_logits(folder: RunFolder) -> tuple[Tensor, Tensor]:

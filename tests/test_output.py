@@ -18,9 +18,9 @@ from penstock.launch.prepare.listener import Listener, Shielded
 from penstock.output import BROKEN_PIPE, Output, OutputFailed
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
-from penstock.watch.facts.view import View
+from penstock.watch.facts.run_view import RunView
 from penstock.watch.report.screen import summary
-from penstock.watch.terminal.display import Terminal
+from penstock.watch.terminal.display import TerminalDisplay
 
 MODULE = """
 import torch
@@ -126,7 +126,7 @@ def test_a_display_says_which_stream_failed(monkeypatch: pytest.MonkeyPatch) -> 
         guarded = Output(full, "standard output")
         guarded.outlived = True
         monkeypatch.setattr(output, "_guarded", [guarded])
-        terminal = Terminal(Console(file=guarded))  # type: ignore[arg-type]
+        terminal = TerminalDisplay(Console(file=guarded))  # type: ignore[arg-type]
         assert terminal.problem() == ""
         terminal.found("2 CPU cores")
         assert terminal.problem() == "standard output: No space left on device"
@@ -166,5 +166,5 @@ def test_a_run_outlives_its_display_and_its_ranks_their_logs(
     assert "Traceback" not in ended.stderr
     assert ended.stderr.count("standard output: Broken pipe") == 1
     assert summary(folder)["status"] == "done"
-    (event,) = View(folder).supervised("display_failed")
+    (event,) = RunView(folder).supervisor_events_of("display_failed")
     assert event.payload["error"] == "standard output: Broken pipe"

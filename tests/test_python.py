@@ -1,10 +1,11 @@
-"""The Python face: its page is one script that runs as it is, and every way to name a run."""
+"""The Python functions: docs/python.md runs as one script, and a run can be named in every way."""
 
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
@@ -114,12 +115,14 @@ def test_a_table_without_a_model_says_what_is_missing() -> None:
         penstock.load({"train": {"tokens": "1M"}})
 
 
-def test_a_verb_that_is_a_package_is_both(tmp_path: Path) -> None:
-    import penstock.plan.make as make
-    import penstock.train.loop as loop
+def test_plan_and_train_are_functions_and_the_packages_of_the_same_name_import() -> None:
+    from penstock.plan.make import make
+    from penstock.train.loop import build
 
-    assert callable(loop.build)
-    assert callable(make.make)
+    assert callable(build)
+    assert callable(make)
+    assert isfunction(penstock.plan)
+    assert isfunction(penstock.train)
     assert penstock.plan(penstock.load(TABLE)).to_json()["run"] == "x"
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = penstock.nothing

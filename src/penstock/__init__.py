@@ -6,7 +6,7 @@
     print(penstock.plan(run).tokens_per_s)
     report = penstock.train(run, on_event=print)
 
-docs/python.md shows all of it. The command line is a thin face over the same functions.
+docs/python.md shows all of it. The command line calls the same functions.
 """
 
 import warnings
@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from importlib import import_module
 from os import PathLike
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from penstock.errors import PenstockError, RunFailed
@@ -39,10 +38,11 @@ if TYPE_CHECKING:
     from penstock.watch.outlets.callbacks import Stop as Stop
     from penstock.watch.report.result import Report as Report
 
-    # A run, or where one is: its run file, its folder, or its name under `runs/`.
+    # A run, or the path of its run file or of its folder, or its name under `runs/`.
     AnyRun = Run | str | PathLike[str]
 
-# Where the types above live. They are imported when they are first asked for.
+# The modules of the types above. `__getattr__` imports them on first use, so that `import penstock`
+# is fast.
 _TYPES = {
     "Plan": "penstock.plan.plan",
     "Run": "penstock.run.schema.run",
@@ -75,17 +75,23 @@ __all__ = [
     *_TYPES,
 ]
 
+# `plan` and `train` are functions here and packages on disk. Importing a package binds it to its
+# name in this module, so the (empty) packages are imported first and the functions below replace
+# them. `from penstock.plan.make import make` still finds the package in `sys.modules`.
+import_module("penstock.plan")
+import_module("penstock.train")
+
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def _python_words(verb: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Let errors of a function speak of its arguments, not of options of the command line."""
+def _name_arguments(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Rewrite error messages to name the arguments of a function, not command line options."""
 
-    @wraps(verb)
+    @wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         try:
-            return verb(*args, **kwargs)
+            return function(*args, **kwargs)
         except PenstockError as error:
             from penstock.arguments import in_python
 
@@ -95,17 +101,17 @@ def _python_words(verb: Callable[_P, _R]) -> Callable[_P, _R]:
     return call
 
 
-@_python_words
+@_name_arguments
 def load(
     source: "str | PathLike[str] | Mapping[str, Any] | Run",
     /,
     *overrides: str | Mapping[str, Any],
     **fields: Any,
 ) -> "Run":
-    """Read a run from a file, or make one from a dict with the names of a run file or from a run.
+    """Read a run from a run file, from a dict with the same fields, or from another run.
 
-    Overrides beat the source: "train.tokens=2B", {"train.tokens": "2B"}, {"train": {"tokens":
-    "2B"}} or `train={"tokens": "2B"}`. None removes a field, so that its default holds.
+    Overrides replace fields of the source: "train.tokens=2B", {"train.tokens": "2B"}, {"train":
+    {"tokens": "2B"}} or `train={"tokens": "2B"}`. None restores the default of a field.
     """
     from pathlib import Path
 
@@ -120,27 +126,27 @@ def load(
         return load_table(source, changes)
     if not isinstance(source, str | PathLike):
         raise PenstockError(
-            f"load({source!r}): a {type(source).__name__}; give the path of a run file, a dict or "
-            "a run"
+            f"load({source!r}): cannot load a {type(source).__name__}; pass the path of a run "
+            "file, a dict or a Run"
         )
     return load(Path(source), changes)
 
 
-@_python_words
+@_name_arguments
 def check(run: "AnyRun") -> None:
-    """Check a run as `penstock check` does; raise `PenstockError` with what is wrong."""
+    """Check a run as `penstock check` does; raise `PenstockError` if it has mistakes."""
     from penstock.launch.verify import verify
     from penstock.watch.outlets import process as outlets
 
-    asked = _run(run)
-    outlets.check(asked)
-    if error := verify(asked).refused:
+    loaded = _run(run)
+    outlets.check(loaded)
+    if error := verify(loaded).refused:
         raise error
 
 
-@_python_words
+@_name_arguments
 def plan(run: "AnyRun") -> "Plan":
-    """Predict what a run takes on its cluster: memory, speed, time, cost. Starts nothing."""
+    """Predict the memory, speed, time and cost of a run on its cluster. Starts nothing."""
     from penstock.plan.hardware.cluster import machine_for
     from penstock.plan.make import make
     from penstock.run.settle import settled
@@ -150,7 +156,7 @@ def plan(run: "AnyRun") -> "Plan":
     return make(ready, found.machine, found.warnings)
 
 
-@_python_words
+@_name_arguments
 def train(
     run: "AnyRun",
     *,
@@ -159,11 +165,10 @@ def train(
     fork: str | None = None,
     fresh: bool = False,
 ) -> "Report":
-    """Train a run on this machine, or go on with it, and return its report.
+    """Train a run on this machine, or resume it if it exists, and return its report.
 
-    `on_event` is called with every `Event`, in a thread of its own; it may raise `Stop`. `loss`
-    replaces the cross-entropy, as `train.loss` in the run file does. Raises `RunFailed` when the
-    run fails.
+    `on_event` is called with every `Event`, in its own thread; it may raise `Stop`. `loss` replaces
+    the cross-entropy, as `train.loss` in the run file does. Raises `RunFailed` if the run fails.
     """
     from penstock.launch.prepare.own_code import with_loss
     from penstock.watch.outlets import process as outlets
@@ -182,15 +187,15 @@ def train(
     return Report.of(folder)
 
 
-@_python_words
+@_name_arguments
 def report(run: "AnyRun") -> "Report":
-    """Read what is known of a run that exists: running, finished or crashed."""
+    """Read the report of a run that exists: running, finished or crashed."""
     from penstock.watch.report.result import Report
 
     return Report.of(_folder(run))
 
 
-@_python_words
+@_name_arguments
 def generate(
     run: "AnyRun",
     text: str = "",
@@ -201,7 +206,7 @@ def generate(
     chat: bool = False,
     best: bool = False,
 ) -> str:
-    """Let the newest (or the best) checkpoint of a run write on from `text`; `chat` answers it."""
+    """Continue `text` with the newest or the best checkpoint; `chat` answers it instead."""
     folder = _folder(run)
     from penstock.train.export.write import write
 
@@ -211,7 +216,7 @@ def generate(
     return written.text
 
 
-@_python_words
+@_name_arguments
 def export(
     run: "AnyRun",
     out: "str | PathLike[str] | None" = None,
@@ -222,11 +227,11 @@ def export(
     merged: bool = False,
     force: bool = False,
 ) -> "Exported":
-    """Write Hugging Face safetensors, config and tokenizer; of an adapter, PEFT's format.
+    """Export a checkpoint as Hugging Face safetensors, config and tokenizer.
 
-    Of the newest checkpoint, that of `step`, or the `best` one. If no `dtype` is given, weights
-    have that of the model that the run started from, else bf16; an adapter by itself is fp32.
-    `force` replaces an earlier export.
+    An adapter is exported in PEFT's format unless `merged`. The checkpoint is the newest one, that
+    of `step`, or the `best` one. Without `dtype`, weights have the type of the model that the run
+    started from, else bf16; an adapter by itself is fp32. `force` replaces an earlier export.
     """
     from pathlib import Path
 
@@ -256,16 +261,3 @@ if not TYPE_CHECKING:
         if name not in _TYPES:
             raise AttributeError(f"module 'penstock' has no attribute {name!r}")
         return getattr(import_module(_TYPES[name]), name)
-
-
-def _make_callable(room: str, verb: Callable[..., Any]) -> None:
-    """`penstock.train` and `penstock.plan` are packages and functions: make the package callable.
-
-    The import system binds a package to its name here when it is first imported, which is now.
-    """
-    package = import_module(f"penstock.{room}")
-    package.__class__ = type("CallablePackage", (ModuleType,), {"__call__": staticmethod(verb)})
-
-
-_make_callable("plan", plan)
-_make_callable("train", train)

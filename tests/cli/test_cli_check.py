@@ -12,6 +12,7 @@ from made_sets import made_set
 from penstock.cli.main import app
 from penstock.errors import PenstockError
 from penstock.meter.glance import glance
+from penstock.plan.hardware import cluster
 
 FILE = 'name = "c"\n[model]\npreset = "llama-3m"\n[train]\ntokens = "1M"\n'
 
@@ -82,7 +83,7 @@ def test_a_precision_that_this_device_lacks_is_refused(
     seen = glance()
     there = replace(seen, devices=replace(seen.devices, kind="cpu", name=""))
     monkeypatch.setattr("penstock.meter.glance.glance", lambda: there)
-    monkeypatch.setattr("penstock.plan.hardware.cluster.glance", lambda: there)
+    monkeypatch.setattr(cluster, "glance", lambda: there)
     done = CliRunner().invoke(app, ["check", file, "train.precision=fp8"])
     assert isinstance(done.exception, PenstockError)
     assert "a CPU has no 8-bit matrix products" in str(done.exception)

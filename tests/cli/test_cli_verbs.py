@@ -81,7 +81,7 @@ def test_the_python_face_does_what_the_verbs_do(trained: Path) -> None:
     verb = json.loads(say("report", "small", "--json", "--dir", str(trained)))
     assert penstock.report(run).to_json() == verb
     assert penstock.train(run).to_json() == verb  # finished: nothing to do
-    import penstock.train.loop as loop  # the package of the same name
+    from penstock.train import loop
 
     assert callable(loop.build)
     assert penstock.train(run).to_json() == verb

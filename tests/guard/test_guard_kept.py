@@ -28,7 +28,7 @@ from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.run.save import save as save_run
 from penstock.style import format_bytes
-from penstock.watch.facts.checkpoints import about, details, made_by, table
+from penstock.watch.report.checkpoint_tables import about, details, made_by, table
 
 STATE = "state/__0_0.distcp"
 

@@ -15,10 +15,11 @@ from penstock.guard.tiers.listing import list_checkpoints
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.train.export.model import chosen
-from penstock.watch.facts.supplies import checkpoints
-from penstock.watch.facts.view import View
+from penstock.watch.facts.run_facts import RunFacts
+from penstock.watch.facts.run_view import RunView
 from penstock.watch.report.html import page
 from penstock.watch.report.screen import summary
+from penstock.watch.web.sections import checkpoints
 
 MakeFile = Callable[..., Path]
 # The learning rate rises until the loss does too: it is lowest at step 6, and the run stops at 15.
@@ -65,7 +66,7 @@ def test_a_run_stops_early_keeps_its_best_and_decides_alike_after_faults(
     shown = CliRunner().invoke(app, ["report", str(calm.folder)]).stdout
     assert "".join(f"best{told}".split()) in "".join(shown.split())  # wrapped or not
 
-    kept = checkpoints(View(RunFolder(calm.folder)))["kept"]
+    kept = checkpoints(RunFacts(RunView(RunFolder(calm.folder))))["kept"]
     assert [(one["state"], one["good"]) for one in kept] == [("whole", True), ("whole, best", True)]
 
     # Once between evaluations, and once after the last save, before the rank could say so.

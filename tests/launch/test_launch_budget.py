@@ -13,7 +13,7 @@ from penstock.ledger.journal.read import read_events
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.watch.facts.costs import costs_of
-from penstock.watch.facts.view import View
+from penstock.watch.facts.run_view import RunView
 from penstock.watch.report.screen import summary
 
 MakeFile = Callable[..., Path]
@@ -36,7 +36,7 @@ def test_money_without_a_price_is_refused_and_not_forgotten(run_file: MakeFile) 
 def test_a_price_in_the_run_file_is_planned_with_kept_and_counted(run_file: MakeFile) -> None:
     own = ["cluster.usd_per_hour=36", "cluster.carbon=100", "budget.usd=5", "train.steps=5"]
     folder = start(load(run_file(**FIELDS), own))
-    costs = costs_of(View(folder))
+    costs = costs_of(RunView(folder))
     assert costs.usd == pytest.approx(summary(folder)["rank_s"] / 100)
     assert costs.usd_to_go == 0
     assert costs.gco2e is not None

@@ -21,7 +21,8 @@ from penstock.ledger.journal.read import read_events
 from penstock.ledger.journal.records import journal_files
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
-from penstock.watch.facts.view import View
+from penstock.watch.facts.run_facts import RunFacts
+from penstock.watch.facts.run_view import RunView
 from penstock.watch.report.screen import screen, summary
 from penstock.watch.terminal import display
 
@@ -108,8 +109,8 @@ def test_damaged_data_stops_the_run_or_is_skipped_and_told(
     assert len(told) > len(met)
     assert {one["shard"] for one in report["data_skipped"]} == met
     assert len(report["data_skipped"]) == len(met)
-    view = View(RunFolder(path.parent / "runs" / "skipping"))
-    assert f"  {len(met)} damaged blocks skipped  " in display.line(view)
+    view = RunView(RunFolder(path.parent / "runs" / "skipping"))
+    assert f"  {len(met)} damaged blocks skipped  " in display.progress_line(RunFacts(view))
     console = Console(width=400, record=True, file=StringIO())
     console.print(screen(view.folder))
     text = console.export_text()

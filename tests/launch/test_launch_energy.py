@@ -13,7 +13,7 @@ from penstock.launch.start import start
 from penstock.ledger.journal.energy import EnergySource, read_nodes
 from penstock.run.load import load
 from penstock.watch.facts.energy import energy_of
-from penstock.watch.facts.view import View
+from penstock.watch.facts.run_view import RunView
 
 WATTS = 80.0
 RANGE_J = 2000.0  # wraps within the test
@@ -62,7 +62,7 @@ def test_ranks_of_a_node_share_its_energy(
     fields = {"cluster.accelerators": ranks, "train.steps": 100, "evaluate.every": "never"}
     with drawing(tmp_path / "powercap"):
         folder = start(load(run_file("metered", **fields)))
-    view = View(folder)
+    view = RunView(folder)
     found = energy_of(view)
     assert found is not None
     assert view.account.ranks == ranks

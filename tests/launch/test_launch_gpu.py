@@ -14,7 +14,7 @@ from penstock.guard.detect.failpoints import Failpoint, arm
 from penstock.policy import hang
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
-from penstock.watch.facts.view import View
+from penstock.watch.facts.run_view import RunView
 
 pytestmark = pytest.mark.gpu
 
@@ -111,7 +111,7 @@ def test_a_compiled_run_that_is_not_deterministic_goes_on_along_its_curve(
     killed = go(path)
     assert killed["faults"] == 1
     assert killed["tokens"] == calm["tokens"] == 40 * 128
-    curves = [View(RunFolder(Path(report["folder"]))).curve for report in (calm, killed)]
+    curves = [RunView(RunFolder(Path(report["folder"]))).curve for report in (calm, killed)]
     assert [c["step"].tolist() for c in curves] == [list(range(1, 41))] * 2
     losses, found = (curve["loss"] for curve in curves)
     off = np.abs(found / losses - 1)

@@ -13,6 +13,7 @@ from penstock.launch.prepare.prepare import Prepared, prepare
 from penstock.launch.verify import verify
 from penstock.meter.devices import Devices
 from penstock.run.load import load
+from penstock.train import trial
 from penstock.watch.outlets.callbacks import Callbacks
 
 HOST = Devices("cpu", 4, "", "", 8 << 30)
@@ -154,7 +155,7 @@ SHAPE = ("layers", "hidden", "heads", "kv_heads", "ffn", "tied")
 def test_what_is_not_certain_of_own_code_is_a_warning_everywhere(
     run_file: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.train.trial.MOST_WORK", 1)  # so that a few tokens are tried
+    monkeypatch.setattr(trial, "MOST_WORK", 1)  # so that a few tokens are tried
     (tmp_path / "net.py").write_text(NET)
     own = {"model.module": f"{tmp_path}/net.py:build", "train.learning_rate": 0.1}
     run = load(run_file(**{f"model.{name}": None for name in SHAPE} | own))

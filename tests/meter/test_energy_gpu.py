@@ -13,7 +13,7 @@ from penstock.meter import devices, nvml, power
 from penstock.meter.nvml import Nvml
 from penstock.run.load import load
 from penstock.watch.facts.energy import energy_of
-from penstock.watch.facts.view import View
+from penstock.watch.facts.run_view import RunView
 
 pytestmark = pytest.mark.gpu
 
@@ -60,7 +60,7 @@ def test_a_run_has_its_energy_on_record(run_file: Callable[..., Path]):
     first_j, began_s = before.read()[0].joules, time.perf_counter()
     folder = start(load(run_file("metered", **fields)))
     last_j, spent_s = before.read()[0].joules, time.perf_counter() - began_s
-    view = View(folder)
+    view = RunView(folder)
     found = energy_of(view)
     assert found is not None
     print(json.dumps(found.to_json(), indent=1))

@@ -13,6 +13,7 @@ from penstock.errors import PenstockError
 from penstock.meter import glance as glance_module
 from penstock.meter.devices import Devices
 from penstock.meter.glance import Glance, glance
+from penstock.plan.hardware import cluster
 from penstock.plan.hardware.cluster import ResolvedMachine, here_file, machine_for, machine_of
 from penstock.run.clusters.file import ClusterFile
 from penstock.run.clusters.load import load_cluster, save_cluster
@@ -33,7 +34,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def on_cpu(monkeypatch: pytest.MonkeyPatch, cores: int = 2) -> Glance:
     seen = Glance(Devices("cpu", cores, "", "", 8 << 30), "Some CPU")
-    monkeypatch.setattr("penstock.plan.hardware.cluster.glance", lambda: seen)
+    monkeypatch.setattr(cluster, "glance", lambda: seen)
     return seen
 
 
@@ -111,12 +112,12 @@ def test_here_with_a_known_gpu_uses_the_catalog_and_says_so(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = Glance(Devices("cuda", 4, "NVIDIA H200", "", 0), "Some CPU")
-    monkeypatch.setattr("penstock.plan.hardware.cluster.glance", lambda: seen)
+    monkeypatch.setattr(cluster, "glance", lambda: seen)
     found = machine_for(run_on())
     assert (found.machine.accelerator, found.machine.per_node) == ("H200 SXM", 4)
     assert "used the catalog" in found.warnings[0]
     unknown = replace(seen, devices=replace(seen.devices, name="NVIDIA Z9"))
-    monkeypatch.setattr("penstock.plan.hardware.cluster.glance", lambda: unknown)
+    monkeypatch.setattr(cluster, "glance", lambda: unknown)
     with pytest.raises(PenstockError, match="penstock probe"):
         machine_for(run_on())
 

@@ -20,7 +20,7 @@ from penstock.launch.start import start
 from penstock.model.open.weights import OpenWeights
 from penstock.run.load import load
 from penstock.train.export.model import export
-from penstock.watch.facts.view import View
+from penstock.watch.facts.run_view import RunView
 
 MakeFile = Callable[..., Path]
 VOCAB = 304
@@ -95,7 +95,7 @@ def test_training_is_what_transformers_would_have_done(
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    ours = View(folder).curve["loss"].tolist()
+    ours = RunView(folder).curve["loss"].tolist()
     assert ours == pytest.approx(losses, rel=1e-7)
 
     done = export(folder, tmp_path / "out", dtype="fp32")

@@ -10,6 +10,7 @@ import torch
 from penstock.errors import PenstockError
 from penstock.run.load import load
 from penstock.run.schema.run import Run
+from penstock.train import trial
 from penstock.train.trial import Vocabulary, try_loss, try_module
 
 SHAPE = [f"model.{name}" for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "tied")]
@@ -84,7 +85,7 @@ def test_a_large_module_is_tried_on_a_few_tokens(
     run = run_of("assert tokens.shape[1] < 16, 'the whole sequence'")
     with pytest.raises(PenstockError, match="the whole sequence"):
         try_module(run, "cpu", None)
-    monkeypatch.setattr("penstock.train.trial.MOST_WORK", 1)
+    monkeypatch.setattr(trial, "MOST_WORK", 1)
     try_module(run, "cpu", Vocabulary(300, "tiny"))
     with pytest.raises(PenstockError, match="fails for token 300"):
         try_module(run, "cpu", Vocabulary(301, "tiny"))
@@ -144,7 +145,7 @@ def test_a_parameter_that_only_some_batches_reach_is_waited_for(
 def test_a_parameter_that_a_few_tokens_do_not_reach_is_a_warning(
     run_of: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.train.trial.MOST_WORK", 1)
+    monkeypatch.setattr(trial, "MOST_WORK", 1)
     (told,) = try_module(run_of(output="self.head(self.embed(tokens).detach())"), "cpu", KNOWN)
     assert "a few tokens no gradient reached embed.weight; use it in forward" in told
 
@@ -152,7 +153,7 @@ def test_a_parameter_that_a_few_tokens_do_not_reach_is_a_warning(
 def test_a_module_too_large_for_its_gradients_is_tried_forward(
     run_of: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.train.trial.MOST_GRADIENTS", 1)
+    monkeypatch.setattr(trial, "MOST_GRADIENTS", 1)
     assert try_module(run_of("assert not torch.is_grad_enabled()"), "cpu", KNOWN) == []
 
 

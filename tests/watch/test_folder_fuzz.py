@@ -19,10 +19,10 @@ from penstock.guard.detect import failpoints
 from penstock.ledger.journal.read import FIELDS
 from penstock.ledger.journal.writer import SupervisorJournal
 from penstock.run.folder import RunFolder
-from penstock.watch.facts.view import View
+from penstock.watch.facts.run_view import RunView
 from penstock.watch.web import metrics
-from penstock.watch.web.run_cache import Desk
-from penstock.watch.web.snapshot import snapshot
+from penstock.watch.web.run_cache import RunCache
+from penstock.watch.web.sections import page_sections
 
 DEEP = b'{"a":' * 20_000
 JSON = st.recursive(
@@ -112,14 +112,14 @@ def said(*words: str) -> str:
 def look(folder: RunFolder, name: str) -> None:
     """Everything that shows a run."""
     root = str(folder.path.parent)
-    desk = Desk(root)
-    desk.listed()
+    cache = RunCache(root)
+    cache.run_list()
     with contextlib.suppress(PenstockError):
-        desk.sections("made")
+        cache.sections("made")
     if name.startswith("checkpoints") and not (folder.path / name).is_file():
         return  # other readers of checkpoints have tests of their own
-    json.dumps(snapshot(View(folder)), default=str)
-    metrics.exposition([View(folder)])
+    json.dumps(page_sections(RunView(folder)), default=str)
+    metrics.exposition([RunView(folder)])
     for words in (["ls"], ["status", "made"], ["report", "made"], ["report", "made", "--json"]):
         assert "Traceback" not in said(*words, "--dir", root)
 

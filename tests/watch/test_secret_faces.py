@@ -28,12 +28,13 @@ from penstock.ledger.journal.writer import SupervisorJournal
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.run.save import save
-from penstock.watch.facts.view import View
+from penstock.watch.facts.run_facts import RunFacts
+from penstock.watch.facts.run_view import RunView
 from penstock.watch.outlets.wandb_log import WandbLog
-from penstock.watch.terminal.display import Terminal
-from penstock.watch.terminal.screen import Foot, Screen
-from penstock.watch.web.run_cache import Desk
-from penstock.watch.web.server import opened
+from penstock.watch.terminal.display import TerminalDisplay
+from penstock.watch.terminal.screen import Footer, RunScreen
+from penstock.watch.web.run_cache import RunCache
+from penstock.watch.web.server import open_server
 from range_server import serve
 
 S = "s3cr3tValue99"  # part of every secret that is planted
@@ -107,7 +108,7 @@ def planted(home: Path, tiny: str, tmp_path_factory: pytest.TempPathFactory) -> 
             f'[log]\nwebhook = "{hooked.url}/{S}"\n'
         )
         said = StringIO()
-        display = Terminal(Console(file=said, width=200))
+        display = TerminalDisplay(Console(file=said, width=200))
         folder = start(load(file), listener=display)
         display.close()
         yield Planted(file, folder, hooked, said.getvalue())
@@ -122,7 +123,7 @@ def say(*words: str) -> str:
 
 
 def test_no_file_of_the_run_holds_a_secret_but_those_that_must(planted: Planted) -> None:
-    assert View(planted.folder).status == "done"
+    assert RunView(planted.folder).status == "done"
     files = [path for path in planted.folder.path.rglob("*") if path.is_file()]
     names = {str(path.relative_to(planted.folder.path)) for path in files}
     assert {"run.toml", "plan.json", "logs/outlets.log"} <= names
@@ -172,12 +173,12 @@ def test_no_face_of_the_run_shows_a_secret(planted: Planted, tmp_path: Path) -> 
     assert "penstock train" in told
     Face("the next command", told).check()
     shown = Console(file=StringIO(), width=160, height=50, force_terminal=True)
-    shown.print(Screen(View(folder), Foot()))
+    shown.print(RunScreen(RunFacts(RunView(folder)), Footer()))
     Face("screen", shown.file.getvalue()).check()  # type: ignore[attr-defined]
 
 
 def test_no_answer_of_the_page_shows_a_secret(planted: Planted) -> None:
-    server = opened(Desk(str(planted.folder.path.parent)), port=0)
+    server = open_server(RunCache(str(planted.folder.path.parent)), port=0)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
@@ -200,7 +201,7 @@ def test_wandb_is_sent_no_secret(planted: Planted, monkeypatch: pytest.MonkeyPat
 
     client = SimpleNamespace(init=init, Settings=lambda **words: words)
     monkeypatch.setitem(sys.modules, "wandb", client)
-    WandbLog("project", print).begin(View(planted.folder))
+    WandbLog("project", print).begin(RunView(planted.folder))
     assert given["config"]["data"]["sequence"] == 16  # type: ignore[index]
     Face("wandb", json.dumps(given, default=str)).check()
 

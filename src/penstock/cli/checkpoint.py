@@ -20,7 +20,7 @@ from penstock.guard.tiers.listing import TIERS, list_checkpoints, read_index, se
 from penstock.guard.tiers.listing import verify as verified
 from penstock.run.folder import find
 from penstock.secret import redact
-from penstock.watch.facts.checkpoints import details, table, tensors
+from penstock.watch.report.checkpoint_tables import details, table, tensors
 
 checkpoint = typer.Typer(
     no_args_is_help=True, help="Look at, check, convert and adopt checkpoints."

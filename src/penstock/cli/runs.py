@@ -16,11 +16,12 @@ from penstock.errors import PenstockError, system_error
 from penstock.run.folder import RunFolder, every, find
 from penstock.secret import redact
 from penstock.style import format_loss
-from penstock.watch.facts.view import View
+from penstock.watch.facts.run_facts import RunFacts
+from penstock.watch.facts.run_view import RunView
 from penstock.watch.report.html import page
 from penstock.watch.report.screen import screen, summary
-from penstock.watch.terminal.display import line
-from penstock.watch.web.snapshot import UNREADABLE
+from penstock.watch.terminal.display import progress_line
+from penstock.watch.web.sections import UNREADABLE
 
 T = TypeVar("T")
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name, folder or run file of a run.")]
@@ -44,13 +45,13 @@ def ls(root: Root = "runs", json: Json = False) -> None:
         return
     table = Table("run", "status", "step", "loss", "validation", "tokens/s", box=None)
     for folder in found:
-        if row := _or_noted(partial(_row, View(folder)), unreadable):
+        if row := _or_noted(partial(_row, RunView(folder)), unreadable):
             table.add_row(*row)
     print_table(table)
     _note(unreadable)
 
 
-def _row(view: View) -> list[str]:
+def _row(view: RunView) -> list[str]:
     validation = format_loss(view.validation[-1][1] if view.validation else None)
     speed = f"{view.tokens_per_s:,.0f}" if view.tokens_per_s else "–"
     step = f"{view.step}/{view.steps}"
@@ -98,8 +99,8 @@ def status(run: RunName, root: Root = "runs", json: Json = False) -> None:
         if json:
             print_json(summary(folder))
             return
-        view = View(folder)
-        detail = line(view) if len(view.curve) else "no step yet"
+        view = RunView(folder)
+        detail = progress_line(RunFacts(view)) if len(view.curve) else "no step yet"
         said = f"{folder.name}: {view.status}  {detail}"
     out.print(said, markup=False)
 
@@ -151,7 +152,7 @@ def stop(run: RunName, root: Root = "runs") -> None:
     """Ask a running run to save and stop."""
     folder = find(run, root)
     if not folder.running():
-        raise PenstockError(f"run '{folder.name}' is not running ({View(folder).status})")
+        raise PenstockError(f"run '{folder.name}' is not running ({RunView(folder).status})")
     folder.wish("stop")
     out.print(f"asked '{folder.name}' to save and stop after its current step")
 

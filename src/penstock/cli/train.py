@@ -50,16 +50,16 @@ def train(
     from penstock.run.load import load
     from penstock.watch.outlets import process as outlets
     from penstock.watch.report.screen import screen, summary
-    from penstock.watch.terminal.display import closed_at_the_end, for_stdout
+    from penstock.watch.terminal.display import close_at_the_end, display_for_stdout
 
     run = load(run_file, overrides or [])
     outlets.check(run)
-    display = for_stdout(quiet=json)
+    display = display_for_stdout(quiet=json)
     from penstock.launch.start import start  # torch: after the file has been checked
 
     failed: RunFailed | None = None
     try:
-        with closed_at_the_end([display]):
+        with close_at_the_end([display]):
             folder = start(run, fork=fork, fresh=fresh, listener=display, began=BEGAN)
     except RunFailed as error:  # told last, below where its time went
         failed, folder = error, RunFolder(run.folder.with_name(fork or run.name))
@@ -81,28 +81,32 @@ def train(
 def _sweep(file: str, overrides: list[str], vary: list[str], fresh: bool, json: bool) -> None:
     from penstock.launch.vary import Ended, train_all, variants
     from penstock.watch.outlets import process as outlets
-    from penstock.watch.report.sweep import table, varied
-    from penstock.watch.terminal.display import Terminal, closed_at_the_end, for_stdout
+    from penstock.watch.report.sweep import sweep_summary, table
+    from penstock.watch.terminal.display import (
+        TerminalDisplay,
+        close_at_the_end,
+        display_for_stdout,
+    )
 
     every = variants(file, overrides, vary)
     for variant in every:
         outlets.check(variant.run)
-    shown: list[Terminal] = []
+    shown: list[TerminalDisplay] = []
 
-    def display() -> Terminal:
-        shown.append(for_stdout(quiet=json))
+    def display() -> TerminalDisplay:
+        shown.append(display_for_stdout(quiet=json))
         shown[-1].console.print(f"run {len(shown)} of {len(every)}")
         return shown[-1]
 
     ended: list[Ended] = []
-    with closed_at_the_end(shown):
+    with close_at_the_end(shown):
         for end in train_all(every, display, fresh, BEGAN):
             shown[-1].close()
             if end.error:
                 said = f"{end.variant.run.name}: {end.error}"
                 shown[-1].console.print(said, markup=False, soft_wrap=True)
             ended.append(end)
-    found = varied(every, ended)
+    found = sweep_summary(every, ended)
     if json:
         print_json(found)
     else:

@@ -1,7 +1,6 @@
 """`penstock watch [RUN…]`: the runs in a browser, live."""
 
 import gc
-import os
 import sys
 import webbrowser
 from typing import Annotated
@@ -13,11 +12,12 @@ from penstock.cli.runs import Root
 from penstock.cli.show import Json, out, print_json
 from penstock.errors import RunFailed
 from penstock.run.folder import find
-from penstock.watch.facts.supplies import Section
-from penstock.watch.facts.view import View
-from penstock.watch.web.run_cache import Desk
-from penstock.watch.web.server import HERE, PORT, opened
-from penstock.watch.web.snapshot import snapshot
+from penstock.watch.facts.run_view import RunView
+from penstock.watch.terminal.page_process import has_screen
+from penstock.watch.web.chart_sections import Section
+from penstock.watch.web.run_cache import RunCache
+from penstock.watch.web.sections import page_sections
+from penstock.watch.web.server import HERE, PORT, open_server
 
 
 def watch(
@@ -50,21 +50,21 @@ def watch(
     output.outlive()
     chosen = [find(name, root) for name in runs or []]
     if json:
-        folders = chosen or list(Desk(root).runs().values())
-        found = {folder.name: snapshot(View(folder)) for folder in folders}
+        folders = chosen or list(RunCache(root).runs().values())
+        found = {folder.name: page_sections(RunView(folder)) for folder in folders}
         print_json(found)
         _refuse_unreadable(found)
         return
     # Lines of a long journal are read once and kept: to look for garbage among them is in vain.
     gc.set_threshold(200_000, 50, 50)
-    desk = Desk(root, chosen)
-    server = opened(desk, host, port, token)
-    desk.read_ahead()
-    address = server.address(*(desk.runs() if chosen else ()))
+    cache = RunCache(root, chosen)
+    server = open_server(cache, host, port, token)
+    cache.read_ahead()
+    address = server.address(*(cache.runs() if chosen else ()))
     sys.stdout.write(f"{address}\n")  # whole: its token is for who started this
     out.print("Ctrl-C ends it; the runs go on", style="dim")
     sys.stdout.flush()  # who starts this as a child waits for the address
-    if browser or (browser is None and _has_screen()):
+    if browser or (browser is None and sys.stdout.isatty() and has_screen()):
         webbrowser.open(address)
     try:
         server.serve_forever()
@@ -84,12 +84,3 @@ def _refuse_unreadable(found: dict[str, dict[str, Section]]) -> None:
     lines = [f"run '{name}' cannot be read: {said[0]}" for name, said in told.items() if said]
     if lines:
         raise RunFailed("\n".join(lines))
-
-
-def _has_screen() -> bool:
-    """Elsewhere a browser would open in the terminal, or on somebody else's desk."""
-    if not sys.stdout.isatty() or "SSH_CONNECTION" in os.environ:
-        return False
-    return sys.platform == "darwin" or bool(
-        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    )

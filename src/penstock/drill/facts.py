@@ -9,7 +9,7 @@ from penstock.drill.struck import Struck
 from penstock.ledger.journal.read import Event, read_events
 from penstock.ledger.journal.records import SUPERVISOR
 from penstock.run.folder import RunFolder
-from penstock.watch.facts.view import View
+from penstock.watch.facts.run_view import RunView
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Facts:
 
 
 def read(folder: RunFolder, struck: list[Struck], missed: list[str], batch: int) -> Facts:
-    view = View(folder)
+    view = RunView(folder)
     supervised = read_events(folder.journal / SUPERVISOR)
     final = audit.counting(audit.read(folder.audit))
     if view.run.guard.mode == "live":
@@ -42,7 +42,7 @@ def read(folder: RunFolder, struck: list[Struck], missed: list[str], batch: int)
         weights_hash=view.weights_hash,
         losses={int(point["step"]): float(point["loss"]) for point in view.curve},
         samples=audit.check(final, view.steps, batch),
-        events=sorted([*supervised, *view.events], key=lambda event: event.t),
+        events=sorted([*supervised, *view.rank_events], key=lambda event: event.t),
         struck=struck,
         missed=missed,
         lives=lives(folder.audit, supervised, struck, account.ranks),

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import made_summary
 from penstock.watch.datasets.page import opening, page
 from penstock.watch.style.charts import histogram
+from penstock.watch.style.css import PAGE_CSS
 from penstock.watch.style.markup import Markup, tag
-from penstock.watch.style.page_style import STYLE
 
 VOID = {"meta", "br", "wbr"}
 
@@ -147,7 +147,7 @@ def test_pieces_and_copies_are_told_apart():
     copied = Reader(page(made_summary.summarize(made_summary.manifest(documents=900)))).text
     assert "With copies, the dataset holds 900." in copied
     assert "tokens a document6" in copied
-    assert "piece" not in copied.replace(STYLE, "")
+    assert "piece" not in copied.replace(PAGE_CSS, "")
 
 
 def test_conversations_are_shown_with_their_roles():

@@ -13,8 +13,8 @@ from penstock.watch.datasets.diff import flat
 from penstock.watch.datasets.screen import brief, packing, share
 from penstock.watch.datasets.summary import DatasetSummary
 from penstock.watch.style.charts import bar, histogram
+from penstock.watch.style.css import PAGE_CSS
 from penstock.watch.style.markup import Markup, breakable, cards, document, join, section, tag
-from penstock.watch.style.page_style import STYLE
 
 _MOST_LANGUAGES = 20
 
@@ -27,7 +27,7 @@ def page(summary: DatasetSummary, chats: Sequence[SampleDocument] | None = None)
         parts += [_chats(chats) if chats else _kept(summary.record.kept)]
         parts += [_dropped(summary.record), _changes(summary.record)]
     parts += [_recipe(summary), _lineage(summary)]
-    return document(summary.id, STYLE, *parts)
+    return document(summary.id, PAGE_CSS, *parts)
 
 
 def _title(summary: DatasetSummary) -> Markup:

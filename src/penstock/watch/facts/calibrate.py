@@ -1,20 +1,20 @@
-"""What a run measured, folded into the planner's calibration of its accelerator."""
+"""The calibration of the planner with the measured step time of a run."""
 
 from penstock.errors import PenstockError
 from penstock.plan import calibration
 from penstock.plan.calibration import CalibrationRecord
 from penstock.run.folder import RunFolder
-from penstock.watch.facts.view import View
+from penstock.watch.facts.run_view import RunView
 
-# Fewer steps than this say more about warm-up than about the machine.
+# Fewer steps measure the warm-up rather than the machine.
 FEWEST_STEPS = 10
 
 
 def fold(folder: RunFolder) -> tuple[CalibrationRecord, list[CalibrationRecord]]:
-    """The run's record, and all those of the same accelerator with it."""
+    """Add a run to the calibration; return its record, and all records of its accelerator."""
     if not folder.run_file.exists():
         raise PenstockError(f"no run '{folder.name}' in {folder.path.parent}; train it first")
-    view = View(folder)
+    view = RunView(folder)
     plan = view.plan.get("predicted") or {}
     if "uncalibrated" not in plan:
         why = plan.get("none", "it was not planned when it started")

@@ -1,7 +1,7 @@
-"""What a run has cost and will cost: USD and gCO2e, so far, to go, and by cause.
+"""The cost of a run: USD, kWh and gCO2e, so far, to go, and by cause.
 
-Time × price, or kilowatt-hours × the site's factors. No price, no USD; no site, no gCO2e: a number
-that nobody stands behind is left out, and the notes say what would bring it.
+USD are time × price, or kilowatt-hours × the site's price; gCO2e are kilowatt-hours × the site's
+factor. Without a price or a site the number is left out, and the notes say which field to set.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from penstock.plan.power.power import RESTING
 from penstock.policy.restart import EARLY
 from penstock.watch.facts.energy import Energy, energy_of
 from penstock.watch.facts.rates import rates_of
-from penstock.watch.facts.view import View
+from penstock.watch.facts.run_view import RunView
 
 ByCause = Mapping[Cause, float]
 BESIDE_STEPS = (Cause.CHECKPOINT, Cause.EVALUATE, Cause.DOWN, Cause.REDO)
@@ -30,11 +30,11 @@ NO_ENERGY = "the energy of this machine is not known"
 
 
 @dataclass(frozen=True)
-class Spent:
-    """One quantity of a run."""
+class AccruedCost:
+    """One quantity (USD, kWh or gCO2e) that a run has used."""
 
     by_cause: ByCause
-    to_go: float | None  # None: nothing tells how long it will take
+    to_go: float | None  # None if the remaining time is not known
     where: Provenance  # its note is the factor, with year and source
 
     @property
@@ -44,7 +44,7 @@ class Spent:
 
 @dataclass(frozen=True)
 class Costs:
-    """None is unknown; the notes say why, and what each amount stands on."""
+    """The costs of a run. None is unknown; the notes say why, and how each amount was computed."""
 
     usd: float | None
     usd_to_go: float | None
@@ -52,7 +52,7 @@ class Costs:
     gco2e: float | None
     gco2e_to_go: float | None
     gco2e_by_cause: ByCause | None
-    kwh: float | None  # of the site where its PUE is known, else of the machines
+    kwh: float | None  # of the site if its PUE is known, else of the machines
     kwh_to_go: float | None
     notes: tuple[str, ...]
     ledger: Ledger  # seconds, joules (of the machines), USD and gCO2e of the run so far
@@ -74,17 +74,13 @@ class Costs:
         }
 
 
-def costs_of(view: View) -> Costs:
+def costs_of(view: RunView) -> Costs:
+    """Compute the energy and the costs of a run."""
     return costs_with(view, energy_of(view))
 
 
-def full_ledger(view: View) -> Ledger:
-    """The ledger of the account with joules, USD and gCO2e, and where each comes from."""
-    return costs_of(view).ledger
-
-
-def costs_with(view: View, energy: Energy | None) -> Costs:
-    """For callers that have the energy of the same view at hand."""
+def costs_with(view: RunView, energy: Energy | None) -> Costs:
+    """Compute the costs of a run whose energy is already computed."""
     rates, seconds = rates_of(view), view.account.ledger.seconds
     left_s = left_rank_s(view)
     power = _power(seconds, energy, left_s, rates)
@@ -110,9 +106,11 @@ def costs_with(view: View, energy: Energy | None) -> Costs:
     )
 
 
-def left_rank_s(view: View) -> float | None:
-    """Rank-seconds to the end, at the pace of the run, else at the plan's, with what the plan has
-    beside the steps; also of a run that stands still, for who thinks of going on."""
+def left_rank_s(view: RunView) -> float | None:
+    """Return the rank-seconds to the end of a run, also of one that is stopped.
+
+    At the pace of the run, else of the plan, with the plan's share of time beside the steps.
+    """
     if view.status in ("done", EARLY):
         return 0.0
     planned = view.plan.get("predicted") or {}
@@ -124,7 +122,7 @@ def left_rank_s(view: View) -> float | None:
 
 
 def _beside_steps(planned: Mapping[str, Any]) -> float:
-    """Time of a run after its start over the time of its steps, by the plan."""
+    """Return the planned time of a run after its start over the planned time of its steps."""
     if "ledger" not in planned:
         return 1.0
     seconds = Ledger.from_json(planned["ledger"]).seconds
@@ -135,13 +133,13 @@ def _beside_steps(planned: Mapping[str, Any]) -> float:
 
 def _power(
     seconds: ByCause, energy: Energy | None, left_s: float | None, rates: CostRates
-) -> Spent | None:
-    """Kilowatt-hours; with those of cooling and distribution where the PUE is known."""
+) -> AccruedCost | None:
+    """Return kilowatt-hours, with cooling and distribution if the PUE is known."""
     if energy is None:
         return None
     pue = rates.pue.value if rates.pue else 1.0
     by_cause = {cause: joules * pue / J_PER_KWH for cause, joules in energy.by_cause.items()}
-    # What is left is work: the quiet minutes of a start do not come again with every step.
+    # The remaining time is work: the low power of the start does not come again.
     working = [cause for cause in Cause if cause not in RESTING and seconds[cause] > 0]
     working_s = sum(seconds[cause] for cause in working)
     to_go = None
@@ -149,10 +147,10 @@ def _power(
         each = sum(by_cause[cause] for cause in working) / working_s if working_s else 0.0
         to_go = left_s * each
     note = f"× PUE {pue:g} ({rates.pue.source})" if rates.pue else "of the machines alone"
-    return Spent(by_cause, to_go, Provenance(energy.provenance.source, note))
+    return AccruedCost(by_cause, to_go, Provenance(energy.provenance.source, note))
 
 
-def _by_time(seconds: ByCause, left_s: float | None, rates: CostRates) -> Spent | None:
+def _by_time(seconds: ByCause, left_s: float | None, rates: CostRates) -> AccruedCost | None:
     price = rates.usd_per_hour
     if price is None:
         return None
@@ -161,34 +159,38 @@ def _by_time(seconds: ByCause, left_s: float | None, rates: CostRates) -> Spent 
     hours = sum(seconds.values()) / 3600
     note = f"{hours:.4g} accelerator-hours × {price.value:g} USD ({price.source})"
     source: Source = "published" if price.source.startswith("catalog") else "measured"
-    return Spent(by_cause, None if left_s is None else each * left_s, Provenance(source, note))
+    return AccruedCost(
+        by_cause, None if left_s is None else each * left_s, Provenance(source, note)
+    )
 
 
-def _electricity(power: Spent | None, rates: CostRates) -> Spent | None:
+def _electricity(power: AccruedCost | None, rates: CostRates) -> AccruedCost | None:
     if power is None or rates.usd_per_kwh is None:
         return None
     return _times(power, rates.usd_per_kwh, "USD", "electricity only, ")
 
 
-def _carbon(power: Spent | None, rates: CostRates) -> Spent | None:
+def _carbon(power: AccruedCost | None, rates: CostRates) -> AccruedCost | None:
     if power is None or rates.gco2e_per_kwh is None:
         return None
     return _times(power, rates.gco2e_per_kwh, "gCO2e")
 
 
-def _times(power: Spent, factor: SourcedRate, unit: str, kind: str = "") -> Spent:
+def _times(power: AccruedCost, factor: SourcedRate, unit: str, kind: str = "") -> AccruedCost:
     note = (
         f"{kind}{power.so_far:.4g} kWh × {factor.value:g} {unit} per kWh ({factor.source}); "
         f"energy {power.where.note}"
     )
-    return Spent(
+    return AccruedCost(
         {cause: kwh * factor.value for cause, kwh in power.by_cause.items()},
         None if power.to_go is None else power.to_go * factor.value,
         Provenance(power.where.source, note),
     )
 
 
-def _ledger(own: Ledger, energy: Energy | None, usd: Spent | None, carbon: Spent | None) -> Ledger:
+def _ledger(
+    own: Ledger, energy: Energy | None, usd: AccruedCost | None, carbon: AccruedCost | None
+) -> Ledger:
     why = NO_SITE if energy else NO_ENERGY
     where: dict[Quantity, Provenance] = {
         **own.provenance,

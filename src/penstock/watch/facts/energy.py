@@ -1,8 +1,7 @@
-"""The energy of a run: of its accelerators, its machines and their site, and what it was spent on.
+"""The energy of a run: of its accelerators, its machines and their site, and by cause.
 
-Accelerators are metered where a meter can be read, and the rest of the machines is estimated.
-Each amount says which, and how far off it can be. Nothing is counted twice, and a gap is filled and
-said.
+Accelerators are metered if a meter can be read; the rest of the machines is estimated. Each amount
+says which, with its band. Nothing is counted twice. Gaps are filled, and a note says so.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,46 +10,51 @@ from functools import reduce
 
 import numpy as np
 
-from penstock.ledger import joules as spent
+from penstock.ledger import joules as joule_spans
 from penstock.ledger.causes import Cause
 from penstock.ledger.joules import EnergySpans
 from penstock.ledger.journal.energy import MeteredDevice, NodeEnergy, read_nodes
 from penstock.meter.clock import now
-from penstock.watch.facts.energy_amounts import Amount, DeviceEnergy, Energy
-from penstock.watch.facts.energy_model import HOST_BAND, Model, model_of
-from penstock.watch.facts.view import View
+from penstock.watch.facts.energy_amounts import DeviceEnergy, Energy, EnergyAmount
+from penstock.watch.facts.energy_model import HOST_BAND, PowerModel, power_model
+from penstock.watch.facts.run_view import RunView
 
-MOMENTS = 100_000  # × ranks at which it is asked what they did
-PER_NODE_UP_TO = 16  # nodes; of more, each did what all did
-FRESH_S = 90.0  # an older reading is not now
+MOST_MOMENTS = 100_000  # × ranks, at which causes are read
+PER_NODE_UP_TO = 16  # nodes; with more, each is treated as the mean of all
+FRESH_S = 90.0  # an older reading does not count as the power now
 METER = (0.95, 1.05)  # NVML states 5 % for the power of Kepler parts; assumed for all others
-WHOLE = 0.95  # of the joules by a meter: the amount is measured
+WHOLE = 0.95  # share of metered joules from which an amount counts as measured
 
 
-def energy_of(view: View) -> Energy | None:
-    """None before there is any time, and for devices with neither a meter nor a known power."""
+def energy_of(view: RunView) -> Energy | None:
+    """Compute the energy of a run.
+
+    None before it has any time, and for devices with neither a meter nor a known power.
+    """
     if not view.account.ledger.total:
         return None
     nodes = read_nodes(view.folder.journal)
-    model = model_of(view, nodes)
+    model = power_model(view, nodes)
     cpu = view.plan.get("device", "cpu") == "cpu"
-    return _Reckoning(view, nodes, model, ("package", "dram") if cpu else ("gpu",)).made()
+    return _EnergyCalculation(
+        view, nodes, model, ("package", "dram") if cpu else ("gpu",)
+    ).compute()
 
 
 @dataclass
-class _Reckoning:
-    view: View
+class _EnergyCalculation:
+    view: RunView
     nodes: list[NodeEnergy]
-    model: Model | None
+    model: PowerModel | None
     accelerators: tuple[str, ...]  # kinds
     devices: list[DeviceEnergy] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     _done: dict[range | None, np.ndarray] = field(default_factory=dict)
 
-    def made(self) -> Energy | None:
+    def compute(self) -> Energy | None:
         self.windows = [(i.start, i.end) for i in self.view.account.invocations]
         own, others = self._metered()
-        metered = reduce(lambda a, b: a + b, (spans for _, spans in own), spent.no_spans())
+        metered = reduce(lambda a, b: a + b, (spans for _, spans in own), joule_spans.no_spans())
         self.edges = self._edges(metered)
         bare = [w for w in self.windows if not _within(metered, w)]
         if self.model is None and (bare or not len(metered.known.start)):
@@ -79,13 +83,13 @@ class _Reckoning:
     # Meters
 
     def _metered(self) -> tuple[list[tuple[NodeEnergy, EnergySpans]], EnergySpans]:
-        """Spans of the accelerators by node, and of what else has a meter: the CPUs beside GPUs."""
+        """Return metered spans: of the accelerators by node, and of the CPUs beside GPUs."""
         own: list[tuple[NodeEnergy, EnergySpans]] = []
-        others = spent.no_spans()
+        others = joule_spans.no_spans()
         for node, device, records in self._each_device():
             closed = [line.t for line in node.lines if line.kind == "closed"]
             spans = self._guessed(
-                spent.fill_gaps(spent.spans_of_records(records), self.windows, closed)
+                joule_spans.fill_gaps(joule_spans.spans_of_records(records), self.windows, closed)
             )
             if device.kind in self.accelerators:
                 own.append((node, spans))
@@ -95,7 +99,7 @@ class _Reckoning:
         return own, others
 
     def _each_device(self) -> Iterable[tuple[NodeEnergy, MeteredDevice, np.ndarray]]:
-        """By UUID: two writers on one machine have read the same counter."""
+        """Yield the records of each device by UUID: two writers may read the same counter."""
         found: dict[str, tuple[NodeEnergy, MeteredDevice, list[np.ndarray]]] = {}
         for node in self.nodes:
             for number, device in node.devices.items():
@@ -106,7 +110,7 @@ class _Reckoning:
             yield node, device, np.concatenate(parts)
 
     def _guessed(self, spans: EnergySpans) -> EnergySpans:
-        """A device whose meter never said anything draws what the model says."""
+        """Fill the spans of a device whose meter never worked with the power model."""
         unknown = ~np.isfinite(spans.joules)
         if not unknown.any() or self.model is None:
             return spans
@@ -115,12 +119,12 @@ class _Reckoning:
         joules = np.where(unknown, mean_w * spans.seconds, spans.joules)
         return EnergySpans(spans.start, spans.end, joules, spans.measured & ~unknown)
 
-    def _amount(self, metered: EnergySpans, modelled_j: float) -> Amount:
+    def _amount(self, metered: EnergySpans, modelled_j: float) -> EnergyAmount:
         measured_j = metered.measured_j
         guessed_j = metered.total_j - measured_j + modelled_j
         band = self.model.band if self.model else HOST_BAND
         total_j = measured_j + guessed_j
-        return Amount(
+        return EnergyAmount(
             total_j,
             "measured" if total_j > 0 and measured_j >= WHOLE * total_j else "estimated",
             METER[0] * measured_j + band.low * guessed_j,
@@ -130,15 +134,15 @@ class _Reckoning:
     # Causes
 
     def _edges(self, metered: EnergySpans) -> np.ndarray:
-        """Where spans begin and end; of a great many, some."""
+        """Return the borders of the spans, or a part of them if there are very many."""
         edges = np.unique(np.concatenate([metered.start, metered.end]))
-        most = max(100, min(2000, MOMENTS // self.view.account.ranks))
+        most = max(100, min(2000, MOST_MOMENTS // self.view.account.ranks))
         thinned = edges[:: -(-len(edges) // most)] if len(edges) else edges
         return np.unique(np.concatenate([thinned, np.array(self.windows).ravel()]))
 
     def _ranks_did(self, ranks: range | None) -> np.ndarray:
         if ranks not in self._done:
-            self._done[ranks] = self.view.done(self.edges, ranks)
+            self._done[ranks] = self.view.rank_seconds_before(self.edges, ranks)
         return self._done[ranks]
 
     def _by_cause(self, own: list[tuple[NodeEnergy, EnergySpans]]) -> dict[Cause, float]:
@@ -146,7 +150,7 @@ class _Reckoning:
         found = dict.fromkeys(Cause, 0.0)
         for node, spans in own:
             for ranks, part in self._by_ranks(node, spans):
-                parts = spent.joules_by_cause(part, self.edges, self._ranks_did(ranks), watts)
+                parts = joule_spans.joules_by_cause(part, self.edges, self._ranks_did(ranks), watts)
                 for cause, joules in parts.items():
                     found[cause] += joules
         return found
@@ -154,8 +158,8 @@ class _Reckoning:
     def _by_ranks(
         self, node: NodeEnergy, spans: EnergySpans
     ) -> Iterable[tuple[range | None, EnergySpans]]:
-        """The spans of a node by the ranks that were on it then; None is all of them."""
-        musters = self.view.supervised("mustered") if len(self.nodes) > 1 else []
+        """Split the spans of a node by the ranks that were on it then; None is all ranks."""
+        musters = self.view.supervisor_events_of("mustered") if len(self.nodes) > 1 else []
         if not musters or len(self.nodes) > PER_NODE_UP_TO:
             return [(None, spans)]
         starts = np.array([event.t for event in musters])
@@ -168,7 +172,7 @@ class _Reckoning:
     def _modelled(
         self, windows: list[tuple[float, float]], watts: Mapping[Cause, float]
     ) -> dict[Cause, float]:
-        """What the ranks draw in these windows by the model."""
+        """Return the energy of the ranks in these windows by the power model."""
         done = self._ranks_did(None)
         found = dict.fromkeys(Cause, 0.0)
         for place, cause in enumerate(Cause):
@@ -180,12 +184,12 @@ class _Reckoning:
     # The rest of the machines
 
     def _beside(
-        self, accelerator: Amount, by_cause: Mapping[Cause, float], others: EnergySpans
-    ) -> tuple[dict[Cause, float], Amount]:
+        self, accelerator: EnergyAmount, by_cause: Mapping[Cause, float], others: EnergySpans
+    ) -> tuple[dict[Cause, float], EnergyAmount]:
         model = self.model
         seconds = self.view.account.ledger.seconds
         if model is None:
-            return dict.fromkeys(Cause, 0.0), Amount(0.0, "estimated", 0.0, 0.0)
+            return dict.fromkeys(Cause, 0.0), EnergyAmount(0.0, "estimated", 0.0, 0.0)
         cpu_j, total_s = others.total_j, sum(seconds.values())
         beside = model.beside_w
         if cpu_j:
@@ -196,11 +200,11 @@ class _Reckoning:
             for c in Cause
         }
         total_j = sum(found.values())
-        return found, Amount(
+        return found, EnergyAmount(
             total_j, "estimated", HOST_BAND.low * total_j, HOST_BAND.high * total_j
         )
 
-    # Words
+    # The power now, and notes
 
     def _watts_now(self) -> float | None:
         if not self.view.running:
@@ -212,7 +216,7 @@ class _Reckoning:
     def _say(self, metered: EnergySpans, bare: list[tuple[float, float]]) -> None:
         for node in self.nodes:
             for line in node.lines:
-                self.notes += _told(node, line.kind, line.payload)
+                self.notes += _meter_notes(node, line.kind, line.payload)
         own = [device for device in self.devices if device.kind in self.accelerators]
         if own and metered.total_j:
             share = metered.measured_j / metered.total_j
@@ -226,7 +230,7 @@ class _Reckoning:
         self.notes[:] = dict.fromkeys(self.notes)
 
 
-def _told(node: NodeEnergy, kind: str, payload: Mapping[str, object]) -> list[str]:
+def _meter_notes(node: NodeEnergy, kind: str, payload: Mapping[str, object]) -> list[str]:
     if kind == "meters":
         cores, all_cores = payload.get("cores"), payload.get("cores_of_machine")
         shared = bool(node.devices) and isinstance(cores, int) and isinstance(all_cores, int)

@@ -1,4 +1,4 @@
-"""What is told of a run's energy: amounts with their bands, devices, and all of it together."""
+"""The energy of a run as values: amounts with their bands, devices, and the whole."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,22 +11,22 @@ Source = Literal["measured", "estimated"]
 
 
 @dataclass(frozen=True)
-class Amount:
-    """Joules, and the band they are in."""
+class EnergyAmount:
+    """Joules with their source and the band that the true value is in."""
 
     joules: float
     source: Source
     low: float
     high: float
 
-    def __add__(self, other: "Amount") -> "Amount":
+    def __add__(self, other: "EnergyAmount") -> "EnergyAmount":
         source: Source = "measured" if self.source == other.source == "measured" else "estimated"
-        return Amount(
+        return EnergyAmount(
             self.joules + other.joules, source, self.low + other.low, self.high + other.high
         )
 
-    def scaled(self, k: float) -> "Amount":
-        return Amount(k * self.joules, self.source, k * self.low, k * self.high)
+    def scaled(self, k: float) -> "EnergyAmount":
+        return EnergyAmount(k * self.joules, self.source, k * self.low, k * self.high)
 
     def to_json(self) -> dict[str, Any]:
         return {"joules": self.joules, "source": self.source, "low": self.low, "high": self.high}
@@ -34,7 +34,7 @@ class Amount:
 
 @dataclass(frozen=True)
 class DeviceEnergy:
-    """One device; None where it does not say."""
+    """The energy and the last reading of one device. None is a value it does not report."""
 
     node: str
     uuid: str
@@ -51,19 +51,21 @@ class DeviceEnergy:
 
 @dataclass(frozen=True)
 class Energy:
-    accelerator_j: Amount
-    host_j: Amount  # the rest of the machines, and the network between them
-    node_j: Amount
-    facility_j: Amount | None  # with cooling and distribution; None without a PUE
+    """The energy of a run by scope and by cause."""
+
+    accelerator_j: EnergyAmount
+    host_j: EnergyAmount  # the rest of the machines, and the network between them
+    node_j: EnergyAmount
+    facility_j: EnergyAmount | None  # with cooling and distribution; None without a PUE
     by_cause: Mapping[Cause, float]  # of the nodes; adds up to `node_j`
     accelerator_by_cause: Mapping[Cause, float]
-    watts_now: float | None  # of the accelerators, metered; None when nothing tells
+    watts_now: float | None  # of the accelerators, metered; None without a fresh reading
     devices: tuple[DeviceEnergy, ...]
     notes: tuple[str, ...]
 
     @property
     def provenance(self) -> Provenance:
-        """Of `by_cause`."""
+        """The source of `by_cause`."""
         own = self.accelerator_j
         share = own.joules / self.node_j.joules if self.node_j.joules else 0.0
         rest = "the rest of the machines estimated"

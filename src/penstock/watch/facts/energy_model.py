@@ -1,6 +1,6 @@
-"""What the machines of a run draw where no meter tells: the planner's power model, for the run.
+"""The power of a run's machines where there is no meter: the planner's power model, for a run.
 
-For a CPU that nobody metered it is a share of a server by its hardware threads.
+A CPU without a meter counts as a share of a server by its hardware threads.
 """
 
 import re
@@ -19,14 +19,14 @@ from penstock.plan.job.outcome import Band
 from penstock.plan.power import power
 from penstock.plan.power.host import host_power
 from penstock.watch.facts.rates import rates_of
-from penstock.watch.facts.view import View
+from penstock.watch.facts.run_view import RunView
 
-# Of a cloud server, for one hardware thread at rest and at work: AWS's fleet by SPECpower (Cloud
-# Carbon Footprint, methodology; 0.71 and 4.26 for Google's, 0.78 and 3.76 for Azure's).
+# Watts of a cloud server for one hardware thread at rest and at work: AWS's fleet by SPECpower
+# (Cloud Carbon Footprint, methodology; 0.71 and 4.26 for Google's, 0.78 and 3.76 for Azure's).
 THREAD_REST_W, THREAD_BUSY_W = 0.74, 3.5
 THREADS = "AWS's servers, Cloud Carbon Footprint"
-# CPUs and memory, of what a server draws: 61 and 18 % at the peak of Google's servers (estimated,
-# recalled from The Datacenter as a Computer, third edition), less at part load.
+# Share of CPUs and memory in the power of a server: 61 and 18 % at the peak of Google's servers
+# (estimated, recalled from The Datacenter as a Computer, third edition), less at part load.
 CPU_SHARE = 0.75
 CPU_BAND = Band(0.5, 2.0)
 HOST_BAND = Band(0.7, 1.3)
@@ -35,20 +35,20 @@ CPU_WAITS = (Cause.BUBBLE, Cause.PEER_WAIT, Cause.DATA_WAIT, Cause.DOWN)
 
 
 @dataclass(frozen=True)
-class Model:
-    """Watts by cause, for each rank."""
+class PowerModel:
+    """Watts of each rank by cause."""
 
     chip_w: Mapping[Cause, float]
     beside_w: Mapping[Cause, float]  # the rank's share of the rest of the machines
     band: Band  # of `chip_w`
-    processors_w: float = 0.0  # of `beside_w`, what a meter of the CPUs takes the place of
-    losses: float = 0.0  # in the supplies, per joule that the accelerators (and CPUs) take
+    processors_w: float = 0.0  # the part of `beside_w` that a meter of the CPUs replaces
+    losses: float = 0.0  # in the power supplies, per joule of the accelerators (and CPUs)
     pue: float | None = None
     notes: tuple[str, ...] = ()
 
 
-def model_of(view: View, nodes: list[NodeEnergy]) -> Model | None:
-    """None for an accelerator of which neither the TDP nor the limit is known."""
+def power_model(view: RunView, nodes: list[NodeEnergy]) -> PowerModel | None:
+    """Return the power model of a run; None if neither TDP nor limit of the device is known."""
     cpu = view.plan.get("device", "cpu") == "cpu"
     model = _cpu(view, nodes) if cpu else _gpu(_machine(view) or _by_limit(nodes))
     pue = rates_of(view).pue  # the one that costs go by
@@ -58,7 +58,7 @@ def model_of(view: View, nodes: list[NodeEnergy]) -> Model | None:
 
 
 def _by_limit(nodes: list[NodeEnergy]) -> Machine | None:
-    """Devices that the catalog does not know, by the power limit that they tell."""
+    """Describe devices that are not in the catalog by the power limit that they report."""
     limits = [float(watts) for node in nodes for watts in node.records["limit_w"][-1:]]
     known = [watts for watts in limits if 0 < watts < 1e5]
     if not known:
@@ -79,7 +79,7 @@ def _by_limit(nodes: list[NodeEnergy]) -> Machine | None:
     )
 
 
-def _gpu(machine: Machine | None) -> Model | None:
+def _gpu(machine: Machine | None) -> PowerModel | None:
     if machine is None or machine.tdp_w is None:
         return None
     usual = power.TdpShares().of(machine.tdp_w)
@@ -91,7 +91,7 @@ def _gpu(machine: Machine | None) -> Model | None:
     if machine.host_w is not None:
         beside = dict.fromkeys(Cause, machine.host_w / count + network_w)
         words = f"the rest of a node: {machine.host_w:g} W (given)"
-        return Model(_by_cause(chip), beside, power.BAND, notes=(note, words))
+        return PowerModel(_by_cause(chip), beside, power.BAND, notes=(note, words))
     cooling = power.cooling_class(machine.cooling) or "air"
     host = host_power(machine.fact)
     whole = power.node(chip, count, cooling, host=host)
@@ -107,7 +107,7 @@ def _gpu(machine: Machine | None) -> Model | None:
         f"the rest of a node of {count}: about {count * at_plug[2]:.0f} W at work, {cooling}, and "
         f"{1 - power.SUPPLIES:.0%} lost in supplies (estimated)"
     )
-    return Model(
+    return PowerModel(
         _by_cause(chip),
         _by_cause(power.PowerLevels(*at_plug)),
         power.BAND,
@@ -123,7 +123,7 @@ def _by_cause(levels: power.PowerLevels) -> dict[Cause, float]:
     return found | dict.fromkeys(power.RESTING, levels.rest_w)
 
 
-def _cpu(view: View, nodes: list[NodeEnergy]) -> Model:
+def _cpu(view: RunView, nodes: list[NodeEnergy]) -> PowerModel:
     cores, ranks = _cores(view, nodes), max(1, view.account.ranks)
     hosts = max(1, len(view.plan.get("hosts", [])))
     threads = cores * hosts / ranks
@@ -136,7 +136,7 @@ def _cpu(view: View, nodes: list[NodeEnergy]) -> Model:
         f"{CPU_SHARE:.0%} of it"
     )
     rest_of_it = 1 / CPU_SHARE - 1
-    return Model(
+    return PowerModel(
         chip_w={cause: CPU_SHARE * watts for cause, watts in server.items()},
         beside_w=dict.fromkeys(Cause, 0.0),
         band=CPU_BAND,
@@ -145,8 +145,8 @@ def _cpu(view: View, nodes: list[NodeEnergy]) -> Model:
     )
 
 
-def _cores(view: View, nodes: list[NodeEnergy]) -> int:
-    """Of a host; the journal of an older run has it in words."""
+def _cores(view: RunView, nodes: list[NodeEnergy]) -> int:
+    """Return the cores of a host; older runs have them only in the text of the machine."""
     said = [line.whole("cores") for node in nodes for line in node.lines if line.kind == "meters"]
     words = str(view.plan.get("machine", ""))
     match = re.search(r"(\d+) CPU core", words)
@@ -157,20 +157,20 @@ def _cores(view: View, nodes: list[NodeEnergy]) -> int:
 _machines: dict[tuple[object, ...], Machine | None] = {}
 
 
-def _machine(view: View) -> Machine | None:
-    """What `[cluster]` means; looked up once, since pages ask every second."""
+def _machine(view: RunView) -> Machine | None:
+    """Return the machine of `[cluster]`; cached, because pages ask every second."""
     cluster, device = view.run.cluster, str(view.plan.get("device_name", ""))
     file = here_file() if cluster.use == "here" else place_of(cluster.use)
     changed = file.stat().st_mtime if file.is_file() else 0.0
     ranks = view.plan.get("ranks")
     key = (str(file), cluster.accelerators, cluster.nodes, device, ranks, changed)
     if key not in _machines:
-        _machines[key] = _found(view, device)
+        _machines[key] = _find_machine(view, device)
     return _machines[key]
 
 
-def _found(view: View, device: str) -> Machine | None:
-    """A run that was made on another machine than this one is known by its device."""
+def _find_machine(view: RunView, device: str) -> Machine | None:
+    """Find the machine of a run; one that ran on another machine is known by its device."""
     try:
         if view.run.cluster.use != "here" or glance().devices.name == device:
             return machine_for(view.run).machine

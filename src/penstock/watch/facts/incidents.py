@@ -1,50 +1,54 @@
-"""What the sentinels of a run found, in words."""
+"""Anomalies that the sentinels of a run found, in words."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from penstock.ledger.journal.read import Event
-from penstock.style import plural
 
 KINDS = ("batch_skipped", "spike", "replicas_differ", "replica_at_fault", "replay_differs")
-SHOWN = 5
+MOST_SHOWN = 5
 
 
 def incidents(events: Sequence[Event]) -> list[dict[str, Any]]:
-    """By time. A batch that is skipped again, because it was found bad before, is no news."""
-    found = [{"kind": e.kind, **e.payload} for e in events if e.kind in KINDS]
+    """Return the incidents among events, by time.
+
+    A batch is skipped again whenever the run passes it again: only the first time counts.
+    """
+    payloads = [{"kind": e.kind, **e.payload} for e in events if e.kind in KINDS]
     seen: set[object] = set()
-    news = []
-    for one in found:
-        if one["kind"] != "batch_skipped" or one["step"] not in seen:
-            news.append(one)
-        if one["kind"] in ("batch_skipped", "spike"):
-            seen.add(one["step"])
-    return news
+    new = []
+    for payload in payloads:
+        if payload["kind"] != "batch_skipped" or payload["step"] not in seen:
+            new.append(payload)
+        if payload["kind"] in ("batch_skipped", "spike"):
+            seen.add(payload["step"])
+    return new
 
 
-def lines(found: Sequence[dict[str, Any]]) -> list[str]:
-    said = [f"guard    step {one['step']}: {words(one)}" for one in found[-SHOWN:]]
-    left = len(found) - len(said)
-    return said if left <= 0 else [f"guard    {plural(left, 'earlier incident')}", *said]
+def newest_incidents(
+    found: Sequence[dict[str, Any]], most: int = MOST_SHOWN
+) -> tuple[int, Sequence[dict[str, Any]]]:
+    """Split incidents into the number of earlier ones and the newest `most`."""
+    return max(0, len(found) - most), found[-most:]
 
 
-def words(one: dict[str, Any]) -> str:
-    match one["kind"]:
+def incident_text(incident: dict[str, Any]) -> str:
+    """Describe an incident and what was done about it."""
+    match incident["kind"]:
         case "batch_skipped":
-            return f"batch left out ({one['why']}); it is under bad/"
+            return f"batch left out ({incident['why']}); it is under bad/"
         case "spike":
-            return f"went back and left out the batch ({one['why']}); it is under bad/"
+            return f"went back and left out the batch ({incident['why']}); it is under bad/"
         case "replicas_differ":
-            where = ", ".join(one["tensors"]) or "their state"
-            return f"replicas differed in {where}; went back to step {one['back_to'] or 0}"
+            where = ", ".join(incident["tensors"]) or "their state"
+            return f"replicas differed in {where}; went back to step {incident['back_to'] or 0}"
         case "replica_at_fault":
-            sure = "" if one["certain"] else "one of "
-            return f"{sure}{_replicas(one)} had gone wrong"
+            sure = "" if incident["certain"] else "one of "
+            return f"{sure}{_replicas(incident)} had gone wrong"
         case _:
-            return f"{_replicas(one)} computed a microbatch differently than a peer"
+            return f"{_replicas(incident)} computed a microbatch differently than a peer"
 
 
-def _replicas(one: dict[str, Any]) -> str:
-    numbers = [str(r) for r in one["replicas"]]
+def _replicas(incident: dict[str, Any]) -> str:
+    numbers = [str(r) for r in incident["replicas"]]
     return f"replica{'s' if len(numbers) > 1 else ''} {' and '.join(numbers) or '?'}"

@@ -1,28 +1,57 @@
-"""A run held to its plan: predicted and measured side by side by cause, and the gap by its name."""
+"""The plan of a run against its actual time: side by side by cause, and the gap in a sentence."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.ledger.causes import Cause
 from penstock.ledger.ledger import Ledger, Row
 from penstock.style import format_duration, format_step_time
-from penstock.watch.facts.view import View
+from penstock.watch.facts.run_view import RunView
 
-# A gap of a cause is worth a word from this share of the planned time on.
+# A cause is named as the largest gap from this share of the planned time on.
 WORTH_SAYING = 0.02
+WORTH_A_ROW_S = 0.05  # of planned time on each rank
 
 
 @dataclass(frozen=True)
-class Held:
-    """The plan of the steps that were made, against what they took."""
+class CauseTime:
+    """The time of one cause on each rank, in seconds."""
 
-    rows: list[Row]  # rank-seconds
+    cause: Cause
+    planned_s: float | None  # None for a run without a plan
+    actual_s: float
+    share: float  # of all time
+
+    @property
+    def worth_a_row(self) -> bool:
+        """Whether a table shows it: all that took time, was planned, or must stay small."""
+        planned = (self.planned_s or 0.0) >= WORTH_A_ROW_S
+        return self.actual_s > 0 or planned or self.cause is Cause.UNEXPLAINED
+
+
+def time_by_cause(view: RunView, plan: "PlanVsActual | None") -> list[CauseTime]:
+    """Return planned and actual seconds per rank and the share of every cause, in their order."""
+    ledger, ranks = view.account.ledger, max(1, view.account.ranks)
+    planned = {row.cause: (row.predicted or 0.0) / ranks for row in plan.rows} if plan else {}
+    return [
+        CauseTime(
+            cause, planned.get(cause), ledger.seconds[cause] / ranks, ledger.share(cause) or 0.0
+        )
+        for cause in Cause
+    ]
+
+
+@dataclass(frozen=True)
+class PlanVsActual:
+    """The plan for the steps that were made, and what they took."""
+
+    rows: list[Row]  # rank-seconds by cause
     steps: int
     planned_step_s: float
     step_s: float | None  # the median
     band: tuple[float, float] | None  # of the planned step, seconds
     ranks: int
+    batch_tokens: int | None
 
     @property
     def planned_s(self) -> float:
@@ -33,32 +62,48 @@ class Held:
         return sum(row.actual or 0.0 for row in self.rows)
 
     @property
-    def off(self) -> float | None:
-        """Measured over planned step, less one."""
+    def step_deviation(self) -> float | None:
+        """Measured over planned step time, less one."""
         return None if self.step_s is None else self.step_s / self.planned_step_s - 1
 
     @property
-    def largest(self) -> Row:
+    def within_band(self) -> bool:
+        """Whether the measured step time is in the band of the plan."""
+        return bool(self.band and self.step_s and self.band[0] <= self.step_s <= self.band[1])
+
+    @property
+    def planned_tokens_per_s(self) -> float | None:
+        return self.batch_tokens / self.planned_step_s if self.batch_tokens else None
+
+    @property
+    def tokens_per_s_band(self) -> tuple[float, float] | None:
+        """The slowest and the fastest speed within the band of the plan."""
+        if not self.batch_tokens or not self.band:
+            return None
+        return self.batch_tokens / self.band[1], self.batch_tokens / self.band[0]
+
+    @property
+    def largest_gap(self) -> Row:
         """The cause that is farthest from its plan."""
         return max(self.rows, key=lambda row: abs(row.difference or 0.0))
 
-    def says(self) -> str:
-        """The deviation in a sentence."""
+    def sentence(self) -> str:
+        """Say how far the run is from its plan, and which cause is farthest."""
         planned = format_step_time(self.planned_step_s)
-        if self.off is None or self.step_s is None:
+        if self.step_deviation is None or self.step_s is None:
             return f"planned {planned} a step; no step was measured"
         took = f"a step took {format_step_time(self.step_s)}, planned {planned}"
-        if self.band and self.band[0] <= self.step_s <= self.band[1]:
-            verdict = f"within the plan's band: {took} ({self.off:+.0%})"
+        if self.within_band:
+            verdict = f"within the plan's band: {took} ({self.step_deviation:+.0%})"
         else:
-            word = "slower" if self.off > 0 else "faster"
-            verdict = f"{abs(self.off):.0%} {word} than planned: {took}"
-        gap = self.largest.difference or 0.0
+            word = "slower" if self.step_deviation > 0 else "faster"
+            verdict = f"{abs(self.step_deviation):.0%} {word} than planned: {took}"
+        gap = self.largest_gap.difference or 0.0
         if abs(gap) < WORTH_SAYING * self.planned_s:
             return f"{verdict}; every cause is near its plan"
         more = "more" if gap > 0 else "less"
         gap_text = format_duration(abs(gap) / self.ranks)
-        return f"{verdict}; largest gap: {gap_text} {more} {self.largest.cause}"
+        return f"{verdict}; largest gap: {gap_text} {more} {self.largest_gap.cause}"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -66,7 +111,7 @@ class Held:
             "step_s": {
                 "predicted": self.planned_step_s,
                 "measured": self.step_s,
-                "deviation": self.off,
+                "deviation": self.step_deviation,
             },
             "rank_s": {"predicted": self.planned_s, "measured": self.actual_s},
             "by_cause": {
@@ -77,28 +122,32 @@ class Held:
                 }
                 for row in self.rows
             },
-            "says": self.says(),
+            "says": self.sentence(),
         }
 
 
-def held(view: View) -> Held | None:
-    """None for a run without a plan: an own module, an unknown device, an older version."""
-    plan: Mapping[str, Any] = view.plan.get("predicted") or {}
+def plan_vs_actual(view: RunView) -> PlanVsActual | None:
+    """Compare a run with its plan; None for a run without one.
+
+    A run has no plan if its model is an own module, its device is unknown or its version older.
+    """
+    plan: dict[str, Any] = view.plan.get("predicted") or {}
     if "ledger" not in plan or not view.account.ranks:
         return None
     whole = Ledger.from_json(plan["ledger"])
-    # A fork begins at a step of another run, which is not on this account.
+    # The first steps of a fork belong to another run.
     forked = view.plan.get("forked_from", {}).get("step")
     steps = max(0, view.step - (forked if type(forked) is int else 0))
     done = steps / plan["steps"] if plan["steps"] else 0.0
-    # A start is a start, however many steps follow it.
+    # The start takes the same time however many steps follow it.
     part = {c: s * (1.0 if c is Cause.STARTUP else done) for c, s in whole.seconds.items()}
     band = plan.get("bands", {}).get("step_s")
-    return Held(
+    return PlanVsActual(
         rows=Ledger(part).compare(view.account.ledger),
         steps=steps,
         planned_step_s=plan["step_s"],
         step_s=view.step_s,
         band=(band["low"], band["high"]) if band else None,
         ranks=view.account.ranks,
+        batch_tokens=view.plan.get("batch_tokens"),
     )

@@ -1,5 +1,4 @@
-"""The price, the site and the carbon of a run: as its cluster file has them now, or as they were
-when it was launched."""
+"""The prices and carbon factors of a run: from its cluster file now, else from its launch."""
 
 from dataclasses import fields
 from functools import lru_cache
@@ -11,11 +10,14 @@ from penstock.plan.cost.rates import CostRates, of_file
 from penstock.plan.hardware.cluster import here_file
 from penstock.run.clusters.file import ClusterFile
 from penstock.run.clusters.load import load_cluster
-from penstock.watch.facts.view import View
+from penstock.watch.facts.run_view import RunView
 
 
-def rates_of(view: View) -> CostRates:
-    """A price that was written into the cluster file later counts for the whole run."""
+def rates_of(view: RunView) -> CostRates:
+    """Return the rates of a run.
+
+    A price that was written into the cluster file later counts for the whole run.
+    """
     kept = view.plan.get("rates")
     table = kept if isinstance(kept, dict) else {}
     then, today = CostRates.from_json(table), _today(view, str(table.get("seen", "")))
@@ -23,7 +25,7 @@ def rates_of(view: View) -> CostRates:
     return CostRates(**{name: getattr(today, name) or getattr(then, name) for name in names})
 
 
-def _today(view: View, seen: str) -> CostRates:
+def _today(view: RunView, seen: str) -> CostRates:
     use = view.run.cluster.use
     here = use == "here"
     if not here and not use.endswith(".toml"):
@@ -41,5 +43,5 @@ def _today(view: View, seen: str) -> CostRates:
 
 @lru_cache(maxsize=8)
 def _loaded(path: Path, changed_ns: int) -> ClusterFile:
-    """Pages ask every second."""
+    """Load a cluster file; cached, because pages ask every second."""
     return load_cluster(path)

@@ -1,4 +1,4 @@
-"""What befell a run, by time: when it worked, when it was down and why, and what was told."""
+"""The timeline of a run: when it started, worked and was down, and each fault with its recovery."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -6,31 +6,31 @@ from typing import Any
 
 from penstock.ledger.history import Invocation
 from penstock.ledger.journal.read import Event
-from penstock.watch.facts.view import View
+from penstock.watch.facts.run_view import RunView
 
 
 @dataclass(frozen=True)
-class Trouble:
-    """A fault, and how it went on: `back` is when everybody worked again."""
+class Disruption:
+    """A fault or a lost rank, and its recovery. Times are unix seconds."""
 
-    t: float
-    since: float
+    t: float  # when the supervisor noticed it
+    since: float  # when work stopped
     rank: int | None
     reason: str
-    back: float | None
-    step: int | None  # that the run went on from
-    live: bool  # the others went on meanwhile
+    back: float | None  # when all ranks worked again; None if they never did
+    step: int | None  # that the run resumed from
+    live: bool  # the other replicas went on meanwhile
 
 
 @dataclass(frozen=True)
-class Readies:
-    """When the ranks of each attempt became ready, in order of time."""
+class ReadyTimes:
+    """The `ready` events of each attempt by time, and the step that each attempt resumed from."""
 
     by_attempt: dict[int, list[Event]]
     resumed: dict[int, int]
 
     @classmethod
-    def of(cls, events: list[Event]) -> "Readies":
+    def of(cls, events: list[Event]) -> "ReadyTimes":
         ready: dict[int, list[Event]] = defaultdict(list)
         resumed: dict[int, int] = {}
         for event in events:
@@ -43,86 +43,87 @@ class Readies:
         return cls(dict(ready), resumed)
 
     def all_ready(self, attempt: int) -> float | None:
-        """When the last rank came up for the first time."""
+        """Return when the last rank of an attempt was ready for the first time."""
         first: dict[range, float] = {}
         for event in self.by_attempt.get(attempt, []):
             first.setdefault(event.ranks, event.t)
         return max(first.values(), default=None)
 
     def next_after(self, attempt: int, among: tuple[int, ...]) -> tuple[float | None, int | None]:
-        """When an attempt after this one was ready, and the step it went on from."""
+        """Return when the next attempt that got ready was so, and the step it resumed from."""
         for later in sorted(a for a in among if a > attempt):
             if (t := self.all_ready(later)) is not None:
                 return t, self.resumed.get(later, 0)
         return None, None
 
-    def rank_after(self, rank: int, t: float) -> float | None:
+    def rank_ready_after(self, rank: int, t: float) -> float | None:
+        """Return when a rank was ready for the first time after `t`."""
         every = (e for events in self.by_attempt.values() for e in events)
         return min((e.t for e in every if e.t > t and rank in e.ranks), default=None)
 
 
-def troubles(view: View) -> list[Trouble]:
-    """Faults that stopped everybody, and ranks that the others went on without; by time."""
-    readies = Readies.of(view.told("ready", "resumed"))
+def disruptions(view: RunView) -> list[Disruption]:
+    """Return faults that stopped all ranks, and ranks that the others went on without, by time."""
+    ready = ReadyTimes.of(view.rank_events_of("ready", "resumed"))
     found = []
     for invocation in view.account.invocations:
         for fault in invocation.faults:
             attempt = -1 if fault.attempt is None else fault.attempt
-            back, step = readies.next_after(attempt, invocation.attempts)
+            back, step = ready.next_after(attempt, invocation.attempts)
             found.append(
-                Trouble(fault.t, fault.since, fault.rank, fault.reason, back, step, live=False)
+                Disruption(fault.t, fault.since, fault.rank, fault.reason, back, step, live=False)
             )
-    for event in view.supervised("lost"):
+    for event in view.supervisor_events_of("lost"):
         rank = event.whole("rank")
-        back = None if rank is None else readies.rank_after(rank, event.t)
+        back = None if rank is None else ready.rank_ready_after(rank, event.t)
         reason = str(event.payload.get("reason") or "")
         since = event.time("since") or event.t
-        found.append(Trouble(event.t, since, rank, reason, back, None, live=True))
-    return sorted(found, key=lambda trouble: trouble.t)
+        found.append(Disruption(event.t, since, rank, reason, back, None, live=True))
+    return sorted(found, key=lambda disruption: disruption.t)
 
 
-def phases(view: View, told: list[Trouble]) -> list[dict[str, Any]]:
-    """Each invocation as a row of start-up, work and downtime, without gaps."""
-    readies = Readies.of(view.told("ready", "resumed"))
+def invocation_phases(view: RunView, found: list[Disruption]) -> list[dict[str, Any]]:
+    """Return each invocation with its phases of start-up, work and downtime, without gaps."""
+    ready = ReadyTimes.of(view.rank_events_of("ready", "resumed"))
     return [
         {
-            "start": one.start,
-            "end": one.end,
-            "result": one.result,
-            "ranks": one.ranks,
-            "parts": _parts(one, readies, told),
+            "start": invocation.start,
+            "end": invocation.end,
+            "result": invocation.result,
+            "ranks": invocation.ranks,
+            "parts": _phases(invocation, ready, found),
         }
-        for one in view.account.invocations
+        for invocation in view.account.invocations
     ]
 
 
-def starts_s(view: View) -> list[float]:
-    """Return how long each invocation took to start, in order of time.
+def starts_s(view: RunView) -> list[float]:
+    """Return the start-up time of each invocation, in order of time.
 
-    A restart after a fault is no start: its time is `down`.
+    A restart after a fault does not count: its time is `down`.
     """
-    readies = Readies.of(view.told("ready"))
-    return [_up(one, readies) - one.start for one in view.account.invocations]
+    ready = ReadyTimes.of(view.rank_events_of("ready"))
+    return [_first_ready(one, ready) - one.start for one in view.account.invocations]
 
 
-def _up(one: Invocation, readies: Readies) -> float:
+def _first_ready(invocation: Invocation, ready: ReadyTimes) -> float:
     """Return when an invocation began to work; its end if it never did."""
-    first = [t for a in one.attempts if (t := readies.all_ready(a)) is not None]
-    return min([*first, one.end])
+    times = [t for a in invocation.attempts if (t := ready.all_ready(a)) is not None]
+    return min([*times, invocation.end])
 
 
-def _parts(
-    one: Invocation, readies: Readies, told: list[Trouble]
+def _phases(
+    invocation: Invocation, ready: ReadyTimes, found: list[Disruption]
 ) -> list[tuple[str, float, float]]:
-    up = _up(one, readies)
-    parts = [("startup", one.start, up)]
-    at = up
-    for trouble in told:
-        if trouble.live or not one.start <= trouble.t <= one.end:
+    """Return (startup, work or down; start; end) from the start to the end of an invocation."""
+    at = _first_ready(invocation, ready)
+    phases = [("startup", invocation.start, at)]
+    for one in found:
+        if one.live or not invocation.start <= one.t <= invocation.end:
             continue
-        since = min(max(trouble.since, at), one.end)
-        back = one.end if trouble.back is None else min(max(trouble.back, since), one.end)
-        parts += [("work", at, since), ("down", since, back)]
+        since = min(max(one.since, at), invocation.end)
+        back = invocation.end if one.back is None else min(max(one.back, since), invocation.end)
+        phases += [("work", at, since), ("down", since, back)]
         at = back
-    parts.append(("work", at, one.end))
-    return [part for part in parts if part[2] > part[1]]
+    phases.append(("work", at, invocation.end))
+    return [phase for phase in phases if phase[2] > phase[1]]

@@ -23,12 +23,12 @@ from penstock.ledger.journal.records import SUPERVISOR, journal_files, read_reco
 from penstock.ledger.journal.tail import FileTail
 from penstock.meter.clock import now
 from penstock.run.folder import RunFolder
-from penstock.watch.outlets.process import Elsewhere
+from penstock.watch.outlets.process import OutletProcess
 
 if TYPE_CHECKING:
     from penstock.launch.prepare.resume import How
 
-LOOK_S = 0.2  # between looks at the folder: five steps a second are told at most
+POLL_S = 0.2  # between readings of the folder: at most five steps a second are events
 
 
 class Stop(Exception):
@@ -55,7 +55,7 @@ class Launching(Event):
 
 @dataclass(frozen=True)
 class Step(Event):
-    """A step is done. Of fast steps only some are told: the last one is always."""
+    """A step is done. If steps are fast, only some are events; the last one always is."""
 
     kind: ClassVar[str] = "step"
     loss: float
@@ -112,20 +112,20 @@ OnEvent = Callable[[Event], object]
 
 
 class Callbacks(Listener):
-    """Calls `on_event` for a launch, from a thread of its own."""
+    """Calls `on_event` for the events of a launch, from its own thread."""
 
     def __init__(self, on_event: OnEvent | None = None) -> None:
         self._on_event, self._failed = on_event, False
-        self._elsewhere = Elsewhere()
-        self._reader: Reader | None = None
+        self._outlets = OutletProcess()
+        self._reader: EventReader | None = None
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
     def launching(self, folder: RunFolder, plan: dict[str, Any]) -> None:
-        self._elsewhere.launching(folder, plan)
+        self._outlets.launching(folder, plan)
         if self._on_event is None:
             return
-        self._reader = Reader(folder)
+        self._reader = EventReader(folder)
         begin = Launching(now(), self._reader.step, folder.path, plan)
         self._thread = threading.Thread(target=self._follow, args=(begin,), name="on_event")
         self._thread.daemon = True  # a callback that hangs does not keep the process alive
@@ -139,18 +139,18 @@ class Callbacks(Listener):
         warnings.warn(in_python(words), stacklevel=2)
 
     def close(self) -> None:
-        """Tell what is left, once the run is over. Waits for the function to return."""
+        """Pass on the last events once the run is over. Waits for the function to return."""
         self._over.set()
         if self._thread:
             self._thread.join()
-        self._elsewhere.ended()
+        self._outlets.ended()
 
     def _follow(self, begin: Launching) -> None:
         assert self._reader is not None
         self._call(begin)
         over = False
         while not over:
-            over = self._over.wait(LOOK_S)  # before the look, so that nothing is missed
+            over = self._over.wait(POLL_S)  # before reading, so that nothing is missed
             for event in self._reader.read():
                 self._call(event)
 
@@ -169,14 +169,14 @@ class Callbacks(Listener):
 
 
 @dataclass
-class Reader:
-    """What a run has written since the last look, as events by time."""
+class EventReader:
+    """Reads what a run has written since the last call, as events by time."""
 
     folder: RunFolder
     step: int = 0
     _tails: dict[Path, FileTail] = field(default_factory=dict)
     _points: dict[Path, int] = field(default_factory=dict)
-    _told: set[tuple[object, ...]] = field(default_factory=set)
+    _seen: set[tuple[object, ...]] = field(default_factory=set)
     _first: int = 0  # attempt of this launch
     _curves: list[Path] = field(default_factory=list)
 
@@ -189,7 +189,7 @@ class Reader:
         self.step = max((int(points["step"][-1]) for points in curves if len(points)), default=0)
 
     def read(self) -> list[Event]:
-        """Return the new events. A point of the curve is on disk before what follows from it."""
+        """Return the new events. Points of the curve are on disk before events that follow them."""
         supervised = list(self._lines(self.folder.journal / SUPERVISOR))
         found: list[Event] = []
         ranks = {0}
@@ -202,11 +202,11 @@ class Reader:
             if len(new):
                 found = [_step(new[-1])]
                 self.step = found[0].step
-        found += [event for line in supervised for event in self._of_supervisor(line)]
+        found += [event for line in supervised for event in self._supervisor_events(line)]
         # Thousands of ranks write the same lines. Those that lead write a curve too.
         for file in journal_files(self.folder.journal, "events"):
             if file.attempt >= self._first and file.ranks.start in ranks:
-                found += [e for line in self._lines(file.path) for e in self._of_rank(line)]
+                found += [e for line in self._lines(file.path) for e in self._rank_events(line)]
         return sorted(found, key=lambda event: (event.kind == "finished", event.t))
 
     def _lines(self, path: Path) -> Iterator[Line]:
@@ -219,34 +219,34 @@ class Reader:
         tail.consume(found, whole)
         yield from parse_lines(found[:whole], path)
 
-    def _of_supervisor(self, line: Line) -> Iterator[Event]:
-        about = line.payload
+    def _supervisor_events(self, line: Line) -> Iterator[Event]:
+        payload = line.payload
         match line.kind:
             case "launch" if (line.attempt or 0) > self._first:
                 yield Restart(line.t, self.step, line.attempt or 0)
             case "fault":
-                rank, action = line.whole("rank"), str(about.get("action", ""))
-                reason = in_python(str(about.get("reason", "")))
+                rank, action = line.whole("rank"), str(payload.get("action", ""))
+                reason = in_python(str(payload.get("reason", "")))
                 yield Fault(line.t, self.step, rank, reason, action)
             case "lost":
-                reason = str(about.get("reason", ""))
+                reason = str(payload.get("reason", ""))
                 yield Fault(line.t, self.step, line.whole("rank"), reason, "go on")
             case "ended":
-                error = in_python(str(about.get("error") or ""))
-                yield Finished(line.t, self.step, str(about.get("result", "")), error)
+                error = in_python(str(payload.get("error") or ""))
+                yield Finished(line.t, self.step, str(payload.get("result", "")), error)
 
-    def _of_rank(self, line: Line) -> Iterator[Event]:
-        about, step = line.payload, line.whole("step")
-        key = (line.kind, line.attempt, step, about.get("path"))
-        if step is None or key in self._told:
+    def _rank_events(self, line: Line) -> Iterator[Event]:
+        payload, step = line.payload, line.whole("step")
+        key = (line.kind, line.attempt, step, payload.get("path"))
+        if step is None or key in self._seen:
             return
         match line.kind:
-            case "evaluate" if "val_loss" in about:
-                self._told.add(key)
-                yield Evaluation(line.end or line.t, step, float(str(about["val_loss"])))
+            case "evaluate" if "val_loss" in payload:
+                self._seen.add(key)
+                yield Evaluation(line.end or line.t, step, float(str(payload["val_loss"])))
             case "saved":
-                self._told.add(key)
-                yield Checkpoint(line.t, step, str(about.get("tier")), str(about.get("path")))
+                self._seen.add(key)
+                yield Checkpoint(line.t, step, str(payload.get("tier")), str(payload.get("path")))
 
 
 def _step(point: np.void) -> Step:

@@ -1,8 +1,8 @@
-"""Where else a run is shown: a process beside the run that reads its folder and passes it on.
+"""A process beside a run that reads its folder and sends alerts and values to other services.
 
-The run never waits for it. It is started with the ranks, follows the journal, outlives whoever
-started it by as long as the last messages take, and a fault in it is a line in `logs/outlets.log`.
-An outlet is one file with a class of the protocol below, and a line in `made`.
+The run never waits for it. It starts with the ranks, follows the journal, and may outlive
+`penstock train` until the last messages are sent. An error in it is a line in `logs/outlets.log`.
+An outlet is a class of the protocol `Outlet` in a file of its own, and a line in `build_outlets`.
 """
 
 import os
@@ -28,44 +28,44 @@ from penstock.meter.clock import now
 from penstock.run.folder import RunFolder
 from penstock.run.schema.run import Run
 from penstock.secret import RedactedText
-from penstock.watch.facts.view import View
-from penstock.watch.outlets.news import News, Point, Teller
+from penstock.watch.facts.run_view import RunView
+from penstock.watch.outlets.alerts import Alert, AlertDetector, FinishedStep
 
-LOOK_S = 1.0
-MEASURE_S = 30.0  # between looks at the whole account
-MEASURE_SHARE = 0.005  # of a core, for those looks
-LAST_S = 300.0  # after the run, for what is still to be sent
+POLL_S = 1.0
+SUMMARY_S = 30.0  # between readings of the whole run
+SUMMARY_SHARE = 0.005  # of a core, for those readings
+LAST_S = 300.0  # after the run, to send what is left
 WAIT_S = 10.0  # that `penstock train` waits for that
 LOG = "outlets.log"
 
 
 class Outlet(Protocol):
-    """One place. Its calls come one after the other in a thread of its own: they may block."""
+    """One service. Its methods are called one by one in its own thread: they may block."""
 
     name: str
 
-    def begin(self, view: View) -> None:
-        """Before anything else."""
+    def begin(self, view: RunView) -> None:
+        """Prepare; called before all others."""
 
-    def points(self, points: np.ndarray) -> None:
-        """New points of the curve (`ledger.records.CURVE`), as they were written."""
+    def send_points(self, points: np.ndarray) -> None:
+        """Send new points of the curve (`ledger.journal.records.CURVE`) in the order of writing."""
 
-    def measured(self, view: View) -> None:
-        """A fresh reading of the whole run, now and then and at the end."""
+    def send_summary(self, view: RunView) -> None:
+        """Send values of the whole run; called now and then, and at the end."""
 
-    def happened(self, news: News) -> None:
-        """A crash, a stall, a recovery, the end."""
+    def send_alert(self, alerts: Alert) -> None:
+        """Send an alert: a crash, a stall, a recovery, the end."""
 
     def close(self, result: str) -> None:
-        """The run is over: done, stopped, failed or killed."""
+        """Finish; `result` is done, stopped, stopped early, failed or killed."""
 
 
-def wanted(run: Run) -> bool:
+def has_outlets(run: Run) -> bool:
     return bool(run.log.wandb or run.log.webhook)
 
 
 def check(run: Run) -> None:
-    """Refuses, before anything starts, what could not be sent."""
+    """Raise PenstockError, before anything starts, for an outlet that could not send."""
     from penstock.watch.outlets import wandb_log, webhook
 
     if run.log.webhook:
@@ -74,8 +74,8 @@ def check(run: Run) -> None:
         wandb_log.check(run.log.wandb)
 
 
-def made(view: View, say: Callable[[str], None]) -> list[Outlet]:
-    """The outlets of a run."""
+def build_outlets(view: RunView, say: Callable[[str], None]) -> list[Outlet]:
+    """Return the outlets of a run."""
     from penstock.watch.outlets.wandb_log import WandbLog
     from penstock.watch.outlets.webhook import Webhook, address
 
@@ -87,18 +87,18 @@ def made(view: View, say: Callable[[str], None]) -> list[Outlet]:
     return found
 
 
-class Elsewhere(Listener):
-    """In `penstock train`: starts the process with the ranks, and sees it off."""
+class OutletProcess(Listener):
+    """The handle of the outlet process in `penstock train`."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
         self.log: Path | None = None
 
     def launching(self, folder: RunFolder, plan: dict[str, Any]) -> None:
-        if not wanted(View(folder).run):
+        if not has_outlets(RunView(folder).run):
             return
-        heard = len(read_events(folder.journal / SUPERVISOR))
-        start = (folder.path, os.getpid(), heard, next_attempt(folder.journal))
+        events_read = len(read_events(folder.journal / SUPERVISOR))
+        start = (folder.path, os.getpid(), events_read, next_attempt(folder.journal))
         folder.logs.mkdir(parents=True, exist_ok=True)
         self.log = folder.logs / LOG
         self.log.write_text("")
@@ -112,7 +112,7 @@ class Elsewhere(Listener):
             )
 
     def ended(self, wait_s: float = WAIT_S) -> list[str]:
-        """What is to be said when the run is over."""
+        """Wait a moment for the process; return messages for the user."""
         if self.process is None or self.log is None:
             return []
         try:
@@ -126,8 +126,8 @@ class Elsewhere(Listener):
 
 
 @dataclass
-class Lane:
-    """An outlet in its thread: a slow one holds up neither the others nor the reader."""
+class OutletThread:
+    """An outlet in its own thread: a slow one delays neither the others nor the reader."""
 
     outlet: Outlet
     say: Callable[[str], None]
@@ -142,66 +142,66 @@ class Lane:
         while (call := self.calls.get()) is not None:
             try:
                 call()
-            except Exception as error:  # told, and nothing more is sent there
+            except Exception as error:  # reported, and this outlet stops
                 traceback.print_exc()
                 self.say(f"{self.outlet.name}: {type(error).__name__}: {error}; no more is sent")
                 return
 
 
 @dataclass
-class Follower:
-    """Reads a run folder and feeds its outlets until the run is over."""
+class RunFollower:
+    """Reads a run folder and calls its outlets until the run is over."""
 
     folder: RunFolder
     outlets: list[Outlet]
-    heard: int  # events of the supervisor that are older
+    events_read: int  # events of the supervisor so far; older ones are not sent
     first_attempt: int
     say: Callable[[str], None]
     patience_s: float = 300.0
     alive: Callable[[], bool] = lambda: True
     result: str = ""
     _read: dict[Path, int] = field(default_factory=dict)
-    _measure_s: float = 0.0
+    _summary_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.teller = Teller(now(), self.patience_s)
-        self.lanes = [Lane(outlet, self.say) for outlet in self.outlets]
+        self.detector = AlertDetector(now(), self.patience_s)
+        self.threads = [OutletThread(outlet, self.say) for outlet in self.outlets]
 
-    def run(self, look_s: float = LOOK_S) -> None:
-        """Until the supervisor's last word or its death."""
+    def run(self, poll_s: float = POLL_S) -> None:
+        """Follow the run until the supervisor's last event or its death."""
         while not self._opened() and self.alive():
-            time.sleep(min(look_s, 0.1))  # who a run is, is written with its first launch
-        self._each(methodcaller("begin", View(self.folder)))
-        while not self.teller.over:
-            alive = self.alive()  # before the look: its last words come first
-            self.look()
-            if not alive and not self.teller.over:
-                self._tell(self.teller.vanished(now()))
-            elif not self.teller.over:
-                time.sleep(look_s)
+            time.sleep(min(poll_s, 0.1))  # the first launch writes what identifies the run
+        self._call_all(methodcaller("begin", RunView(self.folder)))
+        while not self.detector.over:
+            alive = self.alive()  # before reading: its last events come first
+            self.poll()
+            if not alive and not self.detector.over:
+                self._send_alerts(self.detector.supervisor_died(now()))
+            elif not self.detector.over:
+                time.sleep(poll_s)
         self._finish()
 
     def _opened(self) -> bool:
         events = read_events(self.folder.journal / SUPERVISOR)
         return any(event.kind == "invocation" for event in events)
 
-    def look(self) -> None:
-        # What was written before an event is on disk when the event is: read it after.
-        events = read_events(self.folder.journal / SUPERVISOR)[self.heard :]
-        self.heard += len(events)
-        for attempt, new in self._points():
-            self._each(methodcaller("points", new))
-            told = [Point(float(p["t"]), int(p["step"]), attempt) for p in new]
-            self._tell(self.teller.finished(told))
+    def poll(self) -> None:
+        # Points that were written before an event are on disk when the event is: read them after.
+        events = read_events(self.folder.journal / SUPERVISOR)[self.events_read :]
+        self.events_read += len(events)
+        for attempt, new in self._new_points():
+            self._call_all(methodcaller("send_points", new))
+            steps = [FinishedStep(float(p["t"]), int(p["step"]), attempt) for p in new]
+            self._send_alerts(self.detector.add_steps(steps))
         for event in events:
             if event.kind == "ended":
                 self.result = str(event.payload.get("result", ""))
-        self._tell(self.teller.heard(events))
-        self._tell(self.teller.looked(now()))
-        if time.monotonic() >= self._measure_s:
-            self._measure()
+        self._send_alerts(self.detector.add_supervisor_events(events))
+        self._send_alerts(self.detector.check_stall(now()))
+        if time.monotonic() >= self._summary_s:
+            self._send_summaries()
 
-    def _points(self) -> list[tuple[int, np.ndarray]]:
+    def _new_points(self) -> list[tuple[int, np.ndarray]]:
         found = []
         for path in sorted(self.folder.journal.glob("a*-r*.curve")):
             file = parse_name(path)
@@ -213,46 +213,47 @@ class Follower:
                 found.append((file.attempt, new))
         return found
 
-    def _measure(self) -> None:
+    def _send_summaries(self) -> None:
         began = time.thread_time()
-        view = View(self.folder)
+        view = RunView(self.folder)
         _ = view.account, view.curve, view.validation  # in this thread, once for all of them
-        self._each(methodcaller("measured", view))
+        self._call_all(methodcaller("send_summary", view))
         spent = time.thread_time() - began
-        self._measure_s = time.monotonic() + max(MEASURE_S, spent / MEASURE_SHARE)
+        self._summary_s = time.monotonic() + max(SUMMARY_S, spent / SUMMARY_SHARE)
 
-    def _tell(self, news: list[News]) -> None:
-        for one in news:
-            self._each(methodcaller("happened", one))
+    def _send_alerts(self, alerts: list[Alert]) -> None:
+        for alert in alerts:
+            self._call_all(methodcaller("send_alert", alert))
 
-    def _each(self, call: Callable[[Outlet], None]) -> None:
-        for lane in self.lanes:
-            lane.calls.put(partial(call, lane.outlet))
+    def _call_all(self, call: Callable[[Outlet], None]) -> None:
+        for thread in self.threads:
+            thread.calls.put(partial(call, thread.outlet))
 
     def _finish(self) -> None:
-        self._measure()
-        self._each(methodcaller("close", self.result or "killed"))
+        self._send_summaries()
+        self._call_all(methodcaller("close", self.result or "killed"))
         until = time.monotonic() + LAST_S
-        for lane in self.lanes:
-            lane.calls.put(None)
-        for lane in self.lanes:
-            lane.thread.join(max(0.0, until - time.monotonic()))
-            if lane.thread.is_alive():
-                self.say(f"{lane.outlet.name}: not everything was sent in {LAST_S:.0f} s")
+        for thread in self.threads:
+            thread.calls.put(None)
+        for thread in self.threads:
+            thread.thread.join(max(0.0, until - time.monotonic()))
+            if thread.thread.is_alive():
+                self.say(f"{thread.outlet.name}: not everything was sent in {LAST_S:.0f} s")
 
 
-def main(path: str, parent: str, heard: str, first_attempt: str) -> None:
+def main(path: str, parent: str, events_read: str, first_attempt: str) -> None:
+    """Follow a run from its folder; `parent` is the process id of its supervisor."""
     os.nice(10)  # the cores belong to the ranks
     folder = RunFolder(Path(path))
 
     def say(words: str) -> None:
         print(words, flush=True)
 
-    view = View(folder)
-    follower = Follower(
+    view = RunView(folder)
+    follower = RunFollower(
         folder,
-        made(view, say),
-        int(heard),
+        build_outlets(view, say),
+        int(events_read),
         int(first_attempt),
         say,
         patience_s=2 * view.run.guard.timeout,
@@ -260,7 +261,7 @@ def main(path: str, parent: str, heard: str, first_attempt: str) -> None:
     )
     follower.run()
     sys.stdout.flush()
-    os._exit(0)  # threads that still hang are not waited for
+    os._exit(0)  # do not wait for threads that hang
 
 
 if __name__ == "__main__":

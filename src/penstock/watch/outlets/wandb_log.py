@@ -1,7 +1,7 @@
-"""A run in Weights & Biases, through its own client, in the process of `outlets.py`.
+"""An outlet that logs a run to Weights & Biases, through its own client.
 
-A run that goes on, also after a crash and on another host, goes on in the same W&B run: its id
-follows from the run's name and the moment it was begun. `WANDB_MODE=offline` writes files under
+A run that is resumed, also after a crash or on another host, continues the same W&B run: the id is
+made from the run's name and the time of its first start. `WANDB_MODE=offline` writes files under
 `RUN/wandb/`, for `wandb sync` later.
 """
 
@@ -23,10 +23,9 @@ from penstock.ledger.journal.read import read_events
 from penstock.ledger.journal.records import SUPERVISOR
 from penstock.policy.restart import WELL
 from penstock.run.save import to_table
-from penstock.watch.facts.costs import costs_with
-from penstock.watch.facts.energy import energy_of
-from penstock.watch.facts.view import View
-from penstock.watch.outlets.news import News
+from penstock.watch.facts.run_facts import RunFacts
+from penstock.watch.facts.run_view import RunView
+from penstock.watch.outlets.alerts import Alert
 from penstock.watch.style.text import finite
 
 HOST = "https://api.wandb.ai"
@@ -35,7 +34,7 @@ FIELDS = ("loss", "tokens", "grad_norm", "learning_rate")
 
 
 def check(written: str, env: Mapping[str, str] = os.environ) -> None:
-    """Refuses what the client would refuse later, where nobody looks."""
+    """Raise PenstockError for mistakes that the client would report later in a log."""
     entity_project(written)
     if importlib.util.find_spec("wandb") is None:
         raise PenstockError(
@@ -51,7 +50,7 @@ def check(written: str, env: Mapping[str, str] = os.environ) -> None:
 
 
 def entity_project(written: str) -> tuple[str | None, str]:
-    """(None, "project") or ("entity", "project")."""
+    """Split `log.wandb` into (None, "project") or ("entity", "project")."""
     entity, _, project = written.rpartition("/")
     if not re.fullmatch(r"[^/\\#?%:]{1,128}", project) or "/" in entity:
         raise PenstockError(
@@ -61,8 +60,8 @@ def entity_project(written: str) -> tuple[str | None, str]:
     return entity or None, project
 
 
-def run_id(view: View) -> str:
-    """The same for every launch of a run, and another for a run begun anew under the same name."""
+def run_id(view: RunView) -> str:
+    """Return an id: the same for every launch of a run, another for a new run of the same name."""
     first = [e.t for e in read_events(view.folder.journal / SUPERVISOR) if e.kind == "invocation"]
     born = f"{first[0]:.6f}" if first else ""
     return hashlib.sha256(f"{view.folder.name}\n{born}".encode()).hexdigest()[:12]
@@ -80,6 +79,8 @@ def _has_key(env: Mapping[str, str]) -> bool:
 
 @dataclass
 class WandbLog:
+    """A run in Weights & Biases."""
+
     written: str  # log.wandb
     say: Callable[[str], None]
     name: str = "wandb"
@@ -88,7 +89,7 @@ class WandbLog:
     _validated: int = -1
     _step: int = 0
 
-    def begin(self, view: View) -> None:
+    def begin(self, view: RunView) -> None:
         import wandb
 
         entity, project = entity_project(self.written)
@@ -99,7 +100,7 @@ class WandbLog:
             name=view.folder.name,
             resume="allow",
             dir=str(view.folder.path),
-            config={**secret.visible_table(to_table(view.run)), "plan": _of_plan(view)},
+            config={**secret.visible_table(to_table(view.run)), "plan": _plan_values(view)},
             settings=wandb.Settings(
                 console="off",  # nothing of ours is a log of the run
                 silent=True,
@@ -109,14 +110,14 @@ class WandbLog:
                 x_disable_stats=True,  # Penstock measures, once for a node
             ),
         )
-        # Steps can be made again, and W&B's own counter cannot go back: the step is a value.
+        # Steps can be repeated, and W&B's own counter cannot go back: so the step is a value.
         self.run.define_metric("step")
         self.run.define_metric("*", step_metric="step")
         where = getattr(self.run, "url", None) or f"{self.run.dir} (offline)"
         self.say(f"wandb: {where}")
 
-    def points(self, points: np.ndarray) -> None:
-        """Steps that were made again, and came out the same, are not sent again."""
+    def send_points(self, points: np.ndarray) -> None:
+        """Send steps, but not those that were repeated with the same loss."""
         for point in points:
             step, loss = int(point["step"]), float(point["loss"])
             if self._logged.get(step) != loss:
@@ -127,7 +128,7 @@ class WandbLog:
                 self.run.log({"step": step} | {k: v for k, v in values.items() if v is not None})
             self._step = step
 
-    def measured(self, view: View) -> None:
+    def send_summary(self, view: RunView) -> None:
         for step, loss in view.validation:
             if step > self._validated:
                 self._validated = step
@@ -141,26 +142,25 @@ class WandbLog:
             "share/effective": ledger.effective,
             **{f"rank_s/{cause}": seconds for cause, seconds in ledger.seconds.items()},
         }
-        energy = energy_of(view)
-        costs = costs_with(view, energy)
-        values |= {"energy/kwh": costs.kwh, "cost/usd": costs.usd, "cost/gco2e": costs.gco2e}
+        if costs := RunFacts(view).costs:
+            values |= {"energy/kwh": costs.kwh, "cost/usd": costs.usd, "cost/gco2e": costs.gco2e}
         known = {name: value for name, value in values.items() if value is not None}
         self.run.log({"step": self._step} | known)
         self.run.summary.update(known | {"status": view.status, "steps": view.step})
 
-    def happened(self, news: News) -> None:
-        if news.event in ("crash", "stall", "recovered"):  # W&B tells of an end by itself
-            title = f"{self.run.name}: {news.event}"
-            level = "INFO" if news.event == "recovered" else "ERROR"
-            self.run.alert(title=title, text=news.words, level=level, wait_duration=0)
+    def send_alert(self, alert: Alert) -> None:
+        if alert.event in ("crash", "stall", "recovered"):  # W&B alerts about an end itself
+            title = f"{self.run.name}: {alert.event}"
+            level = "INFO" if alert.event == "recovered" else "ERROR"
+            self.run.alert(title=title, text=alert.words, level=level, wait_duration=0)
 
     def close(self, result: str) -> None:
         self.run.summary["status"] = result
         self.run.finish(exit_code=0 if result in WELL else 1)
 
 
-def _of_plan(view: View) -> dict[str, Any]:
+def _plan_values(view: RunView) -> dict[str, Any]:
     plan = view.plan
-    told = {key: plan.get(key) for key in ("machine", "layout", "ranks", "params", "dataset")}
+    values = {key: plan.get(key) for key in ("machine", "layout", "ranks", "params", "dataset")}
     predicted = plan.get("predicted") or {}
-    return {**told, "step_s": predicted.get("step_s")}
+    return {**values, "step_s": predicted.get("step_s")}

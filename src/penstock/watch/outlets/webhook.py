@@ -1,7 +1,7 @@
-"""A JSON message to an address of the user's when something happens to a run.
+"""An outlet that posts each alert as a JSON message to an address of the user.
 
-The address is a secret: whoever has it can post. It stands in no log, no error and no message;
-`masked` is all that is ever shown of it.
+The address is a secret: anyone who has it can post. It is in no log, no error and no message; only
+its `masked` form is shown.
 """
 
 import http.client
@@ -18,8 +18,8 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.secret import masked
-from penstock.watch.facts.view import View
-from penstock.watch.outlets.news import News, sentence
+from penstock.watch.facts.run_view import RunView
+from penstock.watch.outlets.alerts import Alert, sentence
 
 ANSWER_S = 10.0  # for one try
 GIVE_UP_S = 60.0  # for one message
@@ -29,7 +29,7 @@ TRY_AGAIN = (408, 425, 429)  # and every 5xx
 
 
 def address(written: str) -> str:
-    """The address that `log.webhook` means: itself, or what the variable it names holds."""
+    """Return the address of `log.webhook`: itself, or the value of the variable that it names."""
     if not written.startswith("$"):
         return written
     found = os.environ.get(written[1:], "")
@@ -44,7 +44,7 @@ def address(written: str) -> str:
 
 @dataclass
 class Webhook:
-    """Posts news in their order. `send` tries again for a while, and never raises."""
+    """Posts alerts in order. Tries again for a while, and never raises."""
 
     url: str
     run: str
@@ -63,37 +63,37 @@ class Webhook:
         # A redirect would carry the message, and its secret path, somewhere the user did not name.
         self._opener = urllib.request.build_opener(_NoRedirect())
 
-    def begin(self, view: View) -> None:
-        """Nothing to set up: an address is there when it is needed or not."""
+    def begin(self, view: RunView) -> None:
+        """Do nothing: there is no connection to open."""
 
-    def points(self, points: np.ndarray) -> None:
+    def send_points(self, points: np.ndarray) -> None:
         if len(points) and np.isfinite(points["loss"][-1]):
             self.loss = float(points["loss"][-1])
 
-    def measured(self, view: View) -> None:
-        """A message is about an event; figures are in the metrics."""
+    def send_summary(self, view: RunView) -> None:
+        """Do nothing: messages are about alerts; values are in the metrics."""
 
-    def happened(self, news: News) -> None:
-        body = json.dumps(self.message(news)).encode()
+    def send_alert(self, alert: Alert) -> None:
+        body = json.dumps(self.message(alert)).encode()
         problem, tries = self._deliver(body)
         if problem:
             after = f"after {tries} tries" if tries > 1 else "at once"
-            self.say(f"webhook: '{news.event}' was not delivered, given up {after}: {problem}")
+            self.say(f"webhook: '{alert.event}' was not delivered, given up {after}: {problem}")
         else:
             self.sent += 1
 
-    def message(self, news: News) -> dict[str, object]:
-        """`text` is what Slack, Mattermost and Teams show, `content` what Discord does."""
-        words = sentence(self.run, news, self.steps)
+    def message(self, alert: Alert) -> dict[str, object]:
+        """Return the message. Slack, Mattermost and Teams show `text`, Discord shows `content`."""
+        words = sentence(self.run, alert, self.steps)
         return {
             "run": self.run,
-            "event": news.event,
-            "step": news.step,
+            "event": alert.event,
+            "step": alert.step,
             "steps": self.steps,
             "loss": self.loss,
-            "t": round(news.t, 3),
+            "t": round(alert.t, 3),
             "host": socket.gethostname(),
-            "words": news.words,
+            "words": alert.words,
             "text": words,
             "content": words[:2000],  # Discord refuses more
         }
@@ -103,7 +103,7 @@ class Webhook:
             self.say(f"webhook: {self.sent} sent to {masked(self.url)}")
 
     def _deliver(self, body: bytes) -> tuple[str, int]:
-        """What went wrong in the end, or nothing; and the number of tries."""
+        """Post with retries; return the last problem, empty on success, and the number of tries."""
         began, pause_s, tries = self.clock(), FIRST_PAUSE_S, 0
         while True:
             tries += 1
@@ -117,7 +117,7 @@ class Webhook:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _post(self, body: bytes) -> tuple[str, float | None]:
-        """What went wrong, and how long to wait before another try; None: another is no use."""
+        """Post once; return the problem, and the seconds to wait before a retry (None: give up)."""
         headers = {"Content-Type": "application/json", "User-Agent": "penstock"}
         try:
             request = urllib.request.Request(self.url, body, headers, method="POST")
@@ -146,7 +146,7 @@ def _retry_after(error: urllib.error.HTTPError) -> float:
 
 
 def _without_address(error: Exception) -> str:
-    """The kind of a network error and the system's words for it."""
+    """Describe a network error without the address."""
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, OSError) and reason.strerror:
         return reason.strerror

@@ -1,6 +1,6 @@
-"""Pictures of a run as inline SVG: no script, colours from the page's style, words beside them.
+"""Charts of a run as inline SVG, without script and with colours from the page's style sheet.
 
-A picture is stretched to the width there is, so numbers stand in the page around it and not in it.
+A chart is stretched to the width of the page, so its numbers are HTML around it.
 """
 
 import math
@@ -12,6 +12,7 @@ import numpy as np
 from penstock.ledger.causes import Cause
 from penstock.ledger.over_time import CausesOverTime
 from penstock.style import format_duration
+from penstock.watch.facts.downsample import block_means, block_starts
 from penstock.watch.style.markup import Markup, join, tag
 
 MOST_POINTS = 400
@@ -21,8 +22,8 @@ _WIDE, _TALL = 1000, 240
 def curve(
     steps: np.ndarray, losses: np.ndarray, validation: Sequence[tuple[int, float]], about: str
 ) -> Markup:
-    """The loss by step, with what was measured on held-out samples."""
-    x, y = thinned(steps, losses)
+    """Return the training and validation loss by step."""
+    x, y = _downsample(steps, losses)
     others = [(step, value) for step, value in validation if math.isfinite(value)]
     heights = np.concatenate([y, [value for _, value in others]])
     if not len(heights):
@@ -42,12 +43,12 @@ def curve(
 
 
 def areas(found: CausesOverTime, about: str) -> Markup:
-    """Shares of the causes over time, one upon the other."""
+    """Return the shares of the causes over time as stacked areas."""
     length = np.diff(found.edges)
     whole = found.seconds.sum(axis=1)
     if not whole.sum() or not length.all():
         return join()
-    # Of the most ranks that ever were: time between invocations stays empty.
+    # Relative to the largest number of ranks: time between invocations stays empty.
     shares = found.seconds / (whole / length).max() / length[:, None]
     upper = np.cumsum(shares, axis=1)
     lower = upper - shares
@@ -65,7 +66,7 @@ def areas(found: CausesOverTime, about: str) -> Markup:
 
 
 def stack(seconds: Sequence[float], whole: float, about: str) -> Markup:
-    """One bar of all causes."""
+    """Return one bar of all causes."""
     rects, at = [], 0.0
     for cause, length in zip(Cause, seconds, strict=True):
         if length > 0 and whole > 0:
@@ -77,19 +78,18 @@ def stack(seconds: Sequence[float], whole: float, about: str) -> Markup:
     return tag("svg", *rects, class_="bar", role="img", aria_label=about)
 
 
-def thinned(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """At most so many points, means of their neighbours; what is not finite is left out."""
+def _downsample(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return at most `MOST_POINTS` finite points, each the mean of its neighbours."""
     fine = np.isfinite(y)
     x, y = x[fine].astype(np.float64), y[fine].astype(np.float64)
     if len(x) <= MOST_POINTS:
         return x, y
-    cuts = np.linspace(0, len(x), MOST_POINTS + 1).astype(int)[:-1]
-    counts = np.diff(np.append(cuts, len(x)))
-    return np.add.reduceat(x, cuts) / counts, np.add.reduceat(y, cuts) / counts
+    starts = block_starts(len(x), MOST_POINTS)
+    return block_means(x, starts), block_means(y, starts)
 
 
 def _bounds(values: np.ndarray) -> tuple[float, float]:
-    """Without the few highest: the first steps would flatten all others."""
+    """Return the scale without the highest 1 %: the first steps would flatten all others."""
     low, high = float(values.min()), float(np.quantile(values, 0.99))
     room = (high - low) * 0.05 or max(abs(high), 1.0) * 0.05
     return low - room, high + room
@@ -100,7 +100,7 @@ def _from_top(value: float, low: float, high: float) -> float:
 
 
 def _stairs(x: np.ndarray, shares: np.ndarray) -> list[str]:
-    """Each share from the left to the right border of its bin."""
+    """Return the corners of each share from the left to the right border of its bin."""
     points = []
     for place, share in enumerate(shares.tolist()):
         y = _TALL * (1 - min(share, 1.0))

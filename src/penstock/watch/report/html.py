@@ -1,31 +1,35 @@
-"""The report of a run as one self-contained page: pictures, no script, made to be sent and printed.
+"""The report of a run as one HTML file with pictures and no script, to be sent and printed.
 
-Whatever a run's files say is shown as text.
+The contents of the run's files are always shown as text, never as HTML.
 """
 
 from pathlib import Path
 
 from penstock.ledger.causes import Cause
-from penstock.policy.restart import EARLY
 from penstock.run.folder import RunFolder
 from penstock.run.save import visible_toml
 from penstock.secret import visible_line
-from penstock.style import format_duration, format_energy, format_loss, format_usd, plural
-from penstock.watch.facts.report_facts import Facts, Line
-from penstock.watch.facts.view import View
+from penstock.style import (
+    STATUS_LEVELS,
+    format_duration,
+    format_energy,
+    format_loss,
+    format_usd,
+    plural,
+)
+from penstock.watch.facts.run_facts import ReportLine, RunFacts
+from penstock.watch.facts.run_view import RunView
 from penstock.watch.report.charts import areas, curve, stack
-from penstock.watch.report.screen import model, precision, shares
-from penstock.watch.report.style import STYLE
 from penstock.watch.style.charts import bar
+from penstock.watch.style.css import REPORT_CSS
 from penstock.watch.style.markup import Markup, cards, document, join, section, tag
 
 MOST_RANKS = 32
-GOOD = ("done", "running", EARLY)
 
 
 def page(folder: RunFolder) -> str:
-    """Of a run in any state."""
-    facts = Facts(View(folder))
+    """Return the HTML report of a run in any state."""
+    facts = RunFacts(RunView(folder))
     parts = [
         _title(facts),
         _cards(facts),
@@ -33,25 +37,27 @@ def page(folder: RunFolder) -> str:
         _over_time(facts.view),
         _curve(facts.view),
         _ranks(facts.view),
-        _listed("What it took", facts.spent()),
-        _listed("What it leaves", facts.kept()),
-        _listed("What befell it", facts.befell()),
+        _listed("What it took", facts.spending_lines()),
+        _listed("What it leaves", facts.output_lines()),
+        _listed("What went wrong", facts.problem_lines()),
         _advice(facts),
-        _written(facts.view),
+        _texts(facts.view),
     ]
-    return document(folder.name, STYLE, *parts)
+    return document(folder.name, REPORT_CSS, *parts)
 
 
-def _title(facts: Facts) -> Markup:
+def _title(facts: RunFacts) -> Markup:
     view = facts.view
-    kind = "done" if view.status in GOOD else "bad"
+    good = STATUS_LEVELS.get(view.status) in ("good", "active")
+    kind = "done" if good else "bad"
     status = tag("span", view.status, class_=f"status {kind}")
     made = [tag("h1", view.folder.name, " ", tag("small", status))]
-    told = (model(view), precision(view) and f"precision {precision(view)}", facts.passes())
-    return join(*made, *(tag("p", words) for words in told if words))
+    precision = facts.precision_text and f"precision {facts.precision_text}"
+    texts = (facts.model_text, precision, facts.passes_text)
+    return join(*made, *(tag("p", text) for text in texts if text))
 
 
-def _cards(facts: Facts) -> Markup:
+def _cards(facts: RunFacts) -> Markup:
     view, ledger = facts.view, facts.view.account.ledger
     shown = {"step": f"{view.step:,} of {view.steps:,}", "loss": format_loss(view.loss)}
     if view.validation:
@@ -71,44 +77,42 @@ def _cards(facts: Facts) -> Markup:
     return cards(shown)
 
 
-def _plan(facts: Facts) -> Markup:
-    """Each cause as it was planned and as it came."""
-    account, plan = facts.view.account, facts.plan
-    ranks = max(1, account.ranks)
-    planned = {row.cause: (row.predicted or 0.0) / ranks for row in plan.rows} if plan else {}
-    took = {cause: s / ranks for cause, s in account.ledger.seconds.items()}
-    widest = max([*planned.values(), *took.values()], default=0.0)
+def _plan(facts: RunFacts) -> Markup:
+    """Return the planned and actual time of each cause."""
+    plan = facts.plan
+    widest = max(max(row.planned_s or 0.0, row.actual_s) for row in facts.by_cause)
     rows = []
-    for cause in Cause:
-        if took[cause] <= 0 and planned.get(cause, 0.0) < 0.05:
+    for row in facts.by_cause:
+        if not row.worth_a_row:
             continue
-        bars = [bar(planned[cause], widest, "planned")] if plan else []
-        bars.append(bar(took[cause], widest, f"c-{cause}"))
+        cause, planned_s = row.cause, row.planned_s or 0.0
+        bars = [bar(planned_s, widest, "planned")] if plan else []
+        bars.append(bar(row.actual_s, widest, f"c-{cause}"))
         rows.append(
             tag(
                 "tr",
                 tag("td", tag("i", class_=f"c-{cause}"), cause, title=cause.meaning),
-                tag("td", format_duration(planned[cause]), class_="n") if plan else join(),
-                tag("td", format_duration(took[cause]), class_="n"),
-                tag("td", f"{account.ledger.share(cause) or 0.0:.1%}", class_="n"),
+                tag("td", format_duration(planned_s), class_="n") if plan else join(),
+                tag("td", format_duration(row.actual_s), class_="n"),
+                tag("td", f"{row.share:.1%}", class_="n"),
                 tag("td", *bars, class_="bar"),
             )
         )
     heads = ("", *(["planned"] if plan else []), "took", "share", "")
     head = tag("thead", tag("tr", *(tag("th", name, class_="n") for name in heads)))
     title = "Plan against actual" if plan else "Where it went"
-    said = plan.says() if plan else "This run has no plan to be held to."
+    verdict = plan.sentence() if plan else "This run has no plan to compare with."
     table = tag("table", head, tag("tbody", *rows), class_="causes planned" if plan else "causes")
-    below = f"Seconds of each rank. {shares(facts.view)}"
-    return section(title, tag("p", said), table, tag("p", below))
+    below = f"Seconds of each rank. {facts.shares_text}"
+    return section(title, tag("p", verdict), table, tag("p", below))
 
 
-def _over_time(view: View) -> Markup:
+def _over_time(view: RunView) -> Markup:
     picture = areas(view.over_time(), "What the ranks did, as a share of all of them.")
     return section("Where it went, over time", picture) if picture else join()
 
 
-def _curve(view: View) -> Markup:
+def _curve(view: RunView) -> Markup:
     if not len(view.curve):
         return join()
     about = "Loss by step."
@@ -116,8 +120,8 @@ def _curve(view: View) -> Markup:
     return section("Loss", picture) if picture else join()
 
 
-def _ranks(view: View) -> Markup:
-    """Those that did the least useful work first."""
+def _ranks(view: RunView) -> Markup:
+    """Return the causes of each rank, the one with the least useful work first."""
     ledgers = view.account.by_rank
     if len(ledgers) < 2:
         return join()
@@ -134,35 +138,35 @@ def _ranks(view: View) -> Markup:
     return section("Rank by rank", tag("table", tag("tbody", *rows)), more)
 
 
-def _listed(title: str, lines: list[Line]) -> Markup:
+def _listed(title: str, lines: list[ReportLine]) -> Markup:
     if not lines:
         return join()
     kinds = {"warning": "bad", "bad": "bad", "dim": "dim", "plain": ""}
     cells = [
         cell
         for line in lines
-        for cell in (tag("dt", line.name), tag("dd", line.words, class_=kinds[line.style]))
+        for cell in (tag("dt", line.name), tag("dd", line.text, class_=kinds[line.level]))
     ]
     return section(title, tag("dl", *cells, class_="lines"))
 
 
-def _advice(facts: Facts) -> Markup:
+def _advice(facts: RunFacts) -> Markup:
     if not facts.advice:
         return join()
     items = [tag("li", tag("b", one.cause), ": ", one.words) for one in facts.advice]
     return section("To go faster or cheaper", tag("ol", *items))
 
 
-def _written(view: View) -> Markup:
-    """The run file, and what the model writes."""
+def _texts(view: RunView) -> Markup:
+    """Return the run file, and a sample that the model wrote."""
     parts = []
-    prompt, sample = view.last_of("prompt"), view.last_of("sample")
+    prompt, sample = view.last_payload_value("prompt"), view.last_payload_value("sample")
     if sample:
         words = tag("pre", tag("b", str(prompt or "")), str(sample))
         parts.append(tag("details", tag("summary", "What the model writes"), words))
     file = view.folder.run_file
     if file.is_file():
-        text = visible_toml(view.known_run) if view.known_run else _visible_lines(file)
+        text = visible_toml(view.run_or_none) if view.run_or_none else _visible_lines(file)
         parts.append(tag("details", tag("summary", "The run file"), tag("pre", text)))
     return section("What was asked for", *parts) if parts else join()
 

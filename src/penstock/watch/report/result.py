@@ -1,4 +1,4 @@
-"""`Report`: what is known of a run, as typed values; `penstock report --json` prints `to_json`."""
+"""`Report`: the facts of a run as typed values; `penstock report --json` prints `to_json`."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,15 +9,15 @@ from penstock.run.folder import RunFolder
 from penstock.watch.facts.advice import Advice
 from penstock.watch.facts.costs import Costs
 from penstock.watch.facts.energy_amounts import Energy
-from penstock.watch.facts.plan_vs_actual import Held
-from penstock.watch.facts.report_facts import Facts
-from penstock.watch.facts.view import Best, View
+from penstock.watch.facts.plan_vs_actual import PlanVsActual
+from penstock.watch.facts.run_facts import RunFacts
+from penstock.watch.facts.run_view import BestCheckpoint, RunView
 from penstock.watch.style.text import finite
 
 
 @dataclass(frozen=True)
 class Report:
-    """One reading of a run's folder. None stands for what is not known."""
+    """The facts of a run at one moment. None is unknown."""
 
     name: str
     status: str  # new, running, done, stopped, stopped early, failed, killed or left
@@ -40,7 +40,7 @@ class Report:
     mfu: float | None
     ledger: Ledger  # where every accelerator-second went
     exact: bool  # the ledger was computed from single steps, not from rollups
-    plan: Held | None  # plan against actual
+    plan: PlanVsActual | None  # plan against actual
     energy: Energy | None
     costs: Costs | None
     advice: tuple[Advice, ...]
@@ -50,13 +50,15 @@ class Report:
     data_skipped: tuple[dict[str, Any], ...]
     incidents: tuple[dict[str, Any], ...]
     faults: int
-    lost_replicas: int  # that the others went on without
+    lost_replicas: int  # the others went on without them
     stragglers: tuple[dict[str, Any], ...]
     resumed_from: int | None  # step
     checkpoint: str | None  # the newest
-    best: Best | None  # the one with the lowest validation loss, with `evaluate.keep_best`
+    best: (
+        BestCheckpoint | None
+    )  # the one with the lowest validation loss, with `evaluate.keep_best`
     weights_hash: str | None
-    sample: Any  # what the model wrote at the end
+    sample: Any  # text that the model wrote at the end
 
     @property
     def validation_loss(self) -> float | None:
@@ -66,7 +68,7 @@ class Report:
     @classmethod
     def of(cls, folder: RunFolder) -> "Report":
         """Read a run's folder."""
-        facts = Facts(View(folder))
+        facts = RunFacts(RunView(folder))
         view, account, plan = facts.view, facts.view.account, facts.view.plan
         return cls(
             name=folder.name,
@@ -77,11 +79,11 @@ class Report:
             dataset=plan.get("dataset"),
             tokenizer=plan.get("tokenizer"),
             params=plan.get("params"),
-            precision=view.known_run.train.precision if view.known_run else None,
+            precision=view.run_or_none.train.precision if view.run_or_none else None,
             precision_why=plan.get("precision_why"),
             step=view.step,
             steps=view.steps,
-            tokens=int(view.curve["tokens"][-1]) if len(view.curve) else 0,
+            tokens=view.tokens,
             epoch_tokens=view.epoch_tokens,
             passes=view.passes,
             loss=view.loss,
@@ -97,16 +99,16 @@ class Report:
             wall_s=account.wall_s,
             ranks=account.ranks,
             clipped_s=account.clipped_s,
-            data_skipped=tuple(view.skipped),
+            data_skipped=tuple(view.skipped_blocks),
             incidents=tuple(view.incidents),
-            faults=sum(len(i.faults) for i in account.invocations),
-            lost_replicas=len(view.supervised("lost")),
+            faults=view.fault_count,
+            lost_replicas=len(view.supervisor_events_of("lost")),
             stragglers=tuple(view.stragglers),
             resumed_from=view.resumed_from,
-            checkpoint=view.checkpoint,
-            best=view.best,
+            checkpoint=view.newest_checkpoint,
+            best=view.best_checkpoint,
             weights_hash=view.weights_hash,
-            sample=view.last_of("sample"),
+            sample=view.last_payload_value("sample"),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -137,7 +139,7 @@ class Report:
             "plan": self.plan.to_json() if self.plan else None,
             "energy": self.energy.to_json() if self.energy else None,
             "costs": self.costs.to_json() if self.costs else None,
-            "advice": [one.to_json() for one in self.advice],
+            "advice": [item.to_json() for item in self.advice],
             "useful": self.ledger.useful,
             "effective": self.ledger.effective,
             "wall_s": self.wall_s,

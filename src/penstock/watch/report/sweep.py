@@ -1,6 +1,11 @@
-"""A sweep when it is over: one row for each of its runs, the best marked."""
+"""The results of a sweep: one row for each of its runs, the best marked.
 
-from collections.abc import Sequence
+Losses are compared only between runs with the same tokenizer. A loss is per token, and another
+tokenizer cuts the same text into other tokens, so 3.0 with 32,000 tokens and 3.0 with 4,096 say
+different things. `web/static/compare.js` has the same rule and note for the page; a test compares.
+"""
+
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -8,18 +13,21 @@ from rich.text import Text
 
 from penstock.policy.restart import EARLY
 from penstock.style import format_duration, format_loss
-from penstock.watch.facts.comparable import NOTE, same_tokenizer
 from penstock.watch.report.screen import summary
 
-if TYPE_CHECKING:  # what trains is not needed to tell of it
+if TYPE_CHECKING:  # imports torch
     from penstock.launch.vary import Ended, Variant
 
+NOTE = (
+    "The runs have different tokenizers, and a loss is per token: the losses cannot be compared, "
+    "so none is marked as the best."
+)
 DONE = ("done", EARLY)
-SAID = ("status", "steps", "tokens", "loss", "val_loss", "tokens_per_s", "wall_s", "dataset",
+KEYS = ("status", "steps", "tokens", "loss", "val_loss", "tokens_per_s", "wall_s", "dataset",
         "tokenizer")  # fmt: skip
 
 
-def varied(all_: Sequence["Variant"], ended: Sequence["Ended"]) -> dict[str, Any]:
+def sweep_summary(all_: Sequence["Variant"], ended: Sequence["Ended"]) -> dict[str, Any]:
     """Return everything the table knows, as plain values.
 
     `best` is a run's name; None where none is done, or where `note` says why there is none.
@@ -29,7 +37,7 @@ def varied(all_: Sequence["Variant"], ended: Sequence["Ended"]) -> dict[str, Any
     done = [row for row in rows if row["status"] in DONE and row["loss"] is not None]
     if not same_tokenizer(done):
         return {"best": None, "note": NOTE, "runs": rows}
-    # The loss on what was held out, if all of them have one.
+    # The validation loss if all of them have one.
     kind = "loss" if any(row["val_loss"] is None for row in done) else "val_loss"
     best = min(done, key=lambda row: float(row[kind]))["run"] if done else None
     return {"best": best, "note": None, "runs": rows}
@@ -37,13 +45,16 @@ def varied(all_: Sequence["Variant"], ended: Sequence["Ended"]) -> dict[str, Any
 
 def _row(variant: "Variant", error: str) -> dict[str, Any]:
     folder = variant.folder
-    told = summary(folder) if folder.exists() else {"status": "failed" if error else "not started"}
-    known = {name: told.get(name) for name in SAID}
+    values = (
+        summary(folder) if folder.exists() else {"status": "failed" if error else "not started"}
+    )
+    known = {name: values.get(name) for name in KEYS}
     own = {"run": folder.name, "folder": str(folder.path), "values": variant.values}
     return {**own, **known, "error": error or None}
 
 
 def table(found: dict[str, Any]) -> Table:
+    """Return the table of a `sweep_summary`."""
     rows = found["runs"]
     fields = list(rows[0]["values"])
     shown = Table(*fields, "loss", "validation", "tokens/s", "time", "", box=None)
@@ -59,3 +70,16 @@ def table(found: dict[str, Any]) -> Table:
 
 def _why(row: dict[str, Any]) -> str:
     return f"{row['status']}: {row['error'].splitlines()[0]}" if row["error"] else row["status"]
+
+
+def same_tokenizer(plans: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether all runs with these plans read the same tokens.
+
+    The plan of an earlier version names no tokenizer; the same dataset has the same one.
+    """
+    return all(_alike(plans[0], other) for other in plans[1:])
+
+
+def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    key = "tokenizer" if one.get("tokenizer") and other.get("tokenizer") else "dataset"
+    return one.get(key) == other.get(key)

@@ -1,4 +1,4 @@
-"""A curve in a few lines of text: braille dots, eight to a character."""
+"""A curve in a few lines of text, made of braille dots: eight in a character."""
 
 import math
 from collections.abc import Sequence
@@ -16,18 +16,18 @@ EARLY = 0.06  # of the steps, whose fall would flatten all the rest
 
 
 @dataclass(frozen=True)
-class Chart:
-    """A picture of `width` × `height` characters, scale and steps included."""
+class BrailleChart:
+    """A chart of `width` × `height` characters, with its scale and steps."""
 
     width: int
     height: int
     line: str = "green"
     marks: str = "yellow"
 
-    def draw(
+    def lines(
         self, x: np.ndarray, y: np.ndarray, marks: Sequence[tuple[float, float]] = ()
     ) -> list[Text]:
-        """`y` over `x`, which grows, with some points marked. What is no number leaves a gap."""
+        """Return the lines of `y` over increasing `x` with some points marked; NaN leaves a gap."""
         rows, columns = self.height - 1, self.width - LABEL - 1
         if rows < 1 or columns < 4 or not len(x):
             return []
@@ -35,7 +35,7 @@ class Chart:
         means = _columns(x, y, 2 * columns)
         low, high = scale(means, [value for _, value in marks])
         cells = np.zeros((rows, columns), np.uint8)
-        _trace(cells, [_dot(value, low, high, 4 * rows) for value in means])
+        _connect(cells, [_dot(value, low, high, 4 * rows) for value in means])
         marked = {
             (
                 _dot(value, low, high, 4 * rows) // 4,
@@ -68,7 +68,7 @@ class Chart:
 
 
 def scale(means: Sequence[float], others: Sequence[float] = ()) -> tuple[float, float]:
-    """What to show: all of the curve but the fall at its beginning, and the marks."""
+    """Return the lowest and highest value to show: marks, and the curve after its first fall."""
     known = [value for value in means if math.isfinite(value)]
     if not known:
         return 0.0, 1.0
@@ -82,9 +82,9 @@ def scale(means: Sequence[float], others: Sequence[float] = ()) -> tuple[float, 
 
 
 def _columns(x: np.ndarray, y: np.ndarray, count: int) -> list[float]:
-    """The mean of `y` in each of `count` equal parts of the range of `x`; NaN where there is none.
+    """Return the mean of `y` in each of `count` equal parts of the range of `x`, else NaN.
 
-    A part between two points that are farther apart than it is wide lies on the line between them.
+    A part without points that lies between two points is interpolated.
     """
     good = np.isfinite(y)
     if not good.any():
@@ -102,15 +102,15 @@ def _columns(x: np.ndarray, y: np.ndarray, count: int) -> list[float]:
 
 
 def _dot(value: float, low: float, high: float, dots: int) -> int:
-    """The row of dots of a value, 0 on top; beyond the scale is at its edge."""
+    """Return the row of dots of a value, 0 on top; values beyond the scale are at its edge."""
     if not math.isfinite(value):
         return -1
     share = (high - value) / (high - low)
     return min(dots - 1, max(0, round(share * (dots - 1))))
 
 
-def _trace(cells: np.ndarray, dots: Sequence[int]) -> None:
-    """Sets the dot of each column, and those between it and the one before: a line, not points."""
+def _connect(cells: np.ndarray, dots: Sequence[int]) -> None:
+    """Set the dot of each column and those between it and the one before: a line, not points."""
     before = -1
     for column, dot in enumerate(dots):
         if dot >= 0:
@@ -121,7 +121,7 @@ def _trace(cells: np.ndarray, dots: Sequence[int]) -> None:
 
 
 def _labels(low: float, high: float, rows: int) -> list[str]:
-    """The scale at its ends and, where there is room, in the middle."""
+    """Return the labels of the scale: at its ends and, if there is room, in the middle."""
     made = [""] * rows
     made[0] = _short(high)
     if rows > 1:
@@ -133,7 +133,7 @@ def _labels(low: float, high: float, rows: int) -> list[str]:
 
 
 def _short(value: float) -> str:
-    """In seven characters."""
+    """Format in seven characters."""
     if abs(value) < 99:
         return f"{value:.3f}"
     return f"{value:,.0f}" if abs(value) < 99_999 else f"{value:.0e}"

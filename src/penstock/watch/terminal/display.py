@@ -1,4 +1,4 @@
-"""A run in the terminal while it trains: a live screen, or plain lines where there is no screen."""
+"""The display of `penstock train`: a live screen, or plain lines if there is no terminal."""
 
 import contextlib
 import signal
@@ -15,7 +15,6 @@ from rich.status import Status
 
 from penstock import output
 from penstock.launch.prepare.listener import Listener
-from penstock.ledger.causes import Cause
 from penstock.ledger.journal.records import journal_files
 from penstock.plan.job.layout import Layout
 from penstock.policy.straggler import StragglerChange
@@ -23,46 +22,47 @@ from penstock.run.diff import describe, length_words
 from penstock.run.folder import RunFolder
 from penstock.secret import redact
 from penstock.style import format_duration, format_loss, plural
-from penstock.watch.facts.view import View
-from penstock.watch.outlets.process import Elsewhere
+from penstock.watch.facts.run_facts import RunFacts
+from penstock.watch.facts.run_view import RunView
+from penstock.watch.outlets.process import OutletProcess
 from penstock.watch.style.console import RedactedConsole
 from penstock.watch.style.text import dataset_text, model_text, printable
-from penstock.watch.terminal.actions import Deeds
+from penstock.watch.terminal.key_actions import KeyActions
 from penstock.watch.terminal.keys import in_foreground
-from penstock.watch.terminal.screen import Screen
+from penstock.watch.terminal.screen import RunScreen
 
 if TYPE_CHECKING:
     from penstock.launch.prepare.resume import How
 
 REFRESH_S = 1.0
 PLAIN_S = 10.0
-# Of a core, for reading the journal and drawing: the cores belong to the ranks.
+# Share of a core for reading the journal and drawing: the cores belong to the ranks.
 SHARE = 0.01
-LEAST = (40, 8)  # columns and lines of a terminal that a screen fits in
+LEAST = (40, 8)  # columns and lines that a screen needs
 
 
-class Terminal(Listener):
+class TerminalDisplay(Listener):
     """Shows a launch on `console`: a screen with keys, or a line now and then."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.live: Live | None = None  # the screen, from the first look on
-        self.deeds: Deeds | None = None  # as long as there is a screen
+        self.live: Live | None = None  # the screen, from the first update on
+        self.key_actions: KeyActions | None = None  # while there is a screen
         self.folder: RunFolder | None = None
-        self.view: View | None = None  # the last reading
+        self.facts: RunFacts | None = None  # the last reading
         self.next_s = 0.0
         self.size = console.size
-        self.stage: Status | None = None  # what is done before the launch
+        self.stage: Status | None = None  # work before the launch
         self.shown_step = -1
-        self.announced: int | None = None  # step that the run was said to go on from
-        self.said: list[tuple[str, str]] = []  # behind the screen, to be printed when it goes
-        self.elsewhere = Elsewhere()
+        self.announced: int | None = None  # step that the display said the run resumes from
+        self.unsaid: list[tuple[str, str]] = []  # messages to print when the screen closes
+        self.outlets = OutletProcess()
 
     def found(self, machine: str) -> None:
         self.console.print(machine)
 
     def warning(self, words: str) -> None:
-        self._tell(f"warning: {words}", style="yellow")
+        self._say(f"warning: {words}", style="yellow")
 
     def progress(self, what: str, done: int, total: int) -> None:
         text = f"{what}: {done:,} of {total:,}"
@@ -126,55 +126,58 @@ class Terminal(Listener):
             markup=False,
         )
         self.folder = folder
-        self.elsewhere.launching(folder, plan)
+        self.outlets.launching(folder, plan)
         self._end_stage()
 
     def tick(self) -> None:
         if self.folder is None:
             return
         try:
-            self._look(self.folder)
+            self._update(self.folder)
         except BaseException:
-            self._leave()  # what is said of it is to be seen
+            self._leave()  # so that the error is visible
             raise
 
-    def _look(self, folder: RunFolder) -> None:
-        # Only now: whoever calls this hears signals, so the terminal is put back after one.
-        if self.live is None and self.view is None and has_room(self.console):
-            self.deeds = Deeds(folder)
+    def _update(self, folder: RunFolder) -> None:
+        # Not earlier: the caller now handles signals, so the terminal is restored after one.
+        if self.live is None and self.facts is None and has_room(self.console):
+            self.key_actions = KeyActions(folder)
             self.live = Live(console=self.console, screen=True, auto_refresh=False)
             self.live.start()
-        if self.deeds and (self.deeds.heard() or self.console.size != self.size):
+        if self.key_actions and (self.key_actions.poll() or self.console.size != self.size):
             self._draw()
         if time.monotonic() < self.next_s:
             return
         began = time.thread_time()
-        view = self.view = View(folder)
-        self._correct(view)
+        view = RunView(folder)
+        facts = self.facts = RunFacts(view)
+        self._report_other_step(view)
         if self.live:
             self._draw()
         elif view.step != self.shown_step and len(view.curve):
-            self.console.print(line(view), markup=False)
+            self.console.print(progress_line(facts), markup=False)
             self.shown_step = view.step
         pause = REFRESH_S if self.live or not len(view.curve) else PLAIN_S
         self.next_s = time.monotonic() + max(pause, (time.thread_time() - began) / SHARE)
 
-    def _correct(self, view: View) -> None:
-        """Say which checkpoint was loaded, if it is not the one that was announced."""
+    def _report_other_step(self, view: RunView) -> None:
+        """Say which checkpoint was loaded if it is not the announced one."""
         if self.announced is None or view.resumed_from is None:
             return
         if view.resumed_from != self.announced:
-            problems = [str(e.payload["problem"]) for e in view.told("checkpoint_rejected")[-3:]]
+            problems = [
+                str(e.payload["problem"]) for e in view.rank_events_of("checkpoint_rejected")[-3:]
+            ]
             why = f" ({'; '.join(problems)})" if problems else ""
-            self._tell(f"went on from step {view.resumed_from} instead{why}", "yellow")
+            self._say(f"went on from step {view.resumed_from} instead{why}", "yellow")
         self.announced = None
 
     def _draw(self) -> None:
-        if self.live and self.deeds and self.view:
+        if self.live and self.key_actions and self.facts:
             self.size = self.console.size
-            self.live.update(Screen(self.view, self.deeds.foot()), refresh=True)
+            self.live.update(RunScreen(self.facts, self.key_actions.footer()), refresh=True)
 
-    # The end, and what is said meanwhile
+    # The end, and messages meanwhile
 
     def _end_stage(self) -> None:
         if self.stage:
@@ -182,17 +185,17 @@ class Terminal(Listener):
             self.stage = None
 
     def _leave(self) -> None:
-        """Puts the terminal back, and tells what was said behind the screen."""
-        live, deeds, self.live, self.deeds = self.live, self.deeds, None, None
+        """Restore the terminal and print the messages that came while the screen was on."""
+        live, key_actions, self.live, self.key_actions = self.live, self.key_actions, None, None
         try:
             if live:
                 with contextlib.suppress(OSError):  # the terminal itself may be gone
                     live.stop()
         finally:
-            if deeds:
-                deeds.close()
-        said, self.said = self.said, []
-        for words, style in said:
+            if key_actions:
+                key_actions.close()
+        messages, self.unsaid = self.unsaid, []
+        for words, style in messages:
             self.console.print(words, style=style, markup=False)
 
     def problem(self) -> str:
@@ -203,60 +206,60 @@ class Terminal(Listener):
             self._end_stage()
             self._leave()
         finally:
-            said = self.elsewhere.ended()
-        for words in said:
-            self._tell(words, "dim")
+            messages = self.outlets.ended()
+        for words in messages:
+            self._say(words, "dim")
 
-    def _tell(self, words: str, style: str = "") -> None:
+    def _say(self, words: str, style: str = "") -> None:
         words = redact(printable(words))  # the reason of a fault may hold anything
         if self.live:
-            self.said.append((words, style))
+            self.unsaid.append((words, style))
             self.next_s = 0.0  # the screen shows it too, as an event
         else:
             self.console.print(words, style=style, markup=False)
 
     def fault(self, rank: int, reason: str, action: str) -> None:
         after = "giving up" if action == "give_up" else action.replace("restart", "restarting", 1)
-        self._tell(f"fault: rank {rank}: {reason.rstrip('.')}; {after}", "red")
+        self._say(f"fault: rank {rank}: {reason.rstrip('.')}; {after}", "red")
 
     def told(self, words: str) -> None:
-        self._tell(words, "dim")
-        if self.deeds:
-            self.deeds.say(words)
+        self._say(words, "dim")
+        if self.key_actions:
+            self.key_actions.show_note(words)
 
     def straggler(self, change: StragglerChange) -> None:
         words = f"takes {change.factor:.2f} times as long as the others for its own work"
         told = f"slow: rank {change.rank} {words}" if change.slow else f"rank {change.rank} is fine"
-        self._tell(told, "yellow" if change.slow else "")
+        self._say(told, "yellow" if change.slow else "")
 
     def over_budget(self, words: str) -> None:
         self._ending()
-        self._tell(f"{words} is reached: saving and stopping", "yellow")
+        self._say(f"{words} is reached: saving and stopping", "yellow")
 
     def stopping(self) -> None:
         self._ending()
         if self.live is None:
-            self._tell("stopping: saving first; once more ends it at once", "yellow")
+            self._say("stopping: saving first; once more ends it at once", "yellow")
 
     def _ending(self) -> None:
         self.next_s = 0.0
-        if self.deeds:
-            self.deeds.ending = True
+        if self.key_actions:
+            self.key_actions.stopping = True
 
 
 @contextmanager
-def closed_at_the_end(displays: Sequence[Terminal]) -> Iterator[None]:
-    """The last display is closed, and the terminal put back, whatever ends the block.
+def close_at_the_end(displays: Sequence[TerminalDisplay]) -> Iterator[None]:
+    """Close the last display and restore the terminal whatever ends the block.
 
-    The supervisor hears SIGTERM while ranks run; before and after, it is to end the block too.
+    The supervisor handles SIGTERM while ranks run. Before and after, SIGTERM ends the block too.
     """
 
     def end(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
 
     main = threading.current_thread() is threading.main_thread()
-    deaf = main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    if deaf:
+    unhandled = main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if unhandled:
         signal.signal(signal.SIGTERM, end)
     try:
         yield
@@ -264,20 +267,22 @@ def closed_at_the_end(displays: Sequence[Terminal]) -> Iterator[None]:
         for display in displays[-1:]:
             try:
                 display.close()
-            except Exception as error:  # what the run came to is worth more
+            except Exception as error:  # the result of the run is worth more
                 sys.stderr.write(f"the display could not be closed: {error}\n")
-        if deaf:
+        if unhandled:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _was_launched(how: "How", plan: dict[str, Any], folder: RunFolder) -> bool:
-    """Return whether ranks of the run were started before; a plan that was made again after damage
-    has no layout yet."""
+    """Return whether ranks of the run were started before.
+
+    A plan that was made again after damage has no layout yet.
+    """
     return "layout" in plan or (how.run.cluster.nodes == 1 and bool(journal_files(folder.journal)))
 
 
 def has_room(console: Console) -> bool:
-    """Whether a screen can be drawn: a terminal of some size, whose foreground is this process."""
+    """Return whether a screen fits: in a large enough terminal, with this process in front."""
     if not console.is_terminal or console.is_dumb_terminal or console.options.ascii_only:
         return False
     try:
@@ -287,7 +292,9 @@ def has_room(console: Console) -> bool:
     return in_foreground(file) and console.width >= LEAST[0] and console.height >= LEAST[1]
 
 
-def line(view: View) -> str:
+def progress_line(facts: RunFacts) -> str:
+    """Return the state of a run in one line."""
+    view = facts.view
     parts = [f"step {view.step}/{view.steps}", f"loss {format_loss(view.loss)}"]
     if view.validation:
         step, value = view.validation[-1]
@@ -295,33 +302,26 @@ def line(view: View) -> str:
         parts.append(f"val {format_loss(value)}{earlier}")
     if view.tokens_per_s:
         parts.append(f"{view.tokens_per_s:,.0f} tok/s")
-    if view.left_s is not None:
-        parts.append(f"{format_duration(view.left_s)} left")
-    return "  ".join([*parts, *skipped(view), causes(view)])
+    if view.remaining_s is not None:
+        parts.append(f"{format_duration(view.remaining_s)} left")
+    return "  ".join([*parts, *filter(None, [facts.skipped_text]), _causes(facts)])
 
 
 def _from(how: "How") -> str:
-    """Name the checkpoint that a run goes on from."""
+    """Name the checkpoint that a run resumes from."""
     saved = f"step {how.step} ({how.tier})" if how.step else "the first step"
     if how.run.cluster.nodes > 1:  # each host knows only its own memory until they meet
         return f"{saved}, or from newer copies in the memory of its hosts"
     return saved if how.step else f"{saved} (nothing was saved yet)"
 
 
-def skipped(view: View) -> list[str]:
-    many = len(view.skipped)
-    return [f"{plural(many, 'damaged block')} skipped"] if many else []
+def _causes(facts: RunFacts, most: int = 4) -> str:
+    """Return the largest causes so far, as shares."""
+    return " ".join(f"{row.cause} {row.share:.0%}" for row in facts.largest_shares[:most])
 
 
-def causes(view: View, most: int = 4) -> str:
-    """The largest causes so far, as shares."""
-    shares = {c: view.account.ledger.share(c) or 0.0 for c in Cause}
-    largest = sorted(shares, key=lambda c: -shares[c])[:most]
-    return " ".join(f"{c} {shares[c]:.0%}" for c in largest if shares[c] >= 0.005)
-
-
-def for_stdout(quiet: bool) -> Terminal:
-    """The display of `penstock train`; with --json it goes to stderr, stdout is for programs."""
-    return Terminal(
+def display_for_stdout(quiet: bool) -> TerminalDisplay:
+    """Return the display of `penstock train`; with --json it writes to stderr."""
+    return TerminalDisplay(
         RedactedConsole(stderr=quiet, highlight=False, soft_wrap=not sys.stdout.isatty())
     )

@@ -1,7 +1,7 @@
-"""Single keys from the terminal, which is put back as it was whatever happens.
+"""Single keys from the terminal. Its mode is restored whatever happens.
 
-Only a process in the foreground that has a terminal as its input reads keys; Ctrl-C and its kin
-stay what they are.
+Only a foreground process with a terminal as its input reads keys. Ctrl-C, Ctrl-Z and Ctrl-\\ keep
+their meaning.
 """
 
 import atexit
@@ -16,16 +16,20 @@ import tty
 from collections.abc import Iterator
 from typing import Any
 
-_SEQUENCE = re.compile(rb"\x1b(\[[0-?]*[ -/]*[@-~]|O.|.)?", re.DOTALL)  # what such keys send
+_SEQUENCE = re.compile(
+    rb"\x1b(\[[0-?]*[ -/]*[@-~]|O.|.)?", re.DOTALL
+)  # keys that send several bytes
 
 
 class Keyboard:
+    """The keyboard of a terminal, read without waiting for Enter."""
+
     def __init__(self, file: int | None = None) -> None:
         self.file = _standard_input() if file is None else file
         self._before: list[Any] | None = None
 
     def start(self) -> bool:
-        """Whether keys can be read from now on."""
+        """Switch the terminal to single keys; return whether keys can be read."""
         if self.file is None or not os.isatty(self.file) or not in_foreground(self.file):
             return False
         try:
@@ -38,7 +42,7 @@ class Keyboard:
         return True
 
     def read(self) -> str:
-        """The keys that were pressed since; never waits. A terminal that is gone has no keys."""
+        """Return the keys pressed since the last call; never waits. A closed terminal has none."""
         pressed = b""
         while self._before is not None and self.file is not None:
             try:
@@ -54,7 +58,7 @@ class Keyboard:
         return _keys(pressed)
 
     def stop(self) -> None:
-        """Puts the terminal back. May be called again, and from anywhere."""
+        """Restore the mode of the terminal. May be called twice, and from anywhere."""
         before, self._before = self._before, None
         if before is None or self.file is None:
             return
@@ -64,7 +68,10 @@ class Keyboard:
 
 
 def in_foreground(file: int) -> bool:
-    """A job in the background is stopped by the system when it touches the terminal."""
+    """Return whether this process is in the foreground of a terminal.
+
+    The system stops a background job that touches the terminal.
+    """
     try:
         return os.tcgetpgrp(file) == os.getpgrp()
     except OSError:
@@ -79,13 +86,13 @@ def _standard_input() -> int | None:
 
 
 def _keys(pressed: bytes) -> str:
-    """Letters; an arrow or another key that sends several bytes is none."""
+    """Return the letters; arrows and other keys that send several bytes are dropped."""
     return _SEQUENCE.sub(b"", pressed).decode("ascii", "ignore")
 
 
 @contextlib.contextmanager
 def _unstopped() -> Iterator[None]:
-    """A process that was sent to the background may still put the terminal back."""
+    """Let a background process restore the terminal without being stopped."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
     try:
         yield

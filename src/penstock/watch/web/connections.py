@@ -1,8 +1,8 @@
-"""The connections of a server: so many of one client, so many in all, and none that says nothing.
+"""Limits on the connections of a server: per client, in all, and in time without a request.
 
-Whoever opens connections and sends nothing, or a byte now and then, would take them all from the
-others. A connection has to send its request within some seconds. Where there are too many, the one
-that has waited longest for its request makes room; those that are being answered stay.
+A client that opens connections and sends nothing, or a byte now and then, would block all others.
+So a connection must send its request within some seconds. If there are too many, the one that has
+been silent longest is closed; those that are being answered stay.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ REQUEST_S = 10.0  # for a whole request to arrive
 
 @dataclass
 class Connection:
-    """A client that has connected. `waits_since` is None while its request is being answered."""
+    """An open connection. `waits_since` is None while its request is being answered."""
 
     sock: socket.socket
     client: str
@@ -27,7 +27,7 @@ class Connection:
 
 
 class Connections:
-    """All that are open now. Safe from several threads."""
+    """All open connections of a server. Thread-safe."""
 
     def __init__(self, most: int | None = None, most_of_one: int = MOST_OF_ONE) -> None:
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -37,7 +37,7 @@ class Connections:
         self._open: dict[socket.socket, Connection] = {}
 
     def add(self, sock: socket.socket, client: str) -> bool:
-        """Take a new connection in; False where all others are at work and there is no room."""
+        """Add a connection; return False if there is no room and all others are at work."""
         with self._lock:
             of_client = [one for one in self._open.values() if one.client == client]
             if len(of_client) >= self.most_of_one and not self._make_room(of_client):
@@ -52,11 +52,11 @@ class Connections:
             self._open.pop(sock, None)
 
     def waits(self, sock: socket.socket) -> None:
-        """Note that the connection has to send its next request from now on."""
+        """Start the time in which the connection must send its next request."""
         self._note(sock, time.monotonic())
 
     def works(self, sock: socket.socket) -> None:
-        """Note that the whole request has arrived."""
+        """Stop that time: the whole request has arrived."""
         self._note(sock, None)
 
     def end_silent(self, longest_s: float = REQUEST_S) -> None:
@@ -82,7 +82,7 @@ class Connections:
         return [(one.waits_since, one) for one in among if one.waits_since is not None]
 
     def _end(self, one: Connection) -> None:
-        """Its thread reads the end of the stream, and closes it."""
+        """Shut a connection down: its thread reads the end of the stream and closes it."""
         del self._open[one.sock]
         with contextlib.suppress(OSError):
             one.sock.shutdown(socket.SHUT_RDWR)

@@ -1,7 +1,7 @@
-"""A run's figures for Prometheus, by its conventions: base units, `_total` for what only grows.
+"""The metrics of runs for Prometheus, by its conventions: base units, `_total` for counters.
 
-The seconds of the ledger are a gauge: a second may change its cause when a later fact explains it,
-and a counter must never go down. So are step and tokens, which a rollback takes back.
+The seconds of the ledger are gauges: a second can change its cause when a later record explains it,
+and a counter must never go down. Step and tokens are gauges because a rollback reduces them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,18 +14,14 @@ from prometheus_client.registry import Collector
 
 from penstock import __version__
 from penstock.ledger.causes import Cause
-from penstock.plan.job.layout import Layout
 from penstock.policy.restart import EARLY
 from penstock.run.folder import RunFolder
 from penstock.secret import redact
-from penstock.watch.facts.costs import costs_with
-from penstock.watch.facts.energy import energy_of
 from penstock.watch.facts.energy_amounts import Energy
-from penstock.watch.facts.health import WORDS, health
-from penstock.watch.facts.plan_vs_actual import held
-from penstock.watch.facts.view import View
-from penstock.watch.style.text import dataset_text
-from penstock.watch.web.snapshot import UNREADABLE
+from penstock.watch.facts.rank_health import WORDS
+from penstock.watch.facts.run_facts import RunFacts
+from penstock.watch.facts.run_view import RunView
+from penstock.watch.web.sections import UNREADABLE
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MOST_RANKS = 64  # above it no series for each rank
@@ -38,7 +34,7 @@ Sample = tuple[str, float | None, dict[str, str]]  # family without `penstock_`,
 
 
 @dataclass(frozen=True)
-class Family:
+class MetricFamily:
     """A metric: its name without `penstock_` and `_total`, and its labels beside `run`."""
 
     name: str
@@ -48,64 +44,66 @@ class Family:
 
 
 FAMILIES = (
-    Family("run_info", "What the run is.", ("version", "model", "dataset", "machine", "layout")),
-    Family("run_status", "1 for the status that the run is in.", ("status",)),
-    Family("step", "The last step that was passed; a rollback takes it back."),
-    Family("steps_planned", "Steps until the end."),
-    Family("tokens_trained", "Tokens trained on; a rollback takes it back."),
-    Family("loss", "Training loss, mean of the last steps."),
-    Family("validation_loss", "Loss on the held-out samples."),
-    Family("learning_rate", "Of the last step."),
-    Family("gradient_norm", "Of the last step, before clipping."),
-    Family("tokens_per_second", "While stepping, over all ranks."),
-    Family("mfu_ratio", "Share of the accelerators' published peak."),
-    Family("step_seconds", "Median time of a step."),
-    Family("planned_step_seconds", "What the plan said of it.", ("bound",)),
-    Family("left_seconds", "Until the end, at the pace of the steps."),
-    Family("last_step_timestamp_seconds", "When the last step ended."),
-    Family("wall_seconds", "Wall-clock time over all launches."),
-    Family("ledger_seconds", "Accelerator-seconds by cause.", ("cause",)),
-    Family("planned_ledger_seconds", "The plan's, for the steps that were made.", ("cause",)),
-    Family("effective_ratio", "1 less the share of startup, checkpoint, down and redo."),
-    Family("ranks", "Ranks by health.", ("health",)),
-    Family("rank_healthy", f"1 for a rank that works; up to {MOST_RANKS} ranks.", ("rank",)),
-    Family("rank_slow_ratio", "A straggler's own work over that of the others.", ("rank",)),
-    Family("launches", "Times that ranks were started.", (), "counter"),
-    Family("faults", "Faults that the supervisor answered.", (), "counter"),
-    Family("lost_replicas", "Replicas that the others went on without.", (), "counter"),
-    Family("incidents", "What the sentinels found.", ("kind",), "counter"),
-    Family("checkpoints", "Checkpoints written.", ("tier",), "counter"),
-    Family("checkpoint_failures", "Checkpoints that could not be written.", (), "counter"),
-    Family("checkpoint_step", "Step of the newest checkpoint.", ("tier",)),
-    Family("checkpoint_timestamp_seconds", "When it was written.", ("tier",)),
-    Family("checkpoint_bytes", "Its size.", ("tier",)),
-    Family("energy_joules", "Accelerators, hosts, nodes, facility.", ("scope", "source")),
-    Family("ledger_joules", "Joules of the nodes by cause.", ("cause",)),
-    Family("power_watts", "Of the accelerators, metered."),
-    Family("device_joules", "That a device used, by its meter.", DEVICE, "counter"),
-    Family("device_power_watts", f"Of a device; up to {MOST_DEVICES}.", DEVICE),
-    Family("device_power_limit_watts", "What it may draw.", DEVICE),
-    Family("device_clock_hertz", "Of its processors.", DEVICE),
-    Family("device_temperature_celsius", "As it says.", DEVICE),
-    Family("cost_usd", "So far and to go; absent without a price.", ("part",)),
-    Family("co2e_grams", "So far and to go; absent without a site.", ("part",)),
+    MetricFamily(
+        "run_info", "What the run is.", ("version", "model", "dataset", "machine", "layout")
+    ),
+    MetricFamily("run_status", "1 for the status that the run is in.", ("status",)),
+    MetricFamily("step", "The last step that was passed; a rollback takes it back."),
+    MetricFamily("steps_planned", "Steps until the end."),
+    MetricFamily("tokens_trained", "Tokens trained on; a rollback takes it back."),
+    MetricFamily("loss", "Training loss, mean of the last steps."),
+    MetricFamily("validation_loss", "Loss on the held-out samples."),
+    MetricFamily("learning_rate", "Of the last step."),
+    MetricFamily("gradient_norm", "Of the last step, before clipping."),
+    MetricFamily("tokens_per_second", "While stepping, over all ranks."),
+    MetricFamily("mfu_ratio", "Share of the accelerators' published peak."),
+    MetricFamily("step_seconds", "Median time of a step."),
+    MetricFamily("planned_step_seconds", "What the plan said of it.", ("bound",)),
+    MetricFamily("left_seconds", "Until the end, at the pace of the steps."),
+    MetricFamily("last_step_timestamp_seconds", "When the last step ended."),
+    MetricFamily("wall_seconds", "Wall-clock time over all launches."),
+    MetricFamily("ledger_seconds", "Accelerator-seconds by cause.", ("cause",)),
+    MetricFamily("planned_ledger_seconds", "The plan's, for the steps that were made.", ("cause",)),
+    MetricFamily("effective_ratio", "1 less the share of startup, checkpoint, down and redo."),
+    MetricFamily("ranks", "Ranks by health.", ("health",)),
+    MetricFamily("rank_healthy", f"1 for a rank that works; up to {MOST_RANKS} ranks.", ("rank",)),
+    MetricFamily("rank_slow_ratio", "A straggler's own work over that of the others.", ("rank",)),
+    MetricFamily("launches", "Times that ranks were started.", (), "counter"),
+    MetricFamily("faults", "Faults that the supervisor answered.", (), "counter"),
+    MetricFamily("lost_replicas", "Replicas that the others went on without.", (), "counter"),
+    MetricFamily("incidents", "What the sentinels found.", ("kind",), "counter"),
+    MetricFamily("checkpoints", "Checkpoints written.", ("tier",), "counter"),
+    MetricFamily("checkpoint_failures", "Checkpoints that could not be written.", (), "counter"),
+    MetricFamily("checkpoint_step", "Step of the newest checkpoint.", ("tier",)),
+    MetricFamily("checkpoint_timestamp_seconds", "When it was written.", ("tier",)),
+    MetricFamily("checkpoint_bytes", "Its size.", ("tier",)),
+    MetricFamily("energy_joules", "Accelerators, hosts, nodes, facility.", ("scope", "source")),
+    MetricFamily("ledger_joules", "Joules of the nodes by cause.", ("cause",)),
+    MetricFamily("power_watts", "Of the accelerators, metered."),
+    MetricFamily("device_joules", "That a device used, by its meter.", DEVICE, "counter"),
+    MetricFamily("device_power_watts", f"Of a device; up to {MOST_DEVICES}.", DEVICE),
+    MetricFamily("device_power_limit_watts", "What it may draw.", DEVICE),
+    MetricFamily("device_clock_hertz", "Of its processors.", DEVICE),
+    MetricFamily("device_temperature_celsius", "As it says.", DEVICE),
+    MetricFamily("cost_usd", "So far and to go; absent without a price.", ("part",)),
+    MetricFamily("co2e_grams", "So far and to go; absent without a site.", ("part",)),
 )
 
 
-def exposition(views: Sequence[View]) -> str:
-    """The metrics of these runs, in Prometheus's text format."""
+def exposition(views: Sequence[RunView]) -> str:
+    """Return the metrics of these runs in Prometheus's text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Runs(views))
     return generate_latest(registry).decode()
 
 
 def worth_scraping(folders: Sequence[RunFolder]) -> list[RunFolder]:
-    """Those that run, then the newest; the series of old runs stay in Prometheus."""
+    """Choose running runs, then the newest; Prometheus keeps the series of older ones."""
     return sorted(folders, key=lambda folder: not folder.running())[:MOST_RUNS]
 
 
 class _Runs(Collector):
-    def __init__(self, views: Sequence[View]) -> None:
+    def __init__(self, views: Sequence[RunView]) -> None:
         self.views = views
 
     def collect(self) -> Iterator[Metric]:
@@ -127,13 +125,13 @@ class _Runs(Collector):
         )
 
 
-def _metric(family: Family) -> GaugeMetricFamily | CounterMetricFamily:
+def _metric(family: MetricFamily) -> GaugeMetricFamily | CounterMetricFamily:
     kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
     return kind(f"penstock_{family.name}", family.says, labels=("run", *family.labels))
 
 
-def _names(views: Sequence[View]) -> list[str]:
-    """A run's name; its path where two are called the same."""
+def _names(views: Sequence[RunView]) -> list[str]:
+    """Return the name of each run, or its path if two have the same name."""
     names = [view.folder.name for view in views]
     return [
         name if names.count(name) == 1 else str(view.folder.path)
@@ -141,41 +139,42 @@ def _names(views: Sequence[View]) -> list[str]:
     ]
 
 
-def _samples(view: View) -> Iterator[Sample]:
+def _samples(view: RunView) -> Iterator[Sample]:
+    facts = RunFacts(view)
     yield from _about(view)
     yield from _progress(view)
-    yield from _time(view)
-    yield from _ranks(view)
-    yield from _troubles(view)
-    yield from _checkpoints(view)
-    energy = energy_of(view)
-    if energy:
-        yield from _energy(energy)
-    costs = costs_with(view, energy)
+    yield from _time(facts)
+    yield from _ranks(facts)
+    yield from _problems(view)
+    yield from _checkpoints(facts)
+    if facts.energy:
+        yield from _energy(facts.energy)
+    costs = facts.costs
+    if costs is None:
+        return
     yield "cost_usd", costs.usd, {"part": "so_far"}
     yield "cost_usd", costs.usd_to_go, {"part": "to_go"}
     yield "co2e_grams", costs.gco2e, {"part": "so_far"}
     yield "co2e_grams", costs.gco2e_to_go, {"part": "to_go"}
 
 
-def _about(view: View) -> Iterator[Sample]:
-    plan, layout = view.plan, view.plan.get("layout")
+def _about(view: RunView) -> Iterator[Sample]:
     yield (
         "run_info",
         1,
         {
             "version": __version__,
             "model": redact(str(view.run.model.preset or view.run.model.from_ or "own")),
-            "dataset": dataset_text(plan["dataset"]) if "dataset" in plan else "",
-            "machine": str(plan.get("machine") or ""),
-            "layout": Layout(**layout).ways if layout else "",
+            "dataset": view.dataset_text,
+            "machine": str(view.plan.get("machine") or ""),
+            "layout": view.layout_text,
         },
     )
     for status in STATUSES:
         yield "run_status", float(view.status == status), {"status": status}
 
 
-def _progress(view: View) -> Iterator[Sample]:
+def _progress(view: RunView) -> Iterator[Sample]:
     curve = view.curve
     yield "step", view.step, {}
     yield "steps_planned", view.steps, {}
@@ -190,16 +189,17 @@ def _progress(view: View) -> Iterator[Sample]:
     yield "tokens_per_second", view.tokens_per_s, {}
     yield "mfu_ratio", view.mfu, {}
     yield "step_seconds", view.step_s, {}
-    yield "left_seconds", view.left_s, {}
+    yield "left_seconds", view.remaining_s, {}
 
 
-def _time(view: View) -> Iterator[Sample]:
+def _time(facts: RunFacts) -> Iterator[Sample]:
+    view = facts.view
     ledger = view.account.ledger
     yield "wall_seconds", view.account.wall_s, {}
     yield "effective_ratio", ledger.effective, {}
     for cause in Cause:
         yield "ledger_seconds", ledger.seconds[cause], {"cause": cause}
-    if plan := held(view):
+    if plan := facts.plan:
         yield "planned_step_seconds", plan.planned_step_s, {"bound": "expected"}
         if plan.band:
             yield "planned_step_seconds", plan.band[0], {"bound": "low"}
@@ -208,37 +208,37 @@ def _time(view: View) -> Iterator[Sample]:
             yield "planned_ledger_seconds", row.predicted, {"cause": row.cause}
 
 
-def _ranks(view: View) -> Iterator[Sample]:
-    letters = health(view).letters
+def _ranks(facts: RunFacts) -> Iterator[Sample]:
+    letters = facts.health.letters
     for letter, word in WORDS.items():
         yield "ranks", letters.count(letter), {"health": word.replace(" ", "_")}
     if len(letters) <= MOST_RANKS:
         for rank, letter in enumerate(letters):
             yield "rank_healthy", float(WORDS[letter] in ("fine", "slow")), {"rank": str(rank)}
-    for slow in view.stragglers[:MOST_RANKS]:
+    for slow in facts.view.stragglers[:MOST_RANKS]:
         yield "rank_slow_ratio", slow["factor"], {"rank": str(slow["rank"])}
 
 
-def _troubles(view: View) -> Iterator[Sample]:
+def _problems(view: RunView) -> Iterator[Sample]:
     invocations = view.account.invocations
     yield "launches", sum(len(one.attempts) for one in invocations), {}
-    yield "faults", sum(len(one.faults) for one in invocations), {}
-    yield "lost_replicas", len(view.supervised("lost")), {}
+    yield "faults", view.fault_count, {}
+    yield "lost_replicas", len(view.supervisor_events_of("lost")), {}
     kinds = [one["kind"] for one in view.incidents]
     for kind in sorted(set(kinds)):
         yield "incidents", kinds.count(kind), {"kind": kind}
 
 
-def _checkpoints(view: View) -> Iterator[Sample]:
-    saved = [e for e in view.events if e.kind == "saved"]
-    yield "checkpoint_failures", sum(e.kind == "save_failed" for e in view.events), {}
-    for tier in sorted({str(e.payload.get("tier")) for e in saved}):
-        of_tier = [e for e in saved if str(e.payload.get("tier")) == tier]
-        last, labels = of_tier[-1], {"tier": tier}
-        yield "checkpoints", len(of_tier), labels
-        yield "checkpoint_step", last.whole("step"), labels
+def _checkpoints(facts: RunFacts) -> Iterator[Sample]:
+    failures = facts.view.rank_events_of("save_failed")
+    yield "checkpoint_failures", len(failures), {}
+    for tier in sorted({str(save.tier) for save in facts.saves}):
+        saves = [save for save in facts.saves if str(save.tier) == tier]
+        last, labels = saves[-1], {"tier": tier}
+        yield "checkpoints", len(saves), labels
+        yield "checkpoint_step", last.step, labels
         yield "checkpoint_timestamp_seconds", last.t, labels
-        yield "checkpoint_bytes", last.whole("bytes"), labels
+        yield "checkpoint_bytes", last.bytes, labels
 
 
 def _energy(energy: Energy) -> Iterator[Sample]:

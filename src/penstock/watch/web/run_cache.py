@@ -1,7 +1,7 @@
-"""The runs that can be looked at, and what was last seen of each.
+"""A cache of the pages of all runs.
 
-Reading a run takes time from the ranks that train it. So a run is read only while somebody looks,
-at most once a second, and at most for a small share of the time; everybody who looks gets the same.
+Reading a run takes time from the ranks that train it. So a run is read only while somebody looks at
+it, at most once a second, and for a small share of the time. All readers get the same answer.
 """
 
 import contextlib
@@ -16,9 +16,9 @@ from penstock.errors import PenstockError
 from penstock.ledger.journal.follow import garbage_collection_paused
 from penstock.run.folder import RunFolder, every
 from penstock.secret import redact
-from penstock.watch.facts.supplies import Section
-from penstock.watch.facts.view import View
-from penstock.watch.web.snapshot import UNREADABLE, brief, snapshot
+from penstock.watch.facts.run_view import RunView
+from penstock.watch.web.chart_sections import Section
+from penstock.watch.web.sections import UNREADABLE, page_sections, run_summary
 
 PAUSE_S = 1.0
 READ_SHARE = 0.1  # of the time, for a run that is slow to read
@@ -27,41 +27,44 @@ Texts = dict[str, str]  # JSON of each section
 
 
 @dataclass
-class Seen:
-    """The last reading of one thing; the lock makes several who ask at once read it once."""
+class CachedTexts:
+    """The cached answer to one request. The lock makes simultaneous requests read once."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     texts: Texts = field(default_factory=dict)
-    mark: object = None  # what the folder looked like
+    fingerprint: object = None  # of the folder when it was read
     next_s: float = 0.0
-    exact: bool = True  # set by who makes it: a first answer may be a quick one
+    exact: bool = True  # False if `make` gave a quick first answer, to be made again
 
-    def read(self, mark: Callable[[], object], make: Callable[[], Texts]) -> Texts:
-        """What `make` makes of it, where it is time and `mark` has changed or is None."""
+    def read(self, fingerprint: Callable[[], object], make: Callable[[], Texts]) -> Texts:
+        """Return the cached texts; make them again if it is time and the fingerprint changed.
+
+        A fingerprint of None counts as changed.
+        """
         with self.lock:
             began = time.monotonic()
             if began >= self.next_s:
-                found = mark()
-                if found is None or found != self.mark or not self.exact:
-                    self.texts, self.mark = make(), found
+                new = fingerprint()
+                if new is None or new != self.fingerprint or not self.exact:
+                    self.texts, self.fingerprint = make(), new
                 spent = time.monotonic() - began
                 self.next_s = time.monotonic() + max(PAUSE_S, spent / READ_SHARE)
             return self.texts
 
 
 @dataclass
-class Desk:
-    """`chosen` are shown wherever they lie; without any, all runs below `root` are."""
+class RunCache:
+    """The runs that the page shows: those in `chosen`, or all below `root`, and their answers."""
 
     root: str
     chosen: list[RunFolder] = field(default_factory=list)
-    _runs: dict[str, Seen] = field(default_factory=dict)
-    _lines: dict[Path, Seen] = field(default_factory=dict)
-    _list: Seen = field(default_factory=Seen)
+    _runs: dict[str, CachedTexts] = field(default_factory=dict)
+    _lines: dict[Path, CachedTexts] = field(default_factory=dict)
+    _list: CachedTexts = field(default_factory=CachedTexts)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def runs(self) -> dict[str, RunFolder]:
-        """By the name that an address has for them, newest first."""
+        """Return the runs by their name in an address, newest first."""
         found: dict[str, RunFolder] = {}
         for folder in self.chosen or every(self.root):
             name = str(folder.path) if folder.name in found else folder.name
@@ -69,34 +72,34 @@ class Desk:
         return found
 
     def run(self, name: str) -> RunFolder:
-        """One that may be looked at: a name in an address never becomes a path."""
+        """Return a run by its name in an address. The name is looked up, never used as a path."""
         found = self.runs().get(name)
         if found is None:
             raise PenstockError(f"no run '{name}' here")
         return found
 
     def sections(self, name: str) -> Texts:
-        """The page of a run."""
+        """Return the page of a run: the JSON of each section."""
         folder = self.run(name)
         with self._lock:
-            seen = self._runs.setdefault(name, Seen())
+            cached = self._runs.setdefault(name, CachedTexts())
 
         def make() -> Texts:
             _refuse_links(folder)
             with garbage_collection_paused():
-                found = snapshot(View(folder, quick=True))
-            seen.exact = found["headline"].get("exact", True)
-            return _texts(found)
+                made = page_sections(RunView(folder, quick=True))
+            cached.exact = made["headline"].get("exact", True)
+            return _texts(made)
 
-        return seen.read(lambda: _mark(folder), make)
+        return cached.read(lambda: _fingerprint(folder), make)
 
     def read_ahead(self) -> None:
-        """Begin with the run that will be looked at first: a browser takes a while to open."""
+        """Start to read the first run while the browser opens."""
         for name in list(self.runs())[:1]:
             threading.Thread(target=self.sections, args=(name,)).start()
 
-    def listed(self) -> Texts:
-        """All runs, a line each."""
+    def run_list(self) -> Texts:
+        """Return the list of all runs, a line each."""
         return self._list.read(lambda: None, self._lines_of_all)
 
     def _lines_of_all(self) -> Texts:
@@ -106,15 +109,17 @@ class Desk:
         return _texts({"runs": {"lines": lines, "more": len(found) - len(lines), "root": root}})
 
     def _line(self, name: str, folder: RunFolder) -> Section:
-        seen = self._lines.setdefault(folder.path, Seen())
-        texts = seen.read(lambda: _mark(folder), lambda: _texts({"line": _brief(folder)}))
+        cached = self._lines.setdefault(folder.path, CachedTexts())
+        texts = cached.read(
+            lambda: _fingerprint(folder), lambda: _texts({"line": _summary(folder)})
+        )
         return {"key": name, "name": folder.name, **json.loads(texts["line"])}
 
 
-def _brief(folder: RunFolder) -> Section:
+def _summary(folder: RunFolder) -> Section:
     try:
         _refuse_links(folder)
-        return brief(View(folder, quick=True))
+        return run_summary(RunView(folder, quick=True))
     except UNREADABLE as error:
         return {"status": "unreadable", "problem": redact(f"{type(error).__name__}: {error}")}
 
@@ -124,23 +129,23 @@ def _refuse_links(folder: RunFolder) -> None:
         raise PenstockError(f"{link} is a link, and links in a run folder are not followed")
 
 
-def _mark(folder: RunFolder) -> object:
-    """Equal as long as a run that has ended is untouched; None for one that runs."""
+def _fingerprint(folder: RunFolder) -> object:
+    """Return a value that changes when the folder of an ended run does; None for a running one."""
     try:
         if folder.running():
             return None
-    except OSError:  # somebody else's lock: whether it runs is not known
+    except OSError:  # another user's lock: it may be running
         return None
-    seen = []
+    parts = []
     for path in (folder.path, folder.journal, folder.checkpoints):
         try:
             about = path.stat()
         except OSError:
             continue
-        seen.append((path.name, about.st_mtime_ns))
+        parts.append((path.name, about.st_mtime_ns))
     with contextlib.suppress(OSError):
-        seen.append(("told", (folder.journal / "supervisor.events").lstat().st_size))
-    return tuple(seen)
+        parts.append(("events", (folder.journal / "supervisor.events").lstat().st_size))
+    return tuple(parts)
 
 
 def _texts(sections: dict[str, Section]) -> Texts:

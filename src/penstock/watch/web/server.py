@@ -1,8 +1,8 @@
-"""The page's server: a few fixed addresses, GET only, and a stream of what changes.
+"""The server of the page: a few fixed addresses, GET only, and a stream of changes.
 
-It shows run folders and can change nothing. It listens on this machine alone unless told
-otherwise, and then whoever looks needs a token. The name in the address is checked, so that a page
-of somebody else's cannot reach it through a name that points here (DNS rebinding).
+It shows run folders and cannot change anything. By default it listens on this machine only. If it
+listens on another address, readers need a token. The host name of a request is checked, so that a
+foreign web page cannot reach the server through a name that points here (DNS rebinding).
 """
 
 import contextlib
@@ -21,20 +21,20 @@ from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 from penstock.errors import PenstockError
-from penstock.watch.facts.view import View
+from penstock.watch.facts.run_view import RunView
+from penstock.watch.web.assets import asset
 from penstock.watch.web.connections import Connections
-from penstock.watch.web.page import asset
-from penstock.watch.web.run_cache import Desk, Seen, Texts
+from penstock.watch.web.run_cache import CachedTexts, RunCache, Texts
 
 HERE = "127.0.0.1"
 PORT = 7070
-MORE_PORTS = 20  # tried after the first, when nobody asked for a certain one
+MORE_PORTS = 20  # tried after the first if no port was given
 MOST_COMPARED = 12
-MOST_FIELDS = 100  # of the query of an address
-LEAST_TOKEN = 8  # characters of a token that somebody chose
+MOST_FIELDS = 100  # in the query of an address
+LEAST_TOKEN = 8  # characters of a token that the user chose
 PAGES = ("/", "/api/runs", "/api/stream", "/metrics")
-LOOK_S, SLOW_S = 1.0, 15.0  # between looks, and for a page in the background
-SILENT_S = 15.0  # a stream that has nothing to say says so, or nobody notices that it broke
+READ_S, SLOW_S = 1.0, 15.0  # between readings for a visible page, and for one in the background
+SILENT_S = 15.0  # after which a stream sends a comment, so that a broken connection is noticed
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; "
@@ -52,7 +52,7 @@ def is_loopback(host: str) -> bool:
 
 
 def refuse_weak(token: str | None) -> None:
-    """Raise PenstockError for a token that keeps nobody out."""
+    """Raise PenstockError for an empty or a short token."""
     if token is None or len(token.strip()) >= LEAST_TOKEN:
         return
     found = f"{len(token.strip())} characters" if token.strip() else "empty"
@@ -62,23 +62,23 @@ def refuse_weak(token: str | None) -> None:
     )
 
 
-class Server(ThreadingHTTPServer):
+class PageServer(ThreadingHTTPServer):
     """The page's server. `token` None: no token is needed, and only this machine reaches it."""
 
     daemon_threads = True
     allow_reuse_address = True
     request_queue_size = 64
 
-    def __init__(self, desk: Desk, host: str, port: int, token: str | None) -> None:
+    def __init__(self, cache: RunCache, host: str, port: int, token: str | None) -> None:
         refuse_weak(token)
         if token is None and not is_loopback(host):
             token = secrets.token_urlsafe(16)
-        self.desk, self.host, self.token = desk, host, token
+        self.cache, self.host, self.token = cache, host, token
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.closing = threading.Event()
-        self.scraped = Seen()
+        self.metrics = CachedTexts()
         self.connections = Connections()
-        super().__init__((host, port), Handler)
+        super().__init__((host, port), PageHandler)
 
     @property
     def port(self) -> int:
@@ -86,16 +86,16 @@ class Server(ThreadingHTTPServer):
 
     @property
     def cookie(self) -> str:
-        """Cookies do not tell ports apart, so the name does."""
+        """The name of the cookie, with the port: browsers send cookies to all ports."""
         return f"penstock-{self.port}"
 
     @property
-    def pass_(self) -> str:
-        """What the cookie holds: made from the token, whatever signs that has."""
+    def cookie_value(self) -> str:
+        """The value of the cookie: a hash, because a token may hold any characters."""
         return hashlib.sha256(f"penstock {self.token}".encode()).hexdigest()
 
     def address(self, *runs: str) -> str:
-        """What to open, token and all."""
+        """Return the address to open, with the token."""
         host = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(
             self.host, self.host
         )
@@ -122,31 +122,33 @@ class Server(ThreadingHTTPServer):
         self.connections.end_silent()
 
     def close(self) -> None:
-        """Ends the streams too."""
+        """Stop the server and its streams."""
         self.closing.set()
         self.shutdown()
         self.server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A reader that has gone is no error of ours; any other shows in its answer."""
+        """Print nothing: a reader that has gone is no error, and others show in their answer."""
 
 
-def opened(
-    desk: Desk, host: str = HERE, port: int | None = None, token: str | None = None
-) -> Server:
-    """A server that listens; on the next free port where none was asked for."""
-    wanted = [port] if port is not None else [*range(PORT, PORT + MORE_PORTS), 0]
-    for one in wanted:
+def open_server(
+    cache: RunCache, host: str = HERE, port: int | None = None, token: str | None = None
+) -> PageServer:
+    """Open a server that listens; on the next free port if none was given."""
+    ports = [port] if port is not None else [*range(PORT, PORT + MORE_PORTS), 0]
+    for candidate in ports:
         try:
-            return Server(desk, host, one, token)
+            return PageServer(cache, host, candidate, token)
         except OSError as error:
             last = error
     what = f"port {port} of {host}" if port is not None else host
     raise PenstockError(f"cannot listen on {what}: {last.strerror or last}; try another --port")
 
 
-class Handler(BaseHTTPRequestHandler):
-    server: Server
+class PageHandler(BaseHTTPRequestHandler):
+    """The answer to one request."""
+
+    server: PageServer
     server_version = "penstock"
     sys_version = ""
     protocol_version = "HTTP/1.1"
@@ -168,16 +170,16 @@ class Handler(BaseHTTPRequestHandler):
             urlsplit(f"//{self.headers.get('Host', '')}")
         except ValueError:
             self.close_connection = True
-            self._say(HTTPStatus.BAD_REQUEST, "this is not an address")
+            self._say(HTTPStatus.BAD_REQUEST, "not a valid address")
             return
-        if not self._own_name():
+        if not self._has_own_host_name():
             self._say(HTTPStatus.FORBIDDEN, "this name is not one of this server's")
-        elif not self._may_look(url.query):
+        elif not self._has_access(url.query):
             self._say(HTTPStatus.UNAUTHORIZED, "open the address with the token that was printed")
         elif self.server.token is not None and "token" in asked:
-            self._let_in(url.path, url.query)
+            self._set_cookie(url.path, url.query)
         else:
-            self._answer(url.path, asked.get("run", []), SLOW_S if "slow" in asked else LOOK_S)
+            self._answer(url.path, asked.get("run", []), SLOW_S if "slow" in asked else READ_S)
 
     def _answer(self, path: str, runs: list[str], pause_s: float) -> None:
         try:
@@ -186,7 +188,7 @@ class Handler(BaseHTTPRequestHandler):
             elif path == "/api/stream":
                 self._stream(runs[:MOST_COMPARED], pause_s)
             elif path == "/api/runs":
-                self._json(self._look(runs[:MOST_COMPARED]))
+                self._json(self._read(runs[:MOST_COMPARED]))
             elif path == "/metrics":
                 self._metrics()
             elif path.startswith("/static/") and (found := asset(path.removeprefix("/static/"))):
@@ -197,28 +199,28 @@ class Handler(BaseHTTPRequestHandler):
             self._say(HTTPStatus.NOT_FOUND, str(error))
 
     def _metrics(self) -> None:
-        """For Prometheus, which may come as often as it likes: they are made now and then."""
+        """Send the metrics; cached, because Prometheus may ask often."""
         from penstock.watch.web import metrics
 
-        desk = self.server.desk
+        cache = self.server.cache
 
-        def made() -> Texts:
-            found = metrics.worth_scraping(list(desk.runs().values()))
-            return {"": metrics.exposition([View(folder) for folder in found])}
+        def make() -> Texts:
+            folders = metrics.worth_scraping(list(cache.runs().values()))
+            return {"": metrics.exposition([RunView(folder) for folder in folders])}
 
-        text = self.server.scraped.read(lambda: None, made)[""]
+        text = self.server.metrics.read(lambda: None, make)[""]
         self._send(text.encode(), metrics.CONTENT_TYPE)
 
-    def _look(self, runs: list[str]) -> dict[str, Texts]:
-        """By run, its sections; by the empty name, the list of all."""
-        desk = self.server.desk
-        return {run: desk.sections(run) for run in runs} if runs else {"": desk.listed()}
+    def _read(self, runs: list[str]) -> dict[str, Texts]:
+        """Return the sections of some runs by name, or the list of all under the empty name."""
+        cache = self.server.cache
+        return {run: cache.sections(run) for run in runs} if runs else {"": cache.run_list()}
 
-    # The stream: server-sent events, each `{run: {section: …}}` of what has changed.
+    # The stream: server-sent events, each `{run: {section: …}}` with the changed sections.
 
     def _stream(self, runs: list[str], pause_s: float) -> None:
         changed = self._changes(runs, pause_s)
-        first = next(changed)  # an unknown run is an answer of its own, not a broken stream
+        first = next(changed)  # raises for an unknown run, before the stream begins
         self._head(HTTPStatus.OK, {"Content-Type": "text/event-stream; charset=utf-8"})
         self.close_connection = True
         with contextlib.suppress(OSError, PenstockError):  # the reader has gone, or the run
@@ -234,7 +236,7 @@ class Handler(BaseHTTPRequestHandler):
         known: dict[str, Texts] = {}
         silent_s = 0.0
         while not self.server.closing.is_set():
-            now = self._look(runs)
+            now = self._read(runs)
             new = {
                 run: {
                     name: text
@@ -250,21 +252,22 @@ class Handler(BaseHTTPRequestHandler):
             known = now
             self.server.closing.wait(pause_s)
 
-    # Who may look
+    # Access
 
-    def _own_name(self) -> bool:
-        """With a token any name is good: another page's requests come without it."""
+    def _has_own_host_name(self) -> bool:
+        """Return whether the host name is this server's. With a token any name is good:
+        requests of a foreign page do not have it."""
         host = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
         return self.server.token is not None or is_loopback(host) or host == self.server.host
 
-    def _may_look(self, query: str) -> bool:
+    def _has_access(self, query: str) -> bool:
         token = self.server.token
         if token is None:
             return True
         bearer = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         shown = [*parse_qs(query).get("token", []), bearer]
         known = [hmac.compare_digest(one.encode(), token.encode()) for one in shown]
-        return any(known) or hmac.compare_digest(self._cookie(), self.server.pass_)
+        return any(known) or hmac.compare_digest(self._cookie(), self.server.cookie_value)
 
     def _cookie(self) -> str:
         jar = SimpleCookie()
@@ -273,24 +276,26 @@ class Handler(BaseHTTPRequestHandler):
         found = jar.get(self.server.cookie)
         return found.value if found else ""
 
-    def _let_in(self, path: str, query: str) -> None:
-        """Put the token into a cookie and take it out of the address, which is shown and kept.
+    def _set_cookie(self, path: str, query: str) -> None:
+        """Move the token from the address, which browsers show and keep, into a cookie.
 
-        The redirect leads to an address of this page only. Browsers take two slashes, or a slash
-        and a backslash, for the beginning of another server's name.
+        The redirect leads to known paths only: browsers read two slashes, or a slash and a
+        backslash, as the beginning of another server's name.
         """
         if path not in PAGES and not path.startswith("/static/"):
             self._say(HTTPStatus.NOT_FOUND, "there is nothing here")
             return
         rest = urlencode([(k, v) for k, v in parse_qsl(query) if k != "token"])
-        cookie = f"{self.server.cookie}={self.server.pass_}; HttpOnly; SameSite=Strict; Path=/"
+        cookie = (
+            f"{self.server.cookie}={self.server.cookie_value}; HttpOnly; SameSite=Strict; Path=/"
+        )
         self._head(
             HTTPStatus.SEE_OTHER,
             {"Location": f"{path}{'?' if rest else ''}{rest}", "Set-Cookie": cookie},
             length=0,
         )
 
-    # How it is said
+    # Answers
 
     def _json(self, found: dict[str, Texts]) -> None:
         self._send(_joined(found).encode(), "application/json")
@@ -312,11 +317,11 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody reads it, and addresses may hold a token."""
+        """Log nothing: addresses may hold a token."""
 
 
 def _joined(found: dict[str, Texts]) -> str:
-    """The sections are JSON already."""
+    """Join sections, which are JSON already, into one JSON text."""
     if not found:
         return ""
     runs = (

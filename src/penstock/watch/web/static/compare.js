@@ -23,7 +23,7 @@ const ROWS = [
   ["machine", (h) => h.machine ?? "–"],
 ];
 
-// As `watch/facts/comparable.py`: a loss is per token, and the plan of an earlier version names no tokenizer.
+// As `watch/report/sweep.py`: a loss is per token, and the plan of an earlier version names no tokenizer.
 const alike = (one, other) => (one.tokenizer && other.tokenizer ? one.tokenizer === other.tokenizer : one.dataset === other.dataset);
 const NOTE = "The runs have different tokenizers, and a loss is per token: the losses cannot be compared, so none is marked as the best.";
 

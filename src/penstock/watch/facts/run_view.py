@@ -1,0 +1,348 @@
+"""A read-only view of one run folder. Reads files only, without torch.
+
+`RunView` answers what the folder itself says. `RunFacts` (run_facts.py) adds what is computed from
+it: the plan against the actual run, energy, costs and advice.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from penstock.catalog import accelerators
+from penstock.errors import PenstockError
+from penstock.guard.format.published import best_first, newest_path, published_checkpoints
+from penstock.ledger.history import History, read_history
+from penstock.ledger.journal.follow import JournalReader, reader_of
+from penstock.ledger.journal.read import Event
+from penstock.ledger.journal.records import CURVE
+from penstock.ledger.merge import Account, GroupTimeline, account_of, group_timelines
+from penstock.ledger.over_time import CausesOverTime, causes_over_time, seconds_before
+from penstock.meter.clock import now
+from penstock.plan.job.layout import Layout
+from penstock.run.folder import RunFolder
+from penstock.run.load import load
+from penstock.run.schema.run import Run
+from penstock.secret import redact_all
+from penstock.watch.facts.downsample import not_superseded
+from penstock.watch.facts.incidents import KINDS, incidents
+from penstock.watch.style.text import dataset_text, finite, model_text
+
+
+@dataclass(frozen=True)
+class BestCheckpoint:
+    """The checkpoint of a run with the lowest validation loss."""
+
+    step: int
+    val_loss: float | None
+    checkpoint: str  # its folder
+
+
+@dataclass
+class RunView:
+    """One reading of a run folder. Each part is read once, on first use.
+
+    Make a new view to see what has changed.
+    """
+
+    folder: RunFolder
+    # May use rollups of the journal until all of it is read; `account.exact` tells which.
+    quick: bool = False
+
+    # The run file and plan.json
+
+    @cached_property
+    def run(self) -> Run:
+        return load(self.folder.run_file)
+
+    @cached_property
+    def run_or_none(self) -> Run | None:
+        """The run; None if its file is half written, or of a version with other fields."""
+        try:
+            return self.run
+        except PenstockError:
+            return None
+
+    @cached_property
+    def plan(self) -> dict[str, Any]:
+        """The contents of plan.json, without secrets; empty if the file is damaged."""
+        try:
+            return redact_all(self.folder.read_plan())
+        except PenstockError:
+            return {}
+
+    @property
+    def steps(self) -> int:
+        return int(self.plan.get("steps") or 0)
+
+    @property
+    def model_text(self) -> str:
+        """The size of the model in words; empty before the run is planned."""
+        return model_text(self.plan) if self.plan else ""
+
+    @property
+    def layout_text(self) -> str:
+        """The layout in words; empty before the first launch."""
+        layout = self.plan.get("layout")
+        return Layout(**layout).ways if layout else ""
+
+    @property
+    def dataset_text(self) -> str:
+        return dataset_text(self.plan["dataset"]) if "dataset" in self.plan else ""
+
+    @property
+    def epoch_tokens(self) -> int | None:
+        """Tokens of one pass over the data; None for a mixture, whose parts have different ones."""
+        samples, sequence = self.plan.get("samples"), self.plan.get("sequence")
+        if not samples or not sequence or isinstance(self.plan.get("dataset"), list):
+            return None
+        return int(samples) * int(sequence)
+
+    # The journal
+
+    @cached_property
+    def running(self) -> bool:
+        return self.folder.running()
+
+    @cached_property
+    def _reader(self) -> JournalReader:
+        _ = self.history  # updates the reader
+        return reader_of(self.folder.journal)
+
+    @cached_property
+    def rank_events(self) -> list[Event]:
+        """All events that ranks wrote, by time."""
+        with self._reader.lock:
+            return self._reader.events()
+
+    @cached_property
+    def _rank_events_by_kind(self) -> dict[str, list[Event]]:
+        by_kind: dict[str, list[Event]] = {}
+        for event in self.rank_events:
+            by_kind.setdefault(event.kind, []).append(event)
+        return by_kind
+
+    def rank_events_of(self, *kinds: str) -> list[Event]:
+        """Return the events of some kinds that ranks wrote, by time.
+
+        Much cheaper than a scan of `rank_events`: a thousand ranks write very many.
+        """
+        parts = [self._rank_events_by_kind.get(kind, []) for kind in kinds]
+        return parts[0] if len(parts) == 1 else sorted(chain(*parts), key=lambda e: e.t)
+
+    @cached_property
+    def rank_event_kinds(self) -> list[str]:
+        return list(self._rank_events_by_kind)
+
+    @cached_property
+    def supervisor_events(self) -> list[Event]:
+        """All events that the supervisor wrote, by time."""
+        with self._reader.lock:
+            return self._reader.supervisor_events()
+
+    def supervisor_events_of(self, kind: str) -> list[Event]:
+        """Return the events of one kind that the supervisor wrote, by time."""
+        return [event for event in self.supervisor_events if event.kind == kind]
+
+    def _records(self, kind: str, ranks: range | None = None) -> list[tuple[int, np.ndarray]]:
+        """Return the attempt and the records of each file of a kind.
+
+        With `ranks`, only of files whose first rank is one of them.
+        """
+        with self._reader.lock:
+            return [
+                (file.attempt, self._reader.records(file))
+                for file in self._reader.files
+                if file.kind == kind and (ranks is None or file.ranks.start in ranks)
+            ]
+
+    @cached_property
+    def history(self) -> History:
+        """The journal's invocations, attempts and spans, before causes are computed."""
+        return read_history(self.folder.journal, now() if self.running else None, self.quick)
+
+    @cached_property
+    def _timelines(self) -> list[GroupTimeline]:
+        return list(group_timelines(self.history))
+
+    @cached_property
+    def account(self) -> Account:
+        """The time of the run by cause, in all and by rank."""
+        return account_of(self.history, self._timelines)
+
+    def over_time(self, bins: int = 240, ranks: range | None = None) -> CausesOverTime:
+        """Split the time of all ranks, or of some, by cause and over time."""
+        return causes_over_time(self.history, bins, ranks, self._timelines)
+
+    def rank_seconds_before(self, t: np.ndarray, ranks: range | None = None) -> np.ndarray:
+        """Return rank-seconds by cause before these moments: [moments, causes]."""
+        return seconds_before(self._timelines, t, ranks)
+
+    @property
+    def _last_attempt(self) -> int | None:
+        return max((a for i in self.account.invocations for a in i.attempts), default=None)
+
+    @property
+    def status(self) -> str:
+        """running, done, stopped, stopped early, failed or new.
+
+        killed if no end was written; left on a host that handed the run to others.
+        """
+        if self.running:
+            return "running"
+        invocations = self.account.invocations
+        if not invocations:
+            return "new"
+        events = self.supervisor_events
+        left = bool(events) and events[-1].kind == "left"
+        return invocations[-1].result or ("left" if left else "killed")
+
+    @property
+    def resumed_from(self) -> int | None:
+        """The step that the last invocation first resumed from, at its start or after a fault."""
+        began = self.account.invocations[-1].start if self.account.invocations else 0.0
+        resumed = [e for e in self.rank_events_of("resumed") if e.t >= began]
+        return int(str(resumed[0].payload["step"])) if resumed else None
+
+    @property
+    def weights_hash(self) -> str | None:
+        """The hash of the weights at the end of the last attempt; None before that."""
+        ends = [e for e in self.rank_events_of("end") if e.attempt == self._last_attempt]
+        hashes = [e.payload["weights_hash"] for e in ends if "weights_hash" in e.payload]
+        return str(hashes[0]) if hashes else None
+
+    def last_payload_value(self, key: str) -> object | None:
+        """Return the newest value of a payload key that any rank wrote."""
+        return next((e.payload[key] for e in reversed(self.rank_events) if key in e.payload), None)
+
+    # Training
+
+    @cached_property
+    def curve(self) -> np.ndarray:
+        """The training curve (`CURVE` records), without steps that a restart took back."""
+        files = self._records("curve")
+        points = np.concatenate([np.empty(0, CURVE), *(part for _, part in files)])
+        if (points["step"][1:] > points["step"][:-1]).all():
+            return points
+        # In live mode the rank that reports changes within an attempt.
+        attempts = np.repeat([attempt for attempt, _ in files], [len(part) for _, part in files])
+        points = points[np.lexsort((points["t"], attempts))]
+        return points[not_superseded(points["step"])]
+
+    @cached_property
+    def step(self) -> int:
+        """The last finished step, also if its batch was skipped."""
+        step = int(self.curve["step"][-1]) if len(self.curve) else 0
+        left_out = {e.payload["step"] for e in self.rank_events_of("batch_skipped")}
+        while step + 1 in left_out:
+            step += 1
+        return step
+
+    @property
+    def tokens(self) -> int:
+        """Tokens trained on so far."""
+        return int(self.curve["tokens"][-1]) if len(self.curve) else 0
+
+    @property
+    def passes(self) -> float | None:
+        """Passes over the data so far."""
+        if not self.epoch_tokens or not len(self.curve):
+            return None
+        return float(self.curve["tokens"][-1]) / self.epoch_tokens
+
+    @property
+    def loss(self) -> float | None:
+        """Mean loss of the last ten steps: one batch alone is noisy."""
+        return finite(self.curve["loss"][-10:].mean()) if len(self.curve) else None
+
+    @cached_property
+    def validation(self) -> list[tuple[int, float]]:
+        """(step, loss on the held-out samples), by step."""
+        events = self.rank_events_of("evaluate")
+        pairs = [(e.whole("step"), e.number("val_loss")) for e in events]
+        by_step = {step: loss for step, loss in pairs if step is not None and loss is not None}
+        return sorted((step, loss) for step, loss in by_step.items() if step <= self.step)
+
+    @property
+    def validation_loss(self) -> float | None:
+        """Loss of the last evaluation."""
+        return finite(self.validation[-1][1]) if self.validation else None
+
+    # Speed
+
+    @cached_property
+    def step_s(self) -> float | None:
+        """Median step time of the last attempt with steps: machines and layouts change."""
+        for _, records in sorted(self._records("steps", range(1)), key=lambda file: -file[0]):
+            if len(records):
+                return float(np.median(records["total"]))
+        return None
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens per second while stepping, over all ranks."""
+        if not self.step_s or "batch_tokens" not in self.plan:
+            return None
+        return float(self.plan["batch_tokens"] / self.step_s)
+
+    @property
+    def mfu(self) -> float | None:
+        """Share of the accelerator's published peak; None for a device not in the catalog."""
+        device = accelerators.for_device(str(self.plan.get("device_name", "")))
+        work, speed = self.plan.get("flops_per_token"), self.tokens_per_s
+        precision = self.run_or_none.train.precision if self.run_or_none else ""
+        peak = device.peak_flops(precision) if device and precision in ("fp32", "bf16") else None
+        if not (peak and work and speed):
+            return None
+        return float(work * speed / (peak * self.plan["ranks"]))
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds to the end of a running run, at the pace of its steps."""
+        if not self.running or not self.step_s:
+            return None
+        return self.step_s * (self.steps - self.step)
+
+    # Problems
+
+    @cached_property
+    def stragglers(self) -> list[dict[str, Any]]:
+        """Ranks that slowed the others down at the last check of the last attempt, by rank."""
+        events = self.supervisor_events_of("straggler")
+        last = {e.payload["rank"]: e.payload for e in events if e.attempt == self._last_attempt}
+        slow = [{"rank": r, "factor": p["factor"]} for r, p in last.items() if p["slow"]]
+        return sorted(slow, key=lambda one: int(one["rank"]))
+
+    @cached_property
+    def skipped_blocks(self) -> list[dict[str, Any]]:
+        """Damaged blocks of the dataset that are not trained on, each once."""
+        payloads = [e.payload for e in self.rank_events_of("data_skipped")]
+        return list({(p["dataset"], p["shard"], p["block"]): p for p in payloads}.values())
+
+    @cached_property
+    def incidents(self) -> list[dict[str, Any]]:
+        """Anomalies that the sentinels found, by time."""
+        return incidents(self.rank_events_of(*KINDS))
+
+    @property
+    def fault_count(self) -> int:
+        """Faults after which the supervisor restarted the ranks or gave up."""
+        return sum(len(invocation.faults) for invocation in self.account.invocations)
+
+    # Checkpoints
+
+    @property
+    def newest_checkpoint(self) -> str | None:
+        return newest_path(self.folder.checkpoints)
+
+    @cached_property
+    def best_checkpoint(self) -> BestCheckpoint | None:
+        """The checkpoint with the lowest validation loss, if the run keeps it."""
+        if self.run_or_none is None or not self.run_or_none.evaluate.keep_best:
+            return None
+        for found in best_first(published_checkpoints(self.folder.checkpoints)):
+            if (loss := found.validation_loss) is not None:
+                return BestCheckpoint(found.step, finite(loss), str(found.path))
+        return None

@@ -1,0 +1,193 @@
+"""The process beside a run: it follows the folder, sends all there is, and never holds the run."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import commands
+from hook_server import Hook, hook
+from penstock.errors import PenstockError
+from penstock.ledger.journal.read import read_events
+from penstock.ledger.journal.writer import Journal, SupervisorJournal
+from penstock.run.folder import RunFolder
+from penstock.run.load import load
+from penstock.run.save import save
+from penstock.watch.facts.run_view import RunView
+from penstock.watch.outlets import process as outlets
+from penstock.watch.outlets.alerts import Alert
+from penstock.watch.outlets.process import RunFollower
+
+
+@pytest.fixture
+def server() -> Iterator[Hook]:
+    with hook() as made:
+        yield made
+
+
+@pytest.fixture
+def folder(run_file: Callable[..., Path]) -> RunFolder:
+    run = load(run_file("followed"))
+    made = RunFolder(run.folder)
+    made.make()
+    save(run, made.run_file)
+    return made
+
+
+class Kept:
+    """An outlet that keeps what it is given; it can hang or fail."""
+
+    name = "kept"
+
+    def __init__(self, fail: str = "", hang: threading.Event | None = None) -> None:
+        self.fail, self.hang = fail, hang
+        self.calls: list[str] = []
+        self.steps: list[int] = []
+
+    def _called(self, name: str) -> None:
+        if self.hang:
+            self.hang.wait()
+        self.calls.append(name)
+        if name == self.fail:
+            raise RuntimeError("no room")
+
+    def begin(self, view: RunView) -> None:
+        self._called("begin")
+
+    def send_points(self, points: np.ndarray) -> None:
+        self._called("points")
+        self.steps += points["step"].tolist()
+
+    def send_summary(self, view: RunView) -> None:
+        self._called("measured")
+
+    def send_alert(self, news: Alert) -> None:
+        self._called(news.event)
+
+    def close(self, result: str) -> None:
+        self._called(f"close {result}")
+
+
+def journal(folder: RunFolder, ended: bool = True) -> None:
+    """A run that crashed once and finished."""
+    with Journal(folder.journal, 0) as rank:
+        for step in (1, 2, 3):
+            rank.curve(step, 4.0, 1.0, 1e-3, 10.0 * step)
+    supervisor = SupervisorJournal(folder.journal)
+    supervisor.event("invocation", ranks=1)
+    supervisor.event("fault", attempt=0, rank=0, reason="killed", action="restart")
+    with Journal(folder.journal, 1) as rank:
+        for step in (3, 4):
+            rank.curve(step, 3.0, 1.0, 1e-3, 10.0 * step)
+    if ended:
+        supervisor.event("ended", result="done", error="")
+    supervisor.close()
+
+
+def follow(folder: RunFolder, *kept: Kept, **options: Any) -> list[str]:
+    said: list[str] = []
+    options = {"heard": 0, "first_attempt": 0} | options
+    RunFollower(folder, list(kept), say=said.append, **options).run(poll_s=0.01)
+    return said
+
+
+def test_all_points_and_news_reach_every_outlet(folder: RunFolder) -> None:
+    journal(folder)
+    kept = [Kept(), Kept()]
+    assert follow(folder, *kept) == []
+    for one in kept:
+        assert one.steps == [1, 2, 3, 3, 4]
+        assert one.calls[0] == "begin"
+        assert one.calls[-2:] == ["measured", "close done"]
+        assert [c for c in one.calls if c in ("crash", "finish")] == ["crash", "finish"]
+
+
+def test_an_outlet_that_fails_is_told_of_and_the_others_go_on(folder: RunFolder) -> None:
+    journal(folder)
+    bad, good = Kept(fail="points"), Kept()
+    (said,) = follow(folder, bad, good)
+    assert said == "kept: RuntimeError: no room; no more is sent"
+    assert good.calls[-1] == "close done"
+
+
+def test_an_outlet_that_hangs_is_not_waited_for(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal(folder)
+    monkeypatch.setattr(outlets, "LAST_S", 0.5)
+    over = threading.Event()
+    slow, good = Kept(hang=over), Kept()
+    (said,) = follow(folder, slow, good)
+    assert "not everything was sent" in said
+    assert good.calls[-1] == "close done"
+    over.set()
+
+
+def test_a_launch_tells_nothing_of_the_ones_before_it(folder: RunFolder) -> None:
+    journal(folder)
+    heard = len(read_events(folder.journal / "supervisor.events"))
+    supervisor = SupervisorJournal(folder.journal)
+    supervisor.event("invocation", ranks=1)
+    with Journal(folder.journal, 2) as rank:
+        rank.curve(5, 2.0, 1.0, 1e-3, 50.0)
+    supervisor.event("ended", result="stopped", error="")
+    supervisor.close()
+    kept = Kept()
+    follow(folder, kept, events_read=heard, first_attempt=2)
+    assert kept.steps == [5]
+    assert "crash" not in kept.calls
+    assert "stopped" in kept.calls
+
+
+def test_a_supervisor_that_vanished_is_told_after_its_last_words(folder: RunFolder) -> None:
+    journal(folder, ended=False)
+    kept = Kept()
+    follow(folder, kept, alive=lambda: False)
+    assert [c for c in kept.calls if c in ("crash", "finish")] == ["crash", "crash"]
+    assert kept.calls[-1] == "close killed"
+
+
+def test_a_real_run_says_that_it_finished(run_file: Callable[..., Path], server: Hook) -> None:
+    file = run_file("hooked", **{"log.webhook": "$HOOK", "train.steps": 4})
+    with commands.popen("train", file, one_pipe=True, HOOK=server.url) as process:
+        said, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, said
+    (got,) = server.wait(1)
+    assert (got["run"], got["event"], got["step"], got["steps"]) == ("hooked", "finish", 4, 4)
+    assert "\x1b" not in said.partition("Given")[0]  # no terminal: lines without codes
+    assert "webhook: 1 sent to http://127.0.0.1/…" in said
+    written = [p.read_text() for p in (file.parent / "runs/hooked").rglob("*.log")]
+    assert "s3cr3t" not in said + "".join(written)
+
+
+@pytest.mark.slow
+def test_a_supervisor_killed_for_real_is_told_of(
+    run_file: Callable[..., Path], server: Hook
+) -> None:
+    """Nobody is left to say it but the process beside the run."""
+    file = run_file("killed", **{"log.webhook": server.url, "train.steps": 100000})
+    folder = RunFolder(load(file).folder)
+    with commands.popen("train", file, one_pipe=True) as process:
+        assert process.stdout
+        for line in process.stdout:
+            if line.startswith("step "):
+                break
+        os.kill(process.pid, signal.SIGKILL)
+    (got,) = server.wait(1)
+    assert got["event"] == "crash"
+    assert "supervisor was killed" in got["words"]
+    assert got["step"] > 0
+    assert RunView(folder).status == "killed"
+
+
+def test_what_cannot_be_sent_is_refused_before_anything_starts(
+    run_file: Callable[..., Path],
+) -> None:
+    file = run_file("unset", **{"log.webhook": "$NO_SUCH_HOOK"})
+    with pytest.raises(PenstockError, match="NO_SUCH_HOOK is not set"):
+        outlets.check(load(file))

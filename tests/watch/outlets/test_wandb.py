@@ -1,0 +1,142 @@
+"""Runs in Weights & Biases: its own client, against a server of ours, on line and off line."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import PenstockError
+from penstock.ledger.journal.writer import Journal, SupervisorJournal
+from penstock.run.folder import RunFolder
+from penstock.run.load import load
+from penstock.run.save import save
+from penstock.watch.facts.run_view import RunView
+from penstock.watch.outlets.wandb_log import check, entity_project, run_id
+from wandb_server import Wandb, wandb_server
+
+
+@pytest.fixture
+def server() -> Iterator[Wandb]:
+    with wandb_server() as made:
+        yield made
+
+
+@pytest.fixture
+def folder(run_file: Callable[..., Path]) -> RunFolder:
+    run = load(run_file("logged", **{"log.wandb": "team/project"}))
+    made = RunFolder(run.folder)
+    made.make()
+    save(run, made.run_file)
+    made.plan_file.write_text('{"ranks": 1, "steps": 10, "batch_tokens": 128}')
+    return made
+
+
+def launched(
+    folder: RunFolder, attempt: int, losses: dict[int, float], result: str, t: float = 1000.0
+) -> None:
+    """A launch that made these steps and ended."""
+    supervisor = SupervisorJournal(folder.journal)
+    supervisor.event("invocation", t=t, ranks=1)
+    supervisor.event("launch", t=t, attempt=attempt)
+    with Journal(folder.journal, attempt, clock=lambda: t + 1) as rank:
+        rank.event("ready")
+        for number, (step, loss) in enumerate(losses.items()):
+            rank.step(step, t + 1 + number, 0.5, 0.0, 0.5, 0.0)
+            rank.curve(step, loss, 1.0, 1e-3, 128.0 * step, t=t + 2 + number)
+    if result == "failed":
+        supervisor.event("fault", attempt=attempt, rank=0, reason="killed", action="give_up")
+    supervisor.event("ended", t=t + 60, result=result, error="")
+    supervisor.close()
+
+
+def follow(folder: RunFolder, heard: int, attempt: int, env: dict[str, str]) -> str:
+    """The real process beside the run, on a launch that is over: it sends all and ends."""
+    arguments = map(str, (folder.path, os.getpid(), heard, attempt))
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock.watch.outlets.process", *arguments],
+        env=os.environ | env,
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_a_run_is_sent_and_goes_on_in_the_same_one(folder: RunFolder, server: Wandb) -> None:
+    launched(folder, 0, {1: 5.0, 2: 4.0, 3: 3.5}, "failed")
+    said = follow(folder, 0, 0, server.env)
+    (name,) = server.runs
+    assert name == run_id(RunView(folder))
+    assert server.runs[name]["project"] == "project"
+    assert server.runs[name]["displayName"] == "logged"
+    assert server.steps(name, "train/loss") == [(1, 5.0), (2, 4.0), (3, 3.5)]
+    assert server.exits[name] == 1
+    assert [(a["title"], a["severity"]) for a in server.alerts] == [("logged: crash", "ERROR")] * 2
+    assert said.startswith("wandb: ")
+
+    # Step 3 is made again and comes out the same, step 2's batch was left out.
+    launched(folder, 1, {2: 4.25, 3: 3.5, 4: 3.0}, "done", t=2000.0)
+    follow(folder, 4, 1, server.env)
+    assert list(server.runs) == [name]
+    assert name in server.resumed
+    assert server.steps(name, "train/loss")[3:] == [(2, 4.25), (3, 3.5), (4, 3.0)]
+    assert server.summary[name]["status"] == "done"
+    assert server.summary[name]["rank_s/compute"] > 0
+    assert server.exits[name] == 0
+
+
+@pytest.mark.slow
+def test_off_line_files_are_read_back_by_the_client_itself(
+    folder: RunFolder, server: Wandb
+) -> None:
+    launched(folder, 0, {1: 5.0, 2: 4.0}, "done")
+    said = follow(folder, 0, 0, {"WANDB_MODE": "offline", "WANDB_API_KEY": ""})
+    assert "(offline)" in said
+    assert not server.runs
+    (kept,) = folder.path.glob("wandb/offline-run-*")
+    wandb = [sys.executable, "-c", "from wandb.cli.cli import cli; cli()", "sync", str(kept)]
+    env = os.environ | server.env
+    subprocess.run(wandb, env=env, cwd=folder.path, check=True, timeout=250)
+    name = run_id(RunView(folder))
+    assert server.steps(name, "train/loss") == [(1, 5.0), (2, 4.0)]
+
+
+def test_a_server_that_is_not_there_does_not_stop_the_process(folder: RunFolder) -> None:
+    """It says so; what the run does is not its matter."""
+    launched(folder, 0, {1: 5.0}, "done")
+    env = {
+        "WANDB_BASE_URL": "http://127.0.0.1:1",
+        "WANDB_API_KEY": "0" * 40,
+        "WANDB_MODE": "online",
+        "WANDB_INIT_TIMEOUT": "3",
+        "WANDB__INIT_TIMEOUT": "3",
+    }
+    assert "wandb: " in follow(folder, 0, 0, env)
+
+
+def test_what_the_client_would_refuse_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    check("p", {"WANDB_MODE": "offline"})
+    check("p", {"WANDB_API_KEY": "x" * 40})
+    with pytest.raises(PenstockError, match=r"no API key.*WANDB_MODE=offline"):
+        check("p", {"NETRC": "/nowhere"})
+    for wrong in ("a/b/c", "", "a/", "a b#c", "x" * 129):
+        with pytest.raises(PenstockError, match="no name of a project"):
+            entity_project(wrong)
+    assert entity_project("team/p") == ("team", "p")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(PenstockError, match=r"pip install 'penstock\[wandb\]'"):
+        check("p", {"WANDB_MODE": "offline"})
+
+
+def test_a_run_begun_anew_is_another_one(folder: RunFolder) -> None:
+    launched(folder, 0, {1: 5.0}, "done")
+    first = run_id(RunView(folder))
+    launched(folder, 1, {2: 5.0}, "done", t=2000.0)
+    assert run_id(RunView(folder)) == first
+    (folder.journal / "supervisor.events").unlink()
+    launched(folder, 2, {1: 5.0}, "done", t=3000.0)
+    assert run_id(RunView(folder)) != first
