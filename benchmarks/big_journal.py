@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/big_journal.py [--ranks 1000] [--steps 100000] [--dir .bench-watch]
 
 One rank is slow; every rank saves and validates 100 times. What is timed, each in a process of its
-own with its imports: the whole report, the first answer for a page (`RunView` with `quick`), how many
+own with its imports: the whole report, the first answer for a page (`quick=True`), how many
 seconds of looking until that answer is exact, and a look at what is known.
 """
 

@@ -270,5 +270,5 @@ def test_a_run_whose_own_code_has_changed_is_refused(
 
 @pytest.mark.parametrize("source", [None, 5, ["run.toml"]])
 def test_what_is_no_run_is_told_in_words(source: Any) -> None:
-    with pytest.raises(PenstockError, match="give the path of a run file, a dict or a run"):
+    with pytest.raises(PenstockError, match="pass the path of a run file, a dict or a Run"):
         penstock.load(source)

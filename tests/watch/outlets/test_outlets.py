@@ -91,7 +91,7 @@ def journal(folder: RunFolder, ended: bool = True) -> None:
 
 def follow(folder: RunFolder, *kept: Kept, **options: Any) -> list[str]:
     said: list[str] = []
-    options = {"heard": 0, "first_attempt": 0} | options
+    options = {"events_read": 0, "first_attempt": 0} | options
     RunFollower(folder, list(kept), say=said.append, **options).run(poll_s=0.01)
     return said
 
@@ -130,7 +130,7 @@ def test_an_outlet_that_hangs_is_not_waited_for(
 
 def test_a_launch_tells_nothing_of_the_ones_before_it(folder: RunFolder) -> None:
     journal(folder)
-    heard = len(read_events(folder.journal / "supervisor.events"))
+    events_read = len(read_events(folder.journal / "supervisor.events"))
     supervisor = SupervisorJournal(folder.journal)
     supervisor.event("invocation", ranks=1)
     with Journal(folder.journal, 2) as rank:
@@ -138,7 +138,7 @@ def test_a_launch_tells_nothing_of_the_ones_before_it(folder: RunFolder) -> None
     supervisor.event("ended", result="stopped", error="")
     supervisor.close()
     kept = Kept()
-    follow(folder, kept, events_read=heard, first_attempt=2)
+    follow(folder, kept, events_read=events_read, first_attempt=2)
     assert kept.steps == [5]
     assert "crash" not in kept.calls
     assert "stopped" in kept.calls

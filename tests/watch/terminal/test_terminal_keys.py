@@ -58,7 +58,7 @@ def test_keys_save_help_ask_and_stop_and_the_size_is_followed(
         put_back(seated)
         assert "stopped, step" in seated.after()
     assert RunView(folder).status == "stopped"
-    assert RunView(folder).checkpoint
+    assert RunView(folder).newest_checkpoint
     asked = RunView(folder).supervisor_events_of("asked_to_stop")
     assert [e.payload["signal"] for e in asked] == ["SIGINT"]
 
