@@ -21,7 +21,7 @@ from chat_models import MODELS, model
 
 from penstock.data.chat.encode import ChatEncoder, Encoded
 from penstock.data.chat.template import Template
-from penstock.data.sources.messages import Conversation, NotChat
+from penstock.data.sources.messages import Conversation, InvalidConversation
 from penstock.data.tokenize.special import read_special
 from penstock.data.tokenize.tokenizer import Tokenizer
 
@@ -96,9 +96,9 @@ def compare(name: str, peer: list, asked: list) -> str:
     rows, peer_s = peer
     texts = ids = masks = refused = 0
     for conversation, result, row in zip(conversations, results, rows, strict=True):
-        if row is None or isinstance(result, NotChat):
+        if row is None or isinstance(result, InvalidConversation):
             assert row is None, (name, result)
-            assert isinstance(result, NotChat), (name, conversation)
+            assert isinstance(result, InvalidConversation), (name, conversation)
             refused += 1
             continue
         assert isinstance(result, Encoded)

@@ -10,8 +10,8 @@ import pytest
 from penstock.data.build.build import build
 from penstock.data.build.progress import SilentWatcher
 from penstock.data.recipe.recipe import Recipe
-from penstock.data.sources.find import find
-from penstock.data.sources.read import read
+from penstock.data.sources.find import find_files
+from penstock.data.sources.read import read_source
 from penstock.data.store.objects import Store
 from penstock.errors import PenstockError, RunFailed
 
@@ -35,24 +35,24 @@ def folder(s3, tmp_path):
 
 
 def test_a_prefix_reads_as_the_folder(folder):
-    assert list(read(["s3://data/raw"])) == list(read([folder]))
+    assert list(read_source(["s3://data/raw"])) == list(read_source([folder]))
 
 
 def test_globs_and_objects(folder):
-    (file,) = find(["s3://data/raw/**/*.parquet"])
+    (file,) = find_files(["s3://data/raw/**/*.parquet"])
     assert file.name == "more/c.parquet"
     assert file.bytes == (folder / "more" / "c.parquet").stat().st_size
-    assert list(read(["s3://data/raw/a.jsonl"])) == list(read([folder / "a.jsonl"]))
+    assert list(read_source(["s3://data/raw/a.jsonl"])) == list(read_source([folder / "a.jsonl"]))
 
 
 def test_what_cannot_be_listed(s3, folder, monkeypatch):
     with pytest.raises(PenstockError, match="no such object or bucket"):
-        list(find(["s3://nowhere/raw"]))
+        list(find_files(["s3://nowhere/raw"]))
     with pytest.raises(PenstockError, match="names no file"):
-        list(find(["s3://data/other"]))
+        list(find_files(["s3://data/other"]))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "wrong")
     with pytest.raises(PenstockError, match="access was refused"):
-        list(find(["s3://data/raw"]))
+        list(find_files(["s3://data/raw"]))
 
 
 def test_a_build_from_the_bucket_is_the_build_from_disk(folder, tmp_path, monkeypatch):

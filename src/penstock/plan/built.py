@@ -59,9 +59,9 @@ def _at_url(url: str, launch: bool) -> BuiltDataset | str:
     except FileNotFoundError:
         pass
     if launch and url.startswith("http"):  # one request; buckets are listed by the build
-        from penstock.data.sources.find import find
+        from penstock.data.sources.find import find_files
 
-        list(find([url]))
+        list(find_files([url]))
     return f"{url} holds no built dataset; `penstock train` builds one from the files there"
 
 

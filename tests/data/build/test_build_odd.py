@@ -20,8 +20,8 @@ from penstock.data.build.tokens import _Encoded, _in_order
 from penstock.data.format.columns import write_columns
 from penstock.data.read.dataset import Dataset
 from penstock.data.read.stream import Stream
-from penstock.data.sources.files import File
-from penstock.data.sources.options import Options
+from penstock.data.sources.files import RawFile
+from penstock.data.sources.options import ReadOptions
 from penstock.data.tokenize.tokenizer import Tokenizer
 from penstock.data.workers.pool import Task
 from penstock.errors import PenstockError
@@ -45,12 +45,12 @@ def rows_of(dataset: Dataset) -> dict[str, dict[str, Any]]:
 
 
 def read_all(path: Path, tmp_path: Path, part_bytes: int) -> dict[str, Any]:
-    listed = SourceFile(File(path.name, str(path), "jsonl", ""), path.stat().st_size, "")
+    listed = SourceFile(RawFile(path.name, str(path), "jsonl", ""), path.stat().st_size, "")
     group = (listed,)
     task = Task(
         tmp_path / "read",
         read_files,
-        (group, Options(), "", str(tmp_path / "raw" / "0"), part_bytes),
+        (group, ReadOptions(), "", str(tmp_path / "raw" / "0"), part_bytes),
     )
     task.run()
     found: dict[str, Any] = read_result(task.path)

@@ -14,7 +14,7 @@ from penstock.data.build.open import open_dataset
 from penstock.data.build.rejected import cut_documents_note, rejected_rows_note
 from penstock.data.read.dataset import Dataset
 from penstock.data.recipe.load import raw_recipe, recipe_of
-from penstock.data.sources.guess import PAIRS, guess
+from penstock.data.sources.guess import PAIRS, guess_fields
 from penstock.data.tokenize.tokenizer import Tokenizer
 from penstock.errors import PenstockError
 
@@ -74,7 +74,7 @@ def a_tokenizer(template: str = "") -> str:
     ],
 )
 def test_the_first_row_says_what_rows_are(row, rows):
-    assert guess(write("a.jsonl", [row, {"messages": []}])) == rows
+    assert guess_fields(write("a.jsonl", [row, {"messages": []}])) == rows
 
 
 def test_a_damaged_first_line_and_a_packed_file_in_a_folder():
@@ -82,16 +82,16 @@ def test_a_damaged_first_line_and_a_packed_file_in_a_folder():
     Path("folder/notes.md").write_text("text")
     content = "{broken\n\n" + json.dumps(CHAT[0])
     Path("folder/chat.jsonl.gz").write_bytes(gzip.compress(content.encode()))
-    assert guess("folder") == guess("folder/*.gz") == {"messages": "messages"}
-    assert guess("nothing.jsonl") == {}
+    assert guess_fields("folder") == guess_fields("folder/*.gz") == {"messages": "messages"}
+    assert guess_fields("nothing.jsonl") == {}
 
 
 def test_parquet_rows():
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     parquet.write_table(arrow.table({"prompt": ["a"], "completion": ["b"]}), "a.parquet")
-    assert guess("a.parquet") == {"prompt": "prompt", "response": "completion"}
+    assert guess_fields("a.parquet") == {"prompt": "prompt", "response": "completion"}
     Path("b.parquet").write_bytes(b"no parquet")
-    assert guess("b.parquet") == {}
+    assert guess_fields("b.parquet") == {}
 
 
 def test_conversations_are_all_kept_packed_and_only_answers_count():
@@ -169,7 +169,7 @@ def test_an_array_and_a_table_are_guessed_and_built_as_lines_are():
         "instruction,input,output\n" + "".join(f"Add {n}.,,Yes\n" for n in range(40))
     )
     fields = {"prompt": "instruction", "response": "output"}
-    assert guess("a.jsonl") == guess("b.json") == guess("c.csv") == fields
+    assert guess_fields("a.jsonl") == guess_fields("b.json") == guess_fields("c.csv") == fields
     for path in ("b.json", "c.csv"):
         same = open_dataset(path, vocab=300, pack=64)
         assert same.manifest.tokens == of_lines.manifest.tokens

@@ -19,7 +19,7 @@ from penstock.data.chat.pieces import Pieces, fits
 from penstock.data.chat.spans import Guard, rendered
 from penstock.data.chat.template import DEFAULT, Template
 from penstock.data.chat.whole import Whole
-from penstock.data.sources.messages import Conversation, NotChat
+from penstock.data.sources.messages import Conversation, InvalidConversation
 from penstock.data.tokenize import fast as fast_tokens
 from penstock.data.tokenize.fast import FastTokenizer
 from penstock.data.tokenize.hard_sample import sample
@@ -186,8 +186,8 @@ def test_ids_are_those_of_the_whole_text(name: str, texts: list[str]) -> None:
     one = rendered(conversation, template, guard, end)
     assert fits(config)
     fast, slow = _pieces(name).tokens([one])[0], _whole(name).tokens([one])[0]
-    assert not isinstance(fast, NotChat)
-    assert not isinstance(slow, NotChat)
+    assert not isinstance(fast, InvalidConversation)
+    assert not isinstance(slow, InvalidConversation)
     assert fast.ids.tolist() == slow.ids.tolist()
     assert fast.mask.tolist() == slow.mask.tolist()
     engine = Engine.from_str(model(name).decode())
@@ -273,11 +273,11 @@ def test_what_cannot_be_learned_is_refused_and_the_rest_goes_on() -> None:
         Conversation(({"role": "system", "content": "x"}, *turns("Hi", "a"))),
     ]
     results = encoder("mistral").encode(batch)
-    reasons = [one.reason if isinstance(one, NotChat) else "" for one in results]
+    reasons = [one.reason if isinstance(one, InvalidConversation) else "" for one in results]
     assert reasons == ["", "nothing to learn", "not Unicode", "", "refused by the template"]
     assert encoder("mistral").encode([]) == []
     endless = encoder("qwen25").encode([Conversation(tuple(turns(*["x"] * 1002)))])[0]
-    assert isinstance(endless, NotChat)
+    assert isinstance(endless, InvalidConversation)
     assert endless.reason == "too many messages"
 
 

@@ -8,7 +8,7 @@ from chat_models import MODELS
 
 from penstock.data.chat import bounds
 from penstock.data.chat.template import DEFAULT, Template
-from penstock.data.sources.messages import NotChat
+from penstock.data.sources.messages import InvalidConversation
 from penstock.data.tokenize.special import Special
 from penstock.errors import PenstockError
 
@@ -118,7 +118,7 @@ def test_today_is_always_the_same_day() -> None:
     ],
 )
 def test_a_template_that_fails_refuses_the_conversation(source: str) -> None:
-    with pytest.raises(NotChat) as refused:
+    with pytest.raises(InvalidConversation) as refused:
         rendered(source)
     assert refused.value.reason == "refused by the template"
 
@@ -166,7 +166,7 @@ def test_a_template_without_end_is_stopped(source: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(bounds, "MOST_CPU_S", 1.0)
     monkeypatch.setattr(bounds, "MOST_MEMORY", 256 << 20)
     began = time.monotonic()
-    with pytest.raises((NotChat, PenstockError)):
+    with pytest.raises((InvalidConversation, PenstockError)):
         rendered(source)
     assert time.monotonic() - began < 60.0
     used = resource.getrlimit(resource.RLIMIT_AS)
@@ -180,7 +180,7 @@ def test_a_template_that_never_ends_stops_the_build(monkeypatch: pytest.MonkeyPa
         Special("</s>", 0),
     )
     for _ in range(2):
-        with pytest.raises(NotChat) as refused:
+        with pytest.raises(InvalidConversation) as refused:
             made.render(TALK)
         assert refused.value.detail == "stopped: it goes round too often"
     with pytest.raises(PenstockError, match="does not end: it goes round too often"):

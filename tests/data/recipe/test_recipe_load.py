@@ -20,7 +20,7 @@ from penstock.data.recipe import clean, filters
 from penstock.data.recipe.dedup import DecontaminateSection, LinesSection, NearSection
 from penstock.data.recipe.load import RECIPE, load_recipe
 from penstock.data.recipe.recipe import Recipe
-from penstock.data.sources.options import Options
+from penstock.data.sources.options import ReadOptions
 from penstock.errors import PenstockError
 from penstock.run import toml
 
@@ -44,7 +44,7 @@ def test_the_shortest_recipe_means_the_web_preset(recipe, tmp_path):
     assert made.name == "web"
     assert made.source[0].path == str(tmp_path / "corpus/*.jsonl")
     assert made.source[0].label == "corpus"
-    assert made.source[0].options() == Options()
+    assert made.source[0].options() == ReadOptions()
     cleaning = made.cleaning()
     assert cleaning.filters.c4 == C4(terminal_punctuation=False)
     assert cleaning.language == Language(("en",))
@@ -81,9 +81,9 @@ def test_a_filter_that_the_preset_lacks_is_the_published_one(recipe):
 def test_conversations_are_not_judged_as_pages(recipe):
     made = recipe('[[source]]\npath = "chat.jsonl"\nmessages = "messages"\n')
     assert made.cleaning() == clean.PRESETS["code"]
-    assert made.source[0].options() == Options(messages="messages")
+    assert made.source[0].options() == ReadOptions(messages="messages")
     asked = recipe('[[source]]\npath = "qa.jsonl"\nprompt = "q"\nresponse = "a"\n').source[0]
-    assert asked.options() == Options(prompt="q", response="a")
+    assert asked.options() == ReadOptions(prompt="q", response="a")
     assert recipe(SHORTEST).cleaning() == clean.PRESETS["web"]
 
 

@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.data.sources import remote
-from penstock.data.sources.files import File
-from penstock.data.sources.find import find
-from penstock.data.sources.options import Options
-from penstock.data.sources.pieces import Document, Rejected, Seen
-from penstock.data.sources.read import read, read_file
+from penstock.data.sources.documents import Document, FileSummary, Rejected
+from penstock.data.sources.files import RawFile
+from penstock.data.sources.find import find_files
+from penstock.data.sources.options import ReadOptions
+from penstock.data.sources.read import read_file, read_source
 from penstock.data.store import objects
 from penstock.errors import PenstockError, RunFailed
 from range_server import serve
@@ -47,18 +47,20 @@ def texts(pieces) -> list[str]:
 
 
 def test_a_prefix_reads_as_the_folder_does(folder):
-    near, far = list(read([folder])), list(read([f"file://{folder}"]))
+    near, far = list(read_source([folder])), list(read_source([f"file://{folder}"]))
     assert far == near
     assert texts(far)[:3] == ["plain", "b10", "b2"]
     assert len(texts(far)) == 1003
     assert {p.reason for p in far if isinstance(p, Rejected)} == {"hidden", "unknown kind of file"}
-    assert list(read([f"file://{folder}/"])) == near
+    assert list(read_source([f"file://{folder}/"])) == near
 
 
 def test_the_listing_tells_what_a_content_is_known_by(folder):
     def stamps():
         return {
-            f.name: (f.bytes, f.stamp) for f in find([f"file://{folder}"]) if isinstance(f, File)
+            f.name: (f.bytes, f.stamp)
+            for f in find_files([f"file://{folder}"])
+            if isinstance(f, RawFile)
         }
 
     before = stamps()
@@ -82,19 +84,19 @@ def test_the_listing_tells_what_a_content_is_known_by(folder):
     ],
 )
 def test_globs(folder, pattern, names):
-    found = [f for f in find([f"file://{folder}/{pattern}"]) if isinstance(f, File)]
+    found = [f for f in find_files([f"file://{folder}/{pattern}"]) if isinstance(f, RawFile)]
     assert [f.path.removeprefix(f"file://{folder}/") for f in found] == names
 
 
 def test_single_files_over_http(folder):
     with serve(folder) as (url, faults):
         given = [f"{url}/b/2.jsonl", f"{url}/c.parquet"]
-        pieces = list(read(given))
-        assert texts(pieces) == texts(read([folder / "b" / "2.jsonl", folder / "c.parquet"]))
-        seen = [p for p in pieces if isinstance(p, Seen)]
+        pieces = list(read_source(given))
+        assert texts(pieces) == texts(read_source([folder / "b" / "2.jsonl", folder / "c.parquet"]))
+        seen = [p for p in pieces if isinstance(p, FileSummary)]
         assert [one.file for one in seen] == ["2.jsonl", "c.parquet"]
         faults.ranges, faults.cut = False, 1  # the server of many a lab
-        assert list(read(given)) == pieces
+        assert list(read_source(given)) == pieces
 
 
 def test_a_large_file_is_read_in_chunks_and_survives_a_cut(tmp_path, monkeypatch):
@@ -102,7 +104,7 @@ def test_a_large_file_is_read_in_chunks_and_survives_a_cut(tmp_path, monkeypatch
     (tmp_path / "a.jsonl").write_bytes(lines(*[f"text {n}" for n in range(500)]))
     with serve(tmp_path) as (url, faults):
         faults.cut, faults.busy = 1, 1
-        assert texts(read([f"{url}/a.jsonl"])) == [f"text {n}" for n in range(500)]
+        assert texts(read_source([f"{url}/a.jsonl"])) == [f"text {n}" for n in range(500)]
         assert len(faults.asked) > 10
 
 
@@ -116,22 +118,22 @@ def test_an_outage_stops_a_build_and_leaves_nothing_out(tmp_path, monkeypatch, n
     else:
         pq.write_table(pa.table({"text": words}), tmp_path / name, row_group_size=100)
     with serve(tmp_path) as (url, faults):
-        pieces = read([f"{url}/{name}"])
+        pieces = read_source([f"{url}/{name}"])
         next(pieces)
         faults.busy = 10_000
         with pytest.raises(RunFailed, match=r"was tried for.*503.*give the same command again"):
             list(pieces)
         with pytest.raises(RunFailed, match="cannot be read"):
-            list(read_file(File(name, f"{url}/{name}", name[2:], "")))
+            list(read_file(RawFile(name, f"{url}/{name}", name[2:], "")))
         faults.busy = 0
-        assert texts(read([f"{url}/{name}"])) == words
+        assert texts(read_source([f"{url}/{name}"])) == words
 
 
 def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr(remote, "CHUNK_BYTES", 1 << 20)
     path = tmp_path / "a.jsonl"
     path.write_bytes(lines(*["x" * 1000] * 3000))
-    pieces = read([f"file://{path}"])
+    pieces = read_source([f"file://{path}"])
     next(pieces)
     path.write_bytes(lines(*["y" * 1000] * 3000))
     seen = list(pieces)[-1]
@@ -149,12 +151,12 @@ def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path, monkeypatch):
 )
 def test_what_cannot_be_listed_is_one_clear_error(given, said):
     with pytest.raises(PenstockError, match=said):
-        list(read([given], Options()))
+        list(read_source([given], ReadOptions()))
 
 
 def test_a_missing_page_is_named(tmp_path):
     with serve(tmp_path) as (url, _), pytest.raises(PenstockError, match="it is not there"):
-        list(find([f"{url}/a.jsonl"]))
+        list(find_files([f"{url}/a.jsonl"]))
 
 
 def test_credentials_that_have_run_out_are_told_at_once():

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.data.sources.csv_rows import BrokenRow, CsvRows, cells, sniff
-from penstock.data.sources.cut import Cut
-from penstock.data.sources.options import Options
-from penstock.data.sources.pieces import Document, Rejected, Seen
-from penstock.data.sources.read import read
+from penstock.data.sources.csv_rows import BrokenRow, CsvRows, sniff_delimiter, split_cells
+from penstock.data.sources.documents import Document, FileSummary, Rejected
+from penstock.data.sources.options import ReadOptions
+from penstock.data.sources.read import read_source
+from penstock.data.sources.records import RawRecord
 
 _MOST = 1 << 20
 _table = st.lists(
@@ -29,7 +29,7 @@ def _blocks(content: bytes, size: int) -> Iterator[bytes]:
     return (content[at : at + size] for at in range(0, len(content), size))
 
 
-def _cuts(content: bytes, size: int, delimiter: str = ",", most: int = _MOST) -> list[Cut]:
+def _cuts(content: bytes, size: int, delimiter: str = ",", most: int = _MOST) -> list[RawRecord]:
     return list(CsvRows(_blocks(content, size), delimiter, most))
 
 
@@ -44,7 +44,7 @@ def test_the_cells_are_those_of_the_csv_module(
     whole = io.StringIO(content, newline="")
     expected = [row for row in csv.reader(whole, delimiter=delimiter) if row]
     cuts = _cuts(content.encode(), size, delimiter)
-    assert [cells(cut.content.decode(), delimiter) for cut in cuts] == expected
+    assert [split_cells(cut.content.decode(), delimiter) for cut in cuts] == expected
     assert not any(cut.problem for cut in cuts)
     for cut in cuts:
         assert content.encode()[cut.offset :].startswith(cut.content)
@@ -65,7 +65,7 @@ def test_any_text_is_read_as_by_the_csv_module_or_is_told_broken(text: str, size
         try:
             if cut.problem:
                 raise BrokenRow(cut.problem)
-            row = cells(cut.content.decode(), ",")
+            row = split_cells(cut.content.decode(), ",")
         except BrokenRow:
             told = True
             break
@@ -104,18 +104,18 @@ def test_a_file_that_is_cut_off_keeps_the_rows_before(
     ],
 )
 def test_the_delimiter_is_that_of_the_first_row(header: str, delimiter: str) -> None:
-    assert sniff(header) == delimiter
+    assert sniff_delimiter(header) == delimiter
 
 
 def _read(
     folder: Path, content: str | bytes, name: str = "a.csv", **options: object
-) -> tuple[list[Document], list[Rejected], Seen]:
+) -> tuple[list[Document], list[Rejected], FileSummary]:
     stored = content.encode() if isinstance(content, str) else content
     (folder / name).write_bytes(stored)
-    pieces = list(read([folder / name], Options(**options)))  # type: ignore[arg-type]
+    pieces = list(read_source([folder / name], ReadOptions(**options)))  # type: ignore[arg-type]
     documents = [one for one in pieces if isinstance(one, Document)]
     rejected = [one for one in pieces if isinstance(one, Rejected)]
-    (seen,) = [one for one in pieces if isinstance(one, Seen)]
+    (seen,) = [one for one in pieces if isinstance(one, FileSummary)]
     return documents, rejected, seen
 
 

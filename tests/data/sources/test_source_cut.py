@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.sources.cut import Cut, cut
+from penstock.data.sources.records import RawRecord, split_stream
 
 
 @settings(max_examples=300, deadline=None)
@@ -27,6 +27,6 @@ def test_parts_do_not_depend_on_blocks(
         last = number == len(parts)
         if part or not last:
             long = len(part) > most
-            expected.append(Cut(number, offset, part[:64], long, last))
+            expected.append(RawRecord(number, offset, part[:64], long, last))
         offset += len(part) + len(separator)
-    assert list(cut(pieces, separator, most)) == expected
+    assert list(split_stream(pieces, separator, most)) == expected

@@ -11,9 +11,9 @@ import pytest
 from blake3 import blake3
 from mangled_files import mangle, sound_file
 
-from penstock.data.sources.find import File
-from penstock.data.sources.options import Options
-from penstock.data.sources.pieces import Document, Rejected, Seen
+from penstock.data.sources.documents import Document, FileSummary, Rejected
+from penstock.data.sources.find import RawFile
+from penstock.data.sources.options import ReadOptions
 from penstock.data.sources.read import read_file
 
 pytest.importorskip("orjson")
@@ -21,10 +21,10 @@ zstandard = pytest.importorskip("zstandard")
 
 INPUTS = 2000
 OPTIONS = [
-    Options(most_bytes=5000),
-    Options(encodings=("utf-8", "cp1252"), columns=("n",)),
-    Options(separator="\n\n", encodings=("shift_jis", "utf-16")),
-    Options(separator="\n", most_bytes=100),
+    ReadOptions(most_bytes=5000),
+    ReadOptions(encodings=("utf-8", "cp1252"), columns=("n",)),
+    ReadOptions(separator="\n\n", encodings=("shift_jis", "utf-16")),
+    ReadOptions(separator="\n", most_bytes=100),
 ]
 
 
@@ -44,10 +44,10 @@ def test_mangled_inputs_never_stop_the_reading() -> None:
             )
         content = mangle(rng, content)
         kind = {"jsonl": "jsonl", "txt": "text", "parquet": "parquet"}[name.split(".")[1]]
-        file = File(name, name, kind, packing)
+        file = RawFile(name, name, kind, packing)
         pieces = list(read_file(file, rng.choice(OPTIONS), lambda _: io.BytesIO(content)))  # noqa: B023
         *rest, seen = pieces
-        assert isinstance(seen, Seen), seed
+        assert isinstance(seen, FileSummary), seed
         assert seen.blake3 == blake3(content).hexdigest(), seed
         assert seen.documents == sum(isinstance(p, Document) for p in rest), seed
         assert sum(seen.rejected.values()) == sum(isinstance(p, Rejected) for p in rest), seed

@@ -6,10 +6,10 @@ import pytest
 
 from hub_server import COMMIT, hub
 from penstock.data.sources import hub as source_hub
-from penstock.data.sources.files import Choice, File
-from penstock.data.sources.find import find
-from penstock.data.sources.pieces import Document, Rejected
-from penstock.data.sources.read import read, read_file
+from penstock.data.sources.documents import Document, Rejected
+from penstock.data.sources.files import HubSelection, RawFile
+from penstock.data.sources.find import find_files
+from penstock.data.sources.read import read_file, read_source
 from penstock.errors import PenstockError
 
 
@@ -54,30 +54,34 @@ def endpoint(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "choice", "texts"),
     [
-        ("names", Choice(), ["eins", "held", "one", "two"]),
-        ("names", Choice(split="train"), ["eins", "one", "two"]),
-        ("names", Choice(subset="en"), ["held", "one", "two"]),
-        ("names", Choice(subset="en", split="test"), ["held"]),
-        ("card", Choice(), ["c", "a", "b"]),
-        ("card", Choice(subset="first"), ["a", "b"]),
-        ("card", Choice(subset="first", split="test"), ["b"]),
-        ("card", Choice(split="train"), ["c", "a"]),
-        ("card", Choice(revision=COMMIT, subset="second"), ["c"]),
+        ("names", HubSelection(), ["eins", "held", "one", "two"]),
+        ("names", HubSelection(split="train"), ["eins", "one", "two"]),
+        ("names", HubSelection(subset="en"), ["held", "one", "two"]),
+        ("names", HubSelection(subset="en", split="test"), ["held"]),
+        ("card", HubSelection(), ["c", "a", "b"]),
+        ("card", HubSelection(subset="first"), ["a", "b"]),
+        ("card", HubSelection(subset="first", split="test"), ["b"]),
+        ("card", HubSelection(split="train"), ["c", "a"]),
+        ("card", HubSelection(revision=COMMIT, subset="second"), ["c"]),
     ],
 )
 @pytest.mark.usefixtures("endpoint")
 def test_subsets_and_splits(name, choice, texts):
-    pieces = list(read([f"hf:org/{name}"], choice=choice))
+    pieces = list(read_source([f"hf:org/{name}"], choice=choice))
     assert [piece.text for piece in pieces if isinstance(piece, Document)] == texts
     assert not [piece for piece in pieces if isinstance(piece, Rejected)]
 
 
 @pytest.mark.usefixtures("endpoint")
 def test_files_are_pinned_and_downloaded_once(tmp_path):
-    found = [f for f in find(["hf:org/names"], choice=Choice(split="test")) if isinstance(f, File)]
+    found = [
+        f
+        for f in find_files(["hf:org/names"], choice=HubSelection(split="test"))
+        if isinstance(f, RawFile)
+    ]
     (file,) = found
     assert file.path == f"hf://datasets/org/names@{COMMIT}/en/test-00000-of-00001.jsonl"
-    assert source_hub.commit(file.path) == COMMIT
+    assert source_hub.commit_of(file.path) == COMMIT
     assert file.bytes == len(BY_NAME[file.name])
     assert file.stamp
     assert len(list(read_file(file))) == 2
@@ -85,7 +89,7 @@ def test_files_are_pinned_and_downloaded_once(tmp_path):
 
 
 def test_a_file_that_cannot_be_downloaded_is_kept_aside(endpoint):
-    (file,) = find(["hf:org/card"], choice=Choice(subset="second"))
+    (file,) = find_files(["hf:org/card"], choice=HubSelection(subset="second"))
     del endpoint["org/card"]["c.jsonl"]
     rejected, seen = read_file(file)
     assert rejected.reason == seen.damage == "cannot be read"
@@ -95,20 +99,20 @@ def test_a_file_that_cannot_be_downloaded_is_kept_aside(endpoint):
 @pytest.mark.parametrize(
     ("given", "choice", "said"),
     [
-        ("hf:org/nothing", Choice(), "no such dataset, or it is private"),
-        ("hf:org/names", Choice(revision="v9"), "no revision 'v9'"),
-        ("hf:org/none", Choice(), r"no Parquet, JSONL.*There: a\.csv"),
-        ("hf:org/names", Choice(split="dev"), "of split 'dev'"),
-        ("hf:a b", Choice(), "Write hf:org/name"),
+        ("hf:org/nothing", HubSelection(), "no such dataset, or it is private"),
+        ("hf:org/names", HubSelection(revision="v9"), "no revision 'v9'"),
+        ("hf:org/none", HubSelection(), r"no Parquet, JSONL.*There: a\.csv"),
+        ("hf:org/names", HubSelection(split="dev"), "of split 'dev'"),
+        ("hf:a b", HubSelection(), "Write hf:org/name"),
     ],
 )
 @pytest.mark.usefixtures("endpoint")
 def test_what_cannot_be_listed_is_one_clear_error(given, choice, said):
     with pytest.raises(PenstockError, match=said):
-        list(find([given], choice=choice))
+        list(find_files([given], choice=choice))
 
 
 def test_no_hub_is_one_clear_error(monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
     with pytest.raises(PenstockError, match="hub cannot be reached"):
-        list(find(["hf:org/names"]))
+        list(find_files(["hf:org/names"]))

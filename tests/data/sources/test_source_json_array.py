@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.data.sources.documents import Document, FileSummary, Rejected
 from penstock.data.sources.json_rows import JsonRows
-from penstock.data.sources.options import Options
-from penstock.data.sources.pieces import Document, Rejected, Seen
-from penstock.data.sources.read import read
+from penstock.data.sources.options import ReadOptions
+from penstock.data.sources.read import read_source
 
 _MOST = 1 << 20
 _value = st.recursive(
@@ -90,11 +90,11 @@ def test_rows_do_not_overlap_and_nothing_is_passed_over(text: str, size: int) ->
         assert set(gap) <= set(b" \t\r\n,]")
 
 
-def _read(path: Path, **options: object) -> tuple[list[Document], list[Rejected], Seen]:
-    pieces = list(read([path], Options(**options)))  # type: ignore[arg-type]
+def _read(path: Path, **options: object) -> tuple[list[Document], list[Rejected], FileSummary]:
+    pieces = list(read_source([path], ReadOptions(**options)))  # type: ignore[arg-type]
     documents = [one for one in pieces if isinstance(one, Document)]
     rejected = [one for one in pieces if isinstance(one, Rejected)]
-    (seen,) = [one for one in pieces if isinstance(one, Seen)]
+    (seen,) = [one for one in pieces if isinstance(one, FileSummary)]
     return documents, rejected, seen
 
 

@@ -8,10 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.sources.messages import COLUMN, Conversation, NotChat, from_messages, from_prompt
-from penstock.data.sources.options import Options
-from penstock.data.sources.pieces import Document, Rejected, Seen
-from penstock.data.sources.read import read
+from penstock.data.sources.documents import Document, FileSummary, Rejected
+from penstock.data.sources.messages import (
+    CONVERSATION_COLUMN,
+    Conversation,
+    InvalidConversation,
+    from_messages,
+    from_prompt,
+)
+from penstock.data.sources.options import ReadOptions
+from penstock.data.sources.read import read_source
 from penstock.errors import PenstockError
 
 USER = {"role": "user", "content": "Hi"}
@@ -57,7 +63,7 @@ def test_tools_go_along() -> None:
     ],
 )
 def test_what_is_no_conversation_is_told(messages: Any, reason: str, detail: str) -> None:
-    with pytest.raises(NotChat) as refused:
+    with pytest.raises(InvalidConversation) as refused:
         of(messages)
     assert refused.value.reason == reason
     assert detail in refused.value.detail
@@ -75,7 +81,7 @@ def test_prompts() -> None:
     listed = from_prompt({"p": "[1, 2]", "r": "[]"}, "p", "r")  # a text that looks like a list
     assert listed.texts() == ["[1, 2]", "[]"]
     for row in ({"p": "x"}, {"p": 1, "r": "x"}, {"p": "x", "r": " "}, {"p": [{}], "r": "x"}):
-        with pytest.raises(NotChat):
+        with pytest.raises(InvalidConversation):
             from_prompt(row, "p", "r")
 
 
@@ -111,7 +117,7 @@ def test_no_row_is_fatal(value: Any, other: Any) -> None:
     ):
         try:
             conversation = make()
-        except NotChat:
+        except InvalidConversation:
             continue
         assert all(isinstance(text, str) for text in conversation.texts())
 
@@ -134,16 +140,18 @@ def test_rows_of_files(tmp_path: Path, kind: str) -> None:
         import pyarrow.parquet as pq
 
         pq.write_table(pa.Table.from_pylist(ROWS), path)
-    pieces = list(read([path], Options(messages="messages", columns=("url",))))
+    pieces = list(read_source([path], ReadOptions(messages="messages", columns=("url",))))
     documents = [one for one in pieces if isinstance(one, Document)]
     assert [one.id for one in documents] == [f"chat.{kind}:1", f"chat.{kind}:4"]
     assert [one.text for one in documents] == ["Hi\n\nHello", "Hi\n\nGrüße"]
-    assert [set(one.columns) for one in documents] == [{"url", COLUMN}] * 2
-    assert Conversation.from_column(documents[0].columns[COLUMN]) == Conversation((USER, ANSWER))
+    assert [set(one.columns) for one in documents] == [{"url", CONVERSATION_COLUMN}] * 2
+    assert Conversation.from_column(documents[0].columns[CONVERSATION_COLUMN]) == Conversation(
+        (USER, ANSWER)
+    )
     rejected = [one for one in pieces if isinstance(one, Rejected)]
     assert {one.reason for one in rejected} == {"no messages"}
     assert [one.line for one in rejected] == ([2, 3, 5] if kind == "jsonl" else [2, 3])
-    assert isinstance(pieces[-1], Seen)
+    assert isinstance(pieces[-1], FileSummary)
     assert pieces[-1].documents == 2
 
 
@@ -158,12 +166,12 @@ def test_prompts_of_files(tmp_path: Path, kind: str) -> None:
         import pyarrow.parquet as pq
 
         pq.write_table(pa.Table.from_pylist(rows), path)
-    options = Options(prompt="instruction", response="output", columns=())
-    document = next(iter(read([path], options)))
+    options = ReadOptions(prompt="instruction", response="output", columns=())
+    document = next(iter(read_source([path], options)))
     assert isinstance(document, Document)
     assert document.text == "Add\n\n1, 2\n\n3"
-    assert set(document.columns) == {COLUMN}
-    missing = next(iter(read([path], Options(prompt="question", response="output"))))
+    assert set(document.columns) == {CONVERSATION_COLUMN}
+    missing = next(iter(read_source([path], ReadOptions(prompt="question", response="output"))))
     assert isinstance(missing, Rejected)
     assert missing.reason == "no prompt and response"
     assert "'question'" in missing.detail
@@ -172,4 +180,4 @@ def test_prompts_of_files(tmp_path: Path, kind: str) -> None:
 def test_options_that_contradict_are_told() -> None:
     for options in ({"prompt": "p"}, {"response": "r"}, {"messages": "m", "prompt": "p"}):
         with pytest.raises(PenstockError, match="`prompt` and `response` together"):
-            Options(**options)
+            ReadOptions(**options)

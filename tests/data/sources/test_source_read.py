@@ -17,10 +17,10 @@ import pytest
 from blake3 import blake3
 
 from penstock import untrusted
-from penstock.data.sources.find import File
-from penstock.data.sources.options import Options
-from penstock.data.sources.pieces import Document, Rejected, Seen, identity
-from penstock.data.sources.read import read, read_file
+from penstock.data.sources.documents import Document, FileSummary, Rejected, source_identity
+from penstock.data.sources.find import RawFile
+from penstock.data.sources.options import ReadOptions
+from penstock.data.sources.read import read_file, read_source
 from penstock.errors import PenstockError
 from penstock.extras import extra
 
@@ -35,13 +35,13 @@ class Got:
         listed = list(pieces)
         self.documents = [p for p in listed if isinstance(p, Document)]
         self.rejected = [p for p in listed if isinstance(p, Rejected)]
-        self.seen = [p for p in listed if isinstance(p, Seen)]
+        self.seen = [p for p in listed if isinstance(p, FileSummary)]
         self.texts = [d.text for d in self.documents]
         self.reasons = [r.reason for r in self.rejected]
 
 
 def got(path: Path, **options: Any) -> Got:
-    return Got(read([path], Options(**options)))
+    return Got(read_source([path], ReadOptions(**options)))
 
 
 def put(folder: Path, name: str, content: bytes | str) -> Path:
@@ -292,7 +292,7 @@ def test_paths_that_play_tricks(tmp_path: Path) -> None:
 
 def test_a_file_replaced_by_a_pipe_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.jsonl")
-    result = Got(read_file(File("a.jsonl", str(tmp_path / "a.jsonl"), "jsonl")))
+    result = Got(read_file(RawFile("a.jsonl", str(tmp_path / "a.jsonl"), "jsonl")))
     assert result.reasons == ["cannot be read"]
     assert result.seen[0].blake3 == ""
 
@@ -302,10 +302,10 @@ def test_mistakes_of_the_user_are_told(tmp_path: Path) -> None:
         lambda: got(tmp_path / "nothing.jsonl"),
         lambda: got(tmp_path / "*.jsonl"),
         lambda: got(tmp_path, kind="word"),
-        lambda: Options(encodings=("rot13",)),
-        lambda: Options(encodings=()),
-        lambda: Options(separator=""),
-        lambda: Options(most_bytes=0),
+        lambda: ReadOptions(encodings=("rot13",)),
+        lambda: ReadOptions(encodings=()),
+        lambda: ReadOptions(separator=""),
+        lambda: ReadOptions(most_bytes=0),
         lambda: extra("no_such_package", "Reading"),
     ]:
         with pytest.raises(PenstockError):
@@ -366,7 +366,7 @@ def test_another_store_through_the_open_seam(tmp_path: Path) -> None:
                 raise OSError("connection reset")
             return super().read(size)
 
-    file = File("far.jsonl", "s3://bucket/far.jsonl", "jsonl")
+    file = RawFile("far.jsonl", "s3://bucket/far.jsonl", "jsonl")
     fine = Got(read_file(file, open_file=lambda f: io.BytesIO(lines(f.path))))
     assert fine.texts == ["s3://bucket/far.jsonl"]
     broken = Got(read_file(file, open_file=lambda f: Failing(lines("a", "b") + b'{"text": "c')))
@@ -379,9 +379,9 @@ def test_the_identity_is_of_names_and_content_in_any_order(tmp_path: Path) -> No
     put(tmp_path, "a.jsonl", lines("a"))
     put(tmp_path, "b.jsonl", lines("b"))
     first = got(tmp_path).seen
-    assert identity(first) == identity(reversed(first))
+    assert source_identity(first) == source_identity(reversed(first))
     put(tmp_path, "b.jsonl", lines("c"))
-    assert identity(got(tmp_path).seen) != identity(first)
+    assert source_identity(got(tmp_path).seen) != source_identity(first)
     (tmp_path / "b.jsonl").rename(tmp_path / "c.jsonl")
     put(tmp_path, "c.jsonl", lines("b"))
-    assert identity(got(tmp_path).seen) != identity(first)
+    assert source_identity(got(tmp_path).seen) != source_identity(first)

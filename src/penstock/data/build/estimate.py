@@ -10,10 +10,10 @@ from pathlib import Path
 from penstock.data.format.locate import locate_dataset
 from penstock.data.format.manifest import read_manifest
 from penstock.data.recipe.source import SourceSection, is_remote
-from penstock.data.sources.files import File
-from penstock.data.sources.find import find
-from penstock.data.sources.guess import guess
-from penstock.data.sources.pieces import Document
+from penstock.data.sources.documents import Document
+from penstock.data.sources.files import RawFile
+from penstock.data.sources.find import find_files
+from penstock.data.sources.guess import guess_fields
 from penstock.data.sources.read import read_file
 from penstock.errors import PenstockError
 
@@ -52,12 +52,12 @@ def estimate_tokens(spec: str, enough: int) -> TokenEstimate | None:
 
 
 def _read(where: str, enough: int) -> TokenEstimate:
-    files = [one for one in find([where]) if isinstance(one, File)]
+    files = [one for one in find_files([where]) if isinstance(one, RawFile)]
     if not files:
         raise PenstockError(f"{where}: nothing to read")
     if sum(Path(one.path).stat().st_size for one in files) > _LARGE_BYTES:
         return TokenEstimate(enough)
-    options, total, longest = SourceSection(path=where, **guess(where)).options(), 0, 0
+    options, total, longest = SourceSection(path=where, **guess_fields(where)).options(), 0, 0
     seen: set[int] = set()  # copies of plain text are removed by a build
     for piece in (piece for file in files for piece in read_file(file, options)):
         if isinstance(piece, Document) and (options.chat or hash(piece.text) not in seen):

@@ -17,10 +17,10 @@ from penstock.data.format.manifest import FORMAT
 from penstock.data.recipe.recipe import Recipe
 from penstock.data.recipe.source import SourceSection, is_remote
 from penstock.data.sources import hub
-from penstock.data.sources.files import Choice, File
-from penstock.data.sources.find import find
-from penstock.data.sources.options import Options
-from penstock.data.sources.pieces import Rejected
+from penstock.data.sources.documents import Rejected
+from penstock.data.sources.files import HubSelection, RawFile
+from penstock.data.sources.find import find_files
+from penstock.data.sources.options import ReadOptions
 from penstock.errors import PenstockError
 
 # A change in what a build does to the same documents, or in how it stores them, needs a new number.
@@ -32,7 +32,7 @@ _GROUP_FILES = 4096
 class SourceFile:
     """One file of a source, with its size and a stamp of its content."""
 
-    file: File
+    file: RawFile
     bytes: int  # as stored
     stamp: str  # changes with the content
 
@@ -44,7 +44,7 @@ class BuildSource:
     key: str  # prefix of the ids of its documents; empty if there is only one source
     label: str  # for people
     where: str
-    options: Options
+    options: ReadOptions
     files: tuple[SourceFile, ...]
     aside: tuple[Rejected, ...]  # entries that are not readable files
 
@@ -52,7 +52,7 @@ class BuildSource:
     def commit(self) -> str:
         """Commit that the files of a hub dataset were pinned to; empty for other sources."""
         first = self.files[0].file.path if self.files else ""
-        return hub.commit(first) if first.startswith(hub.SCHEME) else ""
+        return hub.commit_of(first) if first.startswith(hub.SCHEME) else ""
 
     def groups(self, most_bytes: int) -> list[tuple[SourceFile, ...]]:
         """Return the files of each read task; small files share one."""
@@ -102,7 +102,7 @@ def file_stamps(path: str) -> list[list[str | int]]:
     if is_remote(path):
         return [[path]]
     try:
-        found = [one for one in find([path], "text") if isinstance(one, File)]
+        found = [one for one in find_files([path], "text") if isinstance(one, RawFile)]
     except PenstockError:
         named = "" if "/" in path else path.partition("@")[0]
         return [[path, *(built_versions(datasets_home(), named) if named else ())]]
@@ -122,8 +122,8 @@ def _source(key: str, section: SourceSection) -> BuildSource:
     options = section.options()
     files: list[SourceFile] = []
     aside: list[Rejected] = []
-    choice = Choice(section.revision or "", section.subset or "", section.split or "")
-    for found in find([section.path], options.kind, choice):
+    choice = HubSelection(section.revision or "", section.subset or "", section.split or "")
+    for found in find_files([section.path], options.kind, choice):
         if isinstance(found, Rejected):
             aside.append(found)
         else:
@@ -131,7 +131,7 @@ def _source(key: str, section: SourceSection) -> BuildSource:
     return BuildSource(key, section.label, section.path, options, tuple(files), tuple(aside))
 
 
-def _stat(file: File) -> tuple[int, str]:
+def _stat(file: RawFile) -> tuple[int, str]:
     if is_remote(file.path):
         return max(file.bytes, 0), f"{file.path} {file.stamp}"
     try:

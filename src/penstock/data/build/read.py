@@ -21,9 +21,9 @@ from penstock.data.build.parts import (
 )
 from penstock.data.format.columns import Columns, write_columns
 from penstock.data.format.manifest import Json
-from penstock.data.sources.messages import COLUMN, Conversation
-from penstock.data.sources.options import Options
-from penstock.data.sources.pieces import Document, Rejected, Seen, identity
+from penstock.data.sources.documents import Document, FileSummary, Rejected, source_identity
+from penstock.data.sources.messages import CONVERSATION_COLUMN, Conversation
+from penstock.data.sources.options import ReadOptions
 from penstock.data.sources.read import read_file
 from penstock.data.workers.pool import Task
 
@@ -84,17 +84,17 @@ def read_tasks(
 
 
 def read_files(
-    group: tuple[SourceFile, ...], options: Options, key: str, parts_at: str, part_bytes: int
+    group: tuple[SourceFile, ...], options: ReadOptions, key: str, parts_at: str, part_bytes: int
 ) -> Columns:
     """Read a group of files and write its raw parts; return what they hold."""
     parts = _PartWriter(parts_at, part_bytes, f"{key}/" if key else "")
-    seen: list[Seen] = []
+    seen: list[FileSummary] = []
     aside: list[dict[str, Json]] = []
     kept_aside: Counter[str] = Counter()
     for one in group:
         refused = 0  # documents of this file
         for piece in read_file(one.file, options):
-            if isinstance(piece, Seen):
+            if isinstance(piece, FileSummary):
                 seen.append(_with_refused(piece, refused))
                 continue
             if isinstance(piece, Document):
@@ -120,7 +120,7 @@ def find_no_document(
     If there is none, return the totals that a build would find and the first rejected record.
     Return None too if `max_rows` rows do not decide it.
     """
-    seen: list[list[Seen]] = [[] for _ in sources]
+    seen: list[list[FileSummary]] = [[] for _ in sources]
     aside = [_readable(one) for source in sources for one in source.aside[:1]]
     rows = 0
     for number, source in enumerate(sources):
@@ -128,7 +128,7 @@ def find_no_document(
             if one.file.kind == "text" and one.bytes > _LOOKED_AT_BYTES:
                 return None  # one document, which would be read as a whole
             for piece in read_file(one.file, source.options):
-                if isinstance(piece, Seen):
+                if isinstance(piece, FileSummary):
                     seen[number].append(piece)
                     continue
                 rows += 1
@@ -170,10 +170,10 @@ class _PartWriter:
         self._waiting, self._bytes = [], 0
 
 
-def _extras(document: Document, options: Options) -> bytes | None:
+def _extras(document: Document, options: ReadOptions) -> bytes | None:
     """Return the stored extras of a document; None if they are nested too deeply."""
     columns = dict(document.columns)
-    chat = columns.pop(COLUMN) if options.chat else None
+    chat = columns.pop(CONVERSATION_COLUMN) if options.chat else None
     assert chat is None or isinstance(chat, dict)
     try:
         found = Extras(columns, conversation=Conversation.from_column(chat) if chat else None)
@@ -185,7 +185,7 @@ def _extras(document: Document, options: Options) -> bytes | None:
     return None if deep and nested_deeper_than(document.columns, _DEEPEST) else stored
 
 
-def _with_refused(seen: Seen, refused: int) -> Seen:
+def _with_refused(seen: FileSummary, refused: int) -> FileSummary:
     if not refused:
         return seen
     rejected = dict(sorted({**seen.rejected, _TOO_DEEP: refused}.items()))
@@ -195,14 +195,14 @@ def _with_refused(seen: Seen, refused: int) -> Seen:
 def combine_reads(tasks: list[tuple[int, Task]], sources: tuple[BuildSource, ...]) -> ReadResult:
     """Combine the results of the tasks in their order."""
     parts: list[RawPart] = []
-    seen: list[list[Seen]] = [[] for _ in sources]
+    seen: list[list[FileSummary]] = [[] for _ in sources]
     for number, task in tasks:
         found = read_result(task.path)
         raw = task.path.parent.parent / "raw"
         for place, (documents, size) in enumerate(found["parts"]):
             path = raw / f"{task.path.name}-{place:04d}"
             parts.append(RawPart(path, number, documents, size))
-        seen[number] += [Seen(**one) for one in found["seen"]]
+        seen[number] += [FileSummary(**one) for one in found["seen"]]
     totals = [_total(source, mine) for source, mine in zip(sources, seen, strict=True)]
     return ReadResult(tuple(parts), tuple(totals))
 
@@ -226,7 +226,7 @@ def _readable(piece: Rejected) -> dict[str, Json]:
     return {**asdict(piece), "head": piece.head.decode("utf-8", "backslashreplace")}
 
 
-def _total(source: BuildSource, seen: list[Seen]) -> SourceTotals:
+def _total(source: BuildSource, seen: list[FileSummary]) -> SourceTotals:
     rejected: Counter[str] = Counter(one.reason for one in source.aside)
     encodings: Counter[str] = Counter()
     for one in seen:
@@ -239,7 +239,7 @@ def _total(source: BuildSource, seen: list[Seen]) -> SourceTotals:
         rejected=dict(sorted(rejected.items())),
         encodings=dict(sorted(encodings.items())),
         damaged=[f"{one.file}: {one.damage}" for one in seen if one.damage][:20],
-        identity=identity(seen),
+        identity=source_identity(seen),
         warnings=[
             *(f"{one.file}: {one.reason}" for one in source.aside if one.reason in _CLOSED),
             *(warning for one in seen if (warning := _warning(one))),
@@ -247,7 +247,7 @@ def _total(source: BuildSource, seen: list[Seen]) -> SourceTotals:
     )
 
 
-def _warning(seen: Seen) -> str:
+def _warning(seen: FileSummary) -> str:
     if seen.damage:
         return f"{seen.file}: {seen.damage}; {seen.documents} documents before that are kept"
     if seen.documents or not seen.rejected:

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 
 from penstock.data.format.manifest import Manifest
 from penstock.data.label.scores import LabelConfig
-from penstock.data.sources.decode import not_decodable
-from penstock.data.sources.options import Options
+from penstock.data.sources.options import ReadOptions
+from penstock.data.sources.records import decode_failure
 from penstock.secret import redact
 
 _CHAT = "chat."  # prefix of the reasons of conversations that cannot be learned from
@@ -64,7 +64,7 @@ def loss_warning(documents: int, rejected: Mapping[str, int], path: str) -> str:
 
 def encoding_hint(reasons: Iterable[str], path: str = "FILES") -> str:
     """Return how to read text that is not UTF-8; empty if nothing was dropped for that."""
-    if not_decodable(Options().encodings) not in reasons:
+    if decode_failure(ReadOptions().encodings) not in reasons:
         return ""
     return (
         "Text in another encoding, such as Latin-1, needs a recipe, which data.dataset may name:"

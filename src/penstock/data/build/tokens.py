@@ -29,7 +29,7 @@ from penstock.data.chat.encode import Encoded, Loss
 from penstock.data.format.columns import Columns
 from penstock.data.format.types import Tokens
 from penstock.data.label.scores import CopySteps, count_copies
-from penstock.data.sources.messages import Conversation, NotChat
+from penstock.data.sources.messages import Conversation, InvalidConversation
 from penstock.data.tokenize.pack import Mask
 from penstock.data.workers.text_batches import batch_ranges
 
@@ -114,7 +114,7 @@ def _encoded(
     for place, ids in zip(plain, texts, strict=True):
         tokens_of[place] = ids, np.ones(len(ids), np.bool_)
     for place, one in zip(chats, _encode_chats(list(chats.values()), settings), strict=True):
-        if isinstance(one, NotChat):
+        if isinstance(one, InvalidConversation):
             reason = f"chat.{one.reason}"
             tally.count("reasons", reason)
             sample = partial(_sample, part, place, left[place], source, one.detail)
@@ -143,7 +143,7 @@ def encode_texts(texts: list[str], tokenizer: PartTokenizer) -> list[Tokens]:
 
 def _encode_chats(
     chats: list[Conversation], settings: EncodeSettings
-) -> Iterator[Encoded | NotChat]:
+) -> Iterator[Encoded | InvalidConversation]:
     """Yield encoded conversations, a few at a time to bound the memory."""
     assert settings.loss
     for first in range(0, len(chats), _BATCH_CHATS):

@@ -17,7 +17,7 @@ from penstock.data.chat.template import DEFAULT, Template
 from penstock.data.chat.whole import Whole
 from penstock.data.format.manifest import dtype_for
 from penstock.data.format.types import Tokens
-from penstock.data.sources.messages import Conversation, NotChat
+from penstock.data.sources.messages import Conversation, InvalidConversation
 from penstock.data.tokenize.fast import FastTokenizer
 from penstock.data.tokenize.pack import Mask
 from penstock.data.tokenize.special import parse, read_special, special_tokens
@@ -54,7 +54,7 @@ class ChatEncoder:
         else:
             self._tokenizer = Whole(config)
 
-    def encode(self, conversations: Sequence[Conversation]) -> list[Encoded | NotChat]:
+    def encode(self, conversations: Sequence[Conversation]) -> list[Encoded | InvalidConversation]:
         """One result for each: its tokens, or why there are none."""
         found = [self._rendered(conversation) for conversation in conversations]
         told = [one for one in found if isinstance(one, Rendered)]
@@ -63,25 +63,27 @@ class ChatEncoder:
             self._closed(one, next(learned)) if isinstance(one, Rendered) else one for one in found
         ]
 
-    def _rendered(self, conversation: Conversation) -> Rendered | NotChat:
+    def _rendered(self, conversation: Conversation) -> Rendered | InvalidConversation:
         try:
             if conversation.completion and not self._special.template:
                 found = _completion(conversation, self._guard)
             else:
                 found = rendered(conversation, self._template, self._guard, self._special.end)
-        except NotChat as refused:
+        except InvalidConversation as refused:
             return refused
         if self._loss == "all":
             found = replace(found, turns=[(0, len(found.text))])
         elif self._loss == "last":
             found = replace(found, turns=found.turns[-1:])
         if not any(start < stop for start, stop in found.turns):
-            return NotChat("nothing to learn", "no turn of the assistant")
+            return InvalidConversation("nothing to learn", "no turn of the assistant")
         text = found.text.rstrip()  # no blanks between a last token that is END and the border
         return replace(found, text=text) if text.endswith(self._special.end) else found
 
-    def _closed(self, conversation: Rendered, learned: Learned | NotChat) -> Encoded | NotChat:
-        if isinstance(learned, NotChat):
+    def _closed(
+        self, conversation: Rendered, learned: Learned | InvalidConversation
+    ) -> Encoded | InvalidConversation:
+        if isinstance(learned, InvalidConversation):
             return learned
         ids, mask = learned.ids.astype(self._dtype, copy=False), learned.mask
         if ids[-1] != self._special.end_id:
@@ -100,7 +102,7 @@ def _completion(conversation: Conversation, guard: Guard) -> Rendered:
     """A prompt and what follows it, on a line of its own where no blank parts the two."""
     prompt, response = (guard.text(text) for text in conversation.texts())
     if not prompt.strip() or not response.strip():
-        raise NotChat("empty message", "nothing was left of the prompt or the response")
+        raise InvalidConversation("empty message", "nothing was left of the prompt or the response")
     if not prompt[-1].isspace() and not response[0].isspace():
         prompt += "\n"
     return Rendered(prompt + response, [(len(prompt), len(prompt) + len(response))])

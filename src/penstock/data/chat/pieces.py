@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.data.chat.spans import BREAK, Guard, Learned, Rendered
-from penstock.data.sources.messages import NotChat
+from penstock.data.sources.messages import InvalidConversation
 from penstock.data.tokenize.fast import FastTokenizer
 from penstock.data.tokenize.special import Config, added_tokens
 
@@ -41,11 +41,11 @@ class Pieces:
         self._bytes = _bytes_of_tokens(config, engine.vocab)
         self._cut = re.compile(f"({guard.pattern.pattern}|{BREAK})")
 
-    def tokens(self, conversations: list[Rendered]) -> list[Learned | NotChat]:
+    def tokens(self, conversations: list[Rendered]) -> list[Learned | InvalidConversation]:
         # Texts stand at even places, what they were cut at between them.
         cut = [self._cut.split(one.text) for one in conversations]
         flat = self._engine.encode_batch([text for parts in cut for text in parts[::2]])
-        results: list[Learned | NotChat] = []
+        results: list[Learned | InvalidConversation] = []
         at = 0
         for conversation, parts in zip(conversations, cut, strict=True):
             ids: list[npt.NDArray[np.uint32]] = []
@@ -58,7 +58,9 @@ class Pieces:
             results.append(self._learned(conversation, np.concatenate(ids, dtype=np.uint32)))
         return results
 
-    def _learned(self, conversation: Rendered, ids: npt.NDArray[np.uint32]) -> Learned | NotChat:
+    def _learned(
+        self, conversation: Rendered, ids: npt.NDArray[np.uint32]
+    ) -> Learned | InvalidConversation:
         after = np.cumsum(self._bytes[ids])
         first = after - self._bytes[ids]
         text = conversation.text
@@ -66,7 +68,9 @@ class Pieces:
         sizes = [_size(text[one:other]) for one, other in pairwise(borders)]
         places = np.cumsum(sizes)
         if not len(ids) or after[-1] != places[-1]:
-            return NotChat("not all of the text has tokens", "the tokenizer leaves bytes out")
+            return InvalidConversation(
+                "not all of the text has tokens", "the tokenizer leaves bytes out"
+            )
         mask = np.zeros(len(ids), np.bool_)
         for start, stop in zip(places[:-1:2], places[1::2], strict=True):
             mask |= (first < stop) & (after > start)

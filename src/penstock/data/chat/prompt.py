@@ -2,7 +2,7 @@
 
 from penstock.data.chat.spans import BREAK, Guard
 from penstock.data.chat.template import DEFAULT, Template
-from penstock.data.sources.messages import NotChat
+from penstock.data.sources.messages import InvalidConversation
 from penstock.data.tokenize.special import parse, read_special, special_tokens
 from penstock.data.tokenize.tokenizer import load_engine
 from penstock.errors import PenstockError
@@ -18,7 +18,7 @@ def chat_prompt(tokenizer_json: bytes, text: str) -> list[int]:
     said = Guard(special_tokens(config)).text(text)
     try:
         rendered = template.render([{"role": "user", "content": said}], add_generation_prompt=True)
-    except NotChat as refused:
+    except InvalidConversation as refused:
         raise PenstockError(
             f"The chat template refuses a single question: {refused.detail or refused.reason}. "
             "Ask without --chat, or build the data with another tokens.chat_template."

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.data.chat.template import LEARN, LEARNED, Template
-from penstock.data.sources.messages import ASSISTANT, Conversation, Message, NotChat
+from penstock.data.sources.messages import ASSISTANT, Conversation, InvalidConversation, Message
 
 # Stands inside a special token that a text spells out; a lone surrogate, which no text can hold.
 BREAK = "\ud800"
@@ -40,7 +40,9 @@ class Guard:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise NotChat("not Unicode", f"{error.reason} at character {error.start}") from None
+            raise InvalidConversation(
+                "not Unicode", f"{error.reason} at character {error.start}"
+            ) from None
         broken = self.pattern.sub(lambda found: found[0][0] + BREAK + found[0][1:], text)
         for size in range(min(self._longest, len(broken)), 0, -1):
             if broken[-size:] in self._heads:
@@ -85,11 +87,11 @@ def rendered(conversation: Conversation, template: Template, guard: Guard, end: 
     if LEARN in marked:
         return _by_marks(marked)
     if len(messages) > _MOST_MESSAGES:
-        raise NotChat("too many messages", f"{len(messages)}, over {_MOST_MESSAGES}")
+        raise InvalidConversation("too many messages", f"{len(messages)}, over {_MOST_MESSAGES}")
     finder = _Turns(marked, messages, tools, template, guard, end)
     turns = [finder.find(at) for at, one in enumerate(messages) if one["role"] == ASSISTANT]
     if any(before[1] > after[0] for before, after in pairwise(turns)):
-        raise NotChat("turns cannot be told apart", "the template mixes them")
+        raise InvalidConversation("turns cannot be told apart", "the template mixes them")
     return Rendered(marked, turns)
 
 
@@ -135,7 +137,9 @@ class _Turns:
             return span if header else (self._with_blanks(span[0], before), span[1])
         if prompt == before and whole and self._full.startswith(whole) and whole.startswith(before):
             return len(before), self._closed(len(before), len(whole))
-        raise NotChat("a turn cannot be found", f"message {at + 1} in what the template made of it")
+        raise InvalidConversation(
+            "a turn cannot be found", f"message {at + 1} in what the template made of it"
+        )
 
     def _with_blanks(self, start: int, before: str) -> int:
         """Where no words call for an answer, the blanks that a template puts before it are for the
@@ -152,7 +156,7 @@ class _Turns:
             return self._full
         try:
             return self._template.render(self._messages[:count], self._tools, prompt)
-        except NotChat:
+        except InvalidConversation:
             return ""
 
     def _closed(self, start: int, stop: int) -> int:
@@ -181,7 +185,7 @@ class _Turns:
         changed[at] = message | {"content": content}
         try:
             marked = self._template.render(changed, self._tools)
-        except NotChat:
+        except InvalidConversation:
             return None
         if re.sub(f"[{_FIRST}{_LAST}]", "", marked) != self._full or marked.count(_LAST) != 1:
             return None

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from penstock.data.chat.bounds import TooMuch, bounded, bounded_environment, joined
-from penstock.data.sources.messages import NotChat
+from penstock.data.sources.messages import InvalidConversation
 from penstock.data.tokenize.special import Special
 from penstock.errors import PenstockError
 from penstock.extras import extra
@@ -99,9 +99,9 @@ class Template:
                     f"The chat template does not end: {error}. Set tokens.chat_template to another "
                     "file."
                 ) from None
-            raise NotChat("refused by the template", f"stopped: {error}") from error
+            raise InvalidConversation("refused by the template", f"stopped: {error}") from error
         except Exception as error:  # a template is a program: it can fail in any way
-            raise NotChat("refused by the template", str(error)[:200]) from error
+            raise InvalidConversation("refused by the template", str(error)[:200]) from error
 
 
 @lru_cache(maxsize=1)

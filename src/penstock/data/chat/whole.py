@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.data.chat.spans import BREAK, Learned, Rendered
-from penstock.data.sources.messages import NotChat
+from penstock.data.sources.messages import InvalidConversation
 from penstock.data.tokenize.special import Config
 from penstock.data.tokenize.tokenizer import load_engine, threads
 
@@ -21,7 +21,7 @@ class Whole:
         self._engine = load_engine(config | {"post_processor": None})
         self._engine.encode_special_tokens = False
 
-    def tokens(self, conversations: list[Rendered]) -> list[Learned | NotChat]:
+    def tokens(self, conversations: list[Rendered]) -> list[Learned | InvalidConversation]:
         texts = [one.text.replace(BREAK, _STANDS_IN) for one in conversations]
         with threads():
             batch = self._engine.encode_batch(texts, add_special_tokens=False)
@@ -33,7 +33,7 @@ class Whole:
 
 def _learned(
     conversation: Rendered, ids: npt.NDArray[np.uint32], offsets: list[tuple[int, int]]
-) -> Learned | NotChat:
+) -> Learned | InvalidConversation:
     first, after = np.array(offsets, np.int64).reshape(-1, 2).T
     keep = np.ones(len(ids), np.bool_)
     for at, character in enumerate(conversation.text):
@@ -41,7 +41,9 @@ def _learned(
             continue
         over = (first <= at) & (after > at)
         if (first[over] != at).any() or (after[over] != at + 1).any():
-            return NotChat("spells a special token", "which this tokenizer cannot keep as text")
+            return InvalidConversation(
+                "spells a special token", "which this tokenizer cannot keep as text"
+            )
         keep &= ~over
     mask = np.zeros(len(ids), np.bool_)
     for start, stop in conversation.turns:

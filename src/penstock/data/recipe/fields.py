@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
 from penstock.data.clean.language import CODES
-from penstock.data.sources.options import Options
+from penstock.data.sources.options import ReadOptions
 from penstock.errors import PenstockError, nearest
 from penstock.run.schema.quantity import BadQuantity
 from penstock.run.schema.section import number, text, whole
@@ -77,7 +77,7 @@ def _delimiter(found: object) -> str:
 
 def _encoding(found: object) -> str:
     try:
-        Options(encodings=(text(found),))
+        ReadOptions(encodings=(text(found),))
     except PenstockError as error:
         raise ValueError(str(error).rstrip(".")) from None
     return text(found)

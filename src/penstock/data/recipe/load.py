@@ -12,7 +12,7 @@ from penstock.data.format.manifest import MANIFEST
 from penstock.data.recipe.recipe import Recipe
 from penstock.data.recipe.source import is_remote
 from penstock.data.recipe.tokens import PLAIN
-from penstock.data.sources.guess import guess
+from penstock.data.sources.guess import guess_fields
 from penstock.data.tokenize.load import has_template
 from penstock.errors import PenstockError
 from penstock.found import located
@@ -82,7 +82,7 @@ def raw_recipe(
     Conversations without a chat template are refused: the mistake would only show when somebody
     talks to the trained model.
     """
-    rows = guess(spec)
+    rows = guess_fields(spec)
     chat_template = located(chat_template) if chat_template else None
     if chat_template not in (None, PLAIN) and not Path(chat_template).is_file():
         raise PenstockError(

@@ -8,12 +8,12 @@ from pydantic import Field, model_validator
 
 from penstock.data.format.manifest import Json
 from penstock.data.recipe.fields import Delimiter, Encoding, Separator
-from penstock.data.sources.options import Options
+from penstock.data.sources.options import ReadOptions
 from penstock.run.schema.machine_fields import Size
 from penstock.run.schema.section import Section, Text, Wrong
 from penstock.secret import redact
 
-_DEFAULT = Options()
+_DEFAULT = ReadOptions()
 _REMOTE = re.compile(r"(hf:|[a-z][a-z0-9+.-]*://)", re.I)
 
 
@@ -90,8 +90,8 @@ class SourceSection(Section):
     def is_chat(self) -> bool:
         return bool(self.messages or self.prompt)
 
-    def options(self) -> Options:
-        return Options(
+    def options(self) -> ReadOptions:
+        return ReadOptions(
             kind=self.kind or "",
             text=self.text,
             messages=self.messages or "",

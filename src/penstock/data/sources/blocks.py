@@ -33,18 +33,18 @@ _MARKS = [
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class FileDamage:
     reason: str
     detail: str
     offset: int  # in the stored file: it was sound up to here, to within a block
 
 
-class Blocks:
+class FileBlocks:
     """Iterate once. `digest`, `size`, `damage` and `encoding` are final at the end."""
 
     def __init__(self, stored: BinaryIO, packing: str = "", raw: bool = False) -> None:
         self.size = 0
-        self.damage: Damage | None = None
+        self.damage: FileDamage | None = None
         self.encoding = "utf-8"  # utf-16 and utf-32 are turned into utf-8 on the way
         self._stored = stored
         self._hash = blake3()
@@ -69,7 +69,7 @@ class Blocks:
             try:
                 block = self._stored.read(BLOCK_BYTES)
             except OSError as error:
-                self._hurt("cannot be read", error.strerror or str(error))
+                self._record_damage("cannot be read", error.strerror or str(error))
                 self._readable = False
                 return
             if not block:
@@ -78,9 +78,9 @@ class Blocks:
             self._hash.update(block)
             yield block
 
-    def _hurt(self, reason: str, detail: str) -> None:
+    def _record_damage(self, reason: str, detail: str) -> None:
         if not self.damage:
-            self.damage = Damage(reason, detail, self.size)
+            self.damage = FileDamage(reason, detail, self.size)
 
     def _unpacked(self) -> Iterator[bytes]:
         blocks = self._read()
@@ -93,12 +93,12 @@ class Blocks:
         )
         foreign = next((name for name, magic in _FOREIGN.items() if first.startswith(magic)), "")
         if foreign and not packing:
-            self._hurt(f"packed as {foreign}", "unpack it, or pack it as .gz or .zst")
+            self._record_damage(f"packed as {foreign}", "unpack it, or pack it as .gz or .zst")
         elif not packing:
             yield first
             yield from blocks
         elif not _starts_frame(packing, first):
-            self._hurt(f"not {packing}", "the first bytes are not those of such a file")
+            self._record_damage(f"not {packing}", "the first bytes are not those of such a file")
         else:
             yield from self._unpack(packing, first, blocks)
 
@@ -111,7 +111,7 @@ class Blocks:
             try:
                 while not frame.eof:
                     if not packed and not full and not (packed := next(blocks, b"")):
-                        self._hurt(f"truncated {packing}", "the file ends within a frame")
+                        self._record_damage(f"truncated {packing}", "the file ends within a frame")
                         return
                     out, packed = frame.feed(packed)
                     full = len(out) >= BLOCK_BYTES
@@ -119,10 +119,10 @@ class Blocks:
                         yield out
                     unpacked += len(out)
                     if unpacked > max_unpacked_bytes(self.size):
-                        self._hurt("unpacks to too much", OVER_RATIO)
+                        self._record_damage("unpacks to too much", OVER_RATIO)
                         return
             except (zlib.error, frame.error) as error:
-                self._hurt(f"damaged {packing}", str(error))
+                self._record_damage(f"damaged {packing}", str(error))
                 return
             while not (packed := packed.lstrip(b"\0")):  # tapes and some tools pad with zeros
                 if not (packed := next(blocks, b"")):
@@ -130,7 +130,7 @@ class Blocks:
             if len(packed) < 4:
                 packed += next(blocks, b"")
             if not _starts_frame(packing, packed):
-                self._hurt(f"damaged {packing}", "bytes after the end that are no frame")
+                self._record_damage(f"damaged {packing}", "bytes after the end that are no frame")
                 return
 
     def _as_utf8(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -155,7 +155,7 @@ class Blocks:
                 first = next(blocks, b"")
             decoder.decode(b"", final=True)
         except UnicodeError as error:
-            self._hurt(f"not {self.encoding}", str(error))
+            self._record_damage(f"not {self.encoding}", str(error))
 
 
 class _Frame(Protocol):

@@ -5,60 +5,60 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from penstock.data.format.locate import PACKINGS
-from penstock.data.sources.blocks import Blocks
-from penstock.data.sources.csv_rows import BrokenRow, CsvRows, cells, sniff
-from penstock.data.sources.cut import Cut
-from penstock.data.sources.damage import finish
-from penstock.data.sources.decode import aside, decode, not_decodable
-from penstock.data.sources.files import File
-from penstock.data.sources.messages import NotChat, carried, take_conversation
-from penstock.data.sources.options import Options
-from penstock.data.sources.pieces import Document, Rejected, Tally
+from penstock.data.sources.blocks import FileBlocks
+from penstock.data.sources.csv_rows import BrokenRow, CsvRows, sniff_delimiter, split_cells
+from penstock.data.sources.documents import Document, FileTally, Rejected
+from penstock.data.sources.files import RawFile
+from penstock.data.sources.messages import InvalidConversation, carried_columns, take_conversation
+from penstock.data.sources.options import ReadOptions
+from penstock.data.sources.records import RawRecord, decode, decode_failure, finish_file, reject
 
 BROKEN = "broken CSV"
 
 
 def read(
-    file: File, stored: BinaryIO, options: Options, tally: Tally
+    file: RawFile, stored: BinaryIO, options: ReadOptions, tally: FileTally
 ) -> Iterator[Document | Rejected]:
     """The documents of a file; a row that is broken costs itself alone."""
-    blocks = Blocks(stored, file.packing)
-    table = Table(file, blocks, options)
+    blocks = FileBlocks(stored, file.packing)
+    table = CsvTable(file, blocks, options)
     try:
         columns = table.columns()
         if columns:
             _refuse_missing(table.names, options)
         for row in table.rows:
             if row.last and blocks.damage:
-                yield aside(file.name, row, "cut off by damage", blocks.damage.reason)
+                yield reject(file.name, row, "cut off by damage", blocks.damage.reason)
                 continue
             try:
                 yield _document(file.name, row, table, columns, tally)
-            except (Refused, NotChat) as why:
-                yield aside(file.name, row, *why.args)
-    except Refused as why:
+            except (RejectedRow, InvalidConversation) as why:
+                yield reject(file.name, row, *why.args)
+    except RejectedRow as why:
         for _ in table.rows:  # the identity of the file needs every byte
             pass
         if table.header and not blocks.damage:
-            yield aside(file.name, table.header, *why.args)
-    yield from finish(file.name, blocks, tally)
+            yield reject(file.name, table.header, *why.args)
+    yield from finish_file(file.name, blocks, tally)
     if table.unclosed and not blocks.damage:
         tally.damage = "unclosed quote"
 
 
-class Refused(Exception):
+class RejectedRow(Exception):
     """Reason and detail of a row that is not taken, or of a file without the columns asked for."""
 
 
-class Table:
+class CsvTable:
     """A file of rows whose first names the columns."""
 
-    def __init__(self, file: File, blocks: Blocks, options: Options) -> None:
-        self.header: Cut | None = None
+    def __init__(self, file: RawFile, blocks: FileBlocks, options: ReadOptions) -> None:
+        self.header: RawRecord | None = None
         self.names: list[str] = []  # of the columns, as they stand there
         self.unclosed = False  # the file ends within quotes
         self.options, self.blocks = options, blocks
-        self._rows = CsvRows(blocks, options.delimiter or _by_name(file), options.most_bytes)
+        self._rows = CsvRows(
+            blocks, options.delimiter or _delimiter_by_name(file), options.most_bytes
+        )
         self.rows = self._noticing(iter(self._rows))
 
     def columns(self) -> list[str]:
@@ -67,9 +67,9 @@ class Table:
         if self.header is None:
             return []
         if self.header.last and self.blocks.damage:
-            raise Refused("cut off by damage", self.blocks.damage.reason)
+            raise RejectedRow("cut off by damage", self.blocks.damage.reason)
         if not self._rows.delimiter:
-            self._rows.delimiter = sniff(self._text(self.header)[0])
+            self._rows.delimiter = sniff_delimiter(self._text(self.header)[0])
         self.names = [name.strip() for name in self.cells(self.header)[0]]
         seen: Counter[str] = Counter()
         out = []
@@ -79,37 +79,37 @@ class Table:
             out.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
         return out
 
-    def cells(self, row: Cut) -> tuple[list[str], str]:
+    def cells(self, row: RawRecord) -> tuple[list[str], str]:
         """The cells of a row, and the encoding that they are in."""
         text, encoding = self._text(row)
         try:
-            return cells(text, self._rows.delimiter), encoding
+            return split_cells(text, self._rows.delimiter), encoding
         except BrokenRow as why:
-            raise Refused(BROKEN, str(why)) from None
+            raise RejectedRow(BROKEN, str(why)) from None
 
-    def _text(self, row: Cut) -> tuple[str, str]:
+    def _text(self, row: RawRecord) -> tuple[str, str]:
         if row.too_long:
             detail = f"over {self.options.most_bytes} bytes"
-            raise Refused("too long", f"{detail}; {row.problem}" if row.problem else detail)
+            raise RejectedRow("too long", f"{detail}; {row.problem}" if row.problem else detail)
         if row.problem:
-            raise Refused(BROKEN, row.problem)
+            raise RejectedRow(BROKEN, row.problem)
         if b"\0" in row.content:
-            raise Refused("NUL bytes", "binary, or text in UTF-16 without its mark")
+            raise RejectedRow("NUL bytes", "binary, or text in UTF-16 without its mark")
         # UTF-16 and UTF-32 with a mark were turned into UTF-8 on the way.
         stored_as = self.blocks.encoding
         encodings = self.options.encodings if stored_as == "utf-8" else ("utf-8",)
         decoded = decode(row.content, encodings)
         if decoded is None:
-            raise Refused(not_decodable(encodings))
+            raise RejectedRow(decode_failure(encodings))
         return decoded[0], decoded[1] if stored_as == "utf-8" else stored_as
 
-    def _noticing(self, rows: Iterator[Cut]) -> Iterator[Cut]:
+    def _noticing(self, rows: Iterator[RawRecord]) -> Iterator[RawRecord]:
         for row in rows:
             self.unclosed |= bool(row.problem)
             yield row
 
 
-def _by_name(file: File) -> str:
+def _delimiter_by_name(file: RawFile) -> str:
     """The delimiter that a file's name tells; empty: its first row tells."""
     name = file.name.lower()
     for packing in PACKINGS:
@@ -117,20 +117,22 @@ def _by_name(file: File) -> str:
     return "\t" if name.endswith((".tsv", ".tab")) else ""
 
 
-def _refuse_missing(names: list[str], options: Options) -> None:
+def _refuse_missing(names: list[str], options: ReadOptions) -> None:
     for field in options.chat or (options.text,):
         if names.count(field) != 1:
             reason = "no text"
             if options.chat:
                 reason = "no messages" if options.messages else "no prompt and response"
             found = ", ".join(names)[:200]
-            raise Refused(reason, f"no single column {field!r} in the first row; found {found}")
+            raise RejectedRow(reason, f"no single column {field!r} in the first row; found {found}")
 
 
-def _document(name: str, row: Cut, table: Table, columns: list[str], tally: Tally) -> Document:
+def _document(
+    name: str, row: RawRecord, table: CsvTable, columns: list[str], tally: FileTally
+) -> Document:
     found, encoding = table.cells(row)
     if len(found) != len(columns):
-        raise Refused("wrong number of cells", f"{len(found)} instead of {len(columns)}")
+        raise RejectedRow("wrong number of cells", f"{len(found)} instead of {len(columns)}")
     record: dict[str, object] = dict(zip(columns, found, strict=True))
     options = table.options
     if options.chat:
@@ -138,6 +140,6 @@ def _document(name: str, row: Cut, table: Table, columns: list[str], tally: Tall
     else:
         text = str(record.pop(options.text))
     if not text.strip():
-        raise Refused("empty")
+        raise RejectedRow("empty")
     tally.encodings[encoding] += 1
-    return Document(f"{name}:{row.number}", text, carried(record, options))
+    return Document(f"{name}:{row.number}", text, carried_columns(record, options))

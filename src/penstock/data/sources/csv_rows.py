@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from penstock.data.sources.cut import Cut
-from penstock.data.sources.pieces import HEAD_BYTES
+from penstock.data.sources.documents import HEAD_BYTES
+from penstock.data.sources.records import RawRecord
 
 DELIMITERS = (",", "\t", ";", "|")
 _QUOTED = re.compile(r'"([^"]*(?:""[^"]*)*)"')
@@ -21,7 +21,7 @@ class BrokenRow(Exception):
     """What is wrong with a row."""
 
 
-def cells(row: str, delimiter: str) -> list[str]:
+def split_cells(row: str, delimiter: str) -> list[str]:
     """The cells of a row without its line end; raises `BrokenRow`."""
     if '"' not in row:
         return row.split(delimiter)
@@ -46,7 +46,7 @@ def cells(row: str, delimiter: str) -> list[str]:
         at += 1
 
 
-def sniff(header: str) -> str:
+def sniff_delimiter(header: str) -> str:
     """The delimiter of a first row: the one that stands in it most often outside of quotes."""
     plain = _QUOTED.sub("", header)
     counts = [plain.count(one) for one in DELIMITERS]
@@ -76,7 +76,7 @@ class CsvRows:
         self._line, self._number = 1, 0
         self._skipped, self._skipped_lines, self._head = 0, 0, b""  # of a row that is too long
 
-    def __iter__(self) -> Iterator[Cut]:
+    def __iter__(self) -> Iterator[RawRecord]:
         cell_starts = True
         while self._has_more():
             if cell_starts and self._held[self._at] == ord('"'):
@@ -138,7 +138,7 @@ class CsvRows:
 
     def _row(
         self, end: int, last: bool = False, problem: str = "", line_feed: bool = True
-    ) -> Iterator[Cut]:
+    ) -> Iterator[RawRecord]:
         """The row that ends here; `end`: the length of its line end, which old Mac files have
         without a line feed."""
         found = self._held[self._begin : max(self._at - end, self._begin)]
@@ -150,7 +150,7 @@ class CsvRows:
             long = size > self._most_bytes
             content = (self._head or found[:HEAD_BYTES]) if long else found
             offset = self._offset + self._begin - self._skipped
-            yield Cut(self._number, offset, content, long, last, self._line, problem)
+            yield RawRecord(self._number, offset, content, long, last, self._line, problem)
         self._line += lines
         self._begin = self._at
         self._skipped, self._skipped_lines, self._head = 0, 0, b""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class RawFile:
     name: str  # in ids and records
     path: str  # what `open_file` takes: a path, a URL, or hf://datasets/org/name@commit/path
     kind: str  # text, jsonl, csv, parquet or arrow
@@ -14,7 +14,7 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SourceEntry:
     """An entry of a listing."""
 
     name: bytes  # relative to what was given
@@ -25,7 +25,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class HubSelection:
     """Which part of a Hugging Face dataset is meant; empty: all of it, at the main branch."""
 
     revision: str = ""

@@ -8,15 +8,15 @@ kept aside and counted, as in any build.
 import json
 from itertools import islice
 
-from penstock.data.sources.blocks import Blocks
-from penstock.data.sources.csv import Refused, Table
-from penstock.data.sources.files import File
-from penstock.data.sources.find import find, open_file
+from penstock.data.sources.blocks import FileBlocks
+from penstock.data.sources.csv import CsvTable, RejectedRow
+from penstock.data.sources.files import RawFile
+from penstock.data.sources.find import find_files, open_file
 from penstock.data.sources.json_rows import JsonRows
-from penstock.data.sources.options import Options
+from penstock.data.sources.options import ReadOptions
 from penstock.errors import PenstockError
 
-TEXT = Options().text
+TEXT = ReadOptions().text
 CONVERSATIONS = ("messages", "conversations", "conversation")
 # A prompt and its answer, as the usual collections call them.
 PAIRS = (
@@ -30,11 +30,11 @@ PAIRS = (
 _LOOK_AT = 20  # files, and rows of each: the first ones may be damaged
 
 
-def guess(path: str) -> dict[str, str]:
+def guess_fields(path: str) -> dict[str, str]:
     """Fields of `[[source]]` for the files there: {"messages": …}, or {"prompt": …, "response": …};
     nothing for plain text, and for what cannot be looked at."""
     try:
-        found = [one for one in find([path]) if isinstance(one, File)]
+        found = [one for one in find_files([path]) if isinstance(one, RawFile)]
     except PenstockError:  # told by the build itself
         return {}
     for file in [one for one in found if one.kind in ("jsonl", "csv", "parquet")][:_LOOK_AT]:
@@ -55,19 +55,19 @@ def _meaning(names: set[str]) -> dict[str, str]:
     return {}
 
 
-def _names(file: File) -> set[str]:
+def _names(file: RawFile) -> set[str]:
     """The fields of the file's first row; none where that cannot be told."""
     if file.kind == "parquet":
         return _of_table(file)
     try:
         with open_file(file) as stored:
-            blocks = Blocks(stored, file.packing)
+            blocks = FileBlocks(stored, file.packing)
             if file.kind == "csv":
-                return set(Table(file, blocks, Options()).columns())
-            rows = islice(JsonRows(blocks, Options().most_bytes), _LOOK_AT)
+                return set(CsvTable(file, blocks, ReadOptions()).columns())
+            rows = islice(JsonRows(blocks, ReadOptions().most_bytes), _LOOK_AT)
             found = (_of_line(row.content) for row in rows)
             return next((names for names in found if names), set())
-    except (OSError, Refused):  # told by the build itself
+    except (OSError, RejectedRow):  # told by the build itself
         return set()
 
 
@@ -79,7 +79,7 @@ def _of_line(content: bytes) -> set[str]:
     return set(row) if isinstance(row, dict) else set()
 
 
-def _of_table(file: File) -> set[str]:
+def _of_table(file: RawFile) -> set[str]:
     try:
         from pyarrow import parquet
     except ImportError:  # told by the build itself

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from penstock.data.format.locate import KINDS, PACKINGS
-from penstock.data.sources.files import Choice, Found
+from penstock.data.sources.files import HubSelection, SourceEntry
 from penstock.errors import PenstockError, RunFailed
 from penstock.extras import extra
 from penstock.home import home
@@ -27,7 +27,7 @@ _NO_DATA = re.compile(
 )
 
 
-def listed(given: str, choice: Choice) -> Iterator[Found]:
+def list_dataset(given: str, choice: HubSelection) -> Iterator[SourceEntry]:
     """The data files of `hf:org/name`, of one kind: the first of Parquet, JSONL, Arrow, text."""
     match = _NAME.fullmatch(given)
     if not match:
@@ -38,22 +38,22 @@ def listed(given: str, choice: Choice) -> Iterator[Found]:
     chosen = _chosen(given, list(sizes), _configs(info), choice)
     for file in chosen:
         size, blob = sizes[file]
-        yield Found(
+        yield SourceEntry(
             file.encode(), f"{SCHEME}{name}@{info.sha}/{file}", "", size or -1, blob or info.sha
         )
 
 
-def download(path: str) -> str:
+def download_file(path: str) -> str:
     """A file of a pinned repository, here; an OSError where there is none."""
     name, _, rest = path.removeprefix(SCHEME).partition("@")
-    commit, _, file = rest.partition("/")
+    commit_of, _, file = rest.partition("/")
     hub = extra("huggingface_hub", "Reading from the Hugging Face hub")
     try:
         return hub.hf_hub_download(
             name,
             file,
             repo_type="dataset",
-            revision=commit,
+            revision=commit_of,
             cache_dir=str(_cache()),
             endpoint=_endpoint(),
         )
@@ -67,7 +67,7 @@ def download(path: str) -> str:
         ) from None
 
 
-def commit(path: str) -> str:
+def commit_of(path: str) -> str:
     """The commit that a file's path names."""
     return path.removeprefix(SCHEME).partition("@")[2].partition("/")[0]
 
@@ -94,7 +94,7 @@ def _configs(info: Any) -> list[dict[str, Any]]:
 
 
 def _chosen(
-    given: str, files: list[str], configs: list[dict[str, Any]], choice: Choice
+    given: str, files: list[str], configs: list[dict[str, Any]], choice: HubSelection
 ) -> list[str]:
     data = [file for file in files if _kind(file) and not _NO_DATA.search(file)]
     if named := _by_card(data, configs, choice):
@@ -112,7 +112,7 @@ def _chosen(
     )
 
 
-def _by_card(data: list[str], configs: list[dict[str, Any]], choice: Choice) -> list[str]:
+def _by_card(data: list[str], configs: list[dict[str, Any]], choice: HubSelection) -> list[str]:
     """What the repository itself says belongs to a subset and a split."""
     patterns: list[str] = []
     for config in configs:
@@ -127,7 +127,7 @@ def _by_card(data: list[str], configs: list[dict[str, Any]], choice: Choice) -> 
     return [file for file in data if any(fnmatchcase(file, pattern) for pattern in patterns)]
 
 
-def _by_name(file: str, choice: Choice) -> bool:
+def _by_name(file: str, choice: HubSelection) -> bool:
     folders = PurePosixPath(file).parent.parts
     stem = PurePosixPath(file).name
     # data/train-00000-of-00004.parquet, en/train.jsonl, train/part-1.parquet, en.train.jsonl

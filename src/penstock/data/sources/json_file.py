@@ -6,15 +6,13 @@ from contextlib import suppress
 from itertools import islice
 from typing import BinaryIO
 
-from penstock.data.sources.blocks import Blocks
-from penstock.data.sources.cut import Cut
-from penstock.data.sources.damage import finish
-from penstock.data.sources.decode import aside, decode, not_decodable
-from penstock.data.sources.files import File
+from penstock.data.sources.blocks import FileBlocks
+from penstock.data.sources.documents import Document, FileTally, Rejected
+from penstock.data.sources.files import RawFile
 from penstock.data.sources.json_rows import JsonRows
-from penstock.data.sources.messages import NotChat, carried, take_conversation
-from penstock.data.sources.options import Options
-from penstock.data.sources.pieces import Document, Rejected, Tally
+from penstock.data.sources.messages import InvalidConversation, carried_columns, take_conversation
+from penstock.data.sources.options import ReadOptions
+from penstock.data.sources.records import RawRecord, decode, decode_failure, finish_file, reject
 from penstock.extras import extra
 
 BROKEN = "broken JSON"
@@ -22,22 +20,22 @@ _WRAPPER = re.compile(rb'\{\s*"([^"\\]+)"\s*:\s*\[')  # {"data": [
 
 
 def read(
-    file: File, stored: BinaryIO, options: Options, tally: Tally
+    file: RawFile, stored: BinaryIO, options: ReadOptions, tally: FileTally
 ) -> Iterator[Document | Rejected]:
-    parse = _Parser(file.name, options, tally)
-    blocks = Blocks(stored, file.packing)
+    parse = _RowParser(file.name, options, tally)
+    blocks = FileBlocks(stored, file.packing)
     rows = JsonRows(blocks, options.most_bytes)
     for row in rows:
         if row.last and blocks.damage:
-            yield aside(file.name, row, "cut off by damage", blocks.damage.reason)
+            yield reject(file.name, row, "cut off by damage", blocks.damage.reason)
         elif row.too_long:
             detail = f"over {options.most_bytes} bytes{_wrapped(row.content)}"
-            yield aside(file.name, row, "too long", detail)
+            yield reject(file.name, row, "too long", detail)
         elif row.problem:
-            yield aside(file.name, row, BROKEN, row.problem)
+            yield reject(file.name, row, BROKEN, row.problem)
         elif not row.content.isspace() and row.content:
             yield parse(row, blocks.encoding)
-    yield from finish(file.name, blocks, tally)
+    yield from finish_file(file.name, blocks, tally)
     if rows.unclosed and not blocks.damage:
         tally.damage = "truncated JSON array"
         detail = "the file ends before the closing ]; the rows before it are kept"
@@ -57,32 +55,32 @@ def _unwrap(field: str) -> str:
     )
 
 
-class _Parser:
-    def __init__(self, name: str, options: Options, tally: Tally) -> None:
+class _RowParser:
+    def __init__(self, name: str, options: ReadOptions, tally: FileTally) -> None:
         self._loads = extra("orjson", "Reading JSON lines").loads
         self._name = name
         self._options = options
         self._tally = tally
 
-    def __call__(self, line: Cut, stored_as: str) -> Document | Rejected:
+    def __call__(self, line: RawRecord, stored_as: str) -> Document | Rejected:
         # UTF-16 and UTF-32 with a mark were turned into UTF-8 on the way.
         plain = stored_as == "utf-8"
         try:
             record, encoding = self._record(
                 line.content, self._options.encodings if plain else ("utf-8",)
             )
-        except _Refused as refused:
-            return aside(self._name, line, *refused.args)
+        except _RejectedRow as refused:
+            return reject(self._name, line, *refused.args)
         if not isinstance(record, dict):
-            return aside(self._name, line, "not an object", type(record).__name__)
+            return reject(self._name, line, "not an object", type(record).__name__)
         try:
             text = self._text(record)
-        except (_Refused, NotChat) as refused:
-            return aside(self._name, line, *refused.args)
+        except (_RejectedRow, InvalidConversation) as refused:
+            return reject(self._name, line, *refused.args)
         if not text.strip():
-            return aside(self._name, line, "empty")
+            return reject(self._name, line, "empty")
         self._tally.encodings[encoding if plain else stored_as] += 1
-        return Document(f"{self._name}:{line.number}", text, carried(record, self._options))
+        return Document(f"{self._name}:{line.number}", text, carried_columns(record, self._options))
 
     def _text(self, record: dict[str, object]) -> str:
         """Taken out of the record."""
@@ -93,10 +91,10 @@ class _Parser:
             found = ", ".join(map(str, record))[:200] or "none"
             lists = (name for name, value in record.items() if _holds_objects(value))
             hint = "".join(_unwrap(name) for name in islice(lists, 1))
-            raise _Refused("no text", f"no field {field!r}; found {found}{hint}")
+            raise _RejectedRow("no text", f"no field {field!r}; found {found}{hint}")
         text = record.pop(field)
         if not isinstance(text, str):
-            raise _Refused("text is not a string", type(text).__name__)
+            raise _RejectedRow("text is not a string", type(text).__name__)
         return text
 
     def _record(self, content: bytes, encodings: tuple[str, ...]) -> tuple[object, str]:
@@ -106,17 +104,17 @@ class _Parser:
                 return self._loads(content), "utf-8"
         decoded = decode(content, encodings)
         if decoded is None:
-            raise _Refused(not_decodable(encodings))
+            raise _RejectedRow(decode_failure(encodings))
         try:
             return self._loads(decoded[0]), decoded[1]
         except ValueError as error:
             reason = "NUL bytes" if b"\0" in content else BROKEN
-            raise _Refused(reason, str(error)) from None
+            raise _RejectedRow(reason, str(error)) from None
 
 
 def _holds_objects(value: object) -> bool:
     return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
 
 
-class _Refused(Exception):
+class _RejectedRow(Exception):
     """Reason and detail of a line that is no record."""

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 
-from penstock.data.sources.cut import Cut, cut
-from penstock.data.sources.pieces import HEAD_BYTES
+from penstock.data.sources.documents import HEAD_BYTES
+from penstock.data.sources.records import RawRecord, split_stream
 
 _HEAD_BYTES = 4096  # that decide what a file is
 _BLANKS = b" \t\r\n"
@@ -34,7 +34,7 @@ class JsonRows:
         self._blocks = iter(blocks)
         self._most_bytes = most_bytes
 
-    def __iter__(self) -> Iterator[Cut]:
+    def __iter__(self) -> Iterator[RawRecord]:
         first = b""
         while len(first) < _HEAD_BYTES and (block := next(self._blocks, b"")):
             first += block
@@ -43,17 +43,17 @@ class JsonRows:
         if _ARRAY.match(head):
             yield from self._array(first)
         elif _OBJECTS.match(head):
-            yield from _Scan(self._blocks, self._most_bytes, first).objects()
+            yield from _RowScanner(self._blocks, self._most_bytes, first).objects()
         else:
-            yield from cut(blocks, b"\n", self._most_bytes)
+            yield from split_stream(blocks, b"\n", self._most_bytes)
 
-    def _array(self, first: bytes) -> Iterator[Cut]:
+    def _array(self, first: bytes) -> Iterator[RawRecord]:
         opened = first.index(b"[") + 1
-        scan = _Scan(self._blocks, self._most_bytes, first, opened)
+        scan = _RowScanner(self._blocks, self._most_bytes, first, opened)
         yield from scan.elements()
         self.unclosed = not scan.closed
         # What follows the array is read as lines: it is told, not dropped.
-        for line in cut(chain([scan.rest()], self._blocks), b"\n", self._most_bytes):
+        for line in split_stream(chain([scan.rest()], self._blocks), b"\n", self._most_bytes):
             yield replace(
                 line,
                 number=scan.number + line.number,
@@ -62,7 +62,7 @@ class JsonRows:
             )
 
 
-class _Scan:
+class _RowScanner:
     """Finds where rows end, block by block."""
 
     def __init__(
@@ -88,7 +88,7 @@ class _Scan:
         """What is held and was not cut yet."""
         return self._held[self._begin :]
 
-    def elements(self) -> Iterator[Cut]:
+    def elements(self) -> Iterator[RawRecord]:
         """Those of an array whose `[` was read."""
         after_comma = False
         while (mark := self._next()) is not None:
@@ -106,7 +106,7 @@ class _Scan:
                 self._bracket(mark[0])
         yield from self._last()
 
-    def objects(self) -> Iterator[Cut]:
+    def objects(self) -> Iterator[RawRecord]:
         """One after the other."""
         while (mark := self._next()) is not None:
             inside = bool(self._open)
@@ -115,7 +115,7 @@ class _Scan:
                 yield self._row(0)
         yield from self._last()
 
-    def _last(self) -> Iterator[Cut]:
+    def _last(self) -> Iterator[RawRecord]:
         """What is left at the end of the file."""
         whole = not (self._in_string or self._open)
         self._at = len(self._held)
@@ -190,7 +190,7 @@ class _Scan:
         self._skip_blanks(self._at - mark)
         return bool(self._skipped or self._begin < self._at - mark)
 
-    def _row(self, mark: int, if_empty: str = "") -> Cut:
+    def _row(self, mark: int, if_empty: str = "") -> RawRecord:
         """The row that ends here, before a mark of so many bytes."""
         self._skip_blanks(self._at - mark)
         found = self._held[self._begin : self._at - mark]
@@ -200,7 +200,7 @@ class _Scan:
         self.number += 1
         self._next_row()
         problem = "" if content else if_empty
-        return Cut(self.number, offset, content, too_long, line=line, problem=problem)
+        return RawRecord(self.number, offset, content, too_long, line=line, problem=problem)
 
     def _next_row(self) -> None:
         self.line += self._skipped_lines + self._held.count(b"\n", self._begin, self._at)

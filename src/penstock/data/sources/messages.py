@@ -11,20 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from penstock.data.sources.options import Options
+from penstock.data.sources.options import ReadOptions
 
-COLUMN = "\0conversation"  # no name that a user would give a column
+CONVERSATION_COLUMN = "\0conversation"  # no name that a user would give a column
 ASSISTANT = "assistant"
 _ROLES = {"system", "developer", "user", ASSISTANT, "tool", "function", "ipython"}
 _OTHER_NAMES = {"human": "user", "gpt": ASSISTANT, "bot": ASSISTANT, "model": ASSISTANT}
 _INSTRUCTION, _INPUT = "instruction", "input"  # Alpaca's, where the prompt comes in two fields
 _TOOLS = "tools"
-ALONGSIDE = (_TOOLS, _INPUT)  # fields of a row that a conversation may need
+EXTRA_FIELDS = (_TOOLS, _INPUT)  # fields of a row that a conversation may need
 
 Message: TypeAlias = dict[str, Any]
 
 
-class NotChat(Exception):
+class InvalidConversation(Exception):
     """Why a row is no conversation, or cannot be one for this template: reason and detail."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
@@ -77,7 +77,7 @@ def _calls(message: Message) -> str:
     return json.dumps(calls, ensure_ascii=False, default=str) if calls else ""
 
 
-def take_conversation(record: dict[str, Any], options: Options) -> str:
+def take_conversation(record: dict[str, Any], options: ReadOptions) -> str:
     """Puts the conversation of a row into its column, in place of its fields; gives its text."""
     if options.messages:
         conversation = from_messages(record, options.messages)
@@ -85,23 +85,23 @@ def take_conversation(record: dict[str, Any], options: Options) -> str:
         conversation = from_prompt(record, options.prompt, options.response)
     for field in options.chat:
         del record[field]
-    record[COLUMN] = conversation.to_column()
+    record[CONVERSATION_COLUMN] = conversation.to_column()
     return conversation.text()
 
 
-def carried(record: dict[str, Any], options: Options) -> dict[str, Any]:
+def carried_columns(record: dict[str, Any], options: ReadOptions) -> dict[str, Any]:
     """The columns that go along with a document."""
     if options.columns is None:
         return record
     columns = {column: record.get(column) for column in options.columns}
-    return columns | ({COLUMN: record[COLUMN]} if options.chat else {})
+    return columns | ({CONVERSATION_COLUMN: record[CONVERSATION_COLUMN]} if options.chat else {})
 
 
 def from_messages(record: Mapping[str, Any], field: str) -> Conversation:
     messages = _messages(_parsed(record.get(field)), field)
     tools = _parsed(record.get(_TOOLS)) or ()
     if not isinstance(tools, list | tuple):
-        raise NotChat("tools are not a list", type(tools).__name__)
+        raise InvalidConversation("tools are not a list", type(tools).__name__)
     return Conversation(tuple(messages), tuple(tools))
 
 
@@ -114,9 +114,9 @@ def from_prompt(record: Mapping[str, Any], prompt: str, response: str) -> Conver
     for field, text in ((prompt, asked), (response, answer)):
         if not isinstance(text, str):
             found = "null or missing" if text is None else type(text).__name__
-            raise NotChat("no prompt and response", f"field {field!r} is {found}")
+            raise InvalidConversation("no prompt and response", f"field {field!r} is {found}")
         if not text.strip():
-            raise NotChat("empty message", f"field {field!r}")
+            raise InvalidConversation("empty message", f"field {field!r}")
     more = record.get(_INPUT) if prompt == _INSTRUCTION else None
     if isinstance(more, str) and more.strip():
         asked = f"{asked}\n\n{more}"
@@ -150,15 +150,17 @@ def _parsed(value: object) -> object:
 def _messages(found: object, field: str) -> list[Message]:
     if not isinstance(found, list):
         kind = "null or missing" if found is None else type(found).__name__
-        raise NotChat("no messages", f"field {field!r} is {kind}, not a list")
+        raise InvalidConversation("no messages", f"field {field!r} is {kind}, not a list")
     if not found:
-        raise NotChat("no messages", f"field {field!r} is an empty list")
+        raise InvalidConversation("no messages", f"field {field!r} is an empty list")
     return [_message(at, message) for at, message in enumerate(found, 1)]
 
 
 def _message(at: int, given: object) -> Message:
     if not isinstance(given, dict):
-        raise NotChat("message is not an object", f"message {at} is {type(given).__name__}")
+        raise InvalidConversation(
+            "message is not an object", f"message {at} is {type(given).__name__}"
+        )
     message = {str(key): value for key, value in given.items() if value is not None}
     if "role" not in message and "from" in message:
         message["role"] = message.pop("from")
@@ -166,13 +168,13 @@ def _message(at: int, given: object) -> Message:
     given_role = message.get("role")
     role = _OTHER_NAMES.get(given_role, given_role) if isinstance(given_role, str) else ""
     if role not in _ROLES:
-        raise NotChat("unknown role", f"message {at} has role {ascii(given_role)[:60]}")
+        raise InvalidConversation("unknown role", f"message {at} has role {ascii(given_role)[:60]}")
     message["role"] = role
     content = _content(at, message.pop("content", None))
     if content is not None:
         message["content"] = content
     if not (content and content.strip()) and not message.get("tool_calls"):
-        raise NotChat("empty message", f"message {at} ({role})")
+        raise InvalidConversation("empty message", f"message {at} ({role})")
     return message
 
 
@@ -180,8 +182,12 @@ def _content(at: int, content: object) -> str | None:
     if isinstance(content, list):  # parts: text joins, pictures and sounds cannot
         parts = [part.get("text") if isinstance(part, dict) else part for part in content]
         if not all(isinstance(part, str) for part in parts):
-            raise NotChat("content is not text", f"message {at} has parts that are not text")
+            raise InvalidConversation(
+                "content is not text", f"message {at} has parts that are not text"
+            )
         content = "".join(str(part) for part in parts)
     if content is not None and not isinstance(content, str):
-        raise NotChat("content is not text", f"message {at} is {type(content).__name__}")
+        raise InvalidConversation(
+            "content is not text", f"message {at} is {type(content).__name__}"
+        )
     return content

@@ -6,7 +6,7 @@ from penstock.errors import PenstockError
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ReadOptions:
     kind: str = ""  # text, jsonl, csv, parquet or arrow; empty: by the file's name
     text: str = "text"  # the field or column that holds the text
     messages: str = ""  # instead: the field with a conversation

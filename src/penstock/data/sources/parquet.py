@@ -7,28 +7,28 @@ checksums are checked; most writers store none, and then a flipped bit inside a 
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from penstock.data.sources.arrow_rows import BATCH_ROWS, Rows, errors, short
+from penstock.data.sources.arrow import BATCH_ROWS, ArrowRows, arrow_errors, first_line
 from penstock.data.sources.blocks import BLOCK_BYTES
-from penstock.data.sources.damage import finish_unread
-from penstock.data.sources.files import File
-from penstock.data.sources.options import Options
-from penstock.data.sources.pieces import Document, Rejected, Tally
+from penstock.data.sources.documents import Document, FileTally, Rejected
+from penstock.data.sources.files import RawFile
+from penstock.data.sources.options import ReadOptions
+from penstock.data.sources.records import hash_and_finish
 from penstock.extras import extra
 
 _THRIFT_LIMIT = 64 << 20  # of one string and one list in the footer: a mangled length is no order
 
 
 def read(
-    file: File, stored: BinaryIO, options: Options, tally: Tally
+    file: RawFile, stored: BinaryIO, options: ReadOptions, tally: FileTally
 ) -> Iterator[Document | Rejected]:
     pyarrow = extra("pyarrow", "Reading Parquet")
-    yield from finish_unread(file.name, stored, tally)
+    yield from hash_and_finish(file.name, stored, tally)
     if file.packing:
         yield Rejected(file.name, "packed Parquet", f"unpack it: Parquet within {file.packing}")
         return
     if not tally.size or tally.damage:
         return
-    rows = Rows(pyarrow, file.name, options, tally)
+    rows = ArrowRows(pyarrow, file.name, options, tally)
     try:
         stored.seek(0)
         opened = extra("pyarrow.parquet", "Reading Parquet").ParquetFile(
@@ -41,11 +41,11 @@ def read(
         )
         groups, schema = opened.metadata.num_row_groups, opened.schema_arrow
         counts = [opened.metadata.row_group(group).num_rows for group in range(groups)]
-    except errors(pyarrow) as error:
+    except arrow_errors(pyarrow) as error:
         tally.damage = "damaged Parquet"
-        yield Rejected(file.name, tally.damage, short(error))
+        yield Rejected(file.name, tally.damage, first_line(error))
         return
-    columns = rows.choose(schema)
+    columns = rows.choose_columns(schema)
     if isinstance(columns, Rejected):
         yield columns
         return
@@ -54,10 +54,10 @@ def read(
         try:
             row = first
             for batch in opened.iter_batches(BATCH_ROWS, row_groups=[group], columns=columns):
-                yield from rows.batch(batch, row, columns)
+                yield from rows.read_batch(batch, row, columns)
                 row += batch.num_rows
-        except errors(pyarrow) as error:
+        except arrow_errors(pyarrow) as error:
             tally.damage = "damaged Parquet"
-            detail = f"row group {group} from row {row} on: {short(error)}"
+            detail = f"row group {group} from row {row} on: {first_line(error)}"
             yield Rejected(file.name, tally.damage, detail, line=row)
         first += max(counts[group], 0)

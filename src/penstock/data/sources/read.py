@@ -10,14 +10,14 @@ from typing import BinaryIO, TypeAlias
 
 from penstock.data.sources import arrow, csv, parquet, text
 from penstock.data.sources import json_file as jsonl
-from penstock.data.sources.files import Choice, File
-from penstock.data.sources.find import find
+from penstock.data.sources.documents import Document, FileTally, Rejected, SourceItem
+from penstock.data.sources.files import HubSelection, RawFile
+from penstock.data.sources.find import find_files
 from penstock.data.sources.find import open_file as open_any
-from penstock.data.sources.options import Options
-from penstock.data.sources.pieces import Document, Piece, Rejected, Tally
+from penstock.data.sources.options import ReadOptions
 
 # Opens the stored bytes of a file; Parquet and Arrow also seek in them. An OSError is kept aside.
-Open: TypeAlias = Callable[[File], BinaryIO]
+OpenFile: TypeAlias = Callable[[RawFile], BinaryIO]
 
 _READERS = {
     "text": text.read,
@@ -28,15 +28,15 @@ _READERS = {
 }
 
 
-def read(
+def read_source(
     given: Iterable[str | Path],
-    options: Options | None = None,
-    open_file: Open = open_any,
-    choice: Choice | None = None,
-) -> Iterator[Piece]:
+    options: ReadOptions | None = None,
+    open_file: OpenFile = open_any,
+    choice: HubSelection | None = None,
+) -> Iterator[SourceItem]:
     """Everything in the paths, folders, globs, URLs and hub names that are given."""
-    options = options or Options()
-    for file in find(given, options.kind, choice):
+    options = options or ReadOptions()
+    for file in find_files(given, options.kind, choice):
         if isinstance(file, Rejected):
             yield file
         else:
@@ -44,21 +44,21 @@ def read(
 
 
 def read_file(
-    file: File, options: Options | None = None, open_file: Open = open_any
-) -> Iterator[Piece]:
+    file: RawFile, options: ReadOptions | None = None, open_file: OpenFile = open_any
+) -> Iterator[SourceItem]:
     """The pieces of one file; the last is its `Seen`."""
-    tally = Tally()
-    for piece in _pieces(file, options or Options(), open_file, tally):
+    tally = FileTally()
+    for piece in _pieces(file, options or ReadOptions(), open_file, tally):
         if isinstance(piece, Rejected):
             tally.rejected[piece.reason] += 1
         else:
             tally.documents += 1
         yield piece
-    yield tally.seen(file.name)
+    yield tally.summary(file.name)
 
 
 def _pieces(
-    file: File, options: Options, open_file: Open, tally: Tally
+    file: RawFile, options: ReadOptions, open_file: OpenFile, tally: FileTally
 ) -> Iterator[Document | Rejected]:
     try:
         stored = open_file(file)

@@ -10,14 +10,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import BinaryIO, cast
 
-from penstock.data.sources.files import File, Found
+from penstock.data.sources.files import RawFile, SourceEntry
 from penstock.data.store.objects import ObjectInfo, Store
 from penstock.errors import PenstockError, RunFailed
 
 CHUNK_BYTES = 4 << 20  # one is read, the next is on its way
 
 
-def listed(url: str) -> Iterator[Found]:
+def list_url(url: str) -> Iterator[SourceEntry]:
     try:
         folder, objects = _objects(url)
     except OSError as error:
@@ -28,16 +28,16 @@ def listed(url: str) -> Iterator[Found]:
         hidden = any(part.startswith(".") for part in one.name.split("/"))
         where = f"{folder}/{one.name}" if one.name else folder
         name = one.name or folder.rpartition("/")[2]
-        yield Found(name.encode(), where, "hidden" if hidden else "", one.size, one.tag)
+        yield SourceEntry(name.encode(), where, "hidden" if hidden else "", one.size, one.tag)
 
 
-def open_remote(file: File) -> BinaryIO:
+def open_remote(file: RawFile) -> BinaryIO:
     """Bounded in memory: the file is read in chunks, as it is asked for."""
     folder, _, name = file.path.rpartition("/")
     store = Store(folder)
     size, tag = file.bytes, file.stamp
     if size < 0:
-        with _no_outage():
+        with _outage_stops_build():
             head = store.head(name)
         size, tag = head.size, head.tag
     try:
@@ -119,12 +119,12 @@ class RemoteFile(io.RawIOBase):
 
     def _fetch(self, start: int, length: int) -> memoryview:
         stop = min(start + length, self._about.size)
-        with _no_outage():
+        with _outage_stops_build():
             return self._store.get_range(self._about.name, start, stop)
 
     def _check(self) -> None:
         """At the first end: what was read in parts is one version."""
-        with _no_outage():
+        with _outage_stops_build():
             now = self._store.head(self._about.name)
         if (now.size, now.tag) != (self._about.size, self._about.tag):
             raise OSError(errno.ESTALE, "it was changed while it was read")
@@ -132,7 +132,7 @@ class RemoteFile(io.RawIOBase):
 
 
 @contextmanager
-def _no_outage() -> Iterator[None]:
+def _outage_stops_build() -> Iterator[None]:
     """A file that is damaged is kept aside; one that cannot be reached today is not: what a build
     gives must not depend on the weather of the network."""
     try:
@@ -181,7 +181,7 @@ def _pattern(globbed: str) -> str:
 
 def _whole(store: Store, name: str) -> BinaryIO:
     copy = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes it)
-    with _no_outage():
+    with _outage_stops_build():
         store.download(name, copy)
     copy.seek(0)
     return cast(BinaryIO, copy)

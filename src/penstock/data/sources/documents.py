@@ -33,7 +33,7 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class FileSummary:
     """The end of a file. `damage` is set where its tail could not be read: what came before it
     was delivered, but a checksum that stands at the end of the file has not vouched for it."""
 
@@ -46,10 +46,10 @@ class Seen:
     damage: str = ""
 
 
-Piece: TypeAlias = Document | Rejected | Seen
+SourceItem: TypeAlias = Document | Rejected | FileSummary
 
 
-def identity(files: Iterable[Seen]) -> str:
+def source_identity(files: Iterable[FileSummary]) -> str:
     """The content identity of a source: BLAKE3 of its files' names and identities, by name."""
     digest = blake3()
     for name, content in sorted((seen.file.encode(), seen.blake3.encode()) for seen in files):
@@ -58,7 +58,7 @@ def identity(files: Iterable[Seen]) -> str:
 
 
 @dataclass
-class Tally:
+class FileTally:
     """What is known of a file while it is read."""
 
     size: int = 0
@@ -68,8 +68,8 @@ class Tally:
     rejected: Counter[str] = field(default_factory=Counter)
     encodings: Counter[str] = field(default_factory=Counter)
 
-    def seen(self, file: str) -> Seen:
-        return Seen(
+    def summary(self, file: str) -> FileSummary:
+        return FileSummary(
             file=file,
             bytes=self.size,
             blake3=self.blake3,
