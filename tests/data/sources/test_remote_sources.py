@@ -110,7 +110,7 @@ def test_a_large_file_is_read_in_chunks_and_survives_a_cut(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
 def test_an_outage_stops_a_build_and_leaves_nothing_out(tmp_path, monkeypatch, name):
-    """Not kept aside as damage is: what a build gives must not depend on the network's weather."""
+    """A file out of reach is not rejected like a damaged one: the network must not decide."""
     monkeypatch.setattr(remote, "CHUNK_BYTES", 1 << 16)
     words = [f"{n} " * 200 for n in range(3000)]
     if name == "a.jsonl":
@@ -121,7 +121,7 @@ def test_an_outage_stops_a_build_and_leaves_nothing_out(tmp_path, monkeypatch, n
         pieces = read_source([f"{url}/{name}"])
         next(pieces)
         faults.busy = 10_000
-        with pytest.raises(RunFailed, match=r"was tried for.*503.*give the same command again"):
+        with pytest.raises(RunFailed, match=r"was tried for.*503.*run the same command again"):
             list(pieces)
         with pytest.raises(RunFailed, match="cannot be read"):
             list(read_file(RawFile(name, f"{url}/{name}", name[2:], "")))
@@ -162,7 +162,7 @@ def test_a_missing_page_is_named(tmp_path):
 def test_credentials_that_have_run_out_are_told_at_once():
     """S3 answers with 400, as to a request that is wrong: not to be tried again for minutes."""
     answer = "status code: 400 Bad Request: <Error><Code>ExpiredToken</Code></Error>"
-    found = objects._final(OSError(answer), "s3://bucket/a")
+    found = objects._permanent_error(OSError(answer), "s3://bucket/a")
     assert isinstance(found, PermissionError)
     assert "s3://bucket/a: access was refused (ExpiredToken)" in str(found)
-    assert objects._final(OSError("status code: 503"), "s3://bucket/a") is None
+    assert objects._permanent_error(OSError("status code: 503"), "s3://bucket/a") is None

@@ -1,1 +1,4 @@
-"""Raw files as documents: text, JSON, CSV, Parquet, Arrow; local, behind URLs, on the hub."""
+"""Readers that turn raw files (text, JSON, CSV, Parquet, Arrow) into documents.
+
+Files are local, behind URLs, or on the Hugging Face hub.
+"""

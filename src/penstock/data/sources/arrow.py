@@ -28,6 +28,8 @@ BATCH_ROWS = 256
 
 
 class ArrowRows:
+    """Conversion of the rows of one file to documents."""
+
     def __init__(
         self, pyarrow: ModuleType, name: str, options: ReadOptions, tally: FileTally
     ) -> None:
@@ -38,7 +40,7 @@ class ArrowRows:
         self._unpacked = 0
 
     def choose_columns(self, schema: Any) -> list[str] | Rejected:
-        """The columns to read, or why there is no text."""
+        """Return the columns to read, or the rejection if there is no text column."""
         names = list(schema.names)
         if self._options.chat:
             return self._choose_chat(names)
@@ -71,7 +73,7 @@ class ArrowRows:
     def read_batch(
         self, batch: Any, first: int, columns: list[str]
     ) -> Iterator[Document | Rejected]:
-        """The rows of a batch, numbered from `first` on; `columns` are those that were chosen."""
+        """Yield the rows of a batch, numbered from `first`; `columns` are the chosen ones."""
         batch.validate(full=False)
         self._count(batch.nbytes)
         if self._options.chat:
@@ -90,14 +92,14 @@ class ArrowRows:
             yield self._document(content, first + at, values)
 
     def _decoded(self, column: Any) -> Any:
-        """Write out a dictionary's values for each row, once that is known not to be too much."""
+        """Expand a dictionary column, after checking that the result is not too large."""
         compute = extra("pyarrow.compute", "Reading columns with a dictionary")
         sizes = compute.binary_length(column.dictionary.cast(self._arrow.large_binary()))
         self._count(compute.sum(sizes.take(column.indices)).as_py() or 0)
         return column.dictionary_decode()
 
     def _count(self, unpacked: int) -> None:
-        """Raise ArrowInvalid where so many more bytes cannot be the content of the file."""
+        """Add unpacked bytes, and raise ArrowInvalid if the file cannot really hold so many."""
         self._unpacked += unpacked
         if self._unpacked > max_unpacked_bytes(self._tally.size):
             raise self._arrow.ArrowInvalid(f"unpacks to too much: {OVER_RATIO}")
@@ -156,13 +158,13 @@ class ArrowRows:
 
 
 class _UnreadableValue(str):
-    """Stands for a value that cannot be read, and says why."""
+    """Placeholder of a value that cannot be read; its text is the reason."""
 
 
 def _values(column: Any) -> list[object]:
     try:
         return column.to_pylist()
-    except (ValueError, OverflowError):  # wrong UTF-8, or a date outside Python's calendar
+    except (ValueError, OverflowError):  # invalid UTF-8, or a date outside Python's calendar
         return [_value(column[at]) for at in range(len(column))]
 
 
@@ -174,11 +176,15 @@ def _value(scalar: Any) -> object:
 
 
 def arrow_errors(pyarrow: ModuleType) -> tuple[type[Exception], ...]:
-    """What a mangled file makes Arrow raise: its own errors are also OSError, ValueError, …"""
+    """Return the exceptions that Arrow raises on a damaged file.
+
+    Its own errors are also OSError, ValueError and so on.
+    """
     return (pyarrow.ArrowException, OSError, ValueError, OverflowError, MemoryError, KeyError)
 
 
 def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or the error's type."""
     return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
 
 

@@ -1,8 +1,8 @@
-"""A stored file as blocks of plain bytes: hashed as it is read, unpacked, bounded in memory.
+"""Blocks of a stored file: read, hashed, unpacked and decoded to UTF-8 in bounded memory.
 
-Damage does not raise: the blocks end, and `damage` says what was wrong and where. A block never
-grows with the file: a hostile gzip gives 1 MiB at a time, a hostile zstd at most 8 MiB. A file that
-unpacks to far more than any text does is damaged.
+Damage does not raise: the blocks end early, and `damage` says what is wrong and where. A block
+never grows with the file: a hostile gzip yields 1 MiB at a time, a hostile zstd at most 8 MiB. A
+file that unpacks to far more than any text does counts as damaged.
 """
 
 import codecs
@@ -17,12 +17,12 @@ from penstock.extras import extra
 from penstock.untrusted import OVER_RATIO, max_unpacked_bytes
 
 BLOCK_BYTES = 1 << 20
-_ZSTD_STEP = 1 << 8  # of packed bytes: what one call may take in bounds what it gives out
+_ZSTD_STEP = 1 << 8  # packed bytes per call; this bounds the bytes that one call returns
 _ZSTD_WINDOW = 1 << 27  # zstd's own limit without --long
 _FOREIGN = {"zip": b"PK\x03\x04", "bzip2": b"BZh", "xz": b"\xfd7zXZ\0", "7z": b"7z\xbc\xaf\x27\x1c"}
 _MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
 _SKIPPABLE = b"\x2a\x4d\x18"  # second to fourth byte of a zstd frame that holds no data
-# The longer marks first: UTF-32's little-endian mark begins with UTF-16's.
+# Longer byte-order marks first: UTF-32's little-endian mark begins with UTF-16's.
 _MARKS = [
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
@@ -34,33 +34,35 @@ _MARKS = [
 
 @dataclass(frozen=True, slots=True)
 class FileDamage:
+    """The reason why a file could not be read to its end."""
+
     reason: str
     detail: str
-    offset: int  # in the stored file: it was sound up to here, to within a block
+    offset: int  # in the stored file, to within a block: everything before it was sound
 
 
 class FileBlocks:
-    """Iterate once. `digest`, `size`, `damage` and `encoding` are final at the end."""
+    """Blocks of one file. Iterate once; afterwards the attributes below are final."""
 
     def __init__(self, stored: BinaryIO, packing: str = "", raw: bool = False) -> None:
         self.size = 0
         self.damage: FileDamage | None = None
-        self.encoding = "utf-8"  # utf-16 and utf-32 are turned into utf-8 on the way
+        self.encoding = "utf-8"  # of the file; blocks are always UTF-8
         self._stored = stored
         self._hash = blake3()
         self._packing = packing
-        self._raw = raw  # hash only: as stored, packed or not
+        self._raw = raw  # only hash the stored bytes; yield nothing
         self._readable = True
 
     @property
     def digest(self) -> str:
-        """BLAKE3 of the stored bytes; empty when they could not all be read."""
+        """Return the BLAKE3 of the stored bytes; empty if they could not all be read."""
         return self._hash.hexdigest() if self._readable else ""
 
     def __iter__(self) -> Iterator[bytes]:
         if not self._raw:
             yield from self._as_utf8(self._unpacked())
-        # After damage, too, the rest is hashed: the identity is that of the whole file.
+        # After damage the rest is hashed too: the identity is that of the whole file.
         for _ in self._read():
             pass
 
@@ -87,7 +89,7 @@ class FileBlocks:
         first = next(blocks, b"")
         if not first:
             return
-        # A packed file may have lost its suffix; a suffix that lies is damage.
+        # A packed file may have lost its suffix; a wrong suffix counts as damage.
         packing = self._packing or next(
             (name for name, magic in _MAGIC.items() if first.startswith(magic)), ""
         )
@@ -103,11 +105,11 @@ class FileBlocks:
             yield from self._unpack(packing, first, blocks)
 
     def _unpack(self, packing: str, packed: bytes, blocks: Iterator[bytes]) -> Iterator[bytes]:
-        """Frame after frame: both formats allow several in one file."""
+        """Yield the unpacked content of all frames; both formats allow several in one file."""
         unpacked = 0
         while True:
             frame = _frame(packing)
-            full = False  # a full block may have left more behind, with no input to show for it
+            full = False  # after a full block the decompressor may hold more without new input
             try:
                 while not frame.eof:
                     if not packed and not full and not (packed := next(blocks, b"")):
@@ -124,7 +126,7 @@ class FileBlocks:
             except (zlib.error, frame.error) as error:
                 self._record_damage(f"damaged {packing}", str(error))
                 return
-            while not (packed := packed.lstrip(b"\0")):  # tapes and some tools pad with zeros
+            while not (packed := packed.lstrip(b"\0")):  # tapes and some tools pad with zero bytes
                 if not (packed := next(blocks, b"")):
                     return
             if len(packed) < 4:
@@ -135,7 +137,7 @@ class FileBlocks:
 
     def _as_utf8(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
         first = b""
-        for block in blocks:  # the first one can be short
+        for block in blocks:  # the first one can be shorter than a byte-order mark
             first = first + block if first else block
             if len(first) >= 4:
                 break
@@ -165,7 +167,7 @@ class _Frame(Protocol):
     def eof(self) -> bool: ...
 
     def feed(self, packed: bytes) -> tuple[bytes, bytes]:
-        """Some unpacked bytes, and the packed ones that are left."""
+        """Return some unpacked bytes, and the packed bytes that are left."""
 
 
 class _Gzip:
@@ -195,7 +197,7 @@ class _Zstd:
         return self._inner.eof
 
     def feed(self, packed: bytes) -> tuple[bytes, bytes]:
-        # Many steps a call, so that the caller sees blocks rather than crumbs.
+        # Several steps per call, so that the caller gets large blocks.
         parts, size, at = [], 0, 0
         view = memoryview(packed)
         while at < len(packed) and size < BLOCK_BYTES and not self._inner.eof:

@@ -1,4 +1,4 @@
-"""CSV and TSV: the first row names the columns, each row after it is a document."""
+"""CSV and TSV files: the first row names the columns, each later row is a document."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ BROKEN = "broken CSV"
 def read(
     file: RawFile, stored: BinaryIO, options: ReadOptions, tally: FileTally
 ) -> Iterator[Document | Rejected]:
-    """The documents of a file; a row that is broken costs itself alone."""
+    """Yield the documents of a file. A broken row is rejected; its neighbours are not affected."""
     blocks = FileBlocks(stored, file.packing)
     table = CsvTable(file, blocks, options)
     try:
@@ -45,16 +45,16 @@ def read(
 
 
 class RejectedRow(Exception):
-    """Reason and detail of a row that is not taken, or of a file without the columns asked for."""
+    """Reason and detail for rejecting a row, or a file that lacks a required column."""
 
 
 class CsvTable:
-    """A file of rows whose first names the columns."""
+    """Rows of a CSV file whose first row names the columns."""
 
     def __init__(self, file: RawFile, blocks: FileBlocks, options: ReadOptions) -> None:
         self.header: RawRecord | None = None
-        self.names: list[str] = []  # of the columns, as they stand there
-        self.unclosed = False  # the file ends within quotes
+        self.names: list[str] = []  # of the columns, as written in the file
+        self.unclosed = False  # True if the file ends inside quotes
         self.options, self.blocks = options, blocks
         self._rows = CsvRows(
             blocks, options.delimiter or _delimiter_by_name(file), options.most_bytes
@@ -62,7 +62,7 @@ class CsvTable:
         self.rows = self._noticing(iter(self._rows))
 
     def columns(self) -> list[str]:
-        """The names in the first row; an empty one and the second of a kind get a number."""
+        """Return the column names in the first row; number the empty and repeated ones."""
         self.header = next(self.rows, None)
         if self.header is None:
             return []
@@ -80,7 +80,7 @@ class CsvTable:
         return out
 
     def cells(self, row: RawRecord) -> tuple[list[str], str]:
-        """The cells of a row, and the encoding that they are in."""
+        """Return the cells of a row and their encoding."""
         text, encoding = self._text(row)
         try:
             return split_cells(text, self._rows.delimiter), encoding
@@ -95,7 +95,7 @@ class CsvTable:
             raise RejectedRow(BROKEN, row.problem)
         if b"\0" in row.content:
             raise RejectedRow("NUL bytes", "binary, or text in UTF-16 without its mark")
-        # UTF-16 and UTF-32 with a mark were turned into UTF-8 on the way.
+        # UTF-16 and UTF-32 with a byte-order mark were already converted to UTF-8.
         stored_as = self.blocks.encoding
         encodings = self.options.encodings if stored_as == "utf-8" else ("utf-8",)
         decoded = decode(row.content, encodings)
@@ -110,7 +110,7 @@ class CsvTable:
 
 
 def _delimiter_by_name(file: RawFile) -> str:
-    """The delimiter that a file's name tells; empty: its first row tells."""
+    """Return a tab for .tsv and .tab files, else an empty string: the first row decides."""
     name = file.name.lower()
     for packing in PACKINGS:
         name = name.removesuffix(packing)

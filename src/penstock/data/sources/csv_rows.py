@@ -1,9 +1,9 @@
-"""Cuts CSV into rows and rows into cells, by the rules of RFC 4180, bounded in memory.
+"""Split CSV into rows and rows into cells by the rules of RFC 4180, in bounded memory.
 
-A quote opens a cell only at its start, stands twice for itself, and closes it before a delimiter
-or the end of the row; within quotes, delimiters and line ends are text. Rows end with a line feed,
-a carriage return or both. Python's `csv` reads the same cells; it has one limit of size for a whole
-process, and does not say where in the file a row stands.
+A quote opens a cell only at the start of the cell. Inside quotes, a doubled quote is a quote, and
+delimiters and line ends are text. A quote closes the cell before a delimiter or the end of the row.
+Rows end with a line feed, a carriage return or both. Python's `csv` reads the same cells, but it
+has one size limit for the whole process and does not report the position of a row in the file.
 """
 
 import re
@@ -18,11 +18,11 @@ _QUOTED = re.compile(r'"([^"]*(?:""[^"]*)*)"')
 
 
 class BrokenRow(Exception):
-    """What is wrong with a row."""
+    """Description of what is wrong with a row."""
 
 
 def split_cells(row: str, delimiter: str) -> list[str]:
-    """The cells of a row without its line end; raises `BrokenRow`."""
+    """Return the cells of a row without its line end; raise `BrokenRow` if it is malformed."""
     if '"' not in row:
         return row.split(delimiter)
     found: list[str] = []
@@ -47,7 +47,7 @@ def split_cells(row: str, delimiter: str) -> list[str]:
 
 
 def sniff_delimiter(header: str) -> str:
-    """The delimiter of a first row: the one that stands in it most often outside of quotes."""
+    """Return the delimiter that occurs most often outside of quotes in the first row."""
     plain = _QUOTED.sub("", header)
     counts = [plain.count(one) for one in DELIMITERS]
     return DELIMITERS[counts.index(max(counts))] if any(counts) else DELIMITERS[0]
@@ -60,19 +60,19 @@ def _border(delimiter: str) -> re.Pattern[bytes]:
 
 
 class CsvRows:
-    """The rows that are not empty, without their line ends. Iterate once.
+    """Rows of a file that are not empty, without their line ends. Iterate once.
 
-    While `delimiter` is empty, each of `DELIMITERS` is one; it may be set between two rows. `last`
-    is set on a row that ended with the file.
+    While `delimiter` is empty, all of `DELIMITERS` count; it may be set between two rows. `last` is
+    set on a row that ended with the file.
     """
 
     def __init__(self, blocks: Iterable[bytes], delimiter: str, most_bytes: int) -> None:
         self.delimiter = delimiter
         self._blocks, self._most_bytes = iter(blocks), most_bytes
         self._held = b""
-        self._begin = 0  # in what is held: where the row begins
-        self._at = 0  # and up to where it was scanned
-        self._offset = 0  # in the file, of what is held
+        self._begin = 0  # start of the row in `_held`
+        self._at = 0  # end of the scanned bytes in `_held`
+        self._offset = 0  # position of `_held` in the file
         self._line, self._number = 1, 0
         self._skipped, self._skipped_lines, self._head = 0, 0, b""  # of a row that is too long
 
@@ -98,7 +98,7 @@ class CsvRows:
         yield from self._row(0, last=True)
 
     def _seek_border(self) -> bool:
-        """Goes to the next delimiter or line end; False when the file ends before."""
+        """Move to the next delimiter or line end; return False if the file ends before it."""
         border = _border(self.delimiter)
         while self._has_more():
             if found := border.search(self._held, self._at):
@@ -108,7 +108,7 @@ class CsvRows:
         return False
 
     def _close_quote(self) -> bool:
-        """Goes behind the quote that closes a cell; False when the file ends before."""
+        """Move behind the quote that closes a cell; return False if the file ends before it."""
         while self._has_more():
             found = self._held.find(b'"', self._at)
             if found < 0:
@@ -121,7 +121,7 @@ class CsvRows:
         return False
 
     def _has_more(self) -> bool:
-        """Whether a byte is left to scan; reads the next block where it must."""
+        """Return whether a byte is left to scan; read the next block if necessary."""
         if self._at < len(self._held):
             return True
         most = max(self._most_bytes, HEAD_BYTES) + 2  # with its line end
@@ -139,8 +139,10 @@ class CsvRows:
     def _row(
         self, end: int, last: bool = False, problem: str = "", line_feed: bool = True
     ) -> Iterator[RawRecord]:
-        """The row that ends here; `end`: the length of its line end, which old Mac files have
-        without a line feed."""
+        """Yield the row that ends here, if it is not empty.
+
+        `end` is the length of its line end; old Mac files have one without a line feed.
+        """
         found = self._held[self._begin : max(self._at - end, self._begin)]
         size = self._skipped + self._at - self._begin - end
         lines = self._skipped_lines + self._held.count(b"\n", self._begin, self._at)

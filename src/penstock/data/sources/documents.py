@@ -1,7 +1,7 @@
-"""What comes out of a source: documents, what was kept aside and why, and the identity of a file.
+"""Results of reading a source: documents, rejected records with a reason, a summary per file.
 
-Nothing in a file can stop a build and nothing is dropped without a word: each piece of input
-becomes a `Document` or a `Rejected`, and each file ends with one `Seen`.
+Nothing in a file can stop a build, and nothing is dropped silently: each record of the input
+becomes a `Document` or a `Rejected`, and each file ends with one `FileSummary`.
 """
 
 from collections import Counter
@@ -11,11 +11,13 @@ from typing import TypeAlias
 
 from blake3 import blake3
 
-HEAD_BYTES = 64
+HEAD_BYTES = 64  # of a rejected record that are kept
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
+    """One text and its other columns."""
+
     id: str  # file name and position: unique in a source, the same on every machine
     text: str  # valid Unicode, never empty
     columns: dict[str, object] = field(default_factory=dict)
@@ -23,6 +25,8 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
+    """A record or file that could not be used, and the reason."""
+
     file: str
     reason: str  # one of a few short phrases, to count by
     detail: str = ""
@@ -34,15 +38,18 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class FileSummary:
-    """The end of a file. `damage` is set where its tail could not be read: what came before it
-    was delivered, but a checksum that stands at the end of the file has not vouched for it."""
+    """Counts and identity of a file that was read.
+
+    `damage` is set if the tail could not be read. Records before it were delivered, but a checksum
+    at the end of the file could not be verified for them.
+    """
 
     file: str
     bytes: int  # as stored
     blake3: str  # of the bytes as stored; empty when they could not all be read
     documents: int
-    rejected: dict[str, int]  # reason → pieces
-    encodings: dict[str, int]  # encoding → documents that were decoded by it
+    rejected: dict[str, int]  # reason → records
+    encodings: dict[str, int]  # encoding → documents
     damage: str = ""
 
 
@@ -50,16 +57,16 @@ SourceItem: TypeAlias = Document | Rejected | FileSummary
 
 
 def source_identity(files: Iterable[FileSummary]) -> str:
-    """The content identity of a source: BLAKE3 of its files' names and identities, by name."""
+    """Return the content identity of a source: BLAKE3 of its files' names and hashes, by name."""
     digest = blake3()
-    for name, content in sorted((seen.file.encode(), seen.blake3.encode()) for seen in files):
+    for name, content in sorted((one.file.encode(), one.blake3.encode()) for one in files):
         digest.update(len(name).to_bytes(8, "little") + name + content + b"\n")
     return digest.hexdigest()
 
 
 @dataclass
 class FileTally:
-    """What is known of a file while it is read."""
+    """Counts of a file while it is being read."""
 
     size: int = 0
     blake3: str = ""

@@ -1,32 +1,34 @@
-"""A file of a source, wherever it lies."""
+"""Files of a source, local or remote."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class RawFile:
-    name: str  # in ids and records
-    path: str  # what `open_file` takes: a path, a URL, or hf://datasets/org/name@commit/path
+    """A file that can be opened and read."""
+
+    name: str  # in document ids and records
+    path: str  # for `open_file`: a path, a URL, or hf://datasets/org/name@commit/path
     kind: str  # text, jsonl, csv, parquet or arrow
-    packing: str = ""  # gzip, zstd or nothing, as the name says
-    bytes: int = -1  # as stored, where a listing told it
-    stamp: str = ""  # changes with the content, where a listing told it: ETag or hash
+    packing: str = ""  # gzip, zstd or empty, by the name
+    bytes: int = -1  # stored size, if a listing gave it
+    stamp: str = ""  # ETag or hash that changes with the content, if a listing gave it
 
 
 @dataclass(frozen=True, slots=True)
 class SourceEntry:
-    """An entry of a listing."""
+    """An entry of a folder, bucket or repository, before it is known to be readable."""
 
-    name: bytes  # relative to what was given
+    name: bytes  # relative to the path that the user gave
     path: str
-    problem: str = ""  # what speaks against reading it: a reason, or `reason: detail`
+    problem: str = ""  # why it must not be read: a reason, or `reason: detail`
     bytes: int = -1
     stamp: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class HubSelection:
-    """Which part of a Hugging Face dataset is meant; empty: all of it, at the main branch."""
+    """The part of a Hugging Face dataset to read; empty means all of it, at the main branch."""
 
     revision: str = ""
     subset: str = ""

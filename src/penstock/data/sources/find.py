@@ -1,9 +1,9 @@
-"""From what the user names (files, folders, globs, URLs, hub names) to files in a fixed order.
+"""Expand paths, folders, globs, URLs and hub names to files in a fixed order.
 
-Names are relative to what was given, with '/', and sorted by their bytes, so that a source has the
-same documents in the same order wherever it lies. A folder is a fence: a link that leads out of it
-is kept aside, links to folders are not followed (they can go round in circles), and what is not a
-regular file is never opened for reading.
+Names are relative to the given path, use '/', and are sorted by their bytes, so that a source has
+the same documents in the same order wherever it is stored. Nothing outside a given folder is read:
+a link that leads out of it is rejected. Links to folders are not followed, since they can form
+circles, and only regular files are opened.
 """
 
 import glob
@@ -28,9 +28,9 @@ _DESCRIBE = {b"state.json", b"dataset_info.json", b"dataset_dict.json"}
 def find_files(
     given: Iterable[str | Path], kind: str = "", choice: HubSelection | None = None
 ) -> Iterator[RawFile | Rejected]:
-    """The files of each path, folder, glob, URL or hub name, in the order given.
+    """Yield the files of each path, folder, glob, URL or hub name, in the given order.
 
-    `kind` overrides the names'; `choice` picks from a Hugging Face dataset.
+    `kind` overrides the kind by name; `choice` selects a part of a Hugging Face dataset.
     """
     if kind not in {"", *KINDS.values()}:
         raise PenstockError(
@@ -38,30 +38,26 @@ def find_files(
             "leave it out."
         )
     choice = choice or HubSelection()
-    for one in given:
-        found = sorted(_expand(one, choice), key=lambda entry: entry.name)
-        if not found:
+    for where in given:
+        entries = sorted(_expand(where, choice), key=lambda entry: entry.name)
+        if not entries:
             raise PenstockError(
-                f"{one} names no file: it does not exist, is empty or matches nothing. "
+                f"{where} names no file: it does not exist, is empty or matches nothing. "
                 "Give a file, a folder or a glob such as 'corpus/*.jsonl.gz'."
             )
-        for entry in found:
+        for entry in entries:
             yield _to_file(entry, kind)
 
 
 def open_file(file: RawFile) -> BinaryIO:
-    """The stored bytes of a file, to read and to seek in; an OSError where that cannot be."""
+    """Open the stored bytes of a file for reading and seeking; raise OSError if that fails."""
     if file.path.startswith(hub.SCHEME):
         return _open_path(hub.download_file(file.path))
-    return remote.open_remote(file) if is_url(file.path) else open_local(file)
-
-
-def open_local(file: RawFile) -> BinaryIO:
-    """Never blocks on a pipe and never reads a device, also when one took the file's place."""
-    return _open_path(file.path)
+    return remote.open_remote(file) if is_url(file.path) else _open_path(file.path)
 
 
 def _open_path(path: str) -> BinaryIO:
+    """Open a regular file. Never block on a pipe or read a device that replaced the file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -86,7 +82,7 @@ def _expand(given: str | Path, choice: HubSelection) -> Iterator[SourceEntry]:
         yield from _glob(path)
 
 
-def _walk(fence: str, folder: str, prefix: bytes) -> Iterator[SourceEntry]:
+def _walk(root: str, folder: str, prefix: bytes) -> Iterator[SourceEntry]:
     try:
         with os.scandir(folder) as entries:
             listed = list(entries)
@@ -96,9 +92,9 @@ def _walk(fence: str, folder: str, prefix: bytes) -> Iterator[SourceEntry]:
     for entry in listed:
         name = prefix + os.fsencode(entry.name)
         if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
-            yield from _walk(fence, entry.path, name + b"/")
+            yield from _walk(root, entry.path, name + b"/")
         else:
-            yield SourceEntry(name, entry.path, _problem_of(fence, entry.path))
+            yield SourceEntry(name, entry.path, _problem_of(root, entry.path))
 
 
 def _glob(pattern: Path) -> Iterator[SourceEntry]:
@@ -108,24 +104,24 @@ def _glob(pattern: Path) -> Iterator[SourceEntry]:
             break
         plain.append(part)
     start = str(Path(*plain))
-    fence = os.path.realpath(start)
+    root = os.path.realpath(start)
     for path in glob.iglob(str(pattern), recursive=True):
         if not os.path.isdir(path) or os.path.islink(path):
             yield SourceEntry(
-                os.fsencode(os.path.relpath(path, start)), path, _problem_of(fence, path)
+                os.fsencode(os.path.relpath(path, start)), path, _problem_of(root, path)
             )
 
 
-def _problem_of(fence: str, path: str) -> str:
-    """What speaks against reading this entry of a folder, or nothing."""
+def _problem_of(root: str, path: str) -> str:
+    """Return the reason not to read this entry of a folder; empty if there is none."""
     if os.path.basename(path).startswith("."):
         return "hidden"
     try:
-        mode = os.stat(path).st_mode  # follows links; a circle of links is an OSError
+        mode = os.stat(path).st_mode  # follows links; a circle of links raises OSError
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     real = os.path.realpath(path)
-    if os.path.commonpath([fence, real]) != fence:
+    if os.path.commonpath([root, real]) != root:
         return "outside of the source"
     if stat.S_ISDIR(mode):
         return "link to a folder"
@@ -148,12 +144,15 @@ def _to_file(entry: SourceEntry, kind: str) -> RawFile | Rejected:
 
 
 def _readable(name: bytes) -> str:
-    """A name of any bytes as text that can be stored and printed."""
+    """Return a name of any bytes as text that can be stored and printed."""
     return name.decode("utf-8", "backslashreplace")
 
 
 def mark_saved_dataset_files(found: list[SourceEntry], split: str) -> Iterator[SourceEntry]:
-    """The same entries; those that are no data of a saved dataset, or of another split, say so."""
+    """Yield the entries of a folder; mark those that a saved dataset (`datasets`) does not read.
+
+    These are the files that describe the dataset, files that it does not name, and other splits.
+    """
     saved = {}  # folder → the names of its data files
     for entry in found:
         folder, _, name = entry.name.rpartition(b"/")

@@ -1,8 +1,7 @@
-"""What the rows of raw files are, by the fields of the first one: text, conversations, or prompts
-with their answers.
+"""Guess whether rows hold text, conversations, or prompts with responses, by the first row.
 
-For who names a file without a recipe. The first row decides for all: rows that are otherwise are
-kept aside and counted, as in any build.
+This is for users who name a file without a recipe. The first row decides for all files; rows with
+other fields are rejected and counted, as in any build.
 """
 
 import json
@@ -18,7 +17,7 @@ from penstock.errors import PenstockError
 
 TEXT = ReadOptions().text
 CONVERSATIONS = ("messages", "conversations", "conversation")
-# A prompt and its answer, as the usual collections call them.
+# Names of a prompt and its response in common datasets.
 PAIRS = (
     ("prompt", "completion"),
     ("prompt", "response"),
@@ -27,23 +26,25 @@ PAIRS = (
     ("question", "answer"),
     ("input", "output"),
 )
-_LOOK_AT = 20  # files, and rows of each: the first ones may be damaged
+_LOOK_AT = 20  # files, and rows of each; the first ones may be damaged
 
 
 def guess_fields(path: str) -> dict[str, str]:
-    """Fields of `[[source]]` for the files there: {"messages": …}, or {"prompt": …, "response": …};
-    nothing for plain text, and for what cannot be looked at."""
+    """Return fields of `[[source]]`: {"messages": …}, or {"prompt": …, "response": …}.
+
+    The result is empty for plain text, and for files that cannot be read here.
+    """
     try:
         found = [one for one in find_files([path]) if isinstance(one, RawFile)]
-    except PenstockError:  # told by the build itself
+    except PenstockError:  # the build reports it
         return {}
     for file in [one for one in found if one.kind in ("jsonl", "csv", "parquet")][:_LOOK_AT]:
-        if names := _names(file):
-            return _meaning(names)
+        if names := _field_names(file):
+            return _fields_for(names)
     return {}
 
 
-def _meaning(names: set[str]) -> dict[str, str]:
+def _fields_for(names: set[str]) -> dict[str, str]:
     for field in CONVERSATIONS:
         if field in names:
             return {"messages": field}
@@ -55,23 +56,23 @@ def _meaning(names: set[str]) -> dict[str, str]:
     return {}
 
 
-def _names(file: RawFile) -> set[str]:
-    """The fields of the file's first row; none where that cannot be told."""
+def _field_names(file: RawFile) -> set[str]:
+    """Return the fields of the file's first row; empty if they cannot be read."""
     if file.kind == "parquet":
-        return _of_table(file)
+        return _parquet_columns(file)
     try:
         with open_file(file) as stored:
             blocks = FileBlocks(stored, file.packing)
             if file.kind == "csv":
                 return set(CsvTable(file, blocks, ReadOptions()).columns())
             rows = islice(JsonRows(blocks, ReadOptions().most_bytes), _LOOK_AT)
-            found = (_of_line(row.content) for row in rows)
+            found = (_json_fields(row.content) for row in rows)
             return next((names for names in found if names), set())
-    except (OSError, RejectedRow):  # told by the build itself
+    except (OSError, RejectedRow):  # the build reports it
         return set()
 
 
-def _of_line(content: bytes) -> set[str]:
+def _json_fields(content: bytes) -> set[str]:
     try:
         row = json.loads(content)
     except (ValueError, RecursionError):
@@ -79,13 +80,13 @@ def _of_line(content: bytes) -> set[str]:
     return set(row) if isinstance(row, dict) else set()
 
 
-def _of_table(file: RawFile) -> set[str]:
+def _parquet_columns(file: RawFile) -> set[str]:
     try:
         from pyarrow import parquet
-    except ImportError:  # told by the build itself
+    except ImportError:  # the build reports it
         return set()
     try:
         with open_file(file) as stored:
             return set(parquet.read_schema(stored).names)
-    except (OSError, ValueError, KeyError, MemoryError):  # of what is no Parquet
+    except (OSError, ValueError, KeyError, MemoryError):  # not a Parquet file
         return set()

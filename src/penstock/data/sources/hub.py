@@ -1,7 +1,8 @@
-"""Datasets on the Hugging Face hub: which files they are, pinned to a commit, and their download.
+"""Datasets on the Hugging Face hub: their files, pinned to a commit, and the download.
 
-What counts are the repository's own words (`configs` in its card) where it has any, else the names
-of folders and files. HF_ENDPOINT and HF_TOKEN are honoured; downloads are kept in the cache.
+The repository's card (`configs`) says which files belong to a subset or split. Without it, the
+names of folders and files do. HF_ENDPOINT and HF_TOKEN are honoured; downloads are kept in the
+cache.
 """
 
 import errno
@@ -28,7 +29,7 @@ _NO_DATA = re.compile(
 
 
 def list_dataset(given: str, choice: HubSelection) -> Iterator[SourceEntry]:
-    """The data files of `hf:org/name`, of one kind: the first of Parquet, JSONL, Arrow, text."""
+    """Yield the data files of `hf:org/name`: Parquet, or else JSONL, Arrow or text."""
     match = _NAME.fullmatch(given)
     if not match:
         raise PenstockError(f"{given!r} is not the name of a dataset. Write hf:org/name.")
@@ -44,7 +45,7 @@ def list_dataset(given: str, choice: HubSelection) -> Iterator[SourceEntry]:
 
 
 def download_file(path: str) -> str:
-    """A file of a pinned repository, here; an OSError where there is none."""
+    """Download a file of a pinned repository and return its path; OSError if it is missing."""
     name, _, rest = path.removeprefix(SCHEME).partition("@")
     commit_of, _, file = rest.partition("/")
     hub = extra("huggingface_hub", "Reading from the Hugging Face hub")
@@ -60,15 +61,15 @@ def download_file(path: str) -> str:
     except hub.errors.RemoteEntryNotFoundError as error:
         raise OSError(errno.ENOENT, f"cannot be downloaded: {_short(error)}") from None
     except (hub.errors.HfHubHTTPError, hub.errors.LocalEntryNotFoundError, OSError) as error:
-        # Not kept aside as a damaged file is: a build must not depend on today's network.
+        # Not rejected like a damaged file: a build's result must not depend on the network.
         raise RunFailed(
-            f"{path} cannot be downloaded: {_short(error)}. Mend that, then give the same command "
-            "again: it goes on with what is missing."
+            f"{path} cannot be downloaded: {_short(error)}. Fix that, then run the same command "
+            "again: it continues with what is missing."
         ) from None
 
 
 def commit_of(path: str) -> str:
-    """The commit that a file's path names."""
+    """Return the commit in the path of a hub file."""
     return path.removeprefix(SCHEME).partition("@")[2].partition("/")[0]
 
 
@@ -80,7 +81,7 @@ def _info(given: str, name: str, revision: str) -> Any:
     except hub.errors.RevisionNotFoundError:
         why = f"it has no revision {revision!r}"
     except hub.errors.GatedRepoError:
-        why = "its owner must let you in first: ask on its page, then set HF_TOKEN"
+        why = "its owner must grant you access first: ask on its page, then set HF_TOKEN"
     except hub.errors.RepositoryNotFoundError:
         why = "there is no such dataset, or it is private and HF_TOKEN is not set"
     except (hub.errors.HTTPError, OSError) as error:
@@ -113,7 +114,7 @@ def _chosen(
 
 
 def _by_card(data: list[str], configs: list[dict[str, Any]], choice: HubSelection) -> list[str]:
-    """What the repository itself says belongs to a subset and a split."""
+    """Return the files that the repository's card assigns to the subset and split."""
     patterns: list[str] = []
     for config in configs:
         if choice.subset and config.get("config_name") != choice.subset:

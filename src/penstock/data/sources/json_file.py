@@ -1,4 +1,4 @@
-"""JSON: an object a line or an array of objects, each row on its own, whatever the others hold."""
+"""JSON files: one object per line or an array of objects; each row is parsed on its own."""
 
 import re
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def read(
 
 
 def _wrapped(head: bytes) -> str:
-    """A hint for an object that holds all rows, as its first bytes tell."""
+    """Return a hint if the first bytes look like one object that holds all rows."""
     found = _WRAPPER.match(head)
     return _unwrap(found[1].decode("utf-8", "replace")) if found else ""
 
@@ -63,7 +63,7 @@ class _RowParser:
         self._tally = tally
 
     def __call__(self, line: RawRecord, stored_as: str) -> Document | Rejected:
-        # UTF-16 and UTF-32 with a mark were turned into UTF-8 on the way.
+        # UTF-16 and UTF-32 with a byte-order mark were already converted to UTF-8.
         plain = stored_as == "utf-8"
         try:
             record, encoding = self._record(
@@ -83,7 +83,7 @@ class _RowParser:
         return Document(f"{self._name}:{line.number}", text, carried_columns(record, self._options))
 
     def _text(self, record: dict[str, object]) -> str:
-        """Taken out of the record."""
+        """Remove the text from the record and return it."""
         if self._options.chat:
             return take_conversation(record, self._options)
         field = self._options.text
@@ -98,8 +98,8 @@ class _RowParser:
         return text
 
     def _record(self, content: bytes, encodings: tuple[str, ...]) -> tuple[object, str]:
-        """The value of a line, and the encoding that it is in."""
-        if encodings[0] == "utf-8":  # the parser checks UTF-8 itself: nothing is decoded twice
+        """Return the value of a line and its encoding."""
+        if encodings[0] == "utf-8":  # the parser validates UTF-8 itself: no second decoding
             with suppress(ValueError):
                 return self._loads(content), "utf-8"
         decoded = decode(content, encodings)
@@ -117,4 +117,4 @@ def _holds_objects(value: object) -> bool:
 
 
 class _RejectedRow(Exception):
-    """Reason and detail of a line that is no record."""
+    """Reason and detail for rejecting a line."""

@@ -1,8 +1,8 @@
-"""JSON files as rows: an object a line, one array of objects, or objects that span lines.
+"""Split JSON files into rows: one object per line, an array of objects, or multi-line objects.
 
-The first bytes decide. A file that begins with `[` is an array; one that begins with `{`, a line
-feed and a quote holds objects over several lines; all else is lines. Rows are cut out by brackets
-and quotes alone and parsed later, so that a row that is broken does not cost its neighbours.
+The first bytes decide. A file that begins with `[` is an array. One that begins with `{`, a line
+feed and a quote holds objects over several lines. Anything else is lines. Rows are found by
+brackets and quotes only and parsed later, so that a broken row does not affect its neighbours.
 Memory stays within `most_bytes` and two blocks, whatever the size of the file.
 """
 
@@ -14,20 +14,20 @@ from itertools import chain
 from penstock.data.sources.documents import HEAD_BYTES
 from penstock.data.sources.records import RawRecord, split_stream
 
-_HEAD_BYTES = 4096  # that decide what a file is
+_HEAD_BYTES = 4096  # they decide the shape of a file
 _BLANKS = b" \t\r\n"
 _BLANK = re.compile(rb"[ \t\r\n]*")
 _ARRAY = re.compile(rb'\s*\[\s*(?:[\[{"\]0-9-]|true|false|null|\Z)')
 _OBJECTS = re.compile(rb'\s*\{[ \t\r]*\n\s*"')
-# A whole string in one step; one that does not end in what is held is scanned from its quote on.
+# Matches a whole string in one step; a string that ends in a later block is scanned piecewise.
 _OUTSIDE = re.compile(rb'"[^"\\\n]*+(?:\\[\s\S][^"\\\n]*+)*+"|["{}\[\],]')
-_INSIDE = re.compile(rb'["\\\n]')  # of a string, which never holds a line feed
+_INSIDE = re.compile(rb'["\\\n]')  # a string never contains a line feed
 _OPENS = {ord("}"): ord("{"), ord("]"): ord("[")}
-_DEEPEST = 1 << 16  # brackets that are remembered: what is deeper is no row
+_DEEPEST = 1 << 16  # brackets that are remembered; deeper nesting is not a row
 
 
 class JsonRows:
-    """The rows of a file, in order. Iterate once; `unclosed` is final at the end."""
+    """Rows of a file, in order. Iterate once; `unclosed` is final at the end."""
 
     def __init__(self, blocks: Iterable[bytes], most_bytes: int) -> None:
         self.unclosed = False  # the file is an array and ends before its `]`
@@ -52,7 +52,7 @@ class JsonRows:
         scan = _RowScanner(self._blocks, self._most_bytes, first, opened)
         yield from scan.elements()
         self.unclosed = not scan.closed
-        # What follows the array is read as lines: it is told, not dropped.
+        # Text after the array is read as lines, so that it is reported and not dropped.
         for line in split_stream(chain([scan.rest()], self._blocks), b"\n", self._most_bytes):
             yield replace(
                 line,
@@ -63,33 +63,33 @@ class JsonRows:
 
 
 class _RowScanner:
-    """Finds where rows end, block by block."""
+    """Scanner that finds where rows end, block by block."""
 
     def __init__(
         self, blocks: Iterator[bytes], most_bytes: int, first: bytes, opened: int = 0
     ) -> None:
-        self.closed = False  # the `]` of an array was read
-        self.number = 0  # of the last row that was cut
+        self.closed = False  # True after the `]` of an array
+        self.number = 0  # of the last row
         self.line = 1 + first.count(b"\n", 0, opened)  # where the next row may begin
         self._blocks, self._most_bytes = blocks, most_bytes
         self._held, self._offset = first, 0  # bytes, and where they begin in the file
-        self._begin = opened  # in what is held: where the row begins
-        self._at = opened  # and up to where it was scanned
+        self._begin = opened  # start of the row in `_held`
+        self._at = opened  # end of the scanned bytes in `_held`
         self._skipped, self._skipped_lines, self._head = 0, 0, b""  # of a row that is too long
         self._in_string = False
         self._open = bytearray()  # brackets within the row
 
     @property
     def offset(self) -> int:
-        """In the file: up to where it was cut."""
+        """Return the position in the file of the first byte after the last row."""
         return self._offset + self._begin
 
     def rest(self) -> bytes:
-        """What is held and was not cut yet."""
+        """Return the bytes after the last row that are already read."""
         return self._held[self._begin :]
 
     def elements(self) -> Iterator[RawRecord]:
-        """Those of an array whose `[` was read."""
+        """Yield the elements of an array whose `[` was read."""
         after_comma = False
         while (mark := self._next()) is not None:
             if mark == b"," and not self._open:
@@ -107,7 +107,7 @@ class _RowScanner:
         yield from self._last()
 
     def objects(self) -> Iterator[RawRecord]:
-        """One after the other."""
+        """Yield objects that follow each other."""
         while (mark := self._next()) is not None:
             inside = bool(self._open)
             self._bracket(mark[0])
@@ -116,7 +116,7 @@ class _RowScanner:
         yield from self._last()
 
     def _last(self) -> Iterator[RawRecord]:
-        """What is left at the end of the file."""
+        """Yield what is left at the end of the file."""
         whole = not (self._in_string or self._open)
         self._at = len(self._held)
         if self._pending(0):
@@ -125,7 +125,7 @@ class _RowScanner:
             yield replace(row, problem=problem, last=True)
 
     def _next(self) -> bytes | None:
-        """The next bracket or comma outside of strings; None at the end of the file."""
+        """Return the next bracket or comma outside of strings; None at the end of the file."""
         while True:
             search = _INSIDE if self._in_string else _OUTSIDE
             found = search.search(self._held, self._at)
@@ -139,7 +139,7 @@ class _RowScanner:
             if len(mark) > 1:
                 continue
             if mark == b"\\":
-                self._at += 1  # what it escapes, which may be in the next block
+                self._at += 1  # skip the escaped byte, which may be in the next block
             elif mark == b"\n":
                 self._in_string = False
                 if self._lost_quote():
@@ -151,7 +151,7 @@ class _RowScanner:
                 return mark
 
     def _lost_quote(self) -> bool:
-        """Whether a row ends with this line, though one of its strings is not closed."""
+        """Return whether a row ends with this line although one of its strings is not closed."""
         row = self._held[self._begin : self._at - 1]
         within = self._skipped + len(row) <= self._most_bytes
         return within and row.endswith((b"},", b"},\r"))
@@ -171,7 +171,7 @@ class _RowScanner:
         return bool(block)
 
     def _skip_blanks(self, end: int) -> None:
-        """A row begins behind the blanks before it."""
+        """Move the start of the row behind leading white space."""
         if not self._skipped:
             found = _BLANK.match(self._held, self._begin, end)
             assert found
@@ -186,12 +186,12 @@ class _RowScanner:
             del self._open[at:]
 
     def _pending(self, mark: int) -> bool:
-        """Whether anything but blanks stands before the mark of so many bytes."""
+        """Return whether there is anything but white space before the mark of `mark` bytes."""
         self._skip_blanks(self._at - mark)
         return bool(self._skipped or self._begin < self._at - mark)
 
     def _row(self, mark: int, if_empty: str = "") -> RawRecord:
-        """The row that ends here, before a mark of so many bytes."""
+        """Return the row that ends here, before a mark of `mark` bytes."""
         self._skip_blanks(self._at - mark)
         found = self._held[self._begin : self._at - mark]
         offset, line = self.offset - self._skipped, self.line

@@ -1,9 +1,9 @@
-"""Conversations as sources hold them, in one form: roles and texts, checked.
+"""Conversations of a source, checked and in one form: roles and texts.
 
 A row is a list of messages (`role` and `content`, or ShareGPT's `from` and `value`), or a prompt
-and its response. What is wrong with a row is a reason to keep it aside, never the end of a build.
-A document of a conversation carries its messages in a column of ours; its text is the plain text
-of all turns, for everything that judges text.
+and its response. A row that is not a valid conversation is rejected and never ends a build. The
+document of a conversation carries its messages in a special column; its text is the plain text of
+all turns, for the filters, deduplication and labels.
 """
 
 import json
@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 
 from penstock.data.sources.options import ReadOptions
 
-CONVERSATION_COLUMN = "\0conversation"  # no name that a user would give a column
+CONVERSATION_COLUMN = "\0conversation"  # a name that no user would give a column
 ASSISTANT = "assistant"
 _ROLES = {"system", "developer", "user", ASSISTANT, "tool", "function", "ipython"}
 _OTHER_NAMES = {"human": "user", "gpt": ASSISTANT, "bot": ASSISTANT, "model": ASSISTANT}
-_INSTRUCTION, _INPUT = "instruction", "input"  # Alpaca's, where the prompt comes in two fields
+_INSTRUCTION, _INPUT = "instruction", "input"  # Alpaca splits the prompt into two fields
 _TOOLS = "tools"
 EXTRA_FIELDS = (_TOOLS, _INPUT)  # fields of a row that a conversation may need
 
@@ -25,7 +25,7 @@ Message: TypeAlias = dict[str, Any]
 
 
 class InvalidConversation(Exception):
-    """Why a row is no conversation, or cannot be one for this template: reason and detail."""
+    """Reason and detail for rejecting a row as a conversation, or for a chat template."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(reason, detail)
@@ -34,15 +34,17 @@ class InvalidConversation(Exception):
 
 @dataclass(frozen=True)
 class Conversation:
-    messages: tuple[Message, ...]  # `content` is a string where it is there
-    tools: tuple[Any, ...] = ()  # as JSON schemas, for the template
+    """The messages of a row."""
+
+    messages: tuple[Message, ...]  # `content`, if present, is a string
+    tools: tuple[Any, ...] = ()  # JSON schemas, for the template
     completion: bool = False  # a prompt and its response: needs no template
 
     def texts(self) -> list[str]:
         return [message["content"] for message in self.messages if "content" in message]
 
     def with_texts(self, texts: Sequence[str]) -> "Conversation":
-        """With other texts, in the order of `texts()`: repaired, or without personal data."""
+        """Return a copy with other texts, in the order of `texts()`."""
         left = iter(texts)
         messages = [
             message | ({"content": next(left)} if "content" in message else {})
@@ -51,14 +53,14 @@ class Conversation:
         return Conversation(tuple(messages), self.tools, self.completion)
 
     def text(self) -> str:
-        """What is said, and the calls of tools: two that call otherwise are no copies."""
-        said = [
+        """Return the texts and tool calls: conversations with other calls are not copies."""
+        texts = [
             text
             for message in self.messages
             for text in (message.get("content", ""), _calls(message))
             if text.strip()
         ]
-        return "\n\n".join(said)
+        return "\n\n".join(texts)
 
     def to_column(self) -> dict[str, object]:
         return {
@@ -78,7 +80,7 @@ def _calls(message: Message) -> str:
 
 
 def take_conversation(record: dict[str, Any], options: ReadOptions) -> str:
-    """Puts the conversation of a row into its column, in place of its fields; gives its text."""
+    """Replace the fields of a conversation by its special column, and return its text."""
     if options.messages:
         conversation = from_messages(record, options.messages)
     else:
@@ -90,7 +92,7 @@ def take_conversation(record: dict[str, Any], options: ReadOptions) -> str:
 
 
 def carried_columns(record: dict[str, Any], options: ReadOptions) -> dict[str, Any]:
-    """The columns that go along with a document."""
+    """Return the columns that a document carries."""
     if options.columns is None:
         return record
     columns = {column: record.get(column) for column in options.columns}
@@ -106,12 +108,15 @@ def from_messages(record: Mapping[str, Any], field: str) -> Conversation:
 
 
 def from_prompt(record: Mapping[str, Any], prompt: str, response: str) -> Conversation:
-    """`instruction` is taken together with Alpaca's `input`. Either side may be messages."""
-    asked, answer = (_parsed_list(record.get(field)) for field in (prompt, response))
-    if isinstance(asked, list) or isinstance(answer, list):
-        turns = _turns(asked, "user") + _turns(answer, ASSISTANT)
+    """Read a prompt and its response; either may be a list of messages.
+
+    A prompt in `instruction` is followed by Alpaca's `input`.
+    """
+    question, answer = (_parsed_list(record.get(field)) for field in (prompt, response))
+    if isinstance(question, list) or isinstance(answer, list):
+        turns = _turns(question, "user") + _turns(answer, ASSISTANT)
         return Conversation(tuple(_messages(turns, f"{prompt} and {response}")))
-    for field, text in ((prompt, asked), (response, answer)):
+    for field, text in ((prompt, question), (response, answer)):
         if not isinstance(text, str):
             found = "null or missing" if text is None else type(text).__name__
             raise InvalidConversation("no prompt and response", f"field {field!r} is {found}")
@@ -119,8 +124,8 @@ def from_prompt(record: Mapping[str, Any], prompt: str, response: str) -> Conver
             raise InvalidConversation("empty message", f"field {field!r}")
     more = record.get(_INPUT) if prompt == _INSTRUCTION else None
     if isinstance(more, str) and more.strip():
-        asked = f"{asked}\n\n{more}"
-    turns = [{"role": "user", "content": asked}, {"role": ASSISTANT, "content": answer}]
+        question = f"{question}\n\n{more}"
+    turns = [{"role": "user", "content": question}, {"role": ASSISTANT, "content": answer}]
     return Conversation(tuple(turns), completion=True)
 
 
@@ -129,20 +134,20 @@ def _turns(given: object, role: str) -> list[Any]:
 
 
 def _parsed_list(value: object) -> object:
-    """Text stays text here: a prompt may well be JSON, but only a list of objects is messages."""
+    """Parse a JSON list of objects; leave other text alone, since a prompt may be JSON."""
     parsed = _parsed(value)
-    whole = isinstance(parsed, list) and parsed and all(isinstance(one, dict) for one in parsed)
-    return parsed if whole else value
+    objects = isinstance(parsed, list) and parsed and all(isinstance(one, dict) for one in parsed)
+    return parsed if objects else value
 
 
 def _parsed(value: object) -> object:
-    """Tables often hold lists as JSON in a string."""
+    """Parse a list that is stored as JSON in a string, as tables often do."""
     if isinstance(value, str) and value.lstrip()[:1] == "[":
         try:
             parsed = json.loads(value)
-            json.dumps(parsed, ensure_ascii=False).encode()  # escapes can spell half a character
+            json.dumps(parsed, ensure_ascii=False).encode()  # raises on escaped lone surrogates
             return parsed
-        except (ValueError, RecursionError):  # not JSON, or JSON that is nested without end
+        except (ValueError, RecursionError):  # not JSON, or nested too deeply
             return value
     return value
 
@@ -179,7 +184,7 @@ def _message(at: int, given: object) -> Message:
 
 
 def _content(at: int, content: object) -> str | None:
-    if isinstance(content, list):  # parts: text joins, pictures and sounds cannot
+    if isinstance(content, list):  # parts: texts are joined, images and audio are rejected
         parts = [part.get("text") if isinstance(part, dict) else part for part in content]
         if not all(isinstance(part, str) for part in parts):
             raise InvalidConversation(

@@ -1,4 +1,4 @@
-"""How a source is read: which field is the text, what is carried along, and the limits."""
+"""Options for reading a source: the field with the text, the carried columns, and limits."""
 
 from dataclasses import dataclass
 
@@ -7,20 +7,22 @@ from penstock.errors import PenstockError
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
+    """Options for reading the files of a source."""
+
     kind: str = ""  # text, jsonl, csv, parquet or arrow; empty: by the file's name
     text: str = "text"  # the field or column that holds the text
-    messages: str = ""  # instead: the field with a conversation
-    prompt: str = ""  # instead: the field with a prompt, and
-    response: str = ""  # the one with what answers it
-    columns: tuple[str, ...] | None = None  # carried along; None: all the others
+    messages: str = ""  # instead of `text`: the field with a conversation
+    prompt: str = ""  # instead of `text`: the field with a prompt, and
+    response: str = ""  # the field with its response
+    columns: tuple[str, ...] | None = None  # carried with a document; None: all other columns
     separator: str | None = None  # of documents in a text file; None: the file is one document
-    delimiter: str = ""  # of the cells of a CSV file; empty: its name or its first row tells
-    encodings: tuple[str, ...] = ("utf-8",)  # tried in this order; a byte-order mark goes first
-    most_bytes: int = 16 << 20  # of a document or a line; longer ones are kept aside
+    delimiter: str = ""  # of the cells of a CSV file; empty: by its name or first row
+    encodings: tuple[str, ...] = ("utf-8",)  # tried in this order; a byte-order mark overrides them
+    most_bytes: int = 16 << 20  # of a document or a line; longer ones are rejected
 
     @property
     def chat(self) -> tuple[str, ...]:
-        """The fields of a conversation; none for plain text."""
+        """Return the fields of a conversation; empty for plain text."""
         return tuple(field for field in (self.messages, self.prompt, self.response) if field)
 
     def __post_init__(self) -> None:
@@ -31,7 +33,9 @@ class ReadOptions:
                 f"response = {self.response!r}."
             )
         if self.separator == "":
-            raise PenstockError("The separator of documents is empty. Leave it out, or give one.")
+            raise PenstockError(
+                "The separator of documents is empty. Leave it out, or give at least one character."
+            )
         if self.most_bytes < 1:
             raise PenstockError(f"most_bytes must be at least 1, found {self.most_bytes}.")
         if not self.encodings:

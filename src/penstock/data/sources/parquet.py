@@ -1,7 +1,7 @@
-"""Parquet: row group after row group, so that a damaged one costs its own rows alone.
+"""Parquet files, read one row group at a time, so that a damaged group costs only its own rows.
 
-The format is read from its end, so the bytes are hashed in a pass before it. Pages that carry
-checksums are checked; most writers store none, and then a flipped bit inside a value is not seen.
+The format is read from its end, so the bytes are hashed in a first pass. Checksums of pages are
+verified; most writers store none, and then a flipped bit inside a value is not detected.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from penstock.data.sources.options import ReadOptions
 from penstock.data.sources.records import hash_and_finish
 from penstock.extras import extra
 
-_THRIFT_LIMIT = 64 << 20  # of one string and one list in the footer: a mangled length is no order
+_THRIFT_LIMIT = 64 << 20  # for a string or list in the footer, whose length may be damaged
 
 
 def read(

@@ -1,7 +1,7 @@
-"""Reads a source: documents in a fixed order, what was kept aside, and each file's identity.
+"""Read a source: documents in a fixed order, rejected records, and a summary of each file.
 
-A file is read alone, so files can go to any number of workers: the pieces, put together in the
-order of `find`, are the same.
+Each file is read on its own, so files can go to any number of workers: the results, put together in
+the order of `find_files`, are the same.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +16,8 @@ from penstock.data.sources.find import find_files
 from penstock.data.sources.find import open_file as open_any
 from penstock.data.sources.options import ReadOptions
 
-# Opens the stored bytes of a file; Parquet and Arrow also seek in them. An OSError is kept aside.
+# Opens the stored bytes of a file; Parquet and Arrow also seek in them. If it raises OSError, the
+# file is rejected.
 OpenFile: TypeAlias = Callable[[RawFile], BinaryIO]
 
 _READERS = {
@@ -34,7 +35,7 @@ def read_source(
     open_file: OpenFile = open_any,
     choice: HubSelection | None = None,
 ) -> Iterator[SourceItem]:
-    """Everything in the paths, folders, globs, URLs and hub names that are given."""
+    """Read all files of the given paths, folders, globs, URLs and hub names."""
     options = options or ReadOptions()
     for file in find_files(given, options.kind, choice):
         if isinstance(file, Rejected):
@@ -46,7 +47,7 @@ def read_source(
 def read_file(
     file: RawFile, options: ReadOptions | None = None, open_file: OpenFile = open_any
 ) -> Iterator[SourceItem]:
-    """The pieces of one file; the last is its `Seen`."""
+    """Read one file. The last item is its `FileSummary`."""
     tally = FileTally()
     for piece in _pieces(file, options or ReadOptions(), open_file, tally):
         if isinstance(piece, Rejected):

@@ -10,28 +10,32 @@ from penstock.data.sources.documents import HEAD_BYTES, FileTally, Rejected
 
 @dataclass(frozen=True, slots=True)
 class RawRecord:
+    """The undecoded bytes of a line, row or document of a file."""
+
     number: int  # from 1
     offset: int  # of its first byte
-    content: bytes  # only the first bytes when it is too long
+    content: bytes  # only the first bytes if it is too long
     too_long: bool = False
-    last: bool = False  # the stream ended before a separator came
-    line: int = 0  # of its first byte, from 1, where `number` counts rows; 0: they are the same
-    problem: str = ""  # what is wrong with it, where that is known already
+    last: bool = False  # the stream ended without a separator after it
+    line: int = 0  # line of its first byte, from 1, if `number` counts rows; 0: the same as number
+    problem: str = ""  # what is wrong with it, if that is already known
 
 
 def split_stream(blocks: Iterable[bytes], separator: bytes, most_bytes: int) -> Iterator[RawRecord]:
-    """The parts between separators; an empty part after the last separator is none.
+    """Yield the records between separators; there is no empty record after the last separator.
 
-    Parts longer than `most_bytes` are told with their head alone. Memory stays within
-    `most_bytes` and two blocks.
+    A record longer than `most_bytes` keeps only its first bytes. Memory stays within `most_bytes`
+    and two blocks.
     """
-    held = bytearray()  # from `offset` on; when `skipped`, the tail of a part that is too long
+    held = (
+        bytearray()
+    )  # bytes from `offset` on; if `skipped`, the tail of a record that is too long
     number, offset, searched = 1, 0, 0
     head, skipped = b"", 0
     for block in blocks:
         held += block
         if held.find(separator, searched) >= 0:
-            # From the left, as on the whole stream: separators may overlap, as in b"\n\n\n".
+            # Split from the left, as on the whole stream: separators may overlap (b"\n\n\n").
             *complete, rest = bytes(held).split(separator)
             held = bytearray(rest)
             for part in complete:
@@ -42,7 +46,7 @@ def split_stream(blocks: Iterable[bytes], separator: bytes, most_bytes: int) -> 
                 offset += skipped + len(part) + len(separator)
                 number += 1
                 head, skipped = b"", 0
-        keep = len(separator) - 1  # may be the start of a separator
+        keep = len(separator) - 1  # these bytes may be the start of a separator
         if skipped + len(held) > max(most_bytes, HEAD_BYTES) + keep:
             head = head or bytes(held[:HEAD_BYTES])
             drop = len(held) - keep
@@ -58,11 +62,11 @@ def split_stream(blocks: Iterable[bytes], separator: bytes, most_bytes: int) -> 
 
 
 def decode(content: bytes, encodings: tuple[str, ...]) -> tuple[str, str] | None:
-    """The text and the first encoding that gives it, or None."""
+    """Decode strictly; return the text and the first encoding that fits, or None."""
     for encoding in encodings:
         try:
             text = content.decode(encoding)
-            text.encode()  # some codecs let lone surrogates through
+            text.encode()  # raises on lone surrogates, which some codecs let through
         except (UnicodeError, ValueError):
             continue
         return text, encoding
@@ -70,16 +74,18 @@ def decode(content: bytes, encodings: tuple[str, ...]) -> tuple[str, str] | None
 
 
 def decode_failure(encodings: tuple[str, ...]) -> str:
+    """Return the reason for rejecting a record that none of the encodings can decode."""
     return "not " + " or ".join(encoding.upper() for encoding in encodings)
 
 
-def reject(file: str, cut: RawRecord, reason: str, detail: str = "") -> Rejected:
-    """A part that is not taken, with its place."""
-    line, row = (cut.line, cut.number) if cut.line else (cut.number, None)
-    return Rejected(file, reason, detail, line, cut.offset, cut.content[:HEAD_BYTES], row)
+def reject(file: str, record: RawRecord, reason: str, detail: str = "") -> Rejected:
+    """Reject a record, with its position in the file."""
+    line, row = (record.line, record.number) if record.line else (record.number, None)
+    return Rejected(file, reason, detail, line, record.offset, record.content[:HEAD_BYTES], row)
 
 
 def finish_file(name: str, blocks: FileBlocks, tally: FileTally) -> Iterator[Rejected]:
+    """Store the identity of a file that was read to its end, and yield what was wrong with it."""
     tally.size = blocks.size
     tally.blake3 = blocks.digest
     if damage := blocks.damage:
@@ -91,7 +97,7 @@ def finish_file(name: str, blocks: FileBlocks, tally: FileTally) -> Iterator[Rej
 
 
 def hash_and_finish(name: str, stored: BinaryIO, tally: FileTally) -> Iterator[Rejected]:
-    """The same for a format that is not read from front to back: its bytes are hashed before."""
+    """Hash a file whose format is not read from front to back, then `finish_file` it."""
     blocks = FileBlocks(stored, raw=True)
     for _ in blocks:
         pass

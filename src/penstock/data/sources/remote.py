@@ -1,4 +1,4 @@
-"""Files of a source behind a URL: an object, a prefix or a glob, listed in the order of names."""
+"""Files of a source behind a URL: an object, a prefix or a glob, listed by name."""
 
 import errno
 import glob
@@ -14,7 +14,7 @@ from penstock.data.sources.files import RawFile, SourceEntry
 from penstock.data.store.objects import ObjectInfo, Store
 from penstock.errors import PenstockError, RunFailed
 
-CHUNK_BYTES = 4 << 20  # one is read, the next is on its way
+CHUNK_BYTES = 4 << 20  # while one is read, the next is downloaded
 
 
 def list_url(url: str) -> Iterator[SourceEntry]:
@@ -32,7 +32,7 @@ def list_url(url: str) -> Iterator[SourceEntry]:
 
 
 def open_remote(file: RawFile) -> BinaryIO:
-    """Bounded in memory: the file is read in chunks, as it is asked for."""
+    """Open a remote file that is downloaded in chunks as it is read, in bounded memory."""
     folder, _, name = file.path.rpartition("/")
     store = Store(folder)
     size, tag = file.bytes, file.stamp
@@ -51,17 +51,17 @@ def open_remote(file: RawFile) -> BinaryIO:
 
 
 class RemoteFile(io.RawIOBase):
-    """Reads ahead by one chunk while it is read from front to back."""
+    """A remote file with read-ahead of one chunk while it is read from front to back."""
 
     def __init__(self, store: Store, about: ObjectInfo) -> None:
         self._store = store
         self._about = about
         self._at = 0
-        self._start = 0  # of the chunk at hand
+        self._start = 0  # position of `_chunk` in the file
         self._chunk = memoryview(b"")
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="penstock-source")
         self._next: tuple[int, Future[memoryview]] | None = None
-        self._sound = False
+        self._checked = False
 
     def peek(self) -> None:
         if self._about.size:
@@ -82,7 +82,7 @@ class RemoteFile(io.RawIOBase):
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        """All that is asked for, less only at the end of the file."""
+        """Return `size` bytes, fewer only at the end of the file."""
         left = max(0, self._about.size - self._at)
         size = left if size is None or size < 0 else min(size, left)
         parts = []
@@ -94,7 +94,7 @@ class RemoteFile(io.RawIOBase):
             parts.append(part)
             self._at += len(part)
             size -= len(part)
-        if self._at >= self._about.size and not self._sound:
+        if self._at >= self._about.size and not self._checked:
             self._check()
         return b"".join(parts)
 
@@ -123,29 +123,32 @@ class RemoteFile(io.RawIOBase):
             return self._store.get_range(self._about.name, start, stop)
 
     def _check(self) -> None:
-        """At the first end: what was read in parts is one version."""
+        """Check once, at the end, that all chunks came from the same version of the file."""
         with _outage_stops_build():
             now = self._store.head(self._about.name)
         if (now.size, now.tag) != (self._about.size, self._about.tag):
             raise OSError(errno.ESTALE, "it was changed while it was read")
-        self._sound = True
+        self._checked = True
 
 
 @contextmanager
 def _outage_stops_build() -> Iterator[None]:
-    """A file that is damaged is kept aside; one that cannot be reached today is not: what a build
-    gives must not depend on the weather of the network."""
+    """Turn network errors into `RunFailed`.
+
+    A damaged file is rejected and the build goes on. A file that cannot be reached now must stop
+    the build, since its result must not depend on the network.
+    """
     try:
         yield
     except (ConnectionError, PermissionError) as error:
         raise RunFailed(
-            f"The source cannot be read: {error.strerror or error}. Mend that, then give the same "
-            "command again: it goes on with what is missing."
+            f"The source cannot be read: {error.strerror or error}. Fix that, then run the same "
+            "command again: it continues with what is missing."
         ) from None
 
 
 def _objects(url: str) -> tuple[str, list[ObjectInfo]]:
-    """The folder, and what is meant in it."""
+    """Return the folder of a URL and the objects in it that the URL selects."""
     plain = re.split(r"[*?\[]", url)[0]
     if glob.has_magic(url):
         folder = plain.rpartition("/")[0]
@@ -167,7 +170,7 @@ def _objects(url: str) -> tuple[str, list[ObjectInfo]]:
 
 
 def _pattern(globbed: str) -> str:
-    """As in a shell: * stays in a folder, ** does not."""
+    """Return the regular expression of a glob. As in a shell, * stays in a folder, ** does not."""
     out = ""
     for part in re.split(r"(\*\*/|\*\*|\*|\?|\[[^]]+\])", globbed):
         known = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}

@@ -1,7 +1,7 @@
-"""Plain text: a file is one document, or several between separators.
+"""Plain text files: one document per file, or several between separators.
 
-A source of conversations has none: its text files, such as a README.md beside the rows, are kept
-aside.
+A source of conversations has no plain text: its text files, such as a README.md beside the rows,
+are rejected.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,7 +26,7 @@ def read(
 ) -> Iterator[Document | Rejected]:
     blocks = FileBlocks(stored, file.packing)
     if options.chat:
-        for _ in blocks:  # the identity needs every byte
+        for _ in blocks:  # the identity of the file needs every byte
             pass
         fields = ", ".join(map(repr, options.chat))
         yield Rejected(file.name, "text beside conversations", f"plain text has no {fields}")
@@ -46,7 +46,7 @@ def read(
 
 def _whole(blocks: Iterable[bytes], most_bytes: int) -> Iterator[RawRecord]:
     held = bytearray()
-    for block in blocks:  # to the end also when it is too long: the identity needs every byte
+    for block in blocks:  # to the end even if it is too long: the identity needs every byte
         if len(held) <= most_bytes:
             held += block
     if len(held) > most_bytes:
@@ -62,7 +62,7 @@ def _document(
         return reject(name, part, "too long", f"over {options.most_bytes} bytes")
     if b"\0" in part.content:
         return reject(name, part, "NUL bytes", "binary, or text in UTF-16 without its mark")
-    # UTF-16 and UTF-32 with a mark were turned into UTF-8 on the way.
+    # UTF-16 and UTF-32 with a byte-order mark were already converted to UTF-8.
     decoded = decode(part.content, options.encodings if stored_as == "utf-8" else ("utf-8",))
     if decoded is None:
         return reject(name, part, decode_failure(options.encodings))
