@@ -8,7 +8,7 @@ import pytest
 from penstock.plan.backtest import rows
 from penstock.plan.backtest.memory_rows import measured, predict_row
 
-FACTS = Path(__file__).parents[2] / "benchmarks" / "facts"
+FACTS = Path(__file__).parents[3] / "benchmarks" / "facts"
 LARGE_GIB = 10
 
 

@@ -20,7 +20,7 @@ from penstock.plan.job.constants import CEILING, Constants
 from penstock.plan.step import step
 
 PLAN = Path(constants.__file__).parent
-FACTS = Path(__file__).parents[2] / "benchmarks" / "facts" / "throughput.csv"
+FACTS = Path(__file__).parents[3] / "benchmarks" / "facts" / "throughput.csv"
 FITTED = json.loads((PLAN / "fitted.json").read_text(encoding="utf-8"))
 MOST_CONSTANTS = 25
 # Sources on which one constant MFU is as good. This one's 14 rows are tuned runs on one accelerator

@@ -95,7 +95,7 @@ def test_leave_one_out_uses_the_constants_without_the_rows_source(
         def __init__(self, step_s: float) -> None:
             self.step_s = step_s
 
-    monkeypatch.setattr(constants, "without", lambda source: {"a": 3.0, "b": 5.0}[source])
+    monkeypatch.setattr(constants, "fitted_without", lambda source: {"a": 3.0, "b": 5.0}[source])
     monkeypatch.setattr(step, "predict", lambda job, constants=1.0: Answer(constants))
     file = write(tmp_path / "a.csv", {"source": "a"}, {"source": "b"})
     assert [i.predicted for i in steps.run(file).items] == [1.0, 1.0]
@@ -182,7 +182,7 @@ def test_every_needed_column_is_listed_as_needed() -> None:
 
 
 def test_the_example_of_the_docs_works(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "backtest.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "backtest.md").read_text()
     file = tmp_path / "docs.csv"
     file.write_text(page.split("```csv\n")[1].split("```")[0])
     with file.open() as table:

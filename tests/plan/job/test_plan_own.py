@@ -18,7 +18,7 @@ from penstock.plan.search.choose import choose_layout
 from penstock.plan.step import step
 from penstock.run.schema.run import Run
 
-FACTS = Path(__file__).parents[2] / "benchmarks" / "facts" / "steps_own.csv"
+FACTS = Path(__file__).parents[3] / "benchmarks" / "facts" / "steps_own.csv"
 SHAPE = preset("llama-8b")
 
 

@@ -16,7 +16,7 @@ from penstock.plan.backtest.power_fit import fit, others
 from penstock.plan.backtest.power_rows import NodeConfig
 from penstock.plan.backtest.scores import mape
 
-MORE = Path(__file__).parents[2] / "benchmarks" / "facts" / "power_more.csv"
+MORE = Path(__file__).parents[3] / "benchmarks" / "facts" / "power_more.csv"
 HEADER = "submitter,gpu,gpus,nodes,cooling,meter,benchmark,global_batch,mean_run_s,mean_node_w"
 
 
