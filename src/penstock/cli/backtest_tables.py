@@ -1,4 +1,4 @@
-"""What the backtests print in the same way: lines, tables of percent, the rows left out."""
+"""The parts that all backtests print in the same way: lines, tables of percent, skipped rows."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ def say(line: str) -> None:
 
 
 def grid(title: str, first: str, *numbers: str) -> Table:
-    """A table under its title: words on the left, then columns of numbers."""
+    """Print a table under its title: words on the left, then columns of numbers."""
     out.print(f"\n[bold]{title}[/]")
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column(first, overflow="fold")

@@ -242,20 +242,20 @@ def _show_record(record: Fact, blank_before: bool) -> None:
 
 
 def _mark(record: Fact, field: str, value: Value) -> str:
-    """A word behind the numbers that nobody published."""
+    """Return the word behind numbers that nobody published."""
     basis = record.basis_of(field)
     return f"({basis})" if isinstance(value, int | float) and basis != "published" else ""
 
 
 def _plain(record: Fact) -> dict[str, object]:
-    """A record for programs; `sources` holds the fields that have a source of their own."""
+    """Return a record for programs; `sources` holds the fields that have a source of their own."""
     sources = record.sources()
     own = {field: source for field, source in sources.items() if field}
     return _values(record) | {"source": sources.get("", ""), "sources": own}
 
 
 def _values(record: Fact) -> dict[str, Value]:
-    """Field by field, name first. A model shows its shape as built and its counts."""
+    """Return field by field, name first. A model shows its shape as built and its counts."""
     names = [f.name for f in fields(record)]
     names.sort(key=lambda n: (n != "name", n in ("note", "source")))
     if not isinstance(record, ModelPreset):

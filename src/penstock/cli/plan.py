@@ -1,4 +1,4 @@
-"""`penstock plan`: what a run will take, before it is paid for."""
+"""`penstock plan`: predict a run before it is paid for."""
 
 from pathlib import Path
 from typing import Annotated

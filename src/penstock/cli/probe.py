@@ -1,4 +1,4 @@
-"""`penstock probe`: measure this machine, so that plans for it rest on what it does."""
+"""`penstock probe`: measure this machine, so that plans for it use its own numbers."""
 
 from pathlib import Path
 from typing import Annotated

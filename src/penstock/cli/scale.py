@@ -1,4 +1,6 @@
-"""What `penstock plan` prints for `--scale`, `--deadline` and `--budget`: many counts, one run."""
+"""The output of `penstock plan` for `--scale`, `--deadline` and `--budget`: many counts, one
+run.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Advice: what limits a run, in words, and the one thing to change next.
+"""Advice: the limit of a run in words, and the one thing to change next.
 
 A step always spends most of its time on something. The work of the model is what one pays for, so
 waiting or repeating that takes a fifth of the step is the bottleneck; otherwise the largest kind of
@@ -53,7 +53,7 @@ WORDS = {
 
 @dataclass(frozen=True)
 class StepModels:
-    """The two models a change is tried on."""
+    """The two models on which a change is tried."""
 
     step_of: Callable[[Job], StepTime]
     memory_of: Callable[[Job], PeakMemory]
@@ -61,7 +61,7 @@ class StepModels:
 
 @dataclass(frozen=True)
 class RunFileChange:
-    """Something to change in the run file, and what it would give."""
+    """A change of the run file, and what it would give."""
 
     words: str
     gain: float  # share more throughput
@@ -69,7 +69,9 @@ class RunFileChange:
 
 
 def bottleneck(job: Job, step: StepTime) -> str:
-    """`network between nodes: 31 % of the step is exposed all-gather of sharded weights`."""
+    """Name the bottleneck: `network between nodes: 31 % of the step is exposed all-gather of
+    sharded weights`.
+    """
     shares: dict[str, dict[str, float]] = {}
     for part, seconds in step.parts.items():
         resource = WORDS[part][0] or network_of(job, part)
@@ -91,7 +93,7 @@ def next_change(
     models: StepModels,
     options: tuple[LayoutOption, ...] = (),
 ) -> str:
-    """The one thing to change, in a sentence."""
+    """Return the one thing to change, in a sentence."""
     changes = [*_layouts(step, options), *_neighbours(job, step, models)]
     best = max(changes, key=lambda change: change.gain, default=None)
     if not memory.fits:
@@ -120,7 +122,7 @@ def _layouts(step: StepTime, options: tuple[LayoutOption, ...]) -> Iterator[RunF
 
 
 def _neighbours(job: Job, step: StepTime, models: StepModels) -> Iterator[RunFileChange]:
-    """Layouts one field away that fit."""
+    """Return the layouts one field away that fit."""
     for words, layout in _moves(job):
         other = job.with_layout(layout)
         if models.memory_of(other).fits:
@@ -159,7 +161,7 @@ def _make_it_fit(memory: PeakMemory, best: RunFileChange | None) -> str:
 
 
 def _save_time(life: RunLife) -> str:
-    """What to do about time that is not spent on steps."""
+    """Advise about time that is not spent on steps."""
     causes = (Cause.STARTUP, Cause.CHECKPOINT, Cause.DOWN, Cause.REDO)
     worst = max(causes, key=life.ledger.seconds.__getitem__)
     share = _percent(life.ledger.share(worst) or 0.0)
@@ -176,8 +178,9 @@ def _save_time(life: RunLife) -> str:
 
 
 def network_of(job: Job, part: str) -> str:
-    """Which network a part of the step goes over: ranks count tensor, context, shard, replicate,
-    pipeline from the inside out."""
+    """Name the network that a part of the step uses: ranks count tensor, context, shard,
+    replicate, pipeline from the inside out.
+    """
     lay = job.layout
     inner = lay.tensor * lay.context
     ways, stride = {

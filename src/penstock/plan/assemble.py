@@ -1,4 +1,4 @@
-"""From the two models of a step to a whole plan: life, power, money, advice, bands, budget."""
+"""A whole plan from the two models of a step: life, power, money, advice, bands, budget."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ STEPPING = (
 
 @dataclass(frozen=True)
 class Bands:
-    """How far the two models were off, learnt from residuals."""
+    """The factors by which the two models were off, learnt from residuals."""
 
     step: Band
     memory: Band
@@ -51,7 +51,9 @@ def assemble(
     rejected: tuple[LayoutOption, ...] = (),
     held_out_tokens: int | None = None,
 ) -> Plan:
-    """The plan of `steps` steps of `job`. `options` and `rejected` are what a search looked at."""
+    """Assemble the plan of `steps` steps of `job`. `options` and `rejected` are the layouts of a
+    search.
+    """
     lived = life.predict(run, job, step, steps, held_out_tokens)
     draw = power.power_draw(job.machine, step, job.machine.cooling)
     ledger = power.with_joules(lived.ledger, draw) if draw else lived.ledger
@@ -119,14 +121,14 @@ def _bands(bands: Bands, lived: RunLife, bill: cost.Bill) -> dict[str, Band]:
 
 
 def product_band(one: Band, other: Band) -> Band:
-    """The band of a product of two that err independently."""
+    """Return the band of a product of two numbers that err independently."""
     return Band(
         exp(-hypot(log(one.low), log(other.low))), exp(hypot(log(one.high), log(other.high)))
     )
 
 
 def _budget(run: Run, lived: RunLife, usd: float | None) -> tuple[str, ...]:
-    """What is over [budget]."""
+    """Return what is over [budget], one line each."""
     limit, over = run.budget, []
     if limit.hours is not None and lived.wall_s > limit.hours * 3600:
         takes, more = (_long(s) for s in (lived.wall_s, lived.wall_s - limit.hours * 3600))
@@ -140,14 +142,14 @@ def _budget(run: Run, lived: RunLife, usd: float | None) -> tuple[str, ...]:
 
 
 def _long(seconds: float) -> str:
-    """In the unit of its size: `53 s`, `12.5 h`."""
+    """Format a duration in the unit of its size: `53 s`, `12.5 h`."""
     if seconds < 600:
         return f"{seconds:,.0f} s"
     return f"{seconds / 60:,.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
 
 
 def _over_power(job: Job, draw: power.PowerDraw | None) -> list[str]:
-    """A site that cannot feed the machines."""
+    """Warn of a site that cannot feed the machines."""
     limit, pue = job.machine.power_limit_w, job.machine.pue or 1.0
     if draw is None or limit is None:
         return []

@@ -76,8 +76,9 @@ def _fetched(url: str, patience_s: float) -> Manifest:
 
 
 def _recipe_of(run: Run, spec: str, recipe: Path | None) -> BuiltDataset | str:
-    """What a recipe or raw files gave, if they are as they were then; else whether they can be
-    built."""
+    """Find what a recipe or raw files gave, if they are as they were then; else say whether they
+    can be built.
+    """
     if spec.startswith("hf:"):
         return f"{spec} is built from the hub when the run starts; what it gives is not known yet"
     from penstock.data.build.checks import refuse_no_documents, refuse_unbuildable

@@ -1,4 +1,4 @@
-"""Calibration: what runs on this hardware really took, folded into the next plan of it.
+"""Calibration: what runs on this hardware really took, folded into the next plan for it.
 
 Each folded run is one line in $PENSTOCK_HOME/calibration.jsonl: what was predicted before any
 calibration and what was measured. A plan for the same accelerator is multiplied by the geometric
@@ -53,7 +53,7 @@ def file() -> Path:
 
 
 def load(path: Path | None = None) -> list[CalibrationRecord]:
-    """All folded runs; a line that cannot be read is an error, not a loss."""
+    """Read all folded runs; a line that cannot be read is an error."""
     path = path or file()
     if not path.exists():
         return []
@@ -69,7 +69,7 @@ def load(path: Path | None = None) -> list[CalibrationRecord]:
 
 
 def fold(record: CalibrationRecord, path: Path | None = None) -> list[CalibrationRecord]:
-    """Add a run, or replace its line; returns the records of the same accelerator."""
+    """Add a run, or replace its line; return the records of the same accelerator."""
     path = path or file()
     if not (record.predicted_s > 0 and record.measured_s > 0):
         raise PenstockError(f"{record.run}: no step was measured; there is nothing to fold in")
@@ -80,32 +80,36 @@ def fold(record: CalibrationRecord, path: Path | None = None) -> list[Calibratio
 
 
 def matching(job: Job, records: Sequence[CalibrationRecord]) -> list[CalibrationRecord]:
-    """Runs on the same accelerator at the same precision, predicted from the same readings."""
+    """Return the runs on the same accelerator at the same precision, predicted from the same
+    readings.
+    """
     own = (job.machine.accelerator, job.precision, basis(job.machine))
     return [r for r in records if (r.accelerator, r.precision, r.basis) == own]
 
 
 def basis(machine: Machine) -> str:
-    """A new probe is a new model: what was measured against the old one says nothing of it."""
+    """Identify the readings that a prediction is made from: after a new probe, earlier runs no
+    longer count.
+    """
     return machine.sources.get("matmul_flops" if machine.curves else "", "given")
 
 
 def likeness(job: Job, record: CalibrationRecord) -> float:
-    """1 for the same model size and number of ranks, less the farther they are."""
+    """Weigh a run: 1 for the same model size and number of ranks, less the farther they are."""
     size = abs(math.log(job.shape.params() / record.params)) / math.log(10)
     ranks = abs(math.log(job.layout.ranks / record.ranks)) / math.log(8)
     return math.exp(-size - ranks)
 
 
 def factor(job: Job, records: Sequence[CalibrationRecord]) -> float:
-    """Measured over predicted, by likeness, shrunk towards 1."""
+    """Return measured over predicted step time, weighted by likeness and shrunk towards 1."""
     weights = [likeness(job, record) for record in records]
     summed = sum(w * math.log(r.ratio) for w, r in zip(weights, records, strict=True))
     return math.exp(summed / (sum(weights) + PRIOR_RUNS))
 
 
 def band(job: Job, records: Sequence[CalibrationRecord], usual: Band) -> Band:
-    """The band once enough runs like this one were folded in: as wide as they scatter."""
+    """Return the band by the scatter of similar runs, once there are enough of them."""
     alike = [record for record in records if likeness(job, record) > ALIKE]
     if len(alike) < ENOUGH:
         return usual
@@ -115,7 +119,7 @@ def band(job: Job, records: Sequence[CalibrationRecord], usual: Band) -> Band:
 
 
 def applied(step: StepTime, by: float) -> StepTime:
-    """The step with every part scaled; one factor cannot say which part was off."""
+    """Scale every part of the step: one factor cannot say which part was off."""
     if by == 1.0:
         return step
     return replace(

@@ -1,4 +1,4 @@
-"""What built datasets tell a plan, read from their manifests alone: no tokens are opened."""
+"""The sizes of built datasets for a plan, read from their manifests alone: no tokens are opened."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from penstock.run.schema.run import Run
 
 @dataclass(frozen=True)
 class DatasetSizes:
-    """As the trainer would count them (`data/read/stream.py`)."""
+    """Counts as the trainer would make them (`data/read/stream.py`)."""
 
     vocab: int
     samples: int  # of one epoch; of a mixture, all there are
@@ -24,7 +24,7 @@ class DatasetSizes:
 
 @dataclass(frozen=True)
 class KnownData:
-    """What is known of a run's data before it is opened."""
+    """The facts about a run's data that are known before it is opened."""
 
     run: Run  # with what its datasets decide
     sizes: DatasetSizes | None  # None: part of it is not built, or its name means several versions
@@ -33,7 +33,7 @@ class KnownData:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """For who plans with what is missing."""
+        """Return notes for a plan that has to assume what is missing."""
         enough = "as if there were data enough"
         assumed = f"planned with the model's own vocabulary, and {enough}"
         notes = tuple(f"data: {why}; {assumed}" for why in self.missing)
@@ -101,7 +101,8 @@ def ids_of(data: Sequence[Manifest]) -> str:
 
 
 def needed(run: Run) -> KnownData:
-    """The same; an error for a run whose length or vocabulary only the dataset tells.
+    """Look as `look` does; raise an error if the run's length or vocabulary depends on missing
+    data.
 
     Data that is too small for the run is refused for this machine, as `penstock train` does. A plan
     of another one gets a note: the data that it will read may lie there.
@@ -133,7 +134,7 @@ def refuse_epochs_of_a_mixture(run: Run) -> None:
 
 
 def fitted(run: Run, data: Sequence[Manifest]) -> Run:
-    """The run with the length of sequence that its documents were packed for, if they were.
+    """Return the run with the sequence length that its documents were packed for, if they were.
 
     A length that the file gives stays; the stream refuses one that does not fit.
     """

@@ -1,4 +1,4 @@
-"""How every number of a plan came about, by its name in the JSON: what `--explain` prints."""
+"""Derivations of every number of a plan, by its name in the JSON: the text of `--explain`."""
 
 from penstock.plan.cost import cost
 from penstock.plan.job.job import Job
@@ -20,7 +20,7 @@ def notes(
     draw: power.PowerDraw | None,
     mfu: tuple[float | None, str],
 ) -> dict[str, tuple[str, ...]]:
-    """A derivation for every name of the JSON; a name without one of its own has its parent's."""
+    """Return a derivation for every name of the JSON; a name without one uses its parent's."""
     ranks, machine = lived.accelerators, job.machine
     speed = step.tokens / step.step_s
     seconds = " + ".join(f"{name} {s:.4g} s" for name, s in step.parts.items() if s > 0)

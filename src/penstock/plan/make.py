@@ -1,4 +1,4 @@
-"""From a run and a machine to its plan: the job that the run means, and both models on it."""
+"""The plan of a run on a machine: the job that the run means, and both models on it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -37,8 +37,9 @@ def make(
     layout: Layout | None = None,
     data: DatasetSizes | None = None,
 ) -> Plan:
-    """The plan of `run` on `machine`. `warnings` are what finding the machine had to assume; a
-    launch gives the `layout` that it takes and what its dataset holds."""
+    """Plan `run` on `machine`. `warnings` list what finding the machine had to assume; a launch
+    gives its `layout` and the sizes of its dataset.
+    """
     if data is None:
         known = needed(run)
         run, data, warnings = known.run, known.sizes, (*warnings, *known.notes)
@@ -79,14 +80,14 @@ def make(
 
 
 def _calibrated(by: float, runs: int) -> list[str]:
-    """A calibration that moves a plan by more than its usual noise is worth a line."""
+    """Note a calibration that changes a plan by more than its usual noise."""
     if abs(by - 1) < calibration.FLOOR:
         return []
     return [f"step times are × {by:.2f} by {runs} measured run{'s' if runs > 1 else ''} here"]
 
 
 def _wider(usual: Band, job: Job, outside: Sequence[str]) -> Band:
-    """The band of what was not measured: a guessed machine may be off by its own factor."""
+    """Widen the band of what was not measured: a guessed machine may be off by its own factor."""
     if job.machine.sources.get("", "").startswith("estimated"):
         return Band(0.5, 2.0)
     power = UNSEEN_POWER if outside and not job.machine.curves else 1.0
@@ -94,7 +95,7 @@ def _wider(usual: Band, job: Job, outside: Sequence[str]) -> Band:
 
 
 def not_counted(run: Run, job: Job) -> list[str]:
-    """What the file says and the plan does not count."""
+    """Return notes on fields of the file that the plan does not count."""
     sync, found = run.train.sync, []
     if sync.local_steps > 1:
         found.append(f"train.sync.local_steps = {sync.local_steps}")
@@ -114,7 +115,7 @@ def not_counted(run: Run, job: Job) -> list[str]:
 
 
 def not_trained_yet(run: Run, job: Job) -> list[str]:
-    """What this version plans and does not train yet."""
+    """Return a note on what this version plans and does not train yet."""
     lay, open_ = job.layout, trainable_space(run)
     ways = []
     for name in (*legal.MODEL_WAYS, "recompute"):
@@ -127,7 +128,7 @@ def not_trained_yet(run: Run, job: Job) -> list[str]:
 
 
 def _better(run: Run, job: Job) -> list[str]:
-    """What fits where the file's layout does not."""
+    """Return a hint about what fits where the file's layout does not."""
     if run.layout is None or memory.predict(job).fits:
         return []
     found = search(job, job.layout.ranks, trainable_space(run))
@@ -137,7 +138,7 @@ def _better(run: Run, job: Job) -> list[str]:
 
 
 def outside_measured_runs(job: Job) -> list[str]:
-    """What lies outside of the runs that the planner was checked on."""
+    """Return a note on what lies outside of the runs that the planner was checked on."""
     known, lay = measured_range(), job.layout
     chip = f"{job.machine.accelerator} {RATE_OF.get(job.precision, job.precision)}"
     spans = {

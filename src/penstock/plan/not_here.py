@@ -1,4 +1,4 @@
-"""A plan of an open model that is not on this machine: by the shape that the catalog knows."""
+"""The shape of an open model that is not on this machine, from the catalog."""
 
 from penstock.catalog import models
 from penstock.catalog.models import ModelPreset

@@ -1,4 +1,4 @@
-"""`Plan`: all that is known of a run before it is paid for, and how each number came about."""
+"""`Plan`: all predictions about a run before it is paid for, and how each number came about."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ SCREEN = {
 
 @dataclass(frozen=True)
 class Plan:
-    """One run on one machine. `assemble` makes it; `to_json` is what programs and reports read."""
+    """One run on one machine. `assemble` makes it; programs and reports read `to_json`."""
 
     name: str  # of the run
     job: Job
@@ -46,11 +46,11 @@ class Plan:
 
     @property
     def tokens_per_s(self) -> float:
-        """While stepping, over all ranks."""
+        """Return the rate while stepping, over all ranks."""
         return self.step.tokens / self.step.step_s
 
     def value(self, name: str) -> float | None:
-        """A number that has a band, by its name in the JSON."""
+        """Return a number that has a band, by its name in the JSON."""
         found: dict[str, float | None] = {
             "step_s": self.step.step_s,
             "tokens_per_s": self.tokens_per_s,
@@ -64,7 +64,9 @@ class Plan:
         return found[name]
 
     def span(self, name: str) -> tuple[float, float] | None:
-        """Between which the number falls in four of five cases; None when it is not known."""
+        """Return the range that holds the number in four of five cases; None when it is not
+        known.
+        """
         value, band = self.value(name), self.bands.get(name)
         return None if value is None or band is None else (value * band.low, value * band.high)
 
@@ -123,7 +125,9 @@ class Plan:
         }
 
     def explain(self, name: str) -> str:
-        """How a number of the JSON came about, by its dotted name such as `memory.activations`."""
+        """Explain how a number of the JSON came about, by its dotted name such as
+        `memory.activations`.
+        """
         name = SCREEN.get(name, name)
         values = dict(_names(self.to_json()))
         if name not in values:
@@ -138,7 +142,7 @@ class Plan:
         return "\n  ".join([head, *lines])
 
     def _notes(self, name: str) -> tuple[str, ...]:
-        """The notes of a name, or of the nearest one above it."""
+        """Return the notes of a name, or of the nearest name above it."""
         while name not in self.notes:
             name = name.rpartition(".")[0]
             assert name, "every top-level name has a note"
@@ -146,7 +150,9 @@ class Plan:
 
 
 def _names(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Every dotted name of a JSON object and its value, inner tables too; lists are values."""
+    """Yield every dotted name of a JSON object with its value, inner tables too; lists are
+    values.
+    """
     for key, value in table.items():
         yield above + key, value
         if isinstance(value, dict):

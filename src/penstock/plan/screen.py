@@ -18,7 +18,7 @@ from penstock.style import (
 
 
 def lines(plan: Plan) -> list[str]:
-    """The ten lines, then what the plan could not know."""
+    """Return the ten lines, then what the plan could not know."""
     rows = {
         "fits": _fits(plan),
         "layout": f"{plan.job.layout}, on {_machine(plan)}",
@@ -36,7 +36,7 @@ def lines(plan: Plan) -> list[str]:
 
 
 def detail(plan: Plan) -> list[str]:
-    """Memory, step and ledger by part, sensitivities, layouts."""
+    """Return memory, step and ledger by part, sensitivities and layouts."""
     step, ledger = plan.step, plan.bill.ledger
     return [
         *_table(f"memory of the fullest accelerator{_stage(plan)}", _sizes(plan)),
@@ -157,7 +157,7 @@ def _sorted(items: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
 
 
 def _table(title: str, rows: Iterable[tuple[str, str, float]]) -> Iterator[str]:
-    """Rows that are at least a thousandth of the whole."""
+    """Format the rows that are at least a thousandth of the whole."""
     return _section(
         title,
         (

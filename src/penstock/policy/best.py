@@ -1,4 +1,4 @@
-"""Which evaluation was the best, and when a run that gets no better stops: pure decisions.
+"""The best evaluation so far, and when a run that does not improve stops: pure decisions.
 
 The state is a function of the evaluations so far. It is saved with every checkpoint, so a run that
 was killed or went back decides exactly as one that was not.
@@ -13,7 +13,7 @@ SPARE = 2  # more steps are remembered than are kept: the save of one of them ma
 
 @dataclass(frozen=True)
 class BestState:
-    """What is known of the evaluations so far."""
+    """The evaluations so far, as far as the decision needs them."""
 
     lowest: tuple[tuple[int, float], ...] = ()  # (step, loss), best first
     reference: float | None = None  # the loss that an improvement has to beat
@@ -24,11 +24,11 @@ class BestState:
 
     @property
     def improved(self) -> bool:
-        """Whether the last evaluation is the best of all."""
+        """Tell whether the last evaluation is the best of all."""
         return bool(self.lowest) and self.lowest[0][0] == self.last_step
 
     def steps(self) -> tuple[int, ...]:
-        """The best steps, best first."""
+        """Return the best steps, best first."""
         return tuple(step for step, _ in self.lowest)
 
     def to_json(self) -> dict[str, Any]:
@@ -41,7 +41,7 @@ class BestState:
 
 
 def judge(state: BestState, step: int, loss: float, keep: int, min_delta: float) -> BestState:
-    """Take in one evaluation. Of equal losses the earlier one is the better."""
+    """Take in one evaluation. Of equal losses the earlier one is better."""
     after = replace(state, last_step=step, last_loss=loss if math.isfinite(loss) else None)
     if not math.isfinite(loss):
         return replace(after, waited=state.waited + 1)
@@ -54,7 +54,7 @@ def judge(state: BestState, step: int, loss: float, keep: int, min_delta: float)
 
 
 def stops(state: BestState, patience: int | None) -> bool:
-    """Whether the run has waited long enough for an improvement."""
+    """Tell whether the run has waited long enough for an improvement."""
     return patience is not None and state.waited >= patience
 
 

@@ -1,4 +1,4 @@
-"""When to save: the interval that loses the least time to saving and to faults together.
+"""The time to save: the interval that loses the least time to saves and to faults together.
 
 Durable saves outlive the machine and are rare; fast ones stay in memory, for faults of processes,
 and are as frequent as goes unnoticed.
@@ -27,7 +27,7 @@ FAST_STEPS, FAST_S = 5, 10.0
 
 
 def interval_s(save_s: float, mtbf_s: float) -> float:
-    """Young's interval, sqrt(2 × save × time between failures), within the bounds above.
+    """Return Young's interval, sqrt(2 × save × time between failures), within the bounds above.
 
     The upper bound is for people; it may not make saving cost more than one part in twenty.
     """
@@ -37,14 +37,16 @@ def interval_s(save_s: float, mtbf_s: float) -> float:
 
 @cache
 def node_mtbf_s() -> float:
-    """Time between failures of one node: the median of the published rates in the catalog."""
+    """Return the time between failures of one node: the median of the published rates in the
+    catalog.
+    """
     per_1000_days = median(row.value for row in failures.measured("per_1000_node_days"))
     return 1000 * 86400 / per_1000_days
 
 
 @dataclass(frozen=True)
 class CheckpointState:
-    """What the decision looks at."""
+    """The facts that decide whether a checkpoint is due."""
 
     step: int
     now_s: float
@@ -54,7 +56,9 @@ class CheckpointState:
 
 
 def due(state: CheckpointState, every_steps: int | None, every_s: float | None) -> bool:
-    """Save now? `every_steps` or `every_s` from the run file; neither means auto."""
+    """Tell whether to save now. `every_steps` or `every_s` come from the run file; neither means
+    auto.
+    """
     if state.step == state.last_step:
         return False
     if every_steps is not None:
@@ -73,14 +77,15 @@ def interval_ends(every: Every | str, step: int, elapsed_s: float) -> bool:
 
 
 def cost_s(stall_s: float, write_s: float) -> float:
-    """What a save takes from the training that it holds up for one time, and is written behind for
-    the other."""
+    """Return what a save costs the training: it waits for `stall_s`, and is slowed while the
+    save is written in the background for `write_s`.
+    """
     return stall_s + BEHIND * write_s
 
 
 @dataclass(frozen=True)
 class FastSaveState:
-    """What the decision on a fast save looks at."""
+    """The facts that decide whether a fast save is due."""
 
     step: int
     now_s: float
@@ -92,8 +97,9 @@ class FastSaveState:
 
 
 def fast_steps(step_s: float, stall_s: float, seal_s: float) -> int:
-    """Steps between fast saves: few, but they hold up little, and half of the time none is going
-    on."""
+    """Return the steps between fast saves: few, as long as they hold training up little and none
+    is going on half of the time.
+    """
     step_s = max(step_s, 1e-6)
     few = max(1, min(FAST_STEPS, ceil(FAST_S / step_s)))
     return max(
@@ -107,7 +113,9 @@ def _whole_steps(steps: float) -> int:
 
 
 def fast_due(state: FastSaveState, every_steps: int | None, every_s: float | None) -> bool:
-    """A fast save now? `every_steps` or `every_s` from the run file; neither means auto."""
+    """Tell whether to save fast now. `every_steps` or `every_s` come from the run file; neither
+    means auto.
+    """
     if state.step == state.last_step:
         return False
     if every_steps is not None:

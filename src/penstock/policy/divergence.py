@@ -1,4 +1,4 @@
-"""Which replica is wrong, when replicas that must be equal are not: pure decisions.
+"""The replica that is wrong, when replicas that must be equal are not: pure decisions.
 
 Three or more vote. Two cannot: the run goes back to the last state they agreed on and does the
 steps again, and the one whose weights do not come out again was wrong. The state lives in memory
@@ -18,6 +18,8 @@ LIMIT = 3  # times that steps may be taken back without getting past them
 
 @dataclass(frozen=True)
 class DivergenceState:
+    """The earlier comparisons that did not agree."""
+
     agreed_step: int = 0  # the last one at which all replicas were equal
     open_step: int = 0  # one at which they were not, to be looked at when it comes again
     open_prints: tuple[Prints, ...] = ()  # what they had there
@@ -26,7 +28,9 @@ class DivergenceState:
 
 @dataclass(frozen=True)
 class DivergenceVerdict:
-    """`replicas` are those that are wrong; of two, both until the steps are done again."""
+    """The outcome of a comparison. `replicas` are those that are wrong; of two, both until the
+    steps are repeated.
+    """
 
     kind: Literal["agree", "rollback", "stop"]
     replicas: tuple[int, ...] = ()
@@ -37,7 +41,9 @@ class DivergenceVerdict:
 def decide(
     state: DivergenceState, step: int, prints: Sequence[Prints]
 ) -> tuple[DivergenceState, DivergenceVerdict]:
-    """`prints` of all replicas after `step`. An agreement may name who was wrong before it."""
+    """Compare the fingerprints of all replicas after `step`. Agreement may show who was wrong
+    before.
+    """
     if len(set(prints)) == 1:
         after = DivergenceState(agreed_step=max(step, state.agreed_step))
         if step < state.open_step:  # on the way there again
@@ -52,8 +58,9 @@ def decide(
 
 
 def farthest(had: Sequence[Sequence[float]], right: Sequence[float]) -> tuple[int, ...]:
-    """Whose values at the spot that differs are far from what came out again; nobody, if they are
-    not clearly farther than the others'."""
+    """Return the replicas whose values at the differing spot are far from the repeated result;
+    empty if that does not tell them apart.
+    """
     distances = [sum(abs(a - b) for a, b in zip(own, right, strict=True)) for own in had]
     distances = [math.inf if math.isnan(d) else d for d in distances]
     far = [r for r, d in enumerate(distances) if d > FAR * min(distances)]
@@ -61,7 +68,9 @@ def farthest(had: Sequence[Sequence[float]], right: Sequence[float]) -> tuple[in
 
 
 def _named(state: DivergenceState, right: Prints) -> tuple[tuple[int, ...], bool]:
-    """Those that had something else at the same step; all of them: the steps do not repeat."""
+    """Return the replicas that had another result at the same step; all of them means that the
+    steps do not repeat.
+    """
     wrong = tuple(r for r, had in enumerate(state.open_prints) if had != right)
     return wrong, len(wrong) < len(state.open_prints)
 

@@ -1,4 +1,4 @@
-"""Whether the ranks still get on, and who holds them up if they do not: pure decisions.
+"""The decision whether a run hangs, and which rank holds it up: pure decisions.
 
 Ranks wait for each other, so one that hangs stops all of them. The one at fault is stopped by the
 kernel, or furthest behind; of several at the same place, one that does not wait in a collective.
@@ -33,7 +33,7 @@ _LONG = frozenset({"build", "load", "warm_up", "evaluate", "save", "end"})
 
 @dataclass(frozen=True)
 class RankObservation:
-    """What a watcher knows of a rank."""
+    """The last known state of a rank."""
 
     rank: int
     phase: str
@@ -49,7 +49,7 @@ class RankObservation:
 
 @dataclass(frozen=True)
 class Hang:
-    """Who is at fault (nobody, when all wait for each other), where, and for how long by now."""
+    """A hang: the ranks at fault (none when all wait for each other), where, and for how long."""
 
     ranks: tuple[int, ...]
     phase: str
@@ -59,12 +59,12 @@ class Hang:
 
 
 def usual_s(steps_s: Sequence[float]) -> float | None:
-    """How long a step takes, by the last ones; None before there are enough to tell."""
+    """Return the usual duration of a step, by the last ones; None before there are enough."""
     return median(steps_s[-KEPT_STEPS:]) if len(steps_s) >= FEWEST_STEPS else None
 
 
 def allowed_s(seen: RankObservation, step_s: float | None, timeout_s: float) -> float:
-    """How long a rank may give no sign where it is. `timeout_s` is guard.timeout."""
+    """Return how long a rank may give no sign in its phase. `timeout_s` is guard.timeout."""
     brisk_s = timeout_s if step_s is None else max(TIMES * step_s, min(FLOOR_S, timeout_s))
     if seen.stopped:
         return min(brisk_s, max(FLOOR_S, TIMES * (step_s or 0.0)))
@@ -79,7 +79,7 @@ def decide(
     timeout_s: float,
     waits: Mapping[int, bool | None] = MappingProxyType({}),
 ) -> Hang | None:
-    """Whether the run hangs, by the ranks that could be to blame for it; `waits` as in `blame`.
+    """Decide whether the run hangs, by the ranks that could be to blame; `waits` as in `blame`.
 
     Nobody waits for a newcomer, nor it for them: the two are judged apart.
     """
@@ -92,8 +92,9 @@ def decide(
 
 
 def blame(seen: Sequence[RankObservation], waits: Mapping[int, bool | None]) -> Hang:
-    """Names the rank at fault. `waits`: by the ranks' stacks, whether each is inside a collective;
-    None of one that did not even answer when it was asked for its stack."""
+    """Name the rank at fault. `waits` says for each rank, by its stack, whether it is inside a
+    collective; None for one that did not answer when it was asked for its stack.
+    """
     suspects = _suspects(seen)
     first = suspects[0]
     where = Hang(

@@ -1,4 +1,5 @@
-"""Who may lead a run of several hosts: a lease with a number, held by beating.
+"""The lease that decides which host leads a run of several hosts: numbered, and kept alive by
+beats.
 
 The holder of the highest number leads for as long as it beats. Clocks of hosts are never compared:
 each measures on its own, from moments of its own. The holder counts from *before* it sent the beat
@@ -22,7 +23,7 @@ CLOCKS_APART = 0.1  # how much faster one host's clock may run than another's
 
 @dataclass(frozen=True)
 class LeaseView:
-    """What one host has seen of the lease."""
+    """The lease as one host has seen it."""
 
     number: int = 0  # of the newest record; 0 when there is none
     beat: str = ""  # what its holder last wrote
@@ -32,7 +33,7 @@ class LeaseView:
 def observe(
     watch: LeaseView, number: int, beat: str, released: bool, began_s: float, now_s: float
 ) -> tuple[LeaseView, int | None]:
-    """Look again: what is known now, and the number that may be taken, if one may.
+    """Update the view with a new reading; return it with the number that may be taken, if any.
 
     The beat was read between `began_s` and `now_s`. A host can stop for long in between, and what
     it read is then as old as `began_s`.
@@ -47,7 +48,7 @@ def observe(
 
 
 def wait_s(judged: str | None, beat: str | None) -> float:
-    """How long a host waits that has taken a number before it leads.
+    """Return how long a host waits after it took a number before it leads.
 
     `judged` is the beat by which the holder before it was taken for dead, None where there was no
     holder; `beat` is what the same holder's beat is now, None where that cannot be read.
@@ -56,7 +57,7 @@ def wait_s(judged: str | None, beat: str | None) -> float:
 
 
 def lead_without_beat_s(left_s: float, over: bool, there: int, hosts: int) -> float:
-    """How long a holder may go on leading `there` of the `hosts` of a run, itself included.
+    """Return how long a holder may go on leading `there` of the `hosts` of a run, itself included.
 
     With all of them at its side nobody is left who would take its lease, and it need not be able to
     renew it: those that follow know from it that it lives. A host that is lost ends that, on both
@@ -68,5 +69,5 @@ def lead_without_beat_s(left_s: float, over: bool, there: int, hosts: int) -> fl
 
 
 def left_s(began_s: float, now_s: float) -> float:
-    """How long a holder may still lead whose last good beat was sent at `began_s`."""
+    """Return how long a holder may still lead whose last good beat was sent at `began_s`."""
     return FENCED_S - (now_s - began_s)

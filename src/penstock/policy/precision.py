@@ -1,4 +1,4 @@
-"""Which number format `train.precision = "auto"` means, and when a given one is slow.
+"""The number format that `train.precision = "auto"` means, and a warning when a given one is slow.
 
 One rule for a launch, a plan, a probe and a report. They differ only in where the speed of bf16
 comes from: a measurement, a probe, the catalog, or what the kernel says of the CPU.

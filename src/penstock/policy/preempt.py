@@ -1,4 +1,4 @@
-"""What to do while a run is asked to stop: let it save, end it at once, or end it unsaved.
+"""The decision while a run is asked to stop: let it save, end it at once, or end it unsaved.
 
 A notice of preemption (SIGTERM) leaves a grace, after which the machine is gone anyway. A person
 who asks has all the time that the save takes, and can ask twice.
@@ -23,7 +23,9 @@ class PreemptState:
 
 
 def decide(state: PreemptState, now_s: float) -> Action:
-    """`wait` for the ranks to save; `end` them, nothing is lost; `kill` them, the grace is over."""
+    """Decide: `wait` for the ranks to save; `end` them, since nothing is lost; `kill` them,
+    since the grace period is over.
+    """
     if not state.begun:
         return "end"
     if state.grace_s is None or now_s - state.asked_s < max(state.grace_s - LAST_S, 0.0):

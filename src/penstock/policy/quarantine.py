@@ -1,4 +1,5 @@
-"""Leaving out what fails by its own fault: a node, or one accelerator of it, after two strikes.
+"""Quarantine of hardware that fails by its own fault: a node, or one accelerator of it, after two
+strikes.
 
 What was told before (a host with notice of preemption), what the run file asks for (a layout that
 does not fit) and what a signal did to one process say nothing about the hardware.
@@ -37,6 +38,8 @@ class HardwarePart:
 
 @dataclass(frozen=True)
 class Strike:
+    """One fault that counts against a part."""
+
     part: HardwarePart
     t_s: float
     reason: str
@@ -44,6 +47,8 @@ class Strike:
 
 @dataclass(frozen=True)
 class QuarantineState:
+    """The strikes so far, and the parts that are left out."""
+
     strikes: tuple[Strike, ...] = ()
     out: tuple[HardwarePart, ...] = ()  # left out for the rest of the run
 
@@ -51,7 +56,7 @@ class QuarantineState:
         return HardwarePart(node) in self.out
 
     def usable(self, node: str, accelerators: int) -> list[int]:
-        """The accelerators of a node that may work; none of a node that is left out."""
+        """Return the accelerators of a node that may work; none of a node that is left out."""
         if self.node_out(node):
             return []
         return [a for a in range(accelerators) if HardwarePart(node, a) not in self.out]
@@ -59,7 +64,7 @@ class QuarantineState:
 
 @dataclass(frozen=True)
 class HardwareFault:
-    """Something failed. `lost`: the whole host went without a word."""
+    """A failure. `lost`: the whole host disappeared without a word."""
 
     node: str
     accelerator: int | None  # None: one of them
@@ -69,7 +74,7 @@ class HardwareFault:
 
 
 def part_at_fault(fault: HardwareFault) -> HardwarePart | None:
-    """What the fault counts against; None when it says nothing about the hardware."""
+    """Return the part that the fault counts against; None when it says nothing of the hardware."""
     if fault.kind == "lost":
         return HardwarePart(fault.node)
     if fault.kind == "differs" or _DEVICE.search(fault.reason):
@@ -80,7 +85,7 @@ def part_at_fault(fault: HardwareFault) -> HardwarePart | None:
 def decide(
     state: QuarantineState, fault: HardwareFault
 ) -> tuple[QuarantineState, HardwarePart | None]:
-    """The strikes after this fault, and what is left out from now on, if anything is."""
+    """Return the strikes after this fault, and the part that is left out from now on, if any."""
     part = part_at_fault(fault)
     if part is None:
         return state, None

@@ -1,4 +1,5 @@
-"""Live mode: which replicas make up the next generation, who gives its state and who takes it.
+"""Membership of live mode: which replicas form the next generation, which one gives its state and
+which ones take it.
 
 A generation is a set of replicas that exchange gradients. The supervisor is the quorum: it alone
 makes generations, so that there is never a doubt about which one is the last. What the members of
@@ -15,7 +16,7 @@ BREAKS = 3
 
 @dataclass(frozen=True)
 class ReplicaStanding:
-    """What a replica says of itself when a generation meets."""
+    """The state that a replica reports when a generation meets."""
 
     step: int = 0  # the last one that it passed
     whole: bool = False  # it has a state: it is not new, and was not cut off while it was healed
@@ -23,7 +24,9 @@ class ReplicaStanding:
 
 @dataclass(frozen=True)
 class HealingPlan:
-    """Who gives its state to whom. `load`: nobody has one, so the donor gets it from storage."""
+    """The donor of a state and the replicas that take it. `load`: no replica has one, so the
+    donor loads it from storage.
+    """
 
     donor: int
     healed: tuple[int, ...]
@@ -31,7 +34,8 @@ class HealingPlan:
 
 
 def plan_healing(standings: Mapping[int, ReplicaStanding]) -> HealingPlan:
-    """A step that one replica passed is done, whoever else missed the end of it: the furthest wins.
+    """Choose the donor: the replica that is furthest. A step that one replica passed is done for
+    all.
 
     At the start of a run nobody has a state: one replica loads it, and the others are healed as any
     other that is new. So they begin as equals, whatever they are made from.
@@ -44,6 +48,8 @@ def plan_healing(standings: Mapping[int, ReplicaStanding]) -> HealingPlan:
 
 @dataclass(frozen=True)
 class LiveReplica:
+    """One replica of a live run."""
+
     life: int = 0  # how often it was started again
     fruitless: int = 0  # lives in a row in which it passed no step
     up: bool = True  # its processes run, as far as anybody knows
@@ -52,6 +58,8 @@ class LiveReplica:
 
 @dataclass(frozen=True)
 class QuorumState:
+    """All replicas of a live run."""
+
     allowed: int  # guard.restarts: fruitless lives in a row
     replicas: tuple[LiveReplica, ...]
     generation: int = 0
@@ -69,7 +77,7 @@ class QuorumState:
 
 @dataclass(frozen=True)
 class ReplicaLost:
-    """A rank of the replica died."""
+    """Event: a rank of the replica died."""
 
     replica: int
     passed: bool = False  # this life of it passed a step
@@ -77,7 +85,7 @@ class ReplicaLost:
 
 @dataclass(frozen=True)
 class ReplicaReady:
-    """A replica that was started again can take a state."""
+    """Event: a replica that was started again can take a state."""
 
     replica: int
     life: int
@@ -85,7 +93,7 @@ class ReplicaReady:
 
 @dataclass(frozen=True)
 class LinkBroken:
-    """A member could not reach another, and everybody lives."""
+    """Event: a member could not reach another, and all ranks live."""
 
     generation: int
     step: int  # the furthest that any of them passed
@@ -93,26 +101,30 @@ class LinkBroken:
 
 @dataclass(frozen=True)
 class FormGeneration:
+    """Action: the members form a new generation."""
+
     number: int
     members: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class StartReplica:
+    """Action: start a lost replica again."""
+
     replica: int
     life: int
 
 
 @dataclass(frozen=True)
 class LeaveOutReplica:
-    """Started often enough: the others go on without it."""
+    """Action: leave out a replica that was started often enough; the others go on without it."""
 
     replica: int
 
 
 @dataclass(frozen=True)
 class EndAttempt:
-    """Nobody is left to go on, or nobody gets anywhere: the attempt is over."""
+    """Action: end the attempt, because no replica is left or none makes progress."""
 
     why: str
 
@@ -122,6 +134,7 @@ Action = FormGeneration | StartReplica | LeaveOutReplica | EndAttempt
 
 
 def decide(state: QuorumState, event: Event) -> tuple[QuorumState, tuple[Action, ...]]:
+    """Return the state after an event, and the actions to take."""
     match event:
         case ReplicaLost(replica, passed):
             return _lost(state, replica, passed)

@@ -1,4 +1,4 @@
-"""Whether two replicas came to the same from the same microbatch: pure decisions.
+"""The comparison of two replicas that computed the same microbatch: pure decisions.
 
 Replica r computes a microbatch of its own and one of the next replica, so that of n replicas n
 pairs are compared, and each replica is in two of them.
@@ -17,7 +17,9 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """Of one rank: its part of the loss, the norm of its gradients, and a sum of all their bits."""
+    """The result of one rank: its part of the loss, the norm of its gradients, and a sum of all
+    their bits.
+    """
 
     loss: float
     norm: float
@@ -38,7 +40,7 @@ def same(one: Results, other: Results, exact: bool) -> bool:
 
 
 def differing(own: Sequence[Results], of_next: Sequence[Results], exact: bool) -> list[Pair]:
-    """The pairs (r, the replica before it) that made something else of r's microbatch."""
+    """Return the pairs (r, the replica before it) that disagree on r's microbatch."""
     count = len(own)
     before = [(r - 1) % count for r in range(count)]
     return [(r, before[r]) for r in range(count) if not same(own[r], of_next[before[r]], exact)]
@@ -47,7 +49,8 @@ def differing(own: Sequence[Results], of_next: Sequence[Results], exact: bool) -
 def at_fault(
     pairs: Sequence[Pair], own: Sequence[Results], again: Sequence[Results], exact: bool
 ) -> list[int]:
-    """Whoever does not repeat itself (`again`); if all do, who is in every pair that differs.
+    """Return the replicas that do not repeat themselves (`again`); if all do, the one in every pair
+    that differs.
 
     Of two replicas that is both: the pair is all that can be said.
     """

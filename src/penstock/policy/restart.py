@@ -1,4 +1,4 @@
-"""What to do when an attempt ends: pure decisions, shared by the supervisor and the simulator."""
+"""The decision when an attempt ends: pure, shared by the supervisor and the simulator."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,7 +10,7 @@ Action = Literal["finish", "restart", "replan", "give_up"]
 
 @dataclass(frozen=True)
 class RestartState:
-    """A run's attempts so far."""
+    """The attempts of a run so far."""
 
     allowed: int  # guard.restarts: tries in a row that may bring no new step
     fruitless: int = 0  # tries in a row that did not
@@ -19,7 +19,7 @@ class RestartState:
 
 @dataclass(frozen=True)
 class AttemptEnd:
-    """How an attempt ended, by the ranks' own records."""
+    """The end of an attempt, by the ranks' own records."""
 
     # Per rank: "done", "stopped", "stopped early", "failed", "refused", "oom" or no record.
     results: tuple[str | None, ...]
@@ -27,7 +27,7 @@ class AttemptEnd:
 
 
 def decide(state: RestartState, event: AttemptEnd) -> tuple[RestartState, Action]:
-    """A rank is judged by what it recorded, not by its exit code.
+    """Decide by what the ranks recorded, not by their exit codes.
 
     All done or stopped: finish. A rank that refused (bad input) would refuse again: give up. One
     that ran out of memory would do so again in the same layout: another one, if there is one.

@@ -1,4 +1,5 @@
-"""Whether a run resumes, begins at its first step or refuses, decided from what a search found.
+"""The decision whether a run resumes, begins at its first step or refuses, from what a search
+found.
 
 A checkpoint that cannot be read is not "no checkpoint": the steps that it holds are still worth
 more than a run that trains over them. A run begins at its first step only when every place has

@@ -1,4 +1,4 @@
-"""A layout that was asked for, on fewer or more ranks than it was asked for.
+"""The layout that was asked for, fitted to fewer or more ranks than it was asked for.
 
 Ways that the model was cut by (tensor, pipeline, context) stay, since it may fit no other way;
 replicas go first, then shards, and with those the ways that experts are spread over them. The
@@ -12,7 +12,9 @@ WAYS = ("replicate", "shard", "tensor", "pipeline", "context", "expert")
 
 
 def fit_to_ranks(asked: Mapping[str, int], ranks: int) -> dict[str, int] | None:
-    """`asked` on at most `ranks` ranks; None where not even one replica of one shard fits."""
+    """Fit the sizes of `asked` to at most `ranks` ranks; None where not even one replica of one
+    shard fits.
+    """
     sizes = {name: max(1, asked.get(name) or 1) for name in WAYS}
     data = ranks // (sizes["tensor"] * sizes["pipeline"] * sizes["context"])
     if data < 1:

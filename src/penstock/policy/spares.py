@@ -1,4 +1,4 @@
-"""Which hosts work and which wait as spares."""
+"""The hosts that work and the hosts that wait as spares."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class AvailableHost:
-    """A host that is there, in the order they came."""
+    """A host that is there, in the order in which hosts came."""
 
     node: str
     slots: int  # ranks that it can run
@@ -21,7 +21,7 @@ class AvailableHost:
 
 
 def choose_hosts(hosts: Sequence[AvailableHost], nodes: int, first: str) -> list[str]:
-    """The hosts of the next attempt, `nodes` of them at the most.
+    """Return the hosts of the next attempt, at most `nodes` of them.
 
     `first`, the host of the supervisor, comes first where it can: rank 0 is then beside it. Those
     that work already stay before those that wait; what they hold in memory need not travel.
@@ -32,7 +32,9 @@ def choose_hosts(hosts: Sequence[AvailableHost], nodes: int, first: str) -> list
 
 
 def reason_to_restart(hosts: Sequence[AvailableHost], nodes: int) -> str:
-    """Why the present attempt should save and start again on other hosts; "" when it should not."""
+    """Say why the present attempt should save and start again on other hosts; "" when it should
+    not.
+    """
     working = [host for host in hosts if host.working]
     leaving = [host.node for host in working if host.leaving]
     if leaving:
@@ -50,7 +52,9 @@ def reason_to_restart(hosts: Sequence[AvailableHost], nodes: int) -> str:
 def enough_hosts(
     hosts: Sequence[AvailableHost], nodes: int, waited_s: float, wait_s: float
 ) -> bool:
-    """Begin now? With all that were asked for, or after the wait with what is there."""
+    """Tell whether to begin now: with all hosts that were asked for, or after the wait with
+    those that are there.
+    """
     fit = sum(host.fit for host in hosts)
     return fit >= nodes or (fit > 0 and waited_s >= wait_s)
 

@@ -1,4 +1,5 @@
-"""Whether weights may change by a step: a pure decision on the loss and the norm all agreed on.
+"""The decision whether a step may change the weights, from the loss and the gradient norm that all
+ranks agreed on.
 
 A number that is not finite never reaches the weights. A finite one is a spike when loss *and* norm
 stand far above what they were lately, measured in medians, which a spike cannot move; the norm on a
@@ -32,6 +33,8 @@ SIGMA_OF_MAD = 1.4826  # for a normal distribution
 
 @dataclass(frozen=True)
 class SpikeState:
+    """The recent losses and norms, and what was done about earlier spikes."""
+
     losses: tuple[float, ...] = ()  # of the steps taken lately
     norms: tuple[float, ...] = ()  # their logarithms
     refused: tuple[int, ...] = ()  # steps that were found bad
@@ -46,7 +49,7 @@ class SpikeState:
         return cls(**{name: tuple(values) for name, values in saved.items()})
 
     def knowing(self, later: "SpikeState") -> "SpikeState":
-        """This state, of a step that the run went back to, with what it learned meanwhile."""
+        """Return this state, of a step that the run went back to, with what it learned since."""
         return replace(
             self,
             refused=_union(self.refused, later.refused),
@@ -55,7 +58,7 @@ class SpikeState:
         )
 
     def forgiving(self, *steps: int) -> "SpikeState":
-        """Without what was held against steps whose batches were sound."""
+        """Return this state without what was held against steps whose batches were sound."""
         return replace(
             self,
             refused=tuple(s for s in self.refused if s not in steps),
@@ -66,7 +69,7 @@ class SpikeState:
 
 @dataclass(frozen=True)
 class SpikeVerdict:
-    """`why` is empty for a good step. A roll-back goes to before `first`."""
+    """The verdict on a step. `why` is empty for a good step. A rollback goes to before `first`."""
 
     kind: Kind
     why: str = ""
@@ -77,7 +80,7 @@ class SpikeVerdict:
 def decide(
     state: SpikeState, step: int, loss: float, norm: float, on_spike: OnSpike
 ) -> tuple[SpikeState, SpikeVerdict]:
-    """`loss` and `norm` are of `step`, before the weights have changed by it."""
+    """Decide about `step` from its `loss` and `norm`, before the weights have changed."""
     if step in state.skips:
         return state, SpikeVerdict("skip", "found bad before", known=True)
     finite = math.isfinite(loss) and math.isfinite(norm)
@@ -109,7 +112,7 @@ def _taken(state: SpikeState, loss: float, norm: float) -> SpikeState:
 
 
 def _spike(state: SpikeState, loss: float, norm: float) -> str:
-    """How far beyond the usual it is; empty if it is not."""
+    """Say how far beyond the usual the value is; "" if it is not."""
     if len(state.norms) < LEAST or norm <= 0:
         return ""
     usual_loss, usual_log = median(state.losses), median(state.norms)
@@ -126,15 +129,18 @@ def _spike(state: SpikeState, loss: float, norm: float) -> str:
 
 
 def _sigma(values: tuple[float, ...]) -> float:
-    """The standard deviation of the noise, which neither outliers nor a slope change: half the
-    variance of the differences between neighbours."""
+    """Return the standard deviation of the noise, from the median of the differences between
+    neighbours: outliers and a slope do not change it.
+    """
     return SIGMA_OF_MAD * median(abs(b - a) for a, b in pairwise(values)) / 2**0.5
 
 
 def _not_the_batch(
     state: SpikeState, row: range, why: str, on_spike: OnSpike
 ) -> tuple[SpikeState, SpikeVerdict]:
-    """Weights may have gone wrong in memory: go back to good ones, and to these batches, once."""
+    """Go back once to good weights and repeat these batches: the weights may be corrupt in
+    memory.
+    """
     if on_spike != "rollback" or set(row) & set(state.rolled_back):
         return state, SpikeVerdict("stop", why)
     after = state.forgiving(*row)
@@ -143,7 +149,7 @@ def _not_the_batch(
 
 
 def _back(state: SpikeState, step: int, why: str) -> tuple[SpikeState, SpikeVerdict]:
-    """Go back, and leave out this batch; more before it, where going back did not help."""
+    """Go back and leave out this batch; leave out more before it where going back did not help."""
     near = [other for other in state.rolled_back if abs(step - other) <= WINDOW]
     if len(near) == len(WIDTHS):
         return state, SpikeVerdict("stop", f"{why}; going back {len(near)} times did not help")

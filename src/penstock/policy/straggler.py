@@ -1,4 +1,4 @@
-"""Which rank holds the others up: one whose own work takes longer, step after step.
+"""The rank that holds the others up: one whose own work takes longer, step after step.
 
 The time that counts is what a rank spends on its own work (compute and waiting for its data). What
 it spends in collectives says the opposite: there the fast ones wait for the slow one.
@@ -18,7 +18,7 @@ LEAST_S = 2e-3  # per step: below it, a factor is noise
 
 @dataclass(frozen=True)
 class StragglerChange:
-    """A rank that became a straggler, or (`slow` is false) is none any more."""
+    """A rank that became a straggler, or (`slow` is false) no longer is one."""
 
     rank: int
     factor: float  # its time over the median of the others
@@ -28,7 +28,9 @@ class StragglerChange:
 def decide(
     stragglers: frozenset[int], work_s: Mapping[int, Sequence[float]]
 ) -> tuple[frozenset[int], list[StragglerChange]]:
-    """`work_s`: seconds of own work in each rank's last steps. Who is slow now; what changed."""
+    """Return the ranks that are slow now, and what changed. `work_s`: seconds of own work in
+    each rank's last steps.
+    """
     typical = {
         rank: median(steps[-KEPT_STEPS:])
         for rank, steps in work_s.items()

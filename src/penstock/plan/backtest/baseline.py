@@ -1,4 +1,4 @@
-"""What the planner has to beat: one constant MFU per accelerator and precision.
+"""The baseline that the planner has to beat: one constant MFU per accelerator and precision.
 
 It is how people estimate by hand: work of a step ÷ (accelerators × peak × a share). The share is
 the median of the measured rows, so this is the best that the rule of thumb can do.
@@ -32,7 +32,7 @@ class ConstantMfu:
     overall: float | None
 
     def step_s(self, job: Job) -> float | None:
-        """Seconds of a step; None without a published peak or any row to learn from."""
+        """Return the seconds of a step; None without a published peak or any row to learn from."""
         ideal_s = _ideal_s(job)
         kind = precision_class(job.precision)
         share = self.by_machine.get((job.machine.accelerator, kind)) or self.by_precision.get(
@@ -61,7 +61,9 @@ def fit(points: Sequence[MeasuredStep]) -> ConstantMfu:
 
 
 def predictions(points: Sequence[MeasuredStep], leave_one_out: bool) -> list[float | None]:
-    """The rule's step time of every point; fitted without the point's own source when asked."""
+    """Return the rule's step time of every point; fitted without the point's own source when
+    asked.
+    """
     if not leave_one_out:
         model = fit(points)
         return [model.step_s(point.job) for point in points]
@@ -73,7 +75,9 @@ def predictions(points: Sequence[MeasuredStep], leave_one_out: bool) -> list[flo
 
 
 def precision_class(precision: str) -> str:
-    """The rate that the matmuls run at: both 16-bit formats have one, and so have all 8-bit."""
+    """Return the rate that the matmuls run at: both 16-bit formats share one, and so do all
+    8-bit formats.
+    """
     for kind in ("fp4", "fp8", "fp32", "tf32"):
         if kind in precision:
             return kind
@@ -81,7 +85,9 @@ def precision_class(precision: str) -> str:
 
 
 def _ideal_s(job: Job) -> float | None:
-    """Seconds at the published peak; of bf16 where the device has no rate for the precision."""
+    """Return the seconds at the published peak; of bf16 where the device has no rate for the
+    precision.
+    """
     peaks = job.machine.peak_flops
     peak = peaks.get(precision_class(job.precision)) or peaks.get("bf16")
     work = job.shape.flops_per_token(job.sequence) * (ADAPTER_WORK if job.adapter else 1.0)

@@ -1,4 +1,4 @@
-"""The columns of tables of steps and of memory: what each one means, and that its cells can be.
+"""The columns of tables of steps and of memory: the meaning of each, and checks of their cells.
 
 One list serves the command's help, the docs and the check, so that they cannot disagree.
 """
@@ -77,7 +77,7 @@ COLUMNS = (
 
 
 def listing() -> list[tuple[str, list[TableColumn]]]:
-    """The columns under a heading each: those of both tables first."""
+    """List the columns under a heading each: those of both tables first."""
     headings: dict[Table, str] = {
         "both": "Columns of throughput and memory tables (* needed):",
         "throughput": "Throughput tables also have (one of the last two needed):",
@@ -87,7 +87,7 @@ def listing() -> list[tuple[str, list[TableColumn]]]:
 
 
 def check_cells(path: Path, rows: Iterable[MeasuredRow]) -> None:
-    """A cell that should hold a number does: otherwise the row would mean something else."""
+    """Refuse a cell that should hold a number and does not: the row would mean something else."""
     for row in rows:
         for column in COLUMNS:
             if column.numeric and not _countable(row, column.name):

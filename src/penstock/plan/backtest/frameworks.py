@@ -1,4 +1,4 @@
-"""What the common training programs do by default: traits, not constants fitted to them."""
+"""The default properties of common training programs: facts, not constants fitted to them."""
 
 import re
 from dataclasses import replace
@@ -102,8 +102,9 @@ KNOWN: tuple[tuple[str, Software], ...] = (
 
 
 def usual_zero(framework: str, pipeline: int) -> int:
-    """What a program shards when a row does not say. With a pipeline, weights stay: gathering them
-    for every microbatch of every stage is what nobody does."""
+    """Return what a program shards when a row does not say. With a pipeline, weights stay whole:
+    no program gathers them for every microbatch of every stage.
+    """
     usual = SHARDED.get(framework, 1)
     return min(usual, 1) if pipeline > 1 else usual
 
@@ -127,7 +128,7 @@ SHARDED = {
 def software_of(
     framework: str, notes: str, narrow: bool = False, model_parallel: bool = False
 ) -> Software:
-    """The program's traits; what the notes say of a run wins over its defaults.
+    """Return the program's properties; the notes of a run win over its defaults.
 
     A program that nobody described is taken to be like Megatron where it splits the model or
     trains in 8 bits, and like FSDP where it does not: others build on these two.

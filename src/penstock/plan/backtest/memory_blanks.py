@@ -1,4 +1,4 @@
-"""What a row of measured memory leaves out or says only in its notes.
+"""The blanks of a row of measured memory, filled from its name and its notes.
 
 A throughput row does without most of this; a memory row cannot: whether scores are stored, which
 tables are tied, what is frozen and what is on the host decide the peak. Notes that list a program's
@@ -35,7 +35,9 @@ ADDED = (
 
 
 def filled(cells: Mapping[str, str], assumed: list[str]) -> Mapping[str, str]:
-    """The row with blanks filled from its name and notes; other tables are left as they are."""
+    """Return the row with blanks filled from its name and notes; other tables are left as they
+    are.
+    """
     if "peak_mem_gib" not in cells:
         return cells
     full = dict(cells)
@@ -73,7 +75,7 @@ def filled(cells: Mapping[str, str], assumed: list[str]) -> Mapping[str, str]:
 
 
 def widths(shape: ModelShape) -> dict[str, int]:
-    """The columns of a table that a shape fills."""
+    """Return the columns of a table that a shape fills."""
     return {
         "layers": shape.layers,
         "hidden": shape.hidden,
@@ -85,14 +87,14 @@ def widths(shape: ModelShape) -> dict[str, int]:
 
 
 def _test_ranks(cells: Mapping[str, str]) -> int:
-    """As many as the test usually gets, and at least what its layout needs."""
+    """Return the ranks that the test usually gets, and at least those that its layout needs."""
     tp, pp, cp, ep, etp = (int(cells.get(k) or 1) for k in ("tp", "pp", "cp", "ep", "etp"))
     usual = RELEASE_RANKS if "release" in cells.get("model_name", "") else TEST_RANKS
     return max(usual, tp * pp * cp, ep * etp * pp)
 
 
 def completed(job: Job, cells: Mapping[str, str]) -> Job:
-    """The job with what only the notes say."""
+    """Return the job with what only the notes say."""
     if "peak_mem_gib" not in cells:
         return job
     notes = cells.get("notes", "").lower()
@@ -122,12 +124,14 @@ def completed(job: Job, cells: Mapping[str, str]) -> Job:
 
 
 def _before_flash(job: Job, cells: Mapping[str, str]) -> bool:
-    """Tables of 2022: half precision, or activations as a share of what stored scores need."""
+    """Recognise tables of 2022: half precision, or activations as a share of what stored scores
+    need.
+    """
     return job.precision == "fp16" or "relative" in cells.get("component", "")
 
 
 def _split_stream(cells: Mapping[str, str]) -> bool:
-    """Sequence parallelism in tables that write it as a kind of recomputation."""
+    """Read sequence parallelism in tables that write it as a kind of recomputation."""
     kind = cells.get("recompute", "").lower()
     together = "selective = sequence parallel" in cells.get("notes", "").lower()
     return "seq" in kind or (together and kind == "selective")
@@ -160,7 +164,7 @@ def _flagged_software(soft: Software, flags: list[str], dropout: bool) -> Softwa
 
 
 def adapter_of(notes: str) -> Adapter | None:
-    """Low-rank training as the notes put it, 4-bit where they name a quantization."""
+    """Read low-rank training from the notes, 4-bit where they name a quantization."""
     said = notes.partition("(")[0]
     if "inference" in said:
         return Adapter(bits=4) if "nf4" in said else Adapter()
@@ -186,7 +190,7 @@ def _noted(
 
 
 def _torchtune(soft: Software, notes: str, alone: bool) -> Software:
-    """Its recipes for one accelerator step in the backward pass, with 8-bit moments."""
+    """Apply its recipes for one accelerator: they step in the backward pass, with 8-bit moments."""
     if "cumulative" not in notes:
         return replace(soft, grad_bytes=0.0, optimizer_bytes=2.0) if alone else soft
     step = next(i for i, name in enumerate(ADDED) if name in notes)

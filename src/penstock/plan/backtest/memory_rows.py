@@ -12,7 +12,9 @@ GIB = 2**30
 
 
 def predict_row(row: MeasuredRow) -> tuple[float, bool]:
-    """The row's figure (GiB, or GB or percent where it says so), and whether the job fits."""
+    """Predict the row's figure (GiB, or GB or percent where it says so), and whether the job
+    fits.
+    """
     if row.job is None:
         raise RowSkipped(row.skipped)
     job, cells = row.job, row.cells
@@ -42,12 +44,12 @@ def _component(job: Job, component: str) -> float:
 
 
 def _kept(job: Job) -> float:
-    """Of the first stage, which holds most microbatches."""
+    """Count what the first stage keeps: it holds most microbatches."""
     return moments.kept_bytes(job, 0, moments.layer_bytes(job))
 
 
 def measured(row: MeasuredRow) -> float | None:
-    """What was measured, in the same unit; None where the row has no figure."""
+    """Return what was measured, in the same unit; None where the row has no figure."""
     percent = re.search(r"percent.*?([\d.]+)\s*$", row.cells.get("mem_metric", "").lower())
     if percent:
         return float(percent[1])
@@ -55,12 +57,14 @@ def measured(row: MeasuredRow) -> float | None:
 
 
 def _unit(metric: str) -> float:
-    """Tools that print GB mean 10⁹ bytes."""
+    """Return the bytes of the tool's unit: tools that print GB mean 10⁹ bytes."""
     return 1e9 if re.search(r"\bGB\b", metric) else GIB
 
 
 def _generating(job: Job) -> PeakMemory:
-    """A model that generates, as tables of fine-tuning list beside: weights and cached keys."""
+    """Predict a model that generates (some tables of fine-tuning list it): weights and cached
+    keys.
+    """
     shape = job.shape
     cached = 4.0 * shape.layers * shape.kv_heads * shape.head_width * job.sequence
     weights = state.state_bytes(job, 0).weights

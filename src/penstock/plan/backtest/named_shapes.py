@@ -29,7 +29,7 @@ OLDER = {
 
 
 def named(name: str) -> ModelShape | None:
-    """The shape that goes by this name, whatever its spaces and capitals."""
+    """Return the shape that goes by this name, whatever its spaces and capitals."""
     plain = _plain(name)
     for title, shape in OLDER.items():
         if _plain(title) == plain:

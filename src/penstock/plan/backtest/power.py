@@ -1,4 +1,4 @@
-"""The power model against metered nodes, and what it has to beat.
+"""The power model against metered nodes, and the rules that it has to beat.
 
 Nothing that a row's meter said is used for the row: the model's two shares are fitted without it
 (`power_fit`), and the rest of the prediction comes from its configuration.
@@ -110,7 +110,7 @@ def run(path: Path) -> PowerReport:
 def predict(
     config: NodeConfig, table: Sequence[NodeConfig] = ()
 ) -> tuple[float, float, tuple[str, ...]]:
-    """Mean watts of one node, how far they may be off, and what was assumed."""
+    """Predict the mean watts of one node, how far they may be off, and what was assumed."""
     known = others(config, metered.all())
     share = busy(config, known, table)
     chip = fit(known).of(config.tdp_w)
@@ -148,7 +148,7 @@ def _config(item: ScoredPowerRow) -> NodeConfig:
 
 
 def _as_rule(item: ScoredPowerRow, watts: float) -> ScoredPair:
-    """The same row as a simpler rule predicts it."""
+    """Return the same row as a simpler rule predicts it."""
     return ScoredPair(watts, item.measured, item.source, item.accelerator)
 
 
@@ -157,7 +157,7 @@ def _tdp_w(config: NodeConfig) -> float:
 
 
 def _rated_w(config: NodeConfig) -> float | None:
-    """Of the system that is sold with as many of these accelerators."""
+    """Return the rated watts of the system that is sold with as many of these accelerators."""
     rows = [
         n.rated_w
         for n in nodes.TABLE
@@ -167,7 +167,7 @@ def _rated_w(config: NodeConfig) -> float | None:
 
 
 def _constant(items: Sequence[ScoredPowerRow]) -> tuple[ScoredPair, ...]:
-    """One share for all rows, the one with the least mean error on them: nobody knows it before."""
+    """Return the one share with the least mean error on all rows: nobody knows it beforehand."""
     pairs = [_as_rule(item, _tdp_w(_config(item))) for item in items]
     tries = (
         tuple(replace(p, predicted=p.predicted * q.measured / q.predicted) for p in pairs)

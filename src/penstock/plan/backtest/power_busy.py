@@ -1,4 +1,4 @@
-"""How busy the accelerators of a benchmark are, from its configuration: nodes, batch, run length.
+"""The busy share of a benchmark's accelerators, from its configuration: nodes, batch, run length.
 
 One node of a tuned benchmark is always busy. A batch of the same size on more nodes leaves each
 less to do, so more of its time goes to collectives; a short run is long on what is not a step. Runs
@@ -56,7 +56,7 @@ def benchmark_of(name: str) -> str:
 
 @dataclass(frozen=True)
 class TimedBenchmark:
-    """How long a benchmark took on one node."""
+    """The time that a benchmark took on one node."""
 
     benchmark: str
     accelerator: Accelerator
@@ -80,7 +80,9 @@ class TimedBenchmark:
 def busy(
     config: NodeConfig, known: Sequence[MeteredRun], table: Sequence[NodeConfig] = ()
 ) -> BusyShare:
-    """`known` are other metered runs than this one; `table` all that stand beside it."""
+    """Estimate the busy share. `known` are other metered runs than this one; `table` all rows
+    beside it.
+    """
     if config.busy is not None:
         return BusyShare(config.busy, 0.03, "as the row says")
     if config.nodes == 1:
@@ -93,7 +95,7 @@ def busy(
 
 
 def _by_time(config: NodeConfig, timed: Sequence[TimedBenchmark]) -> BusyShare | None:
-    """Accelerator-seconds of the same work on one node over those here."""
+    """Return the accelerator-seconds of the same work on one node over those here."""
     name = benchmark_of(config.benchmark)
     like = [run for run in timed if run.benchmark == name and run.batch == config.batch]
     if not like or not config.run_s or not config.batch:
@@ -106,7 +108,8 @@ def _by_time(config: NodeConfig, timed: Sequence[TimedBenchmark]) -> BusyShare |
 
 
 def _by_batch(config: NodeConfig, same: Sequence[MeteredRun]) -> BusyShare | None:
-    """From the run with the nearest batch per accelerator, less what a short run stands by.
+    """Estimate from the run with the nearest batch per accelerator; a short run also stands by
+    longer.
 
     A step has a part that does not shrink with the batch, so 1 / busy = 1 + part / batch.
     """
@@ -132,7 +135,7 @@ def _stepping(run_s: float | None) -> float:
 
 
 def _faster(own: Accelerator, other: Accelerator) -> float:
-    """How much faster one accelerator is than another, by their peaks."""
+    """Return how much faster one accelerator is than another, by their peaks."""
     if own.name == other.name or not own.bf16_tflops or not other.bf16_tflops:
         return 1.0
     return own.bf16_tflops / other.bf16_tflops

@@ -62,6 +62,6 @@ def _known() -> dict[str, str]:
 
 
 def column_of(name: str) -> str | None:
-    """Our name for a column, or None when it means nothing here."""
+    """Return our name for a column, or None when it means nothing here."""
     # Not without underscores: `run_s` is a time and `runs` a count.
     return _known().get(re.sub(r"\W+", "_", name.strip().casefold()).strip("_"))

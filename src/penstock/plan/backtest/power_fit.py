@@ -1,4 +1,4 @@
-"""The two shares of the power model from metered nodes, and without the runs to be predicted.
+"""The fit of the power model's two shares to metered nodes, without the runs to be predicted.
 
 Least squares of relative errors. A run is left out with all that would give it away: every metered
 run of the same benchmark on as many nodes of the same accelerator, whoever metered it and how.
@@ -16,7 +16,7 @@ from penstock.plan.power.power import TdpShares
 
 
 def others(config: NodeConfig, known: Sequence[MeteredRun]) -> list[MeteredRun]:
-    """The metered runs that may say something about this one."""
+    """Return the metered runs that may say something about this one."""
     key = (config.accelerator.name, config.nodes, benchmark_of(config.benchmark))
     return [run for run in known if _key(run) != key]
 
@@ -26,7 +26,7 @@ def _key(run: MeteredRun) -> tuple[str, int, str]:
 
 
 def fit(runs: Sequence[MeteredRun]) -> TdpShares:
-    """watts = a + b × wait + c × busy, with a, b and c known of each run."""
+    """Fit watts = a + b × wait + c × busy, with a, b and c known for each run."""
     rows = [_terms(run) for run in runs if run.whole]
     ww = sum(w * w for w, _, _ in rows)
     wb = sum(w * b for w, b, _ in rows)

@@ -1,4 +1,4 @@
-"""Rows of metered nodes: what the power model is checked on.
+"""Rows of metered nodes: the data that checks the power model.
 
 Submitters spell their columns in their own ways, so each is known by several names. A blank is
 filled with what is usual and written down in `assumed`; a row that cannot be filled is skipped with
@@ -26,7 +26,7 @@ IN_A_NODE = 8  # accelerators, where the catalog has no node with them
 
 @dataclass(frozen=True)
 class MeteredRow:
-    """One line of the file. What it was metered at is kept apart from what it describes."""
+    """One line of the file. The metered value is kept apart from the description."""
 
     number: int  # 0-based, in the file
     source: str
@@ -37,7 +37,7 @@ class MeteredRow:
 
 @dataclass(frozen=True)
 class NodeConfig:
-    """All that a prediction may know."""
+    """The facts that a prediction may know."""
 
     accelerator: Accelerator
     tdp_w: float  # or the limit it was set to
@@ -57,7 +57,7 @@ class NodeConfig:
 
 
 def is_power(lines: list[dict[str, str]]) -> bool:
-    """Whether a table is one of metered power: it has a column with the watts of a node."""
+    """Tell whether a table is one of metered power: it has a column with the watts of a node."""
     return any(column_of(name) in METERED for name in lines[0])
 
 
@@ -73,7 +73,7 @@ def read(path: Path) -> list[MeteredRow]:
 
 
 def _named(line: Mapping[str, str]) -> dict[str, str]:
-    """By our names; the first column that has a value wins."""
+    """Return the cells by our names; the first column that has a value wins."""
     cells: dict[str, str] = {}
     for name, cell in line.items():
         own = column_of(name)
@@ -83,7 +83,7 @@ def _named(line: Mapping[str, str]) -> dict[str, str]:
 
 
 def _check(path: Path, i: int, cells: Mapping[str, str]) -> None:
-    """A cell that should hold a number does: otherwise the row would mean something else."""
+    """Refuse a cell that should hold a number and does not: the row would mean something else."""
     for column in COLUMNS:
         if column.numeric:
             try:
@@ -110,7 +110,7 @@ def _row(i: int, cells: Mapping[str, str]) -> MeteredRow:
 
 
 def _metered(cells: Mapping[str, str], config: NodeConfig) -> float | None:
-    """Mean watts of one node, by whichever column has them."""
+    """Return the mean watts of one node, by whichever column has them."""
     if watts := number(cells, "mean_node_w"):
         return watts
     if kilowatts := number(cells, "mean_node_kw"):
@@ -149,7 +149,7 @@ def _config(cells: Mapping[str, str]) -> NodeConfig:
 
 
 def _counts(cells: Mapping[str, str], chip: Accelerator, assumed: list[str]) -> tuple[int, int]:
-    """Accelerators of a node, and nodes."""
+    """Return the accelerators of a node, and the nodes."""
     total, count = whole(cells, "gpus"), whole(cells, "nodes")
     per_node = whole(cells, "gpus_per_node")
     usual = _usual_per_node(chip.name)
@@ -206,7 +206,7 @@ def _run_s(cells: Mapping[str, str]) -> float | None:
 
 
 def _share(cells: Mapping[str, str], name: str) -> float | None:
-    """A share, also where it is written in percent."""
+    """Return a share, also where it is written in percent."""
     value = number(cells, name)
     if value is None or value <= 0:
         return None

@@ -1,4 +1,4 @@
-"""Does the planner put layouts in the right order? Only that matters when it chooses one.
+"""The planner's order of layouts against the measured one: only that matters when it chooses one.
 
 A sweep is one job that a source measured in three layouts or more. Regret is what the planner's
 first choice costs over the best that was measured; Kendall's tau is how much of the order is right.
@@ -30,7 +30,9 @@ class LayoutSweep:
 
     @property
     def regret(self) -> float:
-        """In percent. Layouts that share the first place count as the slowest of them."""
+        """Return the loss of the planner's choice in percent. Layouts that share the first place
+        count as the slowest of them.
+        """
         first = min(self.predicted_s)
         chosen = [m for p, m in zip(self.predicted_s, self.measured_s, strict=True) if p <= first]
         return (max(chosen) / min(self.measured_s) - 1) * 100
@@ -43,7 +45,7 @@ class LayoutSweep:
 def sweeps(
     timed: Iterable[tuple[MeasuredRow, float, float]], fixed_software: bool = False
 ) -> list[LayoutSweep]:
-    """The sweeps among (row, predicted, measured).
+    """Return the sweeps among (row, predicted, measured).
 
     The same layout run by the same software twice (two releases) counts once, as the median. A
     source may change options of the software, such as overlap, along with the layout: they are
@@ -76,7 +78,7 @@ def _sweep(ways: Ways) -> LayoutSweep:
 
 
 def job_key(row: MeasuredRow) -> Hashable:
-    """Everything that a change of layout leaves as it is."""
+    """Return everything that a change of layout leaves as it is."""
     job = row.job
     assert job
     words = (row.cells.get(k, "").lower() for k in ("model_name", "gpu", "precision", "framework"))
@@ -85,7 +87,9 @@ def job_key(row: MeasuredRow) -> Hashable:
 
 
 def kendall_tau(a: Sequence[float], b: Sequence[float]) -> float:
-    """Tau-b, from -1 (reversed) to 1 (same order). 0 when one side is all ties: no order there."""
+    """Return tau-b, from -1 (reversed) to 1 (same order). 0 when one side is all ties: no order
+    there.
+    """
     agree = tied_a = tied_b = pairs = 0
     for (a1, b1), (a2, b2) in combinations(zip(a, b, strict=True), 2):
         pairs += 1
@@ -98,12 +102,12 @@ def kendall_tau(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def regret(found: Sequence[LayoutSweep]) -> float | None:
-    """In percent: the mean over sources of the mean over the source's sweeps."""
+    """Return the mean over sources of the mean over the source's sweeps, in percent."""
     return _macro(found, lambda sweep: sweep.regret)
 
 
 def tau(found: Sequence[LayoutSweep]) -> float | None:
-    """Averaged as regret is."""
+    """Return tau, averaged as regret is."""
     return _macro(found, lambda sweep: sweep.tau)
 
 

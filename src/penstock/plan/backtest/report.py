@@ -1,4 +1,6 @@
-"""What a backtest found: rows with both numbers, out-of-memory calls, sweeps, and what to beat."""
+"""The outcome of a backtest: rows with both numbers, out-of-memory calls, sweeps, and the
+baseline.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -59,7 +61,7 @@ class BacktestReport:
 
     @property
     def scored(self) -> list[ScoredRow]:
-        """What the headline figures are over."""
+        """Return the rows of the headline figures."""
         return [i for i in self.items if i.unit == "s" or (_gib(i) and i.measured >= SMALL_GIB)]
 
     @property
@@ -68,12 +70,14 @@ class BacktestReport:
 
     @property
     def relative(self) -> list[ScoredRow]:
-        """Shares of another layout's memory: no size, so neither large nor small."""
+        """Return the shares of another layout's memory: they have no size, so neither large nor
+        small.
+        """
         return [i for i in self.items if i.unit == "%"]
 
     @property
     def rival(self) -> tuple[ScoredRow, ...]:
-        """The baseline that was fitted as the planner was."""
+        """Return the baseline that was fitted as the planner was."""
         return self.baseline_left_out if self.leave_one_out else self.baseline
 
     @property
@@ -143,7 +147,7 @@ def _item(item: ScoredRow) -> dict[str, object]:
 
 
 def block(items: Sequence[ScoredRow]) -> dict[str, object]:
-    """Errors of these rows: together, dense and MoE apart, and by source."""
+    """Return the errors of these rows: together, dense and MoE apart, and by source."""
     return {
         **asdict(score(items)),
         "dense": asdict(score([item for item in items if not item.moe])),

@@ -1,4 +1,4 @@
-"""A CSV of measured runs as lines of cells; what is wrong with the file is told in one sentence."""
+"""A CSV of measured runs as lines of cells; a fault of the file is one error."""
 
 import csv
 from pathlib import Path
@@ -7,7 +7,7 @@ from penstock.errors import PenstockError
 
 
 def lines(path: Path) -> list[dict[str, str]]:
-    """At least one line; cells without blanks around them."""
+    """Read at least one line; cells have no blanks around them."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             found = list(csv.DictReader(file))

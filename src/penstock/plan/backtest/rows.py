@@ -1,4 +1,4 @@
-"""Rows of measured runs, as `Job`s: what the planner is calibrated and checked on.
+"""Rows of measured runs, as `Job`s: the data that the planner is fitted to and checked on.
 
 A row is what somebody published, so blanks are filled with what that framework does by default and
 each filled blank is written down in `assumed`. A row that cannot be filled is skipped with its
@@ -36,7 +36,7 @@ HBM2E_BYTES_PER_S_PER_GB = 2000e9 / 80
 
 
 class RowSkipped(Exception):
-    """Why a row cannot be predicted."""
+    """The reason why a row cannot be predicted."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class MeasuredRow:
 
     @property
     def step_s(self) -> float | None:
-        """The measured step time."""
+        """Return the measured step time."""
         seconds = number(self.cells, "step_time_s")
         if seconds:
             return seconds
@@ -64,7 +64,7 @@ class MeasuredRow:
 
 
 def read(path: Path) -> tuple[Kind, list[MeasuredRow]]:
-    """All rows of a CSV with the columns of the throughput or of the memory table."""
+    """Read all rows of a CSV with the columns of the throughput or of the memory table."""
     lines = row_file.lines(path)
     columns = set(lines[0])
     kind: Kind = "memory" if columns & {"peak_mem_gib", "reserved_gib"} else "throughput"
@@ -90,7 +90,7 @@ def _row(i: int, cells: dict[str, str]) -> MeasuredRow:
 
 
 def job_of(cells: Mapping[str, str], assumed: list[str]) -> Job:
-    """The job of a row; `assumed` gets a line for every blank that was filled."""
+    """Return the job of a row; `assumed` gets a line for every blank that was filled."""
     given, cells = cells, memory_blanks.filled(cells, assumed)
     notes = " ".join((cells.get("notes", ""), cells.get("model_name", ""))).lower()
     precision = precision_of(cells.get("precision", ""), assumed)
@@ -120,7 +120,8 @@ def job_of(cells: Mapping[str, str], assumed: list[str]) -> Job:
 
 
 def _recomputing(job: Job, assumed: list[str]) -> Job:
-    """A run that somebody measured did fit. Where it could not without, the least that helps.
+    """Return the job with the least recompute that fits, where it surely would not fit without: a
+    run that somebody measured did fit.
 
     A prediction somewhat above the memory proves nothing: recipes also narrow or offload states.
     """
@@ -134,7 +135,7 @@ def _recomputing(job: Job, assumed: list[str]) -> Job:
 
 
 def shape_of(cells: Mapping[str, str], assumed: list[str]) -> ModelShape:
-    """The model, completed from the preset of the same family where there is one."""
+    """Return the model, completed from the preset of the same family where there is one."""
     hidden, heads, layers = (_need(cells, name) for name in ("hidden", "heads", "layers"))
     kv_heads = whole(cells, "kv_heads") or heads
     experts = whole(cells, "experts")
@@ -209,7 +210,9 @@ def _presets() -> tuple[tuple[str, ModelShape], ...]:
 
 
 def _twin(name: str, shape: ModelShape) -> ModelShape | None:
-    """The preset with the same widths: it knows head widths, latent attention, shared experts."""
+    """Return the preset with the same widths: it knows head widths, latent attention, shared
+    experts.
+    """
     for _, preset in _presets():
         if (preset.hidden, preset.heads, preset.experts) == (
             shape.hidden,
@@ -284,7 +287,7 @@ def layout_of(cells: Mapping[str, str], framework: str, notes: str, assumed: lis
 
 
 def _zero(sharding: str, framework: str, pipeline: int, assumed: list[str]) -> int:
-    """What the words of a row shard: 1 the optimizer, 2 also gradients, 3 also weights."""
+    """Read what the words of a row shard: 1 the optimizer, 2 also gradients, 3 also weights."""
     stated = re.search(r"(?:zero|stage)\D{0,3}(\d)", sharding)
     if stated:
         if int(stated[1]) > 3:
@@ -343,7 +346,7 @@ def precision_of(text: str, assumed: list[str]) -> str:
 
 
 def machine_of(cells: Mapping[str, str], ranks: int) -> Machine:
-    """The machine of a row; a power cap or another memory than the usual is in its name."""
+    """Return the machine of a row; a power cap or another memory than the usual is in its name."""
     gpu = cells["gpu"]
     per_node = whole(cells, "gpus_per_node") or None
     machine = of_catalog(
@@ -370,7 +373,9 @@ def _memory_in(gpu: str) -> float | None:
 
 @cache
 def accelerator_named(gpu: str) -> str:
-    """The catalog's name for what a row calls its GPU; the SXM part where the row does not say."""
+    """Return the catalog's name for what a row calls its GPU; the SXM part where the row does
+    not say.
+    """
     printed = accelerators.for_device(gpu)  # as torch prints it
     if printed:
         return printed.name
@@ -394,13 +399,13 @@ def accelerator_named(gpu: str) -> str:
 
 
 def whole(cells: Mapping[str, str], name: str) -> int:
-    """An integer cell; 0 when blank."""
+    """Return an integer cell; 0 when blank."""
     value = number(cells, name)
     return int(value) if value else 0
 
 
 def number(cells: Mapping[str, str], name: str) -> float | None:
-    """A numeric cell; None when blank."""
+    """Return a numeric cell; None when blank."""
     text = cells.get(name, "")
     if not text:
         return None

@@ -1,4 +1,4 @@
-"""How far predictions are from measurements. All errors are in percent of the measured value.
+"""The errors of predictions against measurements, in percent of the measured value.
 
 Sources differ a hundredfold in how many rows they publish, so the headline is the macro average:
 the mean over sources of each source's mean. Otherwise the largest table alone would decide.
@@ -21,12 +21,12 @@ class ScoredPair:
 
     @property
     def error(self) -> float:
-        """Signed, in percent: above zero is predicted too large."""
+        """Return the signed error in percent: above zero is predicted too large."""
         return (self.predicted / self.measured - 1) * 100
 
     @property
     def ape(self) -> float:
-        """Absolute percentage error."""
+        """Return the absolute percentage error."""
         return abs(self.error)
 
 
@@ -61,7 +61,7 @@ def bias(pairs: Sequence[ScoredPair]) -> float | None:
 
 
 def macro_mape(pairs: Sequence[ScoredPair]) -> float | None:
-    """The mean over sources of the source's mean error."""
+    """Return the mean over sources of the source's mean error."""
     own = [fmean(p.ape for p in group) for group in by_source(pairs).values()]
     return fmean(own) if own else None
 
@@ -75,7 +75,7 @@ def by_accelerator(pairs: Iterable[P]) -> dict[str, list[P]]:
 
 
 def _grouped(pairs: Iterable[P], key: Callable[[P], str]) -> dict[str, list[P]]:
-    """Largest group first."""
+    """Group the rows, largest group first."""
     groups: dict[str, list[P]] = {}
     for pair in pairs:
         groups.setdefault(key(pair), []).append(pair)

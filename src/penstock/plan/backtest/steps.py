@@ -1,4 +1,4 @@
-"""The planner against measured runs: what it would have said, beside what happened.
+"""The backtest of steps and memory: the planner's prediction beside the measurement.
 
 Published tables and a user's own rows go the same way. A row that cannot be predicted is kept with
 its reason, so that a good score cannot come from leaving rows out.
@@ -83,7 +83,7 @@ def _timed(row: MeasuredRow, time_of: TimeOf) -> ScoredRow:
 
 
 def _constant_mfu(items: Sequence[ScoredRow], leave_one_out: bool) -> tuple[ScoredRow, ...]:
-    """The same rows as one constant MFU predicts them."""
+    """Return the same rows as one constant MFU predicts them."""
     points = [baseline.MeasuredStep(i.row.job, i.measured, i.source) for i in items if i.row.job]
     times = baseline.predictions(points, leave_one_out)
     return tuple(
@@ -116,7 +116,9 @@ def _memory(found: Sequence[MeasuredRow], memory_of: MemoryOf) -> BacktestReport
 
 
 def _filled(row: MeasuredRow, memory_of: MemoryOf) -> tuple[ScoredRow | None, OomCall | None]:
-    """A row that ran out of memory has no peak to compare; it is only a call, right or wrong."""
+    """Record a row that ran out of memory only as a call, right or wrong: it has no peak to
+    compare.
+    """
     if row.job is None:
         raise RowSkipped(row.skipped)
     measured = memory_rows.measured(row)
@@ -132,7 +134,7 @@ def _filled(row: MeasuredRow, memory_of: MemoryOf) -> tuple[ScoredRow | None, Oo
 
 
 def _ran_out(row: MeasuredRow, measured: float | None) -> bool | None:
-    """Whether the run ran out of memory; None where the row does not tell."""
+    """Tell whether the run ran out of memory; None where the row does not say."""
     stated = row.cells.get("oom", "").lower()
     if stated:
         return stated in ("1", "true", "yes", "oom")

@@ -1,4 +1,4 @@
-"""Money, energy and carbon of a run: only what somebody gave a price or a site for.
+"""Money, energy and carbon of a run, where a price and a site are known.
 
 No price, no USD. No carbon intensity, no CO2e. A number that nobody stands behind is left out.
 """
@@ -30,14 +30,14 @@ class Bill:
 
 @dataclass(frozen=True)
 class HourlyPrice:
-    """USD of one accelerator-hour and who says so."""
+    """The price of one accelerator-hour in USD, and its source."""
 
     usd: float
     source: str
 
 
 def no_price(usd: float) -> str:
-    """Why a limit on money is refused."""
+    """Say why a limit on money is refused."""
     return (
         f"budget.usd = {usd:g}: no price is known for this machine, so the limit could not be "
         "kept; write cluster.usd_per_hour, or budget.hours"
@@ -45,13 +45,16 @@ def no_price(usd: float) -> str:
 
 
 def named_in_catalog(run: Run) -> bool:
-    """Whether `cluster.use` is a catalog name: such a machine is rented at a market price. This
-    machine, or one that a cluster file describes, may be owned: no price is put on it."""
+    """Tell whether `cluster.use` is a catalog name: such a machine is rented at a market price.
+    This machine and a cluster file are not.
+    """
     return run.cluster.use != "here" and not run.cluster.use.endswith(".toml")
 
 
 def price_of(run: Run, machine: Machine) -> HourlyPrice | None:
-    """The user's price; else, for a machine named from the catalog, the catalog's, dated."""
+    """Return the user's price; else, for a machine named from the catalog, the catalog's, with
+    its date.
+    """
     if machine.usd_per_hour is not None:
         return HourlyPrice(machine.usd_per_hour, machine.sources.get("usd_per_hour", "given"))
     if not named_in_catalog(run) or machine.fact is None:
@@ -128,7 +131,7 @@ def _with_carbon(
 
 
 def _spread(total: float, ledger: Ledger) -> dict[Cause, float]:
-    """A total over the causes, as their joules are."""
+    """Spread a total over the causes in proportion to their joules."""
     joules, amounts = ledger.sum("joules"), ledger.joules
     assert amounts is not None
     return {cause: total * j / joules if joules else 0.0 for cause, j in amounts.items()}

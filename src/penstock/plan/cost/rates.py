@@ -1,4 +1,4 @@
-"""What an hour, a kilowatt-hour and a gram cost a run, and who says so.
+"""Price per hour, price per kWh, PUE and carbon intensity of a run, with their sources.
 
 Written down when a run is launched, so that its report can be read anywhere and any time later.
 """
@@ -18,7 +18,7 @@ from penstock.run.schema.run import Run
 
 @dataclass(frozen=True)
 class SourcedRate:
-    """A number, and where and of when it is."""
+    """A number with its source and date."""
 
     value: float
     source: str
@@ -26,7 +26,7 @@ class SourcedRate:
 
 @dataclass(frozen=True)
 class CostRates:
-    """None is unknown, and what rests on it is left out."""
+    """The rates of a run. None is unknown; numbers that need it are left out."""
 
     usd_per_hour: SourcedRate | None = None  # of one accelerator
     usd_per_kwh: SourcedRate | None = None
@@ -42,7 +42,7 @@ class CostRates:
 
     @classmethod
     def from_json(cls, table: Mapping[str, Any]) -> "CostRates":
-        """What was written down, without what is no rate."""
+        """Read what was written down; ignore what is no rate."""
         names = [field.name for field in fields(cls)]
         return cls(**{name: _read(table.get(name)) for name in names})
 
@@ -72,12 +72,14 @@ def of_machine(run: Run, machine: Machine) -> CostRates:
 
 
 def of_file(run: Run, file: ClusterFile) -> CostRates:
-    """Of a cluster file, with what the run file itself gives."""
+    """Return the rates of a cluster file, with those that the run file itself gives."""
     return of_machine(run, placed(machine_of(file), run.cluster))
 
 
 def of(run: Run) -> CostRates:
-    """Of the machines that the run asks for; a device that nobody has measured has none."""
+    """Return the rates of the machines that the run asks for; none for a device that nobody has
+    measured.
+    """
     try:
         return of_machine(run, machine_for(run).machine)
     except PenstockError:
@@ -85,5 +87,5 @@ def of(run: Run) -> CostRates:
 
 
 def written(run: Run) -> dict[str, Any]:
-    """The rates of a launch, and the machine that they are of."""
+    """Return the rates of a launch and the machine that they are for, as JSON."""
     return {**of(run).to_json(), "seen": glance().fingerprint}

@@ -1,4 +1,4 @@
-"""From a cluster file, a catalog name or "here" to the `Machine` that the planner reads."""
+"""The `Machine` that the planner reads, from a cluster file, a catalog name or "here"."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -50,25 +50,25 @@ SOCKET_BYTES_PER_S, SOCKET_HOP_S = 1.5e9, 200e-6
 
 @dataclass(frozen=True)
 class ResolvedMachine:
-    """The machine of a run, and what a reader should know about how it was found."""
+    """The machine of a run, and warnings about how it was found."""
 
     machine: Machine
     warnings: tuple[str, ...] = ()
 
 
 def here_file() -> Path:
-    """The probe of this machine."""
+    """Return the file with the probe of this machine."""
     return home() / "clusters" / "here.toml"
 
 
 def machine_for(run: Run) -> ResolvedMachine:
-    """What `[cluster]` means."""
+    """Resolve `[cluster]` to a machine."""
     found = _machine_for(run)
     return replace(found, machine=placed(found.machine, run.cluster))
 
 
 def placed(machine: Machine, own: ClusterSection) -> Machine:
-    """With the place and the price that the run file itself gives."""
+    """Return the machine with the place and the price that the run file itself gives."""
     if own.site is not None:
         place = sites.find(own.site)
         changed = {field: getattr(place, column) for field, (column, _) in OF_SITE.items()}
@@ -110,7 +110,9 @@ def _machine_for(run: Run) -> ResolvedMachine:
 
 
 def _usual_per_node(name: str) -> int:
-    """As many as the node has, or the node that this accelerator is usually sold in."""
+    """Return the accelerators of the node, or of the node that this accelerator is usually sold
+    in.
+    """
     return of_catalog(name, 10**6).per_node
 
 
@@ -162,7 +164,7 @@ def _any_cpu(seen: Glance, ranks: int, count: int) -> Machine:
 
 
 def _resized(machine: Machine, run: Run) -> ResolvedMachine:
-    """As many of its nodes and accelerators as the run asks for."""
+    """Return the machine with as many nodes and accelerators as the run asks for."""
     asked, section = run.cluster.accelerators, run.cluster
     per_node = machine.per_node if asked == "all" else int(asked)
     count = section.nodes if "nodes" in section.model_fields_set else machine.nodes
@@ -198,7 +200,7 @@ def _resized(machine: Machine, run: Run) -> ResolvedMachine:
 
 
 def machine_of(file: ClusterFile) -> Machine:
-    """A cluster file with its blanks filled from the catalog."""
+    """Return the machine of a cluster file, with its blanks filled from the catalog."""
     known = _from_catalog(file)
     measured = (
         f"measured: probe of {file.probe.date}" if file.probe else f"cluster file {file.name}"
@@ -243,7 +245,7 @@ def machine_of(file: ClusterFile) -> Machine:
 
 
 def _from_catalog(file: ClusterFile) -> Machine | None:
-    """None where the file describes an accelerator of its own."""
+    """Return the catalog's machine; None where the file describes an accelerator of its own."""
     chip = file.accelerator
     name = file.node.name or chip.name or ""
     if not file.node.name and only(accelerators.TABLE, name) is None:
@@ -261,7 +263,9 @@ def _from_catalog(file: ClusterFile) -> Machine | None:
 
 
 def _blank(file: ClusterFile) -> Machine:
-    """An accelerator that the catalog does not know; the file says what matters."""
+    """Return a machine with an accelerator that the catalog does not know; the file says what
+    matters.
+    """
     chip, per_node = file.accelerator, file.node.accelerators or 1
     assert chip.name
     assert chip.memory
@@ -287,7 +291,7 @@ def _blank(file: ClusterFile) -> Machine:
 
 
 def _given(file: ClusterFile) -> dict[str, Any]:
-    """Fields of the machine that the file states, or that its site does."""
+    """Return the fields of the machine that the file or its site states."""
     chip = file.accelerator
     place = sites.find(file.site.name) if file.site.name else None
     found: dict[str, Any] = {
@@ -313,7 +317,7 @@ def _given(file: ClusterFile) -> dict[str, Any]:
 
 
 def _site_sources(file: ClusterFile) -> dict[str, str]:
-    """Where the catalog filled in for the site."""
+    """Return the sources of what the catalog filled in for the site."""
     if not file.site.name:
         return {}
     place, site = sites.find(file.site.name), file.site
@@ -326,7 +330,7 @@ def _site_sources(file: ClusterFile) -> dict[str, str]:
 
 
 def _site_source(place: Site, field: str) -> str:
-    """Where a figure of a site comes from, and of which year it is."""
+    """Return the source of a figure of a site, with its year."""
     column, of_year = OF_SITE[field]
     year = getattr(place, of_year)
     when = f" in {year}" if year else ""
@@ -338,7 +342,7 @@ def _first(own: float | None, other: float | None) -> float | None:
 
 
 def _readings(probe: ProbeSection) -> dict[str, Any]:
-    """A probe as the planner reads it: `matmuls`, `curves` and `probed`."""
+    """Return a probe as the planner reads it: `matmuls`, `curves` and `probed`."""
     matmuls = {
         kind: tuple(
             MatmulPoint(int(m), int(k), int(n), 2 * m * k * n / seconds)

@@ -1,4 +1,4 @@
-"""`Grid`: a quantity measured at a few sizes, told at any size.
+"""`Grid`: a quantity measured at a few sizes, interpolated to any size.
 
 Times of kernels are close to straight lines between sizes on logarithmic axes, so that is how the
 points are joined: exact at each of them, and never shrinking as a size grows.
@@ -45,11 +45,11 @@ class Grid:
 
     @property
     def least(self) -> float:
-        """The time of the smallest point."""
+        """Return the time of the smallest point."""
         return math.exp(self.logs[(0,) * len(self.axes)])
 
     def at_best(self, *sizes: float) -> float:
-        """The time at the pace of the largest point."""
+        """Return the time at the pace of the largest point."""
         last = tuple(len(axis) - 1 for axis in self.axes)
         grown = sum(
             growth * math.log(size / axis[-1])
@@ -73,7 +73,7 @@ class Grid:
         return math.exp(log + beyond - below)
 
     def _below(self, axis: int, size: float) -> float:
-        """What a size before the first point of an axis takes off, by the first two of them.
+        """Return what a size before the first point of an axis takes off, by the first two points.
 
         Where all other sizes are the smallest: a slope that changed with them could shrink faster
         than they grow.
@@ -86,7 +86,7 @@ class Grid:
         return slope * math.log(marks[0] / size) / math.log(marks[1] / marks[0])
 
     def _between(self, axis: int, size: float) -> tuple[int, float, float]:
-        """The point before `size` on an axis, its weight, and the weight of the next."""
+        """Return the point before `size` on an axis, its weight, and the weight of the next one."""
         marks = self.axes[axis]
         if len(marks) == 1 or size >= marks[-1]:
             return len(marks) - 1, 1.0, 0.0
@@ -99,7 +99,9 @@ class Grid:
 
 @lru_cache(maxsize=256)
 def grid(points: tuple[Point, ...], growth: tuple[float, ...]) -> Grid:
-    """Kept between calls: a search asks for the same curves thousands of times."""
+    """Return the grid of these points, cached: a search asks for the same curves thousands of
+    times.
+    """
     return Grid(points, growth)
 
 

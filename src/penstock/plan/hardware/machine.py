@@ -36,7 +36,7 @@ SCALE_OUT_HOP_S = 14e-6
 
 @dataclass(frozen=True)
 class NetworkTier:
-    """A level of the network. `size` accelerators reach each other at this rate or better."""
+    """One level of the network. `size` accelerators reach each other at this rate or better."""
 
     name: str  # "scale-up", "node", "rack", "spine", "wan"
     size: int  # accelerators
@@ -56,7 +56,7 @@ class MatmulPoint:
 
 @dataclass(frozen=True)
 class Machine:
-    """`nodes` nodes of `per_node` accelerators, all alike."""
+    """`nodes` equal nodes of `per_node` accelerators."""
 
     name: str
     accelerator: str  # a catalog name, or what the probe calls it
@@ -96,11 +96,11 @@ class Machine:
 
     @cached_property
     def fact(self) -> Accelerator | None:
-        """The catalog's row, when it has one."""
+        """Return the catalog's row, when it has one."""
         return only(accelerators.TABLE, self.accelerator)
 
     def tier(self, ways: int, stride: int = 1) -> NetworkTier:
-        """The level that a group of `ways` ranks, `stride` apart, has to cross."""
+        """Return the level that a group of `ways` ranks, `stride` apart, has to cross."""
         span = ways * stride
         for tier in self.tiers:
             if span <= tier.size:
@@ -109,7 +109,7 @@ class Machine:
 
 
 def only(table: Table[F], name: str) -> F | None:
-    """The one row that answers to `name`, if there is exactly one."""
+    """Return the one row that answers to `name`, if there is exactly one."""
     found = table.matches(name)
     return found[0] if len(found) == 1 else None
 
@@ -120,7 +120,9 @@ def of_catalog(
     per_node: int | None = None,
     scale_out_gbit: float | None = None,
 ) -> Machine:
-    """`count` accelerators by the name of an accelerator or of a node; blanks are the catalog's."""
+    """Return `count` accelerators by the name of an accelerator or a node; blanks are the
+    catalog's.
+    """
     node = node_named(name)
     chip = accelerators.find(node.accelerator if node else name)
     if count < 1:
@@ -164,7 +166,7 @@ def node_named(name: str) -> nodes.Node | None:
 
 
 def is_card(chip: Accelerator) -> bool:
-    """Whether the accelerator is sold as a card, to put any number of them into any host.
+    """Tell whether the accelerator is sold as a card, so that any host may have any number of them.
 
     Boards and racks have more than a bridge between two; of those the catalog knows the usual node.
     """
@@ -172,7 +174,9 @@ def is_card(chip: Accelerator) -> bool:
 
 
 def _sustained(chip: Accelerator, peaks: Mapping[str, float]) -> dict[str, float]:
-    """Best matmul by precision: the published bf16 one, and its share of the peak for the rest."""
+    """Return the best matmul by precision: the published bf16 one, and its share of the peak for
+    the rest.
+    """
     share = _matmul_share(chip)
     return {kind: peak * share for kind, peak in peaks.items()}
 
@@ -185,7 +189,9 @@ def _matmul_share(chip: Accelerator) -> float:
 
 @cache
 def _usual_matmul_share(vendor: str, year: int) -> float:
-    """The mean of the vendor's parts of the time that somebody measured, for one nobody did."""
+    """Return the mean share over the vendor's measured parts of the time, for a part that nobody
+    measured.
+    """
     rows = [
         (a, a.matmul_bf16_tflops / a.bf16_tflops)
         for a in accelerators.TABLE
@@ -198,7 +204,7 @@ def _usual_matmul_share(vendor: str, year: int) -> float:
 
 @cache
 def _usual_node(chip: str) -> nodes.Node | None:
-    """A system that is sold with this accelerator, for its network."""
+    """Return a system that is sold with this accelerator, for its network."""
     rows = [n for n in nodes.TABLE if accelerators.find(n.accelerator).name == chip]
     owned = [n for n in rows if n.setting != "cloud"]
     return next(iter(owned or rows), None)
@@ -224,7 +230,9 @@ def _tiers(
 
 
 def _scale_up(chip: Accelerator) -> tuple[float, float]:
-    """Bytes per second of large collectives inside the domain, and a hop's latency."""
+    """Return the bytes per second of large collectives inside the domain, and the latency of a
+    hop.
+    """
     network = only(networks.TABLE, chip.link) or only(networks.TABLE, f"{chip.link} {chip.name}")
     if network and network.allreduce_gb_per_s and network.gb_per_s:
         reached = min(network.allreduce_gb_per_s, network.gb_per_s * 0.82)

@@ -31,7 +31,7 @@ class CommRing:
 
 @dataclass(frozen=True)
 class CommGroup:
-    """Ranks that talk, and the tiers between them from the nearest to the farthest."""
+    """Ranks that communicate, and the tiers between them from the nearest to the farthest."""
 
     ways: int
     legs: tuple[CommRing, ...]
@@ -52,19 +52,19 @@ def _group(tiers: tuple[NetworkTier, ...], ways: int, stride: int) -> CommGroup:
 
 
 def group(machine: Machine, ways: int, stride: int = 1) -> CommGroup:
-    """`ways` ranks, each `stride` after the last."""
+    """Return the group of `ways` ranks, each `stride` after the last."""
     return _group(machine.tiers, ways, stride)
 
 
 def gather_s(g: CommGroup, size_bytes: float) -> float:
-    """All-gather to, or reduce-scatter of, `size_bytes` on every rank."""
+    """Time an all-gather to, or a reduce-scatter of, `size_bytes` on every rank."""
     legs = [_ring_s(size_bytes / leg.below, leg) for leg in g.legs]
     slowest = max(legs, default=0.0)
     return slowest + UNHIDDEN * (sum(legs) - slowest)
 
 
 def _ring_s(size_bytes: float, leg: CommRing) -> float:
-    """A ring in which each rank sends `size_bytes` × (ways − 1) / ways in all."""
+    """Time a ring in which each rank sends `size_bytes` × (ways − 1) / ways in all."""
     tier = leg.tier
     sent = size_bytes * (leg.ways - 1) / leg.ways
     half = HALF_BYTES.get(tier.name, HALF_BYTES_OUTSIDE)
@@ -72,17 +72,17 @@ def _ring_s(size_bytes: float, leg: CommRing) -> float:
 
 
 def _hops(ways: int) -> float:
-    """Hops of a ring that are waited for; one at the least."""
+    """Return the hops of a ring that are waited for; at least one."""
     return max(1.0, HOPS_SHOWN * (ways - 1))
 
 
 def all_reduce_s(g: CommGroup, size_bytes: float) -> float:
-    """A reduce-scatter and an all-gather."""
+    """Time a reduce-scatter and an all-gather."""
     return 2 * gather_s(g, size_bytes)
 
 
 def all_to_all_s(g: CommGroup, size_bytes: float, share: float, copies: int = 1) -> float:
-    """Each rank sends `size_bytes`, spread evenly over the group.
+    """Time an exchange in which each rank sends `size_bytes`, spread evenly over the group.
 
     Inside the nearest tier every pair talks and gets `share` of the bandwidth. `copies` of one
     token may go to the same far domain; a dispatcher that knows sends one there.
@@ -100,6 +100,8 @@ def all_to_all_s(g: CommGroup, size_bytes: float, share: float, copies: int = 1)
 
 
 def send_s(machine: Machine, size_bytes: float, stride: int, ways: int) -> float:
-    """One message to the rank `stride` away, over the farthest of the hops between `ways` ranks."""
+    """Time one message to the rank `stride` away, over the farthest of the hops between `ways`
+    ranks.
+    """
     tier = next((t for t in machine.tiers if stride * ways <= t.size), machine.tiers[-1])
     return size_bytes / tier.bytes_per_s + tier.hop_s

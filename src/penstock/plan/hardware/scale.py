@@ -12,7 +12,7 @@ EXAMPLE = 'write "8..131072" (powers of two between the ends) or "8,16,64"'
 
 
 def counts(text: str) -> list[int]:
-    """The numbers that `8..131072` or `8,16,64` means, smallest first, each once."""
+    """Parse `8..131072` or `8,16,64` to numbers of accelerators, smallest first, each once."""
     found: set[int] = set()
     for part in text.split(","):
         low, dots, high = part.partition("..")
@@ -38,7 +38,7 @@ def _number(part: str, text: str) -> int:
 
 
 def scaled(machine: Machine, count: int, network: str | None = None) -> Machine:
-    """`machine` with `count` accelerators; of the last node some may be left out.
+    """Return `machine` with `count` accelerators; some of the last node may be left out.
 
     `network` is the catalog's name of the node or accelerator, for the network beyond what the
     machine has; its own accelerator when not given. A lone accelerator says nothing about its node,
@@ -70,7 +70,7 @@ def scaled(machine: Machine, count: int, network: str | None = None) -> Machine:
 
 
 def grows(machine: Machine) -> bool:
-    """Whether anybody knows the network beyond the machine's own accelerators."""
+    """Tell whether the network beyond the machine's own accelerators is known."""
     return machine.tiers[-1].name not in INSIDE or (
         machine.kind != "cpu" and machine.fact is not None
     )
@@ -94,7 +94,7 @@ def _tiers(machine: Machine, count: int, per_node: int, name: str) -> tuple[Netw
 
 
 def _cut(tiers: tuple[NetworkTier, ...], count: int) -> tuple[NetworkTier, ...]:
-    """The tiers that `count` accelerators reach."""
+    """Return the tiers that `count` accelerators reach."""
     needed = 1 + sum(tier.size < count for tier in tiers)
     kept = tiers[:needed]
     return (*kept[:-1], replace(kept[-1], size=min(count, kept[-1].size)))

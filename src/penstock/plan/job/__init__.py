@@ -1,1 +1,1 @@
-"""What is predicted: the job of one optimizer step, its layout, and which layouts are legal."""
+"""The job that is predicted: one optimizer step, its layout, and which layouts are legal."""

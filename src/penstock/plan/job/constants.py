@@ -1,4 +1,4 @@
-"""Every constant that was fitted to measurements: its meaning, and where its prior comes from.
+"""The constants that were fitted to measurements: their meanings, and where their priors come from.
 
 Nothing else in the planner is fitted. Peak and sustained rates, bandwidths, latencies
 and powers are facts of the catalog or of a probe; the rest is counted from the model's shape.
@@ -16,7 +16,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Constants:
-    """The defaults are the priors: what one would say before looking at any training run."""
+    """The fitted constants. The defaults are the priors: estimates made before looking at any
+    training run.
+    """
 
     # Compute.
     matmul_fp8: float = 0.85  # of the best 8-bit matmul: catalogs measure only 16-bit ones
@@ -67,7 +69,7 @@ FLOOR: Mapping[str, float] = {"reuse": 1.0}
 
 @dataclass(frozen=True)
 class MeasuredRange:
-    """What the measured runs cover."""
+    """The range that the measured runs cover."""
 
     accelerators: frozenset[str]  # "NAME RATE", such as "H100 SXM5 fp8"
     ranks: tuple[int, int]
@@ -81,7 +83,7 @@ class MeasuredRange:
 
 @cache
 def _table() -> dict[str, Any]:
-    """What the fit wrote."""
+    """Read the file that the fit wrote."""
     text = resources.files("penstock.plan.job").joinpath("fitted.json").read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text)
     return found
@@ -89,24 +91,28 @@ def _table() -> dict[str, Any]:
 
 @cache
 def fitted() -> Constants:
-    """The constants that plans use."""
+    """Return the constants that plans use."""
     return Constants(**_table()["fits"]["all"])
 
 
 @cache
 def fitted_without(source: str) -> Constants:
-    """The constants fitted without one source; all sources when it is not one of them."""
+    """Return the constants fitted without one source; those of all sources when it is not one of
+    them.
+    """
     fits = _table()["fits"]
     return Constants(**fits.get(f"without {source}", fits["all"]))
 
 
 def has_fit(source: str) -> bool:
-    """Whether there are constants fitted without this source."""
+    """Tell whether there are constants fitted without this source."""
     return f"without {source}" in _table()["fits"]
 
 
 def band(moe: bool) -> tuple[float, float]:
-    """Measured over predicted step time: the 10th and 90th percentile over left-out sources."""
+    """Return measured over predicted step time: the 10th and 90th percentile over left-out
+    sources.
+    """
     low, high = _table()["bands"]["moe" if moe else "dense"]
     return low, high
 

@@ -17,7 +17,9 @@ RATE_OF = {"mxfp8": "fp8", "fp8-rowwise": "fp8", "fp16": "bf16", "fp64": "fp32"}
 
 @dataclass(frozen=True)
 class UnshardedBytes:
-    """Bytes per parameter where a rank holds all of its weights, if that is another way."""
+    """Bytes per parameter where a rank holds all of its weights, if the program stores them
+    another way.
+    """
 
     weights: float
     once: float  # of a gradient that one backward pass makes
@@ -27,7 +29,7 @@ class UnshardedBytes:
 
 @dataclass(frozen=True)
 class Software:
-    """What the training program does that shows in time or memory."""
+    """The properties of a training program that show in time or memory."""
 
     name: str = "eager torch"
     fused: bool = False  # compiled or hand-fused element-wise work, against eager torch
@@ -97,22 +99,24 @@ class Job:
 
     @property
     def data_ways(self) -> int:
-        """Ranks that read different sequences."""
+        """Return the number of ranks that read different sequences."""
         return self.layout.replicate * self.layout.shard
 
     @property
     def microbatches(self) -> int:
-        """Forward passes of one rank in a step."""
+        """Return the forward passes of one rank in a step."""
         return -(-self.batch // (self.data_ways * self.layout.microbatch))
 
     @property
     def tokens(self) -> int:
-        """Tokens of a step, over all ranks."""
+        """Return the tokens of a step, over all ranks."""
         return self.batch * self.sequence
 
     @property
     def rank_tokens(self) -> float:
-        """Tokens of one microbatch that one rank's activations hold (context split, tensor not)."""
+        """Return the tokens of one microbatch that one rank's activations hold (context split,
+        tensor not).
+        """
         return self.layout.microbatch * self.sequence / self.layout.context
 
     def with_layout(self, layout: Layout) -> "Job":

@@ -13,7 +13,7 @@ class IllegalLayout(PenstockError):
 
 
 class NothingFits(PenstockError):
-    """A model for which no layout has memory enough; `tried` are the nearest, for programs."""
+    """A model for which no layout has enough memory; `tried` are the nearest, for programs."""
 
     def __init__(self, message: str, tried: Sequence[dict[str, Any]] = ()) -> None:
         super().__init__(message)
@@ -22,7 +22,8 @@ class NothingFits(PenstockError):
 
 @dataclass(frozen=True)
 class Layout:
-    """replicate × shard × tensor × pipeline × context = ranks; experts spread inside a replica.
+    """A layout: replicate × shard × tensor × pipeline × context = ranks; experts spread inside a
+    replica.
 
     The fields after `interleave` are how the parts are run; the run file does not ask for them.
     """
@@ -47,12 +48,14 @@ class Layout:
 
     @property
     def model_ways(self) -> int:
-        """Ranks that together hold one copy of the layers and read the same sequences."""
+        """Return the number of ranks that together hold one copy of the layers and read the same
+        sequences.
+        """
         return self.tensor * self.pipeline * self.context
 
     @property
     def ways(self) -> str:
-        """How many of each kind, in words."""
+        """Describe how many of each kind there are."""
         more = (
             f"{getattr(self, name)} {name}"
             for name in ("tensor", "pipeline", "context")
@@ -68,7 +71,9 @@ class Layout:
         return text if self.recompute == "none" else f"{text}, {self.recompute} recompute"
 
     def to_json(self) -> dict[str, int | str | bool]:
-        """What the run file can say, and the rest only where it is not the usual."""
+        """Return what the run file can say, and the other fields only where they are not the
+        default.
+        """
         usual = Layout()
         always = ("replicate", "shard", "microbatch")
         return {

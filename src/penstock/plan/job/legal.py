@@ -1,4 +1,4 @@
-"""Which layouts the trainer can do for a run: the one place that knows, before anything starts.
+"""The rules for layouts that the trainer can do, checked before anything starts.
 
 Every problem is one line that says what was asked for, why it cannot be and what to write. The
 search asks for the same rules, so that a layout that was chosen is always one that can be trained.
@@ -26,12 +26,14 @@ def divisors(n: int) -> tuple[int, ...]:
 
 
 def tensor_divisor(shape: ModelShape) -> int:
-    """Every tensor-parallel number of ways divides this: heads and matrices are cut evenly."""
+    """Return the number that every tensor-parallel number of ways divides: heads and matrices
+    are cut evenly.
+    """
     return gcd(*(width for _, width in _cut(shape)))
 
 
 def _cut(shape: ModelShape) -> Iterator[tuple[str, int]]:
-    """What tensor parallel cuts, in the names of the run file."""
+    """Yield what tensor parallel cuts, in the names of the run file."""
     yield "heads", shape.heads
     yield "kv_heads", shape.kv_heads
     yield "hidden", shape.hidden
@@ -42,7 +44,7 @@ def _cut(shape: ModelShape) -> Iterator[tuple[str, int]]:
 
 
 def cuts_sequence(sequence: int, tensor: int, context: int) -> bool:
-    """Whether every rank gets the same tokens of a sequence.
+    """Tell whether every rank gets the same number of tokens of a sequence.
 
     Context parallel balances causal work by giving each rank two pieces; between the
     tensor-parallel parts each rank keeps its share of what the context left.
@@ -52,7 +54,7 @@ def cuts_sequence(sequence: int, tensor: int, context: int) -> bool:
 
 
 def shape_problems(shape: ModelShape, lay: Layout, sequence: int) -> list[str]:
-    """Why the model cannot be split like this; empty when it can."""
+    """Say why the model cannot be split like this; empty when it can."""
     return [
         *_tensor(shape, lay, sequence),
         *_pipeline(shape, lay),
@@ -119,7 +121,7 @@ def _one_of(values: tuple[int, ...]) -> str:
 
 
 def asked_layout(run: Run) -> Layout:
-    """What the file says of the layout; all that it leaves open is 1."""
+    """Return the layout of the file; everything that it leaves open is 1."""
     file = run.layout
     if file is None:
         return Layout()
@@ -137,7 +139,7 @@ def asked_layout(run: Run) -> Layout:
 
 
 def problems(run: Run, shape: ModelShape | None, lay: Layout, device: str = "") -> list[str]:
-    """All that stands against `lay` for `run`; `device` is what torch calls the accelerator.
+    """Return all problems of `lay` for `run`; `device` is what torch calls the accelerator.
 
     `shape` is None for the user's own module, "cpu" the name of a machine without accelerators.
     """
@@ -158,7 +160,7 @@ def problems(run: Run, shape: ModelShape | None, lay: Layout, device: str = "") 
 
 
 def whole_matrices(run: Run) -> bool:
-    """Whether tensor parallel is refused below whatever the model is."""
+    """Tell whether tensor parallel is refused whatever the model is."""
     section = run.model.adapter
     qlora = section is not None and section.kind == "qlora"
     return run.train.precision == "fp8" or run.train.loss is not None or qlora
@@ -228,13 +230,13 @@ def _precision(run: Run, device: str) -> Iterator[str]:
 
 
 def refuse(run: Run, shape: ModelShape | None, lay: Layout, device: str = "") -> None:
-    """One message with all of them, before any process starts."""
+    """Raise one error with all problems, before any process starts."""
     if found := problems(run, shape, lay, device):
         raise IllegalLayout("\n".join(found))
 
 
 def layout_warnings(run: Run, lay: Layout) -> list[str]:
-    """What can be done and wastes time."""
+    """Return warnings about layouts that work and waste time."""
     share = -(-run.batch_samples // (lay.replicate * lay.shard))
     rounds = -(-share // lay.microbatch)
     if lay.pipeline > 1 and rounds < lay.pipeline:

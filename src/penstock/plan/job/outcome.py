@@ -1,4 +1,4 @@
-"""What the models of a step answer: its time, its memory, and how far to trust them.
+"""The predictions of the two models of a step: its time, its memory, and their error bands.
 
 Every other part of a plan reads these three and none of them knows how a number came about.
 """
@@ -34,7 +34,7 @@ MEMORY_PARTS = (
 
 @dataclass(frozen=True)
 class StepTime:
-    """One optimizer step: seconds of wall clock of the slowest rank."""
+    """The time of one optimizer step: wall-clock seconds of the slowest rank."""
 
     parts: Mapping[str, float]
     """Seconds by part, keys of ``STEP_PARTS``; they add up to ``step_s``."""
@@ -51,7 +51,7 @@ class StepTime:
 
 @dataclass(frozen=True)
 class PeakMemory:
-    """The fullest rank at its peak."""
+    """The memory of the fullest rank at its peak."""
 
     parts: Mapping[str, float]
     """Bytes by part, keys of ``MEMORY_PARTS``."""
@@ -69,7 +69,7 @@ class PeakMemory:
 
     @property
     def margin(self) -> float:
-        """The share of the capacity left; negative when the peak does not fit."""
+        """Return the share of the capacity that is left; negative when the peak does not fit."""
         return 1.0 - self.peak_bytes / self.capacity_bytes
 
 

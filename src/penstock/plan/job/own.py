@@ -1,4 +1,4 @@
-"""What our own trainer does that shows in time or memory: for a run, a device and a layout.
+"""The properties of our own trainer that show in time or memory: for a run, a device and a layout.
 
 The numbers of bytes are counted from `train/`: where weights are not sharded, parameters are 16
 bits wide and the optimizer holds them in full precision; where they are, FSDP2 holds the full
@@ -49,13 +49,13 @@ COMPILED = replace(_ON_GPU, fused=True, lean=True)
 
 
 def program_by_layout(run: Run, kind: str, moe: bool) -> Callable[[Layout], Software]:
-    """The trainer in each layout; a search asks some ten thousand times."""
+    """Return the trainer's properties by layout; cached, since a search asks ten thousand times."""
     split, apart = (training_program(run, kind, moe, alone) for alone in (False, True))
     return lambda layout: apart if layout.tensor == layout.context == 1 else split
 
 
 def training_program(run: Run, kind: str, moe: bool, alone: bool) -> Software:
-    """The trainer with the number formats and the optimizer that the file asks for.
+    """Return the trainer's properties with the number formats and the optimizer of the file.
 
     `alone`: no layer waits for other ranks in its middle, as tensor and context parallel ones do.
     """
@@ -82,8 +82,9 @@ def training_program(run: Run, kind: str, moe: bool, alone: bool) -> Software:
 
 
 def _program(run: Run, kind: str, moe: bool, alone: bool) -> Software:
-    """On a GPU layers are compiled; of those with experts only the attention, which is too little
-    to count."""
+    """Return the program before the file's choices. On a GPU layers are compiled; of layers with
+    experts only the attention is, which is too little to count.
+    """
     if kind == "cpu":
         return ON_CPU
     if moe:

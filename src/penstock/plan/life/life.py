@@ -62,8 +62,9 @@ class RunLife:
 def predict(
     run: Run, job: Job, step: StepTime, steps: int, held_out_tokens: int | None = None
 ) -> RunLife:
-    """The ledger of `steps` steps that each take `step`; the dataset may hold out fewer tokens
-    than an evaluation would read."""
+    """Predict the ledger of `steps` steps that each take `step`; the dataset may hold out fewer
+    tokens than an evaluation would read.
+    """
     cost = recovery.recovery_costs(run, job)
     work_s = steps * step.step_s
     evaluations, evaluate_s = _evaluate(run, step, steps, held_out_tokens)
@@ -114,7 +115,9 @@ def _interval_s(run: Run, step: StepTime, cost: RecoveryCosts) -> float:
 
 
 def _fast_s(run: Run, step: StepTime, steps: int, cost: RecoveryCosts) -> float:
-    """What the copies in memory hold up, at the pace that the policy keeps to."""
+    """Return the seconds that in-memory copies hold training up, at the pace that the policy
+    keeps to.
+    """
     asked, stall_s = run.guard.fast, cost.stall_s(step.step_s)
     if asked == "never":
         return 0.0
@@ -128,7 +131,7 @@ def _fast_s(run: Run, step: StepTime, steps: int, cost: RecoveryCosts) -> float:
 def _evaluate(
     run: Run, step: StepTime, steps: int, held_out_tokens: int | None
 ) -> tuple[int, float]:
-    """How many evaluations (before the first step, when due, at the end), and their seconds."""
+    """Count the evaluations (before the first step, when due, at the end) and their seconds."""
     every = run.evaluate.every
     if every == "never" or not run.evaluate.holdout:
         return 0, 0.0
@@ -141,7 +144,9 @@ def _evaluate(
 
 
 def _struck(stretch_s: float, mtbf_s: float, run: Run) -> tuple[float, float]:
-    """Expected failures until a stretch is through, and the seconds that each of them loses."""
+    """Return the expected failures until a stretch is through, and the seconds that each of them
+    loses.
+    """
     x = _bounded(stretch_s / mtbf_s, run)
     if x < 1e-4:  # the exact form below subtracts two nearly equal numbers there
         return expm1(x), stretch_s * (0.5 - x / 12)
@@ -160,7 +165,7 @@ def _bounded(x: float, run: Run) -> float:
 
 
 def derivation(run: Run, life: RunLife, step: StepTime) -> dict[str, tuple[str, ...]]:
-    """How each number came about, by its name in a plan."""
+    """Explain each number, by its name in a plan."""
     cost, asked = life.recovery, run.guard.checkpoint
     how = (
         "Young's interval from what a save costs and mtbf_s, bounded"

@@ -1,4 +1,4 @@
-"""What starting, saving and failing cost: the times that the life of a run is made of.
+"""The times that the life of a run is made of: starting, saving and failing.
 
 Each constant says where it came from. A cluster file or a probe that knows better wins.
 """
@@ -37,7 +37,7 @@ STARTUP_GROWTH = 0.36
 
 @dataclass(frozen=True)
 class RecoveryCosts:
-    """Seconds of each event in the life of a run, and how often a failure comes."""
+    """The seconds of each event in the life of a run, and how often failures come."""
 
     mtbf_s: float  # of the whole run: one failure of any node stops it
     startup_s: float
@@ -49,7 +49,7 @@ class RecoveryCosts:
     notes: dict[str, tuple[str, ...]]
 
     def stall_s(self, step_s: float) -> float:
-        """How long a save holds the training up."""
+        """Return how long a save holds the training up."""
         return max(0.0, self.copy_s - step_s) if self.behind else self.copy_s
 
 
@@ -102,12 +102,12 @@ def recovery_costs(run: Run, job: Job) -> RecoveryCosts:
 
 
 def nodes_of(job: Job) -> int:
-    """Nodes that the ranks of the job stand on."""
+    """Return the number of nodes that the ranks of the job run on."""
     return -(-job.layout.ranks // job.machine.per_node)
 
 
 def checkpoint_bytes(job: Job) -> float:
-    """Of one whole checkpoint; an adapter saves only what it trains."""
+    """Return the bytes of one whole checkpoint; an adapter saves only what it trains."""
     if job.adapter is None:
         return job.shape.params() * CHECKPOINT_BYTES
     # A and B of every attention and feed-forward matrix: about rank × (in + out) each.
@@ -121,7 +121,7 @@ def startup_s(machine: Machine, nodes: int) -> float:
 
 
 def node_mtbf_s(machine: Machine) -> tuple[float, str]:
-    """Time between failures of one node, and where it came from."""
+    """Return the time between failures of one node, and its source."""
     if machine.node_mtbf_s:
         return machine.node_mtbf_s, machine.sources.get("node_mtbf_s", "given")
     where = "median of the published rates, `penstock catalog failures`"
@@ -134,7 +134,7 @@ def node_mtbf_s(machine: Machine) -> tuple[float, str]:
 
 
 def storage_rates(machine: Machine) -> tuple[float, float]:
-    """Bytes per second of one node to read and to write."""
+    """Return the bytes per second that one node reads and writes."""
     return (
         machine.read_bytes_per_s or NODE_BYTES_PER_S,
         machine.write_bytes_per_s or NODE_BYTES_PER_S,

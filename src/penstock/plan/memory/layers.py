@@ -1,4 +1,4 @@
-"""What one layer keeps for the backward pass, in bytes per token: a count of saved tensors.
+"""The tensors that one layer keeps for the backward pass, in bytes per token.
 
 After Korthikanti et al. (arXiv 2205.05198), extended to gated and latent attention blocks, routed
 experts, attention that never stores scores, frozen weights, and to what eager torch keeps beside
@@ -31,7 +31,7 @@ class SavedBytes(NamedTuple):
 
 
 class LayerTraits(NamedTuple):
-    """What of a job decides which tensors a layer keeps."""
+    """The properties of a job that decide which tensors a layer keeps."""
 
     width: int
     fused: bool
@@ -68,7 +68,7 @@ def traits(job: Job) -> LayerTraits:
 
 @lru_cache(maxsize=4096)
 def saved(shape: ModelShape, how: LayerTraits, recompute: str) -> LayerKinds:
-    """The tensors of one layer that stay until its backward pass."""
+    """Count the tensors of one layer that stay until its backward pass."""
     if recompute == "full":
         entry = SavedBytes(how.width * shape.hidden, 0.0)
         return LayerKinds(entry, entry)
@@ -83,7 +83,8 @@ def saved(shape: ModelShape, how: LayerTraits, recompute: str) -> LayerKinds:
 
 @lru_cache(maxsize=4096)
 def working(shape: ModelShape, how: LayerTraits) -> LayerKinds:
-    """Gradients alive at once while one layer goes backward, beyond the saved tensors they replace.
+    """Count the gradients alive at once while one layer goes backward, beyond the saved tensors
+    they replace.
 
     In a gated part: those of the product, the gate and what is gated, when the product is gone.
     """
@@ -100,7 +101,7 @@ def working(shape: ModelShape, how: LayerTraits) -> LayerKinds:
 
 
 def _norms(shape: ModelShape, how: LayerTraits) -> SavedBytes:
-    """Two norms: what they keep, and their outputs where a matmul needs them."""
+    """Count two norms: their saved inputs, and their outputs where a matmul needs them."""
     w, h = how.width, shape.hidden
     kept = w * h
     if not (how.fused or how.torch_layers):  # written by hand: an fp32 copy of the input,
@@ -114,7 +115,7 @@ def _norms(shape: ModelShape, how: LayerTraits) -> SavedBytes:
 
 
 def _queries(shape: ModelShape) -> float:
-    """Elements of all queries of a token."""
+    """Return the elements of all queries of a token."""
     wide = shape.rope_dim + shape.nope_dim if shape.kv_rank else shape.head_width
     return shape.heads * wide
 
@@ -153,7 +154,7 @@ def _attention(shape: ModelShape, how: LayerTraits, keep_scores: bool) -> SavedB
 
 
 def _widths(shape: ModelShape, how: LayerTraits) -> int:
-    """Tensors as wide as the inner layer that a feed-forward part keeps."""
+    """Return how many tensors of the inner width a feed-forward part keeps."""
     if not shape.gated:
         return 1 if how.frozen_bits == 16 else 2
     if how.lean:
@@ -180,7 +181,9 @@ def _experts(shape: ModelShape, how: LayerTraits) -> SavedBytes:
 
 
 def _matmuls(shape: ModelShape, how: LayerTraits, inner: int, experts: bool = False) -> SavedBytes:
-    """PyTorch's selective checkpointing: attention's output and every other matmul's."""
+    """Count what PyTorch's selective checkpointing keeps: attention's output and every other
+    matmul's.
+    """
     w, h = how.width, shape.hidden
     q, v = _queries(shape), _values(shape)
     wide = 2 if shape.gated else 1

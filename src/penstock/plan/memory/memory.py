@@ -1,4 +1,6 @@
-"""The memory of the fullest rank at its fullest moment, by part: does the job fit, and how well."""
+"""The memory of the fullest rank at its fullest moment, by part: does the job fit, with what
+margin.
+"""
 
 from functools import lru_cache
 
@@ -18,7 +20,9 @@ USABLE_SHARE = 0.985
 
 
 def predict(job: Job) -> PeakMemory:
-    """The fullest stage; stages differ in layers, in microbatches under way, in tables and loss."""
+    """Predict the fullest stage; stages differ in layers, in microbatches under way, in tables
+    and loss.
+    """
     have = layer_bytes(job)
     lay = job.layout
     candidates = _candidates(job.shape, lay.pipeline, lay.interleave)
@@ -27,12 +31,14 @@ def predict(job: Job) -> PeakMemory:
 
 
 def of_stage(job: Job, stage: int) -> PeakMemory:
-    """One rank of a pipeline stage at its fullest moment."""
+    """Predict one rank of a pipeline stage at its fullest moment."""
     return _of_stage(job, stage, layer_bytes(job))
 
 
 def as_metric(memory: PeakMemory, metric: str) -> float:
-    """Bytes as a tool would report them: the allocator's peak, what it reserved, or nvidia-smi."""
+    """Return the bytes as a tool would report them: the allocator's peak, what it reserved, or
+    nvidia-smi.
+    """
     in_use = memory.peak_bytes - memory.parts["overhead"]
     metric = metric.lower()
     if "reserved" in metric:

@@ -1,4 +1,4 @@
-"""The moments of a step at which a rank can be fullest, and what is in memory at each.
+"""The moments of a step at which a rank can be fullest, and the bytes in memory at each of them.
 
 The loss, when every activation and the logits are there; the first layer to go backward, when its
 gradients join all activations; the end of the backward pass, when all gradients are there; and, for
@@ -20,7 +20,7 @@ COMPUTE_BYTES = 2  # gathered weights and the gradients of one layer; 16-bit in 
 
 
 class MemoryMoment(NamedTuple):
-    """Bytes in use at one moment of the step; fields are parts of `Memory`."""
+    """Bytes in use at one moment of the step; fields are parts of `PeakMemory`."""
 
     weights: float
     gradients: float
@@ -31,7 +31,7 @@ class MemoryMoment(NamedTuple):
 
 
 class LayerBytes(NamedTuple):
-    """Bytes that are the same on every stage."""
+    """Bytes of layers, tables and logits that are the same on every stage."""
 
     unit: float  # parameters of the largest layer
     table: float  # one embedding table in 16 bits
@@ -60,7 +60,7 @@ def layer_bytes(job: Job) -> LayerBytes:
 
 
 def moments(job: Job, stage: int, have: LayerBytes) -> list[MemoryMoment]:
-    """Every moment that can be the fullest of one rank of a stage."""
+    """Return every moment that can be the fullest of one rank of a stage."""
     soft, lay = job.software, job.layout
     state = memory_state.state_bytes(job, stage)
     kept = kept_bytes(job, stage, have)
@@ -95,7 +95,7 @@ def moments(job: Job, stage: int, have: LayerBytes) -> list[MemoryMoment]:
 
 
 def kept_bytes(job: Job, stage: int, have: LayerBytes) -> float:
-    """Activations that wait for their backward pass, of all microbatches under way."""
+    """Count the activations that wait for their backward pass, of all microbatches under way."""
     lay, passes = job.layout, passes_under_way(job, stage)
     counts = partition.stage_layers(job.shape, lay.pipeline, lay.interleave)[stage]
     contents = _contents(job, stage)  # with layers that predict ahead, for one microbatch
@@ -110,7 +110,7 @@ def _contents(job: Job, stage: int) -> partition.StageContents:
 
 
 def passes_under_way(job: Job, stage: int) -> float:
-    """Forward passes of the whole stage whose backward pass has not come, at most."""
+    """Return the most forward passes of the whole stage whose backward pass has not come."""
     lay = job.layout
     if lay.pipeline == 1:
         return 1.0
@@ -123,7 +123,9 @@ def passes_under_way(job: Job, stage: int) -> float:
 
 
 def _gathered(job: Job, have: LayerBytes, contents: partition.StageContents) -> float:
-    """The layer at work, the one fetched ahead and the tables; DeepSpeed keeps a set number."""
+    """Count gathered weights: the layer at work, the one fetched ahead and the tables; DeepSpeed
+    keeps a set number.
+    """
     soft, kept = job.software, memory_state.weight_bytes(job)
     tables = have.table * contents.tables
     # FSDP also makes the narrow copy of wide weights layer by layer.
@@ -151,7 +153,9 @@ def _largest_nf4_layer(job: Job) -> float:
 
 
 def _layer_gradients(job: Job, have: LayerBytes) -> float:
-    """One layer's weight gradients, before they are added to or reduced into those that stay."""
+    """Count one layer's weight gradients, before they are added to or reduced into those that
+    stay.
+    """
     if job.adapter:
         return 0.0
     travels = job.layout.zero >= 2 and not memory_state.unsharded_bytes(job)
@@ -160,7 +164,7 @@ def _layer_gradients(job: Job, have: LayerBytes) -> float:
 
 
 def _logits(job: Job) -> float:
-    """Logits, probabilities and their gradients on the last stage."""
+    """Count logits, probabilities and their gradients on the last stage."""
     soft = job.software
     per_token = job.shape.vocab / job.layout.tensor
     if soft.chunk_logits:  # and the gradients of the head, in fp32, and of what goes into it
@@ -176,13 +180,14 @@ def _logits(job: Job) -> float:
 
 
 def _rebuilt(job: Job, kept: LayerKinds) -> float:
-    """One layer's worth of what recomputation brings back."""
+    """Count what recomputation brings back of one layer."""
     whole = memory_layers.saved(job.shape, memory_layers.traits(job), "none")
     return _larger(job, LayerKinds(whole.dense.minus(kept.dense), whole.sparse.minus(kept.sparse)))
 
 
 def _joined(job: Job, width: int) -> float:
-    """PyTorch's tensor parallelism keeps the joined inputs of a layer's two parallel parts.
+    """Count the joined inputs of a layer's two parallel parts, which PyTorch's tensor parallelism
+    keeps.
 
     Megatron joins them again in the backward pass, and so does a fused collective and matmul.
     """
@@ -191,7 +196,7 @@ def _joined(job: Job, width: int) -> float:
 
 
 def _backward(job: Job, width: int) -> float:
-    """Two whole hidden states, which tensor parallelism with a split stream has to join."""
+    """Count two whole hidden states, which tensor parallelism with a split stream has to join."""
     lay = job.layout
     split = lay.tensor > 1 and lay.sequence_parallel
     return 2 * width * job.shape.hidden * job.rank_tokens if split else 0.0
@@ -204,7 +209,7 @@ def _larger(job: Job, kinds: LayerKinds) -> float:
 
 
 def _bytes(job: Job, layer: SavedBytes) -> float:
-    """Of one microbatch on one rank."""
+    """Convert bytes per token to the bytes of one microbatch on one rank."""
     lay = job.layout
     per_token = (
         layer.stream / (lay.tensor if lay.sequence_parallel else 1)

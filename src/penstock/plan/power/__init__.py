@@ -1,1 +1,1 @@
-"""What nodes draw while they train."""
+"""The power that nodes use while they train."""

@@ -1,4 +1,4 @@
-"""What stands around accelerators and draws power too: processors, cards, switches, fans.
+"""The power of a host around its accelerators: processors, cards, switches, fans.
 
 Three kinds of machine, by the accelerator that is sold in them. All of it is estimated; eight
 accelerators on a board are what the metered nodes have, and there the sum is checked.
@@ -31,7 +31,7 @@ class HostPower:
         return self.socket_w * max(self.least_sockets, -(-accelerators // self.each_socket))
 
     def total_w(self, accelerators: int) -> float:
-        """Without fans."""
+        """Return the watts without fans."""
         return self.processors_w(accelerators) + accelerators * self.beside_w
 
     def fans_share(self, cooling: str) -> float:
@@ -48,7 +48,7 @@ DESKTOP = HostPower("desktop", 120.0, 15.0, each_socket=8, fans=0.04)
 
 
 def host_power(chip: Accelerator | None) -> HostPower:
-    """The machine that an accelerator is usually sold in."""
+    """Return the host that an accelerator is usually sold in."""
     if chip is None:
         return BOARD
     if chip.name.startswith("RTX"):

@@ -1,4 +1,4 @@
-"""The power model: what a node draws, by what its accelerators are doing.
+"""The power model: the watts of a node, by what its accelerators are doing.
 
     node = (host + accelerators × (at rest, waiting … busy)) / supplies + fans; + network; × PUE
 
@@ -43,13 +43,13 @@ RESTING = (Cause.STARTUP, Cause.DOWN)
 
 @dataclass(frozen=True)
 class TdpShares:
-    """Of the TDP of an accelerator."""
+    """Shares of an accelerator's TDP."""
 
     busy: float = BUSY_SHARE
     wait: float = WAIT_SHARE
 
     def of(self, tdp_w: float) -> "PowerLevels":
-        """The watts of one accelerator."""
+        """Return the watts of one accelerator."""
         return PowerLevels(IDLE_SHARE * tdp_w, self.wait * tdp_w, self.busy * tdp_w)
 
 
@@ -62,20 +62,20 @@ class PowerLevels:
     busy_w: float
 
     def at(self, busy: float) -> float:
-        """Busy for this share of the time and waiting for the rest."""
+        """Return the watts when busy for this share of the time and waiting for the rest."""
         return self.wait_w + busy * (self.busy_w - self.wait_w)
 
 
 @dataclass(frozen=True)
 class PowerDraw:
-    """Watts per accelerator, its share of host, fans and network included."""
+    """Watts per accelerator, with its share of host, fans and network."""
 
     by_cause: Mapping[Cause, float]
     notes: tuple[str, ...]
 
 
 def cooling_class(words: str) -> str | None:
-    """`air`, `liquid` or `immersion`, as a data sheet, a meter's log or a cluster file puts it."""
+    """Read `air`, `liquid` or `immersion` from a data sheet, a meter's log or a cluster file."""
     text = words.casefold()
     return next((kind for kind, spelt in COOLING.items() if re.search(spelt, text)), None)
 
@@ -87,7 +87,7 @@ def node(
     supplies: float = SUPPLIES,
     host: HostPower = BOARD,
 ) -> PowerLevels:
-    """A node of which nothing is known but its accelerators and how it is cooled."""
+    """Return the watts of a node of which only its accelerators and its cooling are known."""
 
     def plug(chip_w: float) -> float:
         return (host.total_w(accelerators) + accelerators * chip_w) / supplies
@@ -101,7 +101,7 @@ def node(
 
 
 def power_draw(machine: Machine, step: StepTime, cooling: str = "air") -> PowerDraw | None:
-    """What one accelerator's share of the machines draws by cause; None without a TDP."""
+    """Return the watts of one accelerator's share of the machines by cause; None without a TDP."""
     if machine.tdp_w is None:
         return None
     whole, words = _node(machine, machine.tdp_w, cooling_class(cooling) or "air")
@@ -120,7 +120,7 @@ def power_draw(machine: Machine, step: StepTime, cooling: str = "air") -> PowerD
 
 
 def _node(machine: Machine, tdp_w: float, cooling: str) -> tuple[PowerLevels, tuple[str, ...]]:
-    """The node of a machine that may know parts of its own draw."""
+    """Return the watts of a node of a machine that may know parts of its own power."""
     usual = TdpShares().of(tdp_w)
     # A probe that saw the accelerators at work knows better than their TDP.
     busy_w = machine.probed.get("loaded_w", usual.busy_w)
@@ -146,7 +146,9 @@ def _node(machine: Machine, tdp_w: float, cooling: str) -> tuple[PowerLevels, tu
 
 
 def with_joules(ledger: Ledger, power: PowerDraw) -> Ledger:
-    """The ledger with what the machines draw, before cooling: what a meter in the rack says."""
+    """Return the ledger with the energy of the machines before cooling, as a meter in the rack
+    reads it.
+    """
     joules = {cause: ledger.seconds[cause] * power.by_cause[cause] for cause in Cause}
     where = Provenance("estimated", "power model; machines and network, before PUE")
     return ledger.with_quantity("joules", joules, where)

@@ -1,4 +1,4 @@
-"""What keeps more accelerators from giving as much more: losses against perfect scaling.
+"""The losses against perfect scaling: why more accelerators do not give proportionally more.
 
 Perfect scaling is one accelerator with room for everything, that does the whole batch at once and
 never fails, times the number of accelerators. What a run spends beyond that, over its whole life,
@@ -47,8 +47,9 @@ PER_MICROBATCH = ("matmul", "attention", "experts", "elementwise", "loss", "reco
 
 
 def alone(job: Job) -> tuple[Job, Job]:
-    """The job on one accelerator that has room for all of it: in one piece, which keeps matmuls
-    busiest, and sequence by sequence, which keeps a CPU's caches warm."""
+    """Return the job on one accelerator with room for all of it, twice: in one piece, which
+    keeps matmuls busiest, and sequence by sequence, which keeps a CPU's caches warm.
+    """
     return (
         job.with_layout(Layout(microbatch=job.batch)),
         job.with_layout(Layout(microbatch=1)),
@@ -56,7 +57,7 @@ def alone(job: Job) -> tuple[Job, Job]:
 
 
 def losses(job: Job, step: StepTime, perfect: StepTime, life: RunLife) -> dict[str, float]:
-    """Shares of the accelerator-time of the whole run, by name, largest first.
+    """Return the lost shares of the accelerator-time of the whole run, by name, largest first.
 
     With the share that perfect scaling would need and that of evaluation they add up to 1.
     """
@@ -81,7 +82,7 @@ def losses(job: Job, step: StepTime, perfect: StepTime, life: RunLife) -> dict[s
 
 
 def limit(step: StepTime, lost: Mapping[str, float]) -> str:
-    """The largest loss, or the largest kind of work when no loss is worth naming."""
+    """Return the largest loss, or the largest kind of work when no loss is worth naming."""
     worst = max(lost, key=lost.__getitem__)
     if lost[worst] >= WORTH_NAMING * (1 - sum(lost.values())):
         return worst

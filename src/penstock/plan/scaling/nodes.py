@@ -30,14 +30,14 @@ Key = tuple[float, float]  # smaller is better
 
 @dataclass(frozen=True)
 class NodeCountAnswer:
-    """The point that does it, and every count that was planned on the way."""
+    """The point that meets the goal, and every count that was planned on the way."""
 
     goal: str
     point: ScalePoint
     considered: tuple[ScalePoint, ...]  # by number of accelerators
 
     def neighbours(self, each_side: int = 3) -> tuple[ScalePoint, ...]:
-        """The point among those next to it."""
+        """Return the point with those next to it."""
         at = self.considered.index(self.point)
         return self.considered[max(0, at - each_side) : at + each_side + 1]
 
@@ -53,7 +53,8 @@ class NodeCountAnswer:
 def nodes_for_deadline(
     run: Run, machine: Machine, seconds: float, progress: Progress | None = None
 ) -> NodeCountAnswer:
-    """The fewest nodes on which the run ends within `seconds` of wall clock in nine of ten cases.
+    """Find the fewest nodes on which the run ends within `seconds` of wall clock in nine of ten
+    cases.
 
     That is the late end of the plan's band: by the middle of it, every second run would be late.
     """
@@ -83,7 +84,7 @@ def nodes_for_deadline(
 def nodes_for_budget(
     run: Run, machine: Machine, usd: float, progress: Progress | None = None
 ) -> NodeCountAnswer:
-    """The fastest number of nodes that costs no more than `usd`."""
+    """Find the fastest number of nodes that costs no more than `usd`."""
     if not 0 < usd < inf:
         raise PenstockError(f"budget: {usd:g} USD; write an amount above zero")
     tried = _Tried(ScalePlanner.of(run, machine), progress)
@@ -133,7 +134,7 @@ class _Tried:
 
     @property
     def per_node(self) -> int:
-        """Of a whole node: a lone accelerator has the catalog's."""
+        """Return the accelerators of a whole node: a lone accelerator has the catalog's number."""
         machine = self.planner.machine
         return self.planner.scaled(MOST).per_node if grows(machine) else machine.per_node
 
@@ -168,7 +169,7 @@ def _double(
 
 
 def _between(low: int, high: int, most: int) -> range:
-    """Eighths of the way from `low` to `high`, the ends left out."""
+    """Return eighths of the way from `low` to `high`, without the ends."""
     step = max(1, (high - low) // PARTS)
     return range(low + step, min(high, most + 1), step)
 
@@ -188,7 +189,7 @@ def _wall_s(point: ScalePoint) -> float:
 
 
 def _late_s(point: ScalePoint) -> float:
-    """The late end of the band of the time."""
+    """Return the late end of the band of the time."""
     span = point.plan.span("days") if point.plan else None
     return span[1] * DAY_S if span else _wall_s(point)
 

@@ -1,4 +1,4 @@
-"""A sweep as one picture: how fast it gets, and where the accelerators' time goes instead.
+"""A sweep as one picture: the speed, and where the rest of the accelerators' time goes.
 
 A self-contained SVG, light or dark as the reader's screen is: two panels over the number of
 accelerators, with the points where one limit takes over from another named between them.
@@ -42,7 +42,7 @@ svg { font-family: system-ui, -apple-system, "Segoe UI", sans-serif; font-size: 
 
 @dataclass(frozen=True)
 class PictureAxes:
-    """Where a count, a speed or a share stands on the sheet."""
+    """The positions of counts, speeds and shares on the sheet."""
 
     low: float  # log2 of the counts at the ends
     high: float
@@ -69,7 +69,7 @@ class PictureAxes:
 
 
 def svg(sweep: ScalingSweep) -> str:
-    """The whole picture."""
+    """Draw the whole picture."""
     if not any(point.plan for point in sweep.points):
         first = sweep.points[0]
         raise PenstockError(
@@ -155,7 +155,9 @@ def _shares_panel(sweep: ScalingSweep, axes: PictureAxes) -> Iterator[str]:
 
 
 def _layers(planned: Sequence[ScalePoint]) -> list[tuple[str, list[float]]]:
-    """Shares by cause from the bottom up, at each point; what never matters is one layer."""
+    """Return shares by cause from the bottom up, at each point; causes that never matter are one
+    layer.
+    """
     shares = [point.shares for point in planned]
     by_cause = {str(cause): [found[str(cause)] for found in shares] for cause in Cause}
     shown = {name: row for name, row in by_cause.items() if max(row) >= SMALL}
@@ -168,7 +170,7 @@ def _layers(planned: Sequence[ScalePoint]) -> list[tuple[str, list[float]]]:
 def _course(
     planned: Sequence[ScalePoint], heights: Sequence[float], axes: PictureAxes
 ) -> list[tuple[float, float]]:
-    """A line over the counts; a single count is drawn as wide as the panel."""
+    """Draw a line over the counts; a single count is drawn as wide as the panel."""
     if len(planned) == 1:
         return [(LEFT, _share_y(heights[0])), (RIGHT, _share_y(heights[0]))]
     return [
@@ -182,7 +184,7 @@ def _share_y(share: float) -> float:
 
 
 def _spread(wanted: Sequence[float]) -> list[float]:
-    """Places for labels from the bottom up, a row apart and inside the panel."""
+    """Place labels from the bottom up, a row apart and inside the panel."""
     placed: list[float] = []
     for y in wanted:
         placed.append(min(y, placed[-1] - ROW) if placed else min(y, SHARES[1] - 4))
@@ -194,7 +196,7 @@ def _spread(wanted: Sequence[float]) -> list[float]:
 
 
 def _nothing(sweep: ScalingSweep, axes: PictureAxes) -> Iterator[str]:
-    """Counts without a plan at either end, with the reason."""
+    """Mark counts without a plan at either end, with the reason."""
     planned = [point.accelerators for point in sweep.points if point.plan]
     for edge, inner in ((sweep.points[0], planned[0]), (sweep.points[-1], planned[-1])):
         if edge.plan:

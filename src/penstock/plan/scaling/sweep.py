@@ -45,12 +45,12 @@ class ScalePoint:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """While stepping, over all ranks."""
+        """Return the rate while stepping, over all ranks."""
         return self.plan.tokens_per_s if self.plan else None
 
     @property
     def shares(self) -> dict[str, float]:
-        """Of accelerator-time by cause, over the whole run; they add up to 1."""
+        """Return the shares of accelerator-time by cause over the whole run; they add up to 1."""
         if self.plan is None:
             return {}
         ledger = self.plan.life.ledger
@@ -82,7 +82,7 @@ class ScalePoint:
 
 @dataclass(frozen=True)
 class Takeover:
-    """Where one limit follows another."""
+    """The place where one limit follows another."""
 
     accelerators: int
     limit: str
@@ -138,7 +138,7 @@ class ScalePlanner:
 
     @cached_property
     def perfect(self) -> StepTime:
-        """A step of one accelerator with room for all of it, as calibrated as the others."""
+        """Return a step of one accelerator with room for all of it, as calibrated as the others."""
         job = self._job(1)
         records = calibration.matching(job, calibration.load())
         fastest = min(map(step.predict, limits.alone(job)), key=lambda found: found.step_s)
@@ -146,7 +146,7 @@ class ScalePlanner:
 
     @property
     def perfect_s(self) -> float:
-        """Accelerator-seconds that the steps of the whole run need at the least."""
+        """Return the least accelerator-seconds that the steps of the whole run need."""
         steps = self.run.steps(self.data.samples if self.data else None)
         return steps * self.perfect.step_s
 
@@ -206,7 +206,7 @@ def sweep(
 
 
 def _nothing(job: Job, count: int, space: SearchSpace) -> tuple[str, str]:
-    """Limit and reason where the search found no layout."""
+    """Return the limit and the reason where the search found no layout."""
     near = leanest(job, count, space)
     if near is None:
         reason = (

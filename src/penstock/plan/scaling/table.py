@@ -24,7 +24,7 @@ LEFT = ("layout", "limit")  # columns of words
 
 
 def lines(sweep: ScalingSweep) -> list[str]:
-    """One row per count, what the letters mean, then where each limit takes over."""
+    """Format one row per count, what the letters mean, then where each limit takes over."""
     return [
         *table(sweep.points),
         *_reasons(sweep.points),
@@ -35,7 +35,9 @@ def lines(sweep: ScalingSweep) -> list[str]:
 
 
 def _reasons(points: Sequence[ScalePoint]) -> Iterator[str]:
-    """Why a count has no plan; of several in a row with the same limit, the last one's."""
+    """Say why a count has no plan; of several in a row with the same limit, only the last one's
+    reason.
+    """
     for _, alike in groupby(points, key=lambda point: point.limit):
         *_, last = alike
         if last.reason:
@@ -43,7 +45,7 @@ def _reasons(points: Sequence[ScalePoint]) -> Iterator[str]:
 
 
 def answer_lines(answer: NodeCountAnswer) -> list[str]:
-    """The sentence, then the counts on both sides."""
+    """Format the answer, then the counts on both sides."""
     point, plan = answer.point, answer.point.plan
     assert plan is not None
     price = f", {format_count(plan.bill.usd)} USD" if plan.bill.usd is not None else ""
@@ -58,14 +60,14 @@ def answer_lines(answer: NodeCountAnswer) -> list[str]:
 
 
 def _between(plan: Plan) -> str:
-    """The band of the time; an answer to a deadline that hides it would promise too much."""
+    """Format the band of the time; an answer to a deadline that hides it would promise too much."""
     span = plan.span("days")
     low, high = (format_predicted(days * DAY_S, TIMES) for days in span) if span else ("", "")
     return f" ({low} to {high} in four of five cases)" if span else ""
 
 
 def table(points: Sequence[ScalePoint]) -> list[str]:
-    """Aligned columns; USD only where a price is known."""
+    """Format aligned columns; USD only where a price is known."""
     priced = any(p.plan and p.plan.bill.usd is not None for p in points)
     rows = [_row(point, priced) for point in points]
     if not rows:
@@ -76,7 +78,7 @@ def table(points: Sequence[ScalePoint]) -> list[str]:
 
 
 def short(layout: Layout) -> str:
-    """`r4 s128 t2 m1 selective`: ways of one are left out."""
+    """Format a layout as `r4 s128 t2 m1 selective`: ways of one are left out."""
     ways = (
         f"{letter}{getattr(layout, name)}"
         for name, letter in LETTERS.items()

@@ -29,7 +29,7 @@ def lighter(run: Run, job_of: Callable[[Run], Job], ranks: int) -> str:
 
 
 def _ways(run: Run) -> Iterator[tuple[str, Run]]:
-    """Changes of the run file, in words, with the run that they give."""
+    """Yield changes of the run file, in words, with the run that they give."""
     train, model = run.train, run.model
     if train.precision in _NARROW and model.adapter is None:
         narrow = {"states": "bf16", "weights": "bf16"}

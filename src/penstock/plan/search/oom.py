@@ -1,4 +1,4 @@
-"""When memory ran out: the smaller layouts that the planner would try next, fastest first.
+"""The smaller layouts to try after memory ran out, fastest first.
 
 The measured peak is not known, only that it was above what the device has; so a layout counts as
 smaller when the model predicts clearly less than it did for the one that failed. The ranks and the
@@ -24,14 +24,14 @@ SMALLER = 0.9
 
 @dataclass(frozen=True)
 class SmallerLayout:
-    """A layout that needs less; without numbers where there is no model of the job."""
+    """A layout that needs less memory; without numbers where there is no model of the job."""
 
     layout: Layout
     memory_bytes: float | None = None
     slower: float | None = None  # step time over that of the layout that failed, less 1
 
     def words(self, run: Run, failed: Layout) -> str:
-        """What to write, and what it would give."""
+        """Say what to write, and what it would give."""
         if self.memory_bytes is None or self.slower is None:
             return fields_to_write(run, failed, self.layout)
         pace = f"{abs(self.slower):.0%} {'slower' if self.slower >= 0 else 'faster'}"
@@ -40,7 +40,7 @@ class SmallerLayout:
 
 
 def fields_to_write(run: Run, old: Layout, new: Layout) -> str:
-    """The fields of [layout] to write; all of them where the file leaves the section out."""
+    """Return the fields of [layout] to write; all of them where the file leaves the section out."""
     names = list(changed_fields(old, new))
     if run.layout is None:
         names = list(dict.fromkeys([*new.to_json(), *names]))
@@ -48,12 +48,12 @@ def fields_to_write(run: Run, old: Layout, new: Layout) -> str:
 
 
 def changed_fields(old: Layout, new: Layout) -> tuple[str, ...]:
-    """The fields in which two layouts differ."""
+    """Return the fields in which two layouts differ."""
     return tuple(name for name in vars(new) if getattr(new, name) != getattr(old, name))
 
 
 def smaller_layouts(job: Job, space: SearchSpace) -> list[SmallerLayout]:
-    """What would need clearly less memory than the job did, fastest first."""
+    """Return the layouts that would need clearly less memory than the job did, fastest first."""
     held, took_s = memory.predict(job), step.predict(job).step_s
     most = min(held.capacity_bytes, SMALLER * held.peak_bytes)
     found: dict[Layout, SmallerLayout] = {}
@@ -69,7 +69,7 @@ def smaller_layouts(job: Job, space: SearchSpace) -> list[SmallerLayout]:
 
 
 def _neighbours(job: Job, space: SearchSpace) -> Iterator[Layout]:
-    """One thing changed: the microbatch, what is computed again, or replicas made shards."""
+    """Yield layouts with one thing changed: the microbatch, recompute, or replicas made shards."""
     lay = job.layout
     share = -(-job.batch // job.data_ways)
     for microbatch in divisors(share):
@@ -83,7 +83,9 @@ def _neighbours(job: Job, space: SearchSpace) -> Iterator[Layout]:
 
 
 def _others(job: Job, space: SearchSpace, most_bytes: float) -> Iterator[Layout]:
-    """The best of all layouts on a device of that much memory; CPU ranks only share theirs."""
+    """Return the best of all layouts on a device of that much memory; CPU ranks only share
+    theirs.
+    """
     if job.machine.kind == "cpu":
         return
     room = replace(job.machine, memory_bytes=int(most_bytes / memory.USABLE_SHARE))
@@ -92,7 +94,7 @@ def _others(job: Job, space: SearchSpace, most_bytes: float) -> Iterator[Layout]
 
 
 def halved_microbatch(run: Run, lay: Layout) -> list[SmallerLayout]:
-    """Where nobody knows what the job needs (an own module, an unknown device): half the rows.
+    """Halve the microbatch: for jobs without a memory model (an own module, an unknown device).
 
     Then, with one row left, more shards.
     """

@@ -48,7 +48,7 @@ ABOVE_FLOOR = ("reduce", "optimizer", "jitter", "pipeline", "data", "recompute")
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """What may be chosen; a tuple of one is fixed, None is every legal value."""
+    """The choices of a search; a tuple of one is fixed, None is every legal value."""
 
     replicate: tuple[int, ...] | None = None
     shard: tuple[int, ...] | None = None
@@ -64,7 +64,9 @@ class SearchSpace:
 
 
 def trainable_space(run: Run) -> SearchSpace:
-    """What this version trains of the space for a run: all that would not be refused."""
+    """Return the part of the space that this version trains for a run: all that would not be
+    refused.
+    """
     works = {gap.field: gap.works for gap in GAPS}
 
     def of(name: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -79,7 +81,7 @@ def trainable_space(run: Run) -> SearchSpace:
 
 @dataclass(frozen=True)
 class LayoutSearch:
-    """What a search looked at."""
+    """The outcome of a search."""
 
     best: tuple[LayoutOption, ...]  # the fastest that fit, fastest first
     rejected: tuple[
@@ -90,7 +92,7 @@ class LayoutSearch:
 
 
 def splits(job: Job, ranks: int, space: SearchSpace) -> Iterator[Layout]:
-    """Every legal way to split the model, with the data-parallel ways still all in `replicate`."""
+    """Yield every legal way to split the model; the data-parallel ways are all in `replicate`."""
     shape, most = job.shape, legal.tensor_divisor(job.shape)
     narrow = job.adapter is not None and job.adapter.bits == 4  # rows that cannot be cut
     for tensor in _among(divisors(ranks), space.tensor):
@@ -116,7 +118,7 @@ def splits(job: Job, ranks: int, space: SearchSpace) -> Iterator[Layout]:
 
 
 def families(job: Job, split: Layout, space: SearchSpace) -> Iterator[Layout]:
-    """Every microbatch and number of pieces of a split."""
+    """Yield every microbatch and number of pieces of a split."""
     share = -(-job.batch // split.replicate)
     for microbatch in _among(divisors(share), space.microbatch):
         for pieces in _pieces(job.shape.layers, split.pipeline, share // microbatch, space):
@@ -135,7 +137,7 @@ def _experts(job: Job, ways: int, space: SearchSpace) -> tuple[int, ...]:
 
 
 def _pieces(layers: int, pipeline: int, microbatches: int, space: SearchSpace) -> tuple[int, ...]:
-    """Pieces of a stage: interleaving needs whole rounds of the pipeline."""
+    """Return the possible pieces of a stage: interleaving needs whole rounds of the pipeline."""
     if pipeline == 1:
         return (1,)
     most = max(1, layers // pipeline)
@@ -144,7 +146,8 @@ def _pieces(layers: int, pipeline: int, microbatches: int, space: SearchSpace) -
 
 
 def fewest_shards(job: Job, split: Layout, space: SearchSpace) -> Layout | None:
-    """The split with the fewest shards whose weights, gradients and optimizer alone would fit.
+    """Return the split with the fewest shards whose weights, gradients and optimizer alone would
+    fit.
 
     They are in memory together at the end of every backward pass, so that fewer never fit.
     """
@@ -157,7 +160,7 @@ def fewest_shards(job: Job, split: Layout, space: SearchSpace) -> Layout | None:
 
 
 def floor_s(job: Job, family: Layout, c: Constants) -> float:
-    """No layout of the family with as many shards or more is faster than this.
+    """Return a time that no layout of the family with as many shards or more is below.
 
     More shards never gather faster, and only a layout that gathers (ZeRO-3) has to.
     """
@@ -167,7 +170,7 @@ def floor_s(job: Job, family: Layout, c: Constants) -> float:
 
 
 def split_floor_s(job: Job, split: Layout, c: Constants) -> float:
-    """No family of the split is faster than this."""
+    """Return a time that no family of the split is below."""
     largest = replace(split, microbatch=-(-job.batch // split.replicate))
     above = (*ABOVE_FLOOR, "gather", "bubble")
     # One piece per stage is the fastest, unless more of them spread dense and sparse layers better.
@@ -182,7 +185,7 @@ def split_floor_s(job: Job, split: Layout, c: Constants) -> float:
 
 
 def shardings(layout: Layout, space: SearchSpace) -> Iterator[Layout]:
-    """The ways to make the data-parallel ranks replicas or shards, fewest shards first."""
+    """Yield the ways to make the data-parallel ranks replicas or shards, fewest shards first."""
     for shard in divisors(layout.replicate):
         replicate = layout.replicate // shard
         if layout.expert > 1 and (shard * layout.context * layout.tensor) % layout.expert:
@@ -202,7 +205,7 @@ def search(
     constants: Constants | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> LayoutSearch:
-    """The `keep` fastest layouts of `job` on `ranks` accelerators that fit."""
+    """Search the `keep` fastest layouts of `job` on `ranks` accelerators that fit."""
     space, c = space or SearchSpace(), constants or fitted()
     order = count()
     # Branches by floor: a split has no layouts yet, a family has.
@@ -265,7 +268,9 @@ def search(
 
 
 def _may_fit(job: Job, layouts: list[Layout], space: SearchSpace) -> bool:
-    """Whether any sharding fits: the first or the widest does, if any, at some recompute."""
+    """Tell whether any sharding fits: if one does, the first or the widest does, at some
+    recompute.
+    """
     return any(
         memory.predict(job.with_layout(replace(layout, recompute=recompute))).fits
         for layout in layouts
@@ -275,7 +280,7 @@ def _may_fit(job: Job, layouts: list[Layout], space: SearchSpace) -> bool:
 
 
 def _leanest_of(job: Job, split: Layout, space: SearchSpace) -> Layout | None:
-    """The widest sharding of a split with the smallest microbatch and the most recompute."""
+    """Return the widest sharding of a split with the smallest microbatch and the most recompute."""
     family = next(families(job, split, space), None)
     layouts = list(shardings(family, space)) if family else []
     return replace(layouts[-1], recompute=space.recompute[-1]) if layouts else None
@@ -315,7 +320,7 @@ def _short_of(held: PeakMemory) -> str:
 def require_fit(
     found: LayoutSearch, job: Job, ranks: int, space: SearchSpace | None = None
 ) -> LayoutSearch:
-    """What a search of `space` found, or an error when nothing fits."""
+    """Return what a search of `space` found; raise an error when nothing fits."""
     if found.best:
         return found
     size = job.shape.params() / 1e9
@@ -336,7 +341,7 @@ def require_fit(
 
 
 def leanest(job: Job, ranks: int, space: SearchSpace) -> LayoutOption | None:
-    """The layout that needs the least memory of all; None where none is legal."""
+    """Return the layout that needs the least memory of all; None where none is legal."""
     lean = (_leanest_of(job, split, space) for split in splits(job, ranks, space))
     options = [_option(job, layout, 1.0) for layout in lean if layout]
     return min(options, key=lambda option: option.memory.peak_bytes, default=None)

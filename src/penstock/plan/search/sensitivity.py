@@ -46,7 +46,7 @@ RESOURCES = {
 
 @dataclass(frozen=True)
 class LayoutOption:
-    """Another layout of the same run, tried by the search."""
+    """Another layout of the same run that the search tried."""
 
     layout: Layout
     tokens_per_s: float  # a ceiling for one that does not fit
@@ -70,7 +70,9 @@ def sensitivities(
     wall_of: Callable[[Job, StepTime], float],
     options: tuple[LayoutOption, ...] = (),
 ) -> dict[str, float]:
-    """Per cent more throughput by resource. Storage shows in `wall_of`, the whole run, alone."""
+    """Return per cent more throughput by resource. Storage shows only in `wall_of`, the whole
+    run.
+    """
     gains = {
         name: step.step_s / step_of(replace(job, machine=better)).step_s
         for name, better in _better(job.machine).items()
@@ -115,8 +117,9 @@ def _better(machine: Machine) -> dict[str, Machine]:
 def _roomier(
     job: Job, step: StepTime, step_of: Callable[[Job], StepTime], options: tuple[LayoutOption, ...]
 ) -> float:
-    """More memory helps only through a faster layout that it makes room for. What a search turned
-    down has no more than a ceiling for its rate, so its time is predicted here."""
+    """Return the gain from more memory, which helps only through a faster layout that it makes
+    room for. A rejected layout has only a ceiling for its rate, so its time is predicted here.
+    """
     near = [
         step.step_s / step_of(job.with_layout(o.layout)).step_s
         for o in options
@@ -130,7 +133,7 @@ def _wider(tier: NetworkTier) -> NetworkTier:
 
 
 def _quicker(curves: Curves, names: tuple[str, ...]) -> Curves:
-    """The curves of these names with every time shortened; sizes stay."""
+    """Return the curves of these names with every time shortened; sizes stay."""
     return {
         name: tuple((*sizes, seconds / MORE) for *sizes, seconds in points)
         if name.startswith(names)

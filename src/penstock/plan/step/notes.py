@@ -1,4 +1,4 @@
-"""How the time of a step came about, in lines with their numbers, for `--explain step_s`."""
+"""The derivation of a step's time, in lines with their numbers, for `--explain step_s`."""
 
 from penstock.plan.hardware import network
 from penstock.plan.job.constants import fitted
@@ -8,7 +8,7 @@ from penstock.plan.step import operators, probed, step
 
 
 def lines(job: Job, calibrated: float = 1.0, runs: int = 0) -> tuple[str, ...]:
-    """One line per ingredient; the parts themselves are in the plan."""
+    """Return one line per ingredient; the parts themselves are in the plan."""
     found = [_microbatches(job)]
     if probed.is_probed(job.machine) and job.layout.model_ways * job.layout.expert == 1:
         found.append("seconds of each operator are read from the probe's curves at its sizes")
@@ -65,7 +65,7 @@ def _network(job: Job) -> list[str]:
 
 
 def parts(job: Job) -> dict[str, tuple[str, ...]]:
-    """How each part of the step is made, by its name in the JSON."""
+    """Explain each part of the step, by its name in the JSON."""
     c, lay = fitted(), job.layout
     m, layers = job.microbatches, job.shape.layers
     held = max(

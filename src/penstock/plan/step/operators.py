@@ -42,7 +42,7 @@ class PassSeconds:
 
 @dataclass(frozen=True)
 class LayerSeconds:
-    """One layer by part."""
+    """Seconds of one layer by part."""
 
     matmul: PassSeconds
     attention: PassSeconds
@@ -70,7 +70,7 @@ class LayerSeconds:
 
 @dataclass(frozen=True)
 class DeviceRates:
-    """What one accelerator sustains in this job."""
+    """The rates that one accelerator sustains in this job."""
 
     flops: float  # matmuls of the layers, FLOP/s
     wide_flops: float  # 16-bit matmuls
@@ -114,7 +114,7 @@ def device_rates(job: Job, c: Constants) -> DeviceRates:
 
 
 def sustained_flops(job: Job, flops: float, picojoule: float) -> float:
-    """The rate that the power limit leaves of `flops`: a soft minimum of the two."""
+    """Return the rate that the power limit leaves of `flops`: a soft minimum of the two."""
     machine = job.machine
     if not machine.tdp_w or not machine.fact:
         return flops
@@ -124,7 +124,7 @@ def sustained_flops(job: Job, flops: float, picojoule: float) -> float:
 
 
 def _wide(job: Job) -> float:
-    """The sustained 16-bit rate; the 32-bit one where there is nothing else."""
+    """Return the sustained 16-bit rate; the 32-bit one where there is nothing else."""
     found = job.machine.matmul_flops
     for kind in ("fp16" if job.precision == "fp16" else "bf16", "bf16", "fp16", "tf32", "fp32"):
         if kind in found:
@@ -135,7 +135,9 @@ def _wide(job: Job) -> float:
 def matmul_seconds(
     r: DeviceRates, m: float, k: float, n: float, frozen: bool, accumulate: float
 ) -> PassSeconds:
-    """x (m × k) times W (k × n), and its two backward products; `frozen` weights have only one."""
+    """Time x (m × k) times W (k × n) and its two backward products; `frozen` weights have only
+    one.
+    """
     flops_s = 2.0 * m * k * n / r.flops
     x, w, y = m * k * r.operand_bytes, k * n * r.operand_bytes, m * n * r.operand_bytes
     traffic = r.reuse / r.bytes_per_s
@@ -148,14 +150,14 @@ def matmul_seconds(
 
 @lru_cache(maxsize=4096)
 def _attention_width(shape: ModelShape) -> tuple[float, float]:
-    """Width of the query-key product and of the score-value product, over all heads."""
+    """Return the widths of the query-key and of the score-value product, over all heads."""
     if shape.kv_rank:
         return shape.heads * (shape.rope_dim + shape.nope_dim), shape.heads * shape.v_dim
     return shape.heads * shape.head_width, shape.heads * shape.head_width
 
 
 def layer_seconds(job: Job, c: Constants, r: DeviceRates, moe: bool) -> LayerSeconds:
-    """One layer's forward and backward on one rank, for one microbatch."""
+    """Time one layer's forward and backward on one rank, for one microbatch."""
     shape, lay, software = job.shape, job.layout, job.software
     tokens, t = job.rank_tokens, lay.tensor
     frozen = job.adapter is not None
@@ -182,7 +184,7 @@ def layer_seconds(job: Job, c: Constants, r: DeviceRates, moe: bool) -> LayerSec
 
 @lru_cache(maxsize=4096)
 def attention_products(shape: ModelShape, t: int) -> tuple[tuple[float, float], ...]:
-    """(k, n) of the projections around attention, on one of `t` tensor-parallel ranks."""
+    """Return (k, n) of the projections around attention, on one of `t` tensor-parallel ranks."""
     h, heads = shape.hidden, shape.heads
     if shape.kv_rank:
         qk = shape.rope_dim + shape.nope_dim
@@ -201,7 +203,7 @@ def attention_products(shape: ModelShape, t: int) -> tuple[tuple[float, float], 
 
 
 def _attention(job: Job, c: Constants, r: DeviceRates) -> PassSeconds:
-    """Causal attention: half of the square is computed by fused kernels, all of it by others."""
+    """Time causal attention: fused kernels compute half of the square, others all of it."""
     shape, lay = job.shape, job.layout
     qk, v = _attention_width(shape)
     tokens = job.rank_tokens
@@ -225,7 +227,7 @@ def _elementwise(
     products: tuple[tuple[float, float], ...],
     moe: bool,
 ) -> PassSeconds:
-    """Norms, residuals, rotations and activations: passes over what the layer keeps."""
+    """Time norms, residuals, rotations and activations: passes over what the layer keeps."""
     shape, lay = job.shape, job.layout
     split = lay.tensor if lay.sequence_parallel else 1
     inner = sum(n for _, n in products[:-1])
@@ -246,7 +248,9 @@ def _elementwise(
 def _experts(
     job: Job, c: Constants, r: DeviceRates, frozen: bool, accumulate: float
 ) -> PassSeconds:
-    """Routed experts of one rank: a product for each, and moving tokens to and from its order."""
+    """Time the routed experts of one rank: a product for each, and moving tokens to and from its
+    order.
+    """
     shape, lay = job.shape, job.layout
     copies = expert_copies(job)
     local = max(1.0, shape.experts / lay.expert)
@@ -262,7 +266,7 @@ def _experts(
 
 
 def expert_copies(job: Job) -> float:
-    """Routed copies that one rank's experts compute for one microbatch, when balanced.
+    """Return the routed copies that one rank's experts compute for one microbatch, when balanced.
 
     With tensor parallel attention the tokens of a group are shared by its ranks.
     """
@@ -279,7 +283,7 @@ def imbalance(job: Job) -> float:
 
 
 def head_seconds(job: Job, r: DeviceRates) -> PassSeconds:
-    """The output projection and the loss, on the last stage."""
+    """Time the output projection and the loss, on the last stage."""
     shape, lay = job.shape, job.layout
     tokens, vocab = job.rank_tokens, shape.vocab / lay.tensor
     wide = DeviceRates(r.wide_flops, r.wide_flops, r.attention_flops, r.bytes_per_s, 2.0, r.reuse)
@@ -290,7 +294,7 @@ def head_seconds(job: Job, r: DeviceRates) -> PassSeconds:
 
 
 def recompute_s(job: Job, one: LayerSeconds) -> float:
-    """Seconds of forward work that a layer does again in its backward pass."""
+    """Return the seconds of forward work that a layer does again in its backward pass."""
     if job.layout.recompute == "full":
         return one.forward
     if job.layout.recompute == "selective":
@@ -303,6 +307,6 @@ def recompute_s(job: Job, one: LayerSeconds) -> float:
 
 
 def optimizer_s(params: float, r: DeviceRates, eager: bool, moved_bytes: float = 0.0) -> float:
-    """AdamW over the parameters that a rank keeps, and the norm of its gradients."""
+    """Time AdamW over the parameters that a rank keeps, and the norm of its gradients."""
     usual = OPTIMIZER_BYTES * (1.3 if eager else 1.0)
     return params * (moved_bytes or usual) / r.bytes_per_s

@@ -35,7 +35,7 @@ GROWTH = {"attention_s": (2.0, 1.0), "matmul_s": (1.0, 1.0, 1.0)}  # beyond the 
 
 @dataclass(frozen=True)
 class ProbedPiece:
-    """`count` times what the probe timed under the name `reading`, at `sizes`."""
+    """A piece of work: `count` times what the probe timed as `reading`, at `sizes`."""
 
     part: str
     reading: str
@@ -63,7 +63,7 @@ def is_probed(machine: Machine) -> bool:
 
 
 def step_compute_s(job: Job) -> dict[str, float]:
-    """Seconds of one rank in one optimizer step, by part; exchanges are not among them.
+    """Return the seconds of one rank in one optimizer step, by part, without exchanges.
 
     Parts: matmul, attention, elementwise, loss, shard (the copies of FSDP2), optimizer, memory
     (pages found anew, CPU only) and overhead (asking for operations, where nothing hides it).
@@ -84,7 +84,7 @@ def step_compute_s(job: Job) -> dict[str, float]:
 
 
 def all_reduce_s(machine: Machine, size_bytes: float, ways: int) -> float:
-    """Seconds to sum `size_bytes` over `ways` ranks, from the readings by message size.
+    """Return the seconds to sum `size_bytes` over `ways` ranks, from the readings by message size.
 
     A ring over more or fewer ranks than were probed sends 2 (n − 1) / n of the bytes.
     """
@@ -97,7 +97,9 @@ def all_reduce_s(machine: Machine, size_bytes: float, ways: int) -> float:
 
 
 def exchange_s(job: Job) -> float:
-    """Between replicas: gradients are copied into one buffer, summed, and the step is voted on."""
+    """Time the exchange between replicas: gradients are copied into one buffer, summed, and the
+    step is voted on.
+    """
     ways = job.layout.replicate
     if ways < 2:
         return 0.0
@@ -112,7 +114,7 @@ def exchange_s(job: Job) -> float:
 
 
 def _pass(job: Job) -> Iterator[ProbedPiece]:
-    """One microbatch, forward and backward, on one rank."""
+    """Yield one microbatch, forward and backward, on one rank."""
     shape, layout = job.shape, job.layout
     layers, last = shape.layers / layout.pipeline, 1.0 / layout.pipeline  # a stage's share
     rows = job.rank_tokens
@@ -139,7 +141,9 @@ def _pass(job: Job) -> Iterator[ProbedPiece]:
 
 
 def _gates(job: Job) -> Iterator[ProbedMatmul]:
-    """The products that open the feed-forward part of one layer, by expert where it has some."""
+    """Yield the products that open the feed-forward part of one layer, by expert where it has
+    some.
+    """
     shape, rows, ways = job.shape, job.rank_tokens, job.layout.tensor
     if shape.moe:
         visits = rows * shape.experts_active / shape.experts
@@ -151,7 +155,7 @@ def _gates(job: Job) -> Iterator[ProbedMatmul]:
 
 
 def _linears(job: Job) -> Iterator[ProbedMatmul]:
-    """The products of one layer."""
+    """Yield the products of one layer."""
     shape, rows, ways = job.shape, job.rank_tokens, job.layout.tensor
     q, kv = shape.heads * shape.head_width / ways, shape.kv_heads * shape.head_width / ways
     yield ProbedMatmul(rows, shape.hidden, q)
@@ -163,18 +167,18 @@ def _linears(job: Job) -> Iterator[ProbedMatmul]:
 
 
 def _parameters(job: Job) -> float:
-    """That one rank works with before sharding."""
+    """Return the parameters that one rank works with before sharding."""
     return job.shape.params() / (job.layout.tensor * job.layout.pipeline)
 
 
 def _root_parameters(job: Job) -> float:
-    """Embedding, head and the last norm."""
+    """Return the parameters of embedding, head and the last norm."""
     shape = job.shape
     return shape.embedding_params() * (1 if shape.tied else 2) + shape.hidden
 
 
 def _fresh_s(job: Job, read: "_Readings") -> float:
-    """Logits are the large tensors of a pass; the last stage has them."""
+    """Time the pages for logits, the large tensors of a pass; the last stage has them."""
     logits = job.rank_tokens * job.shape.vocab / job.layout.tensor / job.layout.pipeline
     return read.fresh_s(LOGIT_BYTES * logits, 4 * max(logits, _parameters(job)))
 
@@ -195,7 +199,7 @@ class _Readings:
         self.call_s = machine.probed.get("op_s", 0.0) / launched
 
     def device_s(self, piece: ProbedPiece) -> float:
-        """Of one piece on the device; on a CPU that is all there is."""
+        """Return the seconds of one piece on the device; on a CPU that is all there is."""
         curve = self._grid(piece.reading)
         sizes = tuple(max(1.0, size) for size in piece.sizes)
         seconds = curve.seconds(*sizes)
@@ -205,7 +209,7 @@ class _Readings:
         return max(bound, curve.at_best(*sizes))
 
     def host_s(self, piece: ProbedPiece) -> float:
-        """Of asking for one piece; 0 on a CPU, where it is part of the reading."""
+        """Return the seconds to issue one piece; 0 on a CPU, where it is part of the reading."""
         if self.machine.kind != "cuda":
             return 0.0
         if piece.reading == "attention_s":  # read by the head, asked for once a layer: nothing
@@ -213,7 +217,8 @@ class _Readings:
         return self._grid(piece.reading).least
 
     def fresh_s(self, alive_bytes: float, largest_bytes: float) -> float:
-        """Memory that a CPU's allocator gave back after the last pass and has to find again.
+        """Return the seconds to find memory again that a CPU's allocator gave back after the last
+        pass.
 
         Only the few large tensors at the end of a pass are given back: smaller ones are kept.
         """

@@ -53,7 +53,7 @@ class StageWork(NamedTuple):
 
 @lru_cache(maxsize=65536)
 def slowest_stages(shape: ModelShape, pipeline: int, interleave: int) -> tuple[StageWork, ...]:
-    """Return the stages of which one is the slowest: no other stage has as much of everything."""
+    """Return the stages that can be the slowest: no other stage has as much of everything."""
     kinds: list[StageWork] = []
     for stage in range(pipeline):
         held = stage_contents(shape, pipeline, interleave, stage)
@@ -65,7 +65,7 @@ def slowest_stages(shape: ModelShape, pipeline: int, interleave: int) -> tuple[S
 
 
 def predict(job: Job, constants: Constants | None = None) -> StepTime:
-    """Seconds of one optimizer step by part."""
+    """Predict the seconds of one optimizer step by part."""
     c = constants_of_program(constants or fitted(), job.software.measured)
     if _by_probe(job):
         return _step_time(job, _of_probe(job, c))
@@ -100,12 +100,12 @@ def predict(job: Job, constants: Constants | None = None) -> StepTime:
 
 @lru_cache(maxsize=64)
 def constants_of_program(c: Constants, measured: tuple[tuple[str, float], ...]) -> Constants:
-    """The constants with those that were measured on the program itself."""
+    """Return the constants, with those that were measured on the program itself."""
     return replace(c, **dict(measured)) if measured else c
 
 
 def _by_probe(job: Job) -> bool:
-    """Whether the readings of a probe tell the step.
+    """Tell whether probe timings predict the step.
 
     They are of whole models and of single operations: a compiled layer on a GPU is neither slower
     nor faster by any of them.
@@ -116,7 +116,7 @@ def _by_probe(job: Job) -> bool:
 
 
 def _of_probe(job: Job, c: Constants) -> dict[str, float]:
-    """The parts of a step from the readings of a probe: its curves replace the rooflines."""
+    """Return the parts of a step from the readings of a probe: its curves replace the rooflines."""
     read = probed.step_compute_s(job)
     parts = {
         "matmul": read["matmul"],
@@ -162,7 +162,9 @@ def _microbatch(
     head: operators.PassSeconds,
     stage: StageWork,
 ) -> tuple[dict[str, float], float]:
-    """One forward and backward pass of a stage, and its compute that nothing hides behind yet."""
+    """Time one forward and backward pass of a stage; also return its compute that can still hide
+    transfers.
+    """
     parts = dict.fromkeys(("matmul", "attention", "elementwise", "experts", "recompute"), 0.0)
     parts |= {"tensor": 0.0, "context": 0.0, "all-to-all": 0.0, "gather": 0.0}
     host_s = hidden_s = 0.0
@@ -205,7 +207,7 @@ def _host_s(job: Job, c: Constants, moe: bool) -> float:
 
 
 def _tensor_s(job: Job, c: Constants) -> float:
-    """Activations gathered before attention and the feed-forward part, and scattered after each."""
+    """Time the gathers before attention and the feed-forward part, and the scatters after each."""
     ways = job.layout.tensor
     if ways == 1:
         return 0.0
@@ -218,7 +220,7 @@ def _tensor_s(job: Job, c: Constants) -> float:
 
 
 def _context_s(job: Job, c: Constants, one: LayerSeconds) -> tuple[float, tuple[float, float]]:
-    """Keys and values go around the ring behind attention; what is longer than it shows.
+    """Time the ring of keys and values behind attention; only what is longer than attention shows.
 
     Also what is hidden forward and backward, where nothing else can hide then.
     """
@@ -240,7 +242,7 @@ def _context_s(job: Job, c: Constants, one: LayerSeconds) -> tuple[float, tuple[
 
 
 def _experts_s(job: Job, c: Constants) -> float:
-    """Tokens to their experts and back, forward and backward."""
+    """Time the all-to-all of tokens to their experts and back, forward and backward."""
     lay = job.layout
     if lay.expert == 1:
         return 0.0
@@ -254,7 +256,7 @@ def _experts_s(job: Job, c: Constants) -> float:
 
 
 def _exposed(comm_s: float, room_s: float, c: Constants) -> tuple[float, float]:
-    """What a collective with `room_s` to hide in adds, and what of it is hidden.
+    """Return the time that a collective with `room_s` to hide in adds, and the part that is hidden.
 
     It adds the part that does not fit, and slows the work that it hides behind. A second of work
     hides a collective once: rooms are handed on with what was used of them taken off, so that more
@@ -265,7 +267,9 @@ def _exposed(comm_s: float, room_s: float, c: Constants) -> tuple[float, float]:
 
 
 def expert_ways(job: Job) -> int:
-    """Ranks that hold the same experts, inside one pipeline stage and all replicas."""
+    """Return the number of ranks that hold the same experts, inside one pipeline stage and all
+    replicas.
+    """
     lay = job.layout
     ranks = lay.replicate * lay.shard * lay.context * lay.tensor
     return max(1, ranks // (lay.expert * lay.expert_tensor))
@@ -279,7 +283,8 @@ def _gather_s(
     moe: bool,
     used: tuple[float, float],
 ) -> tuple[float, float]:
-    """Sharded weights gathered before a layer's work, gradients scattered after it.
+    """Time the gathers of sharded weights before a layer's work and the scatters of gradients after
+    it.
 
     `used` is what already hides behind its forward and backward work; returned are the seconds that
     show and those that are hidden.
@@ -321,7 +326,7 @@ def _travelling_bytes(job: Job, held: RankParams, moe: bool) -> tuple[float, flo
 
 
 def _reduce_s(job: Job, c: Constants, held: RankParams, free_s: float) -> float:
-    """Gradients agreed between replicas once a step, and the weights that follow from them.
+    """Time the reduction of gradients between replicas once a step, and the weights that follow.
 
     `held` is what the rank has before sharding. Of a microbatch's work, `free_s` can still hide
     something.
@@ -355,7 +360,7 @@ def _reduce_s(job: Job, c: Constants, held: RankParams, free_s: float) -> float:
 
 
 def _pipeline_s(job: Job, c: Constants) -> float:
-    """Activations to the next stage and gradients back."""
+    """Time the sends of activations to the next stage and of gradients back."""
     lay = job.layout
     if lay.pipeline == 1:
         return 0.0
@@ -368,7 +373,7 @@ def _pipeline_s(job: Job, c: Constants) -> float:
 
 
 def _optimizer_s(job: Job, held: RankParams, rates: DeviceRates) -> float:
-    """The update of what a rank keeps of the optimizer."""
+    """Time the update of the optimizer state that a rank keeps."""
     if job.adapter or job.software.offload:
         return 0.0
     common_ways, routed_ways = shard_ways(job.layout)
@@ -378,7 +383,7 @@ def _optimizer_s(job: Job, held: RankParams, rates: DeviceRates) -> float:
 
 
 def _data_s(job: Job, step_s: float) -> float:
-    """Waiting for samples, when a node reads them slower than it trains on them."""
+    """Return the wait for samples, when a node reads them slower than it trains on them."""
     read = job.machine.read_bytes_per_s
     if not read:
         return 0.0
@@ -388,7 +393,7 @@ def _data_s(job: Job, step_s: float) -> float:
 
 
 def data_tokens_per_s(read: float, vocab: int, sequence: int, nodes: int = 1) -> float:
-    """Tokens of all nodes together, when each can read so many bytes a second.
+    """Return the tokens per second of all nodes, when each can read this many bytes per second.
 
     From a disk or a remote store, a node reads whole blocks, and the order deals the samples of a
     block out to all nodes. So with few nodes each reads nearly all blocks; they share the reading
