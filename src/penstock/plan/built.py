@@ -1,4 +1,5 @@
-"""Whether what `data.dataset` names is built, and its manifest: looked up, never built, no tokens.
+"""The lookup of the dataset that `data.dataset` names: is it built, and its manifest. Nothing is
+built and no tokens are read.
 
 In the order in which `data/build/home.py` opens it, so that a plan reads what the run would.
 """

@@ -39,8 +39,9 @@ def fit(runs: Sequence[MeteredRun]) -> TdpShares:
 
 
 def _terms(run: MeteredRun) -> tuple[float, float, float]:
-    """What a share of 1 would add while waiting and while busy, and what host and fans leave of the
-    watts; all over the watts. Fans go by the busy share too."""
+    """Return what a share of 1 would add while waiting and while busy, and what host and fans
+    leave of the meter's reading.
+    """
     tdp_w = accelerators.find(run.accelerator).tdp_w
     assert tdp_w
     each = run.accelerators // run.nodes
