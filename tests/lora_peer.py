@@ -19,8 +19,8 @@ from open_families import add_tokenizer
 from penstock.data.read.batch import Batch
 from penstock.data.read.open import open_planned, open_stream
 from penstock.data.tokenize.tokenizer import Tokenizer
+from penstock.guard import checkpoints
 from penstock.guard.format.published import published_checkpoints
-from penstock.guard.save import save_load
 from penstock.model.adapter.export import write_adapter
 from penstock.model.adapter.lora import adapt, fill_adapted
 from penstock.model.build import decoder_on_meta
@@ -180,7 +180,7 @@ def our_logits(folder: RunFolder) -> tuple[Tensor, Tensor]:
     run = load(folder.run_file)
     model = for_reading(run, 0, torch.device("cpu")).eval()
     saved = {f"model/{n}": p.detach() for n, p in model.named_parameters() if p.requires_grad}
-    save_load.load(published_checkpoints(folder.checkpoints)[0], saved, None)
+    checkpoints.load(published_checkpoints(folder.checkpoints)[0], saved, None)
     draw = torch.Generator().manual_seed(1)
     tokens = torch.randint(0, run.model.shape(None).vocab, (4, 64), generator=draw)
     with torch.no_grad():

@@ -32,7 +32,7 @@ SUBROOMS = {
     "watch": ["terminal", "web", "report", "outlets", "datasets", "facts", "style"],
     "launch": [".", "hosts", "supervisor", "prepare"],
     "train": [".", "export", "replicas", "optim", "parallel", "world"],
-    "guard": ["convert", "save", "tiers", "format", "detect"],
+    "guard": ["convert", ".", "save", "tiers", "format", "detect"],
     "plan": [
         "scaling",
         ".",

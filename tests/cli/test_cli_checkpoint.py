@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 
 from penstock.cli.main import app
 from penstock.errors import PenstockError, RunFailed
+from penstock.guard.detect.fingerprints import weights_hash
 from penstock.guard.format.manifest import manifest_bytes
-from penstock.guard.save.save_load import weights_hash
 from penstock.launch.start import start
 from penstock.launch.supervisor.zygote import Zygote
 from penstock.run.load import load

@@ -15,9 +15,9 @@ from torch import nn
 from old_formats import as_format
 from one_rank import Alone
 from penstock.errors import RunFailed
+from penstock.guard import checkpoints
+from penstock.guard.detect.fingerprints import weights_hash
 from penstock.guard.format.published import Checkpoint, newest_path, published_checkpoints
-from penstock.guard.save import save_load
-from penstock.guard.save.save_load import weights_hash
 from penstock.guard.tiers import stores
 from penstock.guard.tiers.search import CheckpointSearch
 from penstock.guard.tiers.stores import DiskStore
@@ -54,10 +54,10 @@ class Small:
         return weights_hash(self.weights, None)
 
     def save(self, folder: Path, step: int, local: dict[str, Any] | None = None) -> Checkpoint:
-        return save_load.save(folder, step, self.state, local or {}, {"step": step}, Alone())
+        return checkpoints.save(folder, step, self.state, local or {}, {"step": step}, Alone())
 
     def load(self, saved: Checkpoint) -> None:
-        save_load.load(saved, self.state, Alone())
+        checkpoints.load(saved, self.state, Alone())
 
 
 @pytest.fixture
@@ -117,15 +117,15 @@ def test_what_is_loaded_goes_on_exactly_as_what_was_saved(tmp_path: Path, small:
     assert other.go_on(3) == expected
     weights_only = Small(seed=8)
     named = {f"model/{name}": weight for name, weight in weights_only.weights.items()}
-    save_load.load(saved, named, None)
+    checkpoints.load(saved, named, None)
     assert weights_only.hash == hash_then
 
 
 def test_local_state_belongs_to_its_rank(tmp_path: Path, small: Small) -> None:
     saved = small.save(tmp_path, 2, {"residual.0": torch.arange(3.0)})
-    assert save_load.load_local(saved, 0)["residual.0"].tolist() == [0, 1, 2]
-    assert save_load.load_local(saved, 1) == {}
-    assert save_load.load_local(small.save(tmp_path, 3), 0) == {}
+    assert checkpoints.load_local(saved, 0)["residual.0"].tolist() == [0, 1, 2]
+    assert checkpoints.load_local(saved, 1) == {}
+    assert checkpoints.load_local(small.save(tmp_path, 3), 0) == {}
 
 
 FILES = [
@@ -330,7 +330,7 @@ def test_the_manifest_is_written_last(
         told.append(path.name)
         write_synced(path, content)
 
-    monkeypatch.setattr(save_load, "sync", tell)
+    monkeypatch.setattr(checkpoints, "sync", tell)
     monkeypatch.setattr(stores, "sync", tell)
     monkeypatch.setattr(stores, "write_synced", tell_and_write)
     saved = small.save(tmp_path, 2)
@@ -389,7 +389,7 @@ def two_ranks(where: str) -> dict[str, Any]:
     made.go_on()
     for step in (1, 2):
         local = {"residual.0": torch.full((3,), float(world.rank + 10 * step))}
-        save_load.save(folder, step, made.state, local, {"step": step}, world)
+        checkpoints.save(folder, step, made.state, local, {"step": step}, world)
     answer: dict[str, Any] = {"listed": sorted(published_checkpoints(folder)[0].files())}
     world.gather(None)
     if world.rank == 0:
@@ -398,7 +398,7 @@ def two_ranks(where: str) -> dict[str, Any]:
     found, answer["rejected"] = newest_good(folder, world)
     assert found is not None
     answer["step"] = found.step
-    answer["local"] = save_load.load_local(found, world.rank)["residual.0"].tolist()
+    answer["local"] = checkpoints.load_local(found, world.rank)["residual.0"].tolist()
     world.gather(None)
     if world.rank == 0:
         flip(folder / "step-00000001" / "scalars.json", 0)
@@ -434,7 +434,7 @@ def test_what_a_checkpoint_lacks_is_an_error_like_any_other(tmp_path: Path, smal
     """torch's own is no `Exception`: a rank would end without a word."""
     saved = small.save(tmp_path, 2)
     with pytest.raises(OSError, match="model/other"):
-        save_load.load(saved, {"model/other": torch.zeros(3)}, Alone())
+        checkpoints.load(saved, {"model/other": torch.zeros(3)}, Alone())
 
 
 def test_another_format_is_refused(tmp_path: Path, small: Small) -> None:

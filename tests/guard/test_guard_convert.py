@@ -17,12 +17,12 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from one_rank import Alone
 from penstock.errors import PenstockError, RunFailed
+from penstock.guard import checkpoints
 from penstock.guard.convert.foreign import ForeignCheckpoint
 from penstock.guard.convert.relayout import rewrite_for_ranks, rows_of_rank
 from penstock.guard.convert.source import open_checkpoint
 from penstock.guard.convert.writers import RunCheckpoint, write_safetensors, write_torch
 from penstock.guard.format.published import Checkpoint
-from penstock.guard.save import save_load
 
 
 def state() -> dict[str, Tensor]:
@@ -50,7 +50,7 @@ def equal(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> bool:
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     scalars = {"step": 4, "tokens": 512, "layout": {"microbatch": 2}, "penstock": "0"}
     folder = tmp_path_factory.mktemp("saved")
-    return save_load.save(folder, 4, state(), {"residual.0": torch.ones(3)}, scalars, Alone())
+    return checkpoints.save(folder, 4, state(), {"residual.0": torch.ones(3)}, scalars, Alone())
 
 
 def weights(moments: bool = False) -> dict[str, Tensor]:
@@ -95,7 +95,7 @@ def test_files_for_other_ranks_hold_the_same_bits(
     assert equal(torch.load(folder / "torch.pt"), state())
     rewrite_for_ranks(RunCheckpoint(once), folder / "b", second, quiet)
     found = {name: torch.empty_like(t) for name, t in state().items()}
-    save_load.load(Checkpoint(folder / "b" / "step-00000004"), found, Alone())
+    checkpoints.load(Checkpoint(folder / "b" / "step-00000004"), found, Alone())
     assert equal(found, state())
     shutil.rmtree(folder)
 
@@ -158,7 +158,7 @@ def test_a_foreign_checkpoint_is_not_unpickled_without_a_word(tmp_path: Path) ->
     ):
         pass
     assert not (tmp_path / "ran").exists()
-    own = save_load.save(tmp_path / "own", 1, state(), {}, {"step": 1}, Alone())
+    own = checkpoints.save(tmp_path / "own", 1, state(), {}, {"step": 1}, Alone())
     (own.path / "state" / ".metadata").write_bytes(pickle.dumps(Bomb(tmp_path / "ran")))
     assert equal({"w": RunCheckpoint(own).read("model/embed.weight")}, {"w": state_weight()})
     assert not (tmp_path / "ran").exists()

@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from one_rank import Alone
+from penstock.guard import checkpoints
 from penstock.guard.format import reader
 from penstock.guard.format.file_plan import plan_files
 from penstock.guard.format.index import Chunk, Index, TensorEntry
 from penstock.guard.format.skeleton import archive_skeleton
-from penstock.guard.save import save_load
 from penstock.guard.save.staging import PendingCopies, RankFiles
 
 DTYPES = [
@@ -60,12 +60,12 @@ def test_any_state_comes_back_to_the_bit(
     tmp_path_factory: pytest.TempPathFactory, state: dict[str, Tensor], local: dict[str, Tensor]
 ) -> None:
     folder = tmp_path_factory.mktemp("any")
-    saved = save_load.save(folder, 1, state, local, {}, Alone())
+    saved = checkpoints.save(folder, 1, state, local, {}, Alone())
     assert saved.find_damage() == []
     found = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
-    save_load.load(saved, found, None)
+    checkpoints.load(saved, found, None)
     assert {n: bits(t) for n, t in found.items()} == {n: bits(t) for n, t in state.items()}
-    back = save_load.load_local(saved, 0)
+    back = checkpoints.load_local(saved, 0)
     assert {n: (t.dtype, t.shape, bits(t)) for n, t in back.items()} == {
         n: (t.dtype, t.shape, bits(t)) for n, t in local.items()
     }
@@ -77,7 +77,7 @@ def test_torchs_own_reader_reads_the_same_tensors(
     tmp_path_factory: pytest.TempPathFactory, state: dict[str, Tensor]
 ) -> None:
     folder = tmp_path_factory.mktemp("torch")
-    saved = save_load.save(folder, 1, state, {}, {}, Alone())
+    saved = checkpoints.save(folder, 1, state, {}, {}, Alone())
     found = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
     dcp.load(found, checkpoint_id=str(saved.path / "state"), no_dist=True)
     assert {n: bits(t) for n, t in found.items()} == {n: bits(t) for n, t in state.items()}
@@ -85,7 +85,7 @@ def test_torchs_own_reader_reads_the_same_tensors(
 
 def test_torchs_own_tool_converts_it(tmp_path: Path) -> None:
     state = {"model/a": torch.randn(3, 4), "optimizer/a/m": torch.arange(5, dtype=torch.bfloat16)}
-    saved = save_load.save(tmp_path, 1, state, {}, {}, Alone())
+    saved = checkpoints.save(tmp_path, 1, state, {}, {}, Alone())
     dcp_to_torch_save(saved.path / "state", tmp_path / "whole.pt")
     found = torch.load(tmp_path / "whole.pt", weights_only=True)
     assert found.keys() == state.keys()
@@ -94,7 +94,7 @@ def test_torchs_own_tool_converts_it(tmp_path: Path) -> None:
 
 def test_local_state_is_a_safetensors_file(tmp_path: Path) -> None:
     local = {"residual.0": torch.randn(3, 5), "flag": torch.tensor([True, False, True])}
-    saved = save_load.save(tmp_path, 1, {"a": torch.zeros(1)}, local, {}, Alone())
+    saved = checkpoints.save(tmp_path, 1, {"a": torch.zeros(1)}, local, {}, Alone())
     found = load_file(saved.path / "local-r00000.safetensors")
     assert found.keys() == local.keys()
     assert all(torch.equal(found[name], tensor) for name, tensor in local.items())
@@ -104,7 +104,7 @@ def test_nothing_of_a_checkpoint_is_unpickled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = {"model/a": torch.randn(3, 4)}
-    saved = save_load.save(tmp_path, 1, state, {"r": torch.ones(2)}, {}, Alone())
+    saved = checkpoints.save(tmp_path, 1, state, {"r": torch.ones(2)}, {}, Alone())
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("unpickled")
@@ -113,9 +113,9 @@ def test_nothing_of_a_checkpoint_is_unpickled(
         monkeypatch.setattr(pickle, name, refuse)
     monkeypatch.setattr(torch, "load", refuse)
     found = {"model/a": torch.zeros(3, 4)}
-    save_load.load(saved, found, None)
+    checkpoints.load(saved, found, None)
     assert torch.equal(found["model/a"], state["model/a"])
-    assert save_load.load_local(saved, 0)["r"].tolist() == [1, 1]
+    assert checkpoints.load_local(saved, 0)["r"].tolist() == [1, 1]
 
 
 def test_large_skeletons_take_no_memory_and_torch_finds_the_data() -> None:
@@ -127,7 +127,7 @@ def test_large_skeletons_take_no_memory_and_torch_finds_the_data() -> None:
 
 def test_the_index_says_where_each_byte_is(tmp_path: Path) -> None:
     state = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor(7)}
-    saved = save_load.save(tmp_path, 1, state, {}, {}, Alone())
+    saved = checkpoints.save(tmp_path, 1, state, {}, {}, Alone())
     index = saved.index()
     assert (index.tensors["a"].dtype, index.tensors["a"].shape) == ("float32", (2, 3))
     (chunk,) = index.tensors["a"].chunks
@@ -156,12 +156,12 @@ def test_an_index_comes_back(tensors: dict[str, TensorEntry]) -> None:
 
 
 def test_an_index_cannot_name_files_that_no_hash_covers(tmp_path: Path) -> None:
-    saved = save_load.save(tmp_path, 1, {"a": torch.zeros(2)}, {}, {}, Alone())
+    saved = checkpoints.save(tmp_path, 1, {"a": torch.zeros(2)}, {}, {}, Alone())
     text = (saved.path / "index.json").read_text()
     for name, said in (("../outside", "outside the checkpoint"), ("other", "no hash covers")):
         (saved.path / "index.json").write_text(text.replace("state/__0_0.distcp", name))
         with pytest.raises(OSError, match=said):
-            save_load.load(saved, {"a": torch.zeros(2)}, None)
+            checkpoints.load(saved, {"a": torch.zeros(2)}, None)
     listed = Index.from_bytes(text.encode())
     with pytest.raises(ValueError, match="does not list"):
         Index.from_bytes(Index(listed.tensors, {}).to_bytes())

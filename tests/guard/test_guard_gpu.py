@@ -7,8 +7,8 @@ import pytest
 import torch
 from test_guard_saver import Alone, Told
 
+from penstock.guard import checkpoints
 from penstock.guard.format.published import published_checkpoints
-from penstock.guard.save import save_load
 from penstock.guard.save.saver import Saver
 from penstock.guard.tiers.slots import sealed_slots
 from penstock.guard.tiers.stores import DiskStore
@@ -39,8 +39,8 @@ def test_what_is_staged_is_of_its_step_though_updates_follow_at_once(tmp_path: P
         for found in sealed_slots(saver.fast)[:1] + published_checkpoints(disk.root)[:1]:
             assert found.find_damage() == []
             back = {name: torch.empty_like(tensor) for name, tensor in state.items()}
-            save_load.load(found, back, None)
-            parts = (*back.values(), *save_load.load_local(found, 0).values())
+            checkpoints.load(found, back, None)
+            parts = (*back.values(), *checkpoints.load_local(found, 0).values())
             assert all(bool((part == found.step).all()) for part in parts), found.step
     assert disk.steps() == [6, 3]
     assert told.of("save_failed") == []

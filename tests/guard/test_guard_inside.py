@@ -13,13 +13,13 @@ import torch
 from one_rank import Alone
 from penstock import untrusted
 from penstock.errors import PenstockError
+from penstock.guard import checkpoints
+from penstock.guard.checkpoints import list_checkpoints, verify
 from penstock.guard.convert.source import open_checkpoint
 from penstock.guard.convert.writers import RunCheckpoint, write_safetensors
 from penstock.guard.format.file_names import check_file_name
 from penstock.guard.format.manifest import MANIFEST, Manifest, manifest_bytes
 from penstock.guard.format.published import SCALARS, Checkpoint, file_entry
-from penstock.guard.save import save_load
-from penstock.guard.tiers.listing import list_checkpoints, verify
 from penstock.guard.tiers.peers import Peers
 from penstock.guard.tiers.slots import Seal
 from penstock.run.folder import RunFolder
@@ -42,7 +42,7 @@ def run(run_file: Callable[..., Path], tmp_path: Path, monkeypatch: Any) -> RunF
     save_run(made, folder.run_file)
     state = {"model/w": torch.arange(40.0)}
     scalars = {"step": 4, "layout": {"shard": 1}}
-    save_load.save(folder.checkpoints, 4, state, {}, scalars, Alone())
+    checkpoints.save(folder.checkpoints, 4, state, {}, scalars, Alone())
     (folder.path / "secret").write_bytes(SECRET)
     return folder
 
@@ -86,7 +86,7 @@ def test_an_index_that_leads_out_is_damage_to_all_who_look(
             RunCheckpoint(found), tmp_path / "out.safetensors", False, lambda count: None
         )
     with pytest.raises(OSError, match="outside the checkpoint"):
-        save_load.load(found, {"model/w": torch.zeros(40)}, None)
+        checkpoints.load(found, {"model/w": torch.zeros(40)}, None)
     assert not (tmp_path / "out.safetensors").exists()
 
 

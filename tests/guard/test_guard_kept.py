@@ -10,17 +10,12 @@ import torch
 
 from one_rank import Alone
 from penstock.errors import PenstockError
+from penstock.guard import checkpoints
+from penstock.guard.checkpoints import list_checkpoints, select, verify
 from penstock.guard.format.index import INDEX
 from penstock.guard.format.manifest import MANIFEST
 from penstock.guard.format.published import SCALARS, Checkpoint
-from penstock.guard.save import save_load
-from penstock.guard.tiers.listing import (
-    ListedCheckpoint,
-    list_checkpoints,
-    read_index,
-    select,
-    verify,
-)
+from penstock.guard.tiers.listing import ListedCheckpoint, read_index
 from penstock.guard.tiers.slots import Seal
 from penstock.guard.tiers.stores import RemoteStore, open_store
 from penstock.plan.job.layout import Layout
@@ -37,7 +32,7 @@ def put(folder: Path, step: int) -> Path:
     torch.manual_seed(step)
     state = {"model/w": torch.randn(30, 20), "optimizer/w/exp_avg": torch.randn(30, 20)}
     scalars = {"step": step, "layout": Layout(shard=4).to_json(), "stream": {"consumed": 9}}
-    return save_load.save(folder, step, state, {}, scalars, Alone()).path
+    return checkpoints.save(folder, step, state, {}, scalars, Alone()).path
 
 
 @pytest.fixture

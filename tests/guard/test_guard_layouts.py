@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from penstock.guard import checkpoints
+from penstock.guard.detect.fingerprints import weights_hash
 from penstock.guard.format.published import Checkpoint
-from penstock.guard.save import save_load
-from penstock.guard.save.save_load import weights_hash
 from penstock.plan.job.layout import Layout
 
 VOCAB, SEQUENCE, SAMPLES = 41, 8, 6  # an odd number of words: their parts are unequal
@@ -71,13 +71,13 @@ class Training:
         from penstock.train.state import state_tensors
 
         held = state_tensors(self.engine.parts, self.engine.optimizer)
-        save_load.save(folder, 2, held, {}, {"layout": self.layout.to_json()}, self.world)
+        checkpoints.save(folder, 2, held, {}, {"layout": self.layout.to_json()}, self.world)
 
     def load(self, saved: Checkpoint) -> None:
         from penstock.train.state import state_tensors
 
         held = state_tensors(self.engine.parts, self.engine.optimizer, copies=True)
-        save_load.load(saved, held, self.world)
+        checkpoints.load(saved, held, self.world)
         self.engine.optimizer.updates = 2
         self.engine.optimizer.lower()
 

@@ -11,13 +11,15 @@ import torch
 
 from old_formats import as_format
 from penstock.errors import RunFailed
+from penstock.guard import checkpoints
+from penstock.guard.checkpoints import search_of_run
 from penstock.guard.format.manifest import MANIFEST
 from penstock.guard.format.published import Checkpoint, published_checkpoints
-from penstock.guard.save import save_load
 from penstock.guard.save.saver import Saver
 from penstock.guard.tiers.identity import IDENTITY, IdentityCopies, decode_identity, encode_identity
 from penstock.guard.tiers.journal_facts import recorded_manifests, recorded_step
-from penstock.guard.tiers.search import SearchResult, SingleProcess, search_of_run, spill_folder
+from penstock.guard.tiers.locations import spill_folder
+from penstock.guard.tiers.search import SearchResult, SingleProcess
 from penstock.guard.tiers.slots import sealed_slots
 from penstock.guard.tiers.stores import DiskStore
 from penstock.ledger.journal.writer import Journal, SupervisorJournal
@@ -55,7 +57,7 @@ class Run:
     def save(self, step: int, value: float | None = None) -> Checkpoint:
         state = {"a": torch.full((4,), float(step if value is None else value))}
         folder, scalars = self.folder.checkpoints, self.scalars(step)
-        return save_load.save(folder, step, state, {}, scalars, World(), self.identity)
+        return checkpoints.save(folder, step, state, {}, scalars, World(), self.identity)
 
     def told(self, attempt: int, kind: str, **payload: Any) -> None:
         with Journal(self.folder.journal, attempt, again=True) as journal:
@@ -375,6 +377,6 @@ def test_what_has_the_name_of_a_save_does_not_stand_for_it(
     newest = published_checkpoints(checkpoints)[0]
     assert (newest.step, newest.find_damage(), newest.read_manifest().run) == (9, [], own.identity)
     held = {"a": torch.zeros(4)}
-    save_load.load(newest, held, None)
+    checkpoints.load(newest, held, None)
     assert held["a"].tolist() == [9.0 if there == "own" else 0.5] * 4
     assert (checkpoints / ".foreign-00000009").is_dir() == (there != "own")

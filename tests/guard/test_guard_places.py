@@ -10,9 +10,9 @@ import torch
 from one_rank import Alone
 from penstock.data.store.objects import Store
 from penstock.errors import RunFailed
+from penstock.guard import checkpoints
 from penstock.guard.format.manifest import MANIFEST, manifest_bytes
 from penstock.guard.format.published import Checkpoint, file_entry
-from penstock.guard.save import save_load
 from penstock.guard.tiers.identity import run_identity
 from penstock.guard.tiers.search import CheckpointSearch
 from penstock.guard.tiers.stores import (
@@ -123,7 +123,7 @@ State = dict[str, torch.Tensor]
 
 def saved(folder: Path, step: int) -> None:
     state = {"a": torch.full((4,), float(step))}
-    save_load.save(folder, step, state, {}, {"step": step}, Alone())
+    checkpoints.save(folder, step, state, {}, {"step": step}, Alone())
 
 
 def sent(remote: CheckpointStore, folder: Path, step: int) -> None:
@@ -222,12 +222,12 @@ def two_ranks(where: str) -> dict[str, Any]:
 
     def values(found: Any) -> dict[str, Any]:
         into = state(0)
-        save_load.load(found, into, world)
+        checkpoints.load(found, into, world)
         whole = {n: t.full_tensor() if isinstance(t, DTensor) else t for n, t in into.items()}
         return {"step": found.step, "tier": found.tier} | {n: t.tolist() for n, t in whole.items()}
 
     answer["memory"] = values(look().checkpoint)
-    answer["local"] = save_load.load_local(look().checkpoint, world.rank)["r"].tolist()
+    answer["local"] = checkpoints.load_local(look().checkpoint, world.rank)["r"].tolist()
     world.gather(None)
     if world.rank == 1:  # one rank's seal is missing: that slot is nothing for any of them
         next((home / "fast-0").glob("*/slot-0/seal-r00001.json")).unlink()

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from one_rank import Alone
+from penstock.guard import checkpoints
 from penstock.guard.format.file_names import check_file_name
 from penstock.guard.format.index import Index
 from penstock.guard.format.local_file import read_local
 from penstock.guard.format.manifest import Manifest
 from penstock.guard.format.published import Checkpoint, file_entry
-from penstock.guard.save import save_load
 from penstock.guard.tiers.identity import decode_identity, encode_identity
 from penstock.guard.tiers.ownership import Owner
 from penstock.guard.tiers.slots import Seal
@@ -40,7 +40,7 @@ def seal_bytes(body: bytes) -> bytes:
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     state = {"a": torch.zeros(3, 4), "b": torch.tensor(1), "c": torch.zeros(0, 2)}
-    saved = save_load.save(tmp_path_factory.mktemp("index"), 1, state, {}, {}, Alone())
+    saved = checkpoints.save(tmp_path_factory.mktemp("index"), 1, state, {}, {}, Alone())
     return (saved.path / "index.json").read_bytes()
 
 

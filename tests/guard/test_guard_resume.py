@@ -14,11 +14,12 @@ import pytest
 import torch
 
 from penstock.errors import RunFailed
+from penstock.guard import checkpoints
+from penstock.guard.checkpoints import search_of_run
 from penstock.guard.format.published import Checkpoint, published_folders
-from penstock.guard.save import save_load
 from penstock.guard.tiers import search
 from penstock.guard.tiers.journal_facts import recorded_step
-from penstock.guard.tiers.search import SingleProcess, search_of_run
+from penstock.guard.tiers.search import SingleProcess
 from penstock.ledger.journal.writer import Journal
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
@@ -45,7 +46,7 @@ def made(run_file: Callable[..., Path]) -> RunFolder:
 
 def saved(folder: RunFolder, step: int, attempt: int = 0) -> None:
     state = {"a": torch.full((4,), float(step))}
-    save_load.save(folder.checkpoints, step, state, {}, {"step": step}, World())
+    checkpoints.save(folder.checkpoints, step, state, {}, {"step": step}, World())
     told(folder, attempt, "saved", step=step, tier="disk")
 
 

@@ -14,8 +14,9 @@ from torch import Tensor
 
 import real_ranks
 from one_rank import Alone
+from penstock.guard import checkpoints
 from penstock.guard.format.published import Checkpoint, published_checkpoints
-from penstock.guard.save import fast_tier, save_load
+from penstock.guard.save import fast_tier
 from penstock.guard.save.saver import Saver
 from penstock.guard.tiers import free_space
 from penstock.guard.tiers.identity import run_identity
@@ -93,8 +94,8 @@ class Training:
 def holds(found: Checkpoint, step: int) -> bool:
     """Whether a checkpoint has the state of a step, in every part."""
     state = {"model/a": torch.empty(5, 7), "optimizer/a/m": torch.empty(3)}
-    save_load.load(found, state, None)
-    local = save_load.load_local(found, 0)
+    checkpoints.load(found, state, None)
+    local = checkpoints.load_local(found, 0)
     parts = (*state.values(), *local.values())
     return found.step == found.scalars["step"] == step and all(
         bool((part == step).all()) for part in parts

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock.cli.main import app
+from penstock.guard.checkpoints import list_checkpoints
 from penstock.guard.detect.failpoints import Failpoint, arm
 from penstock.guard.format.published import published_checkpoints
-from penstock.guard.tiers.listing import list_checkpoints
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.train.export.model import chosen

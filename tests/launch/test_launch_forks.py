@@ -7,9 +7,9 @@ import pytest
 
 from old_formats import as_format
 from penstock.errors import PenstockError, RunFailed
+from penstock.guard.checkpoints import newest_in_memory
 from penstock.guard.format.manifest import MANIFEST
 from penstock.guard.format.published import published_checkpoints
-from penstock.guard.tiers.search import newest_in_memory
 from penstock.launch.start import start
 from penstock.ledger.journal.read import read_events
 from penstock.ledger.journal.records import journal_files

@@ -16,8 +16,8 @@ from penstock.cli.main import app
 from penstock.data.build.open import open_dataset
 from penstock.data.tokenize.tokenizer import Tokenizer
 from penstock.errors import PenstockError, RunFailed
+from penstock.guard import checkpoints
 from penstock.guard.format.published import Checkpoint
-from penstock.guard.save import save_load
 from penstock.model.decoder import Decoder
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
@@ -41,7 +41,7 @@ class Kept:
         shapes = {name: list(t.shape) for name, t in own.items()}
         scalars = {"step": step, "weights": shapes, **more}
         named = {f"model/{name}": t for name, t in own.items()}
-        return save_load.save(self.folder.checkpoints, step, named, {}, scalars, Alone())
+        return checkpoints.save(self.folder.checkpoints, step, named, {}, scalars, Alone())
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def path(tmp_path: Path) -> str:
 
 def twice(path: str, layout: dict[str, int], folder: str) -> dict[str, Any]:
     """Saved by one build and loaded by another; and how the numbers are kept."""
-    from penstock.guard.save import save_load
+    from penstock.guard import checkpoints
     from penstock.plan.job.layout import Layout
     from penstock.run.load import load
     from penstock.train.engine import build_engine
@@ -55,10 +55,10 @@ def twice(path: str, layout: dict[str, int], folder: str) -> dict[str, Any]:
     first, second = (build_engine(load(path), Layout(**layout), 320, world) for _ in range(2))
     fixed = [dict(made.parts.named_parameters())["fixed.weight"] for made in (first, second)]
     before = whole(fixed[1]).equal(whole(fixed[0]))
-    saved = save_load.save(
+    saved = checkpoints.save(
         Path(folder), 1, state_tensors(first.parts, first.optimizer), {}, {}, world
     )
-    save_load.load(saved, state_tensors(second.parts, second.optimizer), world)
+    checkpoints.load(saved, state_tensors(second.parts, second.optimizer), world)
     narrow = build_engine(load(path, ["train.weights=bf16"]), Layout(**layout), 320, world)
     trained = narrow.parts.trained()
     return {

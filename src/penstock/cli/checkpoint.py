@@ -14,10 +14,10 @@ from penstock.cli.runs import Root, RunName
 from penstock.cli.show import Json, err, out, print_json, print_table, refuse_stdout
 from penstock.errors import PenstockError, RunFailed
 from penstock.files import refuse_existing
+from penstock.guard.checkpoints import TIERS, list_checkpoints, read_index, select
+from penstock.guard.checkpoints import verify as verified
 from penstock.guard.format.manifest import MANIFEST
 from penstock.guard.tiers.journal_facts import no_checkpoint_message
-from penstock.guard.tiers.listing import TIERS, list_checkpoints, read_index, select
-from penstock.guard.tiers.listing import verify as verified
 from penstock.run.folder import find
 from penstock.secret import redact
 from penstock.watch.report.checkpoint_tables import details, table, tensors

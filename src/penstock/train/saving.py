@@ -12,9 +12,10 @@ from pathlib import Path
 from statistics import median
 
 from penstock.errors import RunFailed
+from penstock.guard.checkpoints import CheckpointSearch, search_of_run
 from penstock.guard.save.saver import Saver, SaveTiming
 from penstock.guard.tiers import peers
-from penstock.guard.tiers.search import CheckpointSearch, search_of_run, spill_folder, stores_of_run
+from penstock.guard.tiers.locations import spill_folder, stores_of_run
 from penstock.guard.tiers.slots import SLOTS
 from penstock.meter.clock import StepClock, now
 from penstock.meter.devices import cpu_cores

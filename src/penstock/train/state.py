@@ -8,10 +8,11 @@ from torch import Tensor
 
 from penstock import __version__, secret
 from penstock.errors import RunFailed
+from penstock.guard import checkpoints
+from penstock.guard.checkpoints import Checkpoint
+from penstock.guard.detect.fingerprints import weights_hash
 from penstock.guard.detect.sentinels import Sentinels
 from penstock.guard.detect.shape_differences import shape_differences
-from penstock.guard.format.published import Checkpoint
-from penstock.guard.save import save_load
 from penstock.guard.tiers.stores import ProtectedSteps
 from penstock.policy.best import BestState, stops
 from penstock.run.fingerprint import fingerprint, settings
@@ -146,7 +147,7 @@ class TrainingState:
         """Return the hash of all weights. All ranks must call it; one of equal ranks hashes."""
         held = weight_tensors(self.engine.parts, self.engine.optimizer)
         world = self.rank.world
-        return save_load.weights_hash(held, world, hashing=world.first_copy)
+        return weights_hash(held, world, hashing=world.first_copy)
 
     def _saved_position(self, saved: dict[str, str | int], taken_over: bool) -> int:
         """Return the position in the stream that a checkpoint was saved at.
@@ -176,12 +177,12 @@ class TrainingState:
         else:
             self.rank.journal.event("moments_dropped", saved=saved, now=own)
             tensors = {name: t for name, t in tensors.items() if name.startswith("model/")}
-        save_load.load(found, tensors, self.rank.world)
+        checkpoints.load(found, tensors, self.rank.world)
         optimizer.lower()
 
     def _load_local(self, found: Checkpoint, layout: dict[str, int]) -> None:
         """Load replica-local state, which means nothing in another layout."""
-        state = save_load.load_local(found, self.rank.world.rank)
+        state = checkpoints.load_local(found, self.rank.world.rank)
         own = self.rank.layout.to_json()
         if state and layout == own:
             self.engine.replicas.load_local_state(state)

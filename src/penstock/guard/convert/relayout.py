@@ -29,7 +29,6 @@ from penstock.guard.format.file_names import FileTable
 from penstock.guard.format.file_plan import merge_plans
 from penstock.guard.format.manifest import manifest_bytes, manifest_fields
 from penstock.guard.format.published import file_entry, folder_name, hash_file
-from penstock.guard.save.save_load import shared_files
 from penstock.guard.save.staging import PendingCopies, RankFiles
 from penstock.guard.tiers.stores import DiskStore
 from penstock.plan.job.layout import Layout
@@ -70,7 +69,7 @@ def rewrite_for_ranks(
         shard=ranks, microbatch=source.checkpoint.scalars["layout"].get("microbatch", 1)
     )
     scalars = source.checkpoint.scalars | {"layout": layout.to_json()}
-    for name, content in shared_files(drawing, scalars).items():
+    for name, content in drawing.shared_files(scalars).items():
         disk.put(step, name, content)
         files[name] = file_entry(content)
     if step in disk.steps():

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import PenstockError, RunFailed
+from penstock.guard.checkpoints import list_checkpoints, select, verify
 from penstock.guard.convert.foreign import ForeignCheckpoint, is_foreign_checkpoint
 from penstock.guard.convert.relayout import rewrite_for_ranks
 from penstock.guard.convert.writers import RunCheckpoint, write_safetensors, write_torch
 from penstock.guard.format.manifest import MANIFEST
 from penstock.guard.format.published import Checkpoint, is_checkpoint_name
 from penstock.guard.tiers.checkpoint_files import LocalFiles, RemoteFiles
-from penstock.guard.tiers.listing import ListedCheckpoint, list_checkpoints, select, verify
+from penstock.guard.tiers.listing import ListedCheckpoint
 from penstock.run.folder import find
 
 WRITERS = {"safetensors": write_safetensors, "pt": write_torch}

@@ -6,12 +6,15 @@ not undone by a flip in another. It costs one read of the memory.
 """
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
+from blake3 import blake3
 from torch import Tensor
 from xxhash import xxh3_64_intdigest
+
+from penstock.untrusted import hash_json
 
 INSIDE = ("pipeline", "shard", "context", "tensor")  # the dimensions within one replica
 WORD = 8  # bytes
@@ -72,3 +75,27 @@ def index_in_replica(world: RankPlacement) -> int:
     for dimension in INSIDE:
         place = place * world.size(dimension) + world.place(dimension)
     return place
+
+
+class Gathering(Protocol):
+    """The ranks, as far as a hash over all of them needs them."""
+
+    def gather(self, value: Any) -> list[Any]: ...
+
+
+def weights_hash(weights: dict[str, Tensor], world: Gathering | None, hashing: bool = True) -> str:
+    """Return one hash of the full weights: equal weights have equal hashes in any layout.
+
+    All ranks must call it, each with the weights that it holds. Ranks with `hashing` false only
+    contribute their shards.
+    """
+    own = {}
+    for name, param in sorted(weights.items()):
+        whole = param.full_tensor() if hasattr(param, "full_tensor") else param
+        if not hashing:
+            continue
+        digest = blake3(f"{whole.dtype} {tuple(whole.shape)}\n".encode())
+        digest.update(whole.detach().cpu().flatten().view(torch.uint8).numpy())
+        own[name] = digest.hexdigest()
+    every_own = world.gather(own) if world else [own]
+    return hash_json({name: found for part in every_own for name, found in part.items()})

@@ -5,6 +5,7 @@ is written by one of them, and the files of the ranks get about the same size.
 """
 
 import dataclasses
+import json
 import pickle
 import warnings
 from dataclasses import dataclass
@@ -29,7 +30,8 @@ from torch.distributed.checkpoint.planner import (
 )
 from torch.distributed.tensor import DTensor
 
-from penstock.guard.format.index import Chunk, Index, TensorEntry, state_file_name
+from penstock.guard.format.index import INDEX, Chunk, Index, TensorEntry, state_file_name
+from penstock.guard.format.published import SCALARS
 from penstock.guard.format.skeleton import ALIGNMENT, archive_skeleton
 
 METADATA = "state/.metadata"
@@ -57,6 +59,14 @@ class FilePlan:
     index: Index
     content: bytes  # of the index, as written
     metadata: bytes
+
+    def shared_files(self, scalars: dict[str, Any]) -> dict[str, bytes]:
+        """Return the files that are the same for all ranks; one rank writes them."""
+        return {
+            INDEX: self.content,
+            METADATA: self.metadata,
+            SCALARS: json.dumps(scalars, indent=1).encode(),
+        }
 
 
 def plan_files(state: dict[str, Tensor], world: RankGroup) -> FilePlan:

@@ -32,7 +32,6 @@ from penstock.guard.format.published import folder_name, hash_file
 from penstock.guard.save.background_group import BackgroundGroup
 from penstock.guard.save.durable import DurableSave
 from penstock.guard.save.fast_tier import Slot, allocate_slots, remove_folder
-from penstock.guard.save.save_load import shared_files
 from penstock.guard.save.staging import PendingCopies, TensorCopy
 from penstock.guard.tiers.slots import SLOTS, MemoryCheckpoint, Seal, index_entry
 from penstock.guard.tiers.stores import NONE_PROTECTED, CheckpointStore, DiskStore, ProtectedSteps
@@ -309,7 +308,7 @@ class Saver:
         assert self._drawing is not None, "nothing is written before it is drawn"
         (own, problem), start = sealing.result(), now()
         source, bad = save.slot.folder, ""
-        shared = shared_files(self._drawing, save.scalars)
+        shared = self._drawing.shared_files(save.scalars)
         durable = DurableSave(
             save.step, own, problem, shared, self.keep, self._behind, self.pulse.beside, save.best
         )

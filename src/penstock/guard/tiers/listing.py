@@ -1,16 +1,14 @@
-"""List of a run's checkpoints in every tier, and whether they are whole. No torch.
+"""Listed checkpoints: what one is in any tier, and whether it is whole. No torch.
 
-`list_checkpoints` reads manifests and compares sizes; `verify` reads every byte. Neither changes
-anything: a damaged checkpoint is put aside when the run resumes.
+Nothing here changes anything: a damaged checkpoint is put aside when the run resumes.
 """
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import PenstockError, RunFailed, system_words
+from penstock.errors import PenstockError
 from penstock.guard.format.file_names import FileTable
 from penstock.guard.format.index import INDEX, Index
 from penstock.guard.format.manifest import FORMAT, MANIFEST, READABLE_FORMATS, UnsupportedFormat
@@ -21,7 +19,7 @@ from penstock.guard.format.published import (
     validation_loss,
 )
 from penstock.guard.tiers.checkpoint_files import CheckpointFiles, LocalFiles, Progress, RemoteFiles
-from penstock.guard.tiers.search import memory_folders
+from penstock.guard.tiers.locations import memory_folders
 from penstock.guard.tiers.slots import sealed_slots
 from penstock.guard.tiers.stores import (
     DAMAGED,
@@ -32,7 +30,6 @@ from penstock.guard.tiers.stores import (
     open_store,
 )
 from penstock.run.folder import RunFolder
-from penstock.run.load import load
 
 TIERS = ("memory", "disk", "remote")  # nearest first
 _ASIDE = {DAMAGED: "damaged", FOREIGN: "of another run", REPLACED: "replaced"}
@@ -79,29 +76,7 @@ class ListedCheckpoint:
         }
 
 
-def list_checkpoints(
-    folder: RunFolder, elsewhere: bool = True
-) -> tuple[list[ListedCheckpoint], list[str]]:
-    """Return all checkpoints of a run, newest first, and the stores that could not be read.
-
-    With `elsewhere` false the durable store is left out, for displays that refresh every second.
-    """
-    durable = load(folder.run_file).guard.durable
-    ask = [lambda: _memory(folder), lambda: _disk(folder.checkpoints)]
-    if durable and elsewhere:
-        ask.append(lambda: _elsewhere(durable, folder))
-    found: list[ListedCheckpoint] = []
-    unreachable = []
-    for tier in ask:
-        try:
-            found += tier()
-        except OSError as error:
-            unreachable.append(system_words(error))
-    seen = _with_best([_described(one) for one in found])
-    return sorted(seen, key=lambda one: (-one.step, TIERS.index(one.tier))), unreachable
-
-
-def _with_best(found: list[ListedCheckpoint]) -> list[ListedCheckpoint]:
+def mark_best(found: list[ListedCheckpoint]) -> list[ListedCheckpoint]:
     """Mark the step with the lowest validation loss, in every tier that has it."""
     good = [one for one in found if one.tier != "memory" and not one.problems and not one.aside]
     known = [(one.validation_loss, one.step) for one in good if one.validation_loss is not None]
@@ -111,37 +86,8 @@ def _with_best(found: list[ListedCheckpoint]) -> list[ListedCheckpoint]:
     return [replace(one, best=one in good and one.step == step) for one in found]
 
 
-def select(
-    found: list[ListedCheckpoint],
-    step: int | None = None,
-    tier: str | None = None,
-    unreachable: Sequence[str] = (),
-) -> list[ListedCheckpoint]:
-    """Return the checkpoints of a step and a tier, if given.
-
-    Raises PenstockError if there are none, or RunFailed if a store was `unreachable`.
-    """
-    there = [one for one in found if not one.aside and tier in (None, one.tier)]
-    chosen = [one for one in there if step in (None, one.step)]
-    if not chosen:
-        steps = ", ".join(str(s) for s in sorted({one.step for one in there})) or "none"
-        what = "checkpoint" if step is None else f"checkpoint of step {step}"
-        if unreachable:
-            raise RunFailed(f"no {what} can be read: {'; '.join(unreachable)}")
-        raise PenstockError(f"there is no {what}{f' in {tier}' if tier else ''}; found: {steps}")
-    return chosen
-
-
-def verify(one: ListedCheckpoint, progress: Progress = lambda count: None) -> list[str] | None:
-    """Read every byte of a checkpoint and list what is wrong; empty if nothing is.
-
-    None if a live run has deleted or overwritten it meanwhile.
-    """
-    found = list(one.problems) or _damage(one, progress)
-    return found if not found or one.files.still_there() else None
-
-
-def _damage(one: ListedCheckpoint, progress: Progress) -> list[str]:
+def find_damage(one: ListedCheckpoint, progress: Progress) -> list[str]:
+    """Read every byte of a checkpoint; list what is wrong."""
     try:
         files = _files(one)
     except UNREADABLE as error:
@@ -184,7 +130,8 @@ def read_index(one: ListedCheckpoint) -> Index:
     return found
 
 
-def _memory(folder: RunFolder) -> list[ListedCheckpoint]:
+def in_memory(folder: RunFolder) -> list[ListedCheckpoint]:
+    """List the copies in the memory of this host."""
     return [
         ListedCheckpoint("memory", s.step, LocalFiles(s))
         for f in memory_folders(folder)
@@ -192,7 +139,8 @@ def _memory(folder: RunFolder) -> list[ListedCheckpoint]:
     ]
 
 
-def _disk(checkpoints: Path) -> list[ListedCheckpoint]:
+def on_disk(checkpoints: Path) -> list[ListedCheckpoint]:
+    """List the checkpoints in a folder, also those that were put aside."""
     whole = [
         ListedCheckpoint("disk", one.step, LocalFiles(one))
         for one in published_checkpoints(checkpoints)
@@ -207,7 +155,8 @@ def _disk(checkpoints: Path) -> list[ListedCheckpoint]:
     return whole + aside
 
 
-def _elsewhere(durable: str, folder: RunFolder) -> list[ListedCheckpoint]:
+def in_durable_store(durable: str, folder: RunFolder) -> list[ListedCheckpoint]:
+    """List the checkpoints in the durable store of a run."""
     place = open_store(durable, folder.name)
     if isinstance(place, RemoteStore):
         return [
@@ -220,8 +169,8 @@ def _elsewhere(durable: str, folder: RunFolder) -> list[ListedCheckpoint]:
     ]
 
 
-def _described(one: ListedCheckpoint) -> ListedCheckpoint:
-    """Add what its small files say."""
+def describe(one: ListedCheckpoint) -> ListedCheckpoint:
+    """Return the checkpoint with what its small files say."""
     reading = MANIFEST
     try:
         if isinstance(one.files, LocalFiles):

@@ -11,11 +11,9 @@ hashes.
 """
 
 import contextlib
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,18 +23,12 @@ from penstock.guard.format.published import (
     USE_OTHER_VERSION,
     Checkpoint,
     folder_name,
-    published_checkpoints,
 )
 from penstock.guard.tiers.free_space import boot_id
-from penstock.guard.tiers.identity import IdentityCopies
-from penstock.guard.tiers.journal_facts import forked_step, recorded_manifests, recorded_step
 from penstock.guard.tiers.ownership import ADOPT, Owner
 from penstock.guard.tiers.slots import MemoryCheckpoint, damaged_seals, sealed_slots
-from penstock.guard.tiers.stores import DAMAGED, FOREIGN, CheckpointStore, DiskStore, open_store
+from penstock.guard.tiers.stores import DAMAGED, FOREIGN, CheckpointStore, DiskStore
 from penstock.policy import resume
-from penstock.run.fingerprint import settings
-from penstock.run.folder import RunFolder
-from penstock.run.schema.run import Run
 
 MEMORY = -1  # as the number of a tier; durable places count from 0
 
@@ -394,110 +386,3 @@ def _refuse_other_format(found: Checkpoint, damage: list[str]) -> None:
 def _renamed_words(step: int, true: int) -> str:
     was, now = folder_name(step), folder_name(true)
     return f"{was} is a checkpoint of step {true} by its manifest: it is called {now} again"
-
-
-def stores_of_run(folder: RunFolder, run: Run) -> list[CheckpointStore]:
-    """Return the durable stores of a run. Hosts that may not share a disk share the durable
-    store."""
-    here, durable = DiskStore(folder.checkpoints), run.guard.durable
-    if durable is None:
-        return [here]
-    there = open_store(durable, folder.name)
-    return [there] if run.cluster.nodes > 1 else [here, there]
-
-
-def spill_folder(folder: RunFolder) -> Path:
-    """Return the folder for copies that do not fit into memory."""
-    return folder.path / ".spill"
-
-
-def memory_folders(folder: RunFolder) -> list[Path]:
-    """Return the folders of the fast tier. Raises OSError if they cannot be listed."""
-    try:
-        names = [name for name in os.listdir(folder.scratch) if name.startswith("fast-")]
-    except FileNotFoundError:
-        names = []
-    return [*(folder.scratch / name for name in sorted(names)), spill_folder(folder)]
-
-
-def search_of_run(
-    folder: RunFolder, run: Run, world: Any, leads: bool = True, ranks: bool = True
-) -> CheckpointSearch:
-    """Return the search over all tiers of a run.
-
-    With `ranks` the identity of the run is created if it is missing; the supervisor only reads it.
-    """
-    places = stores_of_run(folder, run)
-    # Hosts have folders of their own, and share the durable place: there that decides.
-    homes = places if run.cluster.nodes > 1 else [DiskStore(folder.path), *places]
-    kept = IdentityCopies(homes, lambda: _remembered(places, run))
-    who = (
-        kept.read()
-        if not ranks
-        else world.broadcast(kept.read_or_create() if world.rank == 0 else None)
-    )
-    fast, lost = [], ""
-    try:
-        fast = memory_folders(folder)
-    except OSError as error:
-        lost = system_words(error)
-    anew = "`--fresh`, which keeps the old run folder aside"
-    if run.cluster.nodes > 1:
-        anew = "another name for the run"
-    return CheckpointSearch(
-        fast,
-        places,
-        folder.checkpoints,
-        who,
-        world,
-        leads,
-        lambda: recorded_step(folder),
-        anew,
-        lost,
-        Owner(who, run, cache(lambda: _manifests(folder)), forked_step(folder)),
-        kept.notes,
-    )
-
-
-def problems_of(folder: RunFolder, run: Run, found: Checkpoint) -> list[str]:
-    """Say why a checkpoint in a run folder cannot be used: damage, or another run's."""
-    if damage := found.find_damage():
-        return damage
-    refusal = search_of_run(folder, run, SingleProcess(), ranks=False).refusal(found)
-    return [refusal] if refusal else []
-
-
-def newest_in_memory(folder: RunFolder, run: Run) -> MemoryCheckpoint | None:
-    """Return the newest good state in the memory of this host, as a crash leaves it.
-
-    None while the run is live: it would overwrite the slot that is being read.
-    """
-    if folder.running():
-        return None
-    tiers = search_of_run(folder, run, SingleProcess(), ranks=False)
-    good = (one for one in tiers.memory() if not one.find_damage() and not tiers.refusal(one))
-    return next(good, None)
-
-
-def _manifests(folder: RunFolder) -> dict[int, str]:
-    """Return the manifest hashes that the journal recorded; none if it cannot be read."""
-    try:
-        return recorded_manifests(folder)
-    except OSError:
-        return {}
-
-
-def _remembered(places: Sequence[CheckpointStore], run: Run) -> str | None:
-    """Return the run identity in the newest manifests on disk, first of those with this run's
-    settings."""
-    said: list[tuple[bool, str]] = []
-    own = settings(run)
-    for place in places:
-        if isinstance(place, DiskStore):
-            with contextlib.suppress(OSError):
-                for found in published_checkpoints(place.root):
-                    with contextlib.suppress(OSError, ValueError):
-                        about = found.read_manifest()
-                        if about.run:
-                            said.append((about.settings != own, about.run))
-    return min(said, key=lambda one: one[0])[1] if said else None

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import PenstockError, RunFailed
+from penstock.guard.checkpoints import Checkpoint, SingleProcess, search_of_run
 from penstock.guard.convert.take_over import take_over
 from penstock.guard.detect.shape_differences import shape_differences
-from penstock.guard.format.published import Checkpoint, folder_name
+from penstock.guard.format.published import folder_name
 from penstock.guard.tiers.journal_facts import ADOPTED
-from penstock.guard.tiers.search import SingleProcess, memory_folders, search_of_run
+from penstock.guard.tiers.locations import memory_folders
 from penstock.guard.tiers.slots import sealed_slots
 from penstock.guard.tiers.stores import FOREIGN, REPLACED, CheckpointStore, DiskStore
 from penstock.launch.prepare.known import sound_plan

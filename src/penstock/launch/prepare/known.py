@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.guard.format.published import SCALARS, Checkpoint, published_checkpoints
+from penstock.guard.checkpoints import Checkpoint, published_checkpoints
+from penstock.guard.format.published import SCALARS
 from penstock.guard.tiers.identity import IdentityCopies
-from penstock.guard.tiers.search import memory_folders
+from penstock.guard.tiers.locations import memory_folders
 from penstock.guard.tiers.slots import sealed_slots
 from penstock.guard.tiers.stores import DiskStore
 from penstock.ledger.journal.records import journal_files

@@ -4,9 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.errors import PenstockError, RunFailed
+from penstock.guard.checkpoints import (
+    SearchResult,
+    SingleProcess,
+    newest_in_memory,
+    problems_of,
+    published_checkpoints,
+    search_of_run,
+)
 from penstock.guard.convert.take_over import take_over
 from penstock.guard.detect.shape_differences import shape_differences
-from penstock.guard.format.published import SCALARS, published_checkpoints
+from penstock.guard.format.published import SCALARS
 from penstock.guard.tiers.identity import run_identity
 from penstock.guard.tiers.journal_facts import (
     last_result,
@@ -15,14 +23,7 @@ from penstock.guard.tiers.journal_facts import (
     no_checkpoint_message,
     recorded_step,
 )
-from penstock.guard.tiers.search import (
-    SearchResult,
-    SingleProcess,
-    newest_in_memory,
-    problems_of,
-    search_of_run,
-    stores_of_run,
-)
+from penstock.guard.tiers.locations import stores_of_run
 from penstock.guard.tiers.stores import DiskStore, open_store
 from penstock.launch.prepare.known import has_begun, known_run, sound_plan
 from penstock.launch.prepare.listener import Listener

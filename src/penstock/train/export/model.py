@@ -19,14 +19,13 @@ from penstock.catalog.shapes import ModelShape
 from penstock.data.read.run_tokenizer import read_tokenizer
 from penstock.errors import PenstockError, RunFailed
 from penstock.files import refuse_existing
-from penstock.guard.format.published import Checkpoint, best_first, published_checkpoints
-from penstock.guard.save import save_load
+from penstock.guard import checkpoints
+from penstock.guard.checkpoints import Checkpoint, best_first, problems_of, published_checkpoints
 from penstock.guard.tiers.journal_facts import (
     newer_is_gone_message,
     newest_recorded,
     no_checkpoint_message,
 )
-from penstock.guard.tiers.search import problems_of
 from penstock.model.adapter.export import merged as merged_tensors
 from penstock.model.adapter.export import write_adapter
 from penstock.model.adapter.names import adapters
@@ -217,7 +216,7 @@ def _read(
 
 
 def _loaded(found: Checkpoint, held: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    save_load.load(found, {f"model/{name}": tensor for name, tensor in held.items()}, None)
+    checkpoints.load(found, {f"model/{name}": tensor for name, tensor in held.items()}, None)
     yield from held.items()
 
 

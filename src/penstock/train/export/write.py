@@ -9,14 +9,18 @@ from penstock.data.read.run_tokenizer import read_tokenizer
 from penstock.data.tokenize.special import read_special
 from penstock.data.tokenize.tokenizer import Tokenizer
 from penstock.errors import PenstockError, RunFailed
-from penstock.guard.format.published import Checkpoint, published_checkpoints
-from penstock.guard.save import save_load
+from penstock.guard import checkpoints
+from penstock.guard.checkpoints import (
+    Checkpoint,
+    newest_in_memory,
+    problems_of,
+    published_checkpoints,
+)
 from penstock.guard.tiers.journal_facts import (
     newer_is_gone_message,
     newest_recorded,
     no_checkpoint_message,
 )
-from penstock.guard.tiers.search import newest_in_memory, problems_of
 from penstock.model.build import NoLogits
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
@@ -103,7 +107,7 @@ def write(
     parts = Parts([model.eval()], keeps_frozen=run.model.module is not None)
     # What is in none of these is filled already.
     named = {**parts.trained(), **parts.frozen(), **parts.named_buffers()}
-    save_load.load(saved, {f"model/{n}": t.detach() for n, t in named.items()}, None)
+    checkpoints.load(saved, {f"model/{n}": t.detach() for n, t in named.items()}, None)
     prompt = chat_prompt(content, text) if chat else tokenizer.encode(text).tolist()
     logits = Plain(parts).logits
     try:

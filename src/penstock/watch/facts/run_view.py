@@ -13,7 +13,7 @@ import numpy as np
 
 from penstock.catalog import accelerators
 from penstock.errors import PenstockError
-from penstock.guard.format.published import best_first, newest_path, published_checkpoints
+from penstock.guard.checkpoints import best_first, newest_path, published_checkpoints
 from penstock.ledger.history import History, read_history
 from penstock.ledger.journal.follow import JournalReader, reader_of
 from penstock.ledger.journal.read import Event

@@ -7,8 +7,8 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
+from penstock.guard.checkpoints import ListedCheckpoint
 from penstock.guard.format.index import Index, TensorEntry
-from penstock.guard.tiers.listing import ListedCheckpoint
 from penstock.plan.job.layout import Layout
 from penstock.style import format_bytes, format_duration, format_loss, plural
 

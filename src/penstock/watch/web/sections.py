@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock import secret
 from penstock.errors import PenstockError
-from penstock.guard.tiers.listing import list_checkpoints
+from penstock.guard.checkpoints import list_checkpoints
 from penstock.ledger.causes import Cause
 from penstock.meter.clock import now
 from penstock.run import toml
