@@ -43,6 +43,8 @@ def energy_of(view: RunView) -> Energy | None:
 
 @dataclass
 class _EnergyCalculation:
+    """The steps of `energy_of`, with the values that they share."""
+
     view: RunView
     nodes: list[NodeEnergy]
     model: PowerModel | None

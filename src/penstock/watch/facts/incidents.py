@@ -1,4 +1,4 @@
-"""Anomalies that the sentinels of a run found, in words."""
+"""Anomalies that the anomaly guard found, in words."""
 
 from collections.abc import Sequence
 from typing import Any

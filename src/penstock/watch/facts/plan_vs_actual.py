@@ -24,7 +24,7 @@ class CauseTime:
 
     @property
     def worth_a_row(self) -> bool:
-        """Whether a table shows it: all that took time, was planned, or must stay small."""
+        """True if a table shows it: it took time, was planned, or is `unexplained`."""
         planned = (self.planned_s or 0.0) >= WORTH_A_ROW_S
         return self.actual_s > 0 or planned or self.cause is Cause.UNEXPLAINED
 
@@ -68,7 +68,7 @@ class PlanVsActual:
 
     @property
     def within_band(self) -> bool:
-        """Whether the measured step time is in the band of the plan."""
+        """True if the measured step time is in the band of the plan."""
         return bool(self.band and self.step_s and self.band[0] <= self.step_s <= self.band[1])
 
     @property

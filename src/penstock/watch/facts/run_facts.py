@@ -38,8 +38,8 @@ MOST_FILES = 5  # damaged files in a report
 
 
 @dataclass(frozen=True)
-class DurableSave:
-    """A checkpoint that was written to a disk or another place."""
+class JournaledSave:
+    """A checkpoint on a disk or in another place, as the journal tells of it."""
 
     t: float
     step: int | None
@@ -102,10 +102,10 @@ class RunFacts:
         return rank_health(self.view)
 
     @cached_property
-    def saves(self) -> list[DurableSave]:
+    def saves(self) -> list[JournaledSave]:
         """Durable saves that the journal tells of, by time."""
         return [
-            DurableSave(
+            JournaledSave(
                 event.t,
                 event.whole("step"),
                 None if event.payload.get("tier") is None else str(event.payload["tier"]),

@@ -323,7 +323,7 @@ class RunView:
 
     @cached_property
     def incidents(self) -> list[dict[str, Any]]:
-        """Anomalies that the sentinels found, by time."""
+        """Anomalies that the anomaly guard found, by time."""
         return incidents(self.rank_events_of(*KINDS))
 
     @property

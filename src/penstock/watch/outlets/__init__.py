@@ -1,1 +1,1 @@
-"""Other places that a run is shown in: W&B, webhooks, callbacks."""
+"""Other receivers of a run's events and values: W&B, webhooks, Python callbacks."""

@@ -46,7 +46,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Launching(Event):
-    """The ranks are about to start."""
+    """The event before the ranks start."""
 
     kind: ClassVar[str] = "launching"
     folder: Path
@@ -55,7 +55,7 @@ class Launching(Event):
 
 @dataclass(frozen=True)
 class Step(Event):
-    """A step is done. If steps are fast, only some are events; the last one always is."""
+    """A finished step. If steps are fast, only some are events; the last one always is."""
 
     kind: ClassVar[str] = "step"
     loss: float
@@ -66,7 +66,7 @@ class Step(Event):
 
 @dataclass(frozen=True)
 class Evaluation(Event):
-    """The held-out samples were evaluated."""
+    """An evaluation of the held-out samples."""
 
     kind: ClassVar[str] = "evaluation"
     loss: float
@@ -74,7 +74,7 @@ class Evaluation(Event):
 
 @dataclass(frozen=True)
 class Checkpoint(Event):
-    """A durable checkpoint was published."""
+    """A durable checkpoint that was published."""
 
     kind: ClassVar[str] = "checkpoint"
     tier: str  # disk or remote
@@ -83,7 +83,7 @@ class Checkpoint(Event):
 
 @dataclass(frozen=True)
 class Fault(Event):
-    """A rank failed or hangs."""
+    """A rank that failed or hangs."""
 
     kind: ClassVar[str] = "fault"
     rank: int | None
@@ -93,7 +93,7 @@ class Fault(Event):
 
 @dataclass(frozen=True)
 class Restart(Event):
-    """The ranks start again after a fault."""
+    """A new start of the ranks after a fault."""
 
     kind: ClassVar[str] = "restart"
     attempt: int
@@ -101,7 +101,7 @@ class Restart(Event):
 
 @dataclass(frozen=True)
 class Finished(Event):
-    """The run has ended. It is the last event."""
+    """The end of the run, and its last event."""
 
     kind: ClassVar[str] = "finished"
     status: str  # done, stopped, stopped early or failed

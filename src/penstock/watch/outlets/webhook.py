@@ -134,6 +134,8 @@ class Webhook:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A handler that follows no redirects."""
+
     def redirect_request(self, *args: object, **kwargs: object) -> None:
         return None
 

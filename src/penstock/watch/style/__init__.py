@@ -1,1 +1,1 @@
-"""How values look to people: words, colours, HTML, charts."""
+"""Parts that several displays share: safe text, HTML, style sheets, charts."""

@@ -1,4 +1,4 @@
-"""Pictures of counts as inline SVG: no script, and colours from the page's own style."""
+"""Bars and histograms as inline SVG, with colours from the style sheet of the page."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ _LAST_TICK = 0.75  # of the width
 
 
 def bar(part: float, whole: float, kind: str, before: float = 0) -> Markup:
-    """A bar as wide as its share of the room there is; `before` is where it starts."""
+    """Return a bar for the share of `part` in `whole`, which starts after `before`."""
     width, start = (100 * x / whole if whole else 0 for x in (part, before))
     shown = max(width, 0.4) if part else 0
     rect = tag("rect", x=f"{start:.3f}%", width=f"{shown:.3f}%", height="100%", class_=kind, rx=2)
@@ -17,9 +17,9 @@ def bar(part: float, whole: float, kind: str, before: float = 0) -> Markup:
 
 
 def histogram(counts: Sequence[int], labels: Sequence[str], about: str) -> Markup:
-    """Columns side by side; every column tells its count when it is pointed at.
+    """Return a histogram; each column shows its count under the pointer.
 
-    `labels` are the borders of the bins: one more than there are counts.
+    `labels` are the borders of the bins: one more than the counts.
     """
     wide = 1000 / max(len(counts), 1)
     top = max(counts, default=0) or 1
@@ -42,7 +42,7 @@ def histogram(counts: Sequence[int], labels: Sequence[str], about: str) -> Marku
                 ),
             )
         )
-        # None near the end, where the last border's label ends.
+        # No label near the end, where the last one is.
         if place % every == 0 and place <= _LAST_TICK * len(counts):
             words.append(tag("span", labels[place], style=f"left:{place / len(counts):.2%}"))
     axis = tag("line", x1=0, y1=_BASE, x2=1000, y2=_BASE, class_="axis")

@@ -1,4 +1,4 @@
-"""The consoles that print for people."""
+"""The console of the command line."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from penstock.secret import redact
 
 
 class RedactedConsole(Console):
-    """A rich console that redacts plain text. Tables and panels are made of redacted values."""
+    """A rich console that redacts secrets in plain text. Callers redact values in tables."""
 
     def print(self, *objects: Any, **how: Any) -> None:
         super().print(*(redact(one) if isinstance(one, str) else one for one in objects), **how)

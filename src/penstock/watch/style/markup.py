@@ -1,4 +1,4 @@
-"""HTML that cannot be broken by what it shows: text is escaped unless it was made here."""
+"""HTML from Python calls. Text is always escaped; only `tag` and this package make markup."""
 
 import re
 from collections.abc import Mapping
@@ -9,43 +9,47 @@ from penstock.watch.style.text import printable
 _EMPTY = {"meta", "br", "wbr", "rect", "line"}
 
 
-# No script, and nothing loaded from elsewhere, whatever stands in the page.
+# Even if a page held a script or a link to a file, the browser would not load it.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 class Markup(str):
-    """Made by `tag`, or written in this room: goes into a page as it is."""
+    """HTML that goes into a page unescaped."""
 
     __slots__ = ()
 
 
 def tag(name: str, /, *children: object, **attributes: object) -> Markup:
-    """`tag("p", "a < b", class_="x")`. A child that is not `Markup` is text."""
-    told = "".join(
+    """Return an element: `tag("p", "a < b", class_="x")`. Other children than `Markup` are text."""
+    written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(printable(str(value)))}"'
         for key, value in attributes.items()
     )
     if name in _EMPTY:
-        return Markup(f"<{name}{told}>" if name in ("meta", "br", "wbr") else f"<{name}{told}/>")
-    return Markup(f"<{name}{told}>{join(*children)}</{name}>")
+        return Markup(
+            f"<{name}{written}>" if name in ("meta", "br", "wbr") else f"<{name}{written}/>"
+        )
+    return Markup(f"<{name}{written}>{join(*children)}</{name}>")
 
 
 def join(*children: object) -> Markup:
+    """Return children one after the other; those that are not `Markup` are text."""
     return Markup("".join(c if isinstance(c, Markup) else text(str(c)) for c in children))
 
 
 def text(raw: str) -> Markup:
+    """Return text without control characters, escaped."""
     return Markup(escape(printable(raw)))
 
 
 def breakable(name: str) -> Markup:
-    """A long name that may go on in the next line after a dot, a stroke or a blank of its own."""
+    """Return a long name that may wrap after a dot, an underscore, a slash, a colon or a hyphen."""
     parts = re.split(r"(?<=[._/:\\-])(?=\w)", name)
     return join(*(piece for part in parts for piece in (part, tag("wbr"))))
 
 
 def document(title: str, style: str, *parts: object) -> str:
-    """A whole page in one file."""
+    """Return a whole page in one file."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -59,9 +63,11 @@ def document(title: str, style: str, *parts: object) -> str:
 
 
 def section(title: str, *parts: Markup) -> Markup:
+    """Return a section with its title."""
     return tag("section", tag("h2", title), *parts)
 
 
 def cards(facts: Mapping[str, str]) -> Markup:
-    made = [tag("div", tag("dt", name), tag("dd", value)) for name, value in facts.items()]
-    return tag("dl", *made, class_="cards")
+    """Return names and values as a row of cards."""
+    items = [tag("div", tag("dt", name), tag("dd", value)) for name, value in facts.items()]
+    return tag("dl", *items, class_="cards")

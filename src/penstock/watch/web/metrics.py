@@ -14,9 +14,9 @@ from prometheus_client.registry import Collector
 
 from penstock import __version__
 from penstock.ledger.causes import Cause
-from penstock.policy.restart import EARLY
 from penstock.run.folder import RunFolder
 from penstock.secret import redact
+from penstock.style import STATUS_LEVELS
 from penstock.watch.facts.energy_amounts import Energy
 from penstock.watch.facts.rank_health import WORDS
 from penstock.watch.facts.run_facts import RunFacts
@@ -28,7 +28,6 @@ MOST_RANKS = 64  # above it no series for each rank
 MOST_DEVICES = 64
 MOST_RUNS = 32
 DEVICE = ("node", "device", "kind")
-STATUSES = ("new", "running", "done", "stopped", EARLY, "failed", "killed", "left")
 
 Sample = tuple[str, float | None, dict[str, str]]  # family without `penstock_`, value, more labels
 
@@ -103,6 +102,8 @@ def worth_scraping(folders: Sequence[RunFolder]) -> list[RunFolder]:
 
 
 class _Runs(Collector):
+    """The collector of the metrics of some runs."""
+
     def __init__(self, views: Sequence[RunView]) -> None:
         self.views = views
 
@@ -170,7 +171,7 @@ def _about(view: RunView) -> Iterator[Sample]:
             "layout": view.layout_text,
         },
     )
-    for status in STATUSES:
+    for status in STATUS_LEVELS:
         yield "run_status", float(view.status == status), {"status": status}
 
 
