@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Self
 
-from penstock.launch.supervisor import zygote
+from penstock.launch.supervisor import preload
 
 LIMIT_S = 120.0
 
@@ -35,7 +35,7 @@ class Command:
         err = out if one_pipe else os.pipe()
         with open(os.devnull) as nothing:
             fds = {0: nothing.fileno(), 1: out[1], 2: err[1]}
-            self.process = zygote.python_m(["penstock", *words], env, fds)
+            self.process = preload.python_m(["penstock", *words], env, fds)
         for its in {out[1], err[1]}:
             os.close(its)
         self.stdout: IO[str] = os.fdopen(out[0], encoding="utf-8")

@@ -15,8 +15,8 @@ from hypothesis import settings
 
 import made_sets
 import real_ranks
-from penstock.launch.supervisor import environment, fork_client, zygote
-from penstock.launch.supervisor.zygote import Zygote
+from penstock.launch.supervisor import environment, fork_client, preload
+from penstock.launch.supervisor.preload import PreloadClient
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Shells start background jobs with Ctrl-C ignored, and processes inherit that.
@@ -70,10 +70,10 @@ def tiny(home: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def warm(home: Path) -> Iterator[Zygote]:
-    """A process with torch loaded, from which runs take theirs (launch/supervisor/zygote.py)."""
-    env = environment.for_nursery(1)
-    with zygote.serving(
+def warm(home: Path) -> Iterator[PreloadClient]:
+    """A process with torch loaded, from which runs take theirs (launch/supervisor/preload.py)."""
+    env = environment.for_fork_server(1)
+    with preload.serving(
         env, [*fork_client.MODULES, "penstock.launch.start", *LATE_IMPORTS]
     ) as found:
         yield found
@@ -82,11 +82,11 @@ def warm(home: Path) -> Iterator[Zygote]:
 @pytest.fixture
 def cold(monkeypatch: pytest.MonkeyPatch) -> None:
     """No warm process: everything is started and imported as it is for a user."""
-    monkeypatch.delenv(zygote.ENVIRONMENT, raising=False)
+    monkeypatch.delenv(preload.ENVIRONMENT, raising=False)
 
 
 @pytest.fixture
-def run_file(tmp_path: Path, tiny: str, warm: Zygote) -> Callable[..., Path]:
+def run_file(tmp_path: Path, tiny: str, warm: PreloadClient) -> Callable[..., Path]:
     """run_file(name, **{"train.steps": 5}): a run file for the small dataset, in tmp_path."""
 
     def write(name: str = "test", **fields: Any) -> Path:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from penstock.launch.supervisor import zygote
+from penstock.launch.supervisor import preload
 from penstock.ledger.journal.read import Event, read_curve, read_events
 from penstock.ledger.journal.records import SUPERVISOR, journal_files
 from penstock.run.folder import RunFolder
@@ -36,7 +36,7 @@ class Lab:
         self.folder, self.run_file, self.name = folder, run_file, name
         self.own_folders, self.inside, self.address = own_folders, inside, address
         self.env = env or {}
-        self.hosts: dict[str, subprocess.Popen[bytes] | zygote.Forked] = {}
+        self.hosts: dict[str, subprocess.Popen[bytes] | preload.ForkedProcess] = {}
         self.logs: list[Path] = []
         self.forgotten: list[Path] = []  # audits of machines that are gone
 
@@ -56,7 +56,7 @@ class Lab:
             env["PENSTOCK_ADDRESS"] = address
         with log.open("wb") as out, open(os.devnull) as nothing:
             if inside := self.inside(node):
-                env.pop(zygote.ENVIRONMENT, None)  # it would fork ranks outside
+                env.pop(preload.ENVIRONMENT, None)  # it would fork ranks outside
                 self.hosts[node] = subprocess.Popen(
                     [*inside, sys.executable, "-m", *words],
                     env=env,
@@ -66,7 +66,7 @@ class Lab:
                 )
             else:
                 fds = {0: nothing.fileno(), 1: out.fileno(), 2: out.fileno()}
-                self.hosts[node] = zygote.python_m(words, env, fds)
+                self.hosts[node] = preload.python_m(words, env, fds)
 
     def signal(self, node: str, number: int) -> None:
         self.hosts[node].send_signal(number)

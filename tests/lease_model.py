@@ -20,7 +20,7 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-from penstock.launch.hosts.lease import Lease, Observer, Record
+from penstock.launch.hosts.lease import Lease, LeaseObserver, LeaseRecord
 from penstock.policy.lease import DEAD_S
 
 LOOK_S, ACT_S = 0.5, 0.1
@@ -192,20 +192,20 @@ class Host:
 
     def live(self) -> None:
         sim, place = self.world.sim, HostPlace(self.world.store, self)
-        observer = Observer(place, self.clock)
+        observer = LeaseObserver(place, self.clock)
         while True:
             try:
-                _, free = observer.look()
+                _, free = observer.poll()
                 if free is not None:
                     self._lead(place, free, observer)
             except OSError:
                 pass
             sim.sleep(LOOK_S)
 
-    def _lead(self, place: HostPlace, number: int, observer: Observer) -> None:
+    def _lead(self, place: HostPlace, number: int, observer: LeaseObserver) -> None:
         sim = self.world.sim
-        record = Record(number, self.name, ("10.0.0.1",), 1, f"{sim.dice.random()}")
-        lease = SimulatedLease.take(place, record, observer.judged, self.clock, sim.sleep)
+        record = LeaseRecord(number, self.name, ("10.0.0.1",), 1, f"{sim.dice.random()}")
+        lease = SimulatedLease.take(place, record, observer.last_beat, self.clock, sim.sleep)
         if lease is None:
             return
         self.lease = lease

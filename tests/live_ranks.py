@@ -41,7 +41,7 @@ def _rank(rank: int, life: int, port: int, out: str, job: Callable[..., Any], ar
 
 
 class Troop:
-    """Stands in for a nursery, and for the records of its ranks."""
+    """Stands in for the processes of ranks and for their records."""
 
     attempt = 0
 
@@ -55,19 +55,19 @@ class Troop:
         self.living[rank] = CONTEXT.Process(target=_rank, args=given)
         self.living[rank].start()
 
-    def codes(self) -> dict[int, int | None]:
+    def exit_codes(self) -> dict[int, int | None]:
         return {rank: process.exitcode for rank, process in self.living.items()}
 
-    def end(self, ranks: Iterable[int] | None = None) -> None:
+    def end_ranks(self, ranks: Iterable[int] | None = None) -> None:
         for rank in list(self.living if ranks is None else ranks):
             if self.living[rank].exitcode is None:
                 self.living[rank].kill()
             self.living[rank].join()
 
-    def last_word(self, rank: int) -> dict[str, object]:
+    def end_record(self, rank: int) -> dict[str, object]:
         return {}
 
-    def steps(self, rank: int) -> int:
+    def step_count(self, rank: int) -> int:
         return 1
 
 
@@ -98,25 +98,25 @@ def run(
     troop, notes = Troop(folder, store.port, job, args), Notes()
     quorum = Quorum(
         board=Board(store, "attempt-0"),
-        nursery=troop,
-        ending=troop,
+        processes=troop,  # type: ignore[arg-type]
+        records=troop,  # type: ignore[arg-type]
         replicas=replicas,
-        each=each,
-        allowed=allowed,
+        ranks_per_replica=each,
+        restarts_allowed=allowed,
         start=troop.start,
         journal=notes,  # type: ignore[arg-type]
-        tell=lambda rank, reason, now_on: None,
+        show_fault=lambda rank, reason, action: None,
     )
     deadline = time.monotonic() + PATIENCE_S
     try:
         for rank in range(replicas * each):
             troop.start(rank, 0)
-        while quorum.look(troop.codes()):
+        while quorum.update(troop.exit_codes()):
             assert time.monotonic() < deadline, "the replicas hang"
             time.sleep(0.01)
-        done = quorum.done(troop.codes())
+        done = quorum.finished_ranks(troop.exit_codes())
     finally:
-        troop.end()
+        troop.end_ranks()
     said = "\n".join(path.read_text() for path in folder.glob("rank-*.err"))
-    assert done, f"{quorum.ended}\n{said}"
+    assert done, f"{quorum.end_reason}\n{said}"
     return {rank: torch.load(folder / f"rank-{rank}") for rank in done}, notes

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from penstock.launch.supervisor import zygote
+from penstock.launch.supervisor import preload
 
 LIMIT_S = 120.0
 CODES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|[()][A-Z0-9])")
@@ -32,7 +32,7 @@ class Seat:
         self.more = threading.Condition()
         env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "", "LINES": ""} | env
         command, streams = ["penstock", *arguments], dict.fromkeys(range(3), self.slave)
-        if warm := zygote.from_environment():
+        if warm := preload.from_environment():
             self.process = warm.start(command, env, streams, terminal=True)
         else:
             self.process = subprocess.Popen(

@@ -16,13 +16,15 @@ from penstock.errors import PenstockError, RunFailed
 from penstock.guard.detect.fingerprints import weights_hash
 from penstock.guard.format.manifest import manifest_bytes
 from penstock.launch.start import start
-from penstock.launch.supervisor.zygote import Zygote
+from penstock.launch.supervisor.preload import PreloadClient
 from penstock.run.load import load
 from penstock.watch.report.screen import summary
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory, tiny: str, warm: Zygote) -> dict[str, Any]:
+def report(
+    tmp_path_factory: pytest.TempPathFactory, tiny: str, warm: PreloadClient
+) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("saved")
     path = folder / "run.toml"
     path.write_text(

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import commands
 import penstock
 from penstock.cli.main import NOT_YET, VERBS, app
-from penstock.launch.supervisor.zygote import Zygote
+from penstock.launch.supervisor.preload import PreloadClient
 
 KEYS = {
     "run",
@@ -34,7 +34,7 @@ def say(*words: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, tiny: str, warm: Zygote) -> Path:
+def trained(tmp_path_factory: pytest.TempPathFactory, tiny: str, warm: PreloadClient) -> Path:
     """A run of 12 steps, made by the command line; its folder of runs."""
     folder = tmp_path_factory.mktemp("cli")
     file = folder / "small.toml"

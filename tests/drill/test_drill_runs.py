@@ -8,7 +8,7 @@ from penstock.drill.campaign import campaign
 from penstock.drill.catalog import FAULTS
 from penstock.drill.faults import Blow, Fault
 from penstock.drill.session import Session
-from penstock.launch.supervisor.zygote import Zygote
+from penstock.launch.supervisor.preload import PreloadClient
 from penstock.run.load import load
 
 SHORT = (
@@ -37,7 +37,7 @@ def opened(folder: Path, dataset: str, *overrides: str) -> Session:
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory, tiny: str, warm: Zygote) -> Session:
+def session(tmp_path_factory: pytest.TempPathFactory, tiny: str, warm: PreloadClient) -> Session:
     return opened(tmp_path_factory.mktemp("drill"), tiny)
 
 

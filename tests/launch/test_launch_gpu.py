@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_launch_runs import FIELDS, At, MakeFile, go, pids
 
 from made_sets import made_set
 from penstock.errors import RunFailed
@@ -15,6 +14,7 @@ from penstock.policy import hang
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.watch.facts.run_view import RunView
+from whole_runs import FIELDS, At, MakeFile, go, pids
 
 pytestmark = pytest.mark.gpu
 
@@ -90,7 +90,7 @@ def test_a_hang_leaves_stacks_and_the_flight_recorder(
 
 
 def test_a_restart_of_a_compiled_run_takes_seconds(run_file: MakeFile) -> None:
-    """Imports are kept in the nursery and kernels on disk."""
+    """The fork server keeps imports, and the disk keeps kernels."""
     fields = {"train.precision": "bf16", "train.steps": 300, "model.hidden": 256}
     calm = go(on_gpu(run_file, "calm", **fields))
     killer = At(150, lambda folder: os.kill(pids(folder)[0], signal.SIGKILL))

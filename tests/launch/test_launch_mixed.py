@@ -21,7 +21,7 @@ from penstock.launch.prepare.adopt import adopt
 from penstock.launch.prepare.listener import Listener
 from penstock.launch.prepare.resume import how_to_go_on
 from penstock.launch.start import start
-from penstock.launch.supervisor.zygote import Zygote
+from penstock.launch.supervisor.preload import PreloadClient
 from penstock.launch.verify import verify
 from penstock.ledger.journal.read import read_events
 from penstock.ledger.journal.records import journal_files
@@ -63,7 +63,7 @@ def told(folder: RunFolder, kind: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory, tiny: str, warm: Zygote) -> RunFolder:
+def done(tmp_path_factory: pytest.TempPathFactory, tiny: str, warm: PreloadClient) -> RunFolder:
     """The run that nothing happens to, with steps 3, 6, 9 and 12 on disk."""
     folder = tmp_path_factory.mktemp("done")
     path = folder / "own.toml"

@@ -5,9 +5,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from test_launch_runs import At, go, pids
-
 from penstock.run.folder import RunFolder
+from whole_runs import At, go, pids
 
 FIELDS = {
     "model.layers": 3,

@@ -1,12 +1,10 @@
-"""Whole runs in real processes: going on, stopping, forking, and dying at any moment."""
+"""Whole runs in real processes: going on, stopping, forked, and dying at any moment."""
 
 import json
 import os
 import random
 import signal
-import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,41 +14,13 @@ import commands
 from penstock.errors import PenstockError, RunFailed
 from penstock.launch.prepare.listener import Listener
 from penstock.launch.start import start
-from penstock.launch.supervisor.fork_client import Nursery
-from penstock.launch.supervisor.zygote import Zygote
-from penstock.ledger.journal.read import read_curve, read_events
-from penstock.ledger.journal.records import journal_files
+from penstock.launch.supervisor.fork_client import ForkClient
+from penstock.launch.supervisor.preload import PreloadClient
+from penstock.ledger.journal.read import read_events
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.watch.report.screen import summary
-
-STEPS = 60
-FIELDS = {
-    "train.steps": STEPS,
-    "train.precision": "bf16",  # the weights in full precision are part of what is saved
-    "guard.checkpoint": "10 steps",
-    "evaluate.every": "20 steps",
-}
-MakeFile = Callable[..., Path]
-
-
-class At(Listener):
-    """Does something once when the run has reached a step: faults come at a known place."""
-
-    def __init__(self, step: int, act: Callable[[RunFolder], None]) -> None:
-        self.step, self.act, self.folder = step, act, None
-        self.done = False
-
-    def launching(self, folder: RunFolder, plan: dict[str, Any]) -> None:
-        self.folder = folder
-        # Not in `tick`, which comes ten times a second: a step of this size takes milliseconds.
-        threading.Thread(target=self._wait, daemon=True).start()
-
-    def _wait(self) -> None:
-        while reached(self.folder) < self.step:
-            time.sleep(0.001)
-        self.act(self.folder)
-        self.done = True
+from whole_runs import FIELDS, OWN_FIELDS, STEPS, At, MakeFile, go, pids, reached
 
 
 class Faults(Listener):
@@ -63,27 +33,9 @@ class Faults(Listener):
         self.actions.append(action)
 
 
-def reached(folder: RunFolder) -> int:
-    """The newest step any attempt has recorded."""
-    curves = [read_curve(f.path)["step"] for f in journal_files(folder.journal, "curve")]
-    return max((int(c[-1]) for c in curves if len(c)), default=0)
-
-
-def pids(folder: RunFolder) -> list[int]:
-    """The ranks of the newest attempt."""
-    files = journal_files(folder.journal, "events")
-    last = max(f.attempt for f in files)
-    events = [e for f in files if f.attempt == last for e in read_events(f.path)]
-    return [int(str(e.payload["pid"])) for e in events if e.kind == "start"]
-
-
-def go(path: Path, *overrides: str, **options: Any) -> dict[str, Any]:
-    return summary(start(load(path, list(overrides)), **options))
-
-
 @pytest.fixture(scope="module")
 def undisturbed(
-    tmp_path_factory: pytest.TempPathFactory, tiny: str, warm: Zygote
+    tmp_path_factory: pytest.TempPathFactory, tiny: str, warm: PreloadClient
 ) -> dict[str, Any]:
     """The run that all the disturbed ones must equal, bit for bit."""
     folder = tmp_path_factory.mktemp("undisturbed")
@@ -149,12 +101,12 @@ def test_a_rank_that_dies_before_its_first_word_is_named_and_replaced(
 ) -> None:
     (tmp_path / "stillborn.py").write_text("import os; os.kill(os.getpid(), 9)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    start_rank, first = Nursery.start, ["stillborn"]
+    start_rank, first = ForkClient.start, ["stillborn"]
 
-    def born(nursery: Nursery, rank: int, env: Any, args: Any, logs: Path) -> int:
-        return start_rank(nursery, rank, env, [first.pop()] if first else args, logs)
+    def born(client: ForkClient, rank: int, env: Any, args: Any, logs: Path) -> int:
+        return start_rank(client, rank, env, [first.pop()] if first else args, logs)
 
-    monkeypatch.setattr(Nursery, "start", born)
+    monkeypatch.setattr(ForkClient, "start", born)
     report = go(run_file(**{"cluster.accelerators": 1}))
     assert report["status"] == "done"
     folder = RunFolder(Path(report["folder"]))
@@ -320,17 +272,6 @@ def build():
     return Own()
 """
 ON_A_RANK = "'RANK' in __import__('os').environ"
-OWN_FIELDS = {
-    "model.layers": None,
-    "model.hidden": None,
-    "model.heads": None,
-    "model.kv_heads": None,
-    "model.ffn": None,
-    "model.tied": None,
-    "train.learning_rate": 0.01,
-    "train.steps": 12,
-    "guard.restarts": 0,
-}
 
 
 DROPOUT = """

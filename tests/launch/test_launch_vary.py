@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_launch_runs import reached
 
 import commands
 from penstock.errors import NotYet, PenstockError
 from penstock.launch import vary
 from penstock.ledger.journal.records import journal_files
 from penstock.run.folder import RunFolder
+from whole_runs import reached
 
 MakeFile = Callable[..., Path]
 

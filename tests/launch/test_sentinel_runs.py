@@ -11,7 +11,7 @@ import pytest
 from penstock.errors import RunFailed
 from penstock.guard.detect.failpoints import Failpoint, arm
 from penstock.launch.start import start
-from penstock.launch.supervisor.zygote import Zygote
+from penstock.launch.supervisor.preload import PreloadClient
 from penstock.ledger.journal.read import read_curve, read_events
 from penstock.ledger.journal.records import journal_files
 from penstock.run.folder import RunFolder
@@ -49,7 +49,9 @@ def steps_in_curve(report: dict[str, Any]) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def calm(tmp_path_factory: pytest.TempPathFactory, tiny: str, warm: Zygote) -> dict[str, Any]:
+def calm(
+    tmp_path_factory: pytest.TempPathFactory, tiny: str, warm: PreloadClient
+) -> dict[str, Any]:
     """Two replicas that nothing happens to."""
     folder = tmp_path_factory.mktemp("calm")
     path = folder / "run.toml"

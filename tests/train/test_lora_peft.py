@@ -27,7 +27,7 @@ from lora_peer import (
 from penstock.guard.format.published import published_checkpoints
 from penstock.launch.prepare.listener import Listener
 from penstock.launch.start import start
-from penstock.launch.supervisor.zygote import Zygote
+from penstock.launch.supervisor.preload import PreloadClient
 from penstock.ledger.journal.read import read_events
 from penstock.ledger.journal.records import journal_files
 from penstock.model.open.write import dtype_said
@@ -41,7 +41,7 @@ STEPS = 30
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory, warm: Zygote) -> Path:
+def here(tmp_path_factory: pytest.TempPathFactory, warm: PreloadClient) -> Path:
     """A folder with a model, conversations and a run that has ended."""
     folder = tmp_path_factory.mktemp("peft")
     make_model(folder / "base")

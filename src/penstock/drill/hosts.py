@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from penstock.drill.net import Net
 from penstock.drill.scene import Held, Scene
-from penstock.launch.supervisor.zygote import Forked
+from penstock.launch.supervisor.preload import ForkedProcess
 
 HOSTS = (1, 2)
 FIELDS = ("cluster.nodes=2", "cluster.accelerators=1", "cluster.wait=60 s")
@@ -23,7 +23,7 @@ LOSS = 0.02
 @dataclass
 class HostsScene(Scene):
     net: Net = field(default_factory=Net)
-    running: dict[int, subprocess.Popen[bytes] | Forked] = field(default_factory=dict)
+    running: dict[int, subprocess.Popen[bytes] | ForkedProcess] = field(default_factory=dict)
 
     def start(self) -> None:
         """On every host where it does not run."""

@@ -16,7 +16,7 @@ from penstock.drill.disk import Small
 from penstock.drill.struck import LETHAL, Struck
 from penstock.guard.detect import failpoints
 from penstock.guard.detect.failpoints import Failpoint
-from penstock.launch.supervisor import zygote
+from penstock.launch.supervisor import preload
 from penstock.ledger.journal.read import Event, read_events
 from penstock.ledger.journal.records import SUPERVISOR
 from penstock.run.folder import RunFolder
@@ -66,7 +66,7 @@ class Scene:
 
     def command(
         self, inside: Sequence[str] = (), env: Mapping[str, str] | None = None
-    ) -> subprocess.Popen[bytes] | zygote.Forked:
+    ) -> subprocess.Popen[bytes] | preload.ForkedProcess:
         """`inside` is what it begins with, such as a namespace."""
         self.commands += 1
         log = self.folder.control / f"command-{self.commands}"
@@ -74,7 +74,7 @@ class Scene:
         with log.open("wb") as file, open(os.devnull) as nothing:
             if not inside:
                 fds = {0: nothing.fileno(), 1: file.fileno(), 2: file.fileno()}
-                return zygote.python_m(["penstock", *self.train], env, fds)
+                return preload.python_m(["penstock", *self.train], env, fds)
             return subprocess.Popen(
                 [*inside, sys.executable, "-m", "penstock", *self.train],
                 env=env,

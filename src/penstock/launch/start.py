@@ -8,7 +8,7 @@ from pathlib import Path
 
 from penstock.data.read.run_tokenizer import keep_tokenizer
 from penstock.errors import PenstockError, RunFailed, system_error
-from penstock.launch.hosts import hosts
+from penstock.launch.hosts.start import start as start_on_several_hosts
 from penstock.launch.prepare import launch_plan, open_model
 from penstock.launch.prepare.known import mend_plan
 from penstock.launch.prepare.launch_plan import Limit
@@ -25,8 +25,8 @@ from penstock.launch.prepare.resume import (
     report_start,
 )
 from penstock.launch.supervisor import addresses
-from penstock.launch.supervisor.ending import has_trained
-from penstock.launch.supervisor.supervisor import Local, Outcome
+from penstock.launch.supervisor.attempt import has_trained
+from penstock.launch.supervisor.supervisor import RunOutcome, Supervisor
 from penstock.ledger.journal.writer import SupervisorJournal
 from penstock.meter import devices
 from penstock.meter.clock import now
@@ -65,7 +65,7 @@ def start(
                 "--fork and --fresh: not on several hosts, of which none can know what the others "
                 "hold; give the run another name, or fork on one host with cluster.nodes=1"
             )
-        hosts.start(run, machine, listener, began)
+        start_on_several_hosts(run, machine, listener, began)
         return folder
     if fresh:
         prepare(run, {}, machine, listener).planned({})  # refuse before the old run is put aside
@@ -150,21 +150,21 @@ def _supervise(
     began: float,
     limit: Limit | None,
     mended: list[str],
-) -> Outcome:
+) -> RunOutcome:
     """The part of a launch that the run's clock counts."""
     journal = SupervisorJournal(folder.journal, clock=now)
     journal.event("invocation", t=began, ranks=layout.ranks, machine=str(machine))
     for words in mended:
         journal.event("record_mended", words=words)
-    outcome = Outcome("failed", "the supervisor failed")
+    outcome = RunOutcome("failed", "the supervisor failed")
     try:
         with metered(folder.journal, addresses.node(), machine, layout.ranks, began):
-            outcome = Local(
+            outcome = Supervisor(
                 folder=folder,
                 journal=journal,
                 ranks=layout.ranks,
                 threads=machine.threads(layout.ranks),
-                allowed=run.guard.restarts,
+                restarts_allowed=run.guard.restarts,
                 timeout_s=run.guard.timeout,
                 grace_s=run.guard.grace,
                 listener=listener,
@@ -174,9 +174,9 @@ def _supervise(
                 limit=limit,
             ).run()
     except KeyboardInterrupt:
-        outcome = Outcome("stopped", "ended at once; the last checkpoint stands")
+        outcome = RunOutcome("stopped", "ended at once; the last checkpoint stands")
     except OSError as error:
-        outcome = Outcome("failed", system_error(error), RunFailed.exit_code)
+        outcome = RunOutcome("failed", system_error(error), RunFailed.exit_code)
     finally:
         journal.event("ended", result=outcome.result, error=outcome.error)
         journal.close()

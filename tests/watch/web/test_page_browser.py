@@ -15,7 +15,7 @@ import pytest
 
 from made_run import T0, made_run
 from penstock import style
-from penstock.launch.supervisor import zygote
+from penstock.launch.supervisor import preload
 from penstock.ledger.journal.read import read_events
 from penstock.ledger.journal.records import file_name
 from penstock.ledger.journal.writer import Journal, SupervisorJournal
@@ -101,7 +101,7 @@ def training(run_file: Path) -> Iterator[RunFolder]:
     """A run of real processes, which outlasts the test unless it is ended."""
     with open(os.devnull, "r+") as nothing:
         nowhere = dict.fromkeys(range(3), nothing.fileno())
-        process = zygote.python_m(["penstock", "train", str(run_file)], os.environ, nowhere)
+        process = preload.python_m(["penstock", "train", str(run_file)], os.environ, nowhere)
     try:
         yield RunFolder(run_file.parent / "runs" / run_file.stem)
     finally:

@@ -1,10 +1,10 @@
 """Copies of the fast tier on other hosts: sent when a slot is sealed, fetched when one is missing.
 
-Every host serves its own memory over HTTP (`launch/hosts/shelf.py`). A rank sends its files to the
-next host, which stores them where its own would be; so the slots of two hosts together are whole on
-either. Seals are sent last and removed first, as on the host itself. A sender proves that it knows
-the run's secret, which never travels: a proof is made for one request and its body, at one time,
-and is good once.
+Every host serves its own memory over HTTP (`launch/hosts/memory_server.py`). A rank sends its files
+to the next host, which stores them where its own would be; so the slots of two hosts together are
+whole on either. Seals are sent last and removed first, as on the host itself. A sender proves that
+it knows the run's secret, which never travels: a proof is made for one request and its body, at one
+time, and is good once.
 """
 
 import contextlib

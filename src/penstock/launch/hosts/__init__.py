@@ -1,1 +1,1 @@
-"""Several hosts as one run: lease, membership, links, tunnels."""
+"""A run on several hosts: lease, membership, links and tunnels."""

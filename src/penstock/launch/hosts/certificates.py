@@ -1,8 +1,8 @@
 """Certificates for the hosts of one run, made from the run's secret.
 
 Every host derives the same certificate authority from the secret and signs a key of its own with
-it. So hosts that know the secret can authenticate each other by mutual TLS, and no certificate has
-to be carried between them. Somebody without the secret cannot sign anything.
+it. So hosts that know the secret authenticate each other by mutual TLS without exchanging
+certificates. A process without the secret cannot sign anything.
 """
 
 import contextlib
@@ -13,15 +13,17 @@ from datetime import UTC, datetime
 
 from penstock.errors import PenstockError
 
-# Fixed: the authority must come out the same on every host, whatever its clock says.
+# Fixed: the authority must be the same on every host, whatever its clock says.
 _FROM, _UNTIL = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
 _PURPOSE = b"penstock certificate authority"
 
 
 def contexts(secret: str, node: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Return the TLS settings of this host as a server and as a client. Both demand the peer's
-    certificate."""
-    authority, certificate, key = _made(secret, node)
+    """Return the TLS contexts of this host as a server and as a client.
+
+    Both demand the peer's certificate.
+    """
+    authority, certificate, key = _make_certificates(secret, node)
     made = []
     for side in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
         context = ssl.SSLContext(side)
@@ -29,15 +31,15 @@ def contexts(secret: str, node: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
         context.check_hostname = False  # a host is known by its certificate, not by its address
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(cadata=authority.decode())
-        with _in_memory(certificate + key) as path:
+        with _memory_file(certificate + key) as path:
             context.load_cert_chain(path)
         made.append(context)
     return made[0], made[1]
 
 
 @contextlib.contextmanager
-def _in_memory(content: bytes) -> Iterator[str]:
-    """Give a path to content that never touches a disk: `ssl` reads keys from files only."""
+def _memory_file(content: bytes) -> Iterator[str]:
+    """Yield a path to content that never touches a disk: `ssl` reads keys from files only."""
     number = os.memfd_create("certificate")
     try:
         os.write(number, content)
@@ -46,7 +48,7 @@ def _in_memory(content: bytes) -> Iterator[str]:
         os.close(number)
 
 
-def _made(secret: str, node: str) -> tuple[bytes, bytes, bytes]:
+def _make_certificates(secret: str, node: str) -> tuple[bytes, bytes, bytes]:
     """Return the authority's certificate, this host's certificate and this host's key, as PEM."""
     try:
         from cryptography import x509

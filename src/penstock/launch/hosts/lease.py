@@ -1,9 +1,9 @@
-"""The lease: which host leads the run, by numbered records that only one can create.
+"""The lease: which host leads the run, by numbered records that only one host can create.
 
     lease/000007          {node, addresses, port, token} of the holder, never changed
-    lease/000007.beat     rewritten by it every two seconds, and once more when it gives it back
+    lease/000007.beat     rewritten by the holder every two seconds, and when it releases the lease
 
-The times and why they are safe: `policy/lease.py`. Nothing here compares the clocks of two hosts.
+`policy/lease.py` has the times and says why they are safe. No clocks of two hosts are compared.
 """
 
 import json
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from secrets import token_hex
 
-from penstock.launch.hosts.meeting import Place
+from penstock.launch.hosts.meeting import MeetingPlace
 from penstock.policy import lease as policy
 
 FOLDER = "lease"
@@ -24,30 +24,30 @@ _NUMBER = re.compile("[0-9]{6,12}")
 
 
 @dataclass(frozen=True)
-class Record:
-    """What the others need to reach the host that leads."""
+class LeaseRecord:
+    """The holder of a lease: what the other hosts need to reach it."""
 
     number: int
     node: str
     addresses: tuple[str, ...]
     port: int  # of its tunnel
-    token: str = field(default_factory=lambda: token_hex(8))  # tells this record from any other
+    token: str = field(default_factory=lambda: token_hex(8))  # unique: tells records apart
 
 
-class Observer:
-    """A host that does not lead, looking at who does."""
+class LeaseObserver:
+    """A host that does not lead, watching who does."""
 
     def __init__(
         self,
-        place: Place,
+        place: MeetingPlace,
         clock: Callable[[], float] = time.monotonic,
-        odd: Callable[[str], None] = lambda words: None,  # is told of a damaged record
+        report_damage: Callable[[str], None] = lambda words: None,
     ) -> None:
-        self.place, self.clock, self.odd = place, clock, odd
-        self._watch, self._told = policy.LeaseView(), 0
+        self.place, self.clock, self.report_damage = place, clock, report_damage
+        self._watch, self._reported = policy.LeaseView(), 0
 
-    def look(self) -> tuple[Record | None, int | None]:
-        """Who leads, as far as can be seen, and the number that may be taken, if one may."""
+    def poll(self) -> tuple[LeaseRecord | None, int | None]:
+        """Return who leads, if that is known, and the number that this host may take, if any."""
         began_s = self.clock()
         newest = _newest(self.place.list(FOLDER))
         beat, record = "", None
@@ -61,23 +61,24 @@ class Observer:
         return (None if released else record), free
 
     @property
-    def judged(self) -> str | None:
-        """The beat of the newest holder as it was seen last; None where there was no holder."""
+    def last_beat(self) -> str | None:
+        """The last beat of the newest holder that was read; None where there was no holder."""
         return self._watch.beat if self._watch.number else None
 
-    def _record(self, number: int) -> Record | None:
+    def _record(self, number: int) -> LeaseRecord | None:
         """Return who holds a number; None where its record is damaged.
 
-        Its holder, if it has one, goes on to beat; without beats the next number becomes free.
+        A holder of a damaged record still beats; without beats the next number becomes free.
         """
         try:
-            return _read(number, self.place.get(_name(number)))
+            return _parse_record(number, self.place.get(_name(number)))
         except FileNotFoundError:  # deleted by somebody since it was listed
             return None
         except ValueError as error:
-            if number != self._told:
-                self._told = number
-                self.odd(f"{self.place}/{_name(number)} is damaged and passed over: {error}")
+            if number != self._reported:
+                self._reported = number
+                path = f"{self.place}/{_name(number)}"
+                self.report_damage(f"{path} is damaged and passed over: {error}")
             return None
 
 
@@ -85,34 +86,39 @@ class Lease:
     """A lease that this host holds. A thread of its own beats, so that no other work delays it."""
 
     def __init__(
-        self, place: Place, record: Record, clock: Callable[[], float] = time.monotonic
+        self,
+        place: MeetingPlace,
+        record: LeaseRecord,
+        clock: Callable[[], float] = time.monotonic,
+        on_renewed: Callable[[float], None] = lambda until_s: None,
     ) -> None:
-        self.place, self.record, self.clock = place, record, clock
+        self.place, self.record, self.clock, self._on_renewed = place, record, clock, on_renewed
         self._renewed_s = clock()
         self._lapsed_once = False
-        self.over = False  # another host has the next number, or this one gave it back
+        self.over = False  # another host has the next number, or this one released it
         self._count = 0
         self._ended = threading.Event()
-        self.on_renewed: Callable[[float], None] = lambda until_s: None
         self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
 
     @classmethod
     def take(
         cls,
-        place: Place,
-        record: Record,
-        judged: str | None,
+        place: MeetingPlace,
+        record: LeaseRecord,
+        last_beat: str | None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        on_renewed: Callable[[float], None] = lambda until_s: None,
     ) -> "Lease | None":
-        """Take a number: hold it, or None when another host was first.
+        """Take a number and return the lease, or None when another host was first.
 
-        `judged` is the beat by which the holder before was taken for dead (`Observer.judged`).
+        `last_beat` is the beat after which the holder before was taken for dead
+        (`LeaseObserver.last_beat`). `on_renewed` gets the moment until which each beat extends it.
         """
-        lease = cls(place, record, clock)
+        lease = cls(place, record, clock, on_renewed)
         content = json.dumps(asdict(record)).encode()
         name = _name(record.number)
-        # A first try whose answer was lost leaves our own record: the token tells it.
+        # If the answer to a first try was lost, the record there is ours: the token says so.
         if not place.create(name, content) and place.get(name) != content:
             return None
         lease._thread.start()
@@ -120,12 +126,12 @@ class Lease:
             beat: str | None = _beat(place, record.number - 1)
         except OSError:
             beat = None
-        if (seconds := policy.wait_s(judged, beat)) > 0:
+        if (seconds := policy.wait_s(last_beat, beat)) > 0:
             sleep(seconds)
         return lease
 
     def left_s(self) -> float:
-        """How long this host may still lead; zero or less: it must have ended its ranks."""
+        """Return how long this host may still lead; at zero it must have ended its ranks."""
         return 0.0 if self.over else policy.left_s(self._renewed_s, self.clock())
 
     @property
@@ -134,10 +140,10 @@ class Lease:
         return 0.0 if self.over else self._renewed_s + policy.FENCED_S
 
     def release(self) -> None:
-        """The next host need not wait. Where it cannot be told, it does."""
+        """Give the lease back, so that the next host need not wait until it expires."""
         self._ended.set()
         self._thread.join()
-        held, self.over = self.left_s() > 0, True  # before others can see it
+        held, self.over = self.left_s() > 0, True  # before others can see the release
         if held:
             self.place.put(_name(self.record.number) + _BEAT, b"released")
 
@@ -147,16 +153,16 @@ class Lease:
             began = self.clock()
             try:
                 self.renew(began)
-                self.on_renewed(self.until_s)
+                self._on_renewed(self.until_s)
                 pause_s = max(0.0, policy.BEAT_S - (self.clock() - began))
             except OSError:
-                pause_s = 0.1  # at once again; the time that is left tells when to give up
+                pause_s = 0.1  # try again until `left_s` is used up
 
     def renew(self, began_s: float) -> None:
-        """One beat. A record with a higher number means that this one is over.
+        """Write one beat. A record with a higher number means that this lease is over.
 
-        A beat after the lease had run out does not renew it yet: another host may have decided to
-        take it just before it saw that beat. The next one finds its record.
+        The first beat after the lease ran out does not renew it: another host may have decided to
+        take it just before it read that beat. The second beat would find the record of that host.
         """
         lapsed = self.left_s() <= 0
         self._count += 1
@@ -169,7 +175,7 @@ class Lease:
             self._lapsed_once = True
 
 
-def _beat(place: Place, number: int) -> str:
+def _beat(place: MeetingPlace, number: int) -> str:
     """Read what the holder of a number wrote last."""
     try:
         return place.get(_name(number) + _BEAT).decode(errors="replace")
@@ -187,20 +193,20 @@ def _newest(names: Iterable[str]) -> int:
     return max((int(end) for end in ends if _NUMBER.fullmatch(end)), default=0)
 
 
-def _read(number: int, content: bytes) -> Record:
-    """Read a record; ValueError for one that no host wrote like that."""
+def _parse_record(number: int, content: bytes) -> LeaseRecord:
+    """Read a record; raise ValueError where it is damaged."""
     if len(content) > MOST_BYTES:
         raise ValueError(f"{len(content)} bytes")
     try:
-        found = json.loads(content)
+        fields = json.loads(content)
         node, addresses, port, token = (
-            found[name] for name in ("node", "addresses", "port", "token")
+            fields[name] for name in ("node", "addresses", "port", "token")
         )
     except (KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
     for text in (node, token, *(addresses if isinstance(addresses, list) else [None])):
         if not isinstance(text, str):
-            raise ValueError(f"{text!r} is no text")
+            raise ValueError(f"{text!r} is not a string")
     if type(port) is not int or not 0 < port < 1 << 16:
         raise ValueError(f"port {port!r}")
-    return Record(number, node, tuple(addresses), port, token)
+    return LeaseRecord(number, node, tuple(addresses), port, token)

@@ -1,7 +1,7 @@
-"""Where the hosts of a run meet: small objects in a folder that they share, or behind a URL.
+"""The meeting place of the hosts of a run: small objects in a shared folder or an object store.
 
-Four calls are all that a lease and the exchange of records need. What fails is an OSError. A call
-gives up after a few seconds: whoever cannot reach the others' place must know it soon.
+A lease and the exchange of records need four calls only. A call that fails raises OSError, and it
+gives up after a few seconds: a host that cannot reach the place must know that soon.
 """
 
 import os
@@ -21,20 +21,22 @@ SECRET_BYTES, MOST_SECRETS = 32, 100
 _SECRET = "secret"
 
 
-class Place(Protocol):
+class MeetingPlace(Protocol):
+    """A store of small objects that all hosts of a run can reach."""
+
     def create(self, name: str, content: bytes) -> bool:
-        """Write it unless it is there; whether it was not."""
+        """Write an object unless the name is taken; return whether it was written."""
         ...
 
     def put(self, name: str, content: bytes) -> None: ...
     def get(self, name: str) -> bytes: ...
     def list(self, prefix: str) -> dict[str, int]:
-        """Names below a folder of the place, with their sizes."""
+        """Return the names below a folder, with their sizes."""
         ...
 
 
-class Folder:
-    """A folder that all hosts see. Needs links, which every file system of a cluster has."""
+class SharedFolder:
+    """A folder that all hosts see. It needs hard links, which cluster file systems have."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -43,7 +45,10 @@ class Folder:
         return str(self.path)
 
     def create(self, name: str, content: bytes) -> bool:
-        """A link appears whole or not at all, also on NFS, where O_EXCL alone shows a torn file."""
+        """Write a file aside and link it to its name.
+
+        A link appears whole or not at all, also on NFS, where O_EXCL alone can show a torn file.
+        """
         aside = self._aside(name, content)
         try:
             os.link(aside, self.path / name)
@@ -71,7 +76,7 @@ class Folder:
         final = self.path / name
         final.parent.mkdir(parents=True, exist_ok=True)
         aside = final.with_name(f".{final.name}.{uuid.uuid4().hex}")
-        # For the owner alone: run files and the secret of the hosts lie here. Synced before it has
+        # For the owner alone: run files and the secret of the hosts are here. Synced before it gets
         # its name: a power cut leaves a whole record or none.
         with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "wb") as file:
             file.write(content)
@@ -80,8 +85,8 @@ class Folder:
         return aside
 
 
-class Url:
-    """Objects behind a URL."""
+class ObjectStore:
+    """A prefix of an object store."""
 
     def __init__(self, url: str) -> None:
         self.store = Store(url, patience_s=PATIENCE_S)
@@ -102,28 +107,28 @@ class Url:
         return {one.name: one.size for one in self.store.list(prefix)}
 
 
-def secret_of(place: Place) -> str:
-    """Return the secret of the run's hosts: the first host makes it, the others read it.
+def read_or_create_secret(place: MeetingPlace) -> str:
+    """Return the secret of the run's hosts: the first host creates it, the others read it.
 
-    One that cannot be read is passed over for the next by all hosts alike.
+    All hosts pass over a damaged secret and use the next one.
     """
     for number in range(1, MOST_SECRETS):
         name = f"{_SECRET}/{number:06d}"
         try:
-            found = place.get(name)
+            secret = place.get(name)
         except FileNotFoundError:
             place.create(name, secrets.token_hex(SECRET_BYTES).encode())
-            found = place.get(name)  # its own, or that of a host that was first
-        if re.fullmatch(rb"[0-9a-f]{%d}" % (2 * SECRET_BYTES), found):
-            return found.decode()
+            secret = place.get(name)  # this host's, or that of a host that was first
+        if re.fullmatch(rb"[0-9a-f]{%d}" % (2 * SECRET_BYTES), secret):
+            return secret.decode()
     raise RunFailed(f"{place}: none of {MOST_SECRETS - 1} secrets of the hosts can be read")
 
 
-def of(run: Run) -> Folder | Url:
-    """The durable place of the run, or its folder, which then has to be one that all hosts see."""
+def meeting_place(run: Run) -> SharedFolder | ObjectStore:
+    """Return a place below `guard.durable`, or below the run folder, which all hosts must share."""
     durable = run.guard.durable
     if durable is None:
-        return Folder(run.folder / "meeting")
+        return SharedFolder(run.folder / "meeting")
     if is_url(durable):
-        return Url(f"{durable.rstrip('/')}/{run.name}/meeting")
-    return Folder(Path(durable).expanduser() / run.name / "meeting")
+        return ObjectStore(f"{durable.rstrip('/')}/{run.name}/meeting")
+    return SharedFolder(Path(durable).expanduser() / run.name / "meeting")

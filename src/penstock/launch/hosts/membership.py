@@ -1,8 +1,7 @@
-"""The hosts of a run, as the one that leads sees them: who is there, who was lost, who is bad.
+"""The hosts of a run as the leader sees them: who is there, who was lost, who is quarantined.
 
-Threads of the lines only take in what the others say. What follows from it is found when the
-supervisor looks: `look` notices who is silent, and raises `LeaseLost` once this host may not lead
-any more.
+The threads of the links only store what followers say. The supervisor calls `poll`, which finds the
+hosts that are silent and raises `LeaseLost` once this host may not lead any more.
 """
 
 import contextlib
@@ -18,8 +17,8 @@ from dataclasses import dataclass, field
 from penstock.guard.detect import pulse
 from penstock.launch.hosts import mirror
 from penstock.launch.hosts.lease import Lease
-from penstock.launch.hosts.link import Link, Message, greeted
-from penstock.launch.hosts.mirror import Piece
+from penstock.launch.hosts.link import Link, Message, accept
+from penstock.launch.hosts.mirror import FileChunk
 from penstock.launch.supervisor.fence import Fence
 from penstock.ledger.journal.writer import SupervisorJournal
 from penstock.meter.clock import now
@@ -27,96 +26,99 @@ from penstock.policy import lease, quarantine, spares
 from penstock.policy.quarantine import HardwarePart
 from penstock.run.folder import RunFolder
 
-LOST_S = 5.0  # a host that was not heard for so long is lost
-LOST_CODE = -signal.SIGKILL  # of its ranks
+LOST_S = 5.0  # a host that was silent for so long is lost
+LOST_CODE = -signal.SIGKILL  # the exit code of its ranks
 
 
 class LeaseLost(Exception):
-    """This host could not renew its lease in time: another one leads, or will soon."""
+    """A lease that this host could not renew in time: another host leads, or will soon."""
 
 
 @dataclass
 class Member:
-    """A host. `link` is None for the one that leads."""
+    """A host of the run. `link` is None for the leader itself."""
 
     node: str
-    slots: int
+    slots: int  # ranks that it has room for
     machine: str
     link: Link | None = None
-    came: int = 0
+    joined: int = 0  # hosts are ordered by it
     ready: bool = False  # its imports are done: ranks start at once
     leaving: bool = False
     lost: str = ""  # why, once it is
-    codes: dict[int, int | None] = field(default_factory=dict)
+    exit_codes: dict[int, int | None] = field(default_factory=dict)  # of its ranks
     pids: dict[int, int] = field(default_factory=dict)
-    stopped: set[int] = field(default_factory=set)  # ranks that somebody's SIGSTOP holds
-    used: tuple[int, ...] = ()  # accelerators that ranks of the present attempt are on
-    tunnel: int = 0  # the port of its tunnel
+    stopped: set[int] = field(default_factory=set)  # ranks that SIGSTOP holds
+    used_slots: tuple[int, ...] = ()  # accelerators that ranks of the present attempt are on
+    tunnel_port: int = 0
 
     @property
     def working(self) -> bool:
-        return bool(self.codes)
+        return bool(self.exit_codes)
 
 
 @dataclass
-class Roster:
+class HostMembership:
+    """The members of a run, and what the leader knows of each."""
+
     folder: RunFolder
     me: Member
     lease: Lease
     fence: Fence
     journal: SupervisorJournal
     nodes: int  # cluster.nodes
-    refuses: Callable[[Message], str]  # why a host may not join; "" if it may
-    told: Callable[[str], None]  # a sentence for people
-    bad: quarantine.QuarantineState = field(default_factory=quarantine.QuarantineState)
+    refusal: Callable[[Message], str]  # why a host may not join; "" if it may
+    announce: Callable[[str], None]  # shows a sentence to people
+    quarantined: quarantine.QuarantineState = field(default_factory=quarantine.QuarantineState)
     members: dict[str, Member] = field(default_factory=dict)
-    asked: set[str] = field(default_factory=set)  # "stop" or "save", by people on other hosts
-    attempt: int = -1  # whose ranks are spoken of
+    requests: set[str] = field(default_factory=set)  # "stop" or "save", by people on other hosts
+    attempt: int = -1  # the present one; reports of earlier ones are ignored
 
     def __post_init__(self) -> None:
         self.members[self.me.node] = self.me
         self.lock = threading.RLock()
-        self.awake, self._wake = os.pipe()
-        os.set_blocking(self._wake, False)
+        self.wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        # Followers that find this file share the folder with the leader.
         self._mark = f".led-{secrets.token_hex(8)}"
         for folder in (self.folder.path, self.folder.make_scratch()):
             for old in folder.glob(".led-*"):
                 old.unlink(missing_ok=True)
             (folder / self._mark).touch()
 
-    def greet(self, sock: socket.socket, secret: str) -> None:
-        """A host that wants to take part; on the thread that listens."""
-        met = greeted(sock, secret)
-        if met is None:
+    def admit(self, sock: socket.socket, secret: str) -> None:
+        """Admit or refuse a host that connects. Called on a thread of that connection."""
+        accepted = accept(sock, secret)
+        if accepted is None:
             return
-        link, hello = met
+        link, hello = accepted
         node = str(hello["node"])
-        if why := self.refuses(hello):
+        if why := self.refusal(hello):
             link.send_last({"end": "refused", "error": why, "exit_code": 1})
-            link.read_with(lambda message: None)  # until it closes the line
+            link.read_with(lambda message: None)  # until the host closes the connection
             self.journal.event("host_refused", node=node, reason=why)
             return
         with self.lock:
             old = self.members.get(node)
             if old is not None and not old.lost:
-                self._lose(old, "the same host came again")
-            came = max(member.came for member in self.members.values()) + 1
-            member = Member(node, int(hello["slots"]), str(hello["machine"]), link, came)
-            member.tunnel = int(hello["tunnel"])
+                self._mark_lost(old, "the same host came again")
+            joined = max(member.joined for member in self.members.values()) + 1
+            member = Member(node, int(hello["slots"]), str(hello["machine"]), link, joined)
+            member.tunnel_port = int(hello["tunnel"])
             self.members[node] = member
         link.send({"welcome": self._mark})
         self.journal.event("host_came", node=node, address=link.other_address, slots=member.slots)
-        link.read_with(lambda message: self._take(member, message))
-        self.stir()
+        link.read_with(lambda message: self._receive(member, message))
+        self.wake()
 
-    def _take(self, member: Member, message: Message) -> None:
-        """What a host says, on the thread of its line."""
+    def _receive(self, member: Member, message: Message) -> None:
+        """Store what a host says. Called on the thread of its link."""
         assert member.link is not None
         if "beat" in message:
-            member.link.send({"beat": message["beat"], "left_s": self.left_s()})
+            member.link.send({"beat": message["beat"], "left_s": self.lease_left_s()})
         elif "piece" in message:
-            with contextlib.suppress(OSError):  # a full disk, of which the ranks here tell
-                mirror.write(self.folder.path, Piece.of(message))
+            with contextlib.suppress(OSError):  # a full disk, which the ranks here report
+                mirror.write_chunk(self.folder.path, FileChunk.from_json(message))
         elif "pulses" in message:
             for rank, (count, attempt, pid, step, phase, age_s) in message["pulses"].items():
                 beat = pulse.Heartbeat(count, attempt, pid, step, phase, time.monotonic() - age_s)
@@ -124,7 +126,7 @@ class Roster:
         elif "ready" in message:
             member.ready = True
         elif message.get("attempt", self.attempt) != self.attempt:
-            pass  # of an attempt that is over
+            pass  # it is about an attempt that is over
         elif "started" in message:
             with self.lock:
                 member.pids[message["started"]] = message["pid"]
@@ -133,36 +135,38 @@ class Roster:
         elif "ended" in message:
             with self.lock:
                 for rank, code in message["ended"].items():
-                    if int(rank) in member.codes:
-                        member.codes[int(rank)] = code
+                    if int(rank) in member.exit_codes:
+                        member.exit_codes[int(rank)] = code
                         member.pids.pop(int(rank), None)
-            self.stir()
+            self.wake()
         elif message.get("asked") == "leave":
             member.leaving = True
             self.journal.event("host_leaves", node=member.node)
         elif "asked" in message:
-            self.asked.add(message["asked"])
+            self.requests.add(message["asked"])
 
-    def _lose(self, member: Member, why: str) -> None:
-        """Gone without a word; one that said that it would leave has nobody's fault."""
+    def _mark_lost(self, member: Member, why: str) -> None:
+        """Record that a host is gone; it is a fault unless the host said that it would leave."""
         if member.lost:
             return
         member.lost = why
         if member.link:
             member.link.close()
         foreseen = member.leaving or not member.working
-        member.codes = {r: LOST_CODE if c is None else c for r, c in member.codes.items()}
+        member.exit_codes = {
+            rank: LOST_CODE if code is None else code for rank, code in member.exit_codes.items()
+        }
         member.pids, member.stopped = {}, set()
         self.journal.event("host_left" if foreseen else "host_lost", node=member.node, reason=why)
         if not foreseen:
-            self.blame(quarantine.HardwareFault(member.node, 0, why, now(), "lost"))
+            self.count_fault(quarantine.HardwareFault(member.node, 0, why, now(), "lost"))
 
-    def blame(self, fault: quarantine.HardwareFault) -> None:
+    def count_fault(self, fault: quarantine.HardwareFault) -> None:
         """Count a fault; what failed too often is left out from now on."""
-        before = len(self.bad.strikes)
-        self.bad, out = quarantine.decide(self.bad, fault)
-        if len(self.bad.strikes) > before:
-            strike = self.bad.strikes[-1]
+        before = len(self.quarantined.strikes)
+        self.quarantined, out = quarantine.decide(self.quarantined, fault)
+        if len(self.quarantined.strikes) > before:
+            strike = self.quarantined.strikes[-1]
             self.journal.event(
                 "strike",
                 node=strike.part.node,
@@ -171,61 +175,68 @@ class Roster:
             )
         if out:
             self.journal.event("quarantined", node=out.node, accelerator=out.accelerator)
-            self.told(f"{out} failed twice by its own fault and is left out from now on")
+            self.announce(f"{out} failed twice by its own fault and is left out from now on")
 
-    def look(self) -> None:
-        """Notice who is silent, and whether this host may still lead."""
-        self._notice_silent()
-        if self.left_s() <= 0:
+    def poll(self) -> None:
+        """Find hosts that are silent; raise `LeaseLost` if this host may not lead any more."""
+        self._find_silent_hosts()
+        if self.lease_left_s() <= 0:
             raise LeaseLost(f"{self.me.node} could not renew its lease in time")
-        self.fence.move(time.monotonic() + self.left_s())
+        self.fence.move(time.monotonic() + self.lease_left_s())
 
-    def left_s(self) -> float:
-        """How long this host may still lead.
+    def lease_left_s(self) -> float:
+        """Return how long this host may still lead.
 
-        While every host that was asked for follows it, nobody is left to take the lease, so that an
-        outage of the place where they meet ends nothing.
+        While all `cluster.nodes` hosts follow it, no other host can take the lease, so an outage of
+        the meeting place does not end the run.
         """
-        there = sum(not member.lost for member in self.members.values())
-        return lease.lead_without_beat_s(self.lease.left_s(), self.lease.over, there, self.nodes)
+        present = sum(not member.lost for member in self.members.values())
+        return lease.lead_without_beat_s(self.lease.left_s(), self.lease.over, present, self.nodes)
 
-    def _notice_silent(self) -> None:
+    def _find_silent_hosts(self) -> None:
         with self.lock:
             for member in self.members.values():
                 if member.link is None or member.lost:
                     continue
                 silent_s = time.monotonic() - member.link.heard_s
                 if member.link.closed:
-                    self._lose(member, f"host {member.node} was lost: its line was closed")
+                    why = f"host {member.node} was lost: its connection was closed"
+                    self._mark_lost(member, why)
                 elif silent_s > LOST_S:
-                    self._lose(member, f"host {member.node} was lost: no beat for {LOST_S:g} s")
+                    why = f"host {member.node} was lost: no beat for {LOST_S:g} s"
+                    self._mark_lost(member, why)
 
     def hosts(self) -> list[spares.AvailableHost]:
+        """Return the hosts that are there, in the order in which they joined."""
         with self.lock:
-            there = sorted(self.members.values(), key=lambda member: member.came)
+            members = sorted(self.members.values(), key=lambda member: member.joined)
             return [
                 spares.AvailableHost(
                     member.node,
-                    len(self.bad.usable(member.node, member.slots)),
+                    len(self.quarantined.usable(member.node, member.slots)),
                     member.working,
                     member.leaving,
-                    self.bad.node_out(member.node),
-                    any(HardwarePart(member.node, slot) in self.bad.out for slot in member.used),
+                    self.quarantined.node_out(member.node),
+                    any(
+                        HardwarePart(member.node, slot) in self.quarantined.out
+                        for slot in member.used_slots
+                    ),
                 )
-                for member in there
+                for member in members
                 if not member.lost
             ]
 
-    def change(self) -> str:
-        """Why the present attempt should save and start again on other hosts; "" if not."""
-        self.look()
+    def find_regroup_reason(self) -> str:
+        """Return why the present attempt should start again on other hosts; "" if it should not."""
+        self.poll()
         return spares.reason_to_restart(self.hosts(), self.nodes)
 
     @property
     def others(self) -> list[str]:
-        """Hosts that would go on if this one left."""
+        """The hosts that would go on if this one left."""
         return [host.node for host in self.hosts() if host.fit and host.node != self.me.node]
 
-    def stir(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # full: it will wake all the same
-            os.write(self._wake, b"x")
+    def wake(self) -> None:
+        """Wake the supervisor's `wait`."""
+        with contextlib.suppress(BlockingIOError):  # the pipe is full, so it wakes anyway
+            os.write(self._wake_write, b"x")

@@ -1,15 +1,15 @@
-"""How this host reaches the others of a run: the environment of its ranks for one attempt.
+"""The network of a host for one attempt: variables that tell its ranks how to reach other hosts.
 
-Everything between hosts goes through the tunnel of each host, and ranks see loopback only: the
-store, copies of the fast tier, and Gloo's collectives. NCCL has neither authentication nor
-encryption and goes around: it is bound to the interface by which the hosts reach each other.
+The store, copies of the fast tier and Gloo's collectives go through the tunnels, so ranks see
+loopback only. NCCL has neither authentication nor encryption and does not use the tunnels: it is
+bound to the interface by which the hosts reach each other.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from penstock.guard.tiers import peers
-from penstock.launch.hosts.tunnel import Address, Tunnel
+from penstock.launch.hosts.tunnel import Tunnel, TunnelAddress
 from penstock.launch.supervisor.addresses import network
 from penstock.meter.rendezvous import LOOPBACK
 from penstock.train.world import tunnel_store
@@ -17,23 +17,29 @@ from penstock.train.world import tunnel_store
 
 @dataclass
 class HostNetwork:
+    """How this host reaches the other hosts of the present attempt."""
+
     tunnel: Tunnel
     secret: str = field(repr=False)  # of the run's hosts
-    shelf: int  # the port of this host's own
+    memory_port: int  # of this host's memory server
     kind: str  # of its devices
-    _hosts: list[Address] = field(default_factory=list)
+    _hosts: list[TunnelAddress] = field(default_factory=list)
     _own: int = 0
 
-    def enter(self, hosts: Sequence[Address], own: int) -> None:
-        """Begin an attempt on these hosts, of which `own` is this one (-1: it only leads)."""
+    def begin_attempt(self, hosts: Sequence[TunnelAddress], own: int) -> None:
+        """Begin an attempt on these hosts; `own` is the index of this one (-1: it only leads)."""
         self._hosts, self._own = list(hosts), own
         self.tunnel.set_hosts(hosts)
 
-    def env(self, address: str, leader: Address | None) -> dict[str, str]:
-        """Return what ranks of this host need. `address` is this host's own among the others;
-        `leader` is who has the store, None for this host itself."""
+    def env(self, address: str, leader: TunnelAddress | None) -> dict[str, str]:
+        """Return the variables of this host's ranks.
+
+        `address` is this host's own address for the others. `leader` has the store; None where this
+        host leads.
+        """
+        memory = [self._memory_server(number) for number in range(len(self._hosts))]
         env = self._collectives(address) | {
-            peers.SHELVES: ",".join(self._shelf(number) for number in range(len(self._hosts))),
+            peers.SHELVES: ",".join(memory),
             peers.OWN: str(self._own),
             peers.SECRET: self.secret,
         }
@@ -52,8 +58,8 @@ class HostNetwork:
             tunnel_store.HOST: str(self._own),
         }
 
-    def _shelf(self, number: int) -> str:
-        port = self.shelf
+    def _memory_server(self, number: int) -> str:
+        port = self.memory_port
         if number != self._own:
             port = self.tunnel.forward(*self._hosts[number], "shelf", check=False).port
         return f"{LOOPBACK}:{port}"

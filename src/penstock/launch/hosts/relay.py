@@ -1,9 +1,9 @@
-"""Copies bytes between a TLS connection and a local one, both ways, until both have ended.
+"""A relay that copies bytes between a TLS connection and a local one until both have ended.
 
-On the TLS connection bytes are in frames: four bytes of length, then as many bytes; a frame of
-length zero is the end of one direction, while the other goes on. TLS has an end of its own, but
-Python's `ssl` cannot send it and read on. An end without such a frame is a lost peer: then the
-local connection is closed at once, so that whoever uses it notices.
+On the TLS connection bytes are in frames: four bytes of length, then as many bytes. A frame of
+length zero ends one direction while the other goes on. TLS has an end message of its own, but
+Python's `ssl` cannot send it and read on. An end without such a frame means that the peer is lost:
+then the local connection is closed at once, so that its user notices.
 
 An OpenSSL connection is not safe to read and write from two threads, so one thread does both.
 """
@@ -22,7 +22,7 @@ _WAITS = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError)
 
 
 class _Lost(Exception):
-    """A side is gone."""
+    """One side of a relay that is gone."""
 
 
 class _Direction(ABC):
@@ -35,7 +35,7 @@ class _Direction(ABC):
         self.ended = self.closed = False  # by its source; and passed on to its target
 
     def move(self) -> bool:
-        """Read and write as far as possible without waiting; whether anything has moved."""
+        """Read and write as far as possible without waiting; return whether bytes have moved."""
         moved = False
         while not self.closed:
             if self.start == self.end and not self.ended:
@@ -69,7 +69,7 @@ class _Direction(ABC):
                 raise _Lost from None
 
     def _receive(self, start: int, end: int) -> int | None:
-        """Read into a part of the buffer: how many bytes, None where there are none yet."""
+        """Read into a part of the buffer; return the number of bytes, None where there are none."""
         try:
             return self.source.recv_into(self.buffer[start:end])
         except _WAITS:
@@ -79,7 +79,7 @@ class _Direction(ABC):
 
 
 class _Outward(_Direction):
-    """From the local connection into frames."""
+    """The direction from the local connection into frames."""
 
     def read(self) -> None:
         at = HEADER_BYTES
@@ -98,7 +98,7 @@ class _Outward(_Direction):
 
 
 class _Inward(_Direction):
-    """From frames to the local connection."""
+    """The direction from frames to the local connection."""
 
     header, left = b"", 0  # of the frame that is being read
 
@@ -147,7 +147,7 @@ def relay(tls: ssl.SSLSocket, local: socket.socket) -> None:
 
 
 def _events(read: _Direction, written: _Direction) -> int:
-    """Return what to wait for at the source of one direction and the target of the other."""
+    """Return the poll events for a socket that `read` reads and `written` writes."""
     wants_read = not read.ended and read.start == read.end
     wants_write = written.start < written.end
     return (select.POLLIN if wants_read else 0) | (select.POLLOUT if wants_write else 0)

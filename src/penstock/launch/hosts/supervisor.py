@@ -1,7 +1,7 @@
-"""The supervisor of a run on several hosts: the same as of one, with hosts that come and go.
+"""The supervisor of a run on several hosts: that of one host, plus hosts that come and go.
 
-A host that comes or must leave is a reason to save, stop the ranks and start them again on others;
-that is not a fault, and no step is lost by it. A host that is lost is one.
+When a host comes or must leave, the ranks save, stop and start again on the new set of hosts. That
+is not a fault and loses no step. The loss of a host is a fault.
 """
 
 import json
@@ -9,12 +9,11 @@ import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
-from penstock.launch.hosts.carry import Carrier
-from penstock.launch.hosts.remote_ranks import Crew
-from penstock.launch.supervisor.fork_client import Nursery
-from penstock.launch.supervisor.supervisor import Local, Outcome
+from penstock.launch.hosts.journal_sync import JournalSync
+from penstock.launch.hosts.remote_ranks import RemoteRanks
+from penstock.launch.supervisor.rank_processes import RankProcesses
+from penstock.launch.supervisor.supervisor import RunOutcome, Supervisor
 from penstock.ledger.journal.read import Event
 from penstock.ledger.journal.records import file_name
 from penstock.meter.clock import now
@@ -24,16 +23,16 @@ from penstock.policy.quarantine import Kind
 
 HANDED_OVER = "handed over"
 SENTINELS = (b"replay_differs", b"replica_at_fault")
-HEAR_S = 2.0
+SENTINELS_S = 2.0  # between two readings of what the sentinels found
 
 
 @dataclass
-class Lines:
-    """Whole lines of a file that grows, each once."""
+class NewLines:
+    """A reader of the lines of a growing file: it returns each whole line once."""
 
-    at: int = 0
+    at: int = 0  # bytes that were read
 
-    def more(self, path: Path) -> list[bytes]:
+    def read(self, path: Path) -> list[bytes]:
         try:
             with path.open("rb") as file:
                 file.seek(self.at)
@@ -45,92 +44,101 @@ class Lines:
 
 
 @dataclass(kw_only=True)
-class Led(Local):
-    crew: Crew
-    carrier: Carrier
-    changing: str = ""  # why the attempt that runs is to make room for another
-    told: Lines = field(default_factory=Lines)  # what the rank that speaks for all has on record
-    hear_s: float = 0.0  # when to look there again
+class MultiHostSupervisor(Supervisor):
+    """The supervisor on the host that leads."""
 
-    def run(self) -> Outcome:
-        """As of one host; told to leave, this one saves and leaves the run to the others."""
+    remote_ranks: RemoteRanks
+    journal_sync: JournalSync
+    regroup_reason: str = ""  # why the present attempt is to start again on other hosts
+    new_events: NewLines = field(default_factory=NewLines)  # of rank 0, which writes for all ranks
+    sentinels_s: float = 0.0  # when to read them again
+
+    def run(self) -> RunOutcome:
+        """Run as on one host. On SIGTERM this host saves and leaves the run to the others."""
         outcome = super().run()
-        told = self.stop_signal == signal.SIGTERM
-        if outcome.result == "stopped" and told and (others := self.crew.others):
-            return Outcome(HANDED_OVER, f"this host leaves; {' and '.join(others)} go on")
+        leaves = self.stop_signal == signal.SIGTERM
+        if outcome.result == "stopped" and leaves and (others := self.remote_ranks.others):
+            return RunOutcome(HANDED_OVER, f"this host leaves; {' and '.join(others)} go on")
         return outcome
 
-    def make_nursery(self) -> Nursery:
-        self.crew.network.tunnel.set_service("store", self.store.port)
-        return cast(Nursery, self.crew)  # it has the same calls
+    def open_processes(self) -> RankProcesses:
+        self.remote_ranks.network.tunnel.set_service("store", self.store.port)
+        return self.remote_ranks
 
-    def muster(self, attempt: int) -> None:
-        self.changing, self.told = "", Lines()
-        self.ranks = self.crew.muster(attempt, stopping=lambda: self.stop_seen)
-        self.carrier.soon()
+    def begin_attempt(self, attempt: int) -> None:
+        self.regroup_reason, self.new_events = "", NewLines()
+        self.ranks = self.remote_ranks.begin_attempt(attempt, stopping=lambda: self.stop_requested)
+        self.journal_sync.push_soon()
 
-    def look(self) -> None:
-        """Whether people on other hosts want something, and whether hosts came or must leave."""
-        for what in sorted(self.crew.asked):
-            self.crew.asked.remove(what)
-            self.folder.wish(what)
-            self.stop_seen |= what == "stop"
-            self.journal.event("asked_by_host", what=what)
-        self._hear_sentinels()
-        if self.changing or self.stop_seen or self.limit_told:
+    def poll_hosts(self) -> None:
+        for request in sorted(self.remote_ranks.requests):
+            self.remote_ranks.requests.remove(request)
+            self.folder.wish(request)
+            self.stop_requested |= request == "stop"
+            self.journal.event("asked_by_host", what=request)
+        self._read_sentinels()
+        if self.regroup_reason or self.stop_requested or self.over_budget:
             return
-        self.changing = self.crew.change()
-        if self.changing:
-            self.journal.event("regroup", reason=self.changing)
-            self.crew.told(f"{self.changing}: saving, then starting again")
+        self.regroup_reason = self.remote_ranks.find_regroup_reason()
+        if self.regroup_reason:
+            self.journal.event("regroup", reason=self.regroup_reason)
+            self.remote_ranks.announce(f"{self.regroup_reason}: saving, then starting again")
             self.folder.wish("regroup")
 
-    def _hear_sentinels(self) -> None:
-        """A replica that was found to compute wrong counts against what it ran on."""
-        if time.monotonic() < self.hear_s:
+    def _read_sentinels(self) -> None:
+        """Count a replica that computes wrongly against the hardware that it runs on."""
+        if time.monotonic() < self.sentinels_s:
             return
-        self.hear_s = time.monotonic() + HEAR_S
-        path = self.folder.journal / file_name(self.crew.attempt, range(1), "events")
-        for line in self.told.more(path):
+        self.sentinels_s = time.monotonic() + SENTINELS_S
+        path = self.folder.journal / file_name(self.remote_ranks.attempt, range(1), "events")
+        for line in self.new_events.read(path):
             if not any(kind in line for kind in SENTINELS):
-                continue  # nearly all: the rest are not even parsed
+                continue  # nearly all lines: they are not even parsed
             event = json.loads(line)
-            wrong, sure = event.get("replicas"), event.get("certain", True)
-            if event["kind"].encode() in SENTINELS and sure and len(wrong or []) == 1:
+            wrong, certain = event.get("replicas"), event.get("certain", True)
+            if event["kind"].encode() in SENTINELS and certain and len(wrong or []) == 1:
                 self._blame_replica(wrong[0], f"{event['kind']} at step {event['step']}")
 
     def _blame_replica(self, replica: int, reason: str) -> None:
-        """Its accelerator; of a replica on several, the host if it is on one."""
+        """Count a fault against the replica's accelerator, or its host if it has several there.
+
+        Nothing is counted against a replica that spans hosts.
+        """
         layout = Layout(**self.folder.read_plan()["layout"])
         inner = layout.ranks // layout.pipeline // layout.replicate
         ranks = [
             rank for rank in range(layout.ranks) if rank // inner % layout.replicate == replica
         ]
-        places = {(at.node, slot) for at, slot in (self.crew.where[rank] for rank in ranks)}
+        placement = self.remote_ranks.placement
+        places = {(member.node, slot) for member, slot in (placement[rank] for rank in ranks)}
         nodes = {node for node, _ in places}
         if len(nodes) == 1:
             slot = next(iter(places))[1] if len(places) == 1 else None
             node = next(iter(nodes))
-            self.crew.blame(quarantine.HardwareFault(node, slot, reason, now(), "differs"))
+            self.remote_ranks.count_fault(
+                quarantine.HardwareFault(node, slot, reason, now(), "differs")
+            )
 
-    def goes_on(self, ended: restart.AttemptEnd) -> bool:
-        """Ranks that stopped to make room. One that was done all the same is done."""
+    def continues(self, ended: restart.AttemptEnd) -> bool:
+        """Return whether the ranks stopped to regroup; a run that finished meanwhile is done."""
         self.folder.acknowledge("regroup")
-        stops = self.stop_seen or self.limit_told or self.folder.control_requests()["stop"]
-        return bool(self.changing) and "stopped" in ended.results and not stops
+        stops = self.stop_requested or self.over_budget or self.folder.control_requests()["stop"]
+        return bool(self.regroup_reason) and "stopped" in ended.results and not stops
 
-    def why_lost(self, rank: int) -> str:
-        return self.crew.why(rank)
+    def host_failure(self, rank: int) -> str:
+        return self.remote_ranks.host_failure(rank)
 
     def blame(self, rank: int, reason: str) -> None:
-        """A rank that failed: against its accelerator, where the words say so."""
-        member, slot = self.crew.where[rank]
+        """Count a failure against the rank's accelerator; the policy reads the reason."""
+        member, slot = self.remote_ranks.placement[rank]
         if not member.lost:
-            self.crew.blame(quarantine.HardwareFault(member.node, slot, reason, now(), "rank"))
+            self.remote_ranks.count_fault(
+                quarantine.HardwareFault(member.node, slot, reason, now(), "rank")
+            )
 
 
-def strikes(journal: list[Event]) -> quarantine.QuarantineState:
-    """What earlier leaders of the run have on record against its hosts."""
+def read_strikes(journal: list[Event]) -> quarantine.QuarantineState:
+    """Return what earlier leaders of the run recorded against its hosts."""
     state = quarantine.QuarantineState()
     for event in journal:
         if event.kind == "strike":

@@ -1,12 +1,12 @@
-"""Encrypted tunnels between the hosts of a run, as the process that supervises a host uses them.
+"""Encrypted tunnels between the hosts of a run, as the supervisor of a host uses them.
 
     tunnel = Tunnel(secret, node, addresses, {"link": port, "shelf": port}, folder)
     tunnel.port                                  the one port that other hosts connect to
-    tunnel.forward(addresses, port, service)     where on loopback a service of another host is
+    tunnel.forward(addresses, port, service)     opens a loopback port to a service of another host
     tunnel.set_hosts(hosts)                      where the hosts of the next attempt are
 
-The work is done by a process of its own (`tunnel_process.py`), so that a busy or stopped supervisor
-holds no collective up.
+A process of its own does the work (`tunnel_process.py`), so that a busy or stopped supervisor does
+not delay collectives.
 """
 
 import contextlib
@@ -29,19 +29,21 @@ PROCESS = "penstock.launch.hosts.tunnel_process"
 READY_S, ANSWER_S = 30.0, 15.0
 SOCKET = "tunnel"  # in the run's folder in shared memory, where ranks ask
 
-Address = tuple[Sequence[str], int]  # addresses of a host, and the port of its tunnel
+TunnelAddress = tuple[Sequence[str], int]  # addresses of a host, and the port of its tunnel
 
 
 @dataclass(frozen=True)
 class Forward:
-    """A way to a service of another host."""
+    """A loopback port that leads to a service of another host."""
 
-    port: int  # on loopback
+    port: int
     address: str  # of the other host, by which it was reached
-    own_address: str  # of this host on that way
+    own_address: str  # of this host in that connection
 
 
 class Tunnel:
+    """This host's tunnel process: starts it, sends it orders and reads its answers."""
+
     def __init__(
         self,
         secret: str,
@@ -49,10 +51,10 @@ class Tunnel:
         bind: Sequence[str],
         services: Mapping[str, int],
         folder: Path,
-        strangers: Callable[[int, str, str], None] = lambda count, address, why: None,
+        refused: Callable[[int, str, str], None] = lambda count, address, why: None,
     ) -> None:
-        certificates.contexts(secret, node)  # a missing library is told here
-        self._strangers = strangers
+        certificates.contexts(secret, node)  # raises where the library is missing
+        self._refused = refused
         self.socket = folder / SOCKET
         self._orders, other = socket.socketpair()
         with other:
@@ -63,41 +65,41 @@ class Tunnel:
                 start_new_session=True,
             )
         self._numbers, self._answers = itertools.count(), dict[int, dict[str, Any]]()
-        self._told = threading.Condition()
+        self._changed = threading.Condition()
         self._lost = False
         self.port = 0
-        # By the socket, not by the environment or the command line, which others can read.
+        # Over the socket: other users can read the environment and the command line.
         setup = {"secret": secret, "node": node, "bind": list(bind), "services": dict(services)}
-        self._order(**setup, socket=str(self.socket))
-        threading.Thread(target=self._hear, name="tunnel", daemon=True).start()
-        with self._told:
-            self._told.wait_for(lambda: self.port or self._lost, READY_S)
+        self._send(**setup, socket=str(self.socket))
+        threading.Thread(target=self._receive, name="tunnel", daemon=True).start()
+        with self._changed:
+            self._changed.wait_for(lambda: self.port or self._lost, READY_S)
         if not self.port:
             self.close()
             raise RunFailed("the process that connects this host to the others did not come up")
 
     def set_service(self, name: str, port: int) -> None:
-        """Let other hosts reach a port of this one's loopback by a name."""
-        self._order(services={name: port})
+        """Let other hosts reach a loopback port of this host by a name."""
+        self._send(services={name: port})
 
-    def set_hosts(self, hosts: Sequence[Address]) -> None:
-        """Say where the hosts of the next attempt are, in their order."""
-        self._order(hosts=[[list(addresses), port] for addresses, port in hosts])
+    def set_hosts(self, hosts: Sequence[TunnelAddress]) -> None:
+        """Set where the hosts of the next attempt are, in their order."""
+        self._send(hosts=[[list(addresses), port] for addresses, port in hosts])
 
     def forward(
         self, addresses: Sequence[str], port: int, service: str, check: bool = True
     ) -> Forward:
-        """Open a way to a service of another host.
+        """Open a loopback port that leads to a service of another host.
 
-        With `check` it is tried once, and an OSError where none of the addresses answers; without,
-        the first address is taken as it is.
+        With `check` the addresses are tried once, and OSError is raised where none answers; without
+        it, the first address is taken.
         """
         number = next(self._numbers)
         order = {"addresses": list(addresses), "port": port, "service": service, "check": check}
-        self._order(forward=number, **order)
+        self._send(forward=number, **order)
         limit_s = ANSWER_S * max(1, len(addresses))
-        with self._told:
-            self._told.wait_for(lambda: number in self._answers or self._lost, limit_s)
+        with self._changed:
+            self._changed.wait_for(lambda: number in self._answers or self._lost, limit_s)
             answer = self._answers.pop(number, {"error": "the tunnel gives no answer"})
         if "error" in answer:
             raise OSError(answer["error"])
@@ -105,7 +107,7 @@ class Tunnel:
 
     @property
     def lost(self) -> bool:
-        """Whether the process is gone, and with it every way to other hosts."""
+        """Whether the process is gone, and with it every connection to other hosts."""
         return self._lost
 
     def close(self) -> None:
@@ -115,27 +117,27 @@ class Tunnel:
         self._process.kill()
         self._process.wait()
 
-    def _order(self, **order: Any) -> None:
+    def _send(self, **order: Any) -> None:
         try:
             self._orders.sendall(json.dumps(order).encode() + b"\n")
         except OSError:
             self._lost = True
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         with contextlib.suppress(OSError, ValueError), self._orders.makefile("rb") as lines:
             for line in lines:
-                self._take(json.loads(line))
-        with self._told:
+                self._handle(json.loads(line))
+        with self._changed:
             self._lost = True
-            self._told.notify_all()
+            self._changed.notify_all()
 
-    def _take(self, told: dict[str, Any]) -> None:
-        if "strangers" in told:
-            self._strangers(told["strangers"], told["address"], told["why"])
+    def _handle(self, message: dict[str, Any]) -> None:
+        if "strangers" in message:
+            self._refused(message["strangers"], message["address"], message["why"])
             return
-        with self._told:
-            if "port" in told:
-                self.port = told["port"]
+        with self._changed:
+            if "port" in message:
+                self.port = message["port"]
             else:
-                self._answers[told["id"]] = told
-            self._told.notify_all()
+                self._answers[message["id"]] = message
+            self._changed.notify_all()

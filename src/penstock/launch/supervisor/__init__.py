@@ -1,1 +1,1 @@
-"""Processes of ranks on this host: start, watch, restart."""
+"""The supervisor of one host: it starts, watches and restarts the processes of ranks."""

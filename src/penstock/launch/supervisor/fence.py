@@ -1,8 +1,8 @@
-"""Until when the ranks of a host may run: a moment of its monotonic clock, in shared memory.
+"""The fence of a host: until when its ranks may run, by its monotonic clock, in shared memory.
 
-On a run of several hosts it is moved on by whoever leads them, or by the word of whoever does. The
-process that the ranks are forked from ends them once it is past, so a host that is cut off, stopped
-or stuck stops its ranks without anybody having to be awake for it.
+In a run on several hosts, the leader moves its own fence and each follower moves its fence when the
+leader answers. The fork server ends the ranks once the fence is past. So a host that is cut off,
+stopped or stuck ends its ranks even if no other process of it runs.
 """
 
 import mmap
@@ -13,12 +13,14 @@ from pathlib import Path
 
 from penstock.private import private_folder
 
-ENVIRONMENT = "PENSTOCK_FENCE"  # the path, for that process
-LOOK_S = 0.25
+ENVIRONMENT = "PENSTOCK_FENCE"  # the path, for the fork server
+CHECK_S = 0.25  # between two checks of the fork server
 _MOMENT = struct.Struct("<d")
 
 
 class Fence:
+    """A moment that several processes of a host share through a file."""
+
     def __init__(self, path: Path) -> None:
         private_folder(path.parent)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -36,6 +38,6 @@ class Fence:
 
 
 def from_environment() -> Fence | None:
-    """The one that this process has to mind, if any."""
+    """Return the fence that this process has to obey, if any."""
     path = os.environ.get(ENVIRONMENT)
     return Fence(Path(path)) if path else None

@@ -1,15 +1,16 @@
-"""The supervisor's part of live mode: it ends what is left of a replica that lost a rank, writes
-the next generation of those that go on, starts the lost one again and lets it back in.
+"""The supervisor's part of live mode: which replicas belong to the run at this moment.
 
-What to do is `policy/quorum.py`. The replicas read the generations in `train/replicas/board.py`.
+It ends what is left of a replica that lost a rank, publishes the next generation of replicas,
+starts the lost one again and lets it back in. `policy/quorum.py` decides what to do. The replicas
+read the generations in `train/replicas/board.py`.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from penstock.launch.supervisor.ending import how_died
+from penstock.launch.supervisor.attempt import AttemptRecords, describe_exit
+from penstock.launch.supervisor.rank_processes import RankProcesses
 from penstock.ledger.journal.writer import SupervisorJournal
 from penstock.meter.clock import now
 from penstock.policy.quorum import (
@@ -27,98 +28,90 @@ from penstock.policy.quorum import (
 )
 from penstock.train.replicas.board import Board, Generation
 
-# A replica that dies breaks its group; its death is known a moment later than the break.
+# A replica that dies breaks the collectives of the others. They may report that before the
+# supervisor sees the death, so it waits this long before it believes in a break without a death.
 DEATH_S = 1.0
-
-
-class Processes(Protocol):
-    """Of a `Nursery`."""
-
-    def codes(self) -> dict[int, int | None]: ...
-    def end(self, ranks: Iterable[int] | None = None) -> None: ...
-
-
-class Records(Protocol):
-    """Of an `Ending`."""
-
-    @property
-    def attempt(self) -> int: ...
-    def last_word(self, rank: int) -> dict[str, object]: ...
-    def steps(self, rank: int) -> int: ...
 
 
 @dataclass
 class Quorum:
-    """Of one attempt."""
+    """The replicas of one attempt: who takes part, who was lost, who comes back."""
 
     board: Board
-    nursery: Processes
-    ending: Records
+    processes: RankProcesses
+    records: AttemptRecords
     replicas: int
-    each: int  # ranks of a replica
-    allowed: int  # guard.restarts
+    ranks_per_replica: int
+    restarts_allowed: int  # guard.restarts
     start: Callable[[int, int], None]  # a rank, for the n-th life of its replica
     journal: SupervisorJournal
-    tell: Callable[[int, str, str], None]  # rank, reason, what is done now
-    why_lost: Callable[[int], str] = lambda rank: ""  # where its host is the reason
-    ended: str = ""  # why the attempt is over, if it did not simply finish
-    _passed: dict[int, int] = field(default_factory=dict)  # steps of a replica in earlier lives
+    show_fault: Callable[[int, str, str], None]  # rank, reason, action
+    host_failure: Callable[[int], str] = lambda rank: ""  # how the host of a rank failed
+    end_reason: str = ""  # why the attempt is over, if it did not simply finish
+    _steps_before: dict[int, int] = field(default_factory=dict)  # of a replica in earlier lives
     _broken_s: float = float("inf")
 
     def __post_init__(self) -> None:
-        self.state = QuorumState.new(self.replicas, self.allowed)
+        self.state = QuorumState.new(self.replicas, self.restarts_allowed)
         self.board.publish(Generation(0, self.state.members))
 
     def ranks(self, replica: int) -> range:
-        return range(replica * self.each, (replica + 1) * self.each)
+        return range(replica * self.ranks_per_replica, (replica + 1) * self.ranks_per_replica)
 
-    def done(self, codes: Mapping[int, int | None]) -> list[int]:
-        """Ranks of replicas that came to the end."""
+    def finished_ranks(self, codes: Mapping[int, int | None]) -> list[int]:
+        """Return the ranks of replicas that came to the end."""
         replicas = range(self.replicas)
         whole = (self.ranks(n) for n in replicas if all(codes[r] == 0 for r in self.ranks(n)))
         return [rank for ranks in whole for rank in ranks]
 
-    def look(self, codes: Mapping[int, int | None]) -> bool:
-        """Whether the attempt goes on, now that the processes of its ranks are as `codes` says."""
-        over = self.board.finished() is not None  # nobody needs anybody any more
+    def update(self, codes: Mapping[int, int | None]) -> bool:
+        """Act on deaths and on what replicas report; return whether the attempt goes on.
+
+        `codes` are the exit codes of all ranks.
+        """
+        finished = self.board.finished() is not None  # from then on no replica needs another
         for number, replica in enumerate(self.state.replicas):
             dead = [rank for rank in self.ranks(number) if codes[rank]]
-            if replica.up and dead and not self.ended and not over:
+            if replica.up and dead and not self.end_reason and not finished:
                 # One that was killed is the reason why its neighbours failed.
-                self._judge(min(dead, key=lambda rank: codes[rank] or 0), codes)
-        if not self.ended and not over:
-            self._hear()
+                self._handle_death(min(dead, key=lambda rank: codes[rank] or 0), codes)
+        if not self.end_reason and not finished:
+            self._read_board()
         members = (r for n in self.state.members for r in self.ranks(n))
-        return not self.ended and any(codes[rank] is None for rank in members)
+        return not self.end_reason and any(codes[rank] is None for rank in members)
 
-    def lose(self, ranks: Sequence[int], reason: str, since: float) -> bool:
-        """Ranks that live, and are of no use: they hang. Whether the others can go on."""
-        for number in sorted({rank // self.each for rank in ranks}):
-            if not self.ended:
+    def drop_ranks(self, ranks: Sequence[int], reason: str, since: float) -> bool:
+        """Drop the replicas of ranks that live and hang; return whether the others can go on."""
+        for number in sorted({rank // self.ranks_per_replica for rank in ranks}):
+            if not self.end_reason:
                 rank = next(rank for rank in ranks if rank in self.ranks(number))
-                self._lose(rank, reason, since)
-        return not self.ended
+                self._drop_replica(rank, reason, since)
+        return not self.end_reason
 
-    def _judge(self, rank: int, codes: Mapping[int, int | None]) -> None:
-        """A rank died. Bad input and too little memory would end it again wherever it starts."""
-        code, said = codes[rank] or 0, self.ending.last_word(rank)
-        reason = self.why_lost(rank)
-        reason = reason or (how_died(code) if code < 0 or not said else str(said.get("error", "")))
-        if code > 0 and said.get("result") in ("refused", "oom"):
-            self.ended = reason
+    def _handle_death(self, rank: int, codes: Mapping[int, int | None]) -> None:
+        """Drop the replica of a dead rank, or end the attempt where a new start cannot help.
+
+        Bad input and too little memory would end the rank again wherever it starts.
+        """
+        code, end = codes[rank] or 0, self.records.end_record(rank)
+        reason = self.host_failure(rank)
+        if not reason:
+            reason = describe_exit(code) if code < 0 or not end else str(end.get("error", ""))
+        if code > 0 and end.get("result") in ("refused", "oom"):
+            self.end_reason = reason
         else:
-            self._lose(rank, reason, now())
+            self._drop_replica(rank, reason, now())
 
-    def _lose(self, rank: int, reason: str, since: float) -> None:
-        number = rank // self.each
+    def _drop_replica(self, rank: int, reason: str, since: float) -> None:
+        number = rank // self.ranks_per_replica
         ranks = self.ranks(number)
-        self.nursery.end(ranks)  # nobody outside may still wait for one of them
-        passed = max(self.ending.steps(rank) for rank in ranks)
-        event = ReplicaLost(number, passed > self._passed.get(number, 0))
-        self._passed[number] = passed
+        self.processes.end_ranks(ranks)  # no other replica may wait for one of them
+        steps = max(self.records.step_count(rank) for rank in ranks)
+        event = ReplicaLost(number, steps > self._steps_before.get(number, 0))
+        self._steps_before[number] = steps
         self.journal.event(
             "lost",
-            attempt=self.ending.attempt,
+            attempt=self.records.attempt,
             replica=number,
             ranks=[ranks[0], ranks[-1]],
             since=since,
@@ -126,11 +119,11 @@ class Quorum:
             reason=reason,
         )
         self._decide(event)
-        if not self.ended:
-            self.tell(rank, reason, "the other replicas go on")
+        if not self.end_reason:
+            self.show_fault(rank, reason, "the other replicas go on")
 
-    def _hear(self) -> None:
-        """What the replicas wrote on the board."""
+    def _read_board(self) -> None:
+        """Act on what the replicas wrote: one is ready to join, or a collective broke."""
         for number, replica in enumerate(self.state.replicas):
             if replica.up and not replica.member and self.board.announced(number, replica.life):
                 self._decide(ReplicaReady(number, replica.life))
@@ -152,13 +145,13 @@ class Quorum:
             case FormGeneration(number, members):
                 self.board.publish(Generation(number, members))
                 self.journal.event(
-                    "generation", attempt=self.ending.attempt, number=number, members=list(members)
+                    "generation", attempt=self.records.attempt, number=number, members=list(members)
                 )
                 self._broken_s = float("inf")
             case StartReplica(replica, life):
                 for rank in self.ranks(replica):
                     self.start(rank, life)
             case LeaveOutReplica(replica):
-                self.journal.event("left_out", attempt=self.ending.attempt, replica=replica)
+                self.journal.event("left_out", attempt=self.records.attempt, replica=replica)
             case EndAttempt(why):
-                self.ended = why
+                self.end_reason = why

@@ -1,7 +1,7 @@
-"""Watching the ranks of an attempt by their pulses: whether they get on, and who is slow.
+"""A watcher of the ranks of an attempt: it reads their pulses and finds hangs and stragglers.
 
-What it adds up to is decided in `policy/hang.py` and `policy/straggler.py`. Only differences of the
-monotonic clock of this process count, so no correction of a clock looks like a hang.
+`policy/hang.py` and `policy/straggler.py` decide. Only differences of this process's monotonic
+clock count, so a corrected clock never looks like a hang.
 """
 
 import time
@@ -18,100 +18,108 @@ from penstock.ledger.journal.records import DTYPE, HEADER, file_name, read_recor
 from penstock.policy import hang, straggler
 from penstock.policy.hang import Hang, RankObservation
 
-SOON_S = 1.0  # nobody has been still for long enough to think about it
-STEPS_S = 2.0  # between looks at the times of the steps
+SOON_S = 1.0  # a rank that was silent for less than this does not hang
+STEPS_S = 2.0  # between two readings of the step times
 
 
 @dataclass
-class Sign:
-    """The last sign of a rank, and when it was seen first."""
+class LastSign:
+    """The last sign of life of a rank, and when this process first saw it."""
 
     t: float
     beat: Heartbeat | None = None
-    lives: int = 0  # processes of this attempt that were seen
+    processes: int = 0  # of this rank in this attempt that gave a sign
 
-    def take(self, beat: Heartbeat, t: float) -> None:
+    def update(self, beat: Heartbeat, t: float) -> None:
         if self.beat is None or (beat.pid, beat.count) != (self.beat.pid, self.beat.count):
-            self.lives += self.beat is None or beat.pid != self.beat.pid
+            self.processes += self.beat is None or beat.pid != self.beat.pid
             self.beat, self.t = beat, t
 
 
 @dataclass
 class Watcher:
+    """The signs of life of one attempt's ranks."""
+
     scratch: Path
     journal: Path
     attempt: int
     ranks: int
     timeout_s: float  # guard.timeout
     clock: Callable[[], float] = time.monotonic
-    begun: bool = False  # whether any rank has begun a step
+    began_step: bool = False  # any rank did
     stragglers: frozenset[int] = frozenset()
-    signs: dict[int, Sign] = field(default_factory=dict)
+    signs: dict[int, LastSign] = field(default_factory=dict)
     _steps_t: float = 0.0
 
     def __post_init__(self) -> None:
         self._steps_t = self.clock()
-        self.signs = {rank: Sign(self._steps_t) for rank in range(self.ranks)}
+        self.signs = {rank: LastSign(self._steps_t) for rank in range(self.ranks)}
 
-    def started(self, rank: int) -> None:
-        """A new process, which has given no sign yet."""
+    def rank_started(self, rank: int) -> None:
+        """Count silence from now on: the new process has given no sign yet."""
         self.signs[rank].t = self.clock()
 
-    def look(
+    def find_hang(
         self,
         living: Collection[int],
         stopped: Collection[int] = (),
         waits: Mapping[int, bool | None] = MappingProxyType({}),
     ) -> Hang | None:
-        """Take in the latest signs. Call it a few times a second; `waits` as in `hang.blame`."""
+        """Read the latest pulses and return the hang, if there is one.
+
+        Call it a few times a second. `waits` is as in `hang.blame`.
+        """
         t = self.clock()
         for rank, sign in self.signs.items():
             beat = pulse.read_heartbeat(self.scratch, rank)
             if beat is not None and beat.attempt == self.attempt:
-                sign.take(beat, t)
-                self.begun |= _begun(beat)
-        found = self.seen(living, stopped)
-        if max((s.still_s for s in found), default=0.0) < SOON_S:
-            return None  # without a look at the disk
-        totals = self._steps(found[0].rank, hang.KEPT_STEPS)["total"].tolist()
-        return hang.decide(found, hang.usual_s(totals), self.timeout_s, waits)
+                sign.update(beat, t)
+                self.began_step |= _began_step(beat)
+        ranks = self.rank_states(living, stopped)
+        if max((one.still_s for one in ranks), default=0.0) < SOON_S:
+            return None  # without reading the journal
+        totals = self._last_steps(ranks[0].rank, hang.KEPT_STEPS)["total"].tolist()
+        return hang.decide(ranks, hang.usual_s(totals), self.timeout_s, waits)
 
-    def seen(self, living: Collection[int], stopped: Collection[int] = ()) -> list[RankObservation]:
-        t, found = self.clock(), []
+    def rank_states(
+        self, living: Collection[int], stopped: Collection[int] = ()
+    ) -> list[RankObservation]:
+        """Return where each living rank is, and for how long it has been there."""
+        t, states = self.clock(), []
         for rank in living:
             sign = self.signs[rank]
             phase, step = (sign.beat.phase, sign.beat.step) if sign.beat else ("start", 0)
-            newcomer = sign.lives > 1 and phase in hang.BEFORE
-            found.append(RankObservation(rank, phase, step, t - sign.t, rank in stopped, newcomer))
-        return found
+            newcomer = sign.processes > 1 and phase in hang.BEFORE
+            states.append(RankObservation(rank, phase, step, t - sign.t, rank in stopped, newcomer))
+        return states
 
-    def slow(self) -> list[straggler.StragglerChange]:
-        """Who became a straggler, or is none any more, since it was asked last."""
+    def straggler_changes(self) -> list[straggler.StragglerChange]:
+        """Return the ranks that became stragglers since the last call, or are none any more."""
         if self.ranks == 1 or self.clock() - self._steps_t < STEPS_S:
             return []
         self._steps_t = self.clock()
-        every = {rank: self._work_s(rank) for rank in range(self.ranks)}
-        # Steps that one of them was not there for were more work for the others.
-        common = sorted(set.intersection(*(set(steps) for steps in every.values())))
-        work_s = {rank: [steps[step] for step in common] for rank, steps in every.items()}
+        by_step = {rank: self._work_s(rank) for rank in range(self.ranks)}
+        # In a step that one rank missed, the others had more work.
+        common = sorted(set.intersection(*(set(steps) for steps in by_step.values())))
+        work_s = {rank: [steps[step] for step in common] for rank, steps in by_step.items()}
         self.stragglers, changes = straggler.decide(self.stragglers, work_s)
         return changes
 
     def _work_s(self, rank: int) -> dict[int, float]:
-        """What the rank's own work took in each of its last steps."""
-        steps = self._steps(rank, straggler.KEPT_STEPS)
+        """Return the seconds of a rank's own work in each of its last steps."""
+        steps = self._last_steps(rank, straggler.KEPT_STEPS)
         work_s = steps["fetch"] + steps["compute"]
         return dict(zip(steps["step"].tolist(), work_s.tolist(), strict=True))
 
-    def _steps(self, rank: int, most: int) -> np.ndarray:
+    def _last_steps(self, rank: int, most: int) -> np.ndarray:
         path = self.journal / file_name(self.attempt, range(rank, rank + 1), "steps")
         try:
-            whole = (path.stat().st_size - HEADER.size) // DTYPE["steps"].itemsize
+            count = (path.stat().st_size - HEADER.size) // DTYPE["steps"].itemsize
         except OSError:
-            whole = 0
-        return read_records(path, "steps", max(0, whole - most))
+            count = 0
+        return read_records(path, "steps", max(0, count - most))
 
 
-def _begun(beat: Heartbeat) -> bool:
-    """The evaluation of a new run comes before its first step."""
+def _began_step(beat: Heartbeat) -> bool:
+    """Return whether a rank has begun a step; a new run evaluates before its first step."""
     return beat.phase in hang.LOOP and not (beat.phase == "evaluate" and beat.step == 0)

@@ -1,0 +1,60 @@
+"""`penstock train` on one of several hosts: prepare the run, take part in it, report its end."""
+
+from penstock.errors import PenstockError, RunFailed
+from penstock.launch.hosts import meeting
+from penstock.launch.hosts.journal_sync import JournalSync
+from penstock.launch.hosts.session import HostSession
+from penstock.launch.hosts.supervisor import HANDED_OVER
+from penstock.launch.prepare.known import mend_plan
+from penstock.launch.prepare.listener import Listener
+from penstock.launch.prepare.prepare import prepare
+from penstock.launch.prepare.resume import how_to_go_on, report_start
+from penstock.launch.supervisor import addresses
+from penstock.ledger.journal.writer import SupervisorJournal
+from penstock.meter.clock import now
+from penstock.meter.devices import Devices
+from penstock.policy.restart import WELL
+from penstock.run.folder import RunFolder
+from penstock.run.schema.run import Run
+
+
+def start(run: Run, machine: Devices, listener: Listener, began: float) -> None:
+    """Take this host's part in the run, from beginning to end."""
+    folder, place = RunFolder(run.folder), meeting.meeting_place(run)
+    with folder.lock(f"lock-{addresses.node()}"):
+        journal_sync = JournalSync(folder, place)
+        _pull(journal_sync, place)
+        mended = mend_plan(folder)
+        how = how_to_go_on(folder, run)
+        for words in (*mended, *how.mended):
+            listener.warning(words)
+        if how.finished:
+            report_start(how, folder, listener)
+            return
+        prepared = prepare(how.run, folder.read_plan(), machine, listener)
+        prepared.planned({})  # refuse before any host waits for another
+        report_start(how, folder, listener)
+        session = HostSession(how.run, prepared, folder, place, journal_sync, listener, began)
+        with session.notice.catch_signals():
+            outcome = session.take_part()
+    if outcome.result != "failed":
+        folder.drop_scratch()  # what it holds is in the durable place too
+    if outcome.result in ("left", HANDED_OVER):
+        journal = SupervisorJournal(folder.journal, clock=now)
+        journal.event("left", node=session.node)
+        journal.close()
+        listener.told(outcome.error or "this host has left the run")
+    elif outcome.result not in WELL:
+        error = RunFailed if outcome.exit_code != PenstockError.exit_code else PenstockError
+        raise error(outcome.error)
+
+
+def _pull(journal_sync: JournalSync, place: meeting.MeetingPlace) -> None:
+    """Fetch the records of the run: other hosts may have begun it."""
+    try:
+        journal_sync.pull()
+    except OSError as error:
+        raise RunFailed(
+            f"{place}: the hosts of the run meet there, and it cannot be reached: {error}. Give "
+            "the same command when it can"
+        ) from None
