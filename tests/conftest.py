@@ -117,7 +117,7 @@ def run_file(tmp_path: Path, tiny: str, warm: PreloadClient) -> Callable[..., Pa
                 at = at.setdefault(part, {})
             at[key] = value
         file = tmp_path / f"{name}.toml"
-        file.write_text("\n".join(toml.document(table)) + "\n")
+        file.write_text("\n".join(toml.format_document(table)) + "\n")
         return file
 
     return write

@@ -167,7 +167,7 @@ def run_file(path: Path, base: Path, data: Path, steps: int, **fields: Any) -> P
         for part in above:
             at = at.setdefault(part, {})
         at[key] = value
-    path.write_text("\n".join(toml.document(table)) + "\n")
+    path.write_text("\n".join(toml.format_document(table)) + "\n")
     return path
 
 

@@ -14,7 +14,7 @@ from penstock.plan.hardware.cluster import machine_for
 from penstock.plan.make import make
 from penstock.plan.plan import Plan
 from penstock.run.load import load
-from penstock.run.notyet import refuse
+from penstock.run.unsupported import refuse_unsupported
 from penstock.watch.report.screen import summary
 
 ROOT = Path(__file__).parents[1]
@@ -81,7 +81,7 @@ def test_every_example_says_what_it_is_how_to_start_it_and_can_be_trained_here()
         if name == "code-8b":  # for `penstock plan` alone
             continue
         assert re.search(rf"penstock train +examples/{name}\.toml", text), name
-        refuse(load(path))
+        refuse_unsupported(load(path))
 
 
 def test_a_1b_model_is_pretrained_on_8_gpus(tmp_path: Path, tiny: str) -> None:

@@ -149,9 +149,9 @@ def plan(run: "AnyRun") -> "Plan":
     """Predict the memory, speed, time and cost of a run on its cluster. Starts nothing."""
     from penstock.plan.hardware.cluster import machine_for
     from penstock.plan.make import make
-    from penstock.run.settle import settled
+    from penstock.run.load import with_model_config
 
-    ready = settled(_run(run))
+    ready = with_model_config(_run(run))
     found = machine_for(ready)
     return make(ready, found.machine, found.warnings)
 
@@ -249,10 +249,10 @@ def _run(run: "AnyRun") -> "Run":
 
 
 def _folder(run: "AnyRun") -> "RunFolder":
-    from penstock.run.folder import RunFolder, find
+    from penstock.run.folder import RunFolder, find_run
     from penstock.run.schema.run import Run
 
-    return RunFolder(run.folder) if isinstance(run, Run) else find(str(run))
+    return RunFolder(run.folder) if isinstance(run, Run) else find_run(str(run))
 
 
 if not TYPE_CHECKING:

@@ -58,7 +58,7 @@ def write_atomic(path: Path, text: str, mode: int = READABLE) -> None:
 def write_whole(path: Path, content: bytes, mode: int = READABLE) -> None:
     """Write bytes as `write_atomic` writes text."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.unlink(missing_ok=True)  # of a process that was killed: its mode may be another
+    aside.unlink(missing_ok=True)  # left by a killed process, perhaps with another mode
     write_synced(aside, content, mode)
     aside.replace(path)
     sync(path.parent)

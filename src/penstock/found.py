@@ -12,10 +12,10 @@ class FoundPath(str):
 
     where: str
 
-    def __new__(cls, given: str, where: str = "") -> "FoundPath":
-        found = super().__new__(cls, given)
-        found.where = where or given
-        return found
+    def __new__(cls, written: str, where: str = "") -> "FoundPath":
+        path = super().__new__(cls, written)
+        path.where = where or written
+        return path
 
 
 def located(given: str) -> str:
@@ -23,6 +23,6 @@ def located(given: str) -> str:
     return given.where if isinstance(given, FoundPath) else given
 
 
-def place_of(given: str) -> Path:
+def expanded_path(given: str) -> Path:
     """Return the real location as a Path, with `~` resolved."""
     return Path(located(given)).expanduser()

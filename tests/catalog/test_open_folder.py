@@ -10,8 +10,7 @@ import hub_server
 from penstock.catalog.open.folder import folder_of, shape_at, small_files, with_weights
 from penstock.catalog.open.hub import NotFound
 from penstock.errors import PenstockError
-from penstock.run.load import load
-from penstock.run.settle import settled
+from penstock.run.load import load, with_model_config
 
 CONFIG = {
     "model_type": "llama",
@@ -107,11 +106,11 @@ def test_a_run_file_that_names_the_hub_is_loaded_without_it(hub: list[str], tmp_
     assert run.model.base() is None
     assert hub == []
     with pytest.raises(PenstockError, match="context of 256 tokens; write 256"):
-        settled(run)
+        with_model_config(run)
     assert hub
     file.write_text('[model]\nfrom = "org/model"\n')
     run = load(file)  # now it is in the cache
     assert run.sequence == 256
-    assert settled(run) is run
+    assert with_model_config(run) is run
     assert run.model.shape(None).vocab == 300
     assert run.model.tokenizer() == str(folder_of("org/model"))

@@ -14,7 +14,7 @@ from penstock.data.build.estimate import TokenEstimate, estimate_tokens
 from penstock.data.build.open import open_or_build
 from penstock.launch.prepare.prepare import settle
 from penstock.launch.verify import seen, verify
-from penstock.run.init import ENOUGH, Lengths, lengths, template
+from penstock.run.init import ENOUGH, InitLengths, choose_lengths, template
 from penstock.run.load import load
 from penstock.run.schema.run import Run
 
@@ -84,12 +84,14 @@ def test_copies_of_text_count_once_and_rows_of_conversations_each(model: Path) -
 
 
 def test_lengths(model: Path) -> None:
-    assert lengths(None) == Lengths(8192)
-    assert lengths(None, ENOUGH // 2) == Lengths(4096)
-    assert lengths(None, 5000, longest=100) == Lengths(256, 256)
-    assert lengths(None, 5000, longest=1000) == Lengths(1024, 1024)  # not cut
-    assert lengths(None, 5000, longest=9000) == Lengths(1024, 1024)  # cut: samples are few
-    assert lengths(None, 50) == Lengths(16, 16)
+    assert choose_lengths(None) == InitLengths(8192)
+    assert choose_lengths(None, ENOUGH // 2) == InitLengths(4096)
+    assert choose_lengths(None, 5000, longest=100) == InitLengths(256, 256)
+    assert choose_lengths(None, 5000, longest=1000) == InitLengths(1024, 1024)  # not cut
+    assert choose_lengths(None, 5000, longest=9000) == InitLengths(
+        1024, 1024
+    )  # cut: samples are few
+    assert choose_lengths(None, 50) == InitLengths(16, 16)
     saved("llama-2", Path("odd"), max_position_embeddings=1000)
-    assert lengths("odd") == Lengths(8000)  # a batch is whole sequences
+    assert choose_lengths("odd") == InitLengths(8000)  # a batch is whole sequences
     assert TokenEstimate(1).packed == 0

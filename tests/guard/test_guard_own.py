@@ -23,8 +23,8 @@ from penstock.guard.tiers.search import SearchResult, SingleProcess
 from penstock.guard.tiers.slots import sealed_slots
 from penstock.guard.tiers.stores import DiskStore
 from penstock.ledger.journal.writer import Journal, SupervisorJournal
-from penstock.run.diff import closed
-from penstock.run.fingerprint import settings
+from penstock.run.diff import with_choices
+from penstock.run.fingerprint import settings_fingerprint
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.run.save import to_table
@@ -42,7 +42,7 @@ class Run:
     """A run folder with its file, to save and to look into."""
 
     def __init__(self, path: Path) -> None:
-        self.run = closed(load(path))
+        self.run = with_choices(load(path))
         self.folder = RunFolder(self.run.folder)
         self.folder.make()
 
@@ -52,7 +52,12 @@ class Run:
 
     def scalars(self, step: int) -> dict[str, Any]:
         table = json.loads(json.dumps(to_table(self.run)))
-        return {"step": step, "settings": settings(self.run), "run": table, "layout": {"shard": 1}}
+        return {
+            "step": step,
+            "settings": settings_fingerprint(self.run),
+            "run": table,
+            "layout": {"shard": 1},
+        }
 
     def save(self, step: int, value: float | None = None) -> Checkpoint:
         state = {"a": torch.full((4,), float(step if value is None else value))}
@@ -92,7 +97,11 @@ def test_what_it_saved_is_its_own(own: Run, deep: bool) -> None:
     found = own.look(deep)
     assert (step_of(found), found.rejected, found.notes) == (8, [], [])
     about = Checkpoint(own.folder.checkpoints / "step-00000008").read_manifest()
-    assert (about.step, about.run, about.settings) == (8, own.identity, settings(own.run))
+    assert (about.step, about.run, about.settings) == (
+        8,
+        own.identity,
+        settings_fingerprint(own.run),
+    )
     assert about.layout == {"shard": 1}
 
 
@@ -205,7 +214,7 @@ def test_one_of_another_run_is_passed_over_and_both_are_named(
 
 
 def test_the_same_run_with_other_settings_is_passed_over(own: Run, run_file: MakeFile) -> None:
-    own.run = closed(load(run_file("own", **{"train.clip": 0.25})))
+    own.run = with_choices(load(run_file("own", **{"train.clip": 0.25})))
     with pytest.raises(RunFailed, match=r"made with other settings: train\.clip is 1\.0 there"):
         own.look()
     own.save(9)
@@ -213,10 +222,10 @@ def test_the_same_run_with_other_settings_is_passed_over(own: Run, run_file: Mak
 
 
 def test_a_longer_run_and_other_safe_changes_are_the_same_run(own: Run, run_file: MakeFile) -> None:
-    before = settings(own.run)
+    before = settings_fingerprint(own.run)
     changes = {"train.steps": 99, "guard.keep": 7, "evaluate.every": "7 steps", "layout.shard": 1}
-    own.run = closed(load(run_file("own", **changes)))
-    assert settings(own.run) == before
+    own.run = with_choices(load(run_file("own", **changes)))
+    assert settings_fingerprint(own.run) == before
     assert step_of(own.look()) == 8
 
 

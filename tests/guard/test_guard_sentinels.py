@@ -13,7 +13,7 @@ from penstock.ledger.journal.records import journal_files
 from penstock.ledger.journal.writer import Journal
 from penstock.policy.divergence import LIMIT
 from penstock.policy.spike import OnSpike
-from penstock.run.schema.code import Code
+from penstock.run.schema.code import UserCode
 
 
 def made(folder: Path, on_spike: OnSpike = "rollback", tells: bool = True) -> Sentinels:
@@ -53,8 +53,8 @@ def test_stop_names_the_step_and_what_to_do(tmp_path: Path) -> None:
 def test_stop_names_the_users_own_code_before_the_learning_rate(tmp_path: Path) -> None:
     sentinels = made(tmp_path, "stop")
     sentinels.user_code = [
-        Code("model.module", "net.py:build"),
-        Code("train.loss", "mine.py:smooth"),
+        UserCode("model.module", "net.py:build"),
+        UserCode("train.loss", "mine.py:smooth"),
     ]
     said = r'look at train\.loss = "mine\.py:smooth" and model\.module = .* first.*learning_rate'
     with pytest.raises(RunFailed, match=said):

@@ -168,7 +168,7 @@ def test_stopped_then_resumed_on_another_layout_reaches_the_same_loss(
     run_file: MakeFile, undisturbed: dict[str, Any]
 ) -> None:
     path = two_ranks(run_file)
-    stopped = go(path, listener=At(17, lambda folder: folder.wish("stop")))
+    stopped = go(path, listener=At(17, lambda folder: folder.request("stop")))
     assert stopped["status"] == "stopped"
     assert 17 <= stopped["steps"] < STEPS
     assert stopped["checkpoint"].endswith(f"step-{stopped['steps']:08d}")
@@ -225,7 +225,7 @@ def test_a_damaged_checkpoint_is_passed_over(
     run_file: MakeFile, undisturbed: dict[str, Any]
 ) -> None:
     path = two_ranks(run_file)
-    stopped = go(path, listener=At(31, lambda folder: folder.wish("stop")))
+    stopped = go(path, listener=At(31, lambda folder: folder.request("stop")))
     shard = next(Path(stopped["checkpoint"]).glob("state/*.distcp"))
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
@@ -320,7 +320,7 @@ def test_a_module_that_draws_and_counts_resumes_exactly(tmp_path: Path, run_file
     }
     calm = go(run_file("calm", **fields))
     path = run_file("stopped", **fields)
-    stopped = go(path, listener=At(13, lambda folder: folder.wish("stop")))
+    stopped = go(path, listener=At(13, lambda folder: folder.request("stop")))
     assert stopped["steps"] < 40
     again = go(path)
     assert again["weights_hash"] == calm["weights_hash"]

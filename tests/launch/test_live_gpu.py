@@ -37,7 +37,7 @@ class KillOnce(Listener):
             arm(self.folder.traps, self.trap)
         if not self.stopped and len(ready) == 3:
             self.stopped = True
-            self.folder.wish("stop")
+            self.folder.request("stop")
 
 
 @pytest.mark.parametrize("phase", ["reduce", "voted"])

@@ -98,7 +98,7 @@ class Campaign(Listener):
         self.since = 0
         if not self.left:
             self.stopped = True
-            self.folder.wish("stop")
+            self.folder.request("stop")
             return
         self.armed = self.left.pop(0)
         for trap in self.armed:

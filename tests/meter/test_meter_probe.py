@@ -20,7 +20,7 @@ from penstock.plan.step.probed import exchange_s, step_compute_s
 from penstock.run.clusters.file import ClusterFile
 from penstock.run.clusters.load import load_cluster, save_cluster
 from penstock.run.clusters.probe import BY_PRECISION
-from penstock.run.clusters.summary import lines
+from penstock.run.clusters.summary import probe_lines
 from penstock.run.schema.model import ModelSection
 
 
@@ -79,7 +79,7 @@ def test_it_is_a_machine_that_a_step_can_be_planned_on(probed: ClusterFile, tmp_
 
 
 def test_one_screen_says_what_was_found(probed: ClusterFile) -> None:
-    text = list(lines(probed))
+    text = list(probe_lines(probed))
     assert len(text) <= 20
     for word in ("machine", "matmul", "memory", "storage", "power", "torch"):
         assert any(word in line for line in text), word

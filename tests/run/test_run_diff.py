@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.run.diff import describe, diff, keep_choices
+from penstock.run.diff import describe_changes, diff, with_old_choices
 from penstock.run.fingerprint import canonical, fingerprint
 
 TEXT = (
@@ -93,7 +93,7 @@ def test_a_longer_run_keeps_its_batch(run_of):
     old, new = run_of(TEXT), run_of(TEXT, "train.tokens=100M")
     assert new.batch_tokens != old.batch_tokens  # a fresh run would choose a larger one
     assert [c.field for c in diff(old, new)] == ["train.tokens"]
-    kept = keep_choices(old, new)
+    kept = with_old_choices(old, new)
     assert kept.batch_tokens == old.batch_tokens
     assert kept.train.tokens == 100_000_000
     # What was kept is written down, and going on once more changes nothing.
@@ -110,7 +110,7 @@ def test_writing_down_what_was_chosen_is_no_change(run_of):
 
 def test_the_difference_is_readable(run_of):
     changes = diff(run_of(TEXT), run_of(TEXT, "train.seed=3", "log.wandb=x", "train.tokens=2M"))
-    assert describe(changes).splitlines() == [
+    assert describe_changes(changes).splitlines() == [
         "train.tokens: 1000000 → 2000000",
         "train.seed: 0 → 3   (needs a fork)",
         'log.wandb: not set → "x"',
@@ -167,16 +167,16 @@ def test_a_fingerprint_is_short_and_stays(run_of):
 
 def test_defaults_of_a_new_section_are_not_told(run_of):
     changes = diff(run_of(TEXT), run_of(TEXT, "layout.shard=2"))
-    assert describe(changes) == "layout.shard: not set → 2"
+    assert describe_changes(changes) == "layout.shard: not set → 2"
     only = diff(run_of(TEXT), run_of(TEXT, "layout.tensor=1"))
-    assert "layout.tensor: not set → 1" in describe(only)  # what was asked for is answered
+    assert "layout.tensor: not set → 1" in describe_changes(only)  # what was asked for is answered
     other = diff(run_of(TEXT), run_of(TEXT, "train.clip=0.5"))
-    assert describe(other) == "train.clip: 1.0 → 0.5   (needs a fork)"
+    assert describe_changes(other) == "train.clip: 1.0 → 0.5   (needs a fork)"
 
 
 def test_going_on_keeps_the_precision_that_the_first_machine_chose(run_of):
     old = run_of(TEXT, "train.precision=fp32")
-    assert keep_choices(old, run_of(TEXT)).train.precision == "fp32"
+    assert with_old_choices(old, run_of(TEXT)).train.precision == "fp32"
     assert not diff(old, run_of(TEXT))
     asked = diff(old, run_of(TEXT, "train.precision=bf16"))
     assert [(c.field, c.safe) for c in asked] == [("train.precision", False)]

@@ -11,9 +11,9 @@ from penstock.errors import PenstockError
 from penstock.found import FoundPath, located
 from penstock.run.diff import diff
 from penstock.run.fingerprint import fingerprint
-from penstock.run.folder import RunFolder, find
+from penstock.run.folder import RunFolder, find_run
 from penstock.run.load import load
-from penstock.run.paths import KEY, found_paths
+from penstock.run.paths import KEY, located_paths
 from penstock.run.save import save, to_table
 from penstock.run.schema.run import Run
 
@@ -50,7 +50,7 @@ def _started(run: Run) -> RunFolder:
     folder = RunFolder(run.folder)
     folder.path.mkdir(parents=True)
     save(run, folder.run_file)
-    folder.plan_file.write_text(json.dumps({KEY: found_paths(run)}))
+    folder.plan_file.write_text(json.dumps({KEY: located_paths(run)}))
     return folder
 
 
@@ -125,7 +125,7 @@ def test_the_folder_of_runs_is_found_beside_the_run_file(ft: Path, monkeypatch) 
     monkeypatch.chdir(ft)
     _started(load("run.toml"))
     monkeypatch.chdir(ft.parent)
-    assert find("ft/run.toml").path.resolve() == ft / "runs/r"
+    assert find_run("ft/run.toml").path.resolve() == ft / "runs/r"
 
 
 @pytest.mark.parametrize("given", ["\0", "x" * 5000, "a:b:c", "[", "*" * 50])

@@ -20,7 +20,7 @@ def test_the_written_reference_is_up_to_date():
 
 def test_every_field_has_a_row_with_type_and_description():
     text = reference.markdown()
-    for field in fields.fields():
+    for field in fields.RUN.fields:
         assert field.info.description
         assert field.info.description.endswith(".")
         if not field.section:
@@ -52,7 +52,7 @@ def test_the_json_schema_has_every_field_under_its_name_in_the_file():
     json.dumps(schema, allow_nan=False)
     assert schema["$schema"].startswith("http://json-schema.org/draft-07")
     assert "name" not in schema["required"]
-    for field in fields.fields():
+    for field in fields.RUN.fields:
         node = schema
         for name in field.path:
             node = node.get("items", node)["properties"][name]

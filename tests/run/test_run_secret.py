@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from penstock import secret
 from penstock.errors import PenstockError
-from penstock.run.diff import describe, diff
+from penstock.run.diff import describe_changes, diff
 from penstock.run.save import to_table
-from penstock.run.summary import facts
+from penstock.run.summary import run_facts
 
 TEXT = '[model]\npreset = "llama-3m"\n[train]\ntokens = "1M"\n'
 HOOK = "https://hooks.slack.com/services/T0/B0/s3cr3t"
@@ -18,14 +18,14 @@ HOOK = "https://hooks.slack.com/services/T0/B0/s3cr3t"
 
 def test_a_change_shows_the_host_alone(run_of):
     changes = diff(run_of(TEXT, f"log.webhook={HOOK}"), run_of(TEXT, f"log.webhook={HOOK}2"))
-    assert describe(changes) == (
+    assert describe_changes(changes) == (
         'log.webhook: "https://hooks.slack.com/…" → "https://hooks.slack.com/…"'
     )
 
 
 def test_what_programs_read_and_checkpoints_hold_shows_the_host_alone(run_of):
     run = run_of(TEXT, f"log.webhook={HOOK}")
-    assert "s3cr3t" not in json.dumps(facts(run))
+    assert "s3cr3t" not in json.dumps(run_facts(run))
     assert secret.visible_table(to_table(run))["log"]["webhook"] == "https://hooks.slack.com/…"
     assert run.log.webhook == HOOK
 
@@ -33,13 +33,16 @@ def test_what_programs_read_and_checkpoints_hold_shows_the_host_alone(run_of):
 def test_an_address_of_a_mixture_shows_no_password(run_of):
     mix = 'data.mix=[{dataset="s3://k:s3cr3t@b/x", weight=1}, {dataset="tiny", weight=2}]'
     run = run_of(TEXT, mix)
-    assert "s3cr3t" not in json.dumps(facts(run))
-    assert [part["dataset"] for part in facts(run)["run"]["data"]["mix"]] == ["s3://…@b/x", "tiny"]
+    assert "s3cr3t" not in json.dumps(run_facts(run))
+    assert [part["dataset"] for part in run_facts(run)["run"]["data"]["mix"]] == [
+        "s3://…@b/x",
+        "tiny",
+    ]
 
 
 def test_the_name_of_a_variable_is_no_secret(run_of):
     run = run_of(TEXT, "log.webhook=$SLACK_HOOK")
-    assert facts(run)["run"]["log"]["webhook"] == "$SLACK_HOOK"
+    assert run_facts(run)["run"]["log"]["webhook"] == "$SLACK_HOOK"
 
 
 @pytest.mark.parametrize(

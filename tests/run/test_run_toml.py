@@ -30,7 +30,7 @@ LINES = st.sampled_from(
 
 @given(st.dictionaries(NAMES, VALUES, max_size=4))
 def test_ordinary_files_are_read_as_python_reads_them(table: dict[str, Any]) -> None:
-    text = "\n".join(toml.document(table))
+    text = "\n".join(toml.format_document(table))
     assert toml.parse(text) == tomllib.loads(text) == table
 
 
@@ -50,7 +50,7 @@ def test_dots_in_strings_and_comments_are_no_keys() -> None:
     dots = ".".join("x" * 100)
     text = f'# {dots}\na = "{dots}"\nb = \'{dots}\'\nc = """\n{dots}"""\n'
     assert toml.parse(text)["a"] == dots
-    assert toml.parse(f"{'.'.join('a' * toml.MOST_PARTS)} = 1")
+    assert toml.parse(f"{'.'.join('a' * toml.MAX_PARTS)} = 1")
 
 
 @pytest.mark.parametrize("read", [load, load_cluster])

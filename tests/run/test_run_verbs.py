@@ -18,7 +18,7 @@ from penstock.plan.job.layout import IllegalLayout
 from penstock.run import reference
 from penstock.run.init import template
 from penstock.run.load import load
-from penstock.run.notyet import refuse
+from penstock.run.unsupported import refuse_unsupported
 
 app = typer.Typer()
 for verb in (init, check, schema):
@@ -37,7 +37,7 @@ def test_init_writes_a_run_that_works_and_says_what_comes_next(tmp_path):
     result = call("init", "--out", out)
     assert f"penstock train {out}" in result.stdout
     run = load(out)
-    refuse(run)
+    refuse_unsupported(run)
     assert (run.name, run.model.preset, run.data.dataset) == ("first-run", "llama-3m", "stdlib")
     assert run.train.tokens == 1_000_000
     assert len(out.read_text().splitlines()) < 15

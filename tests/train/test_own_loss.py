@@ -17,7 +17,7 @@ from penstock.plan.job.layout import Layout
 from penstock.plan.job.legal import problems
 from penstock.run.fingerprint import fingerprint
 from penstock.run.load import load
-from penstock.run.schema.code import Code
+from penstock.run.schema.code import UserCode
 
 CODE = """
 import torch.nn.functional as F
@@ -105,13 +105,13 @@ def test_every_layout_gives_the_loss_of_one_process(
     ],
 )
 def test_a_loss_that_is_wrong_is_told_as_the_users(name: str, said: str, where: str) -> None:
-    code = Code("train.loss", f"{Path(where).parent}/mine.py:{name}")
+    code = UserCode("train.loss", f"{Path(where).parent}/mine.py:{name}")
     with pytest.raises(PenstockError, match=f"train.loss = .*{said}"):
         checked(user_function(code), code)(torch.zeros(4, 9), torch.zeros(4, dtype=torch.int64))
 
 
 def test_an_own_module_can_have_an_own_loss(where: str) -> None:
-    code = Code("train.loss", f"{Path(where).parent}/mine.py:plain")
+    code = UserCode("train.loss", f"{Path(where).parent}/mine.py:plain")
     own = checked(user_function(code), code)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9)).double()
@@ -166,7 +166,7 @@ def test_the_source_of_the_loss_is_part_of_the_fingerprint(tmp_path: Path, where
 def test_a_missing_function_is_refused_without_running_the_file(
     content: str | None, said: str, tmp_path: Path
 ) -> None:
-    code = Code("train.loss", f"{tmp_path}/mine.py:plain")
+    code = UserCode("train.loss", f"{tmp_path}/mine.py:plain")
     if content is not None:
         code.path.write_text(content)
     if not said:

@@ -13,9 +13,9 @@ from penstock.errors import PenstockError
 from penstock.plan.job import legal
 from penstock.plan.job.layout import IllegalLayout
 from penstock.run.load import load
-from penstock.run.notyet import not_yet
 from penstock.run.schema.run import Run
-from penstock.run.summary import facts, lines
+from penstock.run.summary import run_facts, run_lines
+from penstock.run.unsupported import unsupported_lines
 from penstock.secret import visible_override
 
 
@@ -41,15 +41,15 @@ def check(
             "ok": refused is None,
             "refused": str(refused) if refused else None,
             "fits": found.fits,
-            "not_yet": not_yet(run),
+            "not_yet": unsupported_lines(run),
             "illegal": str(refused).splitlines() if isinstance(refused, IllegalLayout) else [],
             "not_built": found.missing,
             "notes": notes,
         }
-        show.print_json({**told, **facts(run)})
+        show.print_json({**told, **run_facts(run)})
     else:
         memory = [f"{'memory':<10} {found.memory}"] if found.memory else []
-        for line in [*lines(run), *memory, *(f"{'note':<10} {why}" for why in notes)]:
+        for line in [*run_lines(run), *memory, *(f"{'note':<10} {why}" for why in notes)]:
             show.out.print(line, markup=False, soft_wrap=True)
     if refused:
         raise refused

@@ -18,7 +18,7 @@ from penstock.guard.checkpoints import TIERS, list_checkpoints, read_index, sele
 from penstock.guard.checkpoints import verify as verified
 from penstock.guard.format.manifest import MANIFEST
 from penstock.guard.tiers.journal_facts import no_checkpoint_message
-from penstock.run.folder import find
+from penstock.run.folder import find_run
 from penstock.secret import redact
 from penstock.watch.report.checkpoint_tables import details, table, tensors
 
@@ -32,7 +32,7 @@ Quietly = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress."
 @checkpoint.command("list")
 def list_(run: RunName, root: Root = "runs", json: Json = False) -> None:
     """Every checkpoint in every tier, by a look at manifests and sizes."""
-    folder = find(run, root)
+    folder = find_run(run, root)
     found, unreachable = list_checkpoints(folder)
     if json:
         told = [one.to_json() for one in found]
@@ -58,7 +58,7 @@ def verify(
     json: Json = False,
 ) -> None:
     """Read every byte of every checkpoint; exits with 1 where one is damaged."""
-    found, unreachable = list_checkpoints(find(run, root))
+    found, unreachable = list_checkpoints(find_run(run, root))
     chosen = select(found, step, tier, unreachable)
     told: list[dict[str, Any]] = []
     for one in chosen:
@@ -92,7 +92,7 @@ def show(
     json: Json = False,
 ) -> None:
     """One checkpoint: where the run stood, and every tensor with its shape."""
-    found, unreachable = list_checkpoints(find(run, root))
+    found, unreachable = list_checkpoints(find_run(run, root))
     _say_unreachable(unreachable)
     one = select(found, step, tier, unreachable)[0]
     if one.problems:
@@ -170,7 +170,7 @@ def adopt(
 ) -> None:
     """Make a run go on from a checkpoint that another run made."""
     output.outlive()
-    folder = find(run, root)
+    folder = find_run(run, root)
     if not (path / MANIFEST).is_file():
         raise PenstockError(f"{path}: not the folder of a checkpoint, it has no {MANIFEST}")
     from penstock.launch.prepare.adopt import (

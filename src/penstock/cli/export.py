@@ -8,7 +8,7 @@ import typer
 from penstock import output
 from penstock.cli.runs import Root, RunName
 from penstock.cli.show import Json, out, print_json, refuse_stdout
-from penstock.run.folder import find
+from penstock.run.folder import find_run
 from penstock.style import format_bytes
 
 
@@ -45,7 +45,7 @@ def export(
     """Write Hugging Face safetensors, config and tokenizer; of an adapter, PEFT's format."""
     output.outlive()
     refuse_stdout(folder, "--out", "name a folder")
-    found = find(run, root)
+    found = find_run(run, root)
     from penstock.train.export.model import export as written
 
     done = written(found, folder, step, dtype, merged, best, force)

@@ -6,7 +6,7 @@ import typer
 
 from penstock.cli.runs import Root, RunName
 from penstock.cli.show import Json, print_json
-from penstock.run.folder import find
+from penstock.run.folder import find_run
 
 
 def generate(
@@ -29,7 +29,7 @@ def generate(
     """Let the newest checkpoint of a run write."""
     import sys
 
-    folder = find(run, root)
+    folder = find_run(run, root)
     from penstock.train.export.write import write
 
     written = write(folder, text, tokens, temperature, seed, chat, best)

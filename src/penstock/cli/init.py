@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli import show
-from penstock.run.init import ENOUGH, Lengths, lengths, template, write
+from penstock.run.init import ENOUGH, InitLengths, choose_lengths, template, write_run_file
 
 
 def init(
@@ -30,7 +30,7 @@ def init(
     if show.is_stdout(out, "--out", json):
         sys.stdout.write(template(kind, model, data, _lengths(model, data)))
         return
-    left = write(kind, out, force, model, data, _lengths(model, data))
+    left = write_run_file(kind, out, force, model, data, _lengths(model, data))
     # Whether a model and rows of one's own are right is told without training.
     following = f"penstock {'check' if kind == 'finetune' else 'train'} {out}"
     if json:
@@ -41,7 +41,7 @@ def init(
     show.out.print(f"Wrote {out}.{fill_in} Next: {following}", markup=False, soft_wrap=True)
 
 
-def _lengths(model: str | None, data: str | None) -> Lengths | None:
+def _lengths(model: str | None, data: str | None) -> InitLengths | None:
     """Choose a batch and a sequence that the examples fill; None without a model and examples."""
     if model is None and data is None:
         return None
@@ -49,5 +49,5 @@ def _lengths(model: str | None, data: str | None) -> Lengths | None:
 
     found = estimate_tokens(data, ENOUGH) if data else None
     if found is None:
-        return lengths(model)
-    return lengths(model, found.tokens, found.longest, found.packed)
+        return choose_lengths(model)
+    return choose_lengths(model, found.tokens, found.longest, found.packed)

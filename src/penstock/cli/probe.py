@@ -26,8 +26,13 @@ def probe(
     from penstock.plan.hardware.cluster import here_file, machine_of
     from penstock.plan.hardware.precision import speed_of
     from penstock.policy.precision import choose_precision
-    from penstock.run.clusters.load import refuse_unwritable, save_cluster, to_table, with_stated
-    from penstock.run.clusters.summary import lines
+    from penstock.run.clusters.load import (
+        keep_stated_fields,
+        refuse_unwritable,
+        save_cluster,
+        to_table,
+    )
+    from penstock.run.clusters.summary import probe_lines
 
     refuse_stdout(to, "--out", "name a file, or print what is measured with --json")
     path = to or here_file()
@@ -40,7 +45,7 @@ def probe(
             bar.update(task, description=what, completed=done, total=of)
 
         measured = measure(show, quick)
-    file = with_stated(measured, path)
+    file = keep_stated_fields(measured, path)
     save_cluster(file, path, "Measured by `penstock probe`; measure again after changes.")
     auto = choose_precision(speed_of(machine_of(file)))
     if json:
@@ -48,5 +53,5 @@ def probe(
         print_json({"file": str(path), "auto": chosen, **to_table(file)})
         return
     chosen_line = f'precision "auto" is {auto.precision}: {auto.why}'
-    for line in (*lines(file), chosen_line, f"written to {path}"):
+    for line in (*probe_lines(file), chosen_line, f"written to {path}"):
         out.print(line, markup=False, soft_wrap=True)

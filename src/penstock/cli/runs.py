@@ -13,7 +13,7 @@ from rich.table import Table
 
 from penstock.cli.show import Json, is_stdout, out, print_json, print_table, write_page
 from penstock.errors import PenstockError, system_error
-from penstock.run.folder import RunFolder, every, find
+from penstock.run.folder import RunFolder, find_run, list_runs
 from penstock.secret import redact
 from penstock.style import format_loss
 from penstock.watch.facts.run_facts import RunFacts
@@ -31,7 +31,7 @@ Root = Annotated[str, typer.Option("--dir", help="Where the runs live.")]
 def ls(root: Root = "runs", json: Json = False) -> None:
     """List the runs."""
     unlisted: list[OSError] = []
-    found = every(root, unlisted)
+    found = list_runs(root, unlisted)
     unreadable: list[Exception] = [*unlisted]
     if json:
         told = [one for f in found if (one := _or_noted(partial(summary, f), unreadable))]
@@ -94,7 +94,7 @@ def _in_words(folder: RunFolder) -> Iterator[None]:
 
 def status(run: RunName, root: Root = "runs", json: Json = False) -> None:
     """One line on a run."""
-    folder = find(run, root)
+    folder = find_run(run, root)
     with _in_words(folder):
         if json:
             print_json(summary(folder))
@@ -115,7 +115,7 @@ def report(
     json: Json = False,
 ) -> None:
     """Where everything went: plan against actual, energy, cost, faults, what to change."""
-    folder = find(run, root)
+    folder = find_run(run, root)
     printed = is_stdout(html, "--html", json)
     with _in_words(folder):
         made = page(folder) if html is not None else ""
@@ -142,7 +142,7 @@ def logs(
     root: Root = "runs",
 ) -> None:
     """What the ranks printed."""
-    for path, title in _log_files(find(run, root), rank, attempt):
+    for path, title in _log_files(find_run(run, root), rank, attempt):
         text = redact(path.read_text(errors="replace").strip())
         if text:
             sys.stdout.write(f"== {title}\n{text}\n")
@@ -150,10 +150,10 @@ def logs(
 
 def stop(run: RunName, root: Root = "runs") -> None:
     """Ask a running run to save and stop."""
-    folder = find(run, root)
+    folder = find_run(run, root)
     if not folder.running():
         raise PenstockError(f"run '{folder.name}' is not running ({RunView(folder).status})")
-    folder.wish("stop")
+    folder.request("stop")
     out.print(f"asked '{folder.name}' to save and stop after its current step")
 
 

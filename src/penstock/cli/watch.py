@@ -11,7 +11,7 @@ from penstock import output
 from penstock.cli.runs import Root
 from penstock.cli.show import Json, out, print_json
 from penstock.errors import RunFailed
-from penstock.run.folder import find
+from penstock.run.folder import find_run
 from penstock.watch.facts.run_view import RunView
 from penstock.watch.terminal.page_process import has_screen
 from penstock.watch.web.chart_sections import Section
@@ -48,7 +48,7 @@ def watch(
 ) -> None:
     """Show runs in the browser, live; several at once are compared."""
     output.outlive()
-    chosen = [find(name, root) for name in runs or []]
+    chosen = [find_run(name, root) for name in runs or []]
     if json:
         folders = chosen or list(RunCache(root).runs().values())
         found = {folder.name: page_sections(RunView(folder)) for folder in folders}

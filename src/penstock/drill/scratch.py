@@ -34,7 +34,7 @@ def write(run: Run, folder: Path, name: str, scale: Scale, ranks: int) -> Path:
     if run.cluster.nodes == 1:
         table["guard"].pop("durable", None)  # what is there belongs to the real run
     path = folder / f"{name}.toml"
-    path.write_text("\n".join(toml.document(table)) + "\n")
+    path.write_text("\n".join(toml.format_document(table)) + "\n")
     return path
 
 

@@ -53,7 +53,7 @@ from penstock.guard.tiers.ownership import Owner
 from penstock.guard.tiers.search import CheckpointSearch, SearchResult, SingleProcess
 from penstock.guard.tiers.slots import MemoryCheckpoint
 from penstock.guard.tiers.stores import CheckpointStore, DiskStore
-from penstock.run.fingerprint import settings
+from penstock.run.fingerprint import settings_fingerprint
 from penstock.run.folder import RunFolder
 from penstock.run.load import load as load_run
 from penstock.run.schema.run import Run
@@ -289,7 +289,7 @@ def _remembered(stores: Sequence[CheckpointStore], run: Run) -> str | None:
     """Return the run identity in the newest manifests on disk, first of those with this run's
     settings."""
     said: list[tuple[bool, str]] = []
-    own = settings(run)
+    own = settings_fingerprint(run)
     for store in stores:
         if isinstance(store, DiskStore):
             with contextlib.suppress(OSError):

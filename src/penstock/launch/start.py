@@ -34,10 +34,10 @@ from penstock.meter.sampler import metered
 from penstock.plan.job.layout import Layout
 from penstock.policy.restart import WELL
 from penstock.run.folder import RunFolder
-from penstock.run.notyet import refuse
+from penstock.run.load import with_model_config
 from penstock.run.save import save
 from penstock.run.schema.run import Run
-from penstock.run.settle import settled
+from penstock.run.unsupported import refuse_unsupported
 
 
 def start(
@@ -49,8 +49,8 @@ def start(
 ) -> RunFolder:
     """Train `run` to its end on this machine. Everything is recorded in the folder returned."""
     listener, began = Shielded(listener or Listener()), began or now()
-    refuse(run)
-    run = settled(run)
+    refuse_unsupported(run)
+    run = with_model_config(run)
     machine = devices.find()
     listener.found(str(machine))
     source = RunFolder(run.folder)

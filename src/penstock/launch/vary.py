@@ -18,8 +18,8 @@ from penstock.ledger.journal.read import read_events
 from penstock.ledger.journal.records import SUPERVISOR
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
-from penstock.run.notyet import refuse
 from penstock.run.schema.run import Run
+from penstock.run.unsupported import refuse_unsupported
 
 _OPEN, _CLOSE, _QUOTES = "[{", "]}", "\"'"
 
@@ -64,7 +64,7 @@ def variants(file: str, overrides: Sequence[str], vary: Sequence[str]) -> list[V
         shown = {field: secret.visible(field, value) for field, value in chosen.items()}
         found[name] = Variant(load(file, [*overrides, *own, f"name={name}"]), shown)
     for variant in found.values():
-        refuse(variant.run)
+        refuse_unsupported(variant.run)
     return list(found.values())
 
 

@@ -19,9 +19,9 @@ from penstock.plan.hardware import precision
 from penstock.plan.hardware.cluster import machine_for
 from penstock.run.diff import with_fields
 from penstock.run.folder import RunFolder
-from penstock.run.notyet import refuse
+from penstock.run.load import with_model_config
 from penstock.run.schema.run import Run
-from penstock.run.settle import settled
+from penstock.run.unsupported import refuse_unsupported
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Findings:
 def verify(run: Run) -> Findings:
     """Check a run as `train` does before its ranks start; an error is kept in the findings."""
     try:
-        refuse(run)
-        run = settled(run)
+        refuse_unsupported(run)
+        run = with_model_config(run)
         machine, folder = seen(), RunFolder(run.folder)
         run = _going_on(run, folder)
         run, before = _with_precision(run), _planned_before(folder)

@@ -17,7 +17,7 @@ from penstock.errors import OwnCodeError, PenstockError
 from penstock.model.decoder import Decoder, init_std
 from penstock.model.own_loss import TokenLoss
 from penstock.model.put import generator_of, put
-from penstock.run.schema.code import Code
+from penstock.run.schema.code import UserCode
 
 _SHOWN = 6  # parts of an output in a message
 NO_TARGET = -100  # what torch's losses leave out of sums and means unless told otherwise
@@ -51,7 +51,7 @@ def fill(model: Decoder, device: torch.device, seed: int) -> None:
 
 def user_module(spec: str, seed: int) -> nn.Module:
     """Call the user's `file.py:function` and check that a module comes back."""
-    code = Code("model.module", spec)
+    code = UserCode("model.module", spec)
     build = user_function(code)
     torch.manual_seed(seed)
     model = _own_code(code, build)
@@ -62,7 +62,7 @@ def user_module(spec: str, seed: int) -> nn.Module:
     return model
 
 
-def user_function(code: Code) -> Callable[..., Any]:
+def user_function(code: UserCode) -> Callable[..., Any]:
     """Import the user's file and return the function that the run file names."""
     path, name = code.path, f"user_module_{code.path.stem}"
     if not path.is_file():
@@ -89,12 +89,12 @@ def user_function(code: Code) -> Callable[..., Any]:
     return cast(Callable[..., Any], found)
 
 
-def _own_code(code: Code, call: Callable[[], Any]) -> Any:
+def _own_code(code: UserCode, call: Callable[[], Any]) -> Any:
     """Run the user's code; what it raises is told as theirs, and not tried again."""
     try:
         return call()
     except (Exception, SystemExit) as error:
-        raise OwnCodeError(f"{code.words}: it raised {code.told(error)}") from error
+        raise OwnCodeError(f"{code.words}: it raised {code.describe_error(error)}") from error
 
 
 def refuse_untrainable(model: nn.Module, spec: str) -> None:
@@ -134,7 +134,7 @@ def takes_targets(model: nn.Module) -> bool:
 
 
 def summed_loss(
-    model: nn.Module, own: TokenLoss | None = None, code: Code | None = None
+    model: nn.Module, own: TokenLoss | None = None, code: UserCode | None = None
 ) -> Callable[..., Tensor]:
     """(inputs_bs, targets_bs, counted_bs = None) -> the sum of losses over the targets that count.
 
@@ -192,13 +192,13 @@ _MISTAKES = (
 
 
 @contextmanager
-def _own_errors_told(code: Code | None, inputs_bs: Tensor) -> Iterator[None]:
+def _own_errors_told(code: UserCode | None, inputs_bs: Tensor) -> Iterator[None]:
     """Tell a mistake in the user's forward once: it would be the same after a restart."""
     try:
         yield
     except _MISTAKES as error:
         words = code.words if code else "model"
-        what = code.told(error) if code else f"{type(error).__name__}: {error}"
+        what = code.describe_error(error) if code else f"{type(error).__name__}: {error}"
         shape = f"tokens of shape {tuple(inputs_bs.shape)}"
         raise OwnCodeError(f"{words}: forward raised {what}; {shape}") from error
     except RuntimeError as error:
@@ -206,7 +206,7 @@ def _own_errors_told(code: Code | None, inputs_bs: Tensor) -> Iterator[None]:
             raise
         words = code.words if code else "model"
         raise OwnCodeError(
-            _mixed_formats(words, code.told(error) if code else str(error))
+            _mixed_formats(words, code.describe_error(error) if code else str(error))
         ) from error
 
 

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from penstock.errors import OwnCodeError, PenstockError
 from penstock.model.loss import Rule
-from penstock.run.schema.code import Code
+from penstock.run.schema.code import UserCode
 
 TokenLoss = Callable[[Tensor, Tensor], Tensor]  # (logits_nv, targets_n) -> losses_n
 
 
-def checked(own: Callable[..., object], code: Code) -> TokenLoss:
+def checked(own: Callable[..., object], code: UserCode) -> TokenLoss:
     """Wrap the user's function: logits in fp32 or wider go in, one finite-typed loss per token
     comes out, and what the function raises is told as the user's."""
 
@@ -30,7 +30,7 @@ def checked(own: Callable[..., object], code: Code) -> TokenLoss:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            raise OwnCodeError(f"{code.words}: it raised {code.told(error)}") from error
+            raise OwnCodeError(f"{code.words}: it raised {code.describe_error(error)}") from error
         if not isinstance(found, Tensor) or found.shape != targets_n.shape:
             got = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise PenstockError(

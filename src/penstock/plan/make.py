@@ -20,8 +20,8 @@ from penstock.plan.search.choose import choose_layout, lighter_ways
 from penstock.plan.search.search import search, trainable_space
 from penstock.plan.step import notes as step_notes
 from penstock.plan.step import step
-from penstock.run.notyet import not_yet
 from penstock.run.schema.run import Run
+from penstock.run.unsupported import unsupported_lines
 
 # Bands of jobs outside of the measured runs: half as wide again.
 UNSEEN_POWER = 1.5
@@ -122,7 +122,9 @@ def not_trained_yet(run: Run, job: Job) -> list[str]:
         allowed, found = getattr(open_, name), getattr(lay, name)
         if allowed is not None and found not in allowed:
             ways.append(f"{found} {name}" if name == "recompute" else f"{name} {found}")
-    asked = [line.partition(":")[0] for line in not_yet(run) if not line.startswith("layout.")]
+    asked = [
+        line.partition(":")[0] for line in unsupported_lines(run) if not line.startswith("layout.")
+    ]
     found = ", ".join(asked + ways)
     return [f"planned, not trained by this version yet: {found}"] if found else []
 

@@ -2,8 +2,8 @@
 
 from penstock.catalog import models
 from penstock.catalog.models import ModelPreset
+from penstock.run.load import with_model_config
 from penstock.run.schema.run import Run
-from penstock.run.settle import settled
 
 
 def known_shape(run: Run) -> tuple[Run, tuple[str, ...]]:
@@ -15,7 +15,7 @@ def known_shape(run: Run) -> tuple[Run, tuple[str, ...]]:
     given = run.model.from_
     found = _preset_of(given) if given and run.model.base() is None else None
     if found is None:
-        return settled(run), ()
+        return with_model_config(run), ()
     model = run.model.model_copy(update={"from_": None, "preset": found.name})
     note = (
         f'model.from = "{given}" is not here: planned with the shape of {found.name} in the '

@@ -1,14 +1,14 @@
-"""A schema written out: Markdown tables for people, and JSON schema for editors."""
+"""References generated from a schema: Markdown tables for people, and JSON schema for editors."""
 
 from collections.abc import Callable
 from inspect import cleandoc
 from typing import Any
 
 from penstock.run import toml
-from penstock.run.fields import Field, Path, Schema
+from penstock.run.fields import Path, Schema, SchemaField
 from penstock.run.schema.section import Section, Switch
 
-Remark = Callable[[str], str]  # what else to say of the field or section of this name
+Remark = Callable[[str], str]  # returns an extra remark for the field or section of this name
 
 
 def _nothing(name: str) -> str:
@@ -16,7 +16,7 @@ def _nothing(name: str) -> str:
 
 
 def markdown(schema: Schema[Any], head: str, remark: Remark = _nothing) -> str:
-    """A table of fields for the top of the file and for each section, below `head`."""
+    """Return a table of fields for the top of the file and for each section, below `head`."""
     parts = [head, _table("The top of the file", schema, schema.root, (), remark)]
     for field in schema.fields:
         if field.section:
@@ -26,7 +26,7 @@ def markdown(schema: Schema[Any], head: str, remark: Remark = _nothing) -> str:
 
 
 def json_schema(schema: Schema[Any], remark: Remark = _nothing) -> dict[str, Any]:
-    """A JSON schema (draft 7) with the names of the file."""
+    """Return a JSON schema (draft 7) with the names of the file."""
     top = _object(schema, schema.root, (), remark)
     return {"$schema": "http://json-schema.org/draft-07/schema#", **top}
 
@@ -41,10 +41,10 @@ def _table(
     return f"\n## {title}\n\n{doc}" + "\n".join(head + rows)
 
 
-def _row(field: Field, defaults: dict[str, Any], remark: Remark) -> str:
+def _row(field: SchemaField, defaults: dict[str, Any], remark: Remark) -> str:
     found = defaults.get(field.path[-1])
-    default = "" if found in (None, (), []) else f"`{toml.value(found)}`"
-    if _must_stand(field):
+    default = "" if found in (None, (), []) else f"`{toml.format_value(found)}`"
+    if _is_required(field):
         default = "required"
     what = f"{field.info.description}{remark(field.name)}"
     cells = [f"`{field.path[-1]}`", field.kind["title"], default, what]
@@ -55,7 +55,7 @@ def _object(
     schema: Schema[Any], section: type[Section], path: Path, remark: Remark
 ) -> dict[str, Any]:
     own = _own(schema, path)
-    required = [field.path[-1] for field in own if _must_stand(field)]
+    required = [field.path[-1] for field in own if _is_required(field)]
     defaults = _defaults(section)
     table: dict[str, Any] = {
         "type": "object",
@@ -67,7 +67,7 @@ def _object(
 
 
 def _property(
-    schema: Schema[Any], field: Field, defaults: dict[str, Any], remark: Remark
+    schema: Schema[Any], field: SchemaField, defaults: dict[str, Any], remark: Remark
 ) -> dict[str, Any]:
     about: dict[str, Any] = {"description": f"{field.info.description}{remark(field.name)}"}
     if field.section:
@@ -79,16 +79,16 @@ def _property(
     return field.kind | about | ({} if default is None else {"default": default})
 
 
-def _must_stand(field: Field) -> bool:
-    """A name at the top need not: the file's own takes its place."""
+def _is_required(field: SchemaField) -> bool:
+    """Return whether a file must have the field; `name` defaults to the name of the file."""
     return field.info.is_required() and field.name != "name"
 
 
-def _own(schema: Schema[Any], path: Path) -> list[Field]:
+def _own(schema: Schema[Any], path: Path) -> list[SchemaField]:
     return [field for field in schema.fields if field.path[:-1] == path]
 
 
 def _defaults(section: type[Section]) -> dict[str, Any]:
-    """Defaults as they would stand in the file; fields that have none are absent."""
+    """Return the defaults as a file would write them; fields without a default are absent."""
     empty = section.model_construct()
     return empty.model_dump(by_alias=True, exclude_none=True, warnings=False)

@@ -1,7 +1,7 @@
-"""What changed between two versions of a run file, and whether a run may go on with the new one.
+"""Differences between two versions of a run file, and whether a run may continue with the new one.
 
-A run may be made longer, moved, spread, guarded, paid for and shown otherwise. Anything else would
-make the rest of the run belong to another run, and needs a fork.
+Length, folder, layout, cluster, guard, budget and logging may change. Any other change would make
+the rest of the run a different run, and needs a fork.
 """
 
 import json
@@ -36,8 +36,8 @@ Value = int | float | str
 
 
 @dataclass(frozen=True)
-class Change:
-    """One field that differs; values as they stand in a file, None where it is not set."""
+class FieldChange:
+    """One field that differs; values as in a file, None if it is not set."""
 
     field: str
     old: Any
@@ -45,29 +45,32 @@ class Change:
     safe: bool
 
 
-def diff(old: Run, new: Run) -> list[Change]:
-    """The changes, in the reference's order. What `new` leaves open stays as it was in `old`."""
-    new = keep_choices(old, new)
-    before, after = _flat(to_table(closed(old))), _flat(to_table(closed(new)))
-    order = {field.name: place for place, field in enumerate(fields.fields())}
+def diff(old: Run, new: Run) -> list[FieldChange]:
+    """Return the changes, in the order of the reference.
+
+    Fields that `new` leaves open keep their values of `old`.
+    """
+    new = with_old_choices(old, new)
+    before, after = _flat(to_table(with_choices(old))), _flat(to_table(with_choices(new)))
+    order = {field.name: place for place, field in enumerate(fields.RUN.fields)}
     names = sorted(before.keys() | after.keys(), key=order.__getitem__)
     longer = _order(old, new) in (0, 1)
     return [
-        Change(name, before.get(name), after.get(name), _is_safe(name, longer))
+        FieldChange(name, before.get(name), after.get(name), _is_safe(name, longer))
         for name in names
         if before.get(name) != after.get(name) and name != "dir"  # a run may be moved
     ]
 
 
-def unlike(saved: Mapping[str, Any], run: Run) -> list[Change]:
-    """Return the settings in which a run differs from one whose table was saved with a checkpoint,
-    apart from its name, its length and what may be changed on the way.
+def settings_changes(saved: Mapping[str, Any], run: Run) -> list[FieldChange]:
+    """Return the changes from a run that was saved with a checkpoint to this one.
 
-    A field that only one of them has was added by another version; at its default it says nothing.
+    Name, length and safe changes are left out. A field that only one of them has was added by
+    another version of Penstock; at its default it does not count.
     """
-    here = _flat(json.loads(json.dumps(secret.visible_table(to_table(closed(run))))))
+    here = _flat(json.loads(json.dumps(secret.visible_table(to_table(with_choices(run))))))
     there = _flat(dict(saved))
-    defaults = {field.name: field.info.default for field in fields.fields()}
+    defaults = {field.name: field.info.default for field in fields.RUN.fields}
     found = []
     for name in sorted(here.keys() | there.keys()):
         old, new = there.get(name), here.get(name)
@@ -75,14 +78,14 @@ def unlike(saved: Mapping[str, Any], run: Run) -> list[Change]:
             continue
         if None in (old, new) and (new if old is None else old) == defaults.get(name):
             continue
-        found.append(Change(name, old, new, safe=False))
+        found.append(FieldChange(name, old, new, safe=False))
     return found
 
 
-def keep_choices(old: Run, new: Run) -> Run:
-    """`new` with what it leaves open taken from `old`.
+def with_old_choices(old: Run, new: Run) -> Run:
+    """Return `new` with the fields that it leaves open taken from `old`.
 
-    A longer run would choose a larger batch; going on must not change it halfway.
+    A longer run would choose a larger batch; a resume must not change it halfway.
     """
     values: dict[str, Value] = {
         "data.sequence": old.sequence,
@@ -90,17 +93,17 @@ def keep_choices(old: Run, new: Run) -> Run:
         "train.learning_rate": old.learning_rate,
     }
     chosen = {name: values[name] for name in new.choices()}
-    if new.train.precision == "auto":  # chosen by the machine on which the run began
+    if new.train.precision == "auto":  # the machine on which the run began has chosen it
         chosen["train.precision"] = old.train.precision
     return with_fields(new, chosen)
 
 
-def describe(changes: list[Change]) -> str:
-    """One line for each change, those that cannot go through marked.
+def describe_changes(changes: list[FieldChange]) -> str:
+    """Return one line per change; unsafe ones are marked.
 
-    A section that is new names each of its fields; those at their defaults say nothing new.
+    A new section lists all its fields; those at their defaults are left out.
     """
-    defaults = {field.name: field.info.default for field in fields.fields()}
+    defaults = {field.name: field.info.default for field in fields.RUN.fields}
     told = [one for one in changes if not _is_default(one, defaults[one.field])] or changes
     lines = []
     for change in told:
@@ -110,18 +113,18 @@ def describe(changes: list[Change]) -> str:
     return "\n".join(lines)
 
 
-def _is_default(change: Change, default: Any) -> bool:
+def _is_default(change: FieldChange, default: Any) -> bool:
     given = change.new if change.old is None else change.old
     return change.safe and None in (change.old, change.new) and given == default
 
 
-def closed(run: Run) -> Run:
-    """The run with every choice made, so that a later version's rules cannot change it."""
+def with_choices(run: Run) -> Run:
+    """Return the run with every choice written out, so that later rules cannot change it."""
     return with_fields(run, run.choices())
 
 
 def with_fields(run: Run, values: Mapping[str, Value]) -> Run:
-    """Return the run with fields replaced, unchecked: the values come from a checked run."""
+    """Return the run with fields replaced, without validation: the values are checked already."""
     sections: dict[str, dict[str, Value]] = {}
     for name, value in values.items():
         section, _, field = name.partition(".")
@@ -138,8 +141,8 @@ def _flat(table: dict[str, Any], above: str = "") -> dict[str, Any]:
     return flat
 
 
-def shorter(old: Run, new: Run) -> bool:
-    """Whether `new` is shorter than `old`; False where only the dataset could tell."""
+def is_shorter(old: Run, new: Run) -> bool:
+    """Return whether `new` is shorter than `old`; False if that depends on the dataset."""
     return _order(old, new) == -1
 
 
@@ -149,20 +152,20 @@ def with_length(run: Run, other: Run) -> Run:
     return run.model_copy(update={"train": run.train.model_copy(update=lengths)})
 
 
-def length_words(run: Run) -> str:
+def length_override(run: Run) -> str:
     """Return the length of a run as an override: `train.tokens=3000000`."""
     given = {name: getattr(run.train, name) for name in LENGTHS}
     return next(f"train.{name}={value}" for name, value in given.items() if value is not None)
 
 
 def _order(old: Run, new: Run) -> int | None:
-    """Compare lengths: -1 where the new one is shorter, 0, 1; None if not comparable."""
+    """Compare lengths: -1 if the new one is shorter, 0, 1; None if not comparable."""
     for name in LENGTHS:
         before, after = getattr(old.train, name), getattr(new.train, name)
         if before is not None and after is not None:
             return int(after > before) - int(after < before)
     if old.train.epochs or new.train.epochs:
-        return None  # only the dataset would tell
+        return None  # it depends on the dataset
     return int(new.steps() > old.steps()) - int(new.steps() < old.steps())
 
 
@@ -173,4 +176,4 @@ def _is_safe(name: str, longer: bool) -> bool:
 
 
 def _show(field: str, value: Any) -> str:
-    return "not set" if value is None else toml.value(secret.visible(field, value))
+    return "not set" if value is None else toml.format_value(secret.visible(field, value))

@@ -1,7 +1,7 @@
-"""The schema as a list: every field of a kind of file with its dotted path, in the file's order.
+"""A schema as a list: every field of a kind of file with its dotted path, in the file's order.
 
-Messages, overrides, the reference and the differences between runs all need to know which fields
-exist; they ask here, so that the sections stay the only description.
+Messages, overrides, the reference and the diff of runs all need to know which fields exist. They
+ask here, so that the section classes stay the only description.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,8 +24,8 @@ S = TypeVar("S", bound=Section)
 
 
 @dataclass(frozen=True)
-class Field:
-    """One field: where it stands in the file, and the section below it if it is one."""
+class SchemaField:
+    """One field: its path in the file, and its section if it is a table."""
 
     path: Path
     info: FieldInfo
@@ -38,8 +38,8 @@ class Field:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words a field takes, when it takes nothing else."""
-        annotation = _given(self.info.annotation)
+        """The words that a field takes, if it takes nothing else."""
+        annotation = _without_none(self.info.annotation)
         return get_args(annotation) if get_origin(annotation) is Literal else ()
 
     @property
@@ -50,36 +50,36 @@ class Field:
             title = f"{', '.join(quoted[:-1])} or {quoted[-1]}"
             return {"title": title, "type": "string", "enum": list(self.choices)}
         schema = _schema(self.info)
-        if _is_tuple(_given(self.info.annotation)):
+        if _is_tuple(_without_none(self.info.annotation)):
             return {"title": f"list of {schema['title']}", "type": "array", "items": schema}
         return schema
 
 
 @dataclass(frozen=True)
 class Schema(Generic[S]):
-    """A kind of file: its top section, and the words that messages about such a file need."""
+    """A kind of file: its top section, and the texts that messages about such a file need."""
 
     root: type[S]
     noun: str  # "run file"
-    start: str  # what to do about an empty one
-    absent: str  # what to do about one that is not there; {path} is where it was looked for
+    start: str  # how to fix an empty file
+    absent: str  # how to fix a missing file; {path} is its path
     override: str  # an example for the command line
     reference: str  # the command that says what each field takes
     missing: Mapping[Path, str]  # what to write for a section that must be there
-    elsewhere: Mapping[str, str] = default(default_factory=dict)  # others' names → ours
-    one_of: tuple[tuple[Path, ...], ...] = ()  # naming one takes the place of the others
+    elsewhere: Mapping[str, str] = default(default_factory=dict)  # names in other tools → ours
+    one_of: tuple[tuple[Path, ...], ...] = ()  # setting one of a group replaces the others
 
     @cached_property
-    def fields(self) -> tuple[Field, ...]:
+    def fields(self) -> tuple[SchemaField, ...]:
         """Every field, sections before their fields."""
-        return tuple(walk(self.root, ()))
+        return tuple(walk_fields(self.root, ()))
 
     @cached_property
-    def by_path(self) -> dict[Path, Field]:
+    def by_path(self) -> dict[Path, SchemaField]:
         return {field.path: field for field in self.fields}
 
     def names_in(self, section: Path) -> list[str]:
-        """The names that may stand in a section; () is the top of the file."""
+        """Return the names that a section may have; () is the top of the file."""
         return [field.path[-1] for field in self.fields if field.path[:-1] == section]
 
 
@@ -107,23 +107,14 @@ RUN = Schema(
 )
 
 
-def fields() -> tuple[Field, ...]:
-    """Every field of the run file."""
-    return RUN.fields
-
-
-def by_path() -> dict[Path, Field]:
-    return RUN.by_path
-
-
 def python_name(section: type[Section], name: str) -> str:
-    """The attribute behind a name in the file ("from" is `from_`)."""
+    """Return the attribute of a name in the file ("from" is `from_`)."""
     aliases = {info.alias: attribute for attribute, info in section.model_fields.items()}
     return aliases.get(name, name) or name
 
 
-def get(run: Run, path: Path) -> Any:
-    """The value at a path, or None where its section is left out."""
+def value_at(run: Run, path: Path) -> Any:
+    """Return the value at a path, or None if its section is left out."""
     value: Any = run
     for name in path:
         if value is None:
@@ -132,13 +123,15 @@ def get(run: Run, path: Path) -> Any:
     return value
 
 
-def walk(section: type[Section], above: Path) -> Iterator[Field]:
+def walk_fields(section: type[Section], above: Path) -> Iterator[SchemaField]:
     for attribute, info in section.model_fields.items():
         path = (*above, info.alias or attribute)
         below = _section(info.annotation)
-        yield Field(path, info, below, repeated=below is not None and _is_tuple(info.annotation))
+        yield SchemaField(
+            path, info, below, repeated=below is not None and _is_tuple(info.annotation)
+        )
         if below:
-            yield from walk(below, path)
+            yield from walk_fields(below, path)
 
 
 def _section(annotation: Any) -> type[Section] | None:
@@ -147,8 +140,8 @@ def _section(annotation: Any) -> type[Section] | None:
     return next(filter(None, map(_section, get_args(annotation))), None)
 
 
-def _given(annotation: Any) -> Any:
-    """X of `X | None`: what a field takes when it is there."""
+def _without_none(annotation: Any) -> Any:
+    """Return X of `X | None`: the type of a field that is set."""
     parts = [part for part in get_args(annotation) if part is not NoneType]
     return parts[0] if NoneType in get_args(annotation) and len(parts) == 1 else annotation
 
@@ -158,7 +151,7 @@ def _is_tuple(annotation: Any) -> bool:
 
 
 def _schema(info: FieldInfo) -> dict[str, Any]:
-    """What `WithJsonSchema` says about a type, however deep it stands in `X | None` or a list."""
+    """Return the `WithJsonSchema` of a type, also inside `X | None` or a list."""
     found: list[Any] = list(info.metadata)
     todo: list[Any] = [info.annotation]
     while todo:

@@ -1,8 +1,9 @@
-"""What decides the numbers of a run, as one hash: equal fingerprints train equal weights.
+"""Fingerprint of a run: a hash of everything that decides its numbers.
 
-Where a run lives, on which machines, how it is spread and guarded does not count: every layout
-computes the same thing. What was left open counts as what was chosen for it, so that a later
-version with another rule is noticed; a preset counts as its shape, for the same reason.
+Equal fingerprints train equal weights. Folder, machines, layout and guard do not count: every
+layout computes the same thing. A field that was left open counts by the value that was chosen for
+it, so that a later version with another rule is noticed. A preset counts by its shape, for the same
+reason.
 """
 
 import json
@@ -16,8 +17,8 @@ from penstock.run.schema.run import Run
 from penstock.run.schema.train import LENGTHS
 from penstock.untrusted import hash_json
 
-# Fields that came later, with what was always so: left out while they say no more than that, so
-# that a run of before has the fingerprint it had.
+# Fields that were added later, with their old fixed values: left out at these values, so that older
+# runs keep their fingerprints.
 _SHAPE_CAME_LATER = {
     "gated": True,
     "window": 0,
@@ -36,20 +37,22 @@ _TRAIN_CAME_LATER = {
 
 
 def canonical(run: Run) -> str:
-    """JSON with sorted keys and no spaces: the same run gives the same bytes everywhere."""
+    """Return JSON with sorted keys and no spaces: the same run gives the same bytes everywhere."""
     return json.dumps(
         _numbers(run), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
     )
 
 
 def fingerprint(run: Run) -> str:
-    """64 hexadecimal digits."""
+    """Return the fingerprint: 64 hexadecimal digits."""
     return blake3(canonical(run).encode()).hexdigest()
 
 
-def settings(run: Run) -> str:
-    """64 hexadecimal digits, the same for a run that was made longer: a checkpoint keeps them, and
-    is loaded only by a run with the same."""
+def settings_fingerprint(run: Run) -> str:
+    """Return a fingerprint without the length: 64 hexadecimal digits.
+
+    A checkpoint stores it, and only a run with the same one may load the checkpoint.
+    """
     numbers = _numbers(run)
     for length in LENGTHS:
         numbers["train"].pop(length, None)

@@ -1,4 +1,4 @@
-"""A run is a folder. Everything that shows a run reads this folder only."""
+"""The folder of a run. Everything that shows a run reads this folder only."""
 
 import errno
 import fcntl
@@ -21,7 +21,7 @@ from penstock.untrusted import NotPlain, hash_json, open_plain, parse_table, rea
 
 SHARED_MEMORY = Path("/dev/shm")
 
-_HASH = "blake3"  # in plan.json: of all the rest
+_HASH = "blake3"  # key in plan.json: hash of all other keys
 _PLAN_KEPT = (
     "dataset",
     "forked_from",
@@ -39,6 +39,8 @@ _PLAN_KINDS: dict[str, type | tuple[type, ...]] = {
 
 @dataclass(frozen=True)
 class RunFolder:
+    """Paths in the folder of a run, its lock, its control files and its plan."""
+
     path: Path
 
     @property
@@ -64,7 +66,7 @@ class RunFolder:
 
     @property
     def control(self) -> Path:
-        """Save-now, stop and drills are files dropped here."""
+        """Requests (save now, stop) and drills are files in this folder."""
         return self.path / "control"
 
     @property
@@ -73,7 +75,7 @@ class RunFolder:
 
     @property
     def open_model(self) -> Path:
-        """Config and tokenizer of the open model that the run started from, if it did."""
+        """Config and tokenizer of the open model that the run started from, if any."""
         return self.path / "open-model"
 
     @property
@@ -83,12 +85,12 @@ class RunFolder:
 
     @property
     def logs(self) -> Path:
-        """What the ranks print, one folder per attempt."""
+        """Output of the ranks, one folder per attempt."""
         return self.path / "logs"
 
     @property
     def bad(self) -> Path:
-        """Batches that were not trained on, for people to look at."""
+        """Batches that were skipped as bad, for inspection."""
         return self.path / "bad"
 
     @property
@@ -98,25 +100,25 @@ class RunFolder:
 
     @property
     def audit(self) -> Path:
-        """Where ranks write down what they trained on, if the folder is there."""
+        """Ranks write the samples that they trained on here, if the folder exists."""
         return self.control / "audit"
 
     @property
     def scratch(self) -> Path:
-        """In this host's memory: what outlives a process and need not outlive the machine."""
+        """Folder in this host's memory: it outlives a process, but not the machine."""
         digest = hashlib.sha256(str(self.path.resolve()).encode()).hexdigest()[:16]
         root = memory_root()
         return self.path / ".memory" if root is None else root / digest
 
     def make_scratch(self) -> Path:
-        """Create the folder above, with a note of its run; remove those of runs that are gone.
+        """Create the scratch folder with a note of its run; remove those of deleted runs.
 
-        Only this user can enter it. A folder of somebody else is never written to.
+        Only this user can enter it. A folder of another user is never written to.
         """
         try:
             made = self._private_scratch()
         except PermissionError:
-            made = self._private_scratch()  # somebody took the name meanwhile: another one
+            made = self._private_scratch()  # another user took the name meanwhile: take another
         write_private(made / "where", os.fsencode(self.path.resolve()))
         for where in made.parent.glob("*/where"):
             with suppress(OSError, ValueError):  # another process sweeps too
@@ -139,23 +141,27 @@ class RunFolder:
         for folder in (self.journal, self.checkpoints, self.control, self.traces, self.logs):
             folder.mkdir(parents=True, exist_ok=True)
 
-    def wish(self, what: str) -> None:
+    def request(self, what: str) -> None:
         """Ask the running ranks for something: `save` or `stop`."""
         (self.control / what).touch()
 
     def control_requests(self) -> dict[str, bool]:
-        """`regroup`: ranks save and stop, to start again on other hosts."""
-        wished = {what: (self.control / what).exists() for what in ("save", "stop", "regroup")}
-        return {"save": wished["save"], "stop": wished["stop"] or wished["regroup"]}
+        """Return whether `save` and `stop` are requested.
+
+        A `regroup` request counts as `stop`: ranks save and stop, to start again on other hosts.
+        """
+        asked = {what: (self.control / what).exists() for what in ("save", "stop", "regroup")}
+        return {"save": asked["save"], "stop": asked["stop"] or asked["regroup"]}
 
     def acknowledge(self, what: str) -> None:
+        """Remove a request that was carried out."""
         (self.control / what).unlink(missing_ok=True)
 
     @contextmanager
     def lock(self, name: str = "lock") -> Iterator[None]:
-        """Held by the supervisor for as long as the run runs; freed by the kernel when it dies.
+        """Hold the lock of the run, which the kernel frees if the process dies.
 
-        Hosts that share the folder hold one each.
+        The supervisor holds it while the run runs. Hosts that share the folder hold one each.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -181,7 +187,7 @@ class RunFolder:
             yield
 
     def running(self) -> bool:
-        """Is a supervisor holding the lock on this machine?"""
+        """Return whether a supervisor on this machine holds the lock."""
         for path in [self.path / "lock", *self.path.glob("lock-*")]:
             try:
                 with open_plain(path) as file:
@@ -196,9 +202,9 @@ class RunFolder:
         return False
 
     def first_link(self) -> Path | None:
-        """Return a link or pipe in the place of what a page shows of the run; None for none.
+        """Return a link or pipe in place of a file that the web page shows; None if there is none.
 
-        Who sent the folder may have put it there, to show a file of ours to others.
+        The sender of the folder may have put it there to publish a file of this machine.
         """
         shown = (self.run_file, self.plan_file, self.journal, self.checkpoints)
         if link := next((path for path in shown if path.is_symlink()), None):
@@ -213,9 +219,9 @@ class RunFolder:
         return None
 
     def read_plan(self) -> dict[str, Any]:
-        """Return what was decided before the last launch; nothing where there was none.
+        """Return the plan of the last launch; empty if there was none.
 
-        Raises RunFailed where the file is damaged; the next launch makes it again.
+        Raises RunFailed if the file is damaged; the next launch writes it again.
         """
         if not self.plan_file.is_file():
             return {}
@@ -228,15 +234,15 @@ class RunFolder:
             ) from None
 
     def write_plan(self, plan: dict[str, Any]) -> None:
-        """Write the plan with a hash of it, whole or not at all."""
+        """Write the plan with its hash, atomically."""
         body = {name: value for name, value in plan.items() if name != _HASH}
         write_atomic(self.plan_file, json.dumps(body | {_HASH: _plan_hash(body)}, indent=1))
 
 
 def plan_from_bytes(content: bytes) -> dict[str, Any]:
-    """Return the plan that is written there; raises ValueError for whatever is none.
+    """Parse plan.json. Raises ValueError if it is damaged.
 
-    One without a hash was written by an earlier version.
+    A plan without a hash was written by an earlier version.
     """
     plan = parse_table(content)
     if _HASH in plan and plan.pop(_HASH) != _plan_hash(plan):
@@ -247,9 +253,8 @@ def plan_from_bytes(content: bytes) -> dict[str, Any]:
     return plan
 
 
-def kept_of_plan(plan: dict[str, Any]) -> dict[str, Any]:
-    """Return what only the plan knows of a run, for its checkpoints: all else is planned again at
-    every launch."""
+def plan_for_checkpoint(plan: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of the plan that checkpoints keep; the rest is planned at every launch."""
     return {name: plan[name] for name in _PLAN_KEPT if name in plan}
 
 
@@ -258,7 +263,7 @@ def _plan_hash(plan: dict[str, Any]) -> str:
 
 
 def memory_root() -> Path | None:
-    """Return where this user's files live in memory; None where the system has no such place."""
+    """Return the folder of this user's files in memory; None if the system has no such place."""
     if own := os.environ.get("PENSTOCK_MEMORY"):
         return Path(own)
     return folder_among_strangers(
@@ -266,7 +271,7 @@ def memory_root() -> Path | None:
     )
 
 
-def find(where: str, root: str = "runs") -> RunFolder:
+def find_run(where: str, root: str = "runs") -> RunFolder:
     """A run by its folder, its name under `root`, or its run file."""
     path = Path(where)
     if path.is_file() and path.suffix == ".toml":
@@ -280,14 +285,14 @@ def find(where: str, root: str = "runs") -> RunFolder:
     else:
         folder = RunFolder(path if (path / "run.toml").is_file() else Path(root) / where)
     if not folder.exists():
-        names = [f.name for f in every(root)]
+        names = [f.name for f in list_runs(root)]
         hint = nearest(re.sub(r".*/", "", where), names)
         known = f" {hint or 'Known runs: ' + ', '.join(names)}" if names else ""
         raise PenstockError(f"no run '{where}': {folder.path} has no run.toml.{known}")
     return folder
 
 
-def every(root: str = "runs", unreadable: list[OSError] | None = None) -> list[RunFolder]:
+def list_runs(root: str = "runs", unreadable: list[OSError] | None = None) -> list[RunFolder]:
     """All runs below a folder, newest first. A folder that cannot be looked into is added to
     `unreadable`; `root` itself raises."""
     try:

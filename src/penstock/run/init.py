@@ -1,4 +1,4 @@
-"""Writes a first run file."""
+"""Templates of run files, for `penstock init`."""
 
 from dataclasses import dataclass
 from importlib.resources import files
@@ -10,52 +10,55 @@ from penstock.run import toml
 from penstock.run.schema.run import DEFAULT_SEQUENCE
 
 KINDS = ("pretrain", "finetune")
-# What stands in a template for what only the user knows.
+# Placeholders in a template for what only the user knows.
 MODEL, DATA = "path/to/model", "path/to/data.jsonl"
 BATCH_TOKENS = 8192  # of a step of fine-tuning, as the template says
-_STEPS = 10  # of a pass over the examples, at the least
-_SAMPLES = 4  # at the least, one of them held out
-_SHORTEST = 16  # tokens of a sequence
-ENOUGH = _STEPS * BATCH_TOKENS  # tokens of examples for the template as it is
+_STEPS = 10  # minimum for one pass over the examples
+_SAMPLES = 4  # minimum, one of them held out
+_SHORTEST = 16  # minimum tokens of a sequence
+ENOUGH = _STEPS * BATCH_TOKENS  # tokens of examples that the unchanged template needs
 
 
 @dataclass(frozen=True)
-class Lengths:
-    """What a run file says of lengths, tokens."""
+class InitLengths:
+    """Lengths in a run file, tokens."""
 
     batch: int = BATCH_TOKENS
     sequence: int = 0  # 0: left out
 
 
-def lengths(model: str | None, tokens: int = ENOUGH, longest: int = 0, packed: int = 0) -> Lengths:
-    """Choose lengths for a dataset of so many `tokens`: it has several steps, and samples to hold
-    out.
+def choose_lengths(
+    model: str | None, tokens: int = ENOUGH, longest: int = 0, packed: int = 0
+) -> InitLengths:
+    """Choose lengths that give a dataset of so many `tokens` several steps and held-out samples.
 
-    A sequence is no shorter than the `longest` document while there are samples enough: what is
-    longer is cut. `packed` is the sequence that a built dataset was made for.
+    A sequence is at least as long as the `longest` document if there are enough samples, because
+    longer documents are cut. `packed` is the sequence that a built dataset was packed for.
     """
     usual = packed or min(DEFAULT_SEQUENCE, _longest_of(model))
     step = min(BATCH_TOKENS, tokens // _STEPS)
     if packed or step >= usual:
-        return Lengths(max(1, step // usual) * usual, packed)
+        return InitLengths(max(1, step // usual) * usual, packed)
     sequence = max(_power(step), min(2 * _power(longest), _power(tokens // _SAMPLES)), _SHORTEST)
-    return Lengths(usual if sequence > usual else sequence, 0 if sequence >= usual else sequence)
+    return InitLengths(
+        usual if sequence > usual else sequence, 0 if sequence >= usual else sequence
+    )
 
 
 def _longest_of(model: str | None) -> int:
     try:
         return shape_at(model, fetch=False).longest if model else DEFAULT_SEQUENCE
-    except PenstockError:  # not here, or told by `penstock check`
+    except PenstockError:  # not here, or `penstock check` reports it
         return DEFAULT_SEQUENCE
 
 
 def _power(number: int) -> int:
-    """Return the power of two that is not above the number."""
+    """Return the largest power of two that is not above the number."""
     return 1 << max(number.bit_length() - 1, 0)
 
 
 def template(
-    kind: str, model: str | None = None, data: str | None = None, fit: Lengths | None = None
+    kind: str, model: str | None = None, data: str | None = None, fit: InitLengths | None = None
 ) -> str:
     """Return the text of a run file; `model`, `data` and `fit` are for fine-tuning."""
     if kind not in KINDS:
@@ -67,14 +70,14 @@ def template(
     for option, given, placeholder in (("--model", model, MODEL), ("--data", data, DATA)):
         if given is None:
             continue
-        quoted = toml.value(placeholder)
+        quoted = toml.format_value(placeholder)
         if quoted not in text:
             raise PenstockError(f"init {kind}: {option} is for `penstock init finetune`")
-        text = _put(text, quoted, toml.value(given))
+        text = _put(text, quoted, toml.format_value(given))
     return _fitted(text, fit) if fit else text
 
 
-def _fitted(text: str, fit: Lengths) -> str:
+def _fitted(text: str, fit: InitLengths) -> str:
     if fit.batch != BATCH_TOKENS:
         field = "batch_tokens = "
         text = _put(text, f"{field}{BATCH_TOKENS}", f"{field}{fit.batch}")
@@ -88,7 +91,7 @@ def _fitted(text: str, fit: Lengths) -> str:
 
 
 def _put(text: str, placeholder: str, value: str) -> str:
-    """`value` for `placeholder`; a comment behind it stays in its column where there is room."""
+    """Replace `placeholder`; a comment after it stays in its column if there is space."""
     before, _, after = text.partition(placeholder)
     if (rest := after.lstrip(" ")).startswith("#"):
         value = value.ljust(len(placeholder) + len(after) - len(rest) - 1) + " "
@@ -97,20 +100,20 @@ def _put(text: str, placeholder: str, value: str) -> str:
 
 
 def open_fields(text: str) -> list[str]:
-    """The fields of a template that are still to be filled in."""
+    """Return the fields of a template that still hold placeholders."""
     found = {"model.from": MODEL, "data.dataset": DATA}
-    return [field for field, placeholder in found.items() if toml.value(placeholder) in text]
+    return [field for field, placeholder in found.items() if toml.format_value(placeholder) in text]
 
 
-def write(
+def write_run_file(
     kind: str,
     out: Path,
     force: bool = False,
     model: str | None = None,
     data: str | None = None,
-    fit: Lengths | None = None,
+    fit: InitLengths | None = None,
 ) -> list[str]:
-    """Writes the run file; a file that is there is kept unless `force`. What is left to fill in."""
+    """Write the run file; return the fields to fill in. Without `force` keep an existing file."""
     text = template(kind, model, data, fit)
     try:
         with out.open("w" if force else "x", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Reads a file of TOML or a table, with overrides, and tells every mistake at once."""
+"""Loading of a TOML file or a table, with overrides; all mistakes are reported at once."""
 
 import os
 import re
@@ -8,19 +8,27 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from penstock.catalog.open.folder import folder_of
 from penstock.errors import PenstockError
 from penstock.run import toml
 from penstock.run.fields import RUN, S, Schema
-from penstock.run.locate import Lines
-from penstock.run.override import Given, Override, apply, plain, read
-from penstock.run.paths import PLAN, find_paths
+from penstock.run.mistakes import Mistake, find_mistakes
+from penstock.run.override import (
+    Override,
+    OverrideInput,
+    apply_overrides,
+    parse_overrides,
+    to_toml_value,
+)
+from penstock.run.paths import PLAN, locate_paths
+from penstock.run.save import to_table
 from penstock.run.schema.run import Run
-from penstock.run.words import Mistake, mistakes
+from penstock.run.toml_lines import KeyLines
 from penstock.secret import visible_line
 
 _LARGEST_BYTES = 2**20
 _RUN_FILE = "run.toml"  # in the folder of a run
-_LONGEST_LINE = 200  # that is looked at for a slip
+_LONGEST_LINE = 200  # characters of a line that are checked for a missing quote
 _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _UNQUOTED = re.compile(r"""\s*([\w.-]+)\s*=\s*([^\s"'\[{#][^"'#]*?)\s*(?:#.*)?""")
 
@@ -28,18 +36,18 @@ _UNQUOTED = re.compile(r"""\s*([\w.-]+)\s*=\s*([^\s"'\[{#][^"'#]*?)\s*(?:#.*)?""
 Prepare = Callable[[dict[str, Any], Path], None]
 
 
-def load(path: str | Path, overrides: Sequence[Given] = ()) -> Run:
+def load(path: str | Path, overrides: Sequence[OverrideInput] = ()) -> Run:
     """Read a run file. `overrides` are "train.tokens=2B" or tables; they beat the file.
 
     A run that exists may also be given by its folder or by its name under `runs/`.
     """
     path = Path(path)
     if (folder := _folder_of_run(path)) is None:
-        return load_as(RUN, path, overrides, find_paths)
+        return load_as(RUN, path, overrides, locate_paths)
     file = folder / _RUN_FILE
     if load_as(RUN, file).folder.resolve() != folder.resolve():  # moved, or seen from elsewhere
         overrides = [{"name": folder.name, "dir": str(folder.parent)}, *overrides]
-    return load_as(RUN, file, overrides, find_paths)
+    return load_as(RUN, file, overrides, locate_paths)
 
 
 def _folder_of_run(path: Path) -> Path | None:
@@ -52,15 +60,18 @@ def _folder_of_run(path: Path) -> Path | None:
     return None
 
 
-def load_table(table: Mapping[str, Any], overrides: Sequence[Given] = ()) -> Run:
+def load_table(table: Mapping[str, Any], overrides: Sequence[OverrideInput] = ()) -> Run:
     """Make a run from a table with the names of a run file, nested or dotted; no file is read."""
-    return check_table(RUN, {}, [plain(table), *overrides], Path("run"))
+    return check_table(RUN, {}, [to_toml_value(table), *overrides], Path("run"))
 
 
 def load_as(
-    schema: Schema[S], path: Path, overrides: Sequence[Given] = (), prepare: Prepare | None = None
+    schema: Schema[S],
+    path: Path,
+    overrides: Sequence[OverrideInput] = (),
+    prepare: Prepare | None = None,
 ) -> S:
-    """The file as `schema` has it; a file that gives no name has its own."""
+    """Load a file by its schema; `name` defaults to the name of the file."""
     text = _read_text(path, schema)
     table = _parse(text, path, schema)
     if not table and not overrides:
@@ -70,8 +81,24 @@ def load_as(
     return check_table(schema, table, overrides, path, text, prepare)
 
 
+def with_model_config(run: Run) -> Run:
+    """Fetch the config of the run's hub model if it is not here, and check the run against it.
+
+    Only with the config can all of the run be checked.
+    """
+    model = run.model.from_
+    if not model or run.model.base() is not None:
+        return run
+    folder_of(model)
+    try:
+        return Run.model_validate(to_table(run))
+    except ValidationError as error:
+        messages = [str(one["msg"]).removeprefix("Value error, ") for one in error.errors()]
+        raise PenstockError(f'model.from = "{model}": {"; ".join(messages)}') from None
+
+
 def _refuse_other_kind(table: dict[str, Any], path: Path, schema: Schema[S]) -> None:
-    """Refuse a recipe where a run file is expected, and the other way round."""
+    """Refuse a recipe if a run file is expected, and the other way round."""
     recipe = "source" in table and "model" not in table
     run = "model" in table and "source" not in table
     if recipe and schema is RUN:
@@ -86,7 +113,7 @@ def _refuse_other_kind(table: dict[str, Any], path: Path, schema: Schema[S]) -> 
 def check_table(
     schema: Schema[S],
     table: dict[str, Any],
-    overrides: Sequence[Given],
+    overrides: Sequence[OverrideInput],
     path: Path,
     text: str = "",
     prepare: Prepare | None = None,
@@ -96,15 +123,16 @@ def check_table(
     `path` and `text` are the file that the table stands in, for messages and line numbers.
     `prepare` may change the table, overrides included, before it is checked.
     """
-    changes, problems = read(overrides, schema)
-    problems += apply(changes, table, schema)
+    changes, problems = parse_overrides(overrides, schema)
+    problems += apply_overrides(changes, table, schema)
     if prepare:
         prepare(table, path)
     try:
         loaded = schema.root.model_validate(table)
     except ValidationError as error:
         problems = (
-            _placed(mistakes(error, table, schema), str(path), Lines(text), changes) + problems
+            _placed(find_mistakes(error, table, schema), str(path), KeyLines(text), changes)
+            + problems
         )
     if problems:
         raise PenstockError("\n".join(problems))
@@ -136,14 +164,14 @@ def _read_text(path: Path, schema: Schema[S]) -> str:
 def _parse(text: str, path: Path, schema: Schema[S]) -> dict[str, Any]:
     try:
         return toml.parse(text)
-    except toml.TooMuch as error:
+    except toml.TooLarge as error:
         raise PenstockError(f"{path}: {error}; that is too much for a {schema.noun}") from None
     except ValueError as error:
         raise PenstockError(f"{path}{syntax(str(error), text)}") from None
 
 
 def syntax(message: str, text: str) -> str:
-    """`:3:10: not TOML: what`, with the line and, for the usual slip, the fix."""
+    """Return the message of a syntax error, `:3:10: not TOML: what`, with the line and a fix."""
     place = _PLACE.search(message)
     lines = text.splitlines() or [""]
     line, column = (
@@ -160,13 +188,13 @@ def syntax(message: str, text: str) -> str:
     return f":{line}:{column}: not TOML: {what[:1].lower()}{what[1:]} in `{shown[:80]}`; {fix}"
 
 
-def _placed(found: list[Mistake], path: str, lines: Lines, changes: list[Override]) -> list[str]:
-    """Mistakes with their place, in the file's order; those of overrides come last."""
+def _placed(found: list[Mistake], path: str, lines: KeyLines, changes: list[Override]) -> list[str]:
+    """Return mistakes with their lines, in the file's order; those of overrides come last."""
     from_file: list[tuple[int, str]] = []
     from_command: list[str] = []
     for mistake in found:
         line = lines.of(mistake.path)
-        source = next((c.source for c in changes if _brings(c.path, mistake.path, line)), "")
+        source = next((c.source for c in changes if _comes_from(c.path, mistake.path, line)), "")
         if source:
             from_command.append(f"{source}: {mistake.text}")
             continue
@@ -174,12 +202,12 @@ def _placed(found: list[Mistake], path: str, lines: Lines, changes: list[Overrid
     return [text for _, text in sorted(from_file, key=lambda item: item[0])] + from_command
 
 
-def _brings(override: tuple[str, ...], path: tuple[str | int, ...], line: int | None) -> bool:
-    """Whether the override set what stands at `path`, or something in a part only it has."""
+def _comes_from(override: tuple[str, ...], path: tuple[str | int, ...], line: int | None) -> bool:
+    """Return whether the override set the value at `path`, or a part that the file lacks."""
     at_or_above = path[: len(override)] == override
     return at_or_above or (line is None and override[: len(path)] == path)
 
 
 def _name_from(path: Path) -> str:
-    """A name for a file that gives none: its own, with what a name cannot hold left out."""
+    """Return a name for a file that has none: its stem, with only characters of a name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).strip("._-")[:100].rstrip(".") or "run"

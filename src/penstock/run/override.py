@@ -1,4 +1,4 @@
-"""Overrides of a run file: "train.tokens=2B" from the command line, tables from Python."""
+"""Overrides of a run file: "train.tokens=2B" on the command line, tables from Python."""
 
 import copy
 import datetime
@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.run.fields import Field, Path, Schema
+from penstock.run.fields import Path, Schema, SchemaField
 from penstock.secret import visible_override
 
 COMMAND_LINE = "command line"
-PYTHON = "override"  # where a table from Python is named in messages
-Given = str | Mapping[str, Any]  # "train.tokens=2B", or {"train": {"tokens": "2B"}}
+PYTHON = "override"  # name of a table from Python in messages
+OverrideInput = str | Mapping[str, Any]  # "train.tokens=2B", or {"train": {"tokens": "2B"}}
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,10 @@ class Override:
     source: str = COMMAND_LINE
 
 
-def read(given: Sequence[Given], schema: Schema[Any]) -> tuple[list[Override], list[str]]:
-    """The overrides, and a line for each that is none."""
+def parse_overrides(
+    given: Sequence[OverrideInput], schema: Schema[Any]
+) -> tuple[list[Override], list[str]]:
+    """Return the overrides, and a message for each invalid one."""
     overrides: list[Override] = []
     problems: list[str] = []
     for one in given:
@@ -47,26 +49,30 @@ def read(given: Sequence[Given], schema: Schema[Any]) -> tuple[list[Override], l
 
 
 def _flattened(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[Override]:
-    """Yield an override for each value of a table, whose names may be nested, dotted or both."""
+    """Yield an override for each value of a table; its names may be nested, dotted or both."""
     for name, value in table.items():
         path = (*above, *str(name).split("."))
         if isinstance(value, Mapping) and value:
             yield from _flattened(value, path)
         else:
-            yield Override(path, plain(value), PYTHON)
+            yield Override(path, to_toml_value(value), PYTHON)
 
 
-def plain(value: Any) -> Any:
-    """Convert a value from Python to what a TOML file can hold, where that is obvious."""
+def to_toml_value(value: Any) -> Any:
+    """Convert a Python value to one that TOML can hold, if that is obvious."""
     if isinstance(value, Mapping):
-        return {str(name): plain(inner) for name, inner in value.items() if inner is not None}
+        return {
+            str(name): to_toml_value(inner) for name, inner in value.items() if inner is not None
+        }
     if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
+        return [to_toml_value(inner) for inner in value]
     return os.fspath(value) if isinstance(value, os.PathLike) else copy.copy(value)
 
 
-def apply(overrides: list[Override], table: dict[str, Any], schema: Schema[Any]) -> list[str]:
-    """Write the overrides into a file's table; return a line for each that has no place there."""
+def apply_overrides(
+    overrides: list[Override], table: dict[str, Any], schema: Schema[Any]
+) -> list[str]:
+    """Write the overrides into a table; return a message for each that does not fit there."""
     problems: list[str] = []
     for override in overrides:
         inner = table
@@ -98,8 +104,8 @@ def _displace(section: dict[str, Any], group: set[Path], overrides: list[Overrid
         section.pop(other[-1], None)
 
 
-def _value(field: Field | None, raw: str) -> Any:
-    """TOML where it parses, else the text itself; a field of text takes `7` as text too."""
+def _value(field: SchemaField | None, raw: str) -> Any:
+    """Return the value as TOML if it parses, else as text; a text field takes `7` as text too."""
     try:
         table = tomllib.loads(f"v = {raw}")
     except (ValueError, RecursionError):

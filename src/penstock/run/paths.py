@@ -1,8 +1,8 @@
-"""Where the relative paths of a run file lie.
+"""Places of the relative paths of a run file.
 
-They start at the current folder. What is not there is looked for beside the run file. A run that
-has started keeps in its plan where each was found, and everything that opens the run again, from
-whichever folder, looks there first.
+They start at the current folder, or else at the folder of the run file. A run that has started
+stores the place of each path in its plan; everything that opens the run later, from any folder,
+looks there first.
 """
 
 import glob
@@ -16,15 +16,15 @@ from penstock.run.schema.run import Run
 from penstock.untrusted import read_json
 
 PLAN = "plan.json"  # beside the run file of a run that has started
-KEY = "paths"  # of it: path as written → where it was found
+KEY = "paths"  # key in plan.json: path as written → its place
 _DATA = ("data", "dataset")
 _FIELDS = (("model", "from"), ("model", "module"), _DATA, ("data", "chat_template"),
            ("train", "loss"), ("cluster", "use"))  # fmt: skip
-_BUILT_IN = ("stdlib", "default", "here")  # words that are no paths
+_BUILT_IN = ("stdlib", "default", "here")  # words that are not paths
 
 
-def find_paths(table: dict[str, Any], file: Path) -> None:
-    """Notes in the table of a run file where its relative paths were found."""
+def locate_paths(table: dict[str, Any], file: Path) -> None:
+    """Replace the relative paths in the table of a run file by `FoundPath`s with their places."""
     wanted = [one for one in _given(table) if _is_relative(one[2])]
     if not wanted:
         return
@@ -34,8 +34,8 @@ def find_paths(table: dict[str, Any], file: Path) -> None:
             holder[name] = FoundPath(given, found)
 
 
-def found_paths(run: Run) -> dict[str, str]:
-    """Where each relative path of a run lies now, for its plan."""
+def located_paths(run: Run) -> dict[str, str]:
+    """Return the place of each relative path of a run, for its plan."""
     found = {}
     for _, _, given in _given(run.model_dump(by_alias=True)):
         where = located(given)
@@ -45,7 +45,7 @@ def found_paths(run: Run) -> dict[str, str]:
 
 
 def _given(table: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, str]]:
-    """(table, field, value) of every field that may be a path."""
+    """Yield (table, field, value) of every field that may be a path."""
     for section, name in _FIELDS:
         holder = table.get(section)
         if isinstance(holder, dict) and isinstance(holder.get(name), str):
@@ -58,7 +58,7 @@ def _given(table: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, str]]:
 
 
 def _find(given: str, name: str, before: str | None, file: Path, runs: object) -> str | None:
-    """Where a path lies, when that is not the current folder."""
+    """Return the place of a path that does not start at the current folder; None if it does."""
     if before and _exists(before):
         return before
     if _exists(given) or (name == "dataset" and _is_built(given)):
@@ -88,7 +88,7 @@ def _exists(given: str) -> bool:
 
 
 def _is_built(given: str) -> bool:
-    """Whether a built dataset has that name, which goes before a file elsewhere."""
+    """Return whether a built dataset has that name; it wins over a file in another folder."""
     name = glob.escape(given.partition("@")[0])
     return "/" not in given and any((home() / "datasets").glob(f"{name}@*"))
 
@@ -98,4 +98,4 @@ def _recorded(folder: Path) -> dict[str, str]:
         found = read_json(folder / PLAN)[KEY]
         return {str(given): str(where) for given, where in found.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}  # not the folder of a run, or one of before this was kept
+        return {}  # not the folder of a run, or of a version that did not store paths

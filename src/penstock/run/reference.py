@@ -1,10 +1,10 @@
-"""The reference of the run file, made from the schema: Markdown, and JSON schema for editors."""
+"""The reference of the run file, generated from the schema: Markdown and JSON schema."""
 
 from typing import Any
 
 from penstock.run import describe
 from penstock.run.fields import RUN
-from penstock.run.notyet import GAPS
+from penstock.run.unsupported import UNSUPPORTED_FIELDS
 
 _HEAD = """\
 # The run file
@@ -38,14 +38,14 @@ For completion and checks while you type, `penstock schema > run.schema.json` an
 
 
 def markdown() -> str:
-    """The text of docs/run-file.md."""
+    """Return the text of docs/run-file.md."""
     return describe.markdown(RUN, _HEAD, _gap_mark)
 
 
 def json_schema() -> dict[str, Any]:
-    """A JSON schema (draft 7) with the names of the file."""
+    """Return a JSON schema (draft 7) with the names of the file."""
     return describe.json_schema(RUN, _gap_mark)
 
 
 def _gap_mark(name: str) -> str:
-    return "".join(f" *Not yet: {gap.what}.*" for gap in GAPS if gap.field == name)
+    return "".join(f" *Not yet: {gap.what}.*" for gap in UNSUPPORTED_FIELDS if gap.field == name)

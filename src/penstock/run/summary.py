@@ -1,4 +1,4 @@
-"""What a run will do, in a few lines: for `penstock check`."""
+"""Summary of a run in a few lines, for `penstock check`."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from penstock.run.schema.run import Run
 from penstock.style import format_count
 
 
-def facts(run: Run) -> dict[str, Any]:
-    """The run and what follows from it, for programs. None where only the dataset will tell."""
+def run_facts(run: Run) -> dict[str, Any]:
+    """Return the run and derived values, for programs; None for what depends on the dataset."""
     shape = run.model.base()
     return {
         "fingerprint": fingerprint(run),
@@ -26,8 +26,8 @@ def facts(run: Run) -> dict[str, Any]:
     }
 
 
-def lines(run: Run) -> list[str]:
-    """About eight lines, for people."""
+def run_lines(run: Run) -> list[str]:
+    """Return about eight lines, for people."""
     rows = {
         "run": f"{run.name}, in {run.folder}",
         "model": _model(run),

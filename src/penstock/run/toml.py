@@ -1,6 +1,9 @@
-"""TOML in both directions: parsing within bounds, and writing the types that a run file holds.
+"""TOML in both directions: bounded parsing, and writing of the types that a run file holds.
 
-Python only reads TOML, and needs gigabytes for a key of 50,000 parts.
+Parsing is bounded because `tomllib` needs gigabytes of memory for a key of 50,000 parts. Writing is
+done here and not by tomli-w, which writes every array with one element per line: readings of a
+probe would take ten thousands of lines. Messages and the reference also need single values on one
+line, for which tomli-w has no function.
 """
 
 import json
@@ -10,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
-# A string, a comment, or what stands between them. The text of an unclosed string matches nothing.
+# A string, a comment, or the text between them. An unclosed string matches nothing.
 _TOKEN = re.compile(
     r'"""(?:[^\\]|\\.)*?"""(?!")|'
     r"'''.*?'''(?!')|"
@@ -20,26 +23,26 @@ _TOKEN = re.compile(
     r"(?P<plain>[^\"'#]+)",
     re.S,
 )
-MOST_PARTS = 16  # of a dotted key
-MOST_DEPTH = 32  # of lists and tables in each other
-MOST_KEYS = 10_000
+MAX_PARTS = 16  # of a dotted key
+MAX_DEPTH = 32  # of lists and tables in each other
+MAX_KEYS = 10_000
 
 
-class TooMuch(ValueError):
-    """A file that is TOML, perhaps, but larger than any that Penstock reads."""
+class TooLarge(ValueError):
+    """A TOML text that is larger or deeper than any that Penstock reads."""
 
 
-def parse(text: str, most_keys: int = MOST_KEYS) -> dict[str, Any]:
-    """Parse TOML. Raises ValueError; TooMuch where depth or number of keys is out of bounds."""
+def parse(text: str, most_keys: int = MAX_KEYS) -> dict[str, Any]:
+    """Parse TOML. Raises ValueError; TooLarge if depth or number of keys is out of bounds."""
     _refuse_too_much(text, most_keys)
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise TooMuch("nested too deeply") from None
+        raise TooLarge("nested too deeply") from None
 
 
 def _refuse_too_much(text: str, most_keys: int) -> None:
-    """Count dots, brackets and equals signs outside of strings and comments.
+    """Raise TooLarge by counting dots, brackets and equals signs outside strings and comments.
 
     The scan stops at an unclosed string: the parser stops there too.
     """
@@ -51,8 +54,8 @@ def _refuse_too_much(text: str, most_keys: int) -> None:
         for mark in re.finditer(r"[.=\n,\[\]{}]", token["plain"]):
             if mark[0] == ".":
                 dots += 1
-                if dots >= MOST_PARTS:
-                    raise TooMuch(f"a key has more than {MOST_PARTS} parts")
+                if dots >= MAX_PARTS:
+                    raise TooLarge(f"a key has more than {MAX_PARTS} parts")
                 continue
             dots = 0
             if mark[0] == "=":
@@ -62,17 +65,17 @@ def _refuse_too_much(text: str, most_keys: int) -> None:
             elif mark[0] in "]}":
                 depth -= 1
             if keys > most_keys:
-                raise TooMuch(f"it has more than {most_keys:,} keys and lists")
-            if depth > MOST_DEPTH:
-                raise TooMuch("nested too deeply")
+                raise TooLarge(f"it has more than {most_keys:,} keys and lists")
+            if depth > MAX_DEPTH:
+                raise TooLarge("nested too deeply")
 
 
-def key(name: str) -> str:
+def format_key(name: str) -> str:
     return name if _BARE.fullmatch(name) else _string(name)
 
 
-def value(item: Any) -> str:
-    """One value on one line."""
+def format_value(item: Any) -> str:
+    """Return one value on one line."""
     if isinstance(item, bool):
         return "true" if item else "false"
     if isinstance(item, str):
@@ -80,25 +83,29 @@ def value(item: Any) -> str:
     if isinstance(item, float):
         return _float(item)
     if isinstance(item, Mapping):
-        return "{" + ", ".join(f"{key(str(k))} = {value(v)}" for k, v in item.items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{format_key(str(k))} = {format_value(v)}" for k, v in item.items())
+            + "}"
+        )
     if isinstance(item, Sequence):
-        return "[" + ", ".join(map(value, item)) + "]"
+        return "[" + ", ".join(map(format_value, item)) + "]"
     return str(item)  # whole numbers, and dates in messages
 
 
-def document(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[str]:
-    """Lines of a table: its values first, then its tables and lists of tables."""
+def format_document(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield the lines of a table: its values first, then its tables and lists of tables."""
     for name, item in table.items():
         if not _is_table(item) and not _is_tables(item):
-            yield f"{key(name)} = {value(item)}"
+            yield f"{format_key(name)} = {format_value(item)}"
     for name, item in table.items():
         inner = (*path, name)
-        header = ".".join(map(key, inner))
+        header = ".".join(map(format_key, inner))
         if _is_table(item):
-            yield from ("", f"[{header}]", *document(item, inner))
+            yield from ("", f"[{header}]", *format_document(item, inner))
         elif _is_tables(item):
             for part in item:
-                yield from ("", f"[[{header}]]", *document(part, inner))
+                yield from ("", f"[[{header}]]", *format_document(part, inner))
 
 
 def _is_table(item: Any) -> bool:
@@ -110,7 +117,7 @@ def _is_tables(item: Any) -> bool:
 
 
 def _string(text: str) -> str:
-    # JSON's escapes are TOML's, except that TOML also wants DEL escaped.
+    # TOML has the escapes of JSON, and also needs DEL escaped.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
 
 

@@ -10,7 +10,7 @@ from penstock.guard.detect.sentinels import Sentinels
 from penstock.ledger.journal.writer import Journal
 from penstock.meter.clock import StepClock, now
 from penstock.policy.restart import EARLY
-from penstock.run.schema.code import own_codes
+from penstock.run.schema.code import user_codes
 from penstock.train.anomaly import AnomalyGuard
 from penstock.train.batches import Batches, open_batches
 from penstock.train.drill_faults import arm_drill_faults
@@ -207,7 +207,7 @@ def build(rank: RankContext) -> Trainer:
     """Build the parts of a rank, in the order in which they need each other."""
     batches = open_batches(rank)
     engine = build_engine(rank.run, rank.layout, batches.stream.vocab, rank.world, rank.pulse)
-    sentinels = Sentinels(rank.run.guard.on_spike, rank.journal, rank.leads, own_codes(rank.run))
+    sentinels = Sentinels(rank.run.guard.on_spike, rank.journal, rank.leads, user_codes(rank.run))
     state = TrainingState(rank, engine, batches, sentinels)
     saver = CheckpointSaver(rank, state)
     evaluator = Evaluator(rank, engine, batches, state)

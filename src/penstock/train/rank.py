@@ -27,7 +27,7 @@ from penstock.plan.job.layout import Layout  # noqa: E402
 from penstock.policy.restart import WELL  # noqa: E402
 from penstock.run.folder import RunFolder  # noqa: E402
 from penstock.run.load import load  # noqa: E402
-from penstock.run.schema.code import changed  # noqa: E402
+from penstock.run.schema.code import changed_code  # noqa: E402
 from penstock.run.schema.run import Run  # noqa: E402
 from penstock.train.loop import build  # noqa: E402
 from penstock.train.rank_context import RankContext  # noqa: E402
@@ -92,7 +92,7 @@ def work(folder: RunFolder, journal: Journal, pulse: Pulse) -> tuple[str, str]:
 
 def refuse_other_code(run: Run, plan: dict[str, Any]) -> None:
     """Refuse a file that was edited while its run went on: a restart would change the run."""
-    if code := changed(run, plan):
+    if code := changed_code(run, plan):
         raise PenstockError(
             f"{code.words}: {code.path} has changed since the run was launched; put it back and "
             "give the same command, or start a new run from the last checkpoint with `--fork NAME`"

@@ -15,8 +15,8 @@ from penstock.guard.detect.sentinels import Sentinels
 from penstock.guard.detect.shape_differences import shape_differences
 from penstock.guard.tiers.stores import ProtectedSteps
 from penstock.policy.best import BestState, stops
-from penstock.run.fingerprint import fingerprint, settings
-from penstock.run.folder import kept_of_plan
+from penstock.run.fingerprint import fingerprint, settings_fingerprint
+from penstock.run.folder import plan_for_checkpoint
 from penstock.run.save import to_table
 from penstock.train.batches import Batches
 from penstock.train.engine import Engine
@@ -92,8 +92,8 @@ class TrainingState:
                 "optimizer": run.train.optimizer,
                 "layout": self.rank.layout.to_json(),
                 "fingerprint": fingerprint(run),
-                "settings": settings(run),
-                "plan": kept_of_plan(self.rank.folder.read_plan()),
+                "settings": settings_fingerprint(run),
+                "plan": plan_for_checkpoint(self.rank.folder.read_plan()),
                 "run": secret.visible_table(to_table(run)),
                 "weights": self._weight_shapes(),
             }

@@ -25,7 +25,7 @@ from penstock.model.build import (
     user_module,
 )
 from penstock.model.own_loss import TokenLoss, checked, rule_of
-from penstock.run.schema.code import Code, loss_code, module_code
+from penstock.run.schema.code import UserCode, loss_code, module_code
 from penstock.run.schema.run import Run
 from penstock.secret import RedactedStream
 from penstock.train.optim.muon import refuse_no_matrix
@@ -109,7 +109,7 @@ class _ModuleTrial:
     def __post_init__(self) -> None:
         code = module_code(self.run.model.module)
         assert code is not None
-        self.code: Code = code
+        self.code: UserCode = code
         self.summed: Callable[..., Tensor] = summed_loss(self.model, self.loss, self.code)
         self.size = sum(param.numel() for param in self.model.parameters())
         rows = min(2, self.run.batch_samples)
@@ -257,10 +257,10 @@ def _is_judged(error: BaseException) -> bool:
     return isinstance(error, PenstockError) and not isinstance(error, OwnCodeError)
 
 
-def _told(code: Code, error: BaseException, what: str, tail: str = "") -> PenstockError:
+def _told(code: UserCode, error: BaseException, what: str, tail: str = "") -> PenstockError:
     if isinstance(error, PenstockError):
         return error
-    return PenstockError(f"{code.words}: {what} raised {code.told(error)}{tail}")
+    return PenstockError(f"{code.words}: {what} raised {code.describe_error(error)}{tail}")
 
 
 def _not_finite(values: Tensor) -> str:
@@ -270,7 +270,7 @@ def _not_finite(values: Tensor) -> str:
     return "NaN" if bool(torch.isnan(values).any()) else "inf"
 
 
-def _bad_number(code: Code, what: str, inputs: str) -> PenstockError:
+def _bad_number(code: UserCode, what: str, inputs: str) -> PenstockError:
     return PenstockError(
         f"{code.words}: {what} before the first step ({inputs}), so that no step could be taken; "
         "look for a division by 0, a logarithm or root of 0, or a softmax over nothing"

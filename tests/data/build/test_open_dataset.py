@@ -86,9 +86,10 @@ def test_a_deleted_dataset_is_built_again(home, library, builds):
 def test_opening_again_imports_neither_the_tokenizer_nor_torch(home, library):
     open_dataset("stdlib")
     script = (
-        "import sys, pathlib; from penstock.data.build import home, stdlib\n"
+        "import sys, pathlib; from penstock.data.build import stdlib\n"
+        "from penstock.data.build.open import open_dataset\n"
         f"stdlib.library = lambda: pathlib.Path({str(library)!r})\n"
-        "home.open_dataset('stdlib'); print({'tokenizers', 'torch'} & set(sys.modules))"
+        "open_dataset('stdlib'); print({'tokenizers', 'torch'} & set(sys.modules))"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
@@ -129,11 +130,12 @@ def test_two_at_once_build_once(home, library, monkeypatch):
 
 def test_a_killed_build_frees_the_lock_and_leaves_no_dataset(home, library):
     script = (
-        "import os, signal, sys, pathlib; from penstock.data.build import home, stdlib\n"
+        "import os, signal, sys, pathlib; from penstock.data.build import stdlib\n"
+        "from penstock.data.build.open import open_dataset\n"
         "from penstock.data.format import writer\n"
         f"stdlib.library = lambda: pathlib.Path({str(library)!r})\n"
         "writer.DatasetWriter.finish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "home.open_dataset('stdlib')"
+        "open_dataset('stdlib')"
     )
     assert subprocess.run([sys.executable, "-c", script]).returncode == -signal.SIGKILL
     left = list(home.glob(f"{unfinished_prefix('stdlib')}*"))

@@ -230,7 +230,7 @@ def test_junk_gives_a_recipe_or_one_clear_error(tmp_path_factory, changes):
         else:
             at[field.path[-1]] = value
     file = tmp_path_factory.mktemp("junk") / "junk.toml"
-    file.write_text("\n".join(toml.document(table)) + "\n")
+    file.write_text("\n".join(toml.format_document(table)) + "\n")
     try:
         json.dumps(load_recipe(file).identity(), allow_nan=False)
     except PenstockError as error:

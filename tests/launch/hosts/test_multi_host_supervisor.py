@@ -96,7 +96,7 @@ def test_a_run_that_was_done_meanwhile_is_done(supervisor: MultiHostSupervisor) 
 def test_a_person_who_stops_the_run_meanwhile_is_heard(supervisor: MultiHostSupervisor) -> None:
     remote_ranks(supervisor).reason = "b came"
     supervisor.poll_hosts()
-    supervisor.folder.wish("stop")
+    supervisor.folder.request("stop")
     assert not supervisor.continues(STOPPED)
 
 

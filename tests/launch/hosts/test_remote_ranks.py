@@ -402,7 +402,7 @@ def test_a_higher_number_ends_it_whoever_follows(stage: Callable[[int], Stage]) 
 def test_what_people_ask_on_another_host_is_passed_on(stage: Callable[[int], Stage]) -> None:
     on = stage(2)
     b = on.follow("b")
-    b.follower.folder.wish("save")
+    b.follower.folder.request("save")
     on.until(lambda: on.ranks.requests == {"save"})
     assert not b.follower.folder.control_requests()["save"]
     b.notice.stopping = True

@@ -15,8 +15,8 @@ from penstock.plan.job.layout import IllegalLayout, Layout
 from penstock.plan.make import make
 from penstock.plan.search.choose import complete_layout
 from penstock.plan.search.search import SearchSpace, families, shardings, splits, trainable_space
-from penstock.run.notyet import GAPS
 from penstock.run.schema.run import Run
+from penstock.run.unsupported import UNSUPPORTED_FIELDS
 from planned_jobs import SPARSE, job, shapes
 
 DENSE = ModelShape(layers=8, hidden=512, heads=8, kv_heads=4, ffn=1536, vocab=1000)
@@ -160,7 +160,7 @@ def test_a_pipeline_without_enough_microbatches_is_worth_a_word() -> None:
 
 
 def test_the_planner_chooses_here_only_what_is_trained() -> None:
-    works = {gap.field: gap.works for gap in GAPS}
+    works = {gap.field: gap.works for gap in UNSUPPORTED_FIELDS}
     space = trainable_space(made.run())
     for way in ("tensor", "pipeline", "context", "expert", "interleave"):
         gap = works.get(f"layout.{way}")

@@ -14,7 +14,7 @@ from penstock.catalog.open.hub import NotFound
 from penstock.catalog.open.models import shape_of
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
-from penstock.found import place_of
+from penstock.found import expanded_path
 from penstock.untrusted import SMALL_BYTES, TOKENIZER_BYTES, read_bounded, read_json
 
 CONFIG = "config.json"
@@ -36,12 +36,12 @@ _WEIGHTS = ["model*.safetensors", "model.safetensors.index.json", "pytorch_model
 
 
 def is_local(given: str) -> bool:
-    return place_of(given).is_dir()
+    return expanded_path(given).is_dir()
 
 
 def folder_of(given: str, fetch: bool = True) -> Path:
     """The folder of `model.from`, with its config and tokenizer in it; fetched if it must be."""
-    path = place_of(given)
+    path = expanded_path(given)
     if path.is_dir():
         if not (path / CONFIG).is_file():
             raise NotFound(f'model.from = "{given}": {path} has no {CONFIG}; it holds {_in(path)}')

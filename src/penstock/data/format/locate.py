@@ -15,7 +15,7 @@ from typing import Literal
 from penstock.data.format.manifest import MANIFEST
 from penstock.data.store.objects import is_url
 from penstock.errors import PenstockError, nearest
-from penstock.found import located, place_of
+from penstock.found import expanded_path, located
 from penstock.home import home as penstock_home
 
 # Suffixes of raw files and what they hold; suffixes of compressed files.
@@ -65,7 +65,7 @@ def locate_dataset(spec: str) -> DatasetLocation:
 
 
 def _locate(written: str) -> DatasetLocation:
-    spec, path = located(written), place_of(written)
+    spec, path = located(written), expanded_path(written)
     if spec == STDLIB:
         return DatasetLocation("stdlib", spec, path)
     if is_url(spec):

@@ -36,7 +36,7 @@ from penstock.data.recipe.filters import (
     GopherRepetitionSection,
 )
 from penstock.errors import PenstockError
-from penstock.run.schema.section import Flag, Section, Switch, Wrong, text
+from penstock.run.schema.section import Flag, InvalidFields, Section, Switch, text
 
 # Increased when a step gives a different result for the same text and thresholds.
 REVISION = 1
@@ -224,7 +224,7 @@ class CleanSection(Section):
         for place, name in enumerate(names):
             if name in names[:place]:
                 what = f"two steps are called {name!r}, so their counts could not be told apart"
-                raise Wrong(("step", f"{what}; give one another name"))
+                raise InvalidFields(("step", f"{what}; give one another name"))
         return self
 
     def cleaning(self, otherwise: Preset) -> Cleaning:

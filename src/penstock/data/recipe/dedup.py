@@ -8,7 +8,7 @@ from penstock.data.dedup.contamination import Overlap
 from penstock.data.dedup.exact import ExactDocuments, ExactLines
 from penstock.data.dedup.signatures import MinHash
 from penstock.data.recipe.fields import Part, Positive
-from penstock.run.schema.section import Flag, Section, Seed, Switch, Text, Wrong
+from penstock.run.schema.section import Flag, InvalidFields, Section, Seed, Switch, Text
 
 
 class LinesSection(Switch):
@@ -85,7 +85,7 @@ class DecontaminateSection(Section):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.shortest > self.words:
-            raise Wrong(
+            raise InvalidFields(
                 ("shortest", f"more than `words` = {self.words}; write {self.words} or less")
             )
         return self

@@ -9,7 +9,7 @@ from penstock.data.clean.language import CODES
 from penstock.data.sources.options import ReadOptions
 from penstock.errors import PenstockError, nearest
 from penstock.run.schema.quantity import BadQuantity
-from penstock.run.schema.section import number, text, whole
+from penstock.run.schema.section import number, text, whole_number
 
 Steps = tuple[tuple[float, float], ...]
 
@@ -104,13 +104,17 @@ BoundOrOff = Annotated[
 ]
 CountOrOff = Annotated[
     int | None,
-    PlainValidator(_or_off(whole(0, "things"))),
+    PlainValidator(_or_off(whole_number(0, "things"))),
     PlainSerializer(_off, return_type=Any),
     _titled("count or false", "integer", "string", "boolean"),
 ]
-Count = Annotated[int, PlainValidator(whole(0, "things")), _titled("count", "integer", "string")]
+Count = Annotated[
+    int, PlainValidator(whole_number(0, "things")), _titled("count", "integer", "string")
+]
 Positive = Annotated[
-    int, PlainValidator(whole(1, "things", most=10**6)), _titled("count", "integer", "string")
+    int,
+    PlainValidator(whole_number(1, "things", most=10**6)),
+    _titled("count", "integer", "string"),
 ]
 Score = Annotated[float, PlainValidator(number(least=0, below=1e6)), _titled("number", "number")]
 Part = Annotated[

@@ -9,7 +9,7 @@ from penstock.data.format.manifest import Json
 from penstock.data.label import classifier, features, heuristic
 from penstock.data.label.scores import CLASSIFIER, HEURISTIC, LabelConfig
 from penstock.data.recipe.fields import Copies, Score
-from penstock.run.schema.section import Section, Text, Wrong
+from penstock.run.schema.section import InvalidFields, Section, Text
 
 
 class LabelSection(Section):
@@ -52,7 +52,11 @@ class LabelSection(Section):
     def _fits(self) -> Self:
         if bool(self.good) != bool(self.bad):
             lone, other = ("good", "bad") if self.good else ("bad", "good")
-            raise Wrong((lone, f"the classifier needs `{other}` examples too; name such files"))
+            raise InvalidFields(
+                (lone, f"the classifier needs `{other}` examples too; name such files")
+            )
         if self.score == CLASSIFIER and not self.good:
-            raise Wrong(("use", "no examples to learn from; name files in `good` and `bad`"))
+            raise InvalidFields(
+                ("use", "no examples to learn from; name files in `good` and `bad`")
+            )
         return self

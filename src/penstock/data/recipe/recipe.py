@@ -22,7 +22,7 @@ from penstock.data.recipe.label import LabelSection
 from penstock.data.recipe.source import SourceSection, is_remote, rooted
 from penstock.data.recipe.tokens import LEAST_PACK, PLAIN, ShardsSection, TokensSection
 from penstock.run.schema.run import Name, read_name
-from penstock.run.schema.section import Section, Wrong
+from penstock.run.schema.section import InvalidFields, Section
 
 
 class Recipe(Section):
@@ -145,13 +145,13 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _name_is_free(self) -> Self:
         if self.name == STDLIB:
-            raise Wrong(("name", f"{STDLIB} is built in; write another name"))
+            raise InvalidFields(("name", f"{STDLIB} is built in; write another name"))
         return self
 
     @model_validator(mode="after")
     def _has_a_source(self) -> Self:
         if not self.source:
-            raise Wrong(("source", 'none; write [[source]] with path = "corpus/*.jsonl"'))
+            raise InvalidFields(("source", 'none; write [[source]] with path = "corpus/*.jsonl"'))
         return self
 
 

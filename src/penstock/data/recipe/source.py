@@ -10,7 +10,7 @@ from penstock.data.format.manifest import Json
 from penstock.data.recipe.fields import Delimiter, Encoding, Separator
 from penstock.data.sources.options import ReadOptions
 from penstock.run.schema.machine_fields import Size
-from penstock.run.schema.section import Section, Text, Wrong
+from penstock.run.schema.section import InvalidFields, Section, Text
 from penstock.secret import redact
 
 _DEFAULT = ReadOptions()
@@ -132,5 +132,5 @@ class SourceSection(Section):
                 if getattr(self, name)
             ]
         if problems:
-            raise Wrong(*problems)
+            raise InvalidFields(*problems)
         return self

@@ -9,14 +9,14 @@ from penstock.data.recipe.fields import Count
 from penstock.data.tokenize import train
 from penstock.data.tokenize.tokenizer import END
 from penstock.run.schema.machine_fields import Size
-from penstock.run.schema.section import Section, Text, Wrong, whole
+from penstock.run.schema.section import InvalidFields, Section, Text, whole_number
 
 LEAST_PACK = 16  # tokens
 PLAIN = "default"  # value of `chat_template` that means Penstock's plain template
 
 Vocab = Annotated[
     int,
-    PlainValidator(whole(300, "tokens", '32768 or "32Ki"', most=1 << 20)),
+    PlainValidator(whole_number(300, "tokens", '32768 or "32Ki"', most=1 << 20)),
     WithJsonSchema({"title": "count", "type": ["integer", "string"]}),
 ]
 
@@ -52,9 +52,13 @@ class TokensSection(Section):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if 0 < self.pack < LEAST_PACK:
-            raise Wrong(("pack", f"too short to learn from; write {LEAST_PACK} or more, or 0"))
+            raise InvalidFields(
+                ("pack", f"too short to learn from; write {LEAST_PACK} or more, or 0")
+            )
         if self.end and self.tokenizer == "train":
-            raise Wrong(("end", f"a trained tokenizer ends documents with {END}; leave it out"))
+            raise InvalidFields(
+                ("end", f"a trained tokenizer ends documents with {END}; leave it out")
+            )
         return self
 
     def identity(self) -> dict[str, Json]:

@@ -18,7 +18,7 @@ from penstock.guard.format.manifest import MANIFEST
 from penstock.guard.format.published import Checkpoint, is_checkpoint_name
 from penstock.guard.tiers.checkpoint_files import LocalFiles, RemoteFiles
 from penstock.guard.tiers.listing import ListedCheckpoint
-from penstock.run.folder import find
+from penstock.run.folder import find_run
 
 WRITERS = {"safetensors": write_safetensors, "pt": write_torch}
 
@@ -84,7 +84,7 @@ def _whole(path: Path) -> Checkpoint:
 def _of_run(
     where: str, step: int | None, root: str
 ) -> Iterator[tuple[ListedCheckpoint, Checkpoint, list[str]]]:
-    folder = find(where, root)
+    folder = find_run(where, root)
     found, unreachable = list_checkpoints(folder)
     if folder.running():  # it writes over what is in memory
         found = [one for one in found if one.tier != "memory"]

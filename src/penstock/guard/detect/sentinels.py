@@ -11,7 +11,7 @@ from typing import Any
 from penstock.errors import RunFailed
 from penstock.ledger.journal.writer import Journal
 from penstock.policy import divergence, spike
-from penstock.run.schema.code import Code
+from penstock.run.schema.code import UserCode
 
 
 @dataclass
@@ -21,7 +21,9 @@ class Sentinels:
     on_spike: spike.OnSpike
     journal: Journal
     is_writer: Callable[[], bool]  # whether this rank is the one that writes down what all decided
-    user_code: Sequence[Code] = ()  # the user's own code, which may be what computes such numbers
+    user_code: Sequence[
+        UserCode
+    ] = ()  # the user's own code, which may be what computes such numbers
     spikes: spike.SpikeState = field(default_factory=spike.SpikeState)
     replicas: divergence.DivergenceState = field(default_factory=divergence.DivergenceState)
 

@@ -13,8 +13,8 @@ from typing import Any
 from penstock import secret
 from penstock.guard.format.manifest import Manifest
 from penstock.guard.format.published import Checkpoint
-from penstock.run.diff import Change, unlike
-from penstock.run.fingerprint import settings
+from penstock.run.diff import FieldChange, settings_changes
+from penstock.run.fingerprint import settings_fingerprint
 from penstock.run.schema.run import Run
 
 SHOWN = 4  # differences in one message
@@ -50,11 +50,11 @@ class Owner:
         table = _table(found)
         there = f"{table.get('name', '?')!r:.80} ({about.run[:8]})"
         here = f"'{self.run.name}' ({self.identity[:8]})" if self.run else self.identity[:8]
-        changes = unlike(table, self.run) if self.run and table else []
+        changes = settings_changes(table, self.run) if self.run and table else []
         differs = f"; {_words(changes)}" if changes else ""
         return f"a checkpoint of another run, {there}, and this is {here}{differs}"
 
-    def _unlike(self, found: Checkpoint, about: Manifest) -> list[Change]:
+    def _unlike(self, found: Checkpoint, about: Manifest) -> list[FieldChange]:
         """Return the settings that differ.
 
         Equal hashes need no comparison. A later version may hash more settings, so unequal hashes
@@ -64,10 +64,13 @@ class Owner:
             return []
         if about.format == 3 and found.step == self.forked_step:
             return []
-        if (about.settings or about.format > 3) and about.settings in ("", settings(self.run)):
+        if (about.settings or about.format > 3) and about.settings in (
+            "",
+            settings_fingerprint(self.run),
+        ):
             return []
         table = _table(found)
-        return unlike(table, self.run) if table else []
+        return settings_changes(table, self.run) if table else []
 
 
 def _table(found: Checkpoint) -> dict[str, Any]:
@@ -76,7 +79,7 @@ def _table(found: Checkpoint) -> dict[str, Any]:
     return table if isinstance(table, dict) else {}
 
 
-def _words(changes: list[Change]) -> str:
+def _words(changes: list[FieldChange]) -> str:
     said = [
         f"{_field(one)} is {_shown(one, one.old)} there, {_shown(one, one.new)} here"
         for one in changes[:SHOWN]
@@ -85,14 +88,14 @@ def _words(changes: list[Change]) -> str:
     return "; ".join(said) + (f"; and {more} more" if more > 0 else "")
 
 
-def _field(change: Change) -> str:
+def _field(change: FieldChange) -> str:
     """Return the name of a field. A field that no version has may hold anything."""
     known = change.field.replace("_", "").replace(".", "")
     plain = known.isascii() and known.isalnum()
     return change.field if plain else json.dumps(change.field)[:80]
 
 
-def _shown(change: Change, value: Any) -> str:
+def _shown(change: FieldChange, value: Any) -> str:
     """Return a value as JSON: a stranger may have written it."""
     if value is None:
         return "not set"

@@ -73,7 +73,7 @@ class MultiHostSupervisor(Supervisor):
     def poll_hosts(self) -> None:
         for request in sorted(self.remote_ranks.requests):
             self.remote_ranks.requests.remove(request)
-            self.folder.wish(request)
+            self.folder.request(request)
             self.stop_requested |= request == "stop"
             self.journal.event("asked_by_host", what=request)
         self._read_sentinels()
@@ -83,7 +83,7 @@ class MultiHostSupervisor(Supervisor):
         if self.regroup_reason:
             self.journal.event("regroup", reason=self.regroup_reason)
             self.remote_ranks.announce(f"{self.regroup_reason}: saving, then starting again")
-            self.folder.wish("regroup")
+            self.folder.request("regroup")
 
     def _read_sentinels(self) -> None:
         """Count a replica that computes wrongly against the hardware that it runs on."""

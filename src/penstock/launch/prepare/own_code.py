@@ -20,7 +20,7 @@ from penstock.errors import PenstockError
 from penstock.files import write_atomic
 from penstock.home import home
 from penstock.run.diff import with_fields
-from penstock.run.schema.code import changed, own_codes, sources
+from penstock.run.schema.code import changed_code, code_hashes, user_codes
 from penstock.run.schema.run import Run
 
 _CONSTANTS = (bool, int, float, str, bytes, type(None))
@@ -100,9 +100,9 @@ def with_renamed(old: Run, run: Run, plan: Mapping[str, Any]) -> Run:
     """Return `old` with the files of `run` where they have the same code under another name.
 
     `plan` is that of `old`, which keeps the hashes of its files."""
-    before = {code.field: code for code in own_codes(old)}
+    before = {code.field: code for code in user_codes(old)}
     names: dict[str, int | float | str] = {}
-    for code in own_codes(run):
+    for code in user_codes(run):
         was = before.get(code.field)
         if was is None or was.spec == code.spec or was.function != code.function:
             continue
@@ -113,17 +113,17 @@ def with_renamed(old: Run, run: Run, plan: Mapping[str, Any]) -> Run:
 
 def kept(run: Run, before: dict[str, Any]) -> dict[str, str]:
     """Return what a plan keeps of the user's code; refuse code that has changed since `before`."""
-    for own in own_codes(run):
+    for own in user_codes(run):
         if own.key in before and not own.path.is_file():
             raise PenstockError(
                 f"{own.words}: {own.path} is gone, with which run '{run.name}' began. Put the "
                 f"file back; or write its new name in {own.field}, if it was renamed: a run goes "
                 "on with a file of the same content"
             )
-    if code := changed(run, before):
+    if code := changed_code(run, before):
         raise PenstockError(
             f"{code.words}: {code.path} has changed since run '{run.name}' began, so the rest of "
             "it would be trained by other code. Put the file back to go on; or start a new run "
             "from its last checkpoint with `--fork NAME`; or start anew with `--fresh`"
         )
-    return sources(run)
+    return code_hashes(run)

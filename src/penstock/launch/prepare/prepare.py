@@ -34,9 +34,9 @@ from penstock.plan.hardware.precision import decided
 from penstock.plan.job import legal
 from penstock.plan.job.layout import Layout
 from penstock.plan.search import choose
-from penstock.run.diff import closed
+from penstock.run.diff import with_choices
 from penstock.run.paths import KEY as PATHS
-from penstock.run.paths import found_paths
+from penstock.run.paths import located_paths
 from penstock.run.schema.budget import BudgetSection
 from penstock.run.schema.code import loss_code
 from penstock.run.schema.run import Run
@@ -141,7 +141,7 @@ class Prepared:
             **({"precision_why": why} if why else {}),
             "rates": rates.written(run),
             **own_code.kept(run, before),
-            PATHS: {**before.get(PATHS, {}), **found_paths(run)},
+            PATHS: {**before.get(PATHS, {}), **located_paths(run)},
         }
         plan |= {name: before[name] for name in ("forked_from", "replanned") if name in before}
         return plan | {"predicted": launch_plan.predicted(run, layout, data)}
@@ -217,7 +217,7 @@ def look(run: Run, before: dict[str, Any], machine: Devices) -> Looked:
 
 def settle(run: Run, data: Sequence[Manifest], machine: Devices, named: PlanEntry = "") -> Prepared:
     """Make every choice that the file leaves open; refuse what does not go with the data."""
-    run = closed(fitted(run, data))
+    run = with_choices(fitted(run, data))
     sizes = usable_sizes(run, data)
     masked = any(shard.mask for manifest in data for shard in manifest.shards)
     prepared = Prepared(run, sizes, machine, ids_of(data), data[0].tokenizer, named, masked=masked)
@@ -261,7 +261,7 @@ def _assumed(run: Run, machine: Devices) -> Prepared | None:
     if guessed:
         run = run.model_copy(update={"budget": BudgetSection()})
     vocab = (shape.vocab if shape else 0) or legal.SOME_VOCAB
-    return Prepared(closed(run), DatasetSizes(vocab, run.batch_samples, 0), machine, "")
+    return Prepared(with_choices(run), DatasetSizes(vocab, run.batch_samples, 0), machine, "")
 
 
 def _words(machine: Devices, nodes: int) -> str:

@@ -34,13 +34,13 @@ from penstock.model.open.names import is_buffer, tensors
 from penstock.policy.restart import EARLY
 from penstock.run.diff import (
     LENGTH_FIELDS,
-    Change,
-    describe,
+    FieldChange,
+    describe_changes,
     diff,
-    keep_choices,
-    length_words,
-    shorter,
+    is_shorter,
+    length_override,
     with_length,
+    with_old_choices,
 )
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
@@ -58,7 +58,7 @@ class How:
     finished: bool = False
     early: bool = False  # it finished before its last step: the validation loss got no better
     exists: bool = False
-    changes: tuple[Change, ...] = ()  # safe ones, that go through
+    changes: tuple[FieldChange, ...] = ()  # safe ones, that go through
     asked: str = ""  # the shorter length that was asked of a finished run, as an override
     gone: str = ""  # that a finished run has no checkpoint any more, in words
     mended: tuple[str, ...] = ()  # records of the folder that were gone, in words
@@ -72,14 +72,14 @@ def how_to_go_on(folder: RunFolder, run: Run) -> How:
         return How(run)
     old = with_renamed(known.run, run, sound_plan(folder).plan)
     unsafe = [c for c in diff(old, run) if not c.safe]
-    asked = length_words(run) if shorter(old, keep_choices(old, run)) else ""
+    asked = length_override(run) if is_shorter(old, with_old_choices(old, run)) else ""
     if asked:  # judged below, by whether the run has finished
         run = with_length(run, old)
     changes = diff(old, run)
     if not all(c.safe for c in changes):
         raise PenstockError(
             f"run '{folder.name}' exists with another run file ({known.source}):\n"
-            f"{describe(unsafe)}\n"
+            f"{describe_changes(unsafe)}\n"
             "Undo the change to go on; or start a new run from its last checkpoint with "
             "`--fork NAME`; or start anew with `--fresh`, which keeps the old folder aside."
         )
@@ -89,7 +89,7 @@ def how_to_go_on(folder: RunFolder, run: Run) -> How:
     early = result == EARLY and not more_patience
     finished = (result == "done" and not lengthened) or early
     # What the file leaves open stays as it was chosen first: a longer run keeps its batch.
-    chosen = keep_choices(old, run)
+    chosen = with_old_choices(old, run)
     if finished:
         step = recorded_step(folder)
         steps = _durable_steps(folder, chosen)
@@ -100,11 +100,11 @@ def how_to_go_on(folder: RunFolder, run: Run) -> How:
         )
     if asked:
         raise PenstockError(
-            f"run '{folder.name}' is on its way to {length_words(old)}, and this asks for {asked}. "
-            f"A run can be made longer, not shorter. To go on, add {length_words(old)} to the "
-            "command (an earlier one may have set it), or write it in the run file; or start a new "
-            "run from its last checkpoint with `--fork NAME`; or start anew with `--fresh`, which "
-            "keeps the old folder aside."
+            f"run '{folder.name}' is on its way to {length_override(old)}, and this asks for "
+            f"{asked}. A run can be made longer, not shorter. To go on, add {length_override(old)} "
+            "to the command (an earlier one may have set it), or write it in the run file; or "
+            "start a new run from its last checkpoint with `--fork NAME`; or start anew with "
+            "`--fresh`, which keeps the old folder aside."
         )
     found = _resumes_from(folder, chosen)
     step, tier = (found.checkpoint.step, found.checkpoint.tier) if found.checkpoint else (0, "")

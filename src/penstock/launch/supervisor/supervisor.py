@@ -257,7 +257,7 @@ class Supervisor:
         """Ask the ranks to save and stop; runs in a signal handler."""
         self.stop_unshown = self.stop_requested = True
         self.stop_signal, self.stop_s = number, time.monotonic()
-        self.folder.wish("stop")
+        self.folder.request("stop")
         self.journal.event("asked_to_stop", signal=signal.Signals(number).name)
 
     def _check_stop(self) -> ObservedEnd | None:
@@ -285,7 +285,7 @@ class Supervisor:
             return False
         if not self.over_budget:
             self.over_budget = True
-            self.folder.wish("stop")
+            self.folder.request("stop")
             self.journal.event("budget_reached", budget=self.limit.words)
             self._show(lambda: self.listener.over_budget(self.limit.words if self.limit else ""))
         return True

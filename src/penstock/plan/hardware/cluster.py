@@ -8,7 +8,7 @@ from typing import Any
 from penstock.catalog import accelerators, sites
 from penstock.catalog.sites import Site
 from penstock.errors import PenstockError
-from penstock.found import place_of
+from penstock.found import expanded_path
 from penstock.home import home
 from penstock.meter.glance import Glance, glance
 from penstock.meter.precision import estimate
@@ -87,7 +87,7 @@ def _machine_for(run: Run) -> ResolvedMachine:
     if use == "here":
         return _here(run)
     if use.endswith(".toml"):
-        return _resized(machine_of(load_cluster(place_of(use))), run)
+        return _resized(machine_of(load_cluster(expanded_path(use))), run)
     asked = run.cluster.accelerators
     try:
         usual = _usual_per_node(use)

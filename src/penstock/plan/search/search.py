@@ -38,8 +38,8 @@ from penstock.plan.memory import memory
 from penstock.plan.memory import state as memory_state
 from penstock.plan.search.sensitivity import LayoutOption
 from penstock.plan.step import step
-from penstock.run.notyet import GAPS
 from penstock.run.schema.run import Run
+from penstock.run.unsupported import UNSUPPORTED_FIELDS
 
 RECOMPUTE = ("none", "selective", "full")
 # Parts of a step that a family's floor leaves out, because sharding or jitter decides them.
@@ -67,7 +67,7 @@ def trainable_space(run: Run) -> SearchSpace:
     """Return the part of the space that this version trains for a run: all that would not be
     refused.
     """
-    works = {gap.field: gap.works for gap in GAPS}
+    works = {gap.field: gap.works for gap in UNSUPPORTED_FIELDS}
 
     def of(name: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(v for v in values if works.get(f"layout.{name}", lambda _: True)(v))

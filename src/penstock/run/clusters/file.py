@@ -10,7 +10,14 @@ from pydantic import Field, model_validator
 
 from penstock.run.clusters.probe import ProbeSection
 from penstock.run.schema.machine_fields import AtLeastOne, Flops, Kind, Latency, Rate, Size, Watts
-from penstock.run.schema.section import NotNegative, Seconds, Section, Some, Text, Wrong
+from penstock.run.schema.section import (
+    InvalidFields,
+    NotNegative,
+    PositiveCount,
+    Seconds,
+    Section,
+    Text,
+)
 
 Launcher = Literal["local", "slurm", "kubernetes", "sky", "ssh"]
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
@@ -43,7 +50,7 @@ class NodeSection(Section):
     """One machine."""
 
     name: Text | None = Field(None, description="As in `penstock catalog nodes`.")
-    accelerators: Some | None = Field(None, description="Accelerators in it.")
+    accelerators: PositiveCount | None = Field(None, description="Accelerators in it.")
     host_w: Watts | None = Field(None, description="Power of the rest of it, training, in watts.")
 
 
@@ -51,7 +58,7 @@ class TierSection(Section):
     """A level of the network, from the smallest to the largest."""
 
     name: Text = Field(description='Such as "node", "rack", "spine" or "wan".')
-    size: Some = Field(description="Accelerators that reach each other at this level.")
+    size: PositiveCount = Field(description="Accelerators that reach each other at this level.")
     bandwidth: Rate = Field(description="Per accelerator and direction, what collectives get.")
     latency: Latency = Field(5e-6, description="Of one hop; a plain number is seconds.")
     oversubscription: AtLeastOne = Field(1.0, description="Divides the bandwidth when all talk.")
@@ -96,7 +103,7 @@ class ClusterFile(Section):
     name: Text | None = Field(None, description="Name of the cluster; the file's if not given.")
     date: Text | None = Field(None, description="When it was written.")
     launcher: Launcher = Field("local", description="Where processes come from.")
-    nodes: Some = Field(1, description="Number of nodes.")
+    nodes: PositiveCount = Field(1, description="Number of nodes.")
     accelerator: AcceleratorSection = Field(
         AcceleratorSection(), description="What it computes with."
     )
@@ -113,10 +120,10 @@ class ClusterFile(Section):
         chip = self.accelerator
         if not (chip.name or self.node.name):
             fix = '[accelerator] with name = "H100" (`penstock catalog accelerators`)'
-            raise Wrong(("accelerator.name", f"missing; write {fix}"))
+            raise InvalidFields(("accelerator.name", f"missing; write {fix}"))
         sizes = [tier.size for tier in self.tier]
         if sizes != sorted(set(sizes)):
-            raise Wrong(
+            raise InvalidFields(
                 ("tier", "sizes must grow from one [[tier]] to the next; put them in order")
             )
         return self

@@ -1,4 +1,4 @@
-"""Reads and writes cluster files; every mistake is told at once, with its line."""
+"""Loading and saving of cluster files; all mistakes are reported at once, with their lines."""
 
 import os
 import tempfile
@@ -16,11 +16,11 @@ from penstock.run import toml
 from penstock.run.clusters.file import ClusterFile
 from penstock.run.fields import Schema
 from penstock.run.load import syntax
-from penstock.run.locate import Lines
-from penstock.run.words import Mistake, dotted, read, worded
+from penstock.run.mistakes import Mistake, describe_error, describe_errors, dotted
+from penstock.run.toml_lines import KeyLines
 
-LARGEST_BYTES = 2**22  # readings of a probe take some ten thousand
-MOST_KEYS = 100_000
+MAX_BYTES = 2**22  # readings of a probe take some ten thousand bytes
+MAX_KEYS = 100_000
 _EXAMPLE = '[accelerator] with name = "H100", and nodes = 4 above it'
 CLUSTER = Schema(
     ClusterFile,
@@ -34,11 +34,12 @@ CLUSTER = Schema(
 
 
 def load_cluster(path: str | Path) -> ClusterFile:
+    """Load and check a cluster file."""
     path = Path(path)
     text = _text(path)
     try:
-        table = toml.parse(text, MOST_KEYS)
-    except toml.TooMuch as error:
+        table = toml.parse(text, MAX_KEYS)
+    except toml.TooLarge as error:
         raise PenstockError(f"{path}: {error}; that is too much for a cluster file") from None
     except ValueError as error:
         raise PenstockError(f"{path}{syntax(str(error), text)}") from None
@@ -47,8 +48,8 @@ def load_cluster(path: str | Path) -> ClusterFile:
     try:
         return ClusterFile.model_validate({"name": path.stem, **table})
     except ValidationError as error:
-        found = worded(error, lambda detail: _words(detail, table))
-    lines = Lines(text)
+        found = describe_errors(error, lambda detail: _words(detail, table))
+    lines = KeyLines(text)
     placed = sorted((lines.of(mistake.path) or 0, mistake.text) for mistake in found)
     raise PenstockError(
         "\n".join(f"{path}{f':{line}' if line else ''}: {what}" for line, what in placed)
@@ -56,14 +57,14 @@ def load_cluster(path: str | Path) -> ClusterFile:
 
 
 def save_cluster(file: ClusterFile, path: Path, head: str = "") -> None:
-    """Writes the file whole or not at all."""
-    lines = [*([f"# {head}"] if head else []), *toml.document(to_table(file))]
+    """Write the file atomically."""
+    lines = [*([f"# {head}"] if head else []), *toml.format_document(to_table(file))]
     with _writable(path):
         write_atomic(path, "\n".join(lines) + "\n")
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Refuse a place where no file can be written, before a minute is spent on measuring."""
+    """Refuse a path that cannot be written, before a probe takes a minute."""
     with _writable(path), tempfile.TemporaryFile(dir=path.parent):
         if path.is_dir():
             raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
@@ -80,20 +81,20 @@ def _writable(path: Path) -> Iterator[None]:
         ) from error
 
 
-def with_stated(file: ClusterFile, path: Path) -> ClusterFile:
-    """A new probe with what a person wrote into the file that it replaces: no probe measures it."""
+def keep_stated_fields(file: ClusterFile, path: Path) -> ClusterFile:
+    """Return a new probe with site, price and failures of the old file: no probe measures them."""
     if not path.is_file():
         return file
     try:
         before = load_cluster(path)
-    except PenstockError:  # damaged, or of another version: a new probe is the way to mend it
+    except PenstockError:  # damaged, or of another version: the new probe replaces it
         return file
     kept = {name: getattr(before, name) for name in ("site", "price", "failures")}
     return file.model_copy(update=kept)
 
 
 def to_table(file: ClusterFile) -> dict[str, Any]:
-    """What the file says, without what it leaves to defaults."""
+    """Return the file as a table without default values."""
     return _without_blanks(file.model_dump(exclude_none=True, exclude_defaults=True))
 
 
@@ -112,7 +113,7 @@ def _text(path: Path) -> str:
             raise PenstockError(
                 f"{path}: {what}, not a cluster file; {CLUSTER.absent.format(path=path)}"
             )
-        if path.stat().st_size > LARGEST_BYTES:
+        if path.stat().st_size > MAX_BYTES:
             raise PenstockError(f"{path}: over 4 MiB, not a cluster file; name a TOML file")
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -124,7 +125,7 @@ def _text(path: Path) -> str:
 
 
 def _words(detail: Any, table: dict[str, Any]) -> list[Mistake]:
-    """What the schema alone cannot say in words; the rest is told as for a run file."""
+    """Return the mistakes of one error; most of them read as those of a run file."""
     path = tuple(detail["loc"])
     plain = tuple(part for part in path if isinstance(part, str))
     field = CLUSTER.by_path.get(plain)
@@ -133,12 +134,12 @@ def _words(detail: Any, table: dict[str, Any]) -> list[Mistake]:
     if detail["type"] == "literal_error" and field:
         guess = nearest(str(detail["input"]), field.choices)
         what = f"not a choice; write {field.kind['title']}. {guess}".rstrip(" .")
-        return [Mistake(path, f"{dotted(path)} = {toml.value(detail['input'])}: {what}")]
+        return [Mistake(path, f"{dotted(path)} = {toml.format_value(detail['input'])}: {what}")]
     if detail["type"] == "tuple_type":
         return [
             Mistake(path, f"{dotted(path)}: not a list; write each under its own [[{plain[-1]}]]")
         ]
-    return read(detail, table, CLUSTER)
+    return describe_error(detail, table, CLUSTER)
 
 
 def _suggest(path: tuple[str, ...]) -> str:

@@ -1,4 +1,4 @@
-"""`[probe]` of a cluster file: what `penstock probe` measured, when, and with what software.
+"""`[probe]` of a cluster file: measurements of `penstock probe`, with date and software.
 
 Readings are lower quartiles of repetitions, means over ranks that all ran at the same time. Times
 are of one rank, forward and backward together unless a line says otherwise.
@@ -7,7 +7,7 @@ are of one rank, forward and backward together unless a line says otherwise.
 from pydantic import Field
 
 from penstock.run.schema.machine_fields import Heads, Products, Rate, Size, Sized, Watts
-from penstock.run.schema.section import Positive, Section, Some, Text
+from penstock.run.schema.section import Positive, PositiveCount, Section, Text
 
 
 class MatmulReadings(Section):
@@ -78,8 +78,8 @@ class ProbeSection(Section):
     penstock: Text = Field(description="Version of Penstock.")
     kind: Text = Field(description="Kind of device that was probed: cuda or cpu.")
     seen: Text = Field(description="The hardware as seen without torch; another one is not probed.")
-    ranks: Some = Field(description="Ranks that ran together.")
-    threads: Some = Field(description="CPU threads of each rank.")
+    ranks: PositiveCount = Field(description="Ranks that ran together.")
+    threads: PositiveCount = Field(description="CPU threads of each rank.")
     memory: Size = Field(description="Memory of one rank.")
     op_s: Positive = Field(description="Seconds to ask for one small operation.")
     fresh_bytes_per_s: Positive | None = Field(

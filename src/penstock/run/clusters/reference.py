@@ -1,6 +1,6 @@
-"""The reference of the cluster file, made from its schema: the text of docs/cluster-file.md.
+"""The reference of the cluster file, generated from its schema: the text of docs/cluster-file.md.
 
-`python -m penstock.run.clusters.reference > docs/cluster-file.md` writes it anew.
+`python -m penstock.run.clusters.reference > docs/cluster-file.md` writes it again.
 """
 
 import sys

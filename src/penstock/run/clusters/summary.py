@@ -1,4 +1,4 @@
-"""A probed machine on one screen, in plain words."""
+"""Summary of a probed machine on one screen."""
 
 from collections.abc import Iterator
 
@@ -6,8 +6,8 @@ from penstock.run.clusters.file import ClusterFile
 from penstock.run.schema.machine_fields import Points
 
 
-def lines(file: ClusterFile) -> Iterator[str]:
-    """For people; `[probe]` must be there."""
+def probe_lines(file: ClusterFile) -> Iterator[str]:
+    """Yield lines for people; the file must have `[probe]`."""
     probe, chip = file.probe, file.accelerator
     assert probe is not None
     ranks = _some(probe.ranks, "rank")
@@ -32,7 +32,7 @@ def lines(file: ClusterFile) -> Iterator[str]:
 
 
 def _si(number: float) -> str:
-    """Three figures and a prefix, ready for the unit: "2.43 G"."""
+    """Return three digits and a prefix, ready for the unit: "2.43 G"."""
     for prefix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if number >= size:
             return f"{number / size:.3g} {prefix}"

@@ -7,11 +7,18 @@ from pydantic import Field, model_validator
 
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import nearest
-from penstock.run.schema.section import Positive, Section, ShareBelowOne, Some, Text, Wrong
+from penstock.run.schema.section import (
+    InvalidFields,
+    Positive,
+    PositiveCount,
+    Section,
+    ShareBelowOne,
+    Text,
+)
 
 ATTENTION, FFN = ("q", "k", "v", "out"), ("gate", "up", "down")
 GROUPS = {"attention": ATTENTION, "ffn": FFN}
-# What other tools call them, for a message that names ours.
+# Names in other tools → ours, for error messages.
 ELSEWHERE = {
     **{f"{name}_proj": name for name in ("q", "k", "v", "gate", "up", "down")},
     "o_proj": "out",
@@ -26,7 +33,7 @@ class AdapterSection(Section):
         "lora",
         description="Kind of adapter; qlora keeps the frozen weights of the layers in 4 bit.",
     )
-    rank: Some = Field(16, description="Rank of the adapter matrices, elements.")
+    rank: PositiveCount = Field(16, description="Rank of the adapter matrices, elements.")
     alpha: Positive = Field(32.0, description="Scale: the adapter counts alpha / rank.")
     targets: tuple[Text, ...] = Field(
         ("attention", "ffn"),
@@ -39,12 +46,12 @@ class AdapterSection(Section):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The matrices of a layer by their own names, in the order of a layer."""
+        """Names of the matrices that get an adapter, in the order of a layer."""
         asked = {part for target in self.targets for part in GROUPS.get(target, (target,))}
         return tuple(part for part in (*ATTENTION, *FFN) if part in asked)
 
     def trained(self, shape: ModelShape) -> int:
-        """Parameters that are trained."""
+        """Return the number of trained parameters."""
         return sum(
             self.rank * (inputs + outputs)
             for layer in range(shape.layers)
@@ -56,13 +63,15 @@ class AdapterSection(Section):
     def _known_targets(self) -> Self:
         known = (*GROUPS, *ATTENTION, *FFN)
         if not self.targets:
-            raise Wrong(("targets", 'none, so that nothing is trained; write ["attention", "ffn"]'))
+            raise InvalidFields(
+                ("targets", 'none, so that nothing is trained; write ["attention", "ffn"]')
+            )
         for target in self.targets:
             if target not in known:
                 ours = ELSEWHERE.get(target)
                 guess = f'Here it is "{ours}".' if ours else nearest(target, known)
                 listed = ", ".join(known)
-                raise Wrong(
+                raise InvalidFields(
                     (
                         "targets",
                         f'"{target}" is no part of a layer; write {listed}. {guess}'.strip(),
@@ -72,7 +81,7 @@ class AdapterSection(Section):
 
 
 def matrices(shape: ModelShape, layer: int) -> Iterator[tuple[str, int, int]]:
-    """The matrices of a layer that can have an adapter: canonical name, inputs, outputs."""
+    """Yield the matrices of a layer that can have an adapter: canonical name, inputs, outputs."""
     hidden, width = shape.hidden, shape.head_width
     queries, values = shape.heads * width, shape.kv_heads * width
     yield "attention.q", hidden, queries
@@ -89,7 +98,7 @@ def matrices(shape: ModelShape, layer: int) -> Iterator[tuple[str, int, int]]:
 
 
 def misfits(adapter: AdapterSection, shape: ModelShape) -> list[str]:
-    """Why this model cannot have this adapter, for a person to mend; empty when it can."""
+    """Return why this model cannot have this adapter; empty if it can."""
     if adapter.kind == "qlora" and shape.moe:
         return [
             'model.adapter.kind = "qlora": routed experts are not kept in 4 bit, and they are '

@@ -6,7 +6,15 @@ from pydantic import Field, model_validator
 
 from penstock.catalog import sites
 from penstock.errors import PenstockError
-from penstock.run.schema.section import NotNegative, Seconds, Section, Some, SomeOrAll, Text, Wrong
+from penstock.run.schema.section import (
+    CountOrAll,
+    InvalidFields,
+    NotNegative,
+    PositiveCount,
+    Seconds,
+    Section,
+    Text,
+)
 
 
 class ClusterSection(Section):
@@ -16,10 +24,10 @@ class ClusterSection(Section):
         "here",
         description='"here" is this machine, as last probed; or a catalog name, or a cluster file.',
     )
-    accelerators: SomeOrAll = Field(
+    accelerators: CountOrAll = Field(
         "all", description="Accelerators to use on each node; the box may be shared."
     )
-    nodes: Some = Field(1, description="Number of nodes.")
+    nodes: PositiveCount = Field(1, description="Number of nodes.")
     wait: Seconds = Field(
         30.0, description="How long a start waits for all nodes; then it begins with those there."
     )
@@ -51,5 +59,7 @@ class ClusterSection(Section):
             if self.site is not None:
                 sites.find(self.site)
         except PenstockError as error:
-            raise Wrong(("site", f"{error} Or write carbon = ... in gCO2e per kWh")) from None
+            raise InvalidFields(
+                ("site", f"{error} Or write carbon = ... in gCO2e per kWh")
+            ) from None
         return self

@@ -23,8 +23,8 @@ SPEC = re.compile(r"[^:]+\.py:[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
-class Code:
-    """A Python file and the name of a function in it, as a field of the run file gives them."""
+class UserCode:
+    """A Python file and a function in it, as a field of the run file names them."""
 
     field: str  # train.loss or model.module
     spec: str
@@ -41,8 +41,8 @@ class Code:
     def words(self) -> str:
         return f'{self.field} = "{self.spec}"'
 
-    def told(self, error: BaseException) -> str:
-        """Return an error in words, with the last line of this file that it went through."""
+    def describe_error(self, error: BaseException) -> str:
+        """Return an error as text, with the last line of this file in its traceback."""
         what = f"{type(error).__name__}: {error}"
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if Path(frame.filename).resolve() == self.path]
@@ -64,19 +64,19 @@ class Code:
             ) from None
 
     def hash(self) -> str:
-        """Hash of the file. Modules that it imports are not part of it."""
+        """Return the hash of the file, without the modules that it imports."""
         return blake3(self.source()).hexdigest()
 
     @property
     def identity(self) -> str:
-        """What the code is, wherever its file lies; the spec where the file cannot be read."""
+        """Function and hash of the file, independent of its path; the spec if it is unreadable."""
         try:
             return f"{self.function} {self.hash()}"
         except PenstockError:  # the run can be shown, and not trained
             return self.spec
 
     def refuse_missing(self) -> None:
-        """Refuse a file that is not there, is not Python, or does not define the function."""
+        """Refuse a file that is missing, is not Python, or does not define the function."""
         try:
             tree = ast.parse(self.source(), str(self.path))
         except (SyntaxError, ValueError) as error:
@@ -90,41 +90,41 @@ class Code:
             )
 
 
-def loss_code(spec: str | None) -> Code | None:
-    """The loss of `train.loss`, None where the run file names none."""
-    return Code("train.loss", spec) if spec else None
+def loss_code(spec: str | None) -> UserCode | None:
+    """Return the code of `train.loss`; None if the run file names none."""
+    return UserCode("train.loss", spec) if spec else None
 
 
-def module_code(spec: str | None) -> Code | None:
-    """The module of `model.module`, None where the run file names none."""
-    return Code("model.module", spec) if spec else None
+def module_code(spec: str | None) -> UserCode | None:
+    """Return the code of `model.module`; None if the run file names none."""
+    return UserCode("model.module", spec) if spec else None
 
 
-def own_codes(run: "Run") -> list[Code]:
-    """Return all code of the user's own that a run trains with."""
+def user_codes(run: "Run") -> list[UserCode]:
+    """Return all user code that a run trains with."""
     found = (module_code(run.model.module), loss_code(run.train.loss))
     return [code for code in found if code]
 
 
-def sources(run: "Run") -> dict[str, str]:
+def code_hashes(run: "Run") -> dict[str, str]:
     """Return the hash of each file of `own_codes`, by its name in plan.json.
 
     A file that cannot be read is left out: it is refused when it is loaded.
     """
-    return {code.key: code.hash() for code in own_codes(run) if code.path.is_file()}
+    return {code.key: code.hash() for code in user_codes(run) if code.path.is_file()}
 
 
-def changed(run: "Run", plan: Mapping[str, Any]) -> Code | None:
-    """Find code whose file is not the one that `plan` was made with."""
-    now = sources(run)
-    for code in own_codes(run):
+def changed_code(run: "Run", plan: Mapping[str, Any]) -> UserCode | None:
+    """Return user code whose file has changed since `plan` was made; None if none has."""
+    now = code_hashes(run)
+    for code in user_codes(run):
         if code.key in now and plan.get(code.key, now[code.key]) != now[code.key]:
             return code
     return None
 
 
 def _bound(node: ast.stmt) -> list[str]:
-    """Names that a statement at the top of a file defines."""
+    """Return the names that a statement at the top of a file defines."""
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
             return [node.name]
@@ -138,7 +138,7 @@ def _bound(node: ast.stmt) -> list[str]:
 
 
 def _binds_any(tree: ast.Module) -> bool:
-    """Whether names may be defined in a way that only running the file tells."""
+    """Return whether the file may define names in a way that only running it shows."""
     hidden = (ast.If, ast.Try, ast.With, ast.For, ast.While)
     star = any(isinstance(n, ast.ImportFrom) and n.names[0].name == "*" for n in tree.body)
     return star or any(isinstance(node, hidden) for node in tree.body)

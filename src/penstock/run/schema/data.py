@@ -5,10 +5,10 @@ from typing import Any, Literal, Self
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from penstock.run.schema.machine_fields import Size
-from penstock.run.schema.section import Flag, Positive, Section, Text, Tokens, Wrong
+from penstock.run.schema.section import Flag, InvalidFields, Positive, Section, Text, Tokens
 
-# Fields that came later, with what was always so: left out while they say no more than that, so
-# that a run of before has the fingerprint it had.
+# Fields that were added later, with their old fixed values: left out at these values, so that older
+# runs keep their fingerprints.
 _CAME_LATER = {
     "order": "auto",
     "across_documents": True,
@@ -76,7 +76,7 @@ class DataSection(Section):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if self.mix and "dataset" in self.model_fields_set:
-            raise Wrong(("dataset", "[[data.mix]] is given too; remove one of the two"))
+            raise InvalidFields(("dataset", "[[data.mix]] is given too; remove one of the two"))
         return self
 
     @model_serializer(mode="wrap")
@@ -90,5 +90,5 @@ class DataSection(Section):
 
     @property
     def parts(self) -> list[tuple[str, float]]:
-        """What is read, with weights: the dataset alone, or the mixture."""
+        """Datasets with weights: the one of `dataset`, or those of the mixture."""
         return [(part.dataset, part.weight) for part in self.mix] or [(self.dataset, 1.0)]

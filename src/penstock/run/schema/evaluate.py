@@ -8,12 +8,12 @@ from penstock.run.schema.quantity import Every
 from penstock.run.schema.section import (
     CountOrFlag,
     EveryOrNever,
+    InvalidFields,
     NotNegative,
+    PositiveCount,
     Section,
     ShareBelowOne,
-    Some,
     Tokens,
-    Wrong,
 )
 
 
@@ -32,7 +32,7 @@ class EvaluateSection(Section):
         description="Checkpoints with the lowest validation loss that are kept beside the newest "
         "`guard.keep`; true is 1. An evaluation that is the best so far is saved.",
     )
-    patience: Some | None = Field(
+    patience: PositiveCount | None = Field(
         None,
         description="Evaluations in a row without improvement after which the run saves and stops; "
         "if not given, it never does.",
@@ -47,8 +47,12 @@ class EvaluateSection(Section):
         for name in ("keep_best", "patience"):
             if getattr(self, name) and self.every == "never":
                 what = 'needs evaluations, and every = "never"'
-                raise Wrong((name, f'{what}; write every = "250 steps", or leave `{name}` out'))
+                raise InvalidFields(
+                    (name, f'{what}; write every = "250 steps", or leave `{name}` out')
+                )
             if getattr(self, name) and not self.holdout:
                 what = "needs held-out samples, and holdout = 0"
-                raise Wrong((name, f'{what}; write holdout = "0.5%", or leave `{name}` out'))
+                raise InvalidFields(
+                    (name, f'{what}; write holdout = "0.5%", or leave `{name}` out')
+                )
         return self

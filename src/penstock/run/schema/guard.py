@@ -6,14 +6,14 @@ from pydantic import Field
 
 from penstock.run.schema.quantity import Every
 from penstock.run.schema.section import (
+    CountOrZero,
     EveryOrAuto,
     EveryOrAutoOrNever,
     EveryOrNever,
-    Place,
+    FolderOrUrl,
+    PositiveCount,
     Seconds,
     Section,
-    Some,
-    SomeOrNone,
 )
 
 
@@ -28,15 +28,15 @@ class GuardSection(Section):
         "auto",
         description="Steps or time between copies that are kept in the hosts' memory.",
     )
-    durable: Place | None = Field(
+    durable: FolderOrUrl | None = Field(
         None, description="Second place for checkpoints, for capacity that can vanish."
     )
-    keep: Some = Field(3, description="Newest checkpoints that are kept.")
+    keep: PositiveCount = Field(3, description="Newest checkpoints that are kept.")
     mode: Literal["restart", "live"] = Field(
         "restart",
         description="After a lost rank: restart from the checkpoint, or go on without it.",
     )
-    spares: SomeOrNone = Field(0, description="Spare nodes.")
+    spares: CountOrZero = Field(0, description="Spare nodes.")
     on_spike: Literal["stop", "skip", "rollback"] = Field(
         "rollback", description="What to do when the loss or the gradient jumps."
     )
@@ -49,7 +49,7 @@ class GuardSection(Section):
     on_oom: Literal["stop", "replan"] = Field(
         "stop", description="What to do when memory runs out."
     )
-    restarts: SomeOrNone = Field(3, description="Restarts without progress before giving up.")
+    restarts: CountOrZero = Field(3, description="Restarts without progress before giving up.")
     timeout: Seconds = Field(
         120.0,
         description="Longest wait in a collective or at the start before ranks are restarted.",

@@ -5,27 +5,27 @@ from typing import Literal
 
 from pydantic import Field
 
-from penstock.run.schema.section import Section, Some
+from penstock.run.schema.section import PositiveCount, Section
 
 
 class LayoutSection(Section):
     """How the model is spread over the accelerators. Leave the section out to have it chosen."""
 
-    replicate: Some | None = Field(
+    replicate: PositiveCount | None = Field(
         None, description="Data-parallel copies; if not given, what the accelerators allow."
     )
-    shard: Some | None = Field(
+    shard: PositiveCount | None = Field(
         None,
         description="Ways the weights and optimizer are sharded (FSDP2); if not given, chosen.",
     )
-    tensor: Some = Field(1, description="Ways each matrix is split.")
-    pipeline: Some = Field(1, description="Pipeline stages.")
-    interleave: Some = Field(
+    tensor: PositiveCount = Field(1, description="Ways each matrix is split.")
+    pipeline: PositiveCount = Field(1, description="Pipeline stages.")
+    interleave: PositiveCount = Field(
         1, description="Pieces of the model on each pipeline stage; more make its bubble smaller."
     )
-    context: Some = Field(1, description="Ways each sequence is split.")
-    expert: Some = Field(1, description="Ways the experts are spread.")
-    microbatch: Some | None = Field(
+    context: PositiveCount = Field(1, description="Ways each sequence is split.")
+    expert: PositiveCount = Field(1, description="Ways the experts are spread.")
+    microbatch: PositiveCount | None = Field(
         None, description="Sequences per forward pass and rank; if not given, chosen."
     )
     recompute: Literal["none", "selective", "full"] = Field(
@@ -34,5 +34,5 @@ class LayoutSection(Section):
 
     @property
     def per_replica(self) -> int:
-        """Accelerators of one replica, as far as the file says."""
+        """Accelerators of one replica; splits that the file leaves open count as 1."""
         return prod((self.shard or 1, self.tensor, self.pipeline, self.context))

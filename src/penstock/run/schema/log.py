@@ -11,7 +11,7 @@ from penstock.run.schema.section import EveryOrNever, Section, Text, text
 
 
 def address(found: object) -> str:
-    """An http(s) address, or `$NAME`: the variable of the environment that holds it."""
+    """Check an http(s) address, or `$NAME`: the environment variable that holds it."""
     where = text(found)
     if where.startswith("$"):
         if re.fullmatch(r"\$[A-Za-z_][A-Za-z0-9_]*", where):

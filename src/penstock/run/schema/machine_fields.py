@@ -21,7 +21,7 @@ Points = tuple[tuple[float, ...], ...]
 
 
 def in_units(units: dict[str, float], example: str) -> Callable[[object], float]:
-    """A number in the plain unit, or text with one of `units`; more than nothing."""
+    """Return a reader of positive quantities: a plain number, or text with one of `units`."""
     wrong = f"not a quantity in {', '.join(units)}; write {example}"
 
     def read(found: object) -> float:
@@ -35,7 +35,9 @@ def in_units(units: dict[str, float], example: str) -> Callable[[object], float]
     return read
 
 
-def above_nothing(read: Callable[[object], float]) -> Callable[[object], float]:
+def above_zero(read: Callable[[object], float]) -> Callable[[object], float]:
+    """Return a reader that also refuses zero."""
+
     def positive(found: object) -> float:
         value = read(found)
         if value <= 0:
@@ -60,7 +62,7 @@ def _quoted(words: tuple[str, ...]) -> str:
 
 
 def points(*sizes: str) -> Callable[[object], Points]:
-    """Rows of numbers: what `sizes` names, then seconds."""
+    """Return a reader of rows of numbers: the named sizes, then seconds."""
     wrong = f"not readings; write rows of [{', '.join(sizes)}, seconds], all above zero"
 
     def read(found: object) -> Points:
@@ -76,7 +78,7 @@ def points(*sizes: str) -> Callable[[object], Points]:
 
 
 def _show(rows: Points) -> list[list[float]]:
-    """Sizes as whole numbers, seconds with the figures that mean something."""
+    """Return rows with sizes as whole numbers and seconds with five digits."""
     return [[*(int(size) for size in row[:-1]), float(f"{row[-1]:.5g}")] for row in rows]
 
 
@@ -91,13 +93,13 @@ def _schema(title: str, *kinds: str) -> WithJsonSchema:
 Kind = Annotated[str, PlainValidator(one_of("cuda", "cpu")), _schema('"cuda" or "cpu"', "string")]
 Size = Annotated[
     int,
-    PlainValidator(above_nothing(quantity.size_bytes)),
+    PlainValidator(above_zero(quantity.size_bytes)),
     PlainSerializer(quantity.show_bytes),
     _schema("size", "string", "integer"),
 ]
 Rate = Annotated[
     float,
-    PlainValidator(above_nothing(quantity.rate_bytes_per_s)),
+    PlainValidator(above_zero(quantity.rate_bytes_per_s)),
     PlainSerializer(lambda rate: f"{rate / 1e9!r} GB/s"),
     _schema("rate", "string"),
 ]

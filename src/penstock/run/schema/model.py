@@ -13,14 +13,14 @@ from penstock.errors import PenstockError, nearest
 from penstock.run.schema.adapter import AdapterSection
 from penstock.run.schema.code import SPEC
 from penstock.run.schema.section import (
+    CountOrZero,
     Flag,
+    InvalidFields,
     Positive,
+    PositiveCount,
     Section,
-    Some,
-    SomeOrNone,
     Text,
     Width,
-    Wrong,
 )
 
 SHAPE_FIELDS = [
@@ -67,10 +67,10 @@ class ModelSection(Section):
         description='Your own code, "my_model.py:build": a function that gives an nn.Module. The '
         "file is looked for in the current folder, then beside the run file.",
     )
-    layers: Some | None = Field(None, description="Number of layers.")
+    layers: PositiveCount | None = Field(None, description="Number of layers.")
     hidden: Width | None = Field(None, description="Width of the residual stream, elements.")
-    heads: Some | None = Field(None, description="Query heads per layer.")
-    kv_heads: Some | None = Field(
+    heads: PositiveCount | None = Field(None, description="Query heads per layer.")
+    kv_heads: PositiveCount | None = Field(
         None, description="Key and value heads per layer; as `heads` if not given."
     )
     ffn: Width | None = Field(None, description="Inner width of the feed-forward block, elements.")
@@ -88,13 +88,15 @@ class ModelSection(Section):
     rope_theta: Positive | None = Field(
         None, description="Base of the rotary position angles; 10000 if not given."
     )
-    experts: SomeOrNone | None = Field(
+    experts: CountOrZero | None = Field(
         None, description="Routed experts per layer; 0 is a dense model."
     )
-    experts_active: Some | None = Field(None, description="Routed experts that a token visits.")
+    experts_active: PositiveCount | None = Field(
+        None, description="Routed experts that a token visits."
+    )
     expert_ffn: Width | None = Field(None, description="Inner width of one expert, elements.")
-    shared_experts: SomeOrNone | None = Field(None, description="Experts that every token visits.")
-    dense_layers: SomeOrNone | None = Field(
+    shared_experts: CountOrZero | None = Field(None, description="Experts that every token visits.")
+    dense_layers: CountOrZero | None = Field(
         None, description="Leading layers that have no experts but a block of width `ffn`."
     )
     router: Literal["softmax", "sigmoid"] | None = Field(
@@ -105,15 +107,15 @@ class ModelSection(Section):
     adapter: AdapterSection | None = Field(None, description="Adapter training; only with `from`.")
 
     def given(self) -> dict[str, int | float | bool | str]:
-        """The shape fields that the file gives."""
+        """Return the shape fields that the file sets."""
         values = {name: getattr(self, name) for name in SHAPE_FIELDS}
         return {name: value for name, value in values.items() if value is not None}
 
     def base(self) -> ModelShape | None:
-        """The shape with vocab 0 where only the dataset knows it; None for `module`.
+        """Return the shape, with vocab 0 if it comes from the dataset; None for `module`.
 
-        Also None for a `from` that is not here: such a run can still be shown, and nobody waits
-        for a network to load a file. `shape` fetches it.
+        Also None for a `from` that is not on this machine: such a run can still be shown, and
+        loading a file must not wait for the network. `shape` fetches it.
         """
         if self.module:
             return None
@@ -128,7 +130,7 @@ class ModelSection(Section):
         return ModelShape(**({"kv_heads": self.heads, "ffn": 0, "vocab": 0} | given))  # type: ignore[arg-type]
 
     def shape(self, vocab: int | None) -> ModelShape:
-        """The whole shape; `vocab` is the dataset's, for a file that gives no vocab or preset."""
+        """Return the whole shape; `vocab` is that of the dataset, used if the file sets none."""
         shape = shape_at(self.from_) if self.from_ else self.base()
         if shape is None:
             raise PenstockError(
@@ -144,7 +146,7 @@ class ModelSection(Section):
         return shape.with_vocab(vocab)
 
     def tokenizer(self) -> str | None:
-        """Where the tokenizer of `from` lies, for raw data; None for other models."""
+        """Return the folder of the tokenizer of `from`, for raw data; None for other models."""
         return str(folder_of(self.from_)) if self.from_ else None
 
     @model_validator(mode="after")
@@ -152,32 +154,34 @@ class ModelSection(Section):
         sources = [name for python, name in SOURCES.items() if getattr(self, python)]
         given = self.given()
         if len(sources) > 1:
-            raise Wrong(
+            raise InvalidFields(
                 (sources[1], f"`{sources[0]}` is given too; keep one of {', '.join(sources)}")
             )
         if sources and sources[0] != "preset" and given:
-            raise Wrong(
+            raise InvalidFields(
                 (next(iter(given)), f"`{sources[0]}` brings its own shape; remove this field")
             )
         if not sources:
             self._whole_shape(given)
         if self.module and not SPEC.fullmatch(self.module):
-            raise Wrong(("module", 'not a file and a function; write "my_model.py:build"'))
+            raise InvalidFields(("module", 'not a file and a function; write "my_model.py:build"'))
         if self.adapter and not self.from_:
-            raise Wrong(
+            raise InvalidFields(
                 ("adapter", 'an adapter needs weights to start from; write from = "..." in [model]')
             )
         return self
 
     def _whole_shape(self, given: dict[str, int | float | bool | str]) -> None:
         if not given:
-            raise Wrong(("", 'names no model; write preset = "llama-3m" or a shape of your own'))
+            raise InvalidFields(
+                ("", 'names no model; write preset = "llama-3m" or a shape of your own')
+            )
         needed = ["layers", "hidden", "heads"]
         needed += ["experts_active", "expert_ffn"] if self.experts else ["ffn"]
         missing = [name for name in needed if name not in given]
         if missing:
             listed = ", ".join(missing)
-            raise Wrong(
+            raise InvalidFields(
                 ("", f'an own shape also needs {listed}; write them or preset = "llama-3m"')
             )
 
@@ -187,20 +191,20 @@ class ModelSection(Section):
             shape = self.base()
         except PenstockError as error:
             if self.from_:
-                raise Wrong(("from", str(error).partition('": ')[2])) from None
+                raise InvalidFields(("from", str(error).partition('": ')[2])) from None
             guess = nearest(self.preset or "", names())
             what = "no such preset; write one that `penstock catalog models` lists"
             if guess:
                 what = f"no such preset. {guess} `penstock catalog models` lists all"
-            raise Wrong(("preset", what)) from None
+            raise InvalidFields(("preset", what)) from None
         problems = _misfits(shape) if shape else []
         if problems:
-            raise Wrong(*problems)
+            raise InvalidFields(*problems)
         return self
 
 
 def _misfits(shape: ModelShape) -> list[tuple[str, str]]:
-    """Fields of a shape that do not divide as attention and routing need."""
+    """Return problems of a shape: sizes that attention or routing cannot split evenly."""
     if beyond := shape.beyond_bounds(_COUNTED):
         return [(beyond[0], f"{beyond[1]}, which no model has; write fewer")]
     problems = []

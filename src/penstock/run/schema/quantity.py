@@ -1,8 +1,8 @@
-"""The one place that reads and writes quantities: counts, bytes, durations, rates, shares.
+"""Quantities as exact text: counts, bytes, durations, rates and shares are read and written here.
 
-Everything is computed in exact fractions, so "0.1K" is 100 and what `show_*` writes reads back as
-the same number. K, M, B, T are decimal and Ki, Mi, Gi, Ti binary; no unit is ever guessed. Rounded
-formats for people are in `penstock/style.py`.
+Everything is computed in exact fractions, so "0.1K" is 100, and the text of a `show_*` function
+reads back as the same number. K, M, B, T are decimal and Ki, Mi, Gi, Ti binary; no unit is ever
+guessed. Rounded formats for people are in `penstock/style.py`.
 """
 
 import math
@@ -57,7 +57,7 @@ LARGEST_COUNT = 2**63 - 1
 
 
 class BadQuantity(PenstockError, ValueError):
-    """Not the quantity it should be. A ValueError too, so that pydantic gathers it."""
+    """A value that is not the expected quantity. A ValueError, so that pydantic collects it."""
 
     def __init__(self, found: object, what: str) -> None:
         super().__init__(f"{found!r}: {what}")
@@ -66,7 +66,7 @@ class BadQuantity(PenstockError, ValueError):
 
 @dataclass(frozen=True)
 class Every:
-    """How often something happens: every so many steps or every so many seconds, exactly one."""
+    """An interval: a number of steps or a number of seconds, exactly one of them."""
 
     steps: int | None = None
     seconds: float | None = None
@@ -82,7 +82,7 @@ class Every:
 
 @dataclass(frozen=True)
 class Portion:
-    """A part of a run: a share of its steps or a number of steps, exactly one."""
+    """A part of a run: a share of its steps or a number of steps, exactly one of them."""
 
     share: float | None = None
     steps: int | None = None
@@ -91,7 +91,7 @@ class Portion:
         assert (self.share is None) != (self.steps is None), "share or steps, not both"
 
     def of(self, total_steps: int) -> int:
-        """The part in steps, of a run of `total_steps`."""
+        """Return the part in steps, for a run of `total_steps`."""
         return self.steps if self.steps is not None else round((self.share or 0.0) * total_steps)
 
     def __str__(self) -> str:
@@ -99,7 +99,7 @@ class Portion:
 
 
 def count(found: object, of: str = "things", example: str = '524288, "512Ki" or "0.5M"') -> int:
-    """A whole number such as 524288, "512Ki" or "1.5T"; `of` and `example` are for the message."""
+    """Read a whole number such as 524288, "512Ki" or "1.5T"; `of` and `example` are for errors."""
     wrong = f"not a quantity of {of}; write {example}"
     if isinstance(found, str):
         number, unit = _split(found, wrong)
@@ -117,7 +117,7 @@ def count(found: object, of: str = "things", example: str = '524288, "512Ki" or 
 
 
 def size_bytes(found: object) -> int:
-    """Bytes: "3.2 TB", "64 MiB" or a plain number of bytes."""
+    """Read bytes from "3.2 TB", "64 MiB" or a plain number of bytes."""
     wrong = 'not a size; write "64 MiB", "3.2 TB" or a number of bytes'
     exact = _with_unit(found, BYTE_UNITS, wrong) if isinstance(found, str) else _plain(found, wrong)
     if exact.denominator != 1:
@@ -126,7 +126,7 @@ def size_bytes(found: object) -> int:
 
 
 def duration_s(found: object) -> float:
-    """Seconds, from "10 min", "90 s", "2 h", "1 day"."""
+    """Read seconds from "10 min", "90 s", "2 h", "1 day"."""
     wrong = 'not a duration; write a number and ms, s, min, h or day, such as "90 s" or "10 min"'
     if not isinstance(found, str):
         raise BadQuantity(found, wrong)
@@ -134,7 +134,7 @@ def duration_s(found: object) -> float:
 
 
 def rate_bytes_per_s(found: object) -> float:
-    """Bytes per second, from "400 Gbit/s" or "3.2 TB/s"."""
+    """Read bytes per second from "400 Gbit/s" or "3.2 TB/s"."""
     wrong = 'not a rate; write a number and a unit, such as "400 Gbit/s" or "3.2 TB/s"'
     if not isinstance(found, str):
         raise BadQuantity(found, wrong)
@@ -142,7 +142,7 @@ def rate_bytes_per_s(found: object) -> float:
 
 
 def share(found: object) -> float:
-    """A share between 0 and 1, from "0.5%" or 0.005."""
+    """Read a share between 0 and 1 from "0.5%" or 0.005."""
     wrong = 'not a share; write "0.5%" or 0.005'
     if isinstance(found, str):
         exact = _with_unit(found, {"%": Fraction(1, 100), "": Fraction(1)}, wrong)
@@ -154,7 +154,7 @@ def share(found: object) -> float:
 
 
 def every(found: object) -> Every:
-    """How often: "250 steps" or a duration such as "10 min"."""
+    """Read an interval: "250 steps" or a duration such as "10 min"."""
     wrong = 'not an interval; write "250 steps" or "10 min"'
     if not isinstance(found, str):
         raise BadQuantity(found, wrong)
@@ -168,7 +168,7 @@ def every(found: object) -> Every:
 
 
 def portion(found: object) -> Portion:
-    """A part of a run: "2%", 0.02 or "100 steps"."""
+    """Read a part of a run: "2%", 0.02 or "100 steps"."""
     steps = _steps(found) if isinstance(found, str) else None
     if steps is not None:
         return Portion(steps=steps)
@@ -180,7 +180,7 @@ def portion(found: object) -> Portion:
 
 
 def show_count(number: int) -> str:
-    """The shortest exact text: 1000000 is "1M", 524288 is "512Ki", 12345 stays "12345"."""
+    """Return the shortest exact text: 1000000 is "1M", 524288 is "512Ki", 12345 stays "12345"."""
     texts = [str(number)]
     for unit, size in COUNT_UNITS.items():
         text = _exact(Fraction(number, size))
@@ -190,7 +190,7 @@ def show_count(number: int) -> str:
 
 
 def show_bytes(number: int) -> str:
-    """The shortest exact text: 67108864 is "64 MiB"."""
+    """Return the shortest exact text: 67108864 is "64 MiB"."""
     texts = [f"{number} B"]
     for unit, size in BYTE_UNITS.items():
         text = _exact(Fraction(number, size))
@@ -200,7 +200,7 @@ def show_bytes(number: int) -> str:
 
 
 def show_duration(seconds: float) -> str:
-    """Exact, in the largest unit that divides it: 120 is "2 min", 90 is "90 s"."""
+    """Return an exact text in the largest unit that divides it: 120 is "2 min", 90 is "90 s"."""
     seconds = float(seconds)
     if seconds >= 1e15:
         return f"{seconds!r} s"  # a float this large has no seconds left to be exact about
@@ -212,7 +212,7 @@ def show_duration(seconds: float) -> str:
 
 
 def show_share(part: float) -> str:
-    """Per cent where that is exact, else the plain number."""
+    """Return a share in per cent if that is exact, else the plain number."""
     text = f"{part * 100:.6g}%"
     return text if share(text) == part else repr(part)
 
@@ -222,7 +222,7 @@ def show_steps(steps: int) -> str:
 
 
 def _steps(found: str) -> int | None:
-    """The number in "250 steps", or None when the text does not speak of steps."""
+    """Return the number in "250 steps", or None if the text is not about steps."""
     head, sep, tail = found.rpartition("step")
     if not sep or tail.strip() not in ("", "s"):
         return None
@@ -247,7 +247,7 @@ def _with_unit(text: str, units: dict[str, int] | dict[str, Fraction], wrong: st
 
 
 def _plain(found: object, wrong: str) -> Fraction:
-    """A number that is not text: no booleans, no NaN or infinity, nothing below zero."""
+    """Return a plain number as a fraction; refuse booleans, NaN, infinity and negative numbers."""
     if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
         raise BadQuantity(found, wrong)
     if found < 0:
@@ -263,7 +263,7 @@ def _float(found: str, exact: Fraction, wrong: str) -> float:
 
 
 def _exact(number: Fraction) -> str:
-    """`number` with at most three decimals, or nothing when that would round it."""
+    """Return `number` with at most three decimals; empty if that would round it."""
     if (number * 1000).denominator != 1:
         return ""
     whole, thousandths = divmod(int(number * 1000), 1000)

@@ -1,4 +1,4 @@
-"""`Run`: the whole run file, checked, and what follows from it."""
+"""`Run`: the whole run file, checked, with the values that follow from it."""
 
 import math
 import re
@@ -16,7 +16,7 @@ from penstock.run.schema.guard import GuardSection
 from penstock.run.schema.layout import LayoutSection
 from penstock.run.schema.log import LogSection
 from penstock.run.schema.model import ModelSection
-from penstock.run.schema.section import Section, Text, Wrong, text
+from penstock.run.schema.section import InvalidFields, Section, Text, text
 from penstock.run.schema.train import (
     ADAPTER_RATE,
     BALANCE_RATE,
@@ -74,7 +74,7 @@ class Run(Section):
 
     @property
     def folder(self) -> Path:
-        """Where everything about this run is kept."""
+        """Folder of the run."""
         return Path(self.dir).expanduser() / self.name
 
     @property
@@ -117,7 +117,7 @@ class Run(Section):
         return 0.0 if self.model.from_ else BALANCE_RATE
 
     def choices(self) -> dict[str, int | float]:
-        """What the file left open, with the value that was chosen."""
+        """Return the fields that the file left open, with the chosen values."""
         chosen: dict[str, int | float] = {}
         if self.data.sequence is None:
             chosen["data.sequence"] = self.sequence
@@ -128,7 +128,7 @@ class Run(Section):
         return chosen
 
     def steps(self, samples_per_epoch: int | None = None) -> int:
-        """Optimizer steps, rounded up; `samples_per_epoch` is needed for `epochs` only."""
+        """Return the optimizer steps, rounded up; only `epochs` needs `samples_per_epoch`."""
         total = self._steps(samples_per_epoch)
         if misfit := self.train.misfit(total):
             field, what = misfit
@@ -148,7 +148,7 @@ class Run(Section):
     def _sections_agree(self) -> Self:
         problems = [*self._batch_problems(), *self._length_problems(), *self._layout_problems()]
         if problems:
-            raise Wrong(*problems)
+            raise InvalidFields(*problems)
         return self
 
     def _batch_problems(self) -> list[tuple[str, str]]:
@@ -176,7 +176,7 @@ class Run(Section):
 
     def _length_problems(self) -> list[tuple[str, str]]:
         if self.train.epochs:
-            return []  # known only with the dataset; `steps` looks again
+            return []  # known only with the dataset; `steps` checks again
         misfit = self.train.misfit(self._steps(None))
         return [(f"train.{misfit[0]}", misfit[1])] if misfit else []
 

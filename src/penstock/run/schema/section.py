@@ -1,8 +1,8 @@
-"""What every section of the run file stands on: the base class, the field types, and `Wrong`.
+"""Base class, field types and `InvalidFields`, which all sections of the run file share.
 
-Each type reads a TOML value whole and says in its own words what is wrong, so that pydantic only
-gathers the mistakes. A type knows three things: how to read a value, how to write it back, and what
-an editor should accept (its JSON schema, whose title is the type in words).
+Each type reads a whole TOML value and words its own error, so that pydantic only collects the
+mistakes. A type defines three things: how to read a value, how to write it back, and what an editor
+should accept (its JSON schema, whose title is the name of the type for people).
 """
 
 import math
@@ -28,8 +28,8 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Wrong(ValueError):
-    """Fields of a section that contradict each other: (field, what is wrong and how to fix it)."""
+class InvalidFields(ValueError):
+    """Errors of fields that contradict each other: (field, what is wrong and how to fix it)."""
 
     def __init__(self, *problems: tuple[str, str]) -> None:
         super().__init__("; ".join(f"{field}: {what}" for field, what in problems))
@@ -49,8 +49,8 @@ def text(found: object) -> str:
     return found
 
 
-def place(found: object) -> str:
-    """A folder, or a URL of a store that can be written."""
+def folder_or_url(found: object) -> str:
+    """Check a folder, or a URL of a store that can be written."""
     where = text(found)
     scheme, url, _ = where.partition("://")
     if url and scheme not in WRITABLE:
@@ -65,10 +65,10 @@ def flag(found: object) -> bool:
     return found
 
 
-def whole(
+def whole_number(
     least: int, of: str, example: str = "4", most: int = quantity.LARGEST_COUNT
 ) -> Callable[[object], int]:
-    """A count between `least` and `most`; `of` names what is counted."""
+    """Return a reader of a count between `least` and `most`; `of` names what is counted."""
 
     def read(found: object) -> int:
         number = quantity.count(found, of, example)
@@ -84,7 +84,7 @@ def whole(
 def number(
     least: float = -math.inf, above: float = -math.inf, below: float = math.inf
 ) -> Callable[[object], float]:
-    """A finite number, at least `least`, more than `above` and less than `below`."""
+    """Return a reader of a number, at least `least`, more than `above` and less than `below`."""
     bounds = [f"of at least {least:g}"] if least > -math.inf else []
     bounds += [f"above {above:g}"] if above > -math.inf else []
     bounds += [f"below {below:g}"] if below < math.inf else []
@@ -114,7 +114,7 @@ def _positive_duration(found: object) -> float:
 
 
 def _or(word: str, read: Callable[[object], object]) -> Callable[[object], object]:
-    """`word` itself, or what `read` makes of the value."""
+    """Return a reader that takes `word`, or what `read` takes."""
 
     def either(found: object) -> object:
         if found == word:
@@ -143,30 +143,32 @@ _count_schema = _schema("count", "integer", "number", "string", pattern=_count)
 _number_schema = _schema("number", "number")
 _share_schema = _schema("share", "number", "string", pattern=rf"{_figure} *%?")
 
-Place = Annotated[str, PlainValidator(place), _schema("folder or URL", "string")]
+FolderOrUrl = Annotated[str, PlainValidator(folder_or_url), _schema("folder or URL", "string")]
 Text = Annotated[str, PlainValidator(text), _schema("text", "string")]
 Flag = Annotated[bool, PlainValidator(flag), _schema("true or false", "boolean")]
 Tokens = Annotated[
-    int, PlainValidator(whole(1, "tokens", '524288, "512Ki" or "0.5M"')), _count_schema
+    int, PlainValidator(whole_number(1, "tokens", '524288, "512Ki" or "0.5M"')), _count_schema
 ]
-Steps = Annotated[int, PlainValidator(whole(1, "steps", '1000 or "1K"')), _count_schema]
-Width = Annotated[int, PlainValidator(whole(1, "elements", '4096 or "4Ki"')), _count_schema]
-Some = Annotated[int, PlainValidator(whole(1, "units", most=10**6)), _count_schema]
-SomeOrNone = Annotated[int, PlainValidator(whole(0, "units", most=10**6)), _count_schema]
+Steps = Annotated[int, PlainValidator(whole_number(1, "steps", '1000 or "1K"')), _count_schema]
+Width = Annotated[int, PlainValidator(whole_number(1, "elements", '4096 or "4Ki"')), _count_schema]
+PositiveCount = Annotated[int, PlainValidator(whole_number(1, "units", most=10**6)), _count_schema]
+CountOrZero = Annotated[int, PlainValidator(whole_number(0, "units", most=10**6)), _count_schema]
 CountOrFlag = Annotated[
     int,
     PlainValidator(
-        lambda found: int(found) if isinstance(found, bool) else whole(0, "units", "1")(found)
+        lambda found: (
+            int(found) if isinstance(found, bool) else whole_number(0, "units", "1")(found)
+        )
     ),
     _schema("true, false or count", "boolean", "integer"),
 ]
-SomeOrAll = Annotated[
+CountOrAll = Annotated[
     int | Literal["all"],
-    PlainValidator(_or("all", whole(1, "accelerators", most=10**6))),
+    PlainValidator(_or("all", whole_number(1, "accelerators", most=10**6))),
     _schema('count or "all"', "integer", "string", pattern=f"{_count}|all"),
 ]
 Seed = Annotated[
-    int, PlainValidator(whole(0, "seeds", "0 or 42")), _schema("whole number", "integer")
+    int, PlainValidator(whole_number(0, "seeds", "0 or 42")), _schema("whole number", "integer")
 ]
 
 Positive = Annotated[float, PlainValidator(number(above=0, below=1e300)), _number_schema]

@@ -10,18 +10,18 @@ from penstock.run.schema.code import SPEC
 from penstock.run.schema.quantity import Portion
 from penstock.run.schema.section import (
     Flag,
+    InvalidFields,
     NotNegative,
     PartOfRun,
     Positive,
+    PositiveCount,
     PositiveOrAuto,
     Section,
     Seed,
     Share,
-    Some,
     Steps,
     Text,
     Tokens,
-    Wrong,
     number,
 )
 
@@ -31,26 +31,26 @@ _COMPRESS = re.compile(r"none|bf16|int8|powersgd:[1-9][0-9]{0,3}")
 
 
 def choose_batch_tokens(tokens: int | None, sequence: int) -> int:
-    """The batch of a run that gives none: 1/512 of its tokens, as a power of two.
+    """Choose the batch of a run that sets none: 1/512 of its tokens, as a power of two.
 
-    A run wants some hundred updates at the least, or the schedule has no room. 2048 tokens keep a
-    small device busy; past 4Mi a larger batch hardly saves steps any more. A run measured in steps
-    or epochs does not say its tokens beforehand and gets the least. Always whole sequences.
+    A run needs at least some hundred updates for its schedule. 2048 tokens keep a small device
+    busy; above 4Mi a larger batch hardly saves steps. A run measured in steps or epochs does not
+    know its tokens beforehand and gets the minimum. Always whole sequences.
     """
     power = 2 ** round(math.log2(max(1, (tokens or 0) / 512)))
     return max(1, min(max(power, 2048), 4 * 2**20) // sequence) * sequence
 
 
-# Of weights that have been trained: far below what trained them, or they forget. Adapters start
-# from nothing, and take about ten times that (Hu et al. 2021, and the usual recipes since).
+# For trained weights: far below the rate that trained them, or they forget. Adapters start from
+# zero, and take about ten times that (Hu et al. 2021, and the usual recipes since).
 FINETUNE_RATE, ADAPTER_RATE = 2e-5, 2e-4
 
 
 def choose_learning_rate(hidden: int, optimizer: str = "adamw") -> float:
-    """Peak rate by width: published AdamW runs fall about as 1 / width from 3e-4 at 4096.
+    """Choose the peak rate by width: in published AdamW runs about 1 / width, 3e-4 at 4096.
 
-    Muon's steps are scaled to be as long as AdamW's. In narrow models, though, it bears higher
-    rates, and needs them: see docs/design/optimizers.md.
+    Muon's steps are scaled to be as long as AdamW's. Narrow models, though, allow and need higher
+    rates with Muon: see docs/design/optimizers.md.
     """
     most = 1.2e-2 if optimizer == "muon" else 3e-3
     return min(most, 3e-4 * 4096 / hidden)
@@ -106,7 +106,7 @@ Compress = Annotated[
 class SyncSection(Section):
     """How replicas agree."""
 
-    local_steps: Some = Field(
+    local_steps: PositiveCount = Field(
         1, description="Steps between agreements; above 1 is DiLoCo, with an outer optimizer."
     )
     compress: Compress = Field("none", description="How gradients are packed between replicas.")
@@ -193,20 +193,24 @@ class TrainSection(Section):
     def _one_length(self) -> Self:
         given = [name for name in LENGTHS if getattr(self, name) is not None]
         if len(given) > 1:
-            raise Wrong((given[1], f"`{given[0]}` is given too; keep one of {', '.join(given)}"))
+            raise InvalidFields(
+                (given[1], f"`{given[0]}` is given too; keep one of {', '.join(given)}")
+            )
         return self
 
     @model_validator(mode="after")
     def _loss_is_a_function(self) -> Self:
         if self.loss and not SPEC.fullmatch(self.loss):
-            raise Wrong(("loss", 'not a file and a function; write "my_loss.py:smooth"'))
+            raise InvalidFields(("loss", 'not a file and a function; write "my_loss.py:smooth"'))
         return self
 
     @model_validator(mode="after")
     def _weights_fit(self) -> Self:
         if self.weights == "bf16" and self.precision not in ("auto", "bf16", "fp8"):
             what = f'narrower than the matrix work, which precision = "{self.precision}" asks for'
-            raise Wrong(("weights", f'{what}; write weights = "fp32" or precision = "bf16"'))
+            raise InvalidFields(
+                ("weights", f'{what}; write weights = "fp32" or precision = "bf16"')
+            )
         return self
 
     @model_validator(mode="after")
@@ -214,11 +218,11 @@ class TrainSection(Section):
         warmup, decay = self.warmup.share or 0.0, self.decay.share or 0.0
         if self.schedule == "wsd" and warmup + decay > 1:
             what = f"warmup {self.warmup} and decay {self.decay} are more than the whole run"
-            raise Wrong(("decay", f"{what}; lower one of them"))
+            raise InvalidFields(("decay", f"{what}; lower one of them"))
         return self
 
     def misfit(self, total_steps: int) -> tuple[str, str] | None:
-        """The field of the schedule that a run of this length has no room for, and why."""
+        """Return the schedule field that is too long for a run of this length, and why."""
         warmup, decay = self.warmup.of(total_steps), self.decay.of(total_steps)
         if warmup > total_steps:
             what = f"longer than the run of {total_steps} steps"

@@ -11,7 +11,7 @@ from penstock.meter.clock import StepClock
 from penstock.model.build import logits_of, summed_loss
 from penstock.model.decoder import Decoder
 from penstock.model.own_loss import TokenLoss
-from penstock.run.schema.code import Code
+from penstock.run.schema.code import UserCode
 from penstock.train.parallel.batch import Micro
 from penstock.train.parallel.parts import Grads, Parts
 
@@ -50,7 +50,7 @@ class Plain:
     joined: Callable[[Tensor], Tensor] | None = None  # the pieces of all ranks, in order
     own_loss: TokenLoss | None = None  # for the user's own module; a decoder has it inside
 
-    code: Code | None = None  # of that module, for messages
+    code: UserCode | None = None  # of that module, for messages
 
     def __post_init__(self) -> None:
         self.loss_sum = loss_of(self.parts.whole, self.own_loss, self.code)
@@ -90,7 +90,7 @@ class Plain:
 
 
 def loss_of(
-    model: nn.Module, own_loss: TokenLoss | None = None, code: Code | None = None
+    model: nn.Module, own_loss: TokenLoss | None = None, code: UserCode | None = None
 ) -> Callable[[Micro], Tensor]:
     """The loss of a microbatch as a sum over its targets that count."""
     if isinstance(model, Decoder):

@@ -202,7 +202,7 @@ def _recipe(summary: DatasetSummary) -> Markup:
         if summary.record and summary.record.recipe
         else summary.manifest.recipe
     )
-    return section("Recipe", tag("pre", "\n".join(toml.document(_given(recipe)))))
+    return section("Recipe", tag("pre", "\n".join(toml.format_document(_given(recipe)))))
 
 
 def _given(recipe: dict[str, Json]) -> dict[str, Json]:

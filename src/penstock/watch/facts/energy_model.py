@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from penstock.catalog import accelerators
 from penstock.errors import PenstockError
-from penstock.found import place_of
+from penstock.found import expanded_path
 from penstock.ledger.causes import Cause
 from penstock.ledger.journal.energy import NodeEnergy
 from penstock.meter.glance import glance
@@ -160,7 +160,7 @@ _machines: dict[tuple[object, ...], Machine | None] = {}
 def _machine(view: RunView) -> Machine | None:
     """Return the machine of `[cluster]`; cached, because pages ask every second."""
     cluster, device = view.run.cluster, str(view.plan.get("device_name", ""))
-    file = here_file() if cluster.use == "here" else place_of(cluster.use)
+    file = here_file() if cluster.use == "here" else expanded_path(cluster.use)
     changed = file.stat().st_mtime if file.is_file() else 0.0
     ranks = view.plan.get("ranks")
     key = (str(file), cluster.accelerators, cluster.nodes, device, ranks, changed)

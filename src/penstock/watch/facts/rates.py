@@ -5,7 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from penstock.errors import PenstockError
-from penstock.found import place_of
+from penstock.found import expanded_path
 from penstock.plan.cost.rates import CostRates, of_file
 from penstock.plan.hardware.cluster import here_file
 from penstock.run.clusters.file import ClusterFile
@@ -30,7 +30,7 @@ def _today(view: RunView, seen: str) -> CostRates:
     here = use == "here"
     if not here and not use.endswith(".toml"):
         return CostRates()  # a name of the catalog, whose prices move
-    path = here_file() if here else place_of(use)
+    path = here_file() if here else expanded_path(use)
     try:
         file = _loaded(path, path.stat().st_mtime_ns)
         # The report may be read on another machine than the run ran on.

@@ -160,7 +160,7 @@ class Callbacks(Listener):
         try:
             self._on_event(event)
         except Stop:
-            self._reader.folder.wish("stop")
+            self._reader.folder.request("stop")
         except Exception:
             if not self._failed:
                 self._failed = True

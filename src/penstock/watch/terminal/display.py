@@ -18,7 +18,7 @@ from penstock.launch.prepare.listener import Listener
 from penstock.ledger.journal.records import journal_files
 from penstock.plan.job.layout import Layout
 from penstock.policy.straggler import StragglerChange
-from penstock.run.diff import describe, length_words
+from penstock.run.diff import describe_changes, length_override
 from penstock.run.folder import RunFolder
 from penstock.secret import redact
 from penstock.style import format_duration, format_loss, plural
@@ -92,7 +92,7 @@ class TerminalDisplay(Listener):
         if how.asked:
             self.console.print(
                 f"It was made longer than {how.asked} before: its length is "
-                f"{length_words(how.run)}, by an earlier command line or run file.",
+                f"{length_override(how.run)}, by an earlier command line or run file.",
                 style="dim",
                 markup=False,
             )
@@ -109,7 +109,7 @@ class TerminalDisplay(Listener):
             self.console.print(f"run '{folder.name}' exists and goes on from {_from(how)}")
             self.announced = how.step if how.run.cluster.nodes == 1 else None
             if how.changes:
-                self.console.print(describe(list(how.changes)), style="dim", markup=False)
+                self.console.print(describe_changes(list(how.changes)), style="dim", markup=False)
             if any(change.field.startswith("train.") for change in how.changes):
                 self.console.print(
                     "  longer: the schedule is stretched, so the learning rate, and with it the "

@@ -58,7 +58,7 @@ class KeyActions:
             if key in "qy":
                 self._stop()
         elif key == "s":
-            self.folder.wish("save")
+            self.folder.request("save")
             self.show_note("a checkpoint is saved after this step")
         elif key == "q" and not self.stopping:
             self.confirming = True
@@ -73,5 +73,5 @@ class KeyActions:
 
     def _stop(self) -> None:
         """Stop as one Ctrl-C does, and by the control file in case no one handles the signal."""
-        self.folder.wish("stop")
+        self.folder.request("stop")
         signal.raise_signal(signal.SIGINT)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from penstock.errors import PenstockError
 from penstock.ledger.journal.follow import garbage_collection_paused
-from penstock.run.folder import RunFolder, every
+from penstock.run.folder import RunFolder, list_runs
 from penstock.secret import redact
 from penstock.watch.facts.run_view import RunView
 from penstock.watch.web.chart_sections import Section
@@ -66,7 +66,7 @@ class RunCache:
     def runs(self) -> dict[str, RunFolder]:
         """Return the runs by their name in an address, newest first."""
         found: dict[str, RunFolder] = {}
-        for folder in self.chosen or every(self.root):
+        for folder in self.chosen or list_runs(self.root):
             name = str(folder.path) if folder.name in found else folder.name
             found[name] = folder
         return found

@@ -229,7 +229,7 @@ def _flat(table: dict[str, Any], above: str = "") -> dict[str, str]:
         if isinstance(value, dict):
             flat |= _flat(value, f"{dotted}.")
         else:
-            flat[dotted] = toml.value(secret.visible(dotted, value))
+            flat[dotted] = toml.format_value(secret.visible(dotted, value))
     return flat
 
 

@@ -1,4 +1,4 @@
-"""Mistakes in our own words: what is wrong, what was found, how to fix it."""
+"""Messages about mistakes in a file: what is wrong, what was found, how to fix it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,38 +11,42 @@ from penstock.errors import nearest
 from penstock.run import toml
 from penstock.run.fields import Schema
 from penstock.run.schema.quantity import BadQuantity
-from penstock.run.schema.section import Switch, Wrong
+from penstock.run.schema.section import InvalidFields, Switch
 from penstock.suggest import closest
 
 Path = tuple[str | int, ...]
 _NOT_THERE = object()
-MOST_TOLD = 100  # mistakes of one file
+MAX_SHOWN = 100  # mistakes of one file
 
 
 @dataclass(frozen=True)
 class Mistake:
+    """One mistake in a file."""
+
     path: Path
     text: str  # "train.tokens = 3: what is wrong; how to fix it"
 
 
-def mistakes(error: ValidationError, table: dict[str, Any], schema: Schema[Any]) -> list[Mistake]:
-    """Return the mistakes that pydantic gathered while it read `table`."""
-    return worded(error, lambda detail: read(detail, table, schema))
+def find_mistakes(
+    error: ValidationError, table: dict[str, Any], schema: Schema[Any]
+) -> list[Mistake]:
+    """Return the mistakes that pydantic found in `table`."""
+    return describe_errors(error, lambda detail: describe_error(detail, table, schema))
 
 
-def worded(error: ValidationError, words: Callable[[Any], list[Mistake]]) -> list[Mistake]:
-    """Return the mistakes in words; of a file that is all mistakes, the first and their number."""
+def describe_errors(error: ValidationError, words: Callable[[Any], list[Mistake]]) -> list[Mistake]:
+    """Return pydantic's errors as mistakes; of more than 100, the first 100 and their number."""
     details = error.errors(include_url=False)
-    found = [mistake for detail in details[:MOST_TOLD] for mistake in words(detail)]
-    if len(details) > MOST_TOLD:
-        found.append(Mistake((), f"{len(details):,} mistakes; the first {MOST_TOLD} are told"))
+    found = [mistake for detail in details[:MAX_SHOWN] for mistake in words(detail)]
+    if len(details) > MAX_SHOWN:
+        found.append(Mistake((), f"{len(details):,} mistakes; the first {MAX_SHOWN} are told"))
     return found
 
 
-def read(detail: Any, table: dict[str, Any], schema: Schema[Any]) -> list[Mistake]:
+def describe_error(detail: Any, table: dict[str, Any], schema: Schema[Any]) -> list[Mistake]:
     path: Path = detail["loc"]
     cause = detail.get("ctx", {}).get("error")
-    if isinstance(cause, Wrong):
+    if isinstance(cause, InvalidFields):
         return [_wrong(path, field, what, table) for field, what in cause.problems]
     if isinstance(cause, BadQuantity):
         return [_mistake(path, table, cause.what)]
@@ -113,7 +117,7 @@ _SAY: dict[str, Callable[[Path, dict[str, Any], Schema[Any]], Mistake]] = {
 
 
 def _suggest(path: Path, schema: Schema[Any]) -> str:
-    """Where the name belongs, the nearest name, or the names there are."""
+    """Return where the name belongs, the nearest name, or all names of the section."""
     section, name = _plain(path)[:-1], str(path[-1])
     known = [field.path for field in schema.fields if not field.section]
     if name in schema.elsewhere:
@@ -134,10 +138,10 @@ def _place(section: tuple[str, ...]) -> str:
 
 
 def dotted(path: Sequence[str | int]) -> str:
-    """data.mix[0].weight"""
+    """Return a path as text: data.mix[0].weight"""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{toml.key(part)}"
+        text += f"[{part}]" if isinstance(part, int) else f".{toml.format_key(part)}"
     return text.lstrip(".")
 
 
@@ -155,5 +159,5 @@ def _found(path: Path, table: Any) -> Any:
 
 
 def _short(path: Path, found: Any) -> str:
-    text = toml.value(secret.visible(".".join(_plain(path)), found))
+    text = toml.format_value(secret.visible(".".join(_plain(path)), found))
     return text if len(text) <= 60 else text[:57] + "..."

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.errors import NotYet
 from penstock.run import fields
-from penstock.run.notyet import GAPS, not_yet, refuse
+from penstock.run.unsupported import UNSUPPORTED_FIELDS, refuse_unsupported, unsupported_lines
 
 TEXT = '[model]\npreset = "llama-3m"\n'
 
@@ -23,7 +23,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("override", "what"), REFUSED)
 def test_what_is_not_built_is_refused_with_a_way_out(run_of, override, what):
-    lines = not_yet(run_of(TEXT, override))
+    lines = unsupported_lines(run_of(TEXT, override))
     (line,) = [line for line in lines if what in line]
     assert line.startswith(f"{override.partition('=')[0]} = ")
     assert "not built yet; " in line
@@ -64,22 +64,22 @@ def test_what_is_not_built_is_refused_with_a_way_out(run_of, override, what):
     ],
 )
 def test_what_is_built_passes(run_of, override):
-    refuse(run_of(TEXT, override))
+    refuse_unsupported(run_of(TEXT, override))
 
 
 def test_open_weights_and_adapters(run_of):
     run = run_of('[model]\nfrom = "x"\n[model.adapter]\nrank = 4\n[train]\nlearning_rate = 1\n')
-    assert not_yet(run) == []
+    assert unsupported_lines(run) == []
 
 
 def test_own_experts(run_of):
     text = "[model]\nlayers=2\nhidden=8\nheads=2\nexperts=4\nexperts_active=2\nexpert_ffn=8\n"
-    assert not_yet(run_of(text, "layout.expert=2")) == []
+    assert unsupported_lines(run_of(text, "layout.expert=2")) == []
 
 
 def test_all_are_listed_together(run_of):
     with pytest.raises(NotYet) as error:
-        refuse(run_of(TEXT, "cluster.use=a3-mega", "log.mlflow=x"))
+        refuse_unsupported(run_of(TEXT, "cluster.use=a3-mega", "log.mlflow=x"))
     assert len(str(error.value).splitlines()) == 2
     assert error.value.exit_code == 2
 
@@ -87,5 +87,5 @@ def test_all_are_listed_together(run_of):
 def test_every_gap_is_a_field_and_every_gap_is_tried(run_of):
     tried = {override.partition("=")[0] for override, _ in REFUSED}
     tried |= {"model.from", "model.adapter"}
-    assert {gap.field for gap in GAPS} <= {field.name for field in fields.fields()}
-    assert {gap.field for gap in GAPS} <= tried
+    assert {gap.field for gap in UNSUPPORTED_FIELDS} <= {field.name for field in fields.RUN.fields}
+    assert {gap.field for gap in UNSUPPORTED_FIELDS} <= tried

@@ -8,7 +8,7 @@ from penstock.errors import PenstockError
 from penstock.run.clusters import reference
 from penstock.run.clusters.load import CLUSTER, load_cluster, save_cluster
 
-DOCS = Path(__file__).parents[2] / "docs" / "cluster-file.md"
+DOCS = Path(__file__).parents[3] / "docs" / "cluster-file.md"
 WHOLE = """\
 nodes = 4
 launcher = "slurm"

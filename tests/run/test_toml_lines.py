@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.run import toml
-from penstock.run.locate import Lines
+from penstock.run.toml_lines import KeyLines
 
 TEXT = """\
 # a comment with [brackets] and = signs
@@ -70,7 +70,7 @@ when = 2026-01-01 10:00:00
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_lines(path, line, newline):
     tomllib.loads(TEXT)  # the text is what it seems to be
-    assert Lines(TEXT.replace("\n", newline)).of(path) == line
+    assert KeyLines(TEXT.replace("\n", newline)).of(path) == line
 
 
 keys = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=8)
@@ -100,9 +100,9 @@ def leaves(table, path=()):
 
 @given(tables)
 def test_any_document_reads_back_and_every_key_is_found(table):
-    text = "\n".join(toml.document(table))
+    text = "\n".join(toml.format_document(table))
     assert tomllib.loads(text) == table
-    found = Lines(text)
+    found = KeyLines(text)
     lines = text.split("\n")
     for path in leaves(table):
-        assert lines[found.of(path) - 1].startswith(f"{toml.key(path[-1])} = ")
+        assert lines[found.of(path) - 1].startswith(f"{toml.format_key(path[-1])} = ")

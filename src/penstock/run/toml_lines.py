@@ -1,7 +1,6 @@
-"""Which line of a TOML text each key stands on; `tomllib` does not say.
+"""Line numbers of the keys of a TOML text, which `tomllib` does not give.
 
-The text has been read by `tomllib` already, so this scanner only has to find its way through valid
-TOML.
+`tomllib` has parsed the text already, so this scanner only has to handle valid TOML.
 """
 
 import re
@@ -19,7 +18,7 @@ _STRING = re.compile(
 _BARE_VALUE = re.compile(r"[^,\]}#\n]*")
 
 
-class Lines:
+class KeyLines:
     """Line numbers of the keys of one text, counted from 1."""
 
     def __init__(self, text: str) -> None:
@@ -30,7 +29,7 @@ class Lines:
         self._scan()
 
     def of(self, path: Path) -> int | None:
-        """The line of a key, or of the nearest table above it that stands in the text."""
+        """Return the line of a key, or of the nearest table above it that is in the text."""
         for end in range(len(path), 0, -1):
             if path[:end] in self._lines:
                 return self._lines[path[:end]]
@@ -56,7 +55,7 @@ class Lines:
             self._lines.setdefault(path[:end], line)
 
     def _key(self, at: int) -> tuple[int, list[str]]:
-        """A key with its dots: where it ends and its parts."""
+        """Return the end of a dotted key, and its parts."""
         parts = []
         while match := _KEY.match(self._text, at):
             quoted = match[1][0] in "\"'"
@@ -87,7 +86,7 @@ class Lines:
         return self._value(self._skip(end + 1), path)
 
     def _value(self, at: int, path: Path) -> int:
-        """Where the value at `at` ends; keys and elements inside it are noted."""
+        """Return the end of the value at `at`; note the keys and elements inside it."""
         opening = self._text[at : at + 1]
         if opening in ("[", "{"):
             return self._inside(at + 1, path, "]" if opening == "[" else "}")

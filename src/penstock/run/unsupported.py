@@ -1,0 +1,81 @@
+"""Run file fields that this version does not support: refused, never silently ignored.
+
+The two lists are the only place that knows them; remove a line when its feature is built.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.catalog.shapes import ModelShape
+from penstock.errors import NotYet
+from penstock.run import fields, toml
+from penstock.run.schema.run import Run
+
+
+@dataclass(frozen=True)
+class UnsupportedField:
+    """A field, the values that work, what the other values mean, and what to write instead."""
+
+    field: str
+    works: Callable[[Any], bool]
+    what: str
+    fix: str
+
+
+def _only(*values: object) -> Callable[[Any], bool]:
+    return lambda value: value in values
+
+
+def _never(_: Any) -> bool:
+    return False
+
+
+UNSUPPORTED_FIELDS = [
+    UnsupportedField("dir", lambda value: "://" not in value, "a run at a URL", "write a folder"),
+    UnsupportedField("train.sync.local_steps", _only(1), "DiLoCo", "write 1"),
+    UnsupportedField(
+        "train.sync.compress", _only("none", "bf16"), "int8 and powersgd", 'write "bf16"'
+    ),
+    UnsupportedField("cluster.use", _only("here"), "any cluster but this machine", 'write "here"'),
+    UnsupportedField("cluster.launcher", _only("local"), "any launcher but local", 'write "local"'),
+    UnsupportedField("log.tensorboard", _never, "logging to TensorBoard", "remove it"),
+    UnsupportedField("log.mlflow", _never, "logging to MLflow", "remove it"),
+]
+
+# Parts of a preset's shape: (whether the shape has it, what it is).
+UNSUPPORTED_SHAPES: list[tuple[Callable[[ModelShape], bool], str]] = [
+    (lambda shape: shape.kv_rank > 0, "latent attention"),
+]
+
+
+def unsupported_lines(run: Run) -> list[str]:
+    """Return a line for each field that needs something this version does not do."""
+    lines = [line for gap in UNSUPPORTED_FIELDS if (line := _line(run, gap))]
+    shape = run.model.base() if run.model.preset else None
+    if shape:
+        named = f"model.preset = {toml.format_value(run.model.preset)}"
+        for has, what in UNSUPPORTED_SHAPES:
+            if has(shape):
+                lines.append(f"{named}: {what} is not built yet; choose a dense preset")
+    return lines
+
+
+def refuse_unsupported(run: Run) -> None:
+    """Raise `NotYet` with all unsupported fields, if there are any."""
+    lines = unsupported_lines(run)
+    if lines:
+        raise NotYet("\n".join(lines))
+
+
+def _line(run: Run, gap: UnsupportedField) -> str:
+    value = fields.value_at(run, tuple(gap.field.split(".")))
+    if value is None or gap.works(value):
+        return ""
+    shown = (
+        ""
+        if fields.RUN.by_path[tuple(gap.field.split("."))].section
+        else f" = {toml.format_value(value)}"
+    )
+    verb = "are" if " and " in gap.what else "is"
+    return f"{gap.field}{shown}: {gap.what} {verb} not built yet; {gap.fix}"
