@@ -7,10 +7,11 @@ from dataclasses import fields
 
 import pytest
 
-from penstock.catalog import accelerators, draws, failures, models, networks, nodes, prices, sites
+from penstock.catalog import accelerators, failures, models, networks, nodes, power, prices, sites
 from penstock.catalog.table import fold
 
-TABLES = [m.TABLE for m in (accelerators, draws, failures, models, networks, nodes, prices, sites)]
+KINDS = (accelerators, failures, models, networks, nodes, prices, sites)
+TABLES = [power.DRAWS, *(module.TABLE for module in KINDS)]
 RECORDS = [pytest.param(r, id=f"{t.kind}:{r.name}") for t in TABLES for r in t]
 
 
@@ -45,7 +46,7 @@ def test_the_tables_are_as_full_as_promised():
     assert 15 <= counts["prices"] <= 25, "a summary, not somebody's table"
 
 
-@pytest.mark.parametrize("draw", draws.all(), ids=lambda d: d.name)
+@pytest.mark.parametrize("draw", power.DRAWS.all(), ids=lambda d: d.name)
 def test_a_draw_is_of_a_known_accelerator_and_below_its_limit(draw):
     assert accelerators.find(draw.accelerator).name == draw.accelerator
     assert draw.load in ("rest", "idle", "memory", "matmul", "training")

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.catalog import models
-from penstock.catalog.models import Published
+from penstock.catalog.models import PublishedCount
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
 
@@ -98,13 +98,13 @@ def test_names_in_order_and_by_hub_id():
     ],
 )
 def test_printed_counts(printed, params, unit):
-    assert Published.parse(printed) == Published(params, unit)
+    assert PublishedCount.parse(printed) == PublishedCount(params, unit)
 
 
 def test_agreement_is_one_in_the_last_digit():
-    assert Published.parse("2.4B").agrees(2_451_435_008)
-    assert not Published.parse("2.4B").agrees(2_500_000_000)
-    assert not Published.parse(100).agrees(101)
+    assert PublishedCount.parse("2.4B").agrees(2_451_435_008)
+    assert not PublishedCount.parse("2.4B").agrees(2_500_000_000)
+    assert not PublishedCount.parse(100).agrees(101)
 
 
 @given(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.catalog.open.folder import read_config, small_files
+from penstock.catalog.open.folder import read_config, read_small_files
 from penstock.catalog.open.models import FAMILIES, shape_of
 from penstock.catalog.shapes import LARGEST, ModelShape
 from penstock.errors import PenstockError
@@ -139,7 +139,7 @@ def test_a_pipe_in_the_place_of_a_file_does_not_hang(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "config.json")
     with pytest.raises(PenstockError, match="not a plain file"):
         read_config(tmp_path)
-    assert small_files(tmp_path) == {}
+    assert read_small_files(tmp_path) == {}
     with pytest.raises(OSError, match="Is a directory"):
         read_bounded(tmp_path)
     (tmp_path / "link").symlink_to("config.json")
@@ -153,7 +153,7 @@ def test_a_generation_config_has_a_largest_size(tmp_path: Path) -> None:
     with pytest.raises(
         PenstockError, match=r"generation_config\.json cannot be read: it is larger"
     ):
-        small_files(tmp_path)
+        read_small_files(tmp_path)
 
 
 def test_foreign_values_are_shown_short() -> None:

@@ -39,7 +39,7 @@ class Accelerator(Fact):
         return int(self.memory_gib * 2**30)
 
     def peak_flops(self, precision: Precision) -> float | None:
-        """Dense FLOP/s, or None when not published."""
+        """Return the dense FLOP/s, or None if not published."""
         tflops: float | None = getattr(self, f"{precision}_tflops")
         return None if tflops is None else tflops * 1e12
 
@@ -54,9 +54,9 @@ def _by_device_name() -> dict[str, Accelerator]:
 
 
 def for_device(torch_device_name: str) -> Accelerator | None:
-    """The accelerator that torch prints by this very name, or None.
+    """Return the accelerator with exactly this torch device name, or None.
 
-    Only exact names count. A near one is another part ("NVIDIA A10G" is not an A10), and a
-    wrong peak would make every utilisation wrong.
+    A similar name is another part ("NVIDIA A10G" is not an A10), and a wrong peak would make every
+    utilisation wrong.
     """
     return _by_device_name().get(torch_device_name)

@@ -1,4 +1,4 @@
-"""`Fact`: what every catalog record has, and how each of its values says where it came from.
+"""`Fact`: the base of all catalog records; each value says where it came from.
 
 A record's `source` is one line. Its first part holds for the whole row; parts of the form
 `field, field = text` after a `; ` hold for those fields instead:
@@ -29,27 +29,27 @@ class Fact:
     aliases: tuple[str, ...] = ()
 
     def known_as(self) -> tuple[str, ...]:
-        """The names this record answers to, its own first."""
+        """Return the names of this record, its own first."""
         return (self.name, *self.aliases)
 
     def sources(self) -> dict[str, str]:
-        """Sources by field; the one under `""` holds for every field not listed."""
-        found: dict[str, str] = {}
+        """Return the sources by field; the one under `""` holds for all other fields."""
+        sources: dict[str, str] = {}
         for part in self.source.split("; "):
             match = _PART.fullmatch(part)
             owners = match[1].split(", ") if match else [""]
-            found |= dict.fromkeys(owners, match[2] if match else part)
-        return found
+            sources |= dict.fromkeys(owners, match[2] if match else part)
+        return sources
 
     def source_of(self, field: str) -> str:
-        """Where the value of `field` came from."""
+        """Return the source of the value of `field`."""
         if field not in {f.name for f in fields(self)}:
             raise PenstockError(f"{type(self).__name__} has no field '{field}'.")
         sources = self.sources()
         return sources.get(field, sources.get("", ""))
 
     def basis_of(self, field: str) -> Basis:
-        """Whether the value of `field` was measured, published or estimated."""
+        """Return whether the value of `field` was measured, published or estimated."""
         source = self.source_of(field)
         if source.startswith("measured"):
             return "measured"

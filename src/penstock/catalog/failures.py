@@ -1,4 +1,4 @@
-"""Failures: what breaks and how often, each number with a typed meaning.
+"""Failures: rates of what breaks, each number with a typed meaning.
 
 Rates of different studies count different things (interruptions, lost hosts, dead GPUs). Read the
 note before comparing two.
@@ -26,7 +26,7 @@ Measure = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class FailureRate(Fact):
-    """One published number; `measure` says what it is a number of."""
+    """One published number; `measure` is its meaning."""
 
     measure: Measure
     value: float
@@ -43,12 +43,12 @@ all, find, names = TABLE.all, TABLE.find, TABLE.names
 
 
 def measured(measure: Measure) -> list[FailureRate]:
-    """All rows of one meaning."""
+    """Return all rows of one measure."""
     return [row for row in TABLE if row.measure == measure]
 
 
 def cause_shares() -> dict[str, float]:
-    """Share of interruptions by component, over the one run that published all its causes."""
+    """Return the share of interruptions by component, of the one run that published all causes."""
     rows = measured("cause_share")
     total = sum(row.events or 0 for row in rows)
     shares: dict[str, float] = {}

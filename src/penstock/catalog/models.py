@@ -1,4 +1,4 @@
-"""Models: presets from 3M to 671B parameters, each held to the count its maker published."""
+"""Models: presets from 3M to 671B parameters, each checked against its published count."""
 
 import re
 from dataclasses import dataclass, fields
@@ -9,15 +9,15 @@ from penstock.catalog.table import Table, packaged
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedCount:
     """A parameter count as its maker printed it."""
 
     params: int
     unit: int  # of the last printed digit; 1 means exact
 
     @classmethod
-    def parse(cls, count: int | str) -> "Published":
-        """An exact number, or one as printed: `36.6B` is 36,600,000,000 with a unit of 0.1B."""
+    def parse(cls, count: int | str) -> "PublishedCount":
+        """Parse an exact or a printed number: `36.6B` is 36,600,000,000 with a unit of 0.1B."""
         if isinstance(count, int):
             return cls(count, 1)
         match = re.fullmatch(r"(\d+)(?:\.(\d+))?([MB])", count)
@@ -27,7 +27,7 @@ class Published:
         return cls(int(whole + decimals) * unit, unit)
 
     def agrees(self, params: int) -> bool:
-        """Makers round or cut, so a printed count may be off by one in its last digit."""
+        """Return whether a count agrees; a printed one may be off by one in its last digit."""
         return abs(params - self.params) < self.unit
 
 
@@ -37,8 +37,8 @@ class ModelPreset(Fact):
 
     title: str
     shape: ModelShape
-    published: Published
-    published_active: Published | None  # a mixture of experts: what one token touches
+    published: PublishedCount
+    published_active: PublishedCount | None  # of a mixture of experts: parameters per token
 
 
 def _load() -> list[ModelPreset]:
@@ -54,8 +54,8 @@ def _preset(name: str, entry: dict) -> ModelPreset:
     return ModelPreset(
         name=name,
         shape=ModelShape(**shape),
-        published=Published.parse(params),
-        published_active=Published.parse(active) if active else None,
+        published=PublishedCount.parse(params),
+        published_active=PublishedCount.parse(active) if active else None,
         aliases=tuple(entry.pop("aliases", ())),
         **entry,
     )
@@ -66,5 +66,5 @@ all, find, names = TABLE.all, TABLE.find, TABLE.names
 
 
 def preset(name: str) -> ModelShape:
-    """The shape of a preset."""
+    """Return the shape of a preset."""
     return find(name).shape

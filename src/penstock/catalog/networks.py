@@ -1,4 +1,4 @@
-"""Networks: links by scope, with what the wire gives and what collectives were measured to get."""
+"""Networks: links by scope, with line rates and the measured rates of collectives."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,7 +15,7 @@ class Network(Fact):
     gb_per_s: float | None
     per: str  # what has this rate: accelerator, port, slot, node, host
     latency_us: float | None
-    latency_is: str  # what the latency is of; a hop and a round trip do not compare
+    latency_is: str  # what was measured; a hop and a round trip are not comparable
     allreduce_gb_per_s: float | None  # bus bandwidth of a large all-reduce
     allreduce_at: str
     nccl_gb_per_s: float | None  # what NCCL's own tuner assumes

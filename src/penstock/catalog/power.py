@@ -1,17 +1,20 @@
-"""Power: what metered nodes drew while they trained. The planner's power model is fitted here."""
+"""Measured power: of metered nodes in training, and of accelerators under known loads.
+
+The planner's power model is fitted to the nodes.
+"""
 
 from dataclasses import dataclass
 
 from penstock.catalog.fact import Fact
 from penstock.catalog.table import Table
 
-# A log that covers less of its run than this does not tell the run's mean.
+# A log that covers less of its run than this does not give the mean of the run.
 WHOLE_LOG = 0.85
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeteredRun(Fact):
-    """One benchmark on one cluster, at the AC meter of its nodes; switches are not in it."""
+    """One benchmark on one cluster, metered at the AC input of its nodes, without switches."""
 
     accelerator: str  # a name in the accelerators
     accelerators: int
@@ -21,14 +24,30 @@ class MeteredRun(Fact):
     global_batch: int
     run_s: float
     node_w: float  # mean over nodes and runs
-    busy: float  # share of the time that does what the run on one node does
+    busy: float  # share of the time with the same work as a run on one node
     log_share: float  # of the run that the power log covers
 
     @property
     def whole(self) -> bool:
-        """Good enough to fit on."""
+        """Whether the log is complete enough to fit a model to."""
         return self.log_share >= WHOLE_LOG
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceleratorDraw(Fact):
+    """Mean power of one accelerator under one load, over some seconds, by its energy counter."""
+
+    accelerator: str  # a name in the accelerators
+    load: str  # idle, memory, matmul or training
+    watts: float
+    limit_w: float
+    clock_mhz: float  # of its processors, the median
+    temperature_c: float  # at the end
+    rate: float | None  # what it did meanwhile
+    rate_unit: str
+    as_of: str
 
 
 TABLE = Table.of_csv("power", MeteredRun)
 all, find, names = TABLE.all, TABLE.find, TABLE.names
+DRAWS = Table.of_csv("draws", AcceleratorDraw)

@@ -1,4 +1,4 @@
-"""Prices: what an accelerator-hour cost when we looked. A summary to plan with, never a quote.
+"""Prices of an accelerator-hour at a date. A summary for planning, not a quote.
 
 Prices move, so every row has its date. A price that the user gives always wins over these.
 """
@@ -29,12 +29,12 @@ all, find, names = TABLE.all, TABLE.find, TABLE.names
 
 
 def load(path: Path) -> Table[Price]:
-    """A user's own prices: a CSV with the columns of `Price`."""
+    """Load a user's own prices: a CSV with the columns of `Price`."""
     return Table.of_csv("prices", Price, path)
 
 
 def of(accelerator: str, term: str = "on-demand", table: Table[Price] = TABLE) -> Price | None:
-    """The price of an accelerator, by any name it answers to; None when the table has none."""
+    """Return the price of an accelerator, by any of its names; None if the table has none."""
     name = accelerators.find(accelerator).name
     rows = (row for row in table if row.accelerator == name and row.term == term)
     return next(rows, None)

@@ -1,11 +1,11 @@
-"""`ModelShape`: what a model is, without torch. The planner reads it, `model/` builds from it."""
+"""`ModelShape`: a model without torch. The planner reads it, `model/` builds from it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-# Far above any model that exists. A config with more is a mistake or an attack: to count its
-# tensors alone would take hours.
+# Far above any model that exists. A larger config is a mistake or an attack: counting its tensors
+# alone would take hours.
 LARGEST = {
     "layers": 10_000,
     "hidden": 1 << 20,
@@ -27,7 +27,7 @@ LARGEST_ALL_EXPERTS = 1 << 20  # of all layers together
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """Llama 3.1's way to a longer context: slow rotations are slowed further, fast ones are kept.
+    """Llama 3.1's scaling to a longer context: slow rotations become slower, fast ones stay.
 
     A rotation is slow when it turns less than `low` times in the `original` context, fast when it
     turns more than `high` times; in between, the two are mixed.
@@ -82,8 +82,10 @@ class ModelShape:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence that is trained as the model was made: up to its window it
-        makes no difference that there is one."""
+        """Tokens of the longest sequence that can be trained without a sliding window.
+
+        Up to the length of its window a model computes the same as without one.
+        """
         return min(self.context, self.window or self.context)
 
     @property
@@ -91,7 +93,7 @@ class ModelShape:
         return self.experts > 0
 
     def beyond_bounds(self, names: Iterable[str] = LARGEST) -> tuple[str, str] | None:
-        """Return a field that is larger than any model's, and why; None if there is none."""
+        """Return a field that is larger than in any model, and why; None if there is none."""
         for name in names:
             if (getattr(self, name) or 0) > LARGEST[name]:
                 return name, f"more than {LARGEST[name]:,}"
@@ -100,7 +102,7 @@ class ModelShape:
         return None
 
     def attention_params(self) -> int:
-        """Parameters of one layer's attention."""
+        """Return the parameters of the attention of one layer."""
         h, n = self.hidden, self.heads
         if self.kv_rank:
             qk = self.rope_dim + self.nope_dim
@@ -117,7 +119,7 @@ class ModelShape:
         return weights + bias + norms
 
     def ffn_params(self, layer: int, active: bool = False) -> int:
-        """Parameters of one layer's feed-forward part; `active` counts what one token touches."""
+        """Return the feed-forward parameters of a layer; `active`: those that one token uses."""
         matrices = 3 if self.gated else 2
         if not self.moe or layer < self.dense_layers:
             return matrices * self.hidden * self.ffn
@@ -128,11 +130,11 @@ class ModelShape:
         )
 
     def embedding_params(self) -> int:
-        """The input embedding; a tied head shares it."""
+        """Return the parameters of the input embedding, which a tied head shares."""
         return self.vocab * self.hidden
 
     def params(self, active: bool = False) -> int:
-        """All parameters, or those one token touches."""
+        """Return all parameters, or the active ones of one token."""
         per_layer = self.attention_params() + 2 * self.hidden
         first = min(self.dense_layers, self.layers) if self.moe else 0
         layers = self.layers * per_layer + (self.layers - first) * self.ffn_params(first, active)
@@ -141,11 +143,11 @@ class ModelShape:
         return self.embedding_params() + layers + self.hidden + head
 
     def flops_per_token(self, sequence: int, frozen: bool = False) -> float:
-        """Forward and backward work of one token.
+        """Return the FLOPs of one token, forward and backward.
 
         6 × matmul parameters + 12 × layers × width × sequence. Attention is counted in full (not
         halved for the causal mask), as the common MFU does; the input embedding is a look-up and
-        counts nothing. `frozen` weights have no gradients, so that 4 of the 6 are left.
+        counts nothing. `frozen` weights have no gradients, which leaves 4 of the 6.
         """
         matmul = self.params(active=True) - (0 if self.tied else self.embedding_params())
         width = self.heads * (

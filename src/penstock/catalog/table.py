@@ -1,7 +1,7 @@
-"""`Table`: the records of one kind, read on first use and found by a forgiving name.
+"""`Table`: the records of one kind, read on first use and found by a tolerant name match.
 
-One piece of code reads every CSV: the columns are the fields of the dataclass, and the type of
-the field decides how a cell is read.
+The same code reads every CSV: the columns are the fields of the dataclass, and the type of a field
+decides how a cell is read.
 """
 
 import csv
@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Fact)
 
 
 def packaged(file: str) -> str:
-    """The text of a file that ships in `catalog/facts/`."""
+    """Return the text of a file in `catalog/facts/`."""
     from importlib.resources import (
         files,
     )  # here: it is slow to import and not every look-up needs it
@@ -28,7 +28,7 @@ def packaged(file: str) -> str:
 
 
 def read_csv(text: str, record: type[F], where: str) -> list[F]:
-    """One record per line. Columns are fields of `record`; a field left out keeps its default."""
+    """Read one record per line. Columns are fields of `record`; missing ones keep their default."""
     reader = csv.DictReader(text.splitlines(), strict=True)
     types_by_field = get_type_hints(record)
     for column in reader.fieldnames or ():
@@ -49,7 +49,7 @@ def _record(row: dict[str, str], record: type[F], hints: dict[str, Any], where: 
 
 
 def _cell(cell: str, hint: Any, where: str) -> Any:
-    """A cell as the type `hint` asks for; blank is None where the type allows None."""
+    """Convert a cell to the type `hint`; blank is None if the type allows None."""
     if get_origin(hint) in (Union, types.UnionType):
         if not cell:
             return None
@@ -67,7 +67,7 @@ def _cell(cell: str, hint: Any, where: str) -> Any:
 
 
 def fold(name: str) -> str:
-    """A name without case, spaces, dashes and other marks."""
+    """Return a name without case, spaces, dashes and other marks."""
     return re.sub(r"[\W_]+", "", name.casefold())
 
 
@@ -84,7 +84,7 @@ class Table(Generic[F]):
 
     @classmethod
     def of_csv(cls, kind: str, record: type[F], path: Path | None = None) -> "Table[F]":
-        """The packaged table of `kind`, or a user's own file with the same columns."""
+        """Return the packaged table of `kind`, or a user's own file with the same columns."""
 
         def load() -> list[F]:
             if path is None:
@@ -113,9 +113,9 @@ class Table(Generic[F]):
         return len(self._records)
 
     def matches(self, name: str) -> list[F]:
-        """Every record that answers to `name`, by the strictest reading that finds any.
+        """Return the records that match `name`, by the strictest rule that finds any.
 
-        The readings: the very name, the very alias, either without spaces and dashes (AWS
+        The rules: the exact name, the exact alias, either without spaces and dashes (AWS
         us-east-1 and GCP us-east1 differ only there), and last all words of `name` in one key.
         """
         plain, folded, words = name.strip().casefold(), fold(name), _words(name)
@@ -131,7 +131,7 @@ class Table(Generic[F]):
         return next((records for records in found if records), [])
 
     def find(self, name: str) -> F:
-        """The one record that answers to `name`; an error that names the candidates otherwise."""
+        """Return the one record that matches `name`; else raise an error with the candidates."""
         found = self.matches(name)
         if len(found) == 1:
             return found[0]

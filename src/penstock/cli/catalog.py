@@ -9,7 +9,6 @@ from rich.text import Text
 
 from penstock.catalog import (
     accelerators,
-    draws,
     failures,
     models,
     networks,
@@ -114,7 +113,7 @@ KINDS = {
         },
     ),
     "draws": Kind(
-        draws.TABLE,
+        power.DRAWS,
         "what one accelerator drew under known loads, measured",
         {
             "name": "name",

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from penstock.catalog.open.folder import shape_at
+from penstock.catalog.open.folder import shape_of_model
 from penstock.errors import PenstockError, nearest
 from penstock.run import toml
 from penstock.run.schema.run import DEFAULT_SEQUENCE
@@ -47,7 +47,7 @@ def choose_lengths(
 
 def _longest_of(model: str | None) -> int:
     try:
-        return shape_at(model, fetch=False).longest if model else DEFAULT_SEQUENCE
+        return shape_of_model(model, fetch=False).longest if model else DEFAULT_SEQUENCE
     except PenstockError:  # not here, or `penstock check` reports it
         return DEFAULT_SEQUENCE
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from penstock.catalog.open.folder import folder_of
+from penstock.catalog.open.folder import model_folder
 from penstock.errors import PenstockError
 from penstock.run import toml
 from penstock.run.fields import RUN, S, Schema
@@ -89,7 +89,7 @@ def with_model_config(run: Run) -> Run:
     model = run.model.from_
     if not model or run.model.base() is not None:
         return run
-    folder_of(model)
+    model_folder(model)
     try:
         return Run.model_validate(to_table(run))
     except ValidationError as error:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.catalog.open.folder import small_files
+from penstock.catalog.open.folder import read_small_files
 from penstock.catalog.open.models import config_of
 from penstock.catalog.shapes import ModelShape
 from penstock.launch.prepare import open_model
@@ -37,6 +37,6 @@ def test_the_small_files_are_all_there_or_none(
         open_model.keep(run, folder)
     monkeypatch.undo()
     open_model.keep(run, folder)
-    assert small_files(folder) == small_files(base)
-    assert sorted(small_files(folder)) == ["config.json", "tokenizer.json"]
+    assert read_small_files(folder) == read_small_files(base)
+    assert sorted(read_small_files(folder)) == ["config.json", "tokenizer.json"]
     assert [path.name for path in folder.parent.iterdir()] == ["open"]

@@ -1,1 +1,1 @@
-"""Open models: what a Hugging Face config.json says, as a `ModelShape`."""
+"""Open models: from a Hugging Face config.json to a `ModelShape`."""

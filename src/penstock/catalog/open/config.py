@@ -1,4 +1,4 @@
-"""Reading a `config.json` that others wrote: typed, and every surprise named by its field."""
+"""Typed reading of a `config.json` from others; every error names its field."""
 
 import math
 from collections.abc import Sequence
@@ -17,20 +17,20 @@ _BOUNDS = {
     "moe_intermediate_size": LARGEST["expert_ffn"],
     "vocab_size": LARGEST["vocab"],
     "head_dim": LARGEST["head_dim"],
-}  # others: a position, or a count of experts
+}  # other fields are positions or counts of experts: the limit below
 _LARGEST_WHOLE = LARGEST["context"]
 _LARGEST_NUMBER = 1e18
 
 
 class Unsupported(PenstockError):
-    """An open model that is there and that Penstock does not train."""
+    """A config of an open model that Penstock does not train."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"config.json: {what.strip()}")
 
 
-class Config:
-    """The fields of a config. An absent field, or a null, is the default; without one, an error."""
+class HubConfig:
+    """The fields of a config. A missing or null field has its default, or is an error."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         self._values = values
@@ -39,7 +39,7 @@ class Config:
         return self._values.get(name) is not None
 
     def count(self, name: str, default: int | None = None, nothing: bool = False) -> int:
-        """A whole number above 0; `nothing`: a null that is written out is 0."""
+        """Return a whole number above 0; with `nothing`, an explicit null is 0."""
         if nothing and name in self._values and self._values[name] is None:
             return 0
         if default == 0 and not self.has(name):
@@ -85,24 +85,25 @@ class Config:
         return found
 
     def wholes(self, name: str) -> Sequence[int]:
-        """A list of whole numbers."""
+        """Return a list of whole numbers."""
         found = self.list(name)
         for one in found:
             if not isinstance(one, int) or isinstance(one, bool):
                 raise Unsupported(f"{name} holds {preview(one)}, which is not a whole number")
         return found
 
-    def table(self, name: str) -> "Config":
+    def table(self, name: str) -> "HubConfig":
         found = self._found(name, {})
         if not isinstance(found, dict) or any(isinstance(v, dict) for v in found.values()):
             raise Unsupported(f"{name} is not one table for all layers")
-        return Config(found)
+        return HubConfig(found)
 
-    def joined(self, other: "Config") -> "Config":
-        """Both; the other's fields go first."""
-        return Config({**self._values, **other._values})
+    def merged(self, other: "HubConfig") -> "HubConfig":
+        """Return both tables as one; fields of `other` win."""
+        return HubConfig({**self._values, **other._values})
 
-    def only(self, name: str, works: object, default: object) -> None:
+    def require(self, name: str, works: object, default: object) -> None:
+        """Refuse any value but the one that works."""
         found = self._found(name, default)
         if found != works:
             raise Unsupported(f"{name} = {preview(found)} is not built; only {works!r} is")

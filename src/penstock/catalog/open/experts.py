@@ -1,12 +1,12 @@
-"""Mixtures of experts of open models: how each family's config says them, and is told them."""
+"""Mixtures of experts of open models: reading and writing them in each family's config."""
 
 from typing import Any
 
-from penstock.catalog.open.config import Config, Unsupported
+from penstock.catalog.open.config import HubConfig, Unsupported
 from penstock.catalog.shapes import ModelShape
 
 
-def read_mixtral(config: Config, layers: int) -> dict[str, Any]:
+def read_mixtral(config: HubConfig, layers: int) -> dict[str, Any]:
     return {
         "experts": config.count("num_local_experts", config.count("num_experts", 8)),
         "experts_active": config.count("num_experts_per_tok", 2),
@@ -23,7 +23,7 @@ def write_mixtral(shape: ModelShape) -> dict[str, Any]:
     }
 
 
-def read_qwen3_moe(config: Config, layers: int) -> dict[str, Any]:
+def read_qwen3_moe(config: HubConfig, layers: int) -> dict[str, Any]:
     step = config.count("decoder_sparse_step", 1)
     only = set(config.wholes("mlp_only_layers"))
     dense = [i for i in range(layers) if i in only or (i + 1) % step]
@@ -52,9 +52,9 @@ def write_qwen3_moe(shape: ModelShape) -> dict[str, Any]:
     }
 
 
-def read_dots1(config: Config, layers: int) -> dict[str, Any]:
+def read_dots1(config: HubConfig, layers: int) -> dict[str, Any]:
     for name in ("n_group", "topk_group"):
-        config.only(name, 1, 1)
+        config.require(name, 1, 1)
     dense = config.whole("first_k_dense_replace", 0)
     if dense >= layers:
         raise Unsupported(f"first_k_dense_replace = {dense} of {layers} layers leaves no experts")

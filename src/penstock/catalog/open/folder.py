@@ -1,16 +1,16 @@
-"""Where an open model lies: `model.from` as a folder on this machine.
+"""Open models on this machine: the folder of `model.from`.
 
-A folder, or `hf:org/name[@revision]` (also plain `org/name`) through the hub's own cache. What the
-cache holds is used as it is: a model that was looked at once stays the same for a run and all its
-processes, and no rank asks the network. Only the small files come at first; `with_weights` fetches
-the rest, once, before any process starts.
+A folder, or `hf:org/name[@revision]` (also plain `org/name`) through the hub's own cache. What is
+in the cache is used unchanged: a model stays the same for a run and all its processes, and no rank
+uses the network. At first only the small files are fetched; `fetch_weights` fetches the rest, once,
+before any process starts.
 """
 
 from pathlib import Path
 from typing import Any
 
 from penstock.catalog.open import hub
-from penstock.catalog.open.hub import NotFound
+from penstock.catalog.open.hub import ModelNotFound
 from penstock.catalog.open.models import shape_of
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
@@ -18,7 +18,7 @@ from penstock.found import expanded_path
 from penstock.untrusted import SMALL_BYTES, TOKENIZER_BYTES, read_bounded, read_json
 
 CONFIG = "config.json"
-# All that describes a model and its tokenizer, and is carried along with its weights.
+# Files of the tokenizer, which are copied along with the weights.
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -39,32 +39,34 @@ def is_local(given: str) -> bool:
     return expanded_path(given).is_dir()
 
 
-def folder_of(given: str, fetch: bool = True) -> Path:
-    """The folder of `model.from`, with its config and tokenizer in it; fetched if it must be."""
+def model_folder(given: str, fetch: bool = True) -> Path:
+    """Return the folder of `model.from` with config and tokenizer; fetch them if needed."""
     path = expanded_path(given)
     if path.is_dir():
         if not (path / CONFIG).is_file():
-            raise NotFound(f'model.from = "{given}": {path} has no {CONFIG}; it holds {_in(path)}')
+            raise ModelNotFound(
+                f'model.from = "{given}": {path} has no {CONFIG}; it holds {_in(path)}'
+            )
         return path
     if path.exists() or not hub.is_name(given):
         what = "a file, not a folder" if path.exists() else "no such folder"
-        raise NotFound(
+        raise ModelNotFound(
             f'model.from = "{given}": {what}; write the folder of a model that was saved for '
             "transformers, or hf:org/name"
         )
-    cached = hub.cached(given, CONFIG)
+    cached = hub.find_cached(given, CONFIG)
     if cached is None and not fetch:
-        raise NotFound(f'model.from = "{given}" has not been fetched from the hub yet')
-    return cached or hub.fetched(given, _SMALL, CONFIG)
+        raise ModelNotFound(f'model.from = "{given}" has not been fetched from the hub yet')
+    return cached or hub.fetch(given, _SMALL, CONFIG)
 
 
-def with_weights(given: str) -> Path:
-    """The same folder, with weights in it."""
-    folder = folder_of(given)
+def fetch_weights(given: str) -> Path:
+    """Return the folder of `model.from` with weights; fetch them if needed."""
+    folder = model_folder(given)
     if not is_local(given):
         # The commit that the config came from, whatever has been pushed since.
         pinned = f"{given.partition('@')[0]}@{folder.name}"
-        return hub.fetched(pinned, [*_SMALL, *_WEIGHTS], CONFIG)
+        return hub.fetch(pinned, [*_SMALL, *_WEIGHTS], CONFIG)
     return folder
 
 
@@ -78,8 +80,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     return found
 
 
-def small_files(folder: Path) -> dict[str, bytes]:
-    """Read config, tokenizer and what else is no weight, as far as they are there."""
+def read_small_files(folder: Path) -> dict[str, bytes]:
+    """Read the small files that exist: config, tokenizer and the like, without weights."""
     found = {}
     for name in _SMALL:
         if not (folder / name).is_file():
@@ -92,9 +94,9 @@ def small_files(folder: Path) -> dict[str, bytes]:
     return found
 
 
-def shape_at(given: str, fetch: bool = True) -> ModelShape:
-    """The shape of `model.from`, from its config alone."""
-    folder = folder_of(given, fetch)
+def shape_of_model(given: str, fetch: bool = True) -> ModelShape:
+    """Return the shape of `model.from`, from its config alone."""
+    folder = model_folder(given, fetch)
     try:
         return shape_of(read_config(folder))
     except PenstockError as error:

@@ -16,17 +16,17 @@ _SCHEME = "hf:"
 _NAME = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", re.ASCII)
 
 
-class NotFound(PenstockError):
-    """No such model here, and the hub did not give it."""
+class ModelNotFound(PenstockError):
+    """A model that is not here and that the hub did not deliver."""
 
 
 def is_name(given: str) -> bool:
-    """`hf:org/name`, or what can be one: org/name."""
+    """Return whether this can be a hub model: `hf:org/name` or org/name."""
     return given.startswith(_SCHEME) or bool(_NAME.fullmatch(given))
 
 
-def cached(given: str, needed: str) -> Path | None:
-    """The folder of a model in the cache, if the file `needed` is in it; nobody is asked."""
+def find_cached(given: str, needed: str) -> Path | None:
+    """Return the folder of a model in the cache, if it has the file `needed`; no network."""
     name, _, revision = given.removeprefix(_SCHEME).partition("@")
     repository = _cache() / f"models--{name.replace('/', '--')}"
     named = repository / "refs" / (revision or "main")
@@ -38,8 +38,8 @@ def cached(given: str, needed: str) -> Path | None:
     return folder if commit and (folder / needed).is_file() else None
 
 
-def fetched(given: str, files: list[str], needed: str) -> Path:
-    """The same folder with `files` (patterns) in it, as far as the hub has them."""
+def fetch(given: str, files: list[str], needed: str) -> Path:
+    """Download the `files` (patterns) that the hub has; return the folder of the model."""
     name, _, revision = given.removeprefix(_SCHEME).partition("@")
     hub, errors = _hub(given, "huggingface_hub"), _hub(given, "huggingface_hub.errors")
     try:
@@ -53,14 +53,16 @@ def fetched(given: str, files: list[str], needed: str) -> Path:
             )
         )
     except (errors.HfHubHTTPError, errors.HFValidationError, OSError, ValueError) as error:
-        raise NotFound(_why(given, name, error)) from None
+        raise ModelNotFound(_why(given, name, error)) from None
     if not (folder / needed).is_file():
-        raise NotFound(f'model.from = "{given}": {name} on the hub has no {needed}; is it a model?')
+        raise ModelNotFound(
+            f'model.from = "{given}": {name} on the hub has no {needed}; is it a model?'
+        )
     return folder
 
 
 def _cache() -> Path:
-    """Where the hub's own library keeps it."""
+    """Return the cache folder of the hub's own library."""
     own = os.environ.get("HF_HUB_CACHE")
     above = os.environ.get("XDG_CACHE_HOME", "~/.cache")
     home = os.environ.get("HF_HOME") or os.path.join(above, "huggingface")
@@ -71,7 +73,7 @@ def _hub(given: str, module: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise NotFound(
+        raise ModelNotFound(
             f'model.from = "{given}": there is no such folder, and fetching it from the hub needs '
             f"huggingface_hub, which cannot be imported ({error}). Install it where Penstock is: "
             "pip install 'penstock[data]'"

@@ -1,8 +1,8 @@
-"""Open models: what a Hugging Face `config.json` says, as a `ModelShape`, and the way back.
+"""Open models: from a Hugging Face `config.json` to a `ModelShape`, and back.
 
-A family is an architecture under the name that transformers gives it. What a config asks for and
-our decoder does not do is refused with the field that asks for it, never left out: weights that
-run through another computation give text that merely looks wrong.
+A family is an architecture under its name in transformers. A config that needs something our
+decoder does not do is refused with the field that asks for it: weights that run through another
+computation would give text that only looks wrong.
 
 The spellings of transformers 4 (`rope_theta`, `rope_scaling`, `num_experts`) and 5
 (`rope_parameters`, `num_local_experts`) are read alike; the older is written, which both read.
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from penstock.catalog.open.config import Config, Unsupported
+from penstock.catalog.open.config import HubConfig, Unsupported
 from penstock.catalog.open.experts import (
     read_dots1,
     read_mixtral,
@@ -27,8 +27,8 @@ from penstock.untrusted import preview
 
 
 @dataclass(frozen=True)
-class Family:
-    """How a family differs from Llama; the values are what an absent field means."""
+class ModelFamily:
+    """Differences of a family from Llama; the values are the defaults of missing fields."""
 
     architecture: str  # the class of transformers
     theta: float = 10_000.0
@@ -38,13 +38,13 @@ class Family:
     qk_norm: bool = False
     qkv_bias: bool = False
     routed: bool = False  # layers have experts
-    read: Callable[[Config, int], dict[str, Any]] = lambda config, layers: {}
+    read: Callable[[HubConfig, int], dict[str, Any]] = lambda config, layers: {}
     write: Callable[[ModelShape], dict[str, Any]] = lambda shape: {}
 
 
 def shape_of(config: dict[str, Any]) -> ModelShape:
-    """The shape that a config describes; an error where it describes what we do not do."""
-    family, read = _family(config), Config(config)
+    """Return the shape that a config describes; refuse what our decoder does not do."""
+    family, read = _family(config), HubConfig(config)
     _refuse_foreign(read)
     layers, hidden, heads = (
         read.count("num_hidden_layers"),
@@ -77,8 +77,8 @@ def shape_of(config: dict[str, Any]) -> ModelShape:
 
 
 def config_of(shape: ModelShape, family: str) -> dict[str, Any]:
-    """The config of a shape as a family says it; an error where it cannot."""
-    differences = _unsaid(shape, family)
+    """Return the config of a shape in a family; refuse a shape that the family cannot have."""
+    differences = _lost_fields(shape, family)
     if differences:
         raise PenstockError(
             f"A model of the family {family} cannot have {', '.join(differences)}. "
@@ -88,13 +88,13 @@ def config_of(shape: ModelShape, family: str) -> dict[str, Any]:
 
 
 def family_of(shape: ModelShape) -> str:
-    """The plainest family that can say a shape; an error where none can."""
-    unsaid = {name: _unsaid(shape, name) for name in FAMILIES}
-    for name, differences in unsaid.items():
+    """Return the plainest family that can have a shape; raise an error if none can."""
+    lost = {name: _lost_fields(shape, name) for name in FAMILIES}
+    for name, differences in lost.items():
         if not differences:
             return name
     alike = [name for name in FAMILIES if FAMILIES[name].routed == shape.moe]
-    closest = min(alike, key=lambda name: len(unsaid[name]))
+    closest = min(alike, key=lambda name: len(lost[name]))
     fix = (
         'A mixture of experts with router = "sigmoid", qk_norm = true and shared_experts in '
         "[model] is written as dots1"
@@ -103,11 +103,11 @@ def family_of(shape: ModelShape) -> str:
     )
     raise PenstockError(
         f"No family of open models has this shape: {closest}, the closest, cannot have "
-        f"{', '.join(unsaid[closest])}. {fix}."
+        f"{', '.join(lost[closest])}. {fix}."
     )
 
 
-def _family(config: dict[str, Any]) -> Family:
+def _family(config: dict[str, Any]) -> ModelFamily:
     name = config.get("model_type")
     if isinstance(name, str) and name in FAMILIES:
         return FAMILIES[name]
@@ -121,16 +121,16 @@ def _family(config: dict[str, Any]) -> Family:
     )
 
 
-def _refuse_foreign(config: Config) -> None:
-    """What any family's config may ask for and ours does not do."""
+def _refuse_foreign(config: HubConfig) -> None:
+    """Refuse features that any family's config may ask for and our decoder does not have."""
     if config.has("quantization_config"):
         raise Unsupported(
             "quantization_config: the weights are quantised, which cannot be trained; take the "
             'unquantised model, and [model.adapter] kind = "qlora" to quantise it here'
         )
-    config.only("hidden_act", "silu", "silu")
+    config.require("hidden_act", "silu", "silu")
     for name in ("attention_bias", "mlp_bias"):
-        config.only(name, False, False)
+        config.require(name, False, False)
 
 
 def _refuse_misfit(shape: ModelShape) -> None:
@@ -153,9 +153,9 @@ def _refuse_misfit(shape: ModelShape) -> None:
         )
 
 
-def _rope(config: Config, family: Family) -> tuple[float, RopeScaling | None]:
-    """Base and scaling of the rotary positions."""
-    rope = config.table("rope_scaling").joined(config.table("rope_parameters"))
+def _rope(config: HubConfig, family: ModelFamily) -> tuple[float, RopeScaling | None]:
+    """Return base and scaling of the rotary positions."""
+    rope = config.table("rope_scaling").merged(config.table("rope_parameters"))
     theta = rope.number("rope_theta", config.number("rope_theta", family.theta))
     part = rope.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0))
     if part != 1.0:
@@ -183,8 +183,8 @@ def _rope(config: Config, family: Family) -> tuple[float, RopeScaling | None]:
     return theta, scaling
 
 
-def _window(config: Config, family: Family, layers: int) -> int:
-    """The sliding window that all layers have; 0 for none. A mixture of layers is refused."""
+def _window(config: HubConfig, family: ModelFamily, layers: int) -> int:
+    """Return the sliding window of all layers; 0 for none. Refuse a mixture of layers."""
     types = config.list("layer_types")
     known = ("full_attention", "sliding_attention")
     if strange := [one for one in types if one not in known]:
@@ -204,24 +204,24 @@ def _window(config: Config, family: Family, layers: int) -> int:
     return window
 
 
-# The plainest first: a shape that several can say is written as the first of them.
-FAMILIES: dict[str, Family] = {
-    "llama": Family("LlamaForCausalLM"),
-    "qwen3": Family(
+# The plainest first: a shape that fits several families is written as the first of them.
+FAMILIES: dict[str, ModelFamily] = {
+    "llama": ModelFamily("LlamaForCausalLM"),
+    "qwen3": ModelFamily(
         "Qwen3ForCausalLM",
         head_dim=128,
         qk_norm=True,
         write=lambda shape: {"use_sliding_window": False},
     ),
-    "qwen2": Family(
+    "qwen2": ModelFamily(
         "Qwen2ForCausalLM", qkv_bias=True, write=lambda shape: {"use_sliding_window": False}
     ),
-    "mistral": Family(
+    "mistral": ModelFamily(
         "MistralForCausalLM",
         window=4096,
         write=lambda shape: {"sliding_window": shape.window or None},
     ),
-    "mixtral": Family(
+    "mixtral": ModelFamily(
         "MixtralForCausalLM",
         theta=1e6,
         norm_eps=1e-5,
@@ -229,10 +229,10 @@ FAMILIES: dict[str, Family] = {
         read=read_mixtral,
         write=write_mixtral,
     ),
-    "qwen3_moe": Family(
+    "qwen3_moe": ModelFamily(
         "Qwen3MoeForCausalLM", qk_norm=True, routed=True, read=read_qwen3_moe, write=write_qwen3_moe
     ),
-    "dots1": Family(
+    "dots1": ModelFamily(
         "Dots1ForCausalLM", qk_norm=True, routed=True, read=read_dots1, write=write_dots1
     ),
 }
@@ -269,8 +269,8 @@ def _config(shape: ModelShape, family: str) -> dict[str, Any]:
     }
 
 
-def _unsaid(shape: ModelShape, family: str) -> list[str]:
-    """The fields of a shape that do not survive the family's config, as `name = value`."""
+def _lost_fields(shape: ModelShape, family: str) -> list[str]:
+    """Return the fields of a shape that the family's config cannot hold, as `name = value`."""
     if family not in FAMILIES:
         raise PenstockError(
             f"{family!r} is not a family that Penstock writes: {', '.join(FAMILIES)}. "
@@ -291,7 +291,7 @@ def _unsaid(shape: ModelShape, family: str) -> list[str]:
 
 
 def _plain(shape: ModelShape) -> ModelShape:
-    """Without what makes no difference: a head width that follows, a dense width nobody has."""
+    """Return a shape without values that make no difference: derived widths, unused ones."""
     own_width = shape.head_width * shape.heads != shape.hidden
     dense = not shape.moe or shape.dense_layers
     return replace(

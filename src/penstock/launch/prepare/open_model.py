@@ -7,7 +7,7 @@ when the model has been moved.
 import shutil
 from pathlib import Path
 
-from penstock.catalog.open.folder import folder_of, small_files, with_weights
+from penstock.catalog.open.folder import fetch_weights, model_folder, read_small_files
 from penstock.data.read.dataset import Dataset
 from penstock.data.tokenize.match import refuse_other_tokens
 from penstock.files import write_synced
@@ -18,13 +18,13 @@ from penstock.run.schema.run import Run
 def fetch(run: Run) -> None:
     """The weights are here and are those of the config; headers are read, no weights."""
     if run.model.from_:
-        look(with_weights(run.model.from_))
+        look(fetch_weights(run.model.from_))
 
 
 def refuse_other_data(run: Run, datasets: list[Dataset]) -> None:
     if run.model.from_:
         for dataset in datasets:
-            refuse_other_tokens(dataset, folder_of(run.model.from_))
+            refuse_other_tokens(dataset, model_folder(run.model.from_))
 
 
 def keep(run: Run, folder: Path) -> None:
@@ -33,6 +33,6 @@ def keep(run: Run, folder: Path) -> None:
         aside = folder.with_name(f".{folder.name}")
         shutil.rmtree(aside, ignore_errors=True)  # left by a start that was killed
         aside.mkdir(parents=True)
-        for name, content in small_files(folder_of(run.model.from_)).items():
+        for name, content in read_small_files(model_folder(run.model.from_)).items():
             write_synced(aside / name, content)
         aside.rename(folder)

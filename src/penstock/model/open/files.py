@@ -11,7 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from penstock.catalog.open.folder import folder_of, is_local, read_config
+from penstock.catalog.open.folder import is_local, model_folder, read_config
 from penstock.catalog.open.models import shape_of
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
@@ -69,7 +69,7 @@ def look(folder: Path) -> OpenFiles:
 def look_here(given: str | None) -> None:
     """The same for `model.from` where it is a folder: the weights of the hub come later."""
     if given and is_local(given):
-        look(folder_of(given))
+        look(model_folder(given))
 
 
 def _entries(folder: Path) -> dict[str, Entry]:

@@ -6,8 +6,8 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from penstock.catalog.models import names, preset
-from penstock.catalog.open.folder import folder_of, shape_at
-from penstock.catalog.open.hub import NotFound
+from penstock.catalog.open.folder import model_folder, shape_of_model
+from penstock.catalog.open.hub import ModelNotFound
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError, nearest
 from penstock.run.schema.adapter import AdapterSection
@@ -121,8 +121,8 @@ class ModelSection(Section):
             return None
         if self.from_:
             try:
-                return shape_at(self.from_, fetch=False)
-            except NotFound:
+                return shape_of_model(self.from_, fetch=False)
+            except ModelNotFound:
                 return None
         given = self.given()
         if self.preset:
@@ -131,7 +131,7 @@ class ModelSection(Section):
 
     def shape(self, vocab: int | None) -> ModelShape:
         """Return the whole shape; `vocab` is that of the dataset, used if the file sets none."""
-        shape = shape_at(self.from_) if self.from_ else self.base()
+        shape = shape_of_model(self.from_) if self.from_ else self.base()
         if shape is None:
             raise PenstockError(
                 "model: the shape of `module` is known only once it is loaded; write preset, or "
@@ -147,7 +147,7 @@ class ModelSection(Section):
 
     def tokenizer(self) -> str | None:
         """Return the folder of the tokenizer of `from`, for raw data; None for other models."""
-        return str(folder_of(self.from_)) if self.from_ else None
+        return str(model_folder(self.from_)) if self.from_ else None
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from penstock.catalog.open.folder import CONFIG, folder_of, read_config, small_files
+from penstock.catalog.open.folder import CONFIG, model_folder, read_config, read_small_files
 from penstock.catalog.open.models import config_of, family_of, shape_of
 from penstock.catalog.shapes import ModelShape
 from penstock.data.read.run_tokenizer import read_tokenizer
@@ -104,7 +104,7 @@ def export(
                     fresh, what.shape, what.family, adapter, named, base, beside, dtype
                 )
             else:
-                whole = merged_tensors(OpenWeights(folder_of(base)), adapter, named)
+                whole = merged_tensors(OpenWeights(model_folder(base)), adapter, named)
                 size = export_weights(fresh, what, whole, dtype)
         else:
             _refuse_balance(found, what)
@@ -124,7 +124,7 @@ def described(run: Run, folder: RunFolder) -> Described:
     """Shape, family, config and tokenizer of a run's model."""
     kept = read_tokenizer(run, folder)
     if run.model.from_:
-        files = small_files(folder.open_model)
+        files = read_small_files(folder.open_model)
         config = read_config(folder.open_model)
         config = {name: v for name, v in config.items() if name not in _NOT_KEPT}
         beside = {name: held for name, held in files.items() if name != CONFIG}

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from penstock.catalog.open.folder import folder_of
+from penstock.catalog.open.folder import model_folder
 from penstock.model.adapter.lora import adapt, fill_adapted, freeze_in
 from penstock.model.build import decoder_on_meta, fill, refuse_untrainable, user_module
 from penstock.model.open.fill import fill_open
@@ -37,7 +37,7 @@ def materialize(run: Run, layout: Layout, vocab: int, world: World) -> Materiali
 def _decoder(run: Run, layout: Layout, vocab: int, world: World) -> Parts:
     """All layers, or the pieces of this rank's stage of a pipeline."""
     shape, stage = run.model.shape(vocab), world.place("pipeline")
-    weights = OpenWeights(folder_of(run.model.from_)) if run.model.from_ else None
+    weights = OpenWeights(model_folder(run.model.from_)) if run.model.from_ else None
     modules: list[nn.Module] = []
     for layers in stage_pieces(shape.layers, layout.pipeline, layout.interleave, stage):
         decoder = decoder_on_meta(shape, layers).to(kept(run.train))
@@ -86,5 +86,5 @@ def for_reading(run: Run, vocab: int, device: torch.device) -> nn.Module:
     # What the run froze is not in its checkpoints.
     assert run.model.from_
     adapt(decoder, run.model.adapter)
-    fill_adapted(decoder, OpenWeights(folder_of(run.model.from_)), device, run.train.seed)
+    fill_adapted(decoder, OpenWeights(model_folder(run.model.from_)), device, run.train.seed)
     return decoder

@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 
 import hub_server
-from penstock.catalog.open.folder import folder_of, shape_at, small_files, with_weights
-from penstock.catalog.open.hub import NotFound
+from penstock.catalog.open.folder import (
+    fetch_weights,
+    model_folder,
+    read_small_files,
+    shape_of_model,
+)
+from penstock.catalog.open.hub import ModelNotFound
 from penstock.errors import PenstockError
 from penstock.run.load import load, with_model_config
 
@@ -43,22 +48,22 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def test_a_folder_is_itself(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     (tmp_path / "model.safetensors").write_bytes(b"")
-    assert folder_of(str(tmp_path)) == with_weights(str(tmp_path)) == tmp_path
-    assert shape_at(str(tmp_path)).layers == 4
-    assert small_files(tmp_path).keys() == {"config.json"}
+    assert model_folder(str(tmp_path)) == fetch_weights(str(tmp_path)) == tmp_path
+    assert shape_of_model(str(tmp_path)).layers == 4
+    assert read_small_files(tmp_path).keys() == {"config.json"}
 
 
 def test_what_is_not_a_model_is_told(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match=r"no such folder; write the folder"):
-        folder_of(str(tmp_path / "gone"))
+    with pytest.raises(ModelNotFound, match=r"no such folder; write the folder"):
+        model_folder(str(tmp_path / "gone"))
     (tmp_path / "notes.txt").write_text("")
-    with pytest.raises(NotFound, match=r"no config\.json; it holds notes\.txt"):
-        folder_of(str(tmp_path))
-    with pytest.raises(NotFound, match="a file, not a folder"):
-        folder_of(str(tmp_path / "notes.txt"))
+    with pytest.raises(ModelNotFound, match=r"no config\.json; it holds notes\.txt"):
+        model_folder(str(tmp_path))
+    with pytest.raises(ModelNotFound, match="a file, not a folder"):
+        model_folder(str(tmp_path / "notes.txt"))
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(PenstockError, match=r"config\.json cannot be read"):
-        shape_at(str(tmp_path))
+        shape_of_model(str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -67,35 +72,35 @@ def test_what_is_not_a_model_is_told(tmp_path: Path) -> None:
 def test_the_hub_is_asked_for_little_first_and_then_for_the_weights(
     hub: list[str], given: str
 ) -> None:
-    folder = folder_of(given)
-    assert shape_at(given).hidden == 64
+    folder = model_folder(given)
+    assert shape_of_model(given).hidden == 64
     assert not any("safetensors" in path for path in hub)
-    assert with_weights(given) == folder
+    assert fetch_weights(given) == folder
     assert (folder / "model.safetensors").read_bytes() == b"weights"
     assert not any("consolidated" in path or "README" in path for path in hub)
 
 
 def test_what_is_in_the_cache_needs_no_hub(hub: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = with_weights("hf:org/model")
+    folder = fetch_weights("hf:org/model")
     hub.clear()
-    assert folder_of("hf:org/model") == folder
+    assert model_folder("hf:org/model") == folder
     assert hub == []
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
-    assert with_weights("hf:org/model") == folder
+    assert fetch_weights("hf:org/model") == folder
 
 
 def test_a_hub_without_the_model_or_without_a_network(
     hub: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(NotFound, match="there is no such model"):
-        folder_of("hf:org/other")
-    with pytest.raises(NotFound, match="no such revision"):
-        folder_of("hf:org/model@feature")
-    with pytest.raises(NotFound, match="no name of a model"):
-        folder_of("hf:not a name")
+    with pytest.raises(ModelNotFound, match="there is no such model"):
+        model_folder("hf:org/other")
+    with pytest.raises(ModelNotFound, match="no such revision"):
+        model_folder("hf:org/model@feature")
+    with pytest.raises(ModelNotFound, match="no name of a model"):
+        model_folder("hf:not a name")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(NotFound, match="cannot be reached") as error:
-        folder_of("org/other")
+    with pytest.raises(ModelNotFound, match="cannot be reached") as error:
+        model_folder("org/other")
     assert "write the folder" in str(error.value)
 
 
@@ -113,4 +118,4 @@ def test_a_run_file_that_names_the_hub_is_loaded_without_it(hub: list[str], tmp_
     assert run.sequence == 256
     assert with_model_config(run) is run
     assert run.model.shape(None).vocab == 300
-    assert run.model.tokenizer() == str(folder_of("org/model"))
+    assert run.model.tokenizer() == str(model_folder("org/model"))
