@@ -16,7 +16,7 @@ from made_run import made_run
 from penstock.cli import main
 from penstock.errors import PenstockError
 from penstock.guard.detect import failpoints
-from penstock.ledger.journal.read import FIELDS
+from penstock.ledger.journal.events import NEEDED
 from penstock.ledger.journal.writer import SupervisorJournal
 from penstock.run.folder import RunFolder
 from penstock.watch.facts.run_view import RunView
@@ -137,7 +137,7 @@ def test_a_line_without_its_fields_is_left_out(good: RunFolder, tmp_path: Path) 
     folder = RunFolder(tmp_path / "made")
     shutil.copytree(good.path, folder.path)
     with (folder.journal / "a0001-r00000.events").open("a") as file:
-        for kind, fields in FIELDS.items():
+        for kind, fields in NEEDED.items():
             file.write(json.dumps({"t": 1_790_000_050.0, "kind": kind}) + "\n")
             wrong = {name: {"x": []} for name in fields}
             file.write(json.dumps({"t": 1_790_000_050.0, "kind": kind, **wrong}) + "\n")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from penstock.ledger.journal.events import MOMENTS, SPANS, JournalEvent, has_needed
 from penstock.ledger.journal.records import (
     SUPERVISOR,
     JournalFile,
@@ -19,18 +20,6 @@ from penstock.ledger.journal.records import (
 )
 from penstock.untrusted import open_plain
 
-# What readers count on in lines of a kind. A line without it is damaged, and left out.
-FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
-    "batch_skipped": {"step": (int,), "why": (str,)},
-    "spike": {"step": (int,), "why": (str,)},
-    "replicas_differ": {"step": (int,), "tensors": (list,)},
-    "replica_at_fault": {"step": (int,), "replicas": (list,)},
-    "replay_differs": {"step": (int,), "replicas": (list,)},
-    "resumed": {"step": (int,)},
-    "straggler": {"rank": (int,), "factor": (int, float), "slow": (bool,)},
-    "data_skipped": {"dataset": (str,), "shard": (int, str), "block": (int,)},
-    "checkpoint_rejected": {"problem": (str,)},
-}
 # Some 30,000 years: a number beyond it in a damaged file is not a time.
 LATEST_S = 1e12
 
@@ -45,6 +34,11 @@ class Event:
     attempt: int | None = None
     ranks: range = range(0)  # none in the supervisor's file
     payload: dict[str, object] = field(default_factory=dict)
+
+    def typed(self) -> JournalEvent | None:
+        """Return the line as an event of its kind; None for a kind that this version has not."""
+        known = (MOMENTS if self.end is None else SPANS).get(self.kind)
+        return known.from_payload(self.payload) if known else None
 
     def whole(self, key: str) -> int | None:
         """Return a payload value that must be a whole number of zero or more, or None."""
@@ -127,9 +121,8 @@ def _event(payload: object, file: JournalFile | None) -> Event | None:
             return None
     if t is None or not isinstance(kind, str):
         return None
-    for name, types in FIELDS.get(kind, {}).items():
-        if type(payload.get(name)) not in types:
-            return None
+    if not has_needed(kind, payload):
+        return None
     ranks = _ranks(payload, file.ranks) if file else range(0)
     attempt = file.attempt if file else payload.get("attempt")
     return Event(t, kind, end, attempt if type(attempt) is int else None, ranks, payload)

@@ -18,6 +18,7 @@ from types import TracebackType
 
 import numpy as np
 
+from penstock.ledger.journal.events import HeldSpan, JournalEvent
 from penstock.ledger.journal.records import (
     CLOCK_ROUNDING_S,
     DTYPE,
@@ -172,6 +173,16 @@ class Journal:
         at = self.clock() if t is None else t
         write_line(self._file("events"), at, None, kind, payload, synced)
 
+    def write(self, event: JournalEvent, *, t: float | None = None, synced: bool = True) -> None:
+        """Write a moment of a registered kind, now unless `t` is given."""
+        self.event(event.kind, t=t, synced=synced, **event.to_payload())
+
+    def write_span(
+        self, event: JournalEvent, start: float, end: float, synced: bool = True
+    ) -> None:
+        """Write a span of a registered kind; `synced` as in `span`."""
+        self.span(event.kind, start, end, synced, **event.to_payload())
+
     def span(
         self, kind: str, start: float, end: float, synced: bool = True, **payload: object
     ) -> None:
@@ -200,7 +211,7 @@ class Journal:
         """
         held = min(held, total)
         if held >= HELD_S:
-            self.span("held", start, start + held, synced=False, step=step)
+            self.write_span(HeldSpan(step=step), start, start + held, synced=False)
             start, total = start + held, total - held
         self._take(f"step {step}", start, start + total)
         record = _STEP.pack(start, step, total, fetch, compute, exchange, bubble)
@@ -303,6 +314,10 @@ class SupervisorJournal:
     def event(self, kind: str, *, t: float | None = None, **payload: object) -> None:
         """Write an event of the whole run: `invocation`, `launch`, `fault`, `ended` and others."""
         write_line(self._file, self.clock() if t is None else t, None, kind, payload)
+
+    def write(self, event: JournalEvent, *, t: float | None = None) -> None:
+        """Write an event of a registered kind, now unless `t` is given."""
+        self.event(event.kind, t=t, **event.to_payload())
 
     def close(self) -> None:
         """Close the file."""

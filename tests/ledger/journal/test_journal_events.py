@@ -1,0 +1,120 @@
+"""The kinds of journal lines: every one that is written is registered, documented and read back."""
+
+import ast
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from penstock.ledger.journal import events
+from penstock.ledger.journal.events import ABSENT, MOMENTS, SPANS, JournalEvent
+from penstock.ledger.journal.read import read_events
+from penstock.ledger.journal.writer import Journal, SupervisorJournal
+
+SOURCE = Path(__file__).parents[3] / "src" / "penstock"
+CLASSES = [*MOMENTS.values(), *SPANS.values()]
+# Methods that write a line, by the kind in their first argument.
+RAW = {"event": MOMENTS, "line": MOMENTS, "span": SPANS}
+
+
+def raw_kinds(source: str) -> list[tuple[str, str]]:
+    """Return (method, kind) of every line that a source writes by a text."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
+            continue
+        on_journal = "journal" in ast.unparse(node.func.value)
+        if node.func.attr in RAW and on_journal:
+            found += [(node.func.attr, kind) for kind in _texts(node.args[0])]
+    return found
+
+
+def _texts(node: ast.expr) -> list[str]:
+    if isinstance(node, ast.IfExp):
+        return [*_texts(node.body), *_texts(node.orelse)]
+    return [node.value] if isinstance(node, ast.Constant) and isinstance(node.value, str) else []
+
+
+def unregistered(source: str) -> list[str]:
+    return [kind for method, kind in raw_kinds(source) if kind not in RAW[method]]
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=str)
+def test_every_kind_that_is_written_is_registered(path: Path) -> None:
+    assert unregistered(path.read_text()) == []
+
+
+def test_the_search_sees_a_kind_that_is_not_registered() -> None:
+    assert unregistered("self.journal.event('unheard_of', step=3)") == ["unheard_of"]
+    assert unregistered("journal.span('ready' if x else 'evaluate', 1, 2)") == ["ready"]
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_every_registered_kind_is_written_somewhere(cls: type[JournalEvent]) -> None:
+    sources = [p.read_text() for p in SOURCE.rglob("*.py") if p.name != "events.py"]
+    by_class = any(f"{cls.__name__}(" in source for source in sources)
+    by_text = any(f'"{cls.kind}"' in source for source in sources)
+    assert by_class or by_text
+
+
+def made(cls: type[JournalEvent]) -> JournalEvent:
+    """Return an event with a value of a needed type, or a number, in every field."""
+    samples = {int: 3, str: "x", list: [1], bool: True, float: 0.5}
+    types = {f.name: f.metadata.get("needed", (int,))[0] for f in fields(cls)}
+    return cls(**{name: samples[kind] for name, kind in types.items()})
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_an_event_is_read_as_it_was_written(cls: type[JournalEvent], tmp_path: Path) -> None:
+    event = made(cls)
+    with Journal(tmp_path, 0) as journal:
+        if cls in SPANS.values():
+            journal.write_span(event, 1.0, 2.0)
+        else:
+            journal.write(event, t=1.0)
+    (line,) = read_events(tmp_path / "a0000-r00000.events")
+    found = line.typed()
+    assert type(found) is cls
+    shared = {"ranks"} & {f.name for f in fields(cls)}  # of a rank's line they belong to the line
+    for field in fields(cls):
+        if field.name not in shared:
+            assert getattr(found, field.name) == getattr(event, field.name)
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_older_and_newer_lines_are_read(cls: type[JournalEvent]) -> None:
+    whole = made(cls).to_payload()
+    wanted = events.NEEDED.get(cls.kind, {}) if cls in MOMENTS.values() else {}
+    older = cls.from_payload({name: whole[name] for name in wanted})
+    assert older is not None
+    assert all(getattr(older, f.name) is ABSENT for f in fields(cls) if f.name not in wanted)
+    assert cls.from_payload(whole | {"of_a_later_version": 1}) == made(cls)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind, wanted in events.NEEDED.items() for name in wanted]
+)
+@pytest.mark.parametrize("value", [None, {}, 1j], ids=["missing", "table", "no JSON"])
+def test_a_line_without_what_readers_rely_on_is_damaged(
+    kind: str, name: str, value: object
+) -> None:
+    payload = made(MOMENTS[kind]).to_payload() | {name: value}
+    assert MOMENTS[kind].from_payload(payload) is None
+
+
+def test_the_bytes_of_a_line_are_those_of_earlier_versions(tmp_path: Path) -> None:
+    journal = SupervisorJournal(tmp_path)
+    journal.write(events.AttemptLaunched(attempt=2, ranks=8), t=5.0)
+    journal.write(events.InvocationEnded(result="done", error=None), t=6.0)
+    journal.event("launch", t=5.0, attempt=2, ranks=8)
+    journal.close()
+    first, second, third = (tmp_path / "supervisor.events").read_bytes().splitlines()
+    assert first == b'{"t":5.0,"kind":"launch","attempt":2,"ranks":8}' == third
+    assert second == b'{"t":6.0,"kind":"ended","result":"done","error":null}'
+    assert list(json.loads(first)) == ["t", "kind", "attempt", "ranks"]
+
+
+def test_every_kind_says_what_it_is() -> None:
+    assert [cls.__name__ for cls in CLASSES if not cls.__doc__ or "(" in cls.__doc__[:20]] == []
+    assert len({cls.__name__ for cls in CLASSES}) == len(CLASSES)
