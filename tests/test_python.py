@@ -164,7 +164,7 @@ def told(tmp_path: Path, seen: Seen, **made: Any) -> RunFolder:
     return folder
 
 
-def test_a_callback_hears_of_everything_in_order(tmp_path: Path) -> None:
+def test_a_callback_gets_all_events_in_order(tmp_path: Path) -> None:
     seen = Seen({})
     told(tmp_path, seen, killed_at=20, ended="done")
     kinds = [event.kind for event in seen.events]
@@ -192,7 +192,7 @@ def test_an_exception_is_reported_once_and_stop_asks_the_run_to_stop(
     assert folder.control_requests()["stop"]
 
 
-def test_no_stop_is_wished_for_without_one(tmp_path: Path) -> None:
+def test_no_stop_is_requested_without_a_keypress(tmp_path: Path) -> None:
     assert not told(tmp_path, Seen({})).control_requests()["stop"]
 
 
@@ -226,7 +226,9 @@ def test_a_function_of_the_script_that_runs_is_written_to_a_file(
     assert torch.equal(names[name](logits, targets), file_loss(logits, targets))
 
 
-def test_a_function_that_cannot_travel_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_ranks_cannot_import_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def inner(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return logits[:, 0]
 
@@ -269,6 +271,6 @@ def test_a_run_whose_own_code_has_changed_is_refused(
 
 
 @pytest.mark.parametrize("source", [None, 5, ["run.toml"]])
-def test_what_is_no_run_is_told_in_words(source: Any) -> None:
+def test_an_argument_that_is_no_run_gets_a_readable_error(source: Any) -> None:
     with pytest.raises(PenstockError, match="pass the path of a run file, a dict or a Run"):
         penstock.load(source)

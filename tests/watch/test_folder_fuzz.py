@@ -1,4 +1,4 @@
-"""Run folders of any content: the page and the verbs that show a run answer in words."""
+"""Run folders of any content: the page and the verbs that show a run give readable errors."""
 
 import contextlib
 import io
@@ -125,7 +125,7 @@ def look(folder: RunFolder, name: str) -> None:
 
 
 @given(data=st.data())
-def test_a_damaged_run_folder_is_told_in_words(
+def test_a_damaged_run_folder_gives_a_readable_error(
     good: RunFolder, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     folder = RunFolder(tmp_path_factory.mktemp("runs") / "made")
@@ -133,7 +133,7 @@ def test_a_damaged_run_folder_is_told_in_words(
     look(folder, damage(folder, data))
 
 
-def test_a_line_without_its_fields_is_left_out(good: RunFolder, tmp_path: Path) -> None:
+def test_an_event_without_its_fields_is_left_out(good: RunFolder, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "made")
     shutil.copytree(good.path, folder.path)
     with (folder.journal / "a0001-r00000.events").open("a") as file:
@@ -148,7 +148,7 @@ def test_a_line_without_its_fields_is_left_out(good: RunFolder, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("plan", [b"[]", b"7", DEEP, b'{"steps": [], "ranks": {}}', b"\xff"])
-def test_a_plan_that_is_none_is_told(good: RunFolder, tmp_path: Path, plan: bytes) -> None:
+def test_an_invalid_plan_file_is_reported(good: RunFolder, tmp_path: Path, plan: bytes) -> None:
     folder = RunFolder(tmp_path / "made")
     shutil.copytree(good.path, folder.path)
     folder.plan_file.write_bytes(plan)

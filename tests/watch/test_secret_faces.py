@@ -1,4 +1,4 @@
-"""Secrets are planted wherever one can stand, and looked for in all that is shown or kept."""
+"""Secrets are planted everywhere they can be, and searched in everything that is shown or kept."""
 
 import json
 import re
@@ -308,7 +308,7 @@ def test_the_journal_is_redacted_when_it_is_written(tmp_path: Path) -> None:
     Face("journal", text).check()
 
 
-def test_a_dataset_and_its_record_say_nothing_of_a_password(tmp_path: Path) -> None:
+def test_a_dataset_and_its_record_hold_no_password(tmp_path: Path) -> None:
     """A manifest and a record travel with the dataset."""
     from penstock.data.build.open import datasets_home
 

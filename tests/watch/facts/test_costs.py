@@ -1,4 +1,4 @@
-"""What a run cost: by time and by energy, so far and to go; nothing where nobody gave a price."""
+"""The costs of a run by time and by energy, so far and to go; none without a price."""
 
 import json
 from pathlib import Path
@@ -132,7 +132,7 @@ def test_without_an_hourly_price_the_cost_is_electricity_and_says_so(tmp_path: P
     assert "electricity" not in checked(run_of(tmp_path / "b", both)).notes[0]
 
 
-def test_what_is_left_costs_as_the_pace_says(tmp_path: Path) -> None:
+def test_remaining_costs_follow_the_pace_of_the_run(tmp_path: Path) -> None:
     rates = CostRates(usd_per_hour=GIVEN, gco2e_per_kwh=SourcedRate(400.0, "given"))
     view = run_of(tmp_path, rates, steps=10, result="stopped")
     found, energy = checked(view), energy_of(view)
@@ -146,7 +146,7 @@ def test_what_is_left_costs_as_the_pace_says(tmp_path: Path) -> None:
     assert found.gco2e_to_go == pytest.approx(left_s * watts / J_PER_KWH * 400)
 
 
-def test_before_the_first_step_the_plan_tells_the_pace(tmp_path: Path) -> None:
+def test_before_the_first_step_the_pace_is_that_of_the_plan(tmp_path: Path) -> None:
     rates = CostRates(usd_per_hour=GIVEN)
     view = run_of(tmp_path, rates, steps=0, result="stopped", predicted={"step_s": 5.0})
     assert checked(view).usd_to_go == pytest.approx(20 * 5.0 * 2 / 3600 * 3.0)
@@ -154,7 +154,7 @@ def test_before_the_first_step_the_plan_tells_the_pace(tmp_path: Path) -> None:
     assert checked(run_of(tmp_path / "b", rates, steps=0, result="stopped")).usd_to_go is None
 
 
-def test_what_the_plan_has_beside_the_steps_is_paid_too(tmp_path: Path) -> None:
+def test_remaining_costs_include_planned_time_beside_the_steps(tmp_path: Path) -> None:
     whole = Ledger.of(compute=90.0, data_wait=10.0, evaluate=30.0, redo=20.0, startup=500.0)
     planned = {"step_s": 5.0, "ledger": whole.to_json()}
     view = run_of(
@@ -252,7 +252,7 @@ def test_any_rates_give_all_or_nothing(
     assert (found.usd_to_go is None) == (found.usd is None)
 
 
-def test_energy_goes_by_the_same_pue(tmp_path: Path) -> None:
+def test_energy_and_costs_use_the_same_pue(tmp_path: Path) -> None:
     """Also of two runs on one machine that stand in two places, in one process."""
     for name, pue in (("a", 1.5), ("b", 1.1)):
         (tmp_path / name).mkdir()

@@ -100,7 +100,7 @@ def test_metered_accelerators_by_cause(tmp_path: Path):
     assert found.watts_now is None, "it does not run"
 
 
-def test_the_site_comes_on_top(tmp_path: Path):
+def test_the_energy_of_the_site_includes_cooling(tmp_path: Path):
     cluster = tmp_path / "mine.toml"
     cluster.write_text(
         'name = "mine"\n[accelerator]\nname = "H200 SXM"\n[node]\naccelerators = 2\nhost_w = 500\n'
@@ -115,7 +115,7 @@ def test_the_site_comes_on_top(tmp_path: Path):
 
 
 @pytest.mark.parametrize("plan", [H200, PLAN])
-def test_without_a_meter_the_model_says(tmp_path: Path, plan: dict[str, Any]):
+def test_without_a_meter_the_power_model_estimates(tmp_path: Path, plan: dict[str, Any]):
     found = energy(run_of(tmp_path, plan))
     assert found.accelerator_j.source == "estimated"
     assert found.accelerator_j.high > 1.1 * found.accelerator_j.joules
@@ -132,7 +132,7 @@ def test_an_unknown_device_without_a_meter_has_no_energy(tmp_path: Path):
     assert energy_of(RunView(run_of(tmp_path, unknown).folder)) is None
 
 
-def test_an_unknown_device_with_a_meter_has(tmp_path: Path):
+def test_an_unknown_device_with_a_meter_has_an_energy(tmp_path: Path):
     written = run_of(tmp_path, H200 | {"device_name": "Strange 9000"})
     meter(written, gpus(2))
     found = energy(written)
@@ -146,7 +146,7 @@ def test_an_unknown_device_with_a_meter_has(tmp_path: Path):
     assert any("the rest of the machines is not known" in note for note in silent.notes)
 
 
-def test_a_killed_supervisor_leaves_a_gap_that_is_filled_and_said(tmp_path: Path):
+def test_a_gap_after_a_killed_supervisor_is_filled_and_noted(tmp_path: Path):
     written = run_of(tmp_path)
     meter(written, gpus(2), upto=36, closed=False)
     found = energy(written)
@@ -222,7 +222,7 @@ def test_a_start_that_was_not_metered_is_estimated(tmp_path: Path):
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.floats(0, 1), which=st.sampled_from(["energy", "meters"]))
-def test_files_cut_anywhere_still_tell_an_energy(whole: Written, cut: float, which: str):
+def test_energy_files_cut_anywhere_still_give_an_energy(whole: Written, cut: float, which: str):
     (path,) = whole.folder.journal.glob(f"node-a.{which}")
     before = path.read_bytes()
     path.write_bytes(before[: int(cut * len(before))])
@@ -241,7 +241,7 @@ def whole(tmp_path: Path) -> Written:
     return written
 
 
-def test_a_file_that_is_no_energy_is_said(whole: Written):
+def test_an_unreadable_energy_file_is_noted(whole: Written):
     (path,) = whole.folder.journal.glob("node-a.energy")
     path.write_bytes(b"x" * 400)
     found = energy(whole)
@@ -249,7 +249,7 @@ def test_a_file_that_is_no_energy_is_said(whole: Written):
     assert any("not a energy file" in note for note in found.notes)
 
 
-def test_what_was_odd_is_said(whole: Written):
+def test_odd_readings_of_a_meter_are_noted(whole: Written):
     journal = EnergyJournal(whole.folder.journal, "a", gpus(2))
     journal.line("odd", T + 10, device=1, what="the counter went from 9 to 0 J in 2.0 s")
     journal.line("odd", T + 12, device=1, what="reads again")

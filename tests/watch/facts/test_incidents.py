@@ -1,4 +1,4 @@
-"""What the sentinels found, as a person reads it."""
+"""Incidents that the anomaly guard found, in words."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from penstock.ledger.journal.writer import Journal
 from penstock.watch.facts.incidents import MOST_SHOWN, incident_text, incidents, newest_incidents
 
 
-def test_each_incident_is_one_line_and_said_once(tmp_path: Path) -> None:
+def test_each_incident_is_shown_once(tmp_path: Path) -> None:
     with Journal(tmp_path, 0) as journal:
         journal.event("batch_skipped", step=7, why="loss nan, gradient norm 1")
         journal.event("spike", step=37, why="loss 12 where 3 is usual")

@@ -1,4 +1,4 @@
-"""Plan against actual: by cause, for the steps that were made, with the gap by its name."""
+"""Plan against actual by cause, for the steps that were made, with the largest gap named."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def written(home: Path, plan: dict[str, Any], steps: int, forked_at: int | None 
     return run
 
 
-def test_half_a_run_is_held_to_half_of_its_steps_and_one_whole_start(tmp_path: Path) -> None:
+def test_half_a_run_is_compared_with_half_of_the_steps_and_a_whole_start(tmp_path: Path) -> None:
     # Two ranks: 60 + 20 rank-seconds of steps in all, 12 of starting.
     plan = planned(2.0, compute=60.0, communicate=20.0, startup=12.0)
     found = facts(written(tmp_path, plan, STEPS // 2).folder)["plan"]
@@ -34,7 +34,7 @@ def test_half_a_run_is_held_to_half_of_its_steps_and_one_whole_start(tmp_path: P
     assert found["steps"] == STEPS // 2
 
 
-def test_a_fork_is_held_to_the_steps_that_it_made_itself(tmp_path: Path) -> None:
+def test_a_fork_is_compared_on_its_own_steps_only(tmp_path: Path) -> None:
     plan = planned(2.0, compute=60.0, startup=12.0)
     found = facts(written(tmp_path, plan, STEPS // 4, forked_at=STEPS // 2).folder)["plan"]
     assert found["by_cause"]["compute"]["predicted"] == pytest.approx(15)
@@ -68,7 +68,9 @@ def test_a_run_without_a_plan_is_shown_as_before(tmp_path: Path, plan: Any) -> N
         calibrate.fold(run.folder)
 
 
-def test_a_measured_run_is_folded_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_measured_run_is_added_to_the_calibration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
     run = written(tmp_path, planned(1.6, compute=60.0), STEPS)
     record, own = calibrate.fold(run.folder)
@@ -77,7 +79,7 @@ def test_a_measured_run_is_folded_in(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert json.loads(calibration.file().read_text())["accelerator"] == "a CPU"
 
 
-def test_a_few_steps_say_nothing(tmp_path: Path) -> None:
+def test_a_run_of_few_steps_cannot_calibrate(tmp_path: Path) -> None:
     run = written(tmp_path, planned(1.6, compute=60.0), 9)
     with pytest.raises(PenstockError, match="9 steps"):
         calibrate.fold(run.folder)

@@ -21,7 +21,7 @@ def kinds(news: list[Alert]) -> list[str]:
     return [one.event for one in news]
 
 
-def test_a_crash_is_told_and_its_end() -> None:
+def test_a_crash_and_its_recovery_are_alerts() -> None:
     made = detector()
     assert made.add_steps([FinishedStep(10, 1, 0), FinishedStep(11, 2, 0)]) == []
     fault = event("fault", 12, 0, rank=1, reason="killed by signal 9", action="restart")
@@ -68,7 +68,7 @@ def test_slow_steps_are_no_stall() -> None:
     assert kinds(made.check_stall(600 + 1300)) == ["stall"]
 
 
-def test_how_a_run_ends() -> None:
+def test_each_end_of_a_run_has_its_alert() -> None:
     for result, told in (("done", "finish"), ("stopped", "stopped"), ("failed", "crash")):
         made = detector()
         made.add_steps([FinishedStep(1, 9, 0)])
@@ -78,7 +78,7 @@ def test_how_a_run_ends() -> None:
         assert made.supervisor_died(3) == made.check_stall(1e9) == []
 
 
-def test_a_supervisor_that_is_killed_says_nothing_and_is_missed() -> None:
+def test_a_killed_supervisor_without_a_last_event_is_an_alert() -> None:
     made = detector()
     (news,) = made.supervisor_died(5)
     assert news.event == "crash"
@@ -86,14 +86,14 @@ def test_a_supervisor_that_is_killed_says_nothing_and_is_missed() -> None:
     assert made.supervisor_died(6) == []
 
 
-def test_a_host_that_leaves_the_run_to_others_tells_nothing() -> None:
+def test_a_host_that_leaves_the_run_to_others_sends_no_alert() -> None:
     for kind in ("left", "lease_lost", "handed_over"):
         made = detector()
         assert made.add_supervisor_events([event(kind, 1)]) == []
         assert made.over
 
 
-def test_a_sentence_for_a_chat() -> None:
+def test_the_sentence_of_an_alert_for_a_chat() -> None:
     done = Alert("finish", 1, 2000, "has finished")
     assert sentence("code-1b", done, 2000) == "code-1b has finished, at step 2,000 of 2,000"
 
@@ -108,7 +108,7 @@ points = st.builds(FinishedStep, st.floats(0, 1e6), st.integers(0, 1000), st.int
 
 
 @given(st.lists(st.one_of(faults, points), max_size=30))
-def test_recoveries_answer_troubles(history: list[Event | FinishedStep]) -> None:
+def test_each_recovery_follows_a_problem(history: list[Event | FinishedStep]) -> None:
     made, told = detector(), list[str]()
     for one in history:
         told += kinds(

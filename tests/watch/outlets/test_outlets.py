@@ -1,4 +1,4 @@
-"""The process beside a run: it follows the folder, sends all there is, and never holds the run."""
+"""The outlet process: it follows the run folder, sends everything, and never delays the run."""
 
 import os
 import signal
@@ -96,7 +96,7 @@ def follow(folder: RunFolder, *kept: Kept, **options: Any) -> list[str]:
     return said
 
 
-def test_all_points_and_news_reach_every_outlet(folder: RunFolder) -> None:
+def test_all_points_and_alerts_reach_every_outlet(folder: RunFolder) -> None:
     journal(folder)
     kept = [Kept(), Kept()]
     assert follow(folder, *kept) == []
@@ -107,7 +107,7 @@ def test_all_points_and_news_reach_every_outlet(folder: RunFolder) -> None:
         assert [c for c in one.calls if c in ("crash", "finish")] == ["crash", "finish"]
 
 
-def test_an_outlet_that_fails_is_told_of_and_the_others_go_on(folder: RunFolder) -> None:
+def test_a_failing_outlet_is_reported_and_the_others_go_on(folder: RunFolder) -> None:
     journal(folder)
     bad, good = Kept(fail="points"), Kept()
     (said,) = follow(folder, bad, good)
@@ -128,7 +128,7 @@ def test_an_outlet_that_hangs_is_not_waited_for(
     over.set()
 
 
-def test_a_launch_tells_nothing_of_the_ones_before_it(folder: RunFolder) -> None:
+def test_a_launch_sends_nothing_of_earlier_launches(folder: RunFolder) -> None:
     journal(folder)
     events_read = len(read_events(folder.journal / "supervisor.events"))
     supervisor = SupervisorJournal(folder.journal)
@@ -144,7 +144,7 @@ def test_a_launch_tells_nothing_of_the_ones_before_it(folder: RunFolder) -> None
     assert "stopped" in kept.calls
 
 
-def test_a_supervisor_that_vanished_is_told_after_its_last_words(folder: RunFolder) -> None:
+def test_the_alert_of_a_dead_supervisor_follows_its_last_events(folder: RunFolder) -> None:
     journal(folder, ended=False)
     kept = Kept()
     follow(folder, kept, alive=lambda: False)
@@ -166,7 +166,7 @@ def test_a_real_run_says_that_it_finished(run_file: Callable[..., Path], server:
 
 
 @pytest.mark.slow
-def test_a_supervisor_killed_for_real_is_told_of(
+def test_a_supervisor_that_is_really_killed_is_an_alert(
     run_file: Callable[..., Path], server: Hook
 ) -> None:
     """Nobody is left to say it but the process beside the run."""
@@ -185,7 +185,7 @@ def test_a_supervisor_killed_for_real_is_told_of(
     assert RunView(folder).status == "killed"
 
 
-def test_what_cannot_be_sent_is_refused_before_anything_starts(
+def test_an_outlet_that_cannot_send_is_refused_before_the_start(
     run_file: Callable[..., Path],
 ) -> None:
     file = run_file("unset", **{"log.webhook": "$NO_SUCH_HOOK"})

@@ -1,4 +1,4 @@
-"""Runs in Weights & Biases: its own client, against a server of ours, on line and off line."""
+"""Runs in Weights & Biases, with its own client against a local server, online and offline."""
 
 import os
 import subprocess
@@ -66,7 +66,7 @@ def follow(folder: RunFolder, heard: int, attempt: int, env: dict[str, str]) -> 
     return done.stdout
 
 
-def test_a_run_is_sent_and_goes_on_in_the_same_one(folder: RunFolder, server: Wandb) -> None:
+def test_a_resumed_run_continues_the_same_wandb_run(folder: RunFolder, server: Wandb) -> None:
     launched(folder, 0, {1: 5.0, 2: 4.0, 3: 3.5}, "failed")
     said = follow(folder, 0, 0, server.env)
     (name,) = server.runs
@@ -118,7 +118,9 @@ def test_a_server_that_is_not_there_does_not_stop_the_process(folder: RunFolder)
     assert "wandb: " in follow(folder, 0, 0, env)
 
 
-def test_what_the_client_would_refuse_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_that_the_client_would_refuse_are_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     check("p", {"WANDB_MODE": "offline"})
     check("p", {"WANDB_API_KEY": "x" * 40})
     with pytest.raises(PenstockError, match=r"no API key.*WANDB_MODE=offline"):
@@ -132,7 +134,7 @@ def test_what_the_client_would_refuse_is_refused_at_once(monkeypatch: pytest.Mon
         check("p", {"WANDB_MODE": "offline"})
 
 
-def test_a_run_begun_anew_is_another_one(folder: RunFolder) -> None:
+def test_a_fresh_run_of_the_same_name_has_another_id(folder: RunFolder) -> None:
     launched(folder, 0, {1: 5.0}, "done")
     first = run_id(RunView(folder))
     launched(folder, 1, {2: 5.0}, "done", t=2000.0)

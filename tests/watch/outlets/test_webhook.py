@@ -1,4 +1,4 @@
-"""Messages to an address: what they say, that they try again and that they never give it away."""
+"""Webhook messages: their text, their retries, and the secrecy of the address."""
 
 import json
 import socket
@@ -59,7 +59,7 @@ def test_a_message_is_for_programs_and_for_chats(server: Hook) -> None:
     assert said == []
 
 
-def test_a_server_in_trouble_is_tried_again_with_longer_pauses(server: Hook) -> None:
+def test_a_failing_server_is_retried_with_longer_pauses(server: Hook) -> None:
     said, waits = list[str](), Waits()
     server.answers = [500, 503, 429]
     webhook(server.url, said, waits).send_alert(CRASH)
@@ -79,7 +79,7 @@ def test_it_gives_up_after_a_time_and_says_so(server: Hook) -> None:
     assert "HTTP 500" in said[0]
 
 
-def test_what_the_server_refuses_is_not_tried_again(server: Hook) -> None:
+def test_a_message_that_the_server_refuses_is_not_retried(server: Hook) -> None:
     said, waits = list[str](), Waits()
     server.answers = [404, 204]
     webhook(server.url, said, waits).send_alert(CRASH)
@@ -87,7 +87,7 @@ def test_what_the_server_refuses_is_not_tried_again(server: Hook) -> None:
     assert "HTTP 404" in said[0]
 
 
-def test_the_server_may_say_when_to_come_back(server: Hook) -> None:
+def test_retry_after_of_the_server_is_respected(server: Hook) -> None:
     waits = Waits()
     server.answers, server.headers = [429], {"Retry-After": "7"}
     webhook(server.url, [], waits).send_alert(CRASH)
@@ -113,7 +113,7 @@ def test_a_server_that_hangs_costs_a_bounded_time(server: Hook) -> None:
     assert "no answer in time" in said[0]
 
 
-def test_no_server_at_all() -> None:
+def test_no_server_is_a_bounded_wait() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -126,7 +126,7 @@ URLS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, m
 
 
 @given(URLS, st.sampled_from(["http://127.0.0.1:1/", "http://[::1/", "http://no such host/", "x:"]))
-def test_the_address_is_never_said(path: str, start: str) -> None:
+def test_the_address_of_a_webhook_is_never_shown(path: str, start: str) -> None:
     said: list[str] = []
     secret = f"hush{path}"
     webhook(start + secret, said, answer_s=0.5, give_up_s=0.0).send_alert(CRASH)

@@ -1,4 +1,4 @@
-"""The report as a page, and its advice: of runs in every state, and of files cut anywhere."""
+"""The HTML report and its advice, for runs in every state and files cut anywhere."""
 
 import json
 import tempfile
@@ -77,7 +77,7 @@ def test_a_page_stands_alone_and_says_what_the_screen_says(tmp_path: Path) -> No
         assert one.words[:30] in shown(screen(made.folder))
 
 
-def test_what_a_run_says_is_text(tmp_path: Path) -> None:
+def test_text_of_a_run_is_never_html_on_the_page(tmp_path: Path) -> None:
     evil = '<script>alert("x")</script>\x1b[31m'
     made = whole(tmp_path, (30.0, "fault", {"attempt": 0, "rank": 1, "reason": evil}))
     found = told(made)
@@ -156,7 +156,7 @@ def test_the_largest_cause_comes_first(tmp_path: Path) -> None:
     assert found[Cause.BUBBLE].value == 2
 
 
-def test_what_is_set_already_is_not_advised(tmp_path: Path) -> None:
+def test_advice_does_not_repeat_the_run_file(tmp_path: Path) -> None:
     found = advised(tmp_path, (0.0, 1.0, 1.0, 0.0), '[train.sync]\ncompress = "bf16"\n')
     assert found[Cause.COMMUNICATE].field == "train.batch_tokens"
     assert found[Cause.COMMUNICATE].value == 2000
@@ -167,6 +167,6 @@ def test_the_slow_rank_is_named(tmp_path: Path) -> None:
     assert "wait for rank 1" in found[Cause.PEER_WAIT].words
 
 
-def test_seconds_that_nobody_explains_are_to_be_traced(tmp_path: Path) -> None:
+def test_unexplained_time_gets_the_advice_to_trace(tmp_path: Path) -> None:
     found = advised(tmp_path, (0.0, 1.0, 0.1, 0.0))
     assert found[Cause.UNEXPLAINED].field == "log.trace"

@@ -1,4 +1,4 @@
-"""The table of a sweep: which of its runs is the best, and when none can be."""
+"""The table of a sweep: the best run, and when there is none."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The report of runs written by hand: every way a run can stand, and files cut anywhere."""
+"""The report of runs written by hand, in every state and with files cut anywhere."""
 
 import json
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ def finished(written: Written) -> dict[str, Any]:
     return facts(written.folder)
 
 
-def test_finished(written: Written) -> None:
+def test_the_summary_of_a_finished_run(written: Written) -> None:
     found = finished(written)
     assert found["run"] == "hand"
     assert found["status"] == "done"
@@ -94,7 +94,7 @@ def test_the_screen_of_a_finished_run(written: Written) -> None:
         (1, 200.0, "200 passes over 100 tokens"),
     ],
 )
-def test_how_often_the_data_was_gone_through(
+def test_the_number_of_passes_over_the_data(
     tmp_path: Path, samples: int, passes: float, said: str
 ) -> None:
     written = Written(tmp_path, PLAN | {"samples": samples, "sequence": 100})
@@ -117,7 +117,7 @@ def test_passes_over_a_mixture_or_without_a_length_are_not_made_up(
     assert summary(written.folder)["best"] is None
 
 
-def test_running_without_a_step(written: Written) -> None:
+def test_the_summary_of_a_run_before_its_first_step(written: Written) -> None:
     written.supervisor(*BEGIN)
     with written.folder.lock():
         found = facts(written.folder)
@@ -128,7 +128,7 @@ def test_running_without_a_step(written: Written) -> None:
     assert found["ledger"]["startup"] == pytest.approx(found["wall_s"] * 2)
 
 
-def test_running(written: Written) -> None:
+def test_the_summary_of_a_running_run(written: Written) -> None:
     written.supervisor(*BEGIN)
     written.ranks(0, 1.0, range(1, 11))
     with written.folder.lock():
@@ -140,7 +140,7 @@ def test_running(written: Written) -> None:
     assert facts(written.folder)["status"] == "killed"  # the lock is gone
 
 
-def test_killed(written: Written) -> None:
+def test_a_run_without_an_end_was_killed(written: Written) -> None:
     written.supervisor(*BEGIN)
     written.ranks(0, 1.0, range(1, 8))
     found = facts(written.folder)
@@ -149,7 +149,7 @@ def test_killed(written: Written) -> None:
     assert found["weights_hash"] is None
 
 
-def test_failed_with_a_fault(written: Written) -> None:
+def test_a_failed_run_shows_its_fault(written: Written) -> None:
     reason = "OSError: [Errno 28] no space left on [/]"
     written.supervisor(
         *BEGIN,
@@ -164,7 +164,7 @@ def test_failed_with_a_fault(written: Written) -> None:
     assert f"rank 1: {reason}" in shown(screen(written.folder))
 
 
-def test_a_loss_that_is_not_a_number(written: Written) -> None:
+def test_a_loss_that_is_not_a_number_is_shown_as_a_dash(written: Written) -> None:
     """The step that was refused is on the curve; programs still get JSON, and people a dash."""
     written.supervisor(*BEGIN, (40.0, "ended", {"result": "failed"}))
     written.ranks(0, 1.0, range(1, 4), losses={3: NAN})
@@ -239,14 +239,14 @@ def test_a_run_that_was_made_but_never_launched(tmp_path: Path) -> None:
     assert (found["useful"], found["effective"]) == (None, None)
 
 
-def test_a_fork_that_was_never_launched(tmp_path: Path) -> None:
+def test_a_fork_that_was_never_launched_has_a_report(tmp_path: Path) -> None:
     """Its plan says only where it comes from."""
     plan = {"forked_from": {"run": "other", "step": 5}, "dataset": "tiny@1"}
     found = facts(Written(tmp_path, plan).folder)
     assert (found["status"], found["dataset"], found["layout"]) == ("new", "tiny@1", None)
 
 
-def test_a_module_of_ones_own_has_no_size(tmp_path: Path) -> None:
+def test_a_custom_module_has_no_size(tmp_path: Path) -> None:
     written = Written(tmp_path, PLAN | {"params": None, "flops_per_token": None})
     finished(written)
     assert "own module" in shown(screen(written.folder))
@@ -269,7 +269,7 @@ def cuts(data: bytes) -> Iterator[bytes]:
     ["supervisor.events", "a0000-r00000.events", "a0000-r00000.steps", "a0000-r00000.curve"],
 )
 @pytest.mark.parametrize("held", [False, True], ids=["dead", "running"])
-def test_half_written_files(written: Written, name: str, held: bool) -> None:
+def test_half_written_files_have_a_report(written: Written, name: str, held: bool) -> None:
     finished(written)
     path = written.folder.journal / name
     for part in cuts(path.read_bytes()):
@@ -287,12 +287,12 @@ def test_half_written_checkpoints_are_not_named(written: Written) -> None:
 
 
 @pytest.mark.parametrize("missing", ["journal", "checkpoints", "control"])
-def test_missing_folders(written: Written, missing: str) -> None:
+def test_missing_folders_have_a_report(written: Written, missing: str) -> None:
     (written.folder.path / missing).rmdir()
     assert facts(written.folder)["status"] == "new"
 
 
-def test_lines_of_a_running_run_and_what_is_told_at_once(written: Written) -> None:
+def test_the_lines_of_a_running_run_and_immediate_messages(written: Written) -> None:
     restarted(written)
     console = Console(record=True, width=100, file=StringIO())
     display = terminal.TerminalDisplay(console)
@@ -333,7 +333,7 @@ def test_a_restart_is_no_start_in_the_advice(tmp_path: Path) -> None:
     ("more", "said"),
     [(1, "2 starts took 3.0 s and 4.0 s: fewer"), (5, "6 starts took 3.0 s to 8.0 s: fewer")],
 )
-def test_starts_are_told_as_they_were_measured(tmp_path: Path, more: int, said: str) -> None:
+def test_the_advice_lists_the_measured_starts(tmp_path: Path, more: int, said: str) -> None:
     folder = made_run(tmp_path)
     supervisor = SupervisorJournal(folder.journal)
     for number in range(1, more + 1):

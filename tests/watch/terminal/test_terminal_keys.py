@@ -1,4 +1,4 @@
-"""The screen of `penstock train` in a real terminal: keys work, and the terminal is put back."""
+"""The screen of `penstock train` in a real terminal: keys work, and the terminal is restored."""
 
 import os
 import signal
@@ -92,7 +92,7 @@ def pages_of(parent: int) -> list[int]:
 
 
 @pytest.mark.slow
-def test_a_terminal_is_put_back_after_a_crash_of_the_display(
+def test_the_terminal_is_restored_after_a_crash_of_the_display(
     run_file: Callable[..., Path], tmp_path: Path
 ) -> None:
     """The run goes on without its display, and what went wrong can be read."""
@@ -137,5 +137,5 @@ def test_a_pipe_has_no_keys() -> None:
         (b"\xc3\xa9y", "y"),
     ],
 )
-def test_an_arrow_takes_no_other_key_along(sent: bytes, keys: str) -> None:
+def test_an_arrow_key_does_not_swallow_the_next_key(sent: bytes, keys: str) -> None:
     assert _keys(sent) == keys

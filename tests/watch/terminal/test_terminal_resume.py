@@ -1,4 +1,4 @@
-"""What a display says of the checkpoint that a run goes on from."""
+"""The message of a display about the checkpoint that a run resumes from."""
 
 import io
 from collections.abc import Callable

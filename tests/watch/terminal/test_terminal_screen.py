@@ -1,4 +1,4 @@
-"""The screen fits every terminal, shows what matters, and obeys nothing that a run wrote."""
+"""The screen fits every terminal, shows what matters, and prints no control codes of a run."""
 
 import json
 import math
@@ -70,7 +70,7 @@ def test_it_fills_the_terminal_and_no_more(
     assert {len(one) for one in drawn} == {columns}
 
 
-def test_what_matters_is_on_80_by_24(view: RunView) -> None:
+def test_the_important_lines_fit_80_by_24(view: RunView) -> None:
     text = "\n".join(one.plain for one in lines(RunFacts(view), Footer(keys=True), 80, 24))
     for words in (
         "shown", "3M parameters", "60%", "step 60 of 100", "loss    3.450", "validation 3.500",
@@ -99,7 +99,7 @@ def _text(view: RunView) -> str:
     return "\n".join(one.plain for one in lines(RunFacts(view), Footer(), 80, 24))
 
 
-def test_nothing_that_a_run_wrote_is_obeyed(view: RunView) -> None:
+def test_control_codes_of_a_run_are_not_printed(view: RunView) -> None:
     console = Console(width=100, height=40, force_terminal=True)
     with console.capture() as captured:
         console.print(RunScreen(RunFacts(view), Footer()))
@@ -107,14 +107,14 @@ def test_nothing_that_a_run_wrote_is_obeyed(view: RunView) -> None:
     assert "\x1b[2J" not in captured.get()
 
 
-def test_a_run_that_has_not_begun(view: RunView) -> None:
+def test_a_run_that_has_not_begun_has_a_page(view: RunView) -> None:
     for file in view.folder.journal.iterdir():
         file.unlink()
     text = "\n".join(one.plain for one in lines(RunFacts(RunView(view.folder)), Footer(), 80, 24))
     assert "starting 2 ranks" in text
 
 
-def test_a_line_for_logs(view: RunView) -> None:
+def test_the_progress_line_for_logs(view: RunView) -> None:
     assert progress_line(RunFacts(view)).startswith("step 60/100  loss 3.450  val 3.500  142 tok/s")
 
 
@@ -131,7 +131,7 @@ def test_no_screen_without_a_terminal(tmp_path: Path) -> None:
         assert not has_room(Console(file=file, force_terminal=True))  # nobody's foreground
 
 
-def test_a_fault_that_is_told_is_not_obeyed_either() -> None:
+def test_control_codes_in_the_reason_of_a_fault_are_not_printed() -> None:
     console = Console(width=80, height=24, force_terminal=True, color_system=None)
     with console.capture() as captured:
         TerminalDisplay(console).fault(1, EVIL, "restart")

@@ -1,4 +1,4 @@
-"""The metrics: right, well-formed, few, and taken by a real Prometheus."""
+"""The metrics: right, well-formed, few, and scraped by a real Prometheus."""
 
 import json
 import shutil
@@ -84,7 +84,7 @@ def test_the_numbers_are_those_of_the_run(made: Callable[..., RunFolder]) -> Non
     assert not values(text, "penstock_cost_usd")  # nobody gave a price
 
 
-def test_names_follow_the_conventions() -> None:
+def test_metric_names_follow_the_conventions() -> None:
     for family in metrics.FAMILIES:
         assert family.says.endswith(".")
         assert not family.name.endswith(("_total", "_ms", "_mb", "_percent", "_mhz"))
@@ -109,7 +109,7 @@ def test_a_damaged_run_does_not_hide_the_others(made: Callable[..., RunFolder]) 
     assert values(text, "penstock_step") == {(): 20}
 
 
-def test_two_runs_of_one_name_are_told_apart(
+def test_two_runs_of_one_name_have_different_labels(
     made: Callable[..., RunFolder], tmp_path: Path
 ) -> None:
     one = made()
@@ -138,7 +138,7 @@ def fetched(url: str) -> str:
         return str(answer.read().decode())
 
 
-def test_the_page_serves_them(server: PageServer) -> None:
+def test_the_page_serves_the_metrics(server: PageServer) -> None:
     text = fetched(f"http://127.0.0.1:{server.port}/metrics")
     assert values(text, "penstock_step") == {(): 20}
 
@@ -155,7 +155,7 @@ def test_promtool_finds_nothing_wrong(made: Callable[..., RunFolder]) -> None:
 
 @real
 @pytest.mark.prometheus
-def test_a_real_prometheus_scrapes_them(server: PageServer, tmp_path: Path) -> None:
+def test_a_real_prometheus_scrapes_the_metrics(server: PageServer, tmp_path: Path) -> None:
     config, port = tmp_path / "prometheus.yml", free_port()
     config.write_text(
         "global: {scrape_interval: 3s, scrape_timeout: 3s}\n"

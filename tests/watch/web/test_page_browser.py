@@ -212,7 +212,7 @@ def test_a_live_run_moves_and_a_killed_rank_turns_red_and_green_again(
             page.wait_for_function(BEYOND, arg=number(page, "step") + 1)  # and it goes on
 
 
-def test_words_of_a_run_are_never_markup(
+def test_text_of_a_run_is_never_markup_in_the_report(
     browser: Any, serve: Callable[..., PageServer], tmp_path: Path
 ) -> None:
     folder = made_run(tmp_path, HOSTILE, killed_at=30)
@@ -351,7 +351,7 @@ def test_a_page_left_open_finds_its_server_again(
     context.close()
 
 
-def test_a_run_that_is_not_there_is_said(
+def test_an_unknown_run_is_an_error_on_the_page(
     browser: Any, serve: Callable[..., PageServer], tmp_path: Path
 ) -> None:
     context = browser.new_context()

@@ -101,7 +101,7 @@ def test_the_page_still_answers(server: Watched) -> None:
 @pytest.mark.parametrize(
     "sent", [b"GET http://[ HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nHost: [\r\n\r\n"]
 )
-def test_what_is_no_address_is_told(server: Watched, sent: bytes) -> None:
+def test_an_invalid_address_gets_an_error(server: Watched, sent: bytes) -> None:
     assert answered(server, sent).startswith(b"HTTP/1.1 400 ")
 
 

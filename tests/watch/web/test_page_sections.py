@@ -1,4 +1,4 @@
-"""What the page shows of a run: every section, for runs in every state."""
+"""The sections of a run's page, for runs in every state."""
 
 import json
 import random
@@ -33,7 +33,7 @@ def taken(folder: RunFolder) -> dict[str, dict]:
     return json.loads(json.dumps(page_sections(RunView(folder)), allow_nan=False))
 
 
-def test_a_run_that_was_killed_and_went_on(tmp_path: Path) -> None:
+def test_a_run_that_was_killed_and_resumed(tmp_path: Path) -> None:
     found = taken(made_run(tmp_path, killed_at=30))
     assert not [name for name, section in found.items() if "problem" in section]
     assert found["headline"]["status"] == "done"
@@ -68,7 +68,7 @@ def test_the_stacked_areas_add_up_to_the_table(tmp_path: Path) -> None:
     assert len(found["where"]["edges"]) == len(found["where"]["seconds"][0]) + 1
 
 
-def test_what_is_not_written_yet_is_not_drawn_as_unexplained(
+def test_time_that_is_not_written_yet_is_not_drawn_as_unexplained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = made_run(tmp_path, ended=None)
@@ -112,7 +112,7 @@ def test_runs_that_have_hardly_begun(tmp_path: Path) -> None:
     assert taken(killed)["headline"]["status"] == "killed"
 
 
-def test_any_beginning_of_a_journal_is_a_page(tmp_path: Path) -> None:
+def test_a_journal_cut_anywhere_still_has_a_page(tmp_path: Path) -> None:
     folder = made_run(tmp_path, steps=30, killed_at=20)
     files = {path: path.read_bytes() for path in folder.journal.iterdir()}
     dice = random.Random(7)
@@ -148,7 +148,7 @@ def test_a_long_curve_is_thinned_and_keeps_its_spike(tmp_path: Path) -> None:
     st.integers(1, 40),
 )
 @settings(max_examples=60, deadline=None)
-def test_thinning_keeps_means_between_extremes(values: list[float], most: int) -> None:
+def test_block_means_lie_between_block_extremes(values: list[float], most: int) -> None:
     column = np.array(values, np.float64)
     at = block_starts(len(column), most)
     assert 1 <= len(at) <= most
@@ -168,7 +168,7 @@ def test_thinning_keeps_means_between_extremes(values: list[float], most: int) -
 
 
 @given(st.lists(st.integers(0, 30), max_size=60))
-def test_what_was_lost_is_cut_off(steps: list[int]) -> None:
+def test_steps_that_a_restart_took_back_are_cut_off(steps: list[int]) -> None:
     kept = np.array(steps, np.int64)[not_superseded(np.array(steps, np.int64))]
     assert (np.diff(kept) > 0).all()
     assert steps[-1:] == kept[-1:].tolist()
@@ -225,7 +225,7 @@ def test_a_timeline_has_no_gaps(tmp_path: Path) -> None:
     assert all(a[2] == b[1] for a, b in zip(row["parts"], row["parts"][1:], strict=False))
 
 
-def test_events_are_words_newest_first_and_said_once(tmp_path: Path) -> None:
+def test_events_are_lines_newest_first_and_each_once(tmp_path: Path) -> None:
     folder = made_run(tmp_path, killed_at=30)
     with Journal(folder.journal, 2) as journal:
         journal.event("a_new_kind", t=T0 + 500, what="<script>")
@@ -241,7 +241,7 @@ def test_events_are_words_newest_first_and_said_once(tmp_path: Path) -> None:
     assert fault.words == "rank 1: the process was killed by SIGKILL; restart"
 
 
-def test_a_line_of_the_list(tmp_path: Path) -> None:
+def test_the_summary_of_a_run_in_the_list(tmp_path: Path) -> None:
     found = run_summary(RunView(made_run(tmp_path)))
     assert found["status"] == "done"
     assert 2 <= len(found["spark"]) <= 60

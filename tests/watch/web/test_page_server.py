@@ -1,4 +1,4 @@
-"""The page's server: who may look, at what, and what it costs."""
+"""The server of the page: access, addresses, streams and cost."""
 
 import contextlib
 import hashlib
@@ -48,7 +48,7 @@ def get(
     return answer.status, dict(answer.getheaders()), answer.read().decode()
 
 
-def test_a_run_and_the_list_of_runs(serve: Serve, tmp_path: Path) -> None:
+def test_the_server_answers_for_a_run_and_for_the_list(serve: Serve, tmp_path: Path) -> None:
     made_run(tmp_path, "a")
     made_run(tmp_path, "b", steps=20)
     server = serve()
@@ -77,7 +77,7 @@ def test_a_name_in_an_address_is_never_a_path(serve: Serve, tmp_path: Path, name
 @pytest.mark.parametrize(
     "path", ["/static/../server.py", "/static/%2e%2e/server.py", "/x", "/static/"]
 )
-def test_there_is_nothing_else(serve: Serve, path: str) -> None:
+def test_other_paths_are_not_found(serve: Serve, path: str) -> None:
     assert get(serve(), path)[0] == 404
 
 
@@ -115,7 +115,7 @@ def test_the_page_loads_uplot_from_its_own_unchanged_copy(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
-def test_only_looking(serve: Serve, tmp_path: Path, method: str) -> None:
+def test_only_get_is_answered(serve: Serve, tmp_path: Path, method: str) -> None:
     made_run(tmp_path)
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
     server = serve()
@@ -132,7 +132,7 @@ def test_another_name_that_points_here_is_refused(serve: Serve, host: str, good:
     assert (get(serve(), "/", Host=host)[0] == 200) is good
 
 
-def test_elsewhere_needs_a_token(serve: Serve, tmp_path: Path) -> None:
+def test_an_address_beyond_loopback_needs_a_token(serve: Serve, tmp_path: Path) -> None:
     made_run(tmp_path)
     server = serve("0.0.0.0")
     assert server.token
@@ -152,7 +152,7 @@ def test_elsewhere_needs_a_token(serve: Serve, tmp_path: Path) -> None:
     assert server.token in server.address("made")
 
 
-def test_a_token_of_ones_own_may_have_any_signs(serve: Serve) -> None:
+def test_a_chosen_token_may_hold_any_characters(serve: Serve) -> None:
     server = serve(token="päß; w=1")
     assert get(server, "/")[0] == 401
     path = server.address().split(str(server.port))[1]
@@ -186,7 +186,7 @@ def test_the_stream_sends_what_changed(serve: Serve, tmp_path: Path) -> None:
     link.close()
 
 
-def test_a_run_is_read_once_a_second_however_many_look(
+def test_a_run_is_read_once_a_second_for_any_number_of_readers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made_run(tmp_path)
@@ -235,7 +235,7 @@ def test_one_unreadable_run_leaves_the_others(serve: Serve, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("token", ["", " ", "\t\n", "short", "       x       "])
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-def test_a_token_that_keeps_nobody_out_is_refused(tmp_path: Path, host: str, token: str) -> None:
+def test_a_short_or_empty_token_is_refused(tmp_path: Path, host: str, token: str) -> None:
     with pytest.raises(PenstockError, match=r"--token: .* at least 8 characters"):
         open_server(RunCache(str(tmp_path)), host, 0, token)
 

@@ -6,7 +6,7 @@ says which, with its band. Nothing is counted twice. Gaps are filled, and a note
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cached_property, reduce
 
 import numpy as np
 
@@ -53,11 +53,28 @@ class _EnergyCalculation:
     notes: list[str] = field(default_factory=list)
     _done: dict[range | None, np.ndarray] = field(default_factory=dict)
 
+    @cached_property
+    def windows(self) -> list[tuple[float, float]]:
+        """Start and end of each invocation."""
+        return [(i.start, i.end) for i in self.view.account.invocations]
+
+    @cached_property
+    def own_and_others(self) -> tuple[list[tuple[NodeEnergy, EnergySpans]], EnergySpans]:
+        return self._metered()
+
+    @cached_property
+    def metered(self) -> EnergySpans:
+        """The metered spans of all accelerators."""
+        own, _ = self.own_and_others
+        return reduce(lambda a, b: a + b, (spans for _, spans in own), joule_spans.no_spans())
+
+    @cached_property
+    def edges(self) -> np.ndarray:
+        return self._edges(self.metered)
+
     def compute(self) -> Energy | None:
-        self.windows = [(i.start, i.end) for i in self.view.account.invocations]
-        own, others = self._metered()
-        metered = reduce(lambda a, b: a + b, (spans for _, spans in own), joule_spans.no_spans())
-        self.edges = self._edges(metered)
+        """Compute the energy, or None if it cannot be known."""
+        (own, others), metered = self.own_and_others, self.metered
         bare = [w for w in self.windows if not _within(metered, w)]
         if self.model is None and (bare or not len(metered.known.start)):
             return None
@@ -68,7 +85,7 @@ class _EnergyCalculation:
         accelerator = self._amount(metered, sum(estimated.values()))
         rest, host = self._beside(accelerator, by_cause, others)
         node = accelerator + host
-        self._say(metered, bare)
+        self._add_notes(metered, bare)
         pue = self.model.pue if self.model else None
         return Energy(
             accelerator,
@@ -102,13 +119,13 @@ class _EnergyCalculation:
 
     def _each_device(self) -> Iterable[tuple[NodeEnergy, MeteredDevice, np.ndarray]]:
         """Yield the records of each device by UUID: two writers may read the same counter."""
-        found: dict[str, tuple[NodeEnergy, MeteredDevice, list[np.ndarray]]] = {}
+        by_uuid: dict[str, tuple[NodeEnergy, MeteredDevice, list[np.ndarray]]] = {}
         for node in self.nodes:
             for number, device in node.devices.items():
                 records = node.records[node.records["device"] == number]
                 if len(records):
-                    found.setdefault(device.uuid, (node, device, []))[2].append(records)
-        for node, device, parts in found.values():
+                    by_uuid.setdefault(device.uuid, (node, device, []))[2].append(records)
+        for node, device, parts in by_uuid.values():
             yield node, device, np.concatenate(parts)
 
     def _guessed(self, spans: EnergySpans) -> EnergySpans:
@@ -149,13 +166,13 @@ class _EnergyCalculation:
 
     def _by_cause(self, own: list[tuple[NodeEnergy, EnergySpans]]) -> dict[Cause, float]:
         watts = self.model.chip_w if self.model else dict.fromkeys(Cause, 1.0)
-        found = dict.fromkeys(Cause, 0.0)
+        totals = dict.fromkeys(Cause, 0.0)
         for node, spans in own:
             for ranks, part in self._by_ranks(node, spans):
                 parts = joule_spans.joules_by_cause(part, self.edges, self._ranks_did(ranks), watts)
                 for cause, joules in parts.items():
-                    found[cause] += joules
-        return found
+                    totals[cause] += joules
+        return totals
 
     def _by_ranks(
         self, node: NodeEnergy, spans: EnergySpans
@@ -176,12 +193,12 @@ class _EnergyCalculation:
     ) -> dict[Cause, float]:
         """Return the energy of the ranks in these windows by the power model."""
         done = self._ranks_did(None)
-        found = dict.fromkeys(Cause, 0.0)
+        totals = dict.fromkeys(Cause, 0.0)
         for place, cause in enumerate(Cause):
             for start, end in windows:
                 seconds = np.diff(np.interp([start, end], self.edges, done[:, place]))[0]
-                found[cause] += float(seconds) * watts[cause]
-        return found
+                totals[cause] += float(seconds) * watts[cause]
+        return totals
 
     # The rest of the machines
 
@@ -196,13 +213,13 @@ class _EnergyCalculation:
         beside = model.beside_w
         if cpu_j:
             beside = {c: max(0.0, watts - model.processors_w) for c, watts in beside.items()}
-        found = {
+        by_cause_j = {
             c: seconds[c] * (beside[c] + cpu_j * (1 + model.losses) / total_s)
             + by_cause[c] * model.losses
             for c in Cause
         }
-        total_j = sum(found.values())
-        return found, EnergyAmount(
+        total_j = sum(by_cause_j.values())
+        return by_cause_j, EnergyAmount(
             total_j, "estimated", HOST_BAND.low * total_j, HOST_BAND.high * total_j
         )
 
@@ -212,10 +229,10 @@ class _EnergyCalculation:
         if not self.view.running:
             return None
         own = [d for d in self.devices if d.kind in self.accelerators]
-        told = [d.watts for d in own if d.watts is not None and d.t and now() - d.t < FRESH_S]
-        return sum(told) if told and len(told) == len(own) else None
+        fresh = [d.watts for d in own if d.watts is not None and d.t and now() - d.t < FRESH_S]
+        return sum(fresh) if fresh and len(fresh) == len(own) else None
 
-    def _say(self, metered: EnergySpans, bare: list[tuple[float, float]]) -> None:
+    def _add_notes(self, metered: EnergySpans, bare: list[tuple[float, float]]) -> None:
         for node in self.nodes:
             for line in node.lines:
                 self.notes += _meter_notes(node, line.kind, line.payload)
@@ -238,10 +255,10 @@ def _meter_notes(node: NodeEnergy, kind: str, payload: Mapping[str, object]) -> 
         shared = bool(node.devices) and isinstance(cores, int) and isinstance(all_cores, int)
         packages = any(device.kind == "package" for device in node.devices.values())
         notes = payload.get("notes")
-        found = [str(note) for note in notes] if isinstance(notes, list) else []
+        texts = [str(note) for note in notes] if isinstance(notes, list) else []
         if shared and packages and cores != all_cores:
-            found.append(f"meters are of whole CPUs, of which the run had {cores} of {all_cores}")
-        return found
+            texts.append(f"meters count whole CPUs; the run had {cores} of {all_cores} cores")
+        return texts
     if kind == "odd" and payload.get("what") != "reads again":
         number = payload.get("device")
         device = node.devices.get(number) if isinstance(number, int) else None

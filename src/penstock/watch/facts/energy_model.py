@@ -118,9 +118,9 @@ def _gpu(machine: Machine | None) -> PowerModel | None:
 
 
 def _by_cause(levels: power.PowerLevels) -> dict[Cause, float]:
-    found = dict.fromkeys(Cause, levels.wait_w)
-    found |= dict.fromkeys((*power.BUSY, Cause.REDO), levels.busy_w)
-    return found | dict.fromkeys(power.RESTING, levels.rest_w)
+    watts = dict.fromkeys(Cause, levels.wait_w)
+    watts |= dict.fromkeys((*power.BUSY, Cause.REDO), levels.busy_w)
+    return watts | dict.fromkeys(power.RESTING, levels.rest_w)
 
 
 def _cpu(view: RunView, nodes: list[NodeEnergy]) -> PowerModel:
@@ -147,10 +147,12 @@ def _cpu(view: RunView, nodes: list[NodeEnergy]) -> PowerModel:
 
 def _cores(view: RunView, nodes: list[NodeEnergy]) -> int:
     """Return the cores of a host; older runs have them only in the text of the machine."""
-    said = [line.whole("cores") for node in nodes for line in node.lines if line.kind == "meters"]
+    reported = [
+        line.whole("cores") for node in nodes for line in node.lines if line.kind == "meters"
+    ]
     words = str(view.plan.get("machine", ""))
     match = re.search(r"(\d+) CPU core", words)
-    known = [cores for cores in said if cores]
+    known = [cores for cores in reported if cores]
     return known[-1] if known else int(match[1]) if match else max(1, view.account.ranks)
 
 

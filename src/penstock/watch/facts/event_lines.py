@@ -66,19 +66,19 @@ def _rank_events(view: RunView) -> list[Event]:
 
     A run of a thousand ranks has about as many of them as a run of two.
     """
-    found: list[Event] = []
+    events: list[Event] = []
     for kind in view.rank_event_kinds:
         # A rank writes `lost` for a step that it lost, the supervisor for a lost rank.
         if kind in NOT_SHOWN or kind == "lost":
             continue
         if kind not in SAME_ON_ALL_RANKS:
-            found += view.rank_events_of(kind)
+            events += view.rank_events_of(kind)
             continue
         first: dict[tuple[object, ...], Event] = {}
         for event in view.rank_events_of(kind):
             first.setdefault((event.attempt, event.payload.get("step"), event.end is None), event)
-        found += first.values()
-    return [e for e in found if e.kind != "end" or e.payload.get("result") != "done"]
+        events += first.values()
+    return [e for e in events if e.kind != "end" or e.payload.get("result") != "done"]
 
 
 def _level(event: Event) -> str:
@@ -95,64 +95,66 @@ def _level(event: Event) -> str:
 
 def _words(event: Event) -> str | None:
     """Describe an event; None if it is not worth a line."""
-    said = event.payload
-    rank = said.get("rank", event.ranks[0] if event.ranks else None)
+    payload = event.payload
+    rank = payload.get("rank", event.ranks[0] if event.ranks else None)
     if event.kind in KINDS:
-        return incident_text({"kind": event.kind, **said})
+        return incident_text({"kind": event.kind, **payload})
     match event.kind:
         case "invocation":
             ranks = plural(event.whole("ranks") or 0, "rank")
-            return f"started: {ranks} on {said.get('machine', 'this machine')}"
+            return f"started: {ranks} on {payload.get('machine', 'this machine')}"
         case "launch":
             return f"attempt {event.attempt} launched"
         case "fault":
-            return f"rank {rank}: {said.get('reason')}; {said.get('action', '')}"
+            return f"rank {rank}: {payload.get('reason')}; {payload.get('action', '')}"
         case "lost":
-            return f"rank {rank} lost: {said.get('reason')}; the others go on"
+            return f"rank {rank} lost: {payload.get('reason')}; the others go on"
         case "hang":
-            return f"rank {rank} hangs in {said.get('phase')}: {said.get('why')}"
-        case "straggler" if said.get("slow"):
-            return f"rank {rank} takes {said.get('factor')} times as long as the others"
+            return f"rank {rank} hangs in {payload.get('phase')}: {payload.get('why')}"
+        case "straggler" if payload.get("slow"):
+            return f"rank {rank} takes {payload.get('factor')} times as long as the others"
         case "straggler":
             return f"rank {rank} keeps up again"
         case "ended":
-            error = str(said.get("error") or "")
-            return f"{said.get('result')}{': ' if error else ''}{error}"
+            error = str(payload.get("error") or "")
+            return f"{payload.get('result')}{': ' if error else ''}{error}"
         case "end":
-            return f"rank {rank} ended: {said.get('error') or said.get('result')}"
+            return f"rank {rank} ended: {payload.get('error') or payload.get('result')}"
         case "resumed":
-            return f"went on from step {said.get('step')} ({said.get('tier')})"
-        case "evaluate" if isinstance(value := said.get("val_loss"), int | float):
-            return f"validation loss {format_loss(value)} at step {said.get('step')}"
+            return f"went on from step {payload.get('step')} ({payload.get('tier')})"
+        case "evaluate" if isinstance(value := payload.get("val_loss"), int | float):
+            return f"validation loss {format_loss(value)} at step {payload.get('step')}"
         case "evaluate":
             return None
         case "saved":
-            return f"step {said.get('step')} saved to {said.get('tier')}"
+            return f"step {payload.get('step')} saved to {payload.get('tier')}"
         case "record_mended":
-            return str(said.get("words"))
+            return str(payload.get("words"))
         case "checkpoint_rejected":
-            return f"checkpoint passed over: {said.get('problem')}"
+            return f"checkpoint passed over: {payload.get('problem')}"
         case "adopted":
-            return f"step {said.get('step')} of run '{said.get('name')}' adopted"
+            return f"step {payload.get('step')} of run '{payload.get('name')}' adopted"
         case "save_failed":
-            return f"step {said.get('step')} not saved to {said.get('tier')}: {said.get('error')}"
+            where = f"step {payload.get('step')} not saved to {payload.get('tier')}"
+            return f"{where}: {payload.get('error')}"
         case "rollback" if event.end is not None:
             took = format_duration(event.end - event.t)
-            return f"went back to step {said.get('to')} from {said.get('before')} in {took}"
+            return f"went back to step {payload.get('to')} from {payload.get('before')} in {took}"
         case "regrouped":
-            back = f"; replica {_listed(said['healed'])} healed" if said.get("healed") else ""
+            back = f"; replica {_listed(payload['healed'])} healed" if payload.get("healed") else ""
             return (
-                f"replicas {_listed(said.get('members'))} go on from step {said.get('step')}{back}"
+                f"replicas {_listed(payload.get('members'))} go on from step "
+                f"{payload.get('step')}{back}"
             )
         case "went_back":
-            return f"went back to step {said.get('step')}: {said.get('why')}"
+            return f"went back to step {payload.get('step')}: {payload.get('why')}"
         case "budget_reached":
-            return f"{said.get('budget')} was reached: saving and stopping"
+            return f"{payload.get('budget')} was reached: saving and stopping"
         case "asked_to_stop":
-            return f"asked to stop ({said.get('signal')})"
+            return f"asked to stop ({payload.get('signal')})"
         case "trace":
-            return f"step {said.get('step')} traced; Perfetto opens what is under traces/"
-    about = {k: v for k, v in said.items() if k != "attempt"}
+            return f"step {payload.get('step')} traced; Perfetto opens what is under traces/"
+    about = {k: v for k, v in payload.items() if k != "attempt"}
     text = f"{event.kind.replace('_', ' ')} {json.dumps(about, default=str) if about else ''}"
     return text.strip()[:400]
 

@@ -48,70 +48,70 @@ def rank_health(view: RunView, t: float | None = None) -> RankHealth:
     invocations = view.account.invocations
     if not invocations:
         return RankHealth([UNKNOWN] * int(view.plan.get("ranks") or 0))
-    found = RankHealth([STARTING] * invocations[-1].ranks)
+    health = RankHealth([STARTING] * invocations[-1].ranks)
     began = invocations[-1].start
     lines = [
         e for e in [*view.supervisor_events, *view.rank_events_of("ready", "end")] if e.t >= began
     ]
     for event in sorted(lines, key=lambda e: e.t):
-        _apply(found, event)
-    for rank, failures in found.failures.items() if view.running else ():
-        if t - failures[-1][0] < RED_S and found.letters[rank] != DEAD:
-            found.letters[rank], found.why[rank] = DEAD, failures[-1][1]
+        _apply(health, event)
+    for rank, failures in health.failures.items() if view.running else ():
+        if t - failures[-1][0] < RED_S and health.letters[rank] != DEAD:
+            health.letters[rank], health.why[rank] = DEAD, failures[-1][1]
     if not view.running:
-        found.letters = [DEAD if letter == DEAD else ENDED for letter in found.letters]
-        found.why = {rank: why for rank, why in found.why.items() if found.letters[rank] == DEAD}
-    return found
+        health.letters = [DEAD if letter == DEAD else ENDED for letter in health.letters]
+        health.why = {rank: why for rank, why in health.why.items() if health.letters[rank] == DEAD}
+    return health
 
 
-def _apply(found: RankHealth, event: Event) -> None:
-    ranks = [rank for rank in event.ranks if rank < len(found.letters)]
+def _apply(health: RankHealth, event: Event) -> None:
+    ranks = [rank for rank in event.ranks if rank < len(health.letters)]
     match event.kind:
         case "launch":
-            for rank, letter in enumerate(found.letters):
-                found.letters[rank] = DEAD if letter == DEAD else STARTING
+            for rank, letter in enumerate(health.letters):
+                health.letters[rank] = DEAD if letter == DEAD else STARTING
         case "ready":
-            _set(found, ranks, FINE)
+            _set(health, ranks, FINE)
         case "end":
             bad = event.payload.get("result") in ("oom", "refused")
-            _set(found, ranks, DEAD if bad else ENDED, str(event.payload.get("error") or ""))
+            _set(health, ranks, DEAD if bad else ENDED, str(event.payload.get("error") or ""))
         case "fault":
             # The other ranks ended because of it and are about to start again.
-            _set(found, range(len(found.letters)), STARTING)
-            _fail(found, _rank_of(found, event), event)
+            _set(health, range(len(health.letters)), STARTING)
+            _fail(health, _rank_of(health, event), event)
         case "lost":
-            _fail(found, _lost_ranks(found, event), event)
+            _fail(health, _lost_ranks(health, event), event)
         case "straggler":
-            for rank in _rank_of(found, event):
-                if found.letters[rank] in (FINE, SLOW):
+            for rank in _rank_of(health, event):
+                if health.letters[rank] in (FINE, SLOW):
                     slow = bool(event.payload.get("slow"))
                     words = f"{event.payload.get('factor')} times the others' time"
-                    _set(found, [rank], SLOW if slow else FINE, words if slow else "")
+                    _set(health, [rank], SLOW if slow else FINE, words if slow else "")
 
 
-def _set(found: RankHealth, ranks: "list[int] | range", letter: str, why: str = "") -> None:
+def _set(health: RankHealth, ranks: "list[int] | range", letter: str, why: str = "") -> None:
     for rank in ranks:
-        found.letters[rank] = letter
+        health.letters[rank] = letter
         if why:
-            found.why[rank] = why
+            health.why[rank] = why
         else:
-            found.why.pop(rank, None)
+            health.why.pop(rank, None)
 
 
-def _fail(found: RankHealth, ranks: list[int], event: Event) -> None:
+def _fail(health: RankHealth, ranks: list[int], event: Event) -> None:
     why = str(event.payload.get("reason") or "")
-    _set(found, ranks, DEAD, why)
+    _set(health, ranks, DEAD, why)
     for rank in ranks:
-        found.failures.setdefault(rank, []).append((event.t, why))
+        health.failures.setdefault(rank, []).append((event.t, why))
 
 
-def _rank_of(found: RankHealth, event: Event) -> list[int]:
+def _rank_of(health: RankHealth, event: Event) -> list[int]:
     rank = event.whole("rank")
-    return [rank] if rank is not None and rank < len(found.letters) else []
+    return [rank] if rank is not None and rank < len(health.letters) else []
 
 
-def _lost_ranks(found: RankHealth, event: Event) -> list[int]:
+def _lost_ranks(health: RankHealth, event: Event) -> list[int]:
     match event.payload.get("ranks"):
         case [int(first), int(last)]:
-            return [rank for rank in range(len(found.letters)) if first <= rank <= last]
+            return [rank for rank in range(len(health.letters)) if first <= rank <= last]
     return []

@@ -18,8 +18,8 @@ def rates_of(view: RunView) -> CostRates:
 
     A price that was written into the cluster file later counts for the whole run.
     """
-    kept = view.plan.get("rates")
-    table = kept if isinstance(kept, dict) else {}
+    saved = view.plan.get("rates")
+    table = saved if isinstance(saved, dict) else {}
     then, today = CostRates.from_json(table), _today(view, str(table.get("seen", "")))
     names = [field.name for field in fields(CostRates)]
     return CostRates(**{name: getattr(today, name) or getattr(then, name) for name in names})

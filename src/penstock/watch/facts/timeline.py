@@ -65,12 +65,12 @@ class ReadyTimes:
 def disruptions(view: RunView) -> list[Disruption]:
     """Return faults that stopped all ranks, and ranks that the others went on without, by time."""
     ready = ReadyTimes.of(view.rank_events_of("ready", "resumed"))
-    found = []
+    all_disruptions = []
     for invocation in view.account.invocations:
         for fault in invocation.faults:
             attempt = -1 if fault.attempt is None else fault.attempt
             back, step = ready.next_after(attempt, invocation.attempts)
-            found.append(
+            all_disruptions.append(
                 Disruption(fault.t, fault.since, fault.rank, fault.reason, back, step, live=False)
             )
     for event in view.supervisor_events_of("lost"):
@@ -78,8 +78,8 @@ def disruptions(view: RunView) -> list[Disruption]:
         back = None if rank is None else ready.rank_ready_after(rank, event.t)
         reason = str(event.payload.get("reason") or "")
         since = event.time("since") or event.t
-        found.append(Disruption(event.t, since, rank, reason, back, None, live=True))
-    return sorted(found, key=lambda disruption: disruption.t)
+        all_disruptions.append(Disruption(event.t, since, rank, reason, back, None, live=True))
+    return sorted(all_disruptions, key=lambda disruption: disruption.t)
 
 
 def invocation_phases(view: RunView, found: list[Disruption]) -> list[dict[str, Any]]:

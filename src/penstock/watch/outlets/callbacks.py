@@ -126,6 +126,7 @@ class Callbacks(Listener):
         if self._on_event is None:
             return
         self._reader = EventReader(folder)
+        self._reader.skip_history()
         begin = Launching(now(), self._reader.step, folder.path, plan)
         self._thread = threading.Thread(target=self._follow, args=(begin,), name="on_event")
         self._thread.daemon = True  # a callback that hangs does not keep the process alive
@@ -178,11 +179,11 @@ class EventReader:
     _points: dict[Path, int] = field(default_factory=dict)
     _seen: set[tuple[object, ...]] = field(default_factory=set)
     _first: int = 0  # attempt of this launch
-    _curves: list[Path] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
+    def skip_history(self) -> None:
+        """Pass over the events of earlier launches, and read the step that the run has reached."""
         self._first = next_attempt(self.folder.journal)
-        list(self._lines(self.folder.journal / SUPERVISOR))  # of earlier launches
+        list(self._lines(self.folder.journal / SUPERVISOR))
         curves = [
             read_records(f.path, "curve") for f in journal_files(self.folder.journal, "curve")
         ]
@@ -191,7 +192,7 @@ class EventReader:
     def read(self) -> list[Event]:
         """Return the new events. Points of the curve are on disk before events that follow them."""
         supervised = list(self._lines(self.folder.journal / SUPERVISOR))
-        found: list[Event] = []
+        events: list[Event] = []
         ranks = {0}
         for file in journal_files(self.folder.journal, "curve"):
             if file.attempt < self._first:
@@ -200,24 +201,24 @@ class EventReader:
             new = read_records(file.path, "curve", self._points.get(file.path, 0))
             self._points[file.path] = self._points.get(file.path, 0) + len(new)
             if len(new):
-                found = [_step(new[-1])]
-                self.step = found[0].step
-        found += [event for line in supervised for event in self._supervisor_events(line)]
+                events = [_step(new[-1])]
+                self.step = events[0].step
+        events += [event for line in supervised for event in self._supervisor_events(line)]
         # Thousands of ranks write the same lines. Those that lead write a curve too.
         for file in journal_files(self.folder.journal, "events"):
             if file.attempt >= self._first and file.ranks.start in ranks:
-                found += [e for line in self._lines(file.path) for e in self._rank_events(line)]
-        return sorted(found, key=lambda event: (event.kind == "finished", event.t))
+                events += [e for line in self._lines(file.path) for e in self._rank_events(line)]
+        return sorted(events, key=lambda event: (event.kind == "finished", event.t))
 
     def _lines(self, path: Path) -> Iterator[Line]:
         tail = self._tails.setdefault(path, FileTail(path))
         try:
-            _, found = tail.read_new(path.stat())
+            _, new = tail.read_new(path.stat())
         except FileNotFoundError:
             return
-        whole = found.rfind(b"\n") + 1
-        tail.consume(found, whole)
-        yield from parse_lines(found[:whole], path)
+        whole = new.rfind(b"\n") + 1
+        tail.consume(new, whole)
+        yield from parse_lines(new[:whole], path)
 
     def _supervisor_events(self, line: Line) -> Iterator[Event]:
         payload = line.payload

@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from operator import methodcaller
 from pathlib import Path
 from typing import Any, Protocol
@@ -79,12 +79,12 @@ def build_outlets(view: RunView, say: Callable[[str], None]) -> list[Outlet]:
     from penstock.watch.outlets.wandb_log import WandbLog
     from penstock.watch.outlets.webhook import Webhook, address
 
-    log, found = view.run.log, list[Outlet]()
+    log, outlets = view.run.log, list[Outlet]()
     if log.webhook:
-        found.append(Webhook(address(log.webhook), view.folder.name, view.steps, say))
+        outlets.append(Webhook(address(log.webhook), view.folder.name, view.steps, say))
     if log.wandb:
-        found.append(WandbLog(log.wandb, say))
-    return found
+        outlets.append(WandbLog(log.wandb, say))
+    return outlets
 
 
 class OutletProcess(Listener):
@@ -121,8 +121,8 @@ class OutletProcess(Listener):
             return [f"messages are still being sent, in the background; see {self.log}"]
         finally:
             self.process = None
-        said = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
-        return [f"outlets failed, see {self.log}"] if code else said[-5:]
+        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        return [f"outlets failed, see {self.log}"] if code else lines[-5:]
 
 
 @dataclass
@@ -132,11 +132,10 @@ class OutletThread:
     outlet: Outlet
     say: Callable[[str], None]
     calls: queue.SimpleQueue[Callable[[], None] | None] = field(default_factory=queue.SimpleQueue)
-    thread: threading.Thread = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.thread = threading.Thread(target=self._work, daemon=True)
-        self.thread.start()
+    @cached_property
+    def thread(self) -> threading.Thread:
+        return threading.Thread(target=self._work, daemon=True)
 
     def _work(self) -> None:
         while (call := self.calls.get()) is not None:
@@ -163,13 +162,19 @@ class RunFollower:
     _read: dict[Path, int] = field(default_factory=dict)
     _summary_s: float = 0.0
 
-    def __post_init__(self) -> None:
-        self.detector = AlertDetector(now(), self.patience_s)
-        self.threads = [OutletThread(outlet, self.say) for outlet in self.outlets]
+    @cached_property
+    def detector(self) -> AlertDetector:
+        return AlertDetector(now(), self.patience_s)
+
+    @cached_property
+    def threads(self) -> list[OutletThread]:
+        return [OutletThread(outlet, self.say) for outlet in self.outlets]
 
     def run(self, poll_s: float = POLL_S) -> None:
         """Follow the run until the supervisor's last event or its death."""
-        while not self._opened() and self.alive():
+        for thread in self.threads:
+            thread.thread.start()
+        while not self._has_begun() and self.alive():
             time.sleep(min(poll_s, 0.1))  # the first launch writes what identifies the run
         self._call_all(methodcaller("begin", RunView(self.folder)))
         while not self.detector.over:
@@ -181,11 +186,12 @@ class RunFollower:
                 time.sleep(poll_s)
         self._finish()
 
-    def _opened(self) -> bool:
+    def _has_begun(self) -> bool:
         events = read_events(self.folder.journal / SUPERVISOR)
         return any(event.kind == "invocation" for event in events)
 
     def poll(self) -> None:
+        """Read what is new and send it."""
         # Points that were written before an event are on disk when the event is: read them after.
         events = read_events(self.folder.journal / SUPERVISOR)[self.events_read :]
         self.events_read += len(events)
@@ -202,7 +208,7 @@ class RunFollower:
             self._send_summaries()
 
     def _new_points(self) -> list[tuple[int, np.ndarray]]:
-        found = []
+        parts = []
         for path in sorted(self.folder.journal.glob("a*-r*.curve")):
             file = parse_name(path)
             if file is None or file.attempt < self.first_attempt:
@@ -210,8 +216,8 @@ class RunFollower:
             new = read_records(path, "curve", self._read.get(path, 0))
             if len(new):
                 self._read[path] = self._read.get(path, 0) + len(new)
-                found.append((file.attempt, new))
-        return found
+                parts.append((file.attempt, new))
+        return parts
 
     def _send_summaries(self) -> None:
         began = time.thread_time()

@@ -32,14 +32,14 @@ def address(written: str) -> str:
     """Return the address of `log.webhook`: itself, or the value of the variable that it names."""
     if not written.startswith("$"):
         return written
-    found = os.environ.get(written[1:], "")
-    if not found.startswith(("http://", "https://")):
-        what = "holds no http(s) address" if found else "is not set"
+    value = os.environ.get(written[1:], "")
+    if not value.startswith(("http://", "https://")):
+        what = "holds no http(s) address" if value else "is not set"
         raise PenstockError(
             f"log.webhook = {written}: the variable {written[1:]} {what}; export it before "
             "`penstock train`, or remove the field"
         )
-    return found
+    return value
 
 
 @dataclass

@@ -15,9 +15,9 @@ from penstock.style import format_bytes, format_duration, format_loss, plural
 DIMENSIONS = ("replicate", "shard", "tensor", "pipeline", "context", "expert")
 
 
-def table(found: list[ListedCheckpoint], folder: Path) -> Table:
+def table(checkpoints: list[ListedCheckpoint], folder: Path) -> Table:
     """List checkpoints; those inside the run's `folder` have short names."""
-    made = Table(
+    rows = Table(
         Column("step", justify="right"),
         "tier",
         Column("size", justify="right"),
@@ -28,74 +28,76 @@ def table(found: list[ListedCheckpoint], folder: Path) -> Table:
         "where",
         box=None,
     )
-    for one in found:
-        style = "red" if one.problems or one.aside else ""
-        made.add_row(
-            f"{one.step:,}",
-            one.tier,
-            format_bytes(one.bytes),
-            "–" if one.age_s is None else format_duration(one.age_s),
-            made_by(one.layout),
-            format_loss(one.validation_loss),
-            Text(one.state, style=style),
-            Text(_short(one, folder)),
+    for checkpoint in checkpoints:
+        style = "red" if checkpoint.problems or checkpoint.aside else ""
+        rows.add_row(
+            f"{checkpoint.step:,}",
+            checkpoint.tier,
+            format_bytes(checkpoint.bytes),
+            "–" if checkpoint.age_s is None else format_duration(checkpoint.age_s),
+            made_by(checkpoint.layout),
+            format_loss(checkpoint.validation_loss),
+            Text(checkpoint.state, style=style),
+            Text(_short(checkpoint, folder)),
         )
-    return made
+    return rows
 
 
-def _short(one: ListedCheckpoint, folder: Path) -> str:
-    if one.tier == "memory":
-        return Path(one.files.where).name
-    return one.files.where.removeprefix(f"{folder}/checkpoints/")
+def _short(checkpoint: ListedCheckpoint, folder: Path) -> str:
+    if checkpoint.tier == "memory":
+        return Path(checkpoint.files.where).name
+    return checkpoint.files.where.removeprefix(f"{folder}/checkpoints/")
 
 
 def made_by(layout: dict[str, Any]) -> str:
     if not layout:
         return "–"
     try:
-        made = Layout(**layout)
+        known = Layout(**layout)
     except TypeError:  # of a version that had other dimensions
         return "–"
     ways = [f"{name} {ways}" for name in DIMENSIONS if (ways := layout.get(name, 1)) > 1]
-    return ": ".join([plural(made.ranks, "rank"), ", ".join(ways)] if ways else ["1 rank"])
+    return ": ".join([plural(known.ranks, "rank"), ", ".join(ways)] if ways else ["1 rank"])
 
 
-def details(one: ListedCheckpoint, scalars: dict[str, Any], index: Index) -> RenderableType:
+def details(checkpoint: ListedCheckpoint, scalars: dict[str, Any], index: Index) -> RenderableType:
     """Show one checkpoint: the state of the run, and every tensor."""
     grid = Table.grid(padding=(0, 2))
-    for name, value in about(one, scalars, index).items():
+    for name, value in about(checkpoint, scalars, index).items():
         if not isinstance(value, dict):
             grid.add_row(Text(name, style="dim"), Text(str(value)))
     tensor_name = Column("tensor", overflow="fold")
-    made = Table(tensor_name, "type", Column("shape", justify="right"), "size", "files", box=None)
+    shape = Column("shape", justify="right")
+    tensors_table = Table(tensor_name, "type", shape, "size", "files", box=None)
     for tensor, entry in sorted(index.tensors.items()):
         files = {chunk.file for chunk in entry.chunks}
-        made.add_row(
+        tensors_table.add_row(
             Text(tensor),
             entry.dtype,
             shape_of(entry),
             format_bytes(size_of(entry)),
             str(len(files)),
         )
-    return Group(grid, Text(), made)
+    return Group(grid, Text(), tensors_table)
 
 
-def about(one: ListedCheckpoint, scalars: dict[str, Any], index: Index) -> dict[str, Any]:
+def about(checkpoint: ListedCheckpoint, scalars: dict[str, Any], index: Index) -> dict[str, Any]:
     """Return what a checkpoint says of the run, without the names of its tensors."""
     weights = [e for name, e in index.tensors.items() if name.startswith("model/")]
-    told = {name: v for name, v in scalars.items() if name not in ("weights", "sentinels", "best")}
-    told["stream"] = scalars.get("stream", {}).get("dataset")
-    told["consumed"] = scalars.get("stream", {}).get("consumed")
-    told["layout"] = made_by(scalars.get("layout", {}))
-    left_out = scalars.get("sentinels", {}).get("skips", [])
+    left_out = ("weights", "sentinels", "best")
+    values = {name: value for name, value in scalars.items() if name not in left_out}
+    values["stream"] = scalars.get("stream", {}).get("dataset")
+    values["consumed"] = scalars.get("stream", {}).get("consumed")
+    values["layout"] = made_by(scalars.get("layout", {}))
+    skipped = scalars.get("sentinels", {}).get("skips", [])
     return {
-        "where": one.files.where,
-        "tier": one.tier,
-        "state": one.state,
-        "size": format_bytes(one.bytes),
+        "where": checkpoint.files.where,
+        "tier": checkpoint.tier,
+        "state": checkpoint.state,
+        "size": format_bytes(checkpoint.bytes),
         "parameters": f"{sum(e.elements for e in weights):,} in {plural(len(weights), 'tensor')}",
-        **told,
-        "batches left out": ", ".join(map(str, left_out)) or "none",
+        **values,
+        "batches left out": ", ".join(map(str, skipped)) or "none",
     }
 
 

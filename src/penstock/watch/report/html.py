@@ -51,10 +51,10 @@ def _title(facts: RunFacts) -> Markup:
     good = STATUS_LEVELS.get(view.status) in ("good", "active")
     kind = "done" if good else "bad"
     status = tag("span", view.status, class_=f"status {kind}")
-    made = [tag("h1", view.folder.name, " ", tag("small", status))]
+    title = [tag("h1", view.folder.name, " ", tag("small", status))]
     precision = facts.precision_text and f"precision {facts.precision_text}"
     texts = (facts.model_text, precision, facts.passes_text)
-    return join(*made, *(tag("p", text) for text in texts if text))
+    return join(*title, *(tag("p", text) for text in texts if text))
 
 
 def _cards(facts: RunFacts) -> Markup:

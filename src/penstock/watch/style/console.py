@@ -11,4 +11,4 @@ class RedactedConsole(Console):
     """A rich console that redacts secrets in plain text. Callers redact values in tables."""
 
     def print(self, *objects: Any, **how: Any) -> None:
-        super().print(*(redact(one) if isinstance(one, str) else one for one in objects), **how)
+        super().print(*(redact(item) if isinstance(item, str) else item for item in objects), **how)

@@ -54,12 +54,12 @@ class BrailleChart:
         drawn = [chr(BLANK + bits) if bits else " " for bits in cells.tolist()]
         for column in marked:
             drawn[column] = MARK
-        made = Text(f"{label:>{LABEL}} {''.join(drawn)}", no_wrap=True)
-        made.stylize("dim", 0, LABEL)
-        made.stylize(self.line, LABEL + 1)
+        line = Text(f"{label:>{LABEL}} {''.join(drawn)}", no_wrap=True)
+        line.stylize("dim", 0, LABEL)
+        line.stylize(self.line, LABEL + 1)
         for column in marked:
-            made.stylize(self.marks, LABEL + 1 + column, LABEL + 2 + column)
-        return made
+            line.stylize(self.marks, LABEL + 1 + column, LABEL + 2 + column)
+        return line
 
     def _steps(self, first: float, last: float, columns: int) -> Text:
         left, right = f"{first:,.0f}", f"step {last:,.0f}"
@@ -93,11 +93,12 @@ def _columns(x: np.ndarray, y: np.ndarray, count: int) -> list[float]:
     place = np.minimum(((x[good] - float(x[0])) / span * count).astype(np.int64), count - 1)
     sums = np.bincount(place, y[good], count)
     counts = np.bincount(place, minlength=count)
-    found = np.flatnonzero(counts)
-    filled = np.interp(np.arange(count), found, sums[found] / counts[found])
+    filled_columns = np.flatnonzero(counts)
+    means = sums[filled_columns] / counts[filled_columns]
+    filled = np.interp(np.arange(count), filled_columns, means)
     padded = np.pad(filled, 1, mode="edge")
     calm = 0.25 * padded[:-2] + 0.5 * filled + 0.25 * padded[2:]  # less of the batches' noise
-    calm[: found[0]] = calm[found[-1] + 1 :] = math.nan
+    calm[: filled_columns[0]] = calm[filled_columns[-1] + 1 :] = math.nan
     return [float(value) for value in calm]
 
 
@@ -122,14 +123,14 @@ def _connect(cells: np.ndarray, dots: Sequence[int]) -> None:
 
 def _labels(low: float, high: float, rows: int) -> list[str]:
     """Return the labels of the scale: at its ends and, if there is room, in the middle."""
-    made = [""] * rows
-    made[0] = _short(high)
+    labels = [""] * rows
+    labels[0] = _short(high)
     if rows > 1:
-        made[-1] = _short(low)
+        labels[-1] = _short(low)
     if rows > 4:
         middle = rows // 2
-        made[middle] = _short(high - (high - low) * (middle + 0.5) / rows)
-    return made
+        labels[middle] = _short(high - (high - low) * (middle + 0.5) / rows)
+    return labels
 
 
 def _short(value: float) -> str:

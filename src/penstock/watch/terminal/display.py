@@ -142,6 +142,7 @@ class TerminalDisplay(Listener):
         # Not earlier: the caller now handles signals, so the terminal is restored after one.
         if self.live is None and self.facts is None and has_room(self.console):
             self.key_actions = KeyActions(folder)
+            self.key_actions.start()
             self.live = Live(console=self.console, screen=True, auto_refresh=False)
             self.live.start()
         if self.key_actions and (self.key_actions.poll() or self.console.size != self.size):
@@ -229,8 +230,9 @@ class TerminalDisplay(Listener):
 
     def straggler(self, change: StragglerChange) -> None:
         words = f"takes {change.factor:.2f} times as long as the others for its own work"
-        told = f"slow: rank {change.rank} {words}" if change.slow else f"rank {change.rank} is fine"
-        self._say(told, "yellow" if change.slow else "")
+        slow = f"slow: rank {change.rank} {words}"
+        message = slow if change.slow else f"rank {change.rank} is fine"
+        self._say(message, "yellow" if change.slow else "")
 
     def over_budget(self, words: str) -> None:
         self._ending()

@@ -19,10 +19,14 @@ class KeyActions:
         self.folder = folder
         self.page = PageProcess(folder)
         self.keyboard = Keyboard()
-        self.keys = self.keyboard.start()
+        self.keys = False  # whether keys can be pressed
         self.note, self.style, self.until_s = "", "", 0.0
         self.confirming = self.showing_help = False
         self.stopping = False  # the run is about to stop
+
+    def start(self) -> None:
+        """Begin to read keys, if there is a keyboard."""
+        self.keys = self.keyboard.start()
 
     def poll(self) -> bool:
         """Handle pressed keys; return whether the footer of the screen has changed."""

@@ -38,11 +38,11 @@ class PageProcess:
             return False
         if not select.select([self.process.stdout], [], [], 0)[0]:
             return False
-        said = self.process.stdout.readline().decode(errors="replace").strip()
-        if said.startswith("http"):
-            self.address = said
+        line = self.process.stdout.readline().decode(errors="replace").strip()
+        if line.startswith("http"):
+            self.address = line
         else:
-            self.problem = said or "`penstock watch` ended at once"
+            self.problem = line or "`penstock watch` ended at once"
             self.close()
         return True
 

@@ -68,11 +68,11 @@ def lines(facts: RunFacts, footer: Footer, width: int, height: int) -> list[Text
     many = min(len(events), MOST_EVENTS, max(1, room // 4))
     picture = _chart(facts, width, min(MOST_CHART, room - many))
     gap = [Text()] * (gaps // 2)
-    made = [*top, *gap, *picture, *gap, *below]
-    left = height - len(made) - len(last)
-    made += events[: max(0, min(left, MOST_EVENTS))]
-    made += [Text()] * max(0, height - len(made) - len(last))
-    return [*made[: height - len(last)], *last][:height]
+    shown = [*top, *gap, *picture, *gap, *below]
+    left = height - len(shown) - len(last)
+    shown += events[: max(0, min(left, MOST_EVENTS))]
+    shown += [Text()] * max(0, height - len(shown) - len(last))
+    return [*shown[: height - len(last)], *last][:height]
 
 
 def _headline(view: RunView, width: int) -> list[Text]:
@@ -96,9 +96,9 @@ def _progress(view: RunView, width: int) -> Text:
         words += f"  {format_duration(view.remaining_s)} left ({when})"
     columns = max(4, width - len(words) - 1)
     full = round(share * columns)
-    made = Text("━" * full, style="green", no_wrap=True)
-    made.append("━" * (columns - full), style="bright_black")
-    return made.append(words, style="default")
+    bar = Text("━" * full, style="green", no_wrap=True)
+    bar.append("━" * (columns - full), style="bright_black")
+    return bar.append(words, style="default")
 
 
 def _chart(facts: RunFacts, width: int, height: int) -> list[Text]:
@@ -121,23 +121,23 @@ def _chart(facts: RunFacts, width: int, height: int) -> list[Text]:
 
 
 def _losses(view: RunView) -> Text:
-    made = row("loss", (format_loss(view.loss), "bold green"))
+    line = row("loss", (format_loss(view.loss), "bold green"))
     if view.validation:
         step, value = view.validation[-1]
-        made.append(f"   validation {format_loss(value)}", style="yellow")
-        made.append(f" at step {step:,}", style="dim")
+        line.append(f"   validation {format_loss(value)}", style="yellow")
+        line.append(f" at step {step:,}", style="dim")
         best = min(v for _, v in view.validation)
         if best < value:
-            made.append(f", best {format_loss(best)}", style="dim")
-    return made
+            line.append(f", best {format_loss(best)}", style="dim")
+    return line
 
 
 def _table(facts: RunFacts, height: int) -> list[Text]:
     """Return the time of each rank by cause, planned and actual, the largest first."""
     head = f"   {'per rank':<13}{'planned':>9}{'actual':>10}{'share':>8}"
-    made = [Text(head, style="dim", no_wrap=True)]
+    rows = [Text(head, style="dim", no_wrap=True)]
     for cause_time in sorted(facts.by_cause, key=lambda one: -one.actual_s):
-        if not cause_time.worth_a_row or len(made) == height:
+        if not cause_time.worth_a_row or len(rows) == height:
             continue
         planned = "–" if cause_time.planned_s is None else format_duration(cause_time.planned_s)
         line = Text(
@@ -148,8 +148,8 @@ def _table(facts: RunFacts, height: int) -> list[Text]:
         line.append(f"{_tight(planned):>9}", style="dim")
         actual = _tight(format_duration(cause_time.actual_s))
         line.append(f"{actual:>10}{cause_time.share:>8.1%}", style="default")
-        made.append(line)
-    return made
+        rows.append(line)
+    return rows
 
 
 def _tight(words: str) -> str:
@@ -161,15 +161,16 @@ def _tight(words: str) -> str:
 
 def _events(view: RunView) -> list[Text]:
     """Return the newest events first."""
-    made = []
+    lines = []
     for event in event_lines(view, 4 * MOST_EVENTS):
         if event.kind == "trace":
             continue
         clock = time.strftime("%H:%M:%S", time.localtime(event.t))
         words = one_line(event.words)
         line = Text(clock, style="dim", no_wrap=True)
-        made.append(line.append(f"  {words}", style=LEVEL_STYLES[event.level] or "not dim default"))
-    return made
+        style = LEVEL_STYLES[event.level] or "not dim default"
+        lines.append(line.append(f"  {words}", style=style))
+    return lines
 
 
 def _help(footer: Footer) -> list[Text]:
@@ -183,7 +184,7 @@ def _keys(footer: Footer) -> list[Text]:
         return [Text(footer.note, style=footer.style, no_wrap=True)]
     if not footer.keys:
         return []
-    made = Text(no_wrap=True)
+    line = Text(no_wrap=True)
     for key, what in (("s", "save now"), ("q", "stop"), ("o", "open the page"), ("h", "help")):
-        made.append(f" {key} ", style="reverse dim").append(f" {what}   ", style="dim")
-    return [made]
+        line.append(f" {key} ", style="reverse dim").append(f" {what}   ", style="dim")
+    return [line]

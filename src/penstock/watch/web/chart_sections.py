@@ -97,12 +97,12 @@ def _planned_speed(facts: RunFacts) -> Section | None:
 
 def time_over_causes(facts: RunFacts) -> Section:
     """Return rank-seconds by cause over the time of the run."""
-    found = facts.view.over_time(BINS)
-    shown = max(1, BINS - _unwritten_bins(facts.view, found.edges))
+    over_time = facts.view.over_time(BINS)
+    shown = max(1, BINS - _unwritten_bins(facts.view, over_time.edges))
     return {
         "causes": [str(cause) for cause in Cause],
-        "edges": [round(edge, 2) for edge in found.edges[: shown + 1].tolist()],
-        "seconds": [json_numbers(column, 4) for column in found.seconds[:shown].T],
+        "edges": [round(edge, 2) for edge in over_time.edges[: shown + 1].tolist()],
+        "seconds": [json_numbers(column, 4) for column in over_time.seconds[:shown].T],
     }
 
 

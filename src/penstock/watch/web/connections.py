@@ -39,7 +39,7 @@ class Connections:
     def add(self, sock: socket.socket, client: str) -> bool:
         """Add a connection; return False if there is no room and all others are at work."""
         with self._lock:
-            of_client = [one for one in self._open.values() if one.client == client]
+            of_client = [other for other in self._open.values() if other.client == client]
             if len(of_client) >= self.most_of_one and not self._make_room(of_client):
                 return False
             if len(self._open) >= self.most and not self._make_room(list(self._open.values())):
@@ -63,26 +63,26 @@ class Connections:
         """End those that have not sent their request in time."""
         before = time.monotonic() - longest_s
         with self._lock:
-            late = [one for one in self._waiting(list(self._open.values())) if one[0] < before]
-            for _, one in late:
-                self._end(one)
+            for since, connection in self._waiting(list(self._open.values())):
+                if since < before:
+                    self._end(connection)
 
     def _note(self, sock: socket.socket, moment: float | None) -> None:
         with self._lock:
-            if found := self._open.get(sock):
-                found.waits_since = moment
+            if connection := self._open.get(sock):
+                connection.waits_since = moment
 
     def _make_room(self, among: list[Connection]) -> bool:
         waiting = self._waiting(among)
         if waiting:
-            self._end(min(waiting, key=lambda one: one[0])[1])
+            self._end(min(waiting, key=lambda pair: pair[0])[1])
         return bool(waiting)
 
     def _waiting(self, among: list[Connection]) -> list[tuple[float, Connection]]:
-        return [(one.waits_since, one) for one in among if one.waits_since is not None]
+        return [(c.waits_since, c) for c in among if c.waits_since is not None]
 
-    def _end(self, one: Connection) -> None:
+    def _end(self, connection: Connection) -> None:
         """Shut a connection down: its thread reads the end of the stream and closes it."""
-        del self._open[one.sock]
+        del self._open[connection.sock]
         with contextlib.suppress(OSError):
-            one.sock.shutdown(socket.SHUT_RDWR)
+            connection.sock.shutdown(socket.SHUT_RDWR)

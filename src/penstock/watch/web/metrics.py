@@ -108,7 +108,7 @@ class _Runs(Collector):
         self.views = views
 
     def collect(self) -> Iterator[Metric]:
-        made = {family.name: _metric(family) for family in FAMILIES}
+        metrics = {family.name: _metric(family) for family in FAMILIES}
         labels = {family.name: family.labels for family in FAMILIES}
         unreadable = 0
         for view, run in zip(self.views, _names(self.views), strict=True):
@@ -119,8 +119,8 @@ class _Runs(Collector):
                 continue
             for name, value, more in samples:
                 if value is not None:
-                    made[name].add_metric([run, *(more[label] for label in labels[name])], value)
-        yield from (metric for metric in made.values() if metric.samples)
+                    metrics[name].add_metric([run, *(more[label] for label in labels[name])], value)
+        yield from (metric for metric in metrics.values() if metric.samples)
         yield GaugeMetricFamily(
             "penstock_unreadable_runs", "Run folders that could not be read.", unreadable
         )
@@ -222,10 +222,10 @@ def _ranks(facts: RunFacts) -> Iterator[Sample]:
 
 def _problems(view: RunView) -> Iterator[Sample]:
     invocations = view.account.invocations
-    yield "launches", sum(len(one.attempts) for one in invocations), {}
+    yield "launches", sum(len(invocation.attempts) for invocation in invocations), {}
     yield "faults", view.fault_count, {}
     yield "lost_replicas", len(view.supervisor_events_of("lost")), {}
-    kinds = [one["kind"] for one in view.incidents]
+    kinds = [incident["kind"] for incident in view.incidents]
     for kind in sorted(set(kinds)):
         yield "incidents", kinds.count(kind), {"kind": kind}
 
@@ -255,10 +255,11 @@ def _energy(energy: Energy) -> Iterator[Sample]:
     for cause, joules in energy.by_cause.items():
         yield "ledger_joules", joules, {"cause": cause}
     yield "power_watts", energy.watts_now, {}
-    for one in energy.devices[:MOST_DEVICES]:
-        labels = {"node": one.node, "device": one.uuid, "kind": one.kind}
-        yield "device_joules", one.joules, labels
-        yield "device_power_watts", one.watts, labels
-        yield "device_power_limit_watts", one.limit_w, labels
-        yield "device_clock_hertz", None if one.clock_mhz is None else 1e6 * one.clock_mhz, labels
-        yield "device_temperature_celsius", one.temperature_c, labels
+    for device in energy.devices[:MOST_DEVICES]:
+        labels = {"node": device.node, "device": device.uuid, "kind": device.kind}
+        yield "device_joules", device.joules, labels
+        yield "device_power_watts", device.watts, labels
+        yield "device_power_limit_watts", device.limit_w, labels
+        clock_hz = None if device.clock_mhz is None else 1e6 * device.clock_mhz
+        yield "device_clock_hertz", clock_hz, labels
+        yield "device_temperature_celsius", device.temperature_c, labels

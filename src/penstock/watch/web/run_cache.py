@@ -65,18 +65,18 @@ class RunCache:
 
     def runs(self) -> dict[str, RunFolder]:
         """Return the runs by their name in an address, newest first."""
-        found: dict[str, RunFolder] = {}
+        by_name: dict[str, RunFolder] = {}
         for folder in self.chosen or list_runs(self.root):
-            name = str(folder.path) if folder.name in found else folder.name
-            found[name] = folder
-        return found
+            name = str(folder.path) if folder.name in by_name else folder.name
+            by_name[name] = folder
+        return by_name
 
     def run(self, name: str) -> RunFolder:
         """Return a run by its name in an address. The name is looked up, never used as a path."""
-        found = self.runs().get(name)
-        if found is None:
+        folder = self.runs().get(name)
+        if folder is None:
             raise PenstockError(f"no run '{name}' here")
-        return found
+        return folder
 
     def sections(self, name: str) -> Texts:
         """Return the page of a run: the JSON of each section."""
@@ -103,10 +103,10 @@ class RunCache:
         return self._list.read(lambda: None, self._lines_of_all)
 
     def _lines_of_all(self) -> Texts:
-        found = self.runs()
-        lines = [self._line(name, folder) for name, folder in list(found.items())[:MOST_LISTED]]
+        folders = self.runs()
+        lines = [self._line(name, folder) for name, folder in list(folders.items())[:MOST_LISTED]]
         root = "" if self.chosen else str(Path(self.root).resolve())
-        return _texts({"runs": {"lines": lines, "more": len(found) - len(lines), "root": root}})
+        return _texts({"runs": {"lines": lines, "more": len(folders) - len(lines), "root": root}})
 
     def _line(self, name: str, folder: RunFolder) -> Section:
         cached = self._lines.setdefault(folder.path, CachedTexts())
@@ -149,4 +149,4 @@ def _fingerprint(folder: RunFolder) -> object:
 
 
 def _texts(sections: dict[str, Section]) -> Texts:
-    return {name: json.dumps(made, default=str) for name, made in sections.items()}
+    return {name: json.dumps(section, default=str) for name, section in sections.items()}

@@ -149,26 +149,26 @@ def checkpoints(facts: RunFacts) -> Section:
     """Return the newest checkpoints. Remote places are not read: their saves are in the journal."""
     view = facts.view
     listed, _ = list_checkpoints(view.folder, elsewhere=False)
-    kept: list[dict[str, Any]] = [
+    rows: list[dict[str, Any]] = [
         {
-            "step": one.step,
-            "tier": one.tier,
-            "bytes": one.bytes,
-            "t": None if one.age_s is None else round(now() - one.age_s),
-            "state": one.state,
-            "good": one.state.startswith("whole"),
-            "path": one.files.where,
+            "step": checkpoint.step,
+            "tier": checkpoint.tier,
+            "bytes": checkpoint.bytes,
+            "t": None if checkpoint.age_s is None else round(now() - checkpoint.age_s),
+            "state": checkpoint.state,
+            "good": checkpoint.state.startswith("whole"),
+            "path": checkpoint.files.where,
         }
-        for one in listed
+        for checkpoint in listed
     ]
     for save in facts.saves[::-1]:
-        if save.tier == "remote" and len(kept) < MOST_CHECKPOINTS:
+        if save.tier == "remote" and len(rows) < MOST_CHECKPOINTS:
             about = {"step": save.step, "tier": save.tier, "bytes": save.bytes, "path": save.path}
-            kept.append({**about, "t": round(save.t), "state": "saved", "good": True})
-    kept.sort(key=lambda one: -int(str(one["step"])))
+            rows.append({**about, "t": round(save.t), "state": "saved", "good": True})
+    rows.sort(key=lambda checkpoint: -int(str(checkpoint["step"])))
     held_up_s = view.account.ledger.seconds[Cause.CHECKPOINT] / max(1, view.account.ranks)
     return {
-        "kept": kept[:MOST_CHECKPOINTS],
+        "kept": rows[:MOST_CHECKPOINTS],
         "saved": len(facts.saves),
         "says": f"{plural(len(facts.saves), 'durable save')} so far; steps were held up for "
         f"{format_duration(held_up_s)}",

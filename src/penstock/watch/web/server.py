@@ -55,9 +55,9 @@ def refuse_weak(token: str | None) -> None:
     """Raise PenstockError for an empty or a short token."""
     if token is None or len(token.strip()) >= LEAST_TOKEN:
         return
-    found = f"{len(token.strip())} characters" if token.strip() else "empty"
+    problem = f"{len(token.strip())} characters" if token.strip() else "empty"
     raise PenstockError(
-        f"--token: {found}; give at least {LEAST_TOKEN} characters, or leave it out and one is "
+        f"--token: {problem}; give at least {LEAST_TOKEN} characters, or leave it out and one is "
         "generated. An empty one often comes from a variable that is not set"
     )
 
@@ -166,7 +166,7 @@ class PageHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         try:
             url = urlsplit(self.path)
-            asked = parse_qs(url.query, max_num_fields=MOST_FIELDS)
+            query = parse_qs(url.query, max_num_fields=MOST_FIELDS)
             urlsplit(f"//{self.headers.get('Host', '')}")
         except ValueError:
             self.close_connection = True
@@ -176,10 +176,10 @@ class PageHandler(BaseHTTPRequestHandler):
             self._say(HTTPStatus.FORBIDDEN, "this name is not one of this server's")
         elif not self._has_access(url.query):
             self._say(HTTPStatus.UNAUTHORIZED, "open the address with the token that was printed")
-        elif self.server.token is not None and "token" in asked:
+        elif self.server.token is not None and "token" in query:
             self._set_cookie(url.path, url.query)
         else:
-            self._answer(url.path, asked.get("run", []), SLOW_S if "slow" in asked else READ_S)
+            self._answer(url.path, query.get("run", []), SLOW_S if "slow" in query else READ_S)
 
     def _answer(self, path: str, runs: list[str], pause_s: float) -> None:
         try:
@@ -191,8 +191,8 @@ class PageHandler(BaseHTTPRequestHandler):
                 self._json(self._read(runs[:MOST_COMPARED]))
             elif path == "/metrics":
                 self._metrics()
-            elif path.startswith("/static/") and (found := asset(path.removeprefix("/static/"))):
-                self._send(*found)
+            elif path.startswith("/static/") and (file := asset(path.removeprefix("/static/"))):
+                self._send(*file)
             else:
                 self._say(HTTPStatus.NOT_FOUND, "there is nothing here")
         except PenstockError as error:
@@ -225,8 +225,8 @@ class PageHandler(BaseHTTPRequestHandler):
         self.close_connection = True
         with contextlib.suppress(OSError, PenstockError):  # the reader has gone, or the run
             self._event(first)
-            for found in changed:
-                self._event(found)
+            for text in changed:
+                self._event(text)
 
     def _event(self, text: str) -> None:
         self.wfile.write(f"data: {text}\n\n".encode() if text else b": still here\n\n")
@@ -266,15 +266,15 @@ class PageHandler(BaseHTTPRequestHandler):
             return True
         bearer = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         shown = [*parse_qs(query).get("token", []), bearer]
-        known = [hmac.compare_digest(one.encode(), token.encode()) for one in shown]
+        known = [hmac.compare_digest(candidate.encode(), token.encode()) for candidate in shown]
         return any(known) or hmac.compare_digest(self._cookie(), self.server.cookie_value)
 
     def _cookie(self) -> str:
         jar = SimpleCookie()
         with contextlib.suppress(CookieError):
             jar.load(self.headers.get("Cookie") or "")
-        found = jar.get(self.server.cookie)
-        return found.value if found else ""
+        morsel = jar.get(self.server.cookie)
+        return morsel.value if morsel else ""
 
     def _set_cookie(self, path: str, query: str) -> None:
         """Move the token from the address, which browsers show and keep, into a cookie.
@@ -297,8 +297,8 @@ class PageHandler(BaseHTTPRequestHandler):
 
     # Answers
 
-    def _json(self, found: dict[str, Texts]) -> None:
-        self._send(_joined(found).encode(), "application/json")
+    def _json(self, sections: dict[str, Texts]) -> None:
+        self._send(_joined(sections).encode(), "application/json")
 
     def _say(self, status: HTTPStatus, words: str) -> None:
         self._send(f"{words}\n".encode(), "text/plain; charset=utf-8", status)
@@ -320,12 +320,12 @@ class PageHandler(BaseHTTPRequestHandler):
         """Log nothing: addresses may hold a token."""
 
 
-def _joined(found: dict[str, Texts]) -> str:
+def _joined(sections: dict[str, Texts]) -> str:
     """Join sections, which are JSON already, into one JSON text."""
-    if not found:
+    if not sections:
         return ""
     runs = (
         f"{json.dumps(run)}: {{{', '.join(f'{json.dumps(n)}: {t}' for n, t in texts.items())}}}"
-        for run, texts in found.items()
+        for run, texts in sections.items()
     )
     return f"{{{', '.join(runs)}}}"

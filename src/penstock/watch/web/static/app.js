@@ -1,4 +1,4 @@
-// Which page it is, the stream it lives on, and the theme.
+// The entry: chooses the page, follows the stream of changes, and switches the theme.
 import { redraw } from "./charts.js";
 import { Compare } from "./compare.js";
 import { el, put } from "./dom.js";
@@ -41,14 +41,14 @@ function follow(shown) {
   own.onopen = () => state("live", "live");
   own.onmessage = (message) => {
     state("live", "live");
-    shown.take(JSON.parse(message.data));
+    shown.update(JSON.parse(message.data));
     page.dataset.seen = String(Number(page.dataset.seen ?? 0) + 1);
   };
   own.onerror = async () => {
     if (own !== stream) return;
     state("lost", "reconnecting");
     if (own.readyState !== EventSource.CLOSED) return;
-    // The server refused: it says why in words.
+    // The server refused: show its reason.
     const answer = await fetch(`/api/runs?${query}`).catch(() => null);
     if (answer && !answer.ok && !page.dataset.seen) {
       put(page, el("p", { class: "note" }, await answer.text()));

@@ -1,4 +1,4 @@
-// uPlot with the manners of this page: colours of the theme, a box that follows the pointer, marks.
+// uPlot charts with the colours of the theme, a box at the pointer, and marks.
 import { color, el, faded } from "./dom.js";
 
 const { uPlot } = window;

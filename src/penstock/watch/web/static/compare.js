@@ -75,8 +75,8 @@ export class Compare {
     return found.length ? [[null, "step", formatWhole(u.data[0][i])], ...found.map(([tone, run, v]) => [tone, run, say(v)])] : [];
   }
 
-  take(news) {
-    for (const [run, changed] of Object.entries(news)) Object.assign(this.known[run] ?? {}, changed);
+  update(changes) {
+    for (const [run, changed] of Object.entries(changes)) Object.assign(this.known[run] ?? {}, changed);
     const all = this.runs.map((run) => this.known[run]);
     const curve = (section, name) => [section?.step ?? [], smooth(section?.[name] ?? [])];
     const held = all.map((one) => one.curve?.validation ?? []).map((points) => [points.map((v) => v[0]), points.map((v) => v[1])]);

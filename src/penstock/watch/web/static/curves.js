@@ -53,7 +53,7 @@ export class Loss {
     return [...rows, ...marksNear(u, i, this.marks)];
   }
 
-  take(curve) {
+  update(curve) {
     this.marks = curve.marks ?? [];
     const own = curve.step?.length ? [curve.step, curve.high, curve.low, curve.loss, smooth(curve.loss)] : [[], [], [], [], []];
     const held = curve.validation ?? [];
@@ -76,7 +76,7 @@ export class Rate {
     };
   }
 
-  take(curve) {
+  update(curve) {
     this.chart.show([curve.step, curve.learning_rate ?? []]);
   }
 }
@@ -109,7 +109,7 @@ export class Gradient {
     return rows;
   }
 
-  take(curve) {
+  update(curve) {
     const above = (values) => (values ?? []).map((value) => (value > 0 ? value : null)); // the scale is logarithmic
     put(this.tools, curve.clip && el("div", { class: "legend" },
       el("span", {}, el("i", { class: "line", style: { background: "var(--dim)" } }), `clipped to ${formatCount(curve.clip)}`)));
@@ -153,7 +153,7 @@ export class Speed {
     return rows;
   }
 
-  take(speed) {
+  update(speed) {
     const plan = speed.plan;
     put(this.tools, el("div", { class: "legend" },
       el("span", {}, el("i", { class: "line", style: { background: "var(--compute)" } }), "measured"),
@@ -193,7 +193,7 @@ export class Where {
     return [[null, "at", clock(this.edges[i])], ...rows.map(([cause, share]) => [color(cause), cause, formatPercent(share)])];
   }
 
-  take(where) {
+  update(where) {
     const used = where.causes.map((cause, n) => [cause, n]).filter(([, n]) => where.seconds[n].some((s) => s > 0));
     const order = used.reverse(); // the highest first: it is drawn first
     const before = this.causes.join();

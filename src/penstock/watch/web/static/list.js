@@ -1,4 +1,4 @@
-// All runs, newest first; tick several to see them beside each other.
+// The list of all runs, newest first; ticked runs can be compared.
 import { el, put, svg } from "./dom.js";
 import { ago, formatCount, formatDuration, formatLoss, formatPercent, formatWhole } from "./format.js";
 
@@ -27,8 +27,8 @@ export class RunList {
       el("section", { class: "card" }, this.body));
   }
 
-  take(news) {
-    const { lines, more, root } = news[""].runs;
+  update(changes) {
+    const { lines, more, root } = changes[""].runs;
     this.more.textContent = [root, more > 0 && `${more} older ones not shown`].filter(Boolean).join(" · ");
     const live = lines.filter((line) => line.status === "running").length;
     document.title = live ? `${live} running · Penstock` : "Penstock";

@@ -1,4 +1,4 @@
-// A cell for each rank, coloured by how it is. Thousands fit; above that a cell stands for several.
+// A cell for each rank, coloured by its state. Above 2,048 ranks a cell stands for several.
 import { el, put } from "./dom.js";
 import { formatWhole } from "./format.js";
 
@@ -19,7 +19,7 @@ export class Ranks {
     put(host, this.grid, this.told);
   }
 
-  take(ranks) {
+  update(ranks) {
     this.ranks = ranks;
     const count = ranks.letters.length;
     this.each = Math.max(1, Math.ceil(count / MOST_CELLS));

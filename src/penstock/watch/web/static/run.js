@@ -42,7 +42,7 @@ export class RunPage {
     const { curve, rate, gradient, speed, where, ranks, story } = this.cards;
     const curves = [new Loss(curve.body, curve.tools), new Rate(rate.body), new Gradient(gradient.body, gradient.tools)];
     this.parts = {
-      curve: { take: (section) => curves.forEach((one) => one.take(section)) }, speed: new Speed(speed.body, speed.tools),
+      curve: { update: (section) => curves.forEach((one) => one.update(section)) }, speed: new Speed(speed.body, speed.tools),
       where: new Where(where.body, where.tools), ranks: new Ranks(ranks.body, ranks.tools),
       story: new Timeline(story.body),
     };
@@ -54,8 +54,8 @@ export class RunPage {
     document.getElementById("trail").textContent = key;
   }
 
-  take(news) {
-    const changed = news[this.key] ?? {};
+  update(changes) {
+    const changed = changes[this.key] ?? {};
     Object.assign(this.known, changed);
     const { known } = this;
     for (const [name, section] of Object.entries(changed)) {
@@ -66,7 +66,7 @@ export class RunPage {
         card.note.textContent = section.problem ? `This cannot be read: ${section.problem}` : section.says ?? "";
       }
       if (section.problem) continue;
-      if (this.parts[name]) this.parts[name].take(section);
+      if (this.parts[name]) this.parts[name].update(section);
       else if (this.draws[name]) this.draws[name](section);
     }
     if (changed.headline || changed.ranks || changed.speed || changed.energy) this.head(known);

@@ -1,4 +1,4 @@
-// Energy, money and carbon: so far and to go, each with where it comes from.
+// Energy, money and carbon, so far and to go, each with its source.
 import { el, facts, put, table } from "./dom.js";
 import { formatEnergy, formatMass, formatPercent, formatUsd } from "./format.js";
 

@@ -1,4 +1,4 @@
-// Faults and recoveries: when the run worked, when it was down, what was saved.
+// The timeline: when the run started, worked and was down, its faults and its saves.
 import { el, put } from "./dom.js";
 import { ago, clock, formatDuration } from "./format.js";
 
@@ -9,8 +9,7 @@ export class Timeline {
     this.host = host;
   }
 
-  take(story) {
-    const { invocations, troubles, saves } = story;
+  update({ invocations, troubles, saves }) {
     if (!invocations.length) return put(this.host, el("p", { class: "none" }, "Nothing has happened yet."));
     const from = invocations[0].start;
     const to = Math.max(...invocations.map((one) => one.end), from + 1e-3);
