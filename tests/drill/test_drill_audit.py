@@ -8,24 +8,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.data.read.stream import rank_slice
-from penstock.drill.audit import Samples, Used, by_vote, check, counting, read
+from penstock.drill.audit import (
+    SampleCounts,
+    UsedSamples,
+    add_voted_parts,
+    count_samples,
+    final_uses,
+    read,
+)
 
 
-def line(rank: int, attempt: int, step: int, batch: int, ranks: int) -> Used:
+def line(rank: int, attempt: int, step: int, batch: int, ranks: int) -> UsedSamples:
     first, stop = rank_slice((step - 1) * batch, step * batch, rank, ranks)
-    return Used(rank, attempt, step, rank, first, stop)
+    return UsedSamples(rank, attempt, step, rank, first, stop)
 
 
-def went(attempt: int, ranks: int, batch: int, after: int, upto: int) -> list[Used]:
+def went(attempt: int, ranks: int, batch: int, after: int, upto: int) -> list[UsedSamples]:
     steps = range(after + 1, upto + 1)
     return [line(rank, attempt, step, batch, ranks) for step in steps for rank in range(ranks)]
 
 
 @st.composite
-def stories(draw: st.DrawFn) -> tuple[list[Used], int, int]:
+def stories(draw: st.DrawFn) -> tuple[list[UsedSamples], int, int]:
     """Lines of a run that was killed, restarted on other ranks and rolled back; steps, batch."""
     steps, batch, kills = (draw(st.integers(*span)) for span in ((1, 12), (1, 7), (0, 3)))
-    lines: list[Used] = []
+    lines: list[UsedSamples] = []
     done = 0
     for attempt in range(kills + 1):
         ranks = draw(st.integers(1, 4))
@@ -46,63 +53,78 @@ def stories(draw: st.DrawFn) -> tuple[list[Used], int, int]:
 @given(stories())
 @settings(max_examples=150, deadline=None)
 def test_a_run_that_went_back_and_forth_used_each_sample_once(
-    story: tuple[list[Used], int, int],
+    story: tuple[list[UsedSamples], int, int],
 ) -> None:
     lines, steps, batch = story
-    final = counting(lines)
+    final = final_uses(lines)
     assert sorted(final) == list(range(1, steps + 1))
-    assert check(final, steps, batch) == Samples(0, 0)
+    assert count_samples(final, steps, batch) == SampleCounts(0, 0)
 
 
 @given(stories(), st.data())
 @settings(max_examples=100, deadline=None)
 def test_a_slice_that_is_left_out_or_moved_is_counted(
-    story: tuple[list[Used], int, int], data: st.DataObject
+    story: tuple[list[UsedSamples], int, int], data: st.DataObject
 ) -> None:
     lines, steps, batch = story
-    final = counting(lines)
+    final = final_uses(lines)
     held = [one for own in final.values() for one in own if one.stop > one.first]
     gone = data.draw(st.sampled_from(held))
     size = gone.stop - gone.first
     without = {step: [one for one in own if one != gone] for step, own in final.items()}
-    assert check(without, steps, batch) == Samples(size, 0)
-    moved = Used(99, 0, gone.step, 99, gone.first, gone.stop)
+    assert count_samples(without, steps, batch) == SampleCounts(size, 0)
+    moved = UsedSamples(99, 0, gone.step, 99, gone.first, gone.stop)
     doubled = {step: [*own, moved] if step == gone.step else own for step, own in final.items()}
-    assert check(doubled, steps, batch) == Samples(0, size)
+    assert count_samples(doubled, steps, batch) == SampleCounts(0, size)
 
 
 def test_ranks_that_read_the_same_samples_count_once() -> None:
-    lines = [Used(rank, 0, 1, rank // 2, (rank // 2) * 4, (rank // 2) * 4 + 4) for rank in range(4)]
-    assert check(counting(lines), 1, 8) == Samples(0, 0)
+    lines = [
+        UsedSamples(rank, 0, 1, rank // 2, (rank // 2) * 4, (rank // 2) * 4 + 4)
+        for rank in range(4)
+    ]
+    assert count_samples(final_uses(lines), 1, 8) == SampleCounts(0, 0)
 
 
 def test_samples_beyond_the_run_are_too_many() -> None:
-    assert check({1: [Used(0, 0, 1, 0, 0, 6)]}, 1, 4) == Samples(0, 2)
+    assert count_samples({1: [UsedSamples(0, 0, 1, 0, 0, 6)]}, 1, 4) == SampleCounts(0, 2)
 
 
 def test_a_replaced_rank_belongs_to_the_life_of_the_others() -> None:
     """Live: rank 1 died in step 2 and came back as attempt 1 for step 4, the others went on."""
-    lines = [Used(0, 0, 1, 0, 0, 2), Used(0, 0, 2, 0, 4, 8), Used(0, 0, 3, 0, 8, 12)]
-    lines += [Used(0, 0, 4, 0, 12, 14), Used(1, 0, 1, 1, 2, 4), Used(1, 1, 4, 1, 14, 16)]
-    assert check(counting(lines, life=lambda attempt: 0), 4, 4) == Samples(0, 0)
-    assert check(counting(lines), 4, 4) != Samples(0, 0)
+    lines = [
+        UsedSamples(0, 0, 1, 0, 0, 2),
+        UsedSamples(0, 0, 2, 0, 4, 8),
+        UsedSamples(0, 0, 3, 0, 8, 12),
+    ]
+    lines += [
+        UsedSamples(0, 0, 4, 0, 12, 14),
+        UsedSamples(1, 0, 1, 1, 2, 4),
+        UsedSamples(1, 1, 4, 1, 14, 16),
+    ]
+    assert count_samples(final_uses(lines, life=lambda attempt: 0), 4, 4) == SampleCounts(0, 0)
+    assert count_samples(final_uses(lines), 4, 4) != SampleCounts(0, 0)
 
 
 def test_a_torn_line_is_no_line(tmp_path: Path) -> None:
     row = {"attempt": 0, "step": 1, "data_rank": 0, "data_ranks": 2, "first": 0, "stop": 4}
     (tmp_path / "r00000.jsonl").write_text(json.dumps(row) + "\n" + json.dumps(row)[:20])
-    assert read(tmp_path) == [Used(0, 0, 1, 0, 0, 4, 2)]
+    assert read(tmp_path) == [UsedSamples(0, 0, 1, 0, 0, 4, 2)]
     assert read(tmp_path / "none") == []
 
 
 @pytest.mark.parametrize("steps", [1, 5])
 def test_a_run_without_lines_lost_everything(steps: int) -> None:
-    assert check({}, steps, 4) == Samples(4 * steps, 0)
+    assert count_samples({}, steps, 4) == SampleCounts(4 * steps, 0)
 
 
 def test_a_part_that_was_voted_on_counts_where_the_others_go_on() -> None:
-    lines = [Used(0, 0, 1, 0, 0, 2, 2), Used(1, 0, 1, 1, 2, 4, 2), Used(0, 0, 2, 0, 4, 6, 2)]
-    lines += [Used(0, 0, 3, 0, 8, 12, 1)]
-    final = counting(sorted(lines, key=lambda one: one.rank))
-    assert check(final, 3, 4) == Samples(2, 0)
-    assert check(by_vote(final, 4), 3, 4) == Samples(0, 0)
+    lines = [
+        UsedSamples(0, 0, 1, 0, 0, 2, 2),
+        UsedSamples(1, 0, 1, 1, 2, 4, 2),
+        UsedSamples(0, 0, 2, 0, 4, 6, 2),
+    ]
+    lines += [UsedSamples(0, 0, 3, 0, 8, 12, 1)]
+    final = final_uses(sorted(lines, key=lambda one: one.rank))
+    assert count_samples(final, 3, 4) == SampleCounts(2, 0)
+    assert count_samples(add_voted_parts(final, 4), 3, 4) == SampleCounts(0, 0)

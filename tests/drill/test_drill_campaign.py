@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.drill.campaign import EVERY_STEP, SOME_STEPS, STARTING, campaign
+from penstock.drill.actions import ACTIONS
+from penstock.drill.campaign import EVERY_STEP, SOME_STEPS, STARTING, random_fault
 from penstock.drill.catalog import FAULTS, chosen
-from penstock.drill.deeds import DEEDS
-from penstock.drill.faults import Blow, Fault, Scale
-from penstock.drill.hosts import HOSTS_DEEDS
+from penstock.drill.faults import DrillFault, Injection, ScratchScale
+from penstock.drill.hosts import HOST_ACTIONS
 from penstock.drill.needs import CHECKS
 from penstock.drill.table import BY, COLUMNS, cells, line, markdown
 from penstock.errors import PenstockError
@@ -22,36 +22,40 @@ BESIDE = ("write", "publish", "send")
 def test_a_campaign_is_a_function_of_its_seed_and_fits_the_run(
     seed: int, steps: int, ranks: int
 ) -> None:
-    scale = Scale(steps)
-    made = campaign(seed, scale, ranks)
-    assert made == campaign(seed, scale, ranks)
-    assert 1 <= len(made.blows) <= 3
-    for (trap, then), blow in zip(made.traps(scale, ranks), made.blows, strict=True):
+    scale = ScratchScale(steps)
+    made = random_fault(seed, scale, ranks)
+    assert made == random_fault(seed, scale, ranks)
+    assert 1 <= len(made.injections) <= 3
+    for (trap, then), injection in zip(made.failpoints(scale, ranks), made.injections, strict=True):
         assert trap.rank is not None
         assert 0 <= trap.rank < ranks
         assert trap.step is None or 1 <= trap.step < steps
         assert trap.phase in (*PHASES, *BESIDE)
-        assert then == blow.then
-    assert not made.blows[0].then
-    assert all(blow.then for blow in made.blows[1:])
+        assert then == injection.then
+    assert not made.injections[0].then
+    assert all(injection.then for injection in made.injections[1:])
 
 
 def test_a_hundred_campaigns_reach_every_phase_and_every_action() -> None:
-    blows = [blow for seed in range(100) for blow in campaign(seed, Scale(), 2).blows]
-    assert {blow.phase for blow in blows} == {*EVERY_STEP, *SOME_STEPS, *STARTING}
-    assert {blow.action for blow in blows} == {"kill", "kill_soon", "stop", "raise"}
-    assert {blow.rank for blow in blows} == {0, 1}
+    injections = [
+        injection
+        for seed in range(100)
+        for injection in random_fault(seed, ScratchScale(), 2).injections
+    ]
+    assert {injection.phase for injection in injections} == {*EVERY_STEP, *SOME_STEPS, *STARTING}
+    assert {injection.action for injection in injections} == {"kill", "kill_soon", "stop", "raise"}
+    assert {injection.rank for injection in injections} == {0, 1}
 
 
 def test_every_fault_of_the_catalogue_can_be_armed() -> None:
-    scale = Scale()
+    scale = ScratchScale()
     for fault in FAULTS.values():
-        assert set(fault.told) <= set(BY), fault.name
-        deeds = HOSTS_DEEDS if "hosts" in fault.needs else DEEDS
-        assert fault.deed in ("", *deeds), fault.name
+        assert set(fault.reported_by) <= set(BY), fault.name
+        deeds = HOST_ACTIONS if "hosts" in fault.needs else ACTIONS
+        assert fault.outside_action in ("", *deeds), fault.name
         assert set(fault.needs) <= {*CHECKS, "two_checkpoints"}, fault.name
-        assert fault.blows or fault.deed, fault.name
-        for trap, _ in fault.traps(scale, 2):
+        assert fault.injections or fault.outside_action, fault.name
+        for trap, _ in fault.failpoints(scale, 2):
             assert trap.phase in (*PHASES, *BESIDE)
             assert trap.step is None or 1 <= trap.step <= scale.steps
             if trap.phase in ("stage",):
@@ -64,7 +68,7 @@ def test_every_fault_of_the_catalogue_can_be_armed() -> None:
 
 @given(st.integers(12, 500))
 def test_a_fault_in_the_middle_loses_something(steps: int) -> None:
-    scale = Scale(steps)
+    scale = ScratchScale(steps)
     middle = scale.step("middle")
     assert middle is not None
     assert 1 < middle < steps
@@ -72,10 +76,13 @@ def test_a_fault_in_the_middle_loses_something(steps: int) -> None:
 
 
 def test_blows_one_after_the_other_and_on_several_steps() -> None:
-    fault = Fault(
-        "x", "", ("fault",), (Blow("sleep", "forward", 5, times=3), Blow("kill", "vote", then=True))
+    fault = DrillFault(
+        "x",
+        "",
+        ("fault",),
+        (Injection("sleep", "forward", 5, times=3), Injection("kill", "vote", then=True)),
     )
-    traps = fault.traps(Scale(), 4)
+    traps = fault.failpoints(ScratchScale(), 4)
     assert [(trap.step, then) for trap, then in traps] == [
         (5, False),
         (6, False),

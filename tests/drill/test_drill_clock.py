@@ -4,31 +4,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.drill.clock import Beat, Life, account, agree, next_new_step
+from penstock.drill.clock import AttemptBeats, PhaseBeat, account, agree, next_new_step
 
 STEP = ("fetch", "forward", "reduce", "vote", "voted", "update", "updated")
 
 
-def lived(start: float, resumed: int, last: int, save: int = 0) -> list[Beat]:
+def lived(start: float, resumed: int, last: int, save: int = 0) -> list[PhaseBeat]:
     """Ready 1 s after its start; steps of 0.7 s, and 0.5 s for a copy after every `save`th."""
-    beats = [Beat(0, "start", start), Beat(resumed, "ready", start + 1.0)]
+    beats = [PhaseBeat(0, "start", start), PhaseBeat(resumed, "ready", start + 1.0)]
     t = start + 1.0
     for step in range(resumed + 1, last + 1):
         for phase in STEP:
-            beats.append(Beat(step, phase, t))
+            beats.append(PhaseBeat(step, phase, t))
             t += 0.1
         if save and step % save == 0:
-            beats.append(Beat(step, "stage", t))
+            beats.append(PhaseBeat(step, "stage", t))
             t += 0.5
-    return [*beats, Beat(last, "end", t)]
+    return [*beats, PhaseBeat(last, "end", t)]
 
 
-def cut(beats: list[Beat], at: float) -> list[Beat]:
+def cut(beats: list[PhaseBeat], at: float) -> list[PhaseBeat]:
     return [beat for beat in beats if beat.t <= at]
 
 
 def test_a_calm_run_has_only_its_saves() -> None:
-    spent = account([Life({0: lived(0.0, 0, 6, save=3), 1: lived(0.0, 0, 6, save=3)})])
+    spent = account([AttemptBeats({0: lived(0.0, 0, 6, save=3), 1: lived(0.0, 0, 6, save=3)})])
     assert (spent.down, spent.redo, spent.redone) == (0.0, 0.0, 0)
     assert spent.checkpoint == pytest.approx(4 * 0.5)
     assert spent.highest == 6
@@ -37,28 +37,28 @@ def test_a_calm_run_has_only_its_saves() -> None:
 def test_a_kill_costs_the_step_it_fell_into_the_way_back_and_what_is_redone() -> None:
     whole = lived(0.0, 0, 9, save=3)
     died = 1.0 + 5 * 0.7 + 0.5 + 0.3  # in step 6, after the copy of step 3
-    first = Life({0: cut(whole, died), 1: cut(whole, died)}, died)
+    first = AttemptBeats({0: cut(whole, died), 1: cut(whole, died)}, died)
     second = lived(died + 2.0, 3, 9)
-    spent = account([first, Life({0: second, 1: second}, opens=False)])
+    spent = account([first, AttemptBeats({0: second, 1: second}, opens=False)])
     assert spent.down == pytest.approx(2 * 3.0)
     assert spent.redo == pytest.approx(2 * (0.3 + 2 * 0.7))
     assert spent.redone == 2
     assert spent.highest == 9
-    lives = [first, Life({0: second, 1: second}, opens=False)]
+    lives = [first, AttemptBeats({0: second, 1: second}, opens=False)]
     assert next_new_step(lives, 0, died) == pytest.approx(died + 3.0 + 3 * 0.7)
 
 
 def test_a_rank_that_is_killed_before_it_is_ready_was_down_until_then() -> None:
-    first = Life({0: cut(lived(0.0, 0, 4), 2.2)}, 2.2)
-    second = Life({0: [Beat(0, "start", 2.5)]}, died=3.0, opens=False)
-    third = Life({0: lived(3.5, 0, 4)}, opens=False)
+    first = AttemptBeats({0: cut(lived(0.0, 0, 4), 2.2)}, 2.2)
+    second = AttemptBeats({0: [PhaseBeat(0, "start", 2.5)]}, died=3.0, opens=False)
+    third = AttemptBeats({0: lived(3.5, 0, 4)}, opens=False)
     spent = account([first, second, third])
     assert spent.down == pytest.approx((3.0 - 2.2) + (4.5 - 3.0))
 
 
 def test_what_follows_a_killed_supervisor_is_a_start_and_not_down() -> None:
-    first = Life({0: cut(lived(0.0, 0, 4), 3.0)}, 3.0, cut=True)
-    spent = account([first, Life({0: lived(10.0, 0, 4)})])
+    first = AttemptBeats({0: cut(lived(0.0, 0, 4), 3.0)}, 3.0, cut=True)
+    spent = account([first, AttemptBeats({0: lived(10.0, 0, 4)})])
     assert spent.down == 0.0
     assert spent.redo == pytest.approx(2 * 0.7)  # the two steps that had been done
     assert spent.redone == 2
@@ -67,8 +67,8 @@ def test_what_follows_a_killed_supervisor_is_a_start_and_not_down() -> None:
 def test_a_rollback_in_one_life_is_redone_too() -> None:
     first, again = lived(0.0, 0, 5)[:-1], lived(20.0, 3, 8)[2:]
     shift = first[-1].t + 0.1 - again[0].t
-    again = [Beat(beat.step, beat.phase, beat.t + shift) for beat in again]
-    spent = account([Life({0: [*first, *again]})])
+    again = [PhaseBeat(beat.step, beat.phase, beat.t + shift) for beat in again]
+    spent = account([AttemptBeats({0: [*first, *again]})])
     assert spent.redo == pytest.approx(2 * 0.7)
 
 
@@ -81,9 +81,9 @@ def test_what_is_lost_is_never_more_than_the_time_there_was(
     for _, lasted, pause in faults:
         beats = lived(t, resumed, 12, save=3)
         died = t + lasted
-        lives.append(Life({0: cut(beats, died)}, died, opens=not lives))
+        lives.append(AttemptBeats({0: cut(beats, died)}, died, opens=not lives))
         t = died + pause
-    lives.append(Life({0: lived(t, 0, 12, save=3)}, opens=not lives))
+    lives.append(AttemptBeats({0: lived(t, 0, 12, save=3)}, opens=not lives))
     spent = account(lives)
     assert spent.highest == 12
     assert spent.down >= 0
@@ -103,33 +103,33 @@ def test_a_rank_that_is_replaced_while_the_other_goes_on() -> None:
     died = 1.0 + 2 * 0.7 + 0.3  # in step 3
     stays = cut(whole, died)
     noticed = died + 0.1
-    stays += [Beat(2, "regroup", noticed), Beat(2, "heal", noticed + 0.2)]
+    stays += [PhaseBeat(2, "regroup", noticed), PhaseBeat(2, "heal", noticed + 0.2)]
     rest = lived(0.0, 2, 9)[2:]
     shift = noticed + 0.5 - rest[0].t
-    stays += [Beat(beat.step, beat.phase, beat.t + shift) for beat in rest]
+    stays += [PhaseBeat(beat.step, beat.phase, beat.t + shift) for beat in rest]
     comes = lived(died + 1.0, 6, 9)  # ready 2 s after its death
     beats = {0: stays, 1: [*cut(whole, died), *comes]}
-    spent = account([Life(beats, losses={1: [died]})])
+    spent = account([AttemptBeats(beats, losses={1: [died]})])
     assert spent.redo == pytest.approx(0.4 + 0.3)  # of the one that stays, and of the lost one
     assert spent.down == pytest.approx(0.5 + 2.0)
     assert spent.redone == 0
     assert spent.highest == 9
-    new = next_new_step([Life(beats, losses={1: [died]})], 0, died)
+    new = next_new_step([AttemptBeats(beats, losses={1: [died]})], 0, died)
     assert new == pytest.approx(noticed + 0.5 + 0.7)
 
 
 def test_a_rank_that_does_not_come_back_is_down_to_the_end() -> None:
     whole = lived(0.0, 0, 9)
-    spent = account([Life({0: whole, 1: cut(whole, 3.0)}, losses={1: [3.0]})])
+    spent = account([AttemptBeats({0: whole, 1: cut(whole, 3.0)}, losses={1: [3.0]})])
     assert spent.down == pytest.approx(whole[-1].t - 3.0)
 
 
 def test_a_rollback_is_down_while_it_loads() -> None:
     first, again = lived(0.0, 0, 5)[:-1], lived(20.0, 3, 8)[2:]
-    loads = Beat(0, "load", first[-1].t + 0.1)
+    loads = PhaseBeat(0, "load", first[-1].t + 0.1)
     shift = loads.t + 0.4 - again[0].t
-    again = [Beat(beat.step, beat.phase, beat.t + shift) for beat in again]
-    spent = account([Life({0: [*first, loads, *again]})])
+    again = [PhaseBeat(beat.step, beat.phase, beat.t + shift) for beat in again]
+    spent = account([AttemptBeats({0: [*first, loads, *again]})])
     assert spent.down == pytest.approx(0.4)
     assert spent.redo == pytest.approx(2 * 0.7)
     assert spent.redone == 2
@@ -138,12 +138,12 @@ def test_a_rollback_is_down_while_it_loads() -> None:
 def test_a_step_that_a_peer_finished_after_the_blow_is_made_again_too() -> None:
     whole = lived(0.0, 0, 4)
     died = 1.0 + 2 * 0.7 - 0.05  # after the update of step 2, of which one rank still goes on
-    first = Life({0: whole[: 2 + 2 * 7 + 1], 1: cut(whole, died)}, died)
+    first = AttemptBeats({0: whole[: 2 + 2 * 7 + 1], 1: cut(whole, died)}, died)
     second = lived(5.0, 0, 4)
-    spent = account([first, Life({0: second, 1: second}, opens=False)])
+    spent = account([first, AttemptBeats({0: second, 1: second}, opens=False)])
     assert spent.redone == 2
     lost = 0.7 - 0.05  # of the one that died; the other's step was made, and is made again
     assert spent.redo == pytest.approx(lost + 2 * 2 * 0.7)
-    lives = [first, Life({0: second, 1: second}, opens=False)]
+    lives = [first, AttemptBeats({0: second, 1: second}, opens=False)]
     new = next_new_step(lives, 0, died)  # not step 2, which was lost in the end
     assert new == pytest.approx(5.0 + 1.0 + 3 * 0.7)

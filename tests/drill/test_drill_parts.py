@@ -13,15 +13,14 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
-from penstock.drill import damage, scratch
+from penstock.drill import damage, scratch_run
+from penstock.drill.attempts import read_attempts
 from penstock.drill.catalog import FAULTS
-from penstock.drill.clock import Beat
-from penstock.drill.faults import Scale
-from penstock.drill.lives import lives
+from penstock.drill.clock import PhaseBeat
+from penstock.drill.clock_shift import ClockShift
+from penstock.drill.faults import OFFSET_S, InjectedFault, ScratchScale
 from penstock.drill.needs import missing
-from penstock.drill.outage import Door
-from penstock.drill.shift import Shift
-from penstock.drill.struck import OFFSET_S, Struck
+from penstock.drill.store_proxy import StoreProxy
 from penstock.errors import PenstockError
 from penstock.guard.detect.pulse import Pulse
 from penstock.ledger.journal.read import Event
@@ -44,7 +43,7 @@ def test_the_scratch_run_is_the_users_own_cut_down(run_file: MakeFile, tmp_path:
             }
         )
     )
-    made = load(scratch.write(own, tmp_path, "kill_all", Scale(), ranks=2))
+    made = load(scratch_run.write_run_file(own, tmp_path, "kill_all", ScratchScale(), ranks=2))
     assert made.folder == tmp_path / "kill_all"
     assert made.model == own.model
     assert made.data == own.data
@@ -60,7 +59,10 @@ def test_the_scratch_run_is_the_users_own_cut_down(run_file: MakeFile, tmp_path:
 
 def test_a_small_batch_stays_as_it_is(run_file: MakeFile, tmp_path: Path) -> None:
     own = load(run_file(**{"train.batch_tokens": 32}))
-    assert load(scratch.write(own, tmp_path, "x", Scale(), ranks=8)).batch_samples == 2
+    assert (
+        load(scratch_run.write_run_file(own, tmp_path, "x", ScratchScale(), ranks=8)).batch_samples
+        == 2
+    )
 
 
 def test_damage_is_one_bit_a_block_half_or_all_of_a_file(tmp_path: Path) -> None:
@@ -92,7 +94,7 @@ def test_damaged_data_can_be_mended(harm: damage.Harm, tmp_path: Path) -> None:
 
 
 def test_the_time_of_day_jumps_and_the_monotonic_clock_does_not(tmp_path: Path) -> None:
-    shift = Shift(tmp_path)
+    shift = ClockShift(tmp_path)
     env = os.environ | shift.env()
     code = (
         "import time\nfrom penstock.meter.clock import now\n"
@@ -139,7 +141,7 @@ def echo() -> Iterator[str]:
 
 
 def test_a_door_that_is_shut_breaks_what_passes_and_opens_again(echo: str) -> None:
-    door = Door(echo)
+    door = StoreProxy(echo)
 
     def connect() -> socket.socket:
         return socket.create_connection(("127.0.0.1", int(door.url.rsplit(":", 1)[1])), timeout=20)
@@ -172,7 +174,7 @@ def test_lives_are_read_from_the_pulses_of_the_ranks(tmp_path: Path) -> None:
         pulse.at("fetch", 1)
         pulse.beat()  # still there
         pulse.at("end")
-        blow = Struck(0.0, 0, 0, "kill", lethal=True)
+        blow = InjectedFault(0.0, 0, 0, "kill", lethal=True)
     with (audit / "pulse-a0001-r00000").open("ab") as file:
         file.write(b"torn")
     supervised = [
@@ -181,14 +183,14 @@ def test_lives_are_read_from_the_pulses_of_the_ranks(tmp_path: Path) -> None:
         Event(3.0, "fault", attempt=0),
         Event(4.0, "launch", attempt=1),
     ]
-    first, second = lives(audit, supervised, [blow], ranks=2)
+    first, second = read_attempts(audit, supervised, [blow], ranks=2)
     assert [(beat.step, beat.phase) for beat in second.beats[0]] == [
         (0, "start"),
         (0, "ready"),
         (1, "fetch"),
         (1, "end"),
     ]
-    assert isinstance(first.beats[0][0], Beat)
+    assert isinstance(first.beats[0][0], PhaseBeat)
     assert first.beats[1] == []
     assert (first.died, first.opens, first.cut) == (0.0, True, False)
     assert (second.died, second.opens) == (None, False)
@@ -201,21 +203,21 @@ def test_a_rank_that_the_others_went_on_without_is_no_end_of_a_life(tmp_path: Pa
         Event(2.0, "launch", attempt=0),
         Event(8.0 + OFFSET_S, "lost", attempt=0, payload={"ranks": [2, 3], "rank": 3}),
     ]
-    blow = Struck(7.5, 0, 3, "kill", lethal=True)
-    (life,) = lives(tmp_path, supervised, [blow], ranks=4)
+    blow = InjectedFault(7.5, 0, 3, "kill", lethal=True)
+    (life,) = read_attempts(tmp_path, supervised, [blow], ranks=4)
     assert life.died is None
     assert life.losses == {2: [7.5], 3: [7.5]}
 
 
 def test_what_is_missing_is_said(run_file: MakeFile, monkeypatch: pytest.MonkeyPatch) -> None:
     run = load(run_file())
-    assert missing(FAULTS["kill_forward"], run, 1, Scale()) == ""
-    assert "two replicas" in missing(FAULTS["flip_weight"], run, 1, Scale())
-    assert "guard.durable" in missing(FAULTS["store_outage"], run, 2, Scale())
+    assert missing(FAULTS["kill_forward"], run, 1, ScratchScale()) == ""
+    assert "two replicas" in missing(FAULTS["flip_weight"], run, 1, ScratchScale())
+    assert "guard.durable" in missing(FAULTS["store_outage"], run, 2, ScratchScale())
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert "root" in missing(FAULTS["disk_full"], run, 2, Scale())
+    assert "root" in missing(FAULTS["disk_full"], run, 2, ScratchScale())
     mixed = load(run_file(**{"data.dataset": "s3://bucket/set"}))
-    assert "on this machine" in missing(FAULTS["shard_flip"], mixed, 2, Scale())
+    assert "on this machine" in missing(FAULTS["shard_flip"], mixed, 2, ScratchScale())
 
 
 def test_the_tables_of_the_page_are_made_from_the_records(
@@ -255,11 +257,11 @@ def test_the_tables_of_the_page_are_made_from_the_records(
 @pytest.mark.parametrize("name", ["checkpoint_flip", "checkpoint_cut", "checkpoint_gone"])
 def test_a_run_that_is_too_short_for_two_checkpoints_is_said(name: str, run_file: MakeFile) -> None:
     run = load(run_file())
-    needed = Scale().steps_for_two_checkpoints()
-    assert missing(FAULTS[name], run, 1, Scale(needed)) == ""
+    needed = ScratchScale().steps_for_two_checkpoints()
+    assert missing(FAULTS[name], run, 1, ScratchScale(needed)) == ""
     said = f"needs two checkpoints: at least {needed} steps"
-    assert missing(FAULTS[name], run, 1, Scale(needed - 1)) == said
-    assert missing(FAULTS["kill_forward"], run, 1, Scale(12)) == ""
+    assert missing(FAULTS[name], run, 1, ScratchScale(needed - 1)) == said
+    assert missing(FAULTS["kill_forward"], run, 1, ScratchScale(12)) == ""
     # Asked for by name, it is refused before anything runs.
     words = ["drill", str(run_file()), "--steps", "12", "--faults", f"kill_forward,{name}"]
     refused = CliRunner().invoke(app, words)

@@ -111,7 +111,7 @@ def samples(lab: Lab, steps: int) -> audit.Samples:
     folders = {lab.run_folder(host).audit for host in lab.hosts}
     lines = [line for folder in sorted(folders) for line in audit.read(folder)]
     lines.sort(key=lambda line: (line.attempt, line.rank))
-    return audit.check(audit.counting(lines), steps, BATCH)
+    return audit.count_samples(audit.final_uses(lines), steps, BATCH)
 
 
 def a_rank(lab: Lab, host: str) -> int:

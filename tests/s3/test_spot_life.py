@@ -124,7 +124,7 @@ def used(lab: Lab) -> audit.Samples:
     folders = [lab.run_folder(host).audit for host in "12"] + lab.forgotten
     lines = [line for folder in folders for line in audit.read(folder)]
     lines.sort(key=lambda line: (line.attempt, line.rank))
-    return audit.check(audit.counting(lines), STEPS, 4096 // 64)
+    return audit.count_samples(audit.final_uses(lines), STEPS, 4096 // 64)
 
 
 def resumed(lab: Lab, attempt: int) -> str:

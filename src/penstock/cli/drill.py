@@ -26,9 +26,9 @@ def drill(
         str | None, typer.Option(metavar="A,B", help="Only these faults; else all of them.")
     ] = None,
     campaigns: Annotated[
-        int, typer.Option(min=0, help="Instead: so many runs with one to three random faults.")
+        int, typer.Option(min=0, help="Run so many drills with one to three random faults each.")
     ] = 0,
-    seed: Annotated[int, typer.Option(help="Of the first campaign; the next has the next.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the first random drill; then + 1.")] = 0,
     listed: Annotated[bool, typer.Option("--list", help="List the faults and leave.")] = False,
     steps: Annotated[int, typer.Option(min=12, help="Length of a scratch run.")] = 24,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the scratch runs.")] = False,
@@ -47,27 +47,29 @@ def drill(
     if faults and campaigns:
         raise PenstockError("--faults and --campaigns: give one of them")
 
-    from penstock.drill.campaign import campaign
-    from penstock.drill.faults import Scale
+    from penstock.drill.campaign import random_fault
+    from penstock.drill.faults import ScratchScale
     from penstock.drill.needs import too_short
-    from penstock.drill.session import RECORD, Session
+    from penstock.drill.session import RECORD, DrillSession
     from penstock.drill.table import COLUMNS, cells, line
     from penstock.run.load import load
 
-    # Whoever ends a drill ends its runs, and what it mounted, with it.
+    # SIGTERM ends the runs of a drill too, and unmounts its disks.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     run = load(run_file, overrides or [])
     root = Path(run.dir).expanduser() / ".drills" / run.name
     picked = chosen(faults)
-    short = {fault.name: why for fault in picked if (why := too_short(fault, Scale(steps)))}
+    short = {fault.name: why for fault in picked if (why := too_short(fault, ScratchScale(steps)))}
     if faults and not campaigns and short:
         told = "; ".join(f"{name} {why}" for name, why in short.items())
         raise PenstockError(f"--steps {steps}: {told}")
-    session = Session(run, root, Scale(steps), keep, heard=lambda what: err.print(f"… {what}"))
+    session = DrillSession(
+        run, root, ScratchScale(steps), keep, report=lambda what: err.print(f"… {what}")
+    )
     session.open()
     if campaigns:
         numbers = range(seed, seed + campaigns)
-        picked = [campaign(number, session.scale, session.ranks) for number in numbers]
+        picked = [random_fault(number, session.scale, session.ranks) for number in numbers]
     if not json:
         _print(line(COLUMNS))
     failed = []

@@ -1,7 +1,7 @@
-"""Each sample exactly once: what the ranks wrote down of what they trained on, added up.
+"""The audit of samples: each must be used exactly once, by the lines that ranks wrote.
 
 A rank writes a line for every update that it made. Some of those updates were lost later, with a
-killed attempt or a rollback, so what counts is the last time that the run went through a step.
+killed attempt or a rollback, so only the last pass of the run through a step counts.
 """
 
 import json
@@ -16,7 +16,7 @@ from penstock.data.read.stream import rank_slice
 
 
 @dataclass(frozen=True)
-class Used:
+class UsedSamples:
     """The samples [first, stop) that one rank put into one step."""
 
     rank: int
@@ -29,15 +29,15 @@ class Used:
 
 
 @dataclass(frozen=True)
-class Samples:
-    """How the weights at the end came to be: samples that no step used, and uses too many."""
+class SampleCounts:
+    """Counts for the final weights: samples that no step used, and uses beyond the first."""
 
     lost: int
     doubled: int
 
 
-def read(folder: Path) -> list[Used]:
-    """All lines of an audit folder, rank by rank, in the order they were written."""
+def read(folder: Path) -> list[UsedSamples]:
+    """Return all lines of an audit folder, rank by rank, in the order they were written."""
     found = []
     for path in sorted(folder.glob("r*.jsonl")):
         rank = int(path.stem[1:])
@@ -45,44 +45,46 @@ def read(folder: Path) -> list[Used]:
             if line.endswith("\n"):  # a killed rank may leave half of one
                 row = json.loads(line)
                 names = ("attempt", "step", "data_rank", "first", "stop", "data_ranks")
-                found.append(Used(rank, *(row[name] for name in names)))
+                found.append(UsedSamples(rank, *(row[name] for name in names)))
     return found
 
 
-def counting(used: Iterable[Used], life: Callable[[int], int] = lambda attempt: attempt) -> dict[
-    int, list[Used]
-]:  # fmt: skip
-    """The lines that made the final weights, by step.
+def final_uses(
+    used: Iterable[UsedSamples], life: Callable[[int], int] = lambda attempt: attempt
+) -> dict[int, list[UsedSamples]]:
+    """Return the lines that made the final weights, by step.
 
     `life` says which attempts ran together: all ranks of one attempt, or, where one rank was
     replaced while the others went on, several attempts.
     """
-    rounds: dict[tuple[int, int], dict[int, list[Used]]] = {}
+    rounds: dict[tuple[int, int], dict[int, list[UsedSamples]]] = {}
     for (_, number), lines in groupby(used, lambda line: (line.rank, life(line.attempt))):
         back, before = 0, 0
         for line in lines:
             back += line.step <= before  # it went back, as all ranks do together
             before = line.step
             rounds.setdefault((number, back), {}).setdefault(line.step, []).append(line)
-    final: dict[int, list[Used]] = {}
+    final: dict[int, list[UsedSamples]] = {}
     for _, steps in sorted(rounds.items()):
         lowest = min(steps)
         final = {step: lines for step, lines in final.items() if step < lowest} | steps
     return final
 
 
-def by_vote(final: dict[int, list[Used]], batch: int) -> dict[int, list[Used]]:
-    """With the parts of ranks that died after the vote on a step and before they wrote it down.
+def add_voted_parts(
+    final: dict[int, list[UsedSamples]], batch: int
+) -> dict[int, list[UsedSamples]]:
+    """Add the parts of ranks that died after the vote on a step and before they wrote it down.
 
-    Where the others go on (`mode = "live"`) the step stands: the vote has carried every part.
+    In live mode the others go on and the step stands, because the vote has accepted every part.
     """
     whole = {}
     for step, lines in final.items():
         one = lines[0]
-        told = {line.data_rank for line in lines}
+        recorded = {line.data_rank for line in lines}
         start = (step - 1) * batch
         whole[step] = list(lines)
-        for data_rank in set(range(one.data_ranks)) - told:
+        for data_rank in set(range(one.data_ranks)) - recorded:
             part = rank_slice(start, start + batch, data_rank, one.data_ranks)
             whole[step].append(
                 replace(one, rank=-1, data_rank=data_rank, first=part[0], stop=part[1])
@@ -90,8 +92,8 @@ def by_vote(final: dict[int, list[Used]], batch: int) -> dict[int, list[Used]]:
     return whole
 
 
-def check(final: dict[int, list[Used]], steps: int, batch: int) -> Samples:
-    """Against a run of `steps` steps of `batch` samples that begins at sample 0."""
+def count_samples(final: dict[int, list[UsedSamples]], steps: int, batch: int) -> SampleCounts:
+    """Compare with a run of `steps` steps of `batch` samples that begins at sample 0."""
     uses = np.zeros(steps * batch, np.int64)
     outside = 0
     for lines in final.values():
@@ -99,4 +101,4 @@ def check(final: dict[int, list[Used]], steps: int, batch: int) -> Samples:
             low, high = min(first[1], len(uses)), min(stop, len(uses))
             uses[low:high] += 1
             outside += stop - first[1] - (high - low)
-    return Samples(int((uses == 0).sum()), int(np.maximum(uses - 1, 0).sum()) + outside)
+    return SampleCounts(int((uses == 0).sum()), int(np.maximum(uses - 1, 0).sum()) + outside)

@@ -1,11 +1,11 @@
-"""Seeded campaigns: one to three random faults in one run, the same for the same seed."""
+"""Random faults: one to three injections in one run, the same for the same seed."""
 
 import random
 
-from penstock.drill.faults import Blow, Fault, Scale
+from penstock.drill.faults import DrillFault, Injection, ScratchScale
 
-# Phases of every step, and those that only some steps have: a blow there is for the first that
-# comes, since a copy is left out while the one before it is still being written.
+# Phases of every step, and phases that only some steps have. An injection there takes the first
+# step that comes, since a copy is left out while the one before it is still being written.
 EVERY_STEP = ("fetch", "forward", "reduce", "vote", "voted", "update", "updated")
 SOME_STEPS = ("stage", "write", "publish", "evaluate")
 STARTING = ("join", "build", "load", "warm_up")
@@ -13,18 +13,22 @@ MOST = 3
 SOON_MS = 40.0
 
 
-def campaign(seed: int, scale: Scale, ranks: int) -> Fault:
-    """What happens is drawn: how many blows, and of each the kind, rank, phase and step."""
+def random_fault(seed: int, scale: ScratchScale, ranks: int) -> DrillFault:
+    """Draw a fault: how many injections, and the action, rank, phase and step of each."""
     draw = random.Random(seed)
-    blows: list[Blow] = []
+    injections: list[Injection] = []
     for number in range(draw.choice((1, 1, 1, 2, 2, MOST))):
-        blows.append(_blow(draw, scale, ranks, then=number > 0))
-    told = ("hang", "fault") if any(blow.action == "stop" for blow in blows) else ("fault",)
-    what = ", then ".join(_words(blow) for blow in blows)
-    return Fault(f"seed-{seed}", what, told, tuple(blows))
+        injections.append(_draw_injection(draw, scale, ranks, then=number > 0))
+    reported_by = (
+        ("hang", "fault")
+        if any(injection.action == "stop" for injection in injections)
+        else ("fault",)
+    )
+    what = ", then ".join(_words(injection) for injection in injections)
+    return DrillFault(f"seed-{seed}", what, reported_by, tuple(injections))
 
 
-def _blow(draw: random.Random, scale: Scale, ranks: int, then: bool) -> Blow:
+def _draw_injection(draw: random.Random, scale: ScratchScale, ranks: int, then: bool) -> Injection:
     action = draw.choices(("kill", "kill_soon", "stop", "raise"), (6, 6, 1, 1))[0]
     ms = round(draw.random() * SOON_MS, 1) if action == "kill_soon" else 0.0
     rank = draw.randrange(ranks)
@@ -32,12 +36,12 @@ def _blow(draw: random.Random, scale: Scale, ranks: int, then: bool) -> Blow:
     phase = draw.choice(group)
     rank = 0 if phase == "publish" else rank  # the one that does it
     if group is EVERY_STEP and not then:
-        # A later blow takes the step that comes: nobody knows how far the run is by then.
-        return Blow(action, phase, draw.randrange(2, scale.steps - 1), rank, ms, then=then)
-    return Blow(action, phase, "any", rank, ms, then=then)
+        # A later injection takes the step that comes: nobody knows how far the run is by then.
+        return Injection(action, phase, draw.randrange(2, scale.steps - 1), rank, ms, then=then)
+    return Injection(action, phase, "any", rank, ms, then=then)
 
 
-def _words(blow: Blow) -> str:
-    step = f" of step {blow.at}" if isinstance(blow.at, int) else ""
-    later = f" {blow.ms:g} ms later" if blow.ms else ""
-    return f"{blow.action} rank {blow.rank} in {blow.phase}{step}{later}"
+def _words(injection: Injection) -> str:
+    step = f" of step {injection.at}" if isinstance(injection.at, int) else ""
+    later = f" {injection.ms:g} ms later" if injection.ms else ""
+    return f"{injection.action} rank {injection.rank} in {injection.phase}{step}{later}"

@@ -1,8 +1,8 @@
-"""The catalogue: every fault that `penstock drill` can do, in the order of its table."""
+"""The catalogue: every fault that `penstock drill` can inject, in the order of its table."""
 
 from dataclasses import replace
 
-from penstock.drill.faults import Blow, Fault, Outcome, Where
+from penstock.drill.faults import DrillFault, Injection, StepChoice, WeightsRule
 from penstock.drill.hosts import FIELDS
 from penstock.errors import PenstockError, nearest
 
@@ -11,17 +11,26 @@ REJECTED, FAILED = "checkpoint_rejected", "save_failed"
 
 
 def _kill(
-    name: str, where: str, phase: str, at: Where = "middle", soon_ms: float = 0.0, rank: int = -1
-) -> Fault:
+    name: str,
+    where: str,
+    phase: str,
+    at: StepChoice = "middle",
+    soon_ms: float = 0.0,
+    rank: int = -1,
+) -> DrillFault:
     action = "kill_soon" if soon_ms else "kill"
-    blow = Blow(action, phase, at, rank, soon_ms)
-    return Fault(f"kill_{name}", f"SIGKILL of a rank {where}", ("fault",), (blow,))
+    injection = Injection(action, phase, at, rank, soon_ms)
+    return DrillFault(f"kill_{name}", f"SIGKILL of a rank {where}", ("fault",), (injection,))
 
 
-def _held(name: str, what: str, told: str, at: Where = "middle", needs: str = "") -> Fault:
-    """The drill acts while a rank is held in its work."""
-    blow = Blow("hold", "forward", at, ms=HELD_MS)
-    return Fault(name, what, (told,), (blow,), deed=name, needs=tuple(needs.split()))
+def _held(
+    name: str, what: str, reported_by: str, at: StepChoice = "middle", needs: str = ""
+) -> DrillFault:
+    """Return a fault where the drill acts while a failpoint holds a rank."""
+    injection = Injection("hold", "forward", at, ms=HELD_MS)
+    return DrillFault(
+        name, what, (reported_by,), (injection,), outside_action=name, needs=tuple(needs.split())
+    )
 
 
 PROCESS = (
@@ -39,81 +48,90 @@ PROCESS = (
     _kill("write", "while the checkpoint is written", "write", "saved"),
     _kill("publish", "before the rename of the checkpoint", "publish", "saved", rank=0),
     _kill("evaluate", "in evaluation", "evaluate", "evaluated"),
-    Fault(
+    DrillFault(
         "kill_all",
         "SIGKILL of two ranks in one step",
         ("fault",),
-        (Blow("kill", "reduce", rank=0), Blow("kill", "reduce", rank=-1)),
+        (Injection("kill", "reduce", rank=0), Injection("kill", "reduce", rank=-1)),
     ),
-    Fault(
+    DrillFault(
         "kill_twice",
         "SIGKILL of a rank, and of another while it loads what was saved",
         ("fault",),
-        (Blow("kill", "forward"), Blow("kill", "load", "any", rank=0, then=True)),
+        (Injection("kill", "forward"), Injection("kill", "load", "any", rank=0, then=True)),
     ),
     _held("kill_supervisor", "SIGKILL of the supervisor; the same command again", "invocation"),
 )
 NOTICE = (
     _held("preempt", "notice of preemption (SIGTERM); the same command again", "asked_to_stop"),
-    Fault(
+    DrillFault(
         "preempt_evaluate",
         "the same notice in evaluation",
         ("asked_to_stop",),
-        (Blow("hold", "evaluate", "evaluated", ms=HELD_MS),),
-        deed="preempt",
+        (Injection("hold", "evaluate", "evaluated", ms=HELD_MS),),
+        outside_action="preempt",
     ),
-    Fault(
+    DrillFault(
         "preempt_warm_up",
         "the same notice in warm-up and compile",
         ("asked_to_stop",),
-        (Blow("hold", "warm_up", "any", ms=HELD_MS),),
-        deed="preempt",
+        (Injection("hold", "warm_up", "any", ms=HELD_MS),),
+        outside_action="preempt",
     ),
 )
 HANG = (
-    Fault("hang_forward", "SIGSTOP of a rank in forward", ("hang",), (Blow("stop", "forward"),)),
-    Fault("hang_vote", "SIGSTOP of a rank before the vote", ("hang",), (Blow("stop", "vote"),)),
-    Fault(
+    DrillFault(
+        "hang_forward", "SIGSTOP of a rank in forward", ("hang",), (Injection("stop", "forward"),)
+    ),
+    DrillFault(
+        "hang_vote", "SIGSTOP of a rank before the vote", ("hang",), (Injection("stop", "vote"),)
+    ),
+    DrillFault(
         "slow_rank",
         "a rank that gets a third of its time",
         ("straggler",),
-        (Blow("hold", "forward", 2, ms=HELD_MS), Blow("hold", "fetch", "late", 0, HELD_MS)),
-        deed="slow_rank",
+        (
+            Injection("hold", "forward", 2, ms=HELD_MS),
+            Injection("hold", "fetch", "late", 0, HELD_MS),
+        ),
+        outside_action="slow_rank",
     ),
 )
 NUMBERS = (
-    Fault(
+    DrillFault(
         "nan_batch",
         "NaN in a batch",
         ("batch_skipped",),
-        (Blow("nan", "fetch"),),
+        (Injection("nan", "fetch"),),
         outcome="skipped",
     ),
-    Fault(
+    DrillFault(
         "flip_weight",
         "a flipped bit in a weight of one replica",
         ("replicas_differ",),
-        (Blow("flip", "updated"),),
+        (Injection("flip", "updated"),),
         needs=("replicas",),
     ),
-    Fault(
+    DrillFault(
         "out_of_memory",
         "a rank runs out of memory",
         ("replanned",),
-        (Blow("oom", "forward"),),
+        (Injection("oom", "forward"),),
         outcome="near",
         fields=('guard.on_oom="replan"',),
     ),
 )
 
 
-def _loaded(name: str, what: str, told: str, at: Where = "middle", needs: str = "") -> Fault:
-    """What is met when ranks load; in live mode the others do not."""
-    return _held(name, what, told, at, needs=f"loading {needs}")
+def _loaded(
+    name: str, what: str, reported_by: str, at: StepChoice = "middle", needs: str = ""
+) -> DrillFault:
+    """Return a fault that ranks meet when they load; in live mode the other replicas do not."""
+    return _held(name, what, reported_by, at, needs=f"loading {needs}")
 
 
-def _newest(name: str, what: str) -> Fault:
-    """Damage to the newest checkpoint; the run goes on from the one before it."""
+def _newest(name: str, what: str) -> DrillFault:
+    """Return damage to the newest checkpoint; the run goes on from the one before it."""
     return _loaded(name, what, REJECTED, "late", "two_checkpoints")
 
 
@@ -123,12 +141,14 @@ CHECKPOINTS = (
     _newest("checkpoint_gone", "a file of the newest checkpoint deleted"),
     _loaded("memory_flip", "a flipped bit in the newest copy in memory", REJECTED),
     _loaded("memory_gone", "the copies in memory lost with their host", "fault", "late"),
-    replace(_held("memory_wiped", "all that it holds in shared memory deleted", ""), told=()),
+    replace(
+        _held("memory_wiped", "all that it holds in shared memory deleted", ""), reported_by=()
+    ),
 )
 
 
-def _shard(name: str, what: str) -> Fault:
-    """The run stops, since nothing else is right, and goes on when the data is whole again."""
+def _shard(name: str, what: str) -> DrillFault:
+    """Return damage to data: the run must stop, and it goes on when the data is whole again."""
     return replace(_held(name, what, "ended", needs="dataset"), refuses=True)
 
 
@@ -139,10 +159,13 @@ DATA = (
 )
 
 
-def _meanwhile(name: str, what: str, needs: str, *told: str) -> Fault:
-    """Something that a save needs is gone from before it is due until after it."""
-    blows = (Blow("hold", "forward", ms=HELD_MS), Blow("hold", "forward", "after_save", ms=HELD_MS))
-    return Fault(name, what, told, blows, deed=name, needs=(needs,))
+def _meanwhile(name: str, what: str, needs: str, *reported_by: str) -> DrillFault:
+    """Return a fault where something that a save needs is gone while the save is due."""
+    injections = (
+        Injection("hold", "forward", ms=HELD_MS),
+        Injection("hold", "forward", "after_save", ms=HELD_MS),
+    )
+    return DrillFault(name, what, reported_by, injections, outside_action=name, needs=(needs,))
 
 
 MACHINE = (
@@ -155,12 +178,17 @@ MACHINE = (
 )
 
 
-def _hosts(name: str, what: str, *told: str, outcome: Outcome = "near") -> Fault:
-    """Two hosts of the drill's own; what is lost and comes back changes the layout twice."""
-    first = Blow("hold", "forward", ms=HELD_MS)
-    second = Blow("hold", "forward", "late", rank=0, ms=HELD_MS, then=True)
-    more = {"deed": name, "outcome": outcome, "needs": ("root", "hosts"), "fields": FIELDS}
-    return Fault(name, what, told, (first, second), clocked=False, **more)  # type: ignore[arg-type]
+def _hosts(name: str, what: str, *reported_by: str, outcome: WeightsRule = "near") -> DrillFault:
+    """Return a fault on two hosts; a host that is lost and comes back changes the layout twice."""
+    first = Injection("hold", "forward", ms=HELD_MS)
+    second = Injection("hold", "forward", "late", rank=0, ms=HELD_MS, then=True)
+    more = {
+        "outside_action": name,
+        "outcome": outcome,
+        "needs": ("root", "hosts"),
+        "fields": FIELDS,
+    }
+    return DrillFault(name, what, reported_by, (first, second), check_clock=False, **more)  # type: ignore[arg-type]
 
 
 NETWORK = (
@@ -170,15 +198,15 @@ NETWORK = (
     _hosts("network_cut", "the link of a host cut, and mended later", "host_lost"),
     _hosts("packet_loss", "every fiftieth packet between hosts lost", outcome="same"),
 )
-FAULTS: dict[str, Fault] = {
+FAULTS: dict[str, DrillFault] = {
     fault.name: fault
     for group in (PROCESS, NOTICE, HANG, NUMBERS, CHECKPOINTS, DATA, MACHINE, NETWORK)
     for fault in group
 }
 
 
-def chosen(names: str | None) -> list[Fault]:
-    """`a,b` as faults; all of them when no name is given."""
+def chosen(names: str | None) -> list[DrillFault]:
+    """Return the faults with the names `a,b`; all of them when no name is given."""
     if names is None:
         return list(FAULTS.values())
     wanted = [name.strip() for name in names.split(",") if name.strip()]

@@ -17,7 +17,7 @@ BLOCK_BYTES = 1 << 20  # of data that has a checksum of its own
 
 
 def flip(path: Path) -> None:
-    """One bit in the middle of every block, in place: whoever has the file mapped sees it."""
+    """Flip one bit in the middle of every block, in place, so that mappings see it too."""
     with path.open("r+b") as file:
         size = file.seek(0, os.SEEK_END)
         for start in range(0, size, BLOCK_BYTES):
@@ -37,8 +37,10 @@ def delete(path: Path) -> None:
 
 
 def settled(folder: RunFolder) -> bool:
-    """Whether all that was copied is sealed, and what had to be published is: a save that is still
-    being written would replace what is damaged now."""
+    """Return whether all copies are sealed and all due checkpoints published.
+
+    A save that is still being written would replace what is damaged now.
+    """
     files = journal_files(folder.journal, "events")
     spans = [e for f in files for e in read_events(f.path) if e.kind == "checkpoint"]
     copied = max((step for e in spans if (step := e.whole("step")) is not None), default=0)
@@ -60,13 +62,13 @@ def newest_in_memory(folder: RunFolder, harm: Harm) -> None:
 
 
 def forget_memory(folder: RunFolder) -> None:
-    """As when a host is lost with all that it held."""
+    """Delete the copies in memory, as if their host was lost."""
     for fast in folder.scratch.glob("fast-*"):
         shutil.rmtree(fast)
 
 
 def shards(dataset: Path, harm: Harm) -> Callable[[], None]:
-    """Harms the tokens of a dataset; what is returned puts them back."""
+    """Damage the tokens of a dataset; return a function that restores them."""
     tokens = _largest(dataset / "shards")
     aside = dataset / "aside"
     shutil.copyfile(tokens, aside)

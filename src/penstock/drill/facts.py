@@ -1,11 +1,11 @@
-"""What a scratch run left behind, read once for the judge."""
+"""The facts of a scratch run that the judge needs, read once."""
 
 from dataclasses import dataclass
 
 from penstock.drill import audit
-from penstock.drill.clock import Life
-from penstock.drill.lives import lives
-from penstock.drill.struck import Struck
+from penstock.drill.attempts import read_attempts
+from penstock.drill.clock import AttemptBeats
+from penstock.drill.faults import InjectedFault
 from penstock.ledger.journal.read import Event, read_events
 from penstock.ledger.journal.records import SUPERVISOR
 from penstock.run.folder import RunFolder
@@ -13,15 +13,17 @@ from penstock.watch.facts.run_view import RunView
 
 
 @dataclass(frozen=True)
-class Facts:
+class DrillFacts:
+    """A finished scratch run: its result, journal, samples and injected faults."""
+
     status: str
     weights_hash: str | None
     losses: dict[int, float]  # by step, of the curve that counts
-    samples: audit.Samples
+    samples: audit.SampleCounts
     events: list[Event]  # of supervisor and ranks, by time
-    struck: list[Struck]
-    missed: list[str]  # blows that did not fall
-    lives: list[Life]
+    injected: list[InjectedFault]
+    missed: list[str]  # injections that did not happen
+    attempts: list[AttemptBeats]
     ledger: dict[str, float]
     ranks: int
     wall_s: float
@@ -30,22 +32,25 @@ class Facts:
         return [event for event in self.events if event.kind == "fault"]
 
 
-def read(folder: RunFolder, struck: list[Struck], missed: list[str], batch: int) -> Facts:
+def read_facts(
+    folder: RunFolder, injected: list[InjectedFault], missed: list[str], batch: int
+) -> DrillFacts:
+    """Read what a finished scratch run left behind."""
     view = RunView(folder)
     supervised = read_events(folder.journal / SUPERVISOR)
-    final = audit.counting(audit.read(folder.audit))
+    final = audit.final_uses(audit.read(folder.audit))
     if view.run.guard.mode == "live":
-        final = audit.by_vote(final, batch)
+        final = audit.add_voted_parts(final, batch)
     account = view.account
-    return Facts(
+    return DrillFacts(
         status=view.status,
         weights_hash=view.weights_hash,
         losses={int(point["step"]): float(point["loss"]) for point in view.curve},
-        samples=audit.check(final, view.steps, batch),
+        samples=audit.count_samples(final, view.steps, batch),
         events=sorted([*supervised, *view.rank_events], key=lambda event: event.t),
-        struck=struck,
+        injected=injected,
         missed=missed,
-        lives=lives(folder.audit, supervised, struck, account.ranks),
+        attempts=read_attempts(folder.audit, supervised, injected, account.ranks),
         ledger={str(cause): seconds for cause, seconds in account.ledger.seconds.items()},
         ranks=account.ranks,
         wall_s=account.wall_s,

@@ -1,38 +1,45 @@
-"""The faults that a drill knows: what happens, where in the work, and what has to hold afterwards.
+"""The types of a drill: a fault, its injections into ranks, and the record of each one.
 
-Data only. A blow is sprung by the rank itself at a named place of its work
-(`guard/detect/failpoints.py`); what comes from outside is a deed of the drill (`drill/deeds.py`).
+A rank injects a fault into itself at a named failpoint of its work (`guard/detect/failpoints.py`);
+what comes from outside is an action of the drill (`drill/actions.py`).
 """
 
 import itertools
+import time
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from penstock.guard.detect.failpoints import Failpoint
+from penstock.meter.clock import now
 
-Where = Literal["any", "middle", "staged", "saved", "evaluated", "late", "after_save"]
+# From the machine's monotonic clock, which all processes share, to the clock of the journal.
+OFFSET_S = now() - time.monotonic()
+# Actions that a rank does not survive.
+LETHAL = frozenset({"kill", "kill_soon", "stop", "exit", "raise", "oom"})
+# At which step an injection happens; `ScratchScale.step` has the meaning of each.
+StepChoice = Literal["any", "middle", "staged", "saved", "evaluated", "late", "after_save"]
 # same: bit-identical weights. near: another layout, so the same samples and a loss within float
 # noise. skipped: the samples of one batch are left out on purpose, all others used once.
-Outcome = Literal["same", "near", "skipped"]
+WeightsRule = Literal["same", "near", "skipped"]
 SAVING = ("stage", "write", "publish")
 
 
 @dataclass(frozen=True)
-class Scale:
-    """The scratch run: its steps, and the steps between what it does beside them."""
+class ScratchScale:
+    """The length of a scratch run, and the steps between its copies, saves and evaluations."""
 
     steps: int = 24
     fast: int = 3  # between copies in memory
     durable: int = 8  # between checkpoints
     evaluate: int = 12
 
-    def step(self, where: Where) -> int | None:
-        """The step that a fault falls on; None is the first that comes."""
+    def step(self, where: StepChoice) -> int | None:
+        """Return the step of an injection; None means the first step that comes."""
         half = self.steps // 2
         match where:
             case "any":
                 return None
-            case "middle":  # far from a copy: something is lost
+            case "middle":  # long after a copy: some steps are lost
                 return _multiple(self.fast, half) + max(1, self.fast - 1)
             case "staged":
                 return _multiple(self.fast, half + self.fast)
@@ -42,17 +49,17 @@ class Scale:
                 return _multiple(self.evaluate, half)
             case "after_save":
                 return _multiple(self.durable, self.steps * 3 // 4) + 2
-            case "late":  # two checkpoints are there
+            case "late":  # after two checkpoints
                 step = _multiple(self.durable, self.steps * 3 // 4) + self.fast
                 return step + 1 if step % self.fast == 0 else step
 
     @property
     def two_checkpoints(self) -> bool:
-        """Whether there are two checkpoints when a `late` fault falls."""
+        """Whether there are two checkpoints when a `late` fault is injected."""
         return (self.step("late") or 0) > 2 * self.durable
 
     def steps_for_two_checkpoints(self) -> int:
-        """The fewest steps of a run that has two checkpoints when a `late` fault falls."""
+        """Return the fewest steps that give two checkpoints before a `late` fault."""
         return next(n for n in itertools.count(1) if replace(self, steps=n).two_checkpoints)
 
 
@@ -61,51 +68,75 @@ def _multiple(of: int, upto: int) -> int:
 
 
 @dataclass(frozen=True)
-class Blow:
-    """One thing that happens to one rank; `rank` counts from the end when it is negative."""
+class Injection:
+    """One failpoint in one rank; a negative `rank` counts from the end."""
 
     action: str
     phase: str
-    at: Where | int = "middle"
+    at: StepChoice | int = "middle"
     rank: int | None = -1
     ms: float = 0.0
-    times: int = 1  # on as many steps one after the other
-    then: bool = False  # armed when the one before it has fallen: it hits the next attempt
+    times: int = 1  # in so many steps in a row
+    then: bool = False  # armed after the injection before it: it hits the next attempt
 
 
 @dataclass(frozen=True)
-class Fault:
-    """One line of the catalogue."""
+class InjectedFault:
+    """The record of a fault that happened to a run."""
+
+    t: float  # on the machine's monotonic clock
+    attempt: int
+    rank: int | None
+    what: str
+    lethal: bool
+
+    def __str__(self) -> str:
+        who = f"rank {self.rank}, " if self.rank is not None else ""
+        return f"{self.what} ({who}attempt {self.attempt})"
+
+
+@dataclass(frozen=True)
+class DrillFault:
+    """A fault that a drill can inject: one line of the catalogue."""
 
     name: str
     what: str
-    told: tuple[str, ...]  # the events that tell of it; any one will do, and nobody need if none
-    blows: tuple[Blow, ...] = ()
-    deed: str = ""  # what the drill does from outside
-    outcome: Outcome = "same"
+    reported_by: tuple[str, ...]  # journal events, one of which must report it; () if none need
+    injections: tuple[Injection, ...] = ()
+    outside_action: str = ""  # what the drill does from outside (`actions.py`, `hosts.py`)
+    outcome: WeightsRule = "same"
     needs: tuple[str, ...] = ()
     fields: tuple[str, ...] = ()  # of the run file, for this drill alone
-    refuses: bool = False  # the attempt after it may end by itself: it says what is wrong
-    clocked: bool = True  # whether the ledger is held against the drill's clock
+    refuses: bool = False  # the next attempt may end by itself, with a message
+    check_clock: bool = True  # compare the ledger with the drill's clock
 
-    def live(self) -> "Fault":
-        """As it is where the other replicas go on: sums are made in another order meanwhile, only
-        the first replica saves, and nobody loads but regroups."""
-        outcome: Outcome = "near" if self.outcome == "same" else self.outcome
-        told = (*self.told, "lost") if "fault" in self.told or "hang" in self.told else self.told
-        blows = [replace(b, rank=0) if b.phase in SAVING else b for b in self.blows]
-        blows = [replace(b, phase="regroup") if b.phase == "load" else b for b in blows]
-        return replace(self, told=told, outcome=outcome, blows=tuple(blows))
+    def in_live_mode(self) -> "DrillFault":
+        """Return the fault for a run where the other replicas go on.
 
-    def traps(self, scale: Scale, ranks: int) -> list[tuple[Failpoint, bool]]:
-        """In order, and whether each is armed only when the one before it has sprung."""
+        Then sums are made in another order, only the first replica saves, and ranks regroup instead
+        of loading.
+        """
+        outcome: WeightsRule = "near" if self.outcome == "same" else self.outcome
+        reported_by = (
+            (*self.reported_by, "lost")
+            if "fault" in self.reported_by or "hang" in self.reported_by
+            else self.reported_by
+        )
+        injections = [replace(b, rank=0) if b.phase in SAVING else b for b in self.injections]
+        injections = [replace(b, phase="regroup") if b.phase == "load" else b for b in injections]
+        return replace(self, reported_by=reported_by, outcome=outcome, injections=tuple(injections))
+
+    def failpoints(self, scale: ScratchScale, ranks: int) -> list[tuple[Failpoint, bool]]:
+        """Return the failpoints in order; True: armed only after the one before has triggered."""
         made: list[tuple[Failpoint, bool]] = []
-        for blow in self.blows:
-            first = blow.at if isinstance(blow.at, int) else scale.step(blow.at)
-            rank = None if blow.rank is None else blow.rank % ranks
-            for i in range(blow.times):
+        for injection in self.injections:
+            first = injection.at if isinstance(injection.at, int) else scale.step(injection.at)
+            rank = None if injection.rank is None else injection.rank % ranks
+            for i in range(injection.times):
                 step = None if first is None else first + i
-                name = f"{len(made):02d}-{blow.action}-{blow.phase}"
-                trap = Failpoint(name, blow.action, blow.phase, rank, step, blow.ms)
-                made.append((trap, blow.then and i == 0))
+                name = f"{len(made):02d}-{injection.action}-{injection.phase}"
+                failpoint = Failpoint(
+                    name, injection.action, injection.phase, rank, step, injection.ms
+                )
+                made.append((failpoint, injection.then and i == 0))
         return made

@@ -1,7 +1,7 @@
-"""A scratch run on two hosts of the drill's own, and what happens to hosts and to what is between.
+"""A scratch run on two hosts, and the faults of hosts and of the network between them.
 
-Each host is a network namespace with a memory of its own; they share the run's folder, as on a
-parallel file system. The same command is given on both.
+Each host is a network namespace with a memory folder of its own; the hosts share the run folder, as
+on a parallel file system. The same command runs on both.
 """
 
 import contextlib
@@ -11,8 +11,8 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from penstock.drill.net import Net
-from penstock.drill.scene import Held, Scene
+from penstock.drill.drill_run import DrillRun, HeldRank
+from penstock.drill.namespaces import NamespaceNetwork
 from penstock.launch.supervisor.preload import ForkedProcess
 
 HOSTS = (1, 2)
@@ -21,15 +21,15 @@ LOSS = 0.02
 
 
 @dataclass
-class HostsScene(Scene):
-    net: Net = field(default_factory=Net)
+class MultiHostDrillRun(DrillRun):
+    net: NamespaceNetwork = field(default_factory=NamespaceNetwork)
     running: dict[int, subprocess.Popen[bytes] | ForkedProcess] = field(default_factory=dict)
 
     def start(self) -> None:
-        """On every host where it does not run."""
+        """Start the command on every host where it does not run."""
         if not self.commands:
             self.net.up()
-            self.after.append(self.net.down)
+            self.cleanups.append(self.net.down)
         for number in HOSTS:
             if number not in self.running or self.running[number].poll() is not None:
                 self.start_on(number)
@@ -46,8 +46,8 @@ class HostsScene(Scene):
         self.process = self.running[number] = self.command(self.net.on(number), own)
 
     def end(self) -> int:
-        """When all commands have ended: how the one that led to the end did."""
-        self.until(self.over, "the commands did not end")
+        """Wait until all commands have ended; return the exit code of the last leader."""
+        self.wait_until(self.ended, "the commands did not end")
         return min(one.wait() for one in self.running.values())
 
     def leader(self) -> int:
@@ -59,24 +59,24 @@ class HostsScene(Scene):
         return next(number for number in HOSTS if number != self.leader())
 
     def comes_back(self, number: int) -> None:
-        """While the run is held on the host that is left."""
-        self.held(1)
+        """Start a host again while the run is held on the other host."""
+        self.wait_for_held_rank(1)
         if self.running[number].poll() is not None:
             self.start_on(number)
-        self.told("host_came", times=2)
+        self.wait_for_event("host_came", times=2)
         self.release(1)
 
-    def kill_host(self, number: int, held: Held) -> None:
-        """All of its processes go at once, as when its power does."""
-        self.strike(f"loss of host {number}", held, lethal=True)
+    def kill_host(self, number: int, held: HeldRank) -> None:
+        """Kill all processes of a host at once, as a power cut does."""
+        self.record_injection(f"loss of host {number}", held, lethal=True)
         self.running[number].send_signal(signal.SIGKILL)
         self.running[number].wait()
 
-    def told(self, kind: str, times: int = 1) -> None:
-        """Waits until the supervisor has written so many lines of a kind."""
-        self.until(lambda: self.count(kind) >= times or self.over(), f"nobody told of `{kind}`")
+    def wait_for_event(self, kind: str, times: int = 1) -> None:
+        """Wait until the supervisor has written so many events of a kind."""
+        self.wait_until(lambda: self.count(kind) >= times or self.ended(), f"no event `{kind}`")
 
-    def over(self) -> bool:
+    def ended(self) -> bool:
         return all(one.poll() is not None for one in self.running.values())
 
     def clear(self) -> None:
@@ -88,67 +88,69 @@ class HostsScene(Scene):
         super().clear()
 
 
-HostsDeed = Callable[[HostsScene], None]
+HostAction = Callable[[MultiHostDrillRun], None]
 
 
-def host_lost(scene: HostsScene) -> None:
-    """The one that does not lead goes, and comes back."""
-    scene.start()
-    held, other = scene.held(), scene.follower()
-    scene.kill_host(other, held)
-    scene.release()
-    scene.told("host_lost")
-    scene.comes_back(other)
+def host_lost(drill_run: MultiHostDrillRun) -> None:
+    """Kill the host that follows; it comes back later."""
+    drill_run.start()
+    held, other = drill_run.wait_for_held_rank(), drill_run.follower()
+    drill_run.kill_host(other, held)
+    drill_run.release()
+    drill_run.wait_for_event("host_lost")
+    drill_run.comes_back(other)
 
 
-def head_lost(scene: HostsScene) -> None:
-    """The one that leads, where the ranks meet, goes, and comes back."""
-    scene.start()
-    held, leader = scene.held(), scene.leader()
-    scene.kill_host(leader, held)
-    scene.release()
-    scene.told("took_over")
-    scene.comes_back(leader)
+def head_lost(drill_run: MultiHostDrillRun) -> None:
+    """Kill the host that leads, which has the store; it comes back later."""
+    drill_run.start()
+    held, leader = drill_run.wait_for_held_rank(), drill_run.leader()
+    drill_run.kill_host(leader, held)
+    drill_run.release()
+    drill_run.wait_for_event("took_over")
+    drill_run.comes_back(leader)
 
 
-def host_notice(scene: HostsScene) -> None:
-    """A notice of preemption to one host: the run saves, and goes on with the other."""
-    scene.start()
-    held, other = scene.held(), scene.follower()
-    scene.strike(f"SIGTERM to host {other}", held)
-    scene.running[other].send_signal(signal.SIGTERM)
-    scene.told("host_leaves")
-    scene.release()
-    scene.until(lambda: scene.running[other].poll() is not None, "the host did not leave")
-    scene.comes_back(other)
+def host_notice(drill_run: MultiHostDrillRun) -> None:
+    """Send a preemption notice to one host: the run saves and goes on with the other."""
+    drill_run.start()
+    held, other = drill_run.wait_for_held_rank(), drill_run.follower()
+    drill_run.record_injection(f"SIGTERM to host {other}", held)
+    drill_run.running[other].send_signal(signal.SIGTERM)
+    drill_run.wait_for_event("host_leaves")
+    drill_run.release()
+    drill_run.wait_until(
+        lambda: drill_run.running[other].poll() is not None, "the host did not leave"
+    )
+    drill_run.comes_back(other)
 
 
-def network_cut(scene: HostsScene) -> None:
-    """The link of the host that does not lead is down until it is given up, and comes back."""
-    scene.start()
-    held, other = scene.held(), scene.follower()
-    scene.strike(f"link of host {other} down", held, lethal=True)
-    scene.net.cut(other)
-    scene.release()
-    scene.told("host_lost")
-    scene.net.mend(other)
-    scene.comes_back(other)
+def network_cut(drill_run: MultiHostDrillRun) -> None:
+    """Cut the link of the follower until the leader gives it up; then mend it."""
+    drill_run.start()
+    held, other = drill_run.wait_for_held_rank(), drill_run.follower()
+    drill_run.record_injection(f"link of host {other} down", held, lethal=True)
+    drill_run.net.cut(other)
+    drill_run.release()
+    drill_run.wait_for_event("host_lost")
+    drill_run.net.mend(other)
+    drill_run.comes_back(other)
 
 
-def packet_loss(scene: HostsScene) -> None:
-    """Every fiftieth packet, for some steps."""
-    scene.start()
-    scene.strike(f"{LOSS:.0%} of packets lost", scene.held())
+def packet_loss(drill_run: MultiHostDrillRun) -> None:
+    """Drop every fiftieth packet for some steps."""
+    drill_run.start()
+    drill_run.record_injection(f"{LOSS:.0%} of packets lost", drill_run.wait_for_held_rank())
     for number in HOSTS:
-        scene.net.lose(number, LOSS)
-    scene.release()
-    scene.held(1)
+        drill_run.net.lose(number, LOSS)
+    drill_run.release()
+    drill_run.wait_for_held_rank(1)
     for number in HOSTS:
-        scene.net.lose_nothing(number)
-    scene.release(1)
+        drill_run.net.lose_nothing(number)
+    drill_run.release(1)
 
 
-HOSTS_DEEDS: dict[str, HostsDeed] = {
+HOST_ACTIONS: dict[str, HostAction] = {
     "host_lost": host_lost,
     "head_lost": head_lost,
     "host_notice": host_notice,

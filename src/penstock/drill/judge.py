@@ -1,27 +1,26 @@
-"""The judge: what a fault did to a run, and whether the run came through as it has to."""
+"""The judge: what a fault did to a run, and whether the run recovered as it must."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from penstock.drill.clock import CAUSES, SEEN_S, SLACK_S, account, agree, next_new_step
-from penstock.drill.facts import Facts
-from penstock.drill.faults import Fault
-from penstock.drill.struck import OFFSET_S
+from penstock.drill.facts import DrillFacts
+from penstock.drill.faults import OFFSET_S, DrillFault
 
-LOOK_S = 0.2  # between looks at the pulses, at the most
-NOISE = 1e-3  # relative, of the loss of a step: another layout adds the same numbers up otherwise
+LOOK_S = 0.2  # the longest time between two readings of the pulses
+NOISE = 1e-3  # relative, of a loss: another layout adds the same numbers in another order
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """One line of the table."""
+class DrillVerdict:
+    """The verdict of one drill: a line of the table and of `drills.jsonl`."""
 
     fault: str
     what: str
     passed: bool
-    why: list[str] = field(default_factory=list)  # what does not hold
-    skipped: str = ""  # why the drill was not made
+    why: list[str] = field(default_factory=list)  # the checks that failed
+    skipped: str = ""  # why the drill was left out
     detected_by: str = ""
     detection_s: float | None = None
     recovery_s: float | None = None  # from the fault to the next new step
@@ -30,66 +29,78 @@ class Verdict:
     doubled: int = 0
     weights: str = ""  # "equal", "near", or "differ"
     clocks: dict[str, tuple[float, float]] = field(default_factory=dict)  # ledger, own clock
-    blows: list[str] = field(default_factory=list)
+    blows: list[str] = field(default_factory=list)  # the injected faults, in words
     wall_s: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def judge(fault: Fault, calm: Facts, facts: Facts, batch: int, slack_s: float = SLACK_S) -> Verdict:
-    """`calm` is the undisturbed run, `batch` the samples of a step; `slack_s` is for the clocks of
-    a rank on a machine that is busy with other things."""
-    spent = account(facts.lives)
+def judge(
+    fault: DrillFault, baseline: DrillFacts, facts: DrillFacts, batch: int, slack_s: float = SLACK_S
+) -> DrillVerdict:
+    """Judge a run with a fault against the undisturbed run `baseline`.
+
+    `batch` is the samples of a step. `slack_s` is how far the clocks of a rank may differ, which is
+    more on a busy machine.
+    """
+    spent = account(facts.attempts)
     clocks = {cause: (facts.ledger[cause], float(getattr(spent, cause))) for cause in CAUSES}
-    weights = _weights(calm, facts)
-    told = _told(fault, facts)
+    weights = _weights(baseline, facts)
+    report = _first_report(fault, facts)
     seen_s = [slack_s + late_s for late_s in _seen(facts)] or [slack_s]
     why = [
         *_fell(fault, facts),
         *_ended(facts),
         *_same(fault, weights),
         *_samples(fault, facts, batch),
-        *([] if told or not fault.told else [f"nothing told of it ({' or '.join(fault.told)})"]),
-        *(_clocks(clocks, facts.ranks * sum(seen_s)) if fault.clocked else ()),
+        *(
+            []
+            if report or not fault.reported_by
+            else [f"nothing reported it ({' or '.join(fault.reported_by)})"]
+        ),
+        *(_clocks(clocks, facts.ranks * sum(seen_s)) if fault.check_clock else ()),
     ]
-    return Verdict(
+    return DrillVerdict(
         fault=fault.name,
         what=fault.what,
         passed=not why,
         why=why,
-        detected_by=told[0] if told else "",
-        detection_s=told[1] if told else None,
+        detected_by=report[0] if report else "",
+        detection_s=report[1] if report else None,
         recovery_s=recovery_s(facts),
         steps_redone=spent.redone,
         lost=facts.samples.lost,
         doubled=facts.samples.doubled,
         weights=weights,
         clocks=clocks,
-        blows=[str(one) for one in facts.struck],
+        blows=[str(one) for one in facts.injected],
         wall_s=facts.wall_s,
     )
 
 
-def recovery_s(facts: Facts) -> float | None:
-    """From the first lethal blow to the end of the next new step; None where nothing stopped."""
-    blow = next((one for one in facts.struck if one.lethal), None)
-    if blow is None or blow.attempt >= len(facts.lives):
+def recovery_s(facts: DrillFacts) -> float | None:
+    """Return the time from the first lethal fault to the end of the next new step.
+
+    None where nothing stopped.
+    """
+    fault = next((one for one in facts.injected if one.lethal), None)
+    if fault is None or fault.attempt >= len(facts.attempts):
         return None
-    new = next_new_step(facts.lives, blow.attempt, blow.t)
-    return None if new is None else new - blow.t
+    new = next_new_step(facts.attempts, fault.attempt, fault.t)
+    return None if new is None else new - fault.t
 
 
-def _fell(fault: Fault, facts: Facts) -> list[str]:
-    missed = [f"the blow {name} did not fall" for name in facts.missed]
-    aimed = {one.attempt for one in facts.struck if one.lethal}
+def _fell(fault: DrillFault, facts: DrillFacts) -> list[str]:
+    missed = [f"the injection {name} did not happen" for name in facts.missed]
+    aimed = {one.attempt for one in facts.injected if one.lethal}
     aimed |= {attempt + 1 for attempt in aimed} if fault.refuses else set()
     own = [
         f"attempt {event.attempt} ended by itself: {event.payload.get('reason')}"
         for event in facts.faults()
         if event.attempt not in aimed
     ]
-    hit = {one.rank for one in facts.struck if one.lethal}
+    hit = {one.rank for one in facts.injected if one.lethal}
     own += [
         f"rank {event.payload.get('rank')} was lost by itself: {event.payload.get('reason')}"
         for event in facts.events
@@ -98,19 +109,19 @@ def _fell(fault: Fault, facts: Facts) -> list[str]:
     return missed + own
 
 
-def _ended(facts: Facts) -> list[str]:
+def _ended(facts: DrillFacts) -> list[str]:
     return [] if facts.status == "done" else [f"the run ended as '{facts.status}', not 'done'"]
 
 
-def _weights(calm: Facts, facts: Facts) -> str:
-    if calm.weights_hash and calm.weights_hash == facts.weights_hash:
+def _weights(baseline: DrillFacts, facts: DrillFacts) -> str:
+    if baseline.weights_hash and baseline.weights_hash == facts.weights_hash:
         return "equal"
-    both = [(loss, facts.losses.get(step)) for step, loss in calm.losses.items()]
+    both = [(loss, facts.losses.get(step)) for step, loss in baseline.losses.items()]
     near = all(own is not None and abs(own - loss) <= NOISE * abs(loss) for loss, own in both)
     return "near" if both and near else "differ"
 
 
-def _same(fault: Fault, weights: str) -> list[str]:
+def _same(fault: DrillFault, weights: str) -> list[str]:
     enough = {"same": ("equal",), "near": ("equal", "near"), "skipped": ("near", "differ")}
     if weights in enough[fault.outcome]:
         return []
@@ -119,7 +130,7 @@ def _same(fault: Fault, weights: str) -> list[str]:
     return [f"the weights {found[weights]}; they have to be {wanted[fault.outcome]}"]
 
 
-def _samples(fault: Fault, facts: Facts, batch: int) -> list[str]:
+def _samples(fault: DrillFault, facts: DrillFacts, batch: int) -> list[str]:
     lost = batch if fault.outcome == "skipped" else 0
     found = facts.samples
     why = []
@@ -130,32 +141,34 @@ def _samples(fault: Fault, facts: Facts, batch: int) -> list[str]:
     return why
 
 
-def _told(fault: Fault, facts: Facts) -> tuple[str, float] | None:
-    """The first event that tells of the fault, and how long after the blow."""
-    if not facts.struck:
+def _first_report(fault: DrillFault, facts: DrillFacts) -> tuple[str, float] | None:
+    """Return the first event that reports the fault, and how long after the injection."""
+    if not facts.injected:
         return None
-    began = facts.struck[0].t + OFFSET_S
+    began = facts.injected[0].t + OFFSET_S
     for event in facts.events:
-        if event.kind in fault.told and event.end is None and event.t >= began - 0.05:
+        if event.kind in fault.reported_by and event.end is None and event.t >= began - 0.05:
             return event.kind, max(0.0, event.t - began)
     return None
 
 
-def _seen(facts: Facts) -> list[float]:
-    """How long after each lethal blow the supervisor saw it, at most SEEN_S: so much of every rank
-    it counts as the lost step. When a hang began is known from the pulse, however late it is told,
-    but for the time between two looks at it."""
+def _seen(facts: DrillFacts) -> list[float]:
+    """Return how long after each lethal fault the supervisor saw it, SEEN_S at most.
+
+    The ledger counts so much of every rank as part of the lost step. The pulse says when a hang
+    began, except for the time between two readings, however late the hang is reported.
+    """
     hung = {event.attempt for event in facts.events if event.kind == "hang"}
     late = []
-    for blow in (one for one in facts.struck if one.lethal):
+    for fault in (one for one in facts.injected if one.lethal):
         told = [
-            event.t - OFFSET_S - blow.t
+            event.t - OFFSET_S - fault.t
             for event in facts.events
             if event.kind in ("fault", "lost") and event.end is None
-            if event.attempt == blow.attempt
+            if event.attempt == fault.attempt
         ]
         after = min((t for t in told if t >= 0), default=0.0)
-        late.append(LOOK_S if blow.attempt in hung else min(after, SEEN_S))
+        late.append(LOOK_S if fault.attempt in hung else min(after, SEEN_S))
     return late
 
 

@@ -1,12 +1,12 @@
-"""What some faults need of the run or of the machine, and why a drill is left out without it."""
+"""Needs of faults: what the run or the machine must have, or why a drill is left out."""
 
 import os
 import shutil
 from collections.abc import Callable
 
 from penstock.data.store.objects import is_url
-from penstock.drill.faults import Fault, Scale
-from penstock.drill.outage import ENDPOINT
+from penstock.drill.faults import DrillFault, ScratchScale
+from penstock.drill.store_proxy import ENDPOINT
 from penstock.meter import devices
 from penstock.run.schema.run import Run
 
@@ -46,8 +46,8 @@ def _hosts(run: Run, ranks: int) -> str:
     return ""
 
 
-def too_short(fault: Fault, scale: Scale) -> str:
-    """Why a scratch run of this length is no use for the fault."""
+def too_short(fault: DrillFault, scale: ScratchScale) -> str:
+    """Return why a scratch run of this length is too short for the fault; "" if it is not."""
     if "two_checkpoints" not in fault.needs or scale.two_checkpoints:
         return ""
     return f"needs two checkpoints: at least {scale.steps_for_two_checkpoints()} steps"
@@ -63,7 +63,8 @@ CHECKS: dict[str, Callable[[Run, int], str]] = {
 }
 
 
-def missing(fault: Fault, run: Run, ranks: int, scale: Scale) -> str:
-    """The first thing that is not there; empty when all is."""
-    asked = [CHECKS[need] for need in fault.needs if need in CHECKS]
-    return too_short(fault, scale) or next((why for ask in asked if (why := ask(run, ranks))), "")
+def missing(fault: DrillFault, run: Run, ranks: int, scale: ScratchScale) -> str:
+    """Return the first need that is not met; "" when all are."""
+    checks = [CHECKS[need] for need in fault.needs if need in CHECKS]
+    unmet = (why for check in checks if (why := check(run, ranks)))
+    return too_short(fault, scale) or next(unmet, "")

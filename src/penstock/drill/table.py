@@ -1,4 +1,4 @@
-"""The table of a session, a line at a time for a terminal, and whole for a document."""
+"""The table of a session: line by line for a terminal, whole for a document."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 COLUMNS = (
     "fault", "detected by", "detection s", "recovery s", "redone", "lost", "doubled", "weights",
 )  # fmt: skip
-# What an event of the journal comes from.
+# Where an event of the journal comes from.
 BY = {
     "asked_to_stop": "signal",
     "batch_skipped": "sentinel",
@@ -29,7 +29,7 @@ _NUMBERS = range(2, 7)
 
 
 def cells(row: Mapping[str, Any]) -> list[str]:
-    """A verdict, as JSON has it, in the columns of the table."""
+    """Return the columns of a verdict, which is given as in JSON."""
     if row["skipped"]:
         return [row["fault"], f"left out: {row['skipped']}"]
     return [
@@ -49,7 +49,7 @@ def _seconds(value: float | None) -> str:
 
 
 def line(texts: Sequence[str], verdict: str = "") -> str:
-    """Columns of fixed width, so that lines printed one by one stand below each other."""
+    """Return a line with columns of fixed width, so that lines printed one by one align."""
     if len(texts) < len(COLUMNS):
         return f"{texts[0]:<{_WIDTHS[0]}} {' '.join(texts[1:])}"
     padded = [
@@ -60,7 +60,7 @@ def line(texts: Sequence[str], verdict: str = "") -> str:
 
 
 def markdown(rows: Iterable[Mapping[str, Any]]) -> str:
-    """The same table for a document."""
+    """Return the same table in Markdown."""
     sides = ["---:" if i in _NUMBERS else "---" for i in range(len(COLUMNS))]
     lines = [f"| {' | '.join(COLUMNS)} |", f"|{'|'.join(sides)}|"]
     for row in rows:

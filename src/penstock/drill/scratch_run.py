@@ -1,8 +1,8 @@
-"""The run that is drilled: the user's own, cut down to some seconds, in a folder of its own."""
+"""The scratch run of a drill: the user's run file, cut down to some seconds, in its own folder."""
 
 from pathlib import Path
 
-from penstock.drill.faults import Scale
+from penstock.drill.faults import ScratchScale
 from penstock.run import toml
 from penstock.run.save import to_table
 from penstock.run.schema.run import Run
@@ -11,8 +11,8 @@ TIMEOUT_S = 60.0  # a collective in a run of this size that takes longer has fai
 EVALUATED = 4  # samples of an evaluation
 
 
-def write(run: Run, folder: Path, name: str, scale: Scale, ranks: int) -> Path:
-    """The run file of one drill."""
+def write_run_file(run: Run, folder: Path, name: str, scale: ScratchScale, ranks: int) -> Path:
+    """Write the run file of one drill and return its path."""
     table = to_table(run) | {"name": name, "dir": str(folder.absolute())}
     for section in ("budget", "log"):
         table.pop(section, None)

@@ -1,6 +1,6 @@
-"""A switch and hosts of the drill's own, as network namespaces. Needs root and iproute2.
+"""A network of namespaces: a switch and hosts for one drill. Needs root and iproute2.
 
-Nothing of it can reach outside the machine: the switch is in a namespace too.
+Nothing in it can reach outside the machine: the switch is in a namespace too.
 """
 
 import contextlib
@@ -14,8 +14,8 @@ NET = "10.78.0"
 
 
 @dataclass(frozen=True)
-class Net:
-    """Hosts are numbered from 1."""
+class NamespaceNetwork:
+    """A switch and its hosts, which are numbered from 1."""
 
     hosts: int = 2
     name: str = f"drill{os.getpid()}"
@@ -39,7 +39,7 @@ class Net:
         return f"{NET}.{number}"
 
     def on(self, number: int) -> list[str]:
-        """What a command on that host begins with."""
+        """Return what a command on that host begins with."""
         return ["ip", "netns", "exec", self._host(number)]
 
     def cut(self, number: int) -> None:
@@ -49,7 +49,7 @@ class Net:
         _ip("-n", f"{self.name}-sw", "link", "set", f"p{number}", "up")
 
     def lose(self, number: int, share: float) -> None:
-        """Of the packets that come to a host."""
+        """Drop a share of the packets that come to a host."""
         rule = ("-m", "statistic", "--mode", "random", "--probability", str(share), "-j", "DROP")
         _call(*self.on(number), "iptables", "-w", "-A", "INPUT", "-i", "eth0", *rule)
 

@@ -1,4 +1,4 @@
-"""An object store that is out of reach for a while: a door of the drill in front of it."""
+"""A proxy in front of an object store, which makes the store unreachable for a while."""
 
 import socket
 import threading
@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 ENDPOINT = "AWS_ENDPOINT_URL"
 
 
-class Door:
-    """Passes everything on to `endpoint` (http), until it is shut."""
+class StoreProxy:
+    """A proxy that forwards everything to `endpoint` (http) until it is shut."""
 
     def __init__(self, endpoint: str) -> None:
         parts = urlsplit(endpoint)
@@ -21,7 +21,7 @@ class Door:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def shut(self) -> None:
-        """Breaks what passes, and lets nobody in."""
+        """Break all connections and refuse new ones."""
         self._shut = True
         for one in list(self._open):
             _close(one)

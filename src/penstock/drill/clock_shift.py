@@ -1,7 +1,7 @@
-"""The time of day of a run's processes, set by the drill: it jumps when the drill writes a number.
+"""A shift of the time of day for a run's processes; it jumps when the drill writes a number.
 
-A machine's own clock is not the drill's to set. What every process of the run reads as the time of
-day is shifted instead, by a few lines that Python runs when it starts.
+A drill must not set the machine's clock. A few lines that Python runs at its start shift what every
+process of the run reads as the time of day.
 """
 
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ time.time_ns = lambda: int(shifted() * 1e9)
 
 
 @dataclass(frozen=True)
-class Shift:
+class ClockShift:
     folder: Path
 
     def env(self) -> dict[str, str]:
-        """For the command, before it starts."""
+        """Write the code and return the variables that make a command use it."""
         code = self.folder / "shift"
         code.mkdir()
         (code / "sitecustomize.py").write_text(_CODE)

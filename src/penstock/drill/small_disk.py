@@ -1,4 +1,4 @@
-"""A small disk of the drill's own, which can be full or read-only for a while. Needs root."""
+"""A small disk for one drill, which can be full or read-only for a while. Needs root."""
 
 import contextlib
 import subprocess
@@ -13,7 +13,7 @@ BUSY_S = 30.0
 
 
 @dataclass(frozen=True)
-class Small:
+class SmallDisk:
     """A tmpfs over `path`, which is a folder."""
 
     path: Path
@@ -22,7 +22,7 @@ class Small:
         self._call("mount", "-t", "tmpfs", "-o", f"size={SIZE}", "penstock-drill", str(self.path))
 
     def fill(self) -> None:
-        """Until not a byte more goes in."""
+        """Write until not one more byte fits."""
         with (self.path / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
             size = 1 << 20
             while size:
@@ -32,7 +32,7 @@ class Small:
                     size //= 2
 
     def freeze(self) -> None:
-        """Read-only, as soon as nobody has a file open to write."""
+        """Make it read-only as soon as no process has a file open for writing."""
         until = time.monotonic() + BUSY_S
         while True:
             try:
