@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from train_speed import WORKS, ours
 
 from penstock.meter import devices, nvml
-from penstock.meter.energy import Reading
+from penstock.meter.energy import DeviceReading
 from penstock.meter.sampler import EVERY_S
 
 SAMPLE_S = 0.1
@@ -39,7 +39,7 @@ class Watcher:
     meter: nvml.Nvml
 
     def __post_init__(self) -> None:
-        self.seen: list[tuple[float, Reading]] = []
+        self.seen: list[tuple[float, DeviceReading]] = []
         self.spent_s: list[float] = []  # by a reading
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
@@ -56,7 +56,7 @@ class Watcher:
         self._stop.set()
         self._thread.join()
 
-    def between(self, start: float, end: float) -> list[tuple[float, Reading]]:
+    def between(self, start: float, end: float) -> list[tuple[float, DeviceReading]]:
         return [(t, reading) for t, reading in self.seen if start <= t <= end]
 
 
@@ -125,7 +125,7 @@ def _until(end: float) -> "itertools.takewhile[int]":
     return itertools.takewhile(lambda _: time.perf_counter() < end, itertools.count())
 
 
-def integral(seen: list[tuple[float, Reading]], every_s: float) -> float:
+def integral(seen: list[tuple[float, DeviceReading]], every_s: float) -> float:
     """Joules by the sampled power, a sample every so often."""
     kept = [seen[0]]
     for t, reading in seen:

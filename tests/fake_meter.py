@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from penstock.ledger.journal.energy import MeteredDevice
-from penstock.meter.energy import Reading
+from penstock.meter.energy import DeviceReading
 
 
 @dataclass
 class FakeMeter:
     devices: Sequence[MeteredDevice]
-    says: list[Reading]  # now, one for each device
+    says: list[DeviceReading]  # now, one for each device
     ranges_j: Sequence[float | None] = ()
     error: Exception | None = None
     closed: bool = field(default=False)
@@ -18,7 +18,7 @@ class FakeMeter:
     def __post_init__(self) -> None:
         self.ranges_j = self.ranges_j or [None] * len(self.devices)
 
-    def read(self) -> list[Reading]:
+    def read(self) -> list[DeviceReading]:
         if self.error:
             raise self.error
         return self.says

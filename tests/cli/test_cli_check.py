@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from made_sets import made_set
 from penstock.cli.main import app
 from penstock.errors import PenstockError
-from penstock.meter.glance import glance
+from penstock.meter.inventory import take_inventory
 from penstock.plan.hardware import cluster
 
 FILE = 'name = "c"\n[model]\npreset = "llama-3m"\n[train]\ntokens = "1M"\n'
@@ -80,10 +80,10 @@ def test_what_no_export_could_write_is_told_before_training(file: str, tmp_path:
 def test_a_precision_that_this_device_lacks_is_refused(
     file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = glance()
+    seen = take_inventory()
     there = replace(seen, devices=replace(seen.devices, kind="cpu", name=""))
-    monkeypatch.setattr("penstock.meter.glance.glance", lambda: there)
-    monkeypatch.setattr(cluster, "glance", lambda: there)
+    monkeypatch.setattr("penstock.meter.inventory.take_inventory", lambda: there)
+    monkeypatch.setattr(cluster, "take_inventory", lambda: there)
     done = CliRunner().invoke(app, ["check", file, "train.precision=fp8"])
     assert isinstance(done.exception, PenstockError)
     assert "a CPU has no 8-bit matrix products" in str(done.exception)

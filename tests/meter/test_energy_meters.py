@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.meter import power, rapl
-from penstock.meter.energy import GONE, Reading
+from penstock.meter.energy import GONE, DeviceReading
 from penstock.meter.nvml import Nvml
 from penstock.meter.rapl import Rapl
 
@@ -42,7 +42,7 @@ def test_rapl_counts_packages_and_their_memory_once(tmp_path: Path):
         ("package-1 dram", "dram"),
     ]
     assert len({device.uuid for device in found.devices}) == 4
-    assert found.read() == [Reading(joules=5.0)] * 4
+    assert found.read() == [DeviceReading(joules=5.0)] * 4
     assert found.ranges_j[0] == pytest.approx(262143.32885)
 
 
@@ -51,7 +51,7 @@ def test_a_rapl_file_that_vanishes_is_a_device_away(tmp_path: Path):
     assert isinstance(found, Rapl)
     (tmp_path / "intel-rapl:1" / "energy_uj").unlink()
     (tmp_path / "intel-rapl:0" / "energy_uj").write_text("")
-    assert found.read() == [GONE, Reading(joules=5.0), GONE, Reading(joules=5.0)]
+    assert found.read() == [GONE, DeviceReading(joules=5.0), GONE, DeviceReading(joules=5.0)]
 
 
 def test_why_there_is_no_rapl(tmp_path: Path):
@@ -97,7 +97,7 @@ class Driver(SimpleNamespace):
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> tuple[str, int]:
         if not self.loaded or uuid not in self.gpus:
-            raise self.NVMLError("Not Found")
+            raise self.NVMLError("Not FoundMeters")
         return uuid, self.age
 
     def nvmlDeviceGetName(self, handle: tuple[str, int]) -> object:
@@ -136,8 +136,8 @@ def test_only_the_gpus_of_the_run_are_read():
 def test_what_a_gpu_does_not_say_is_none():
     driver = Driver({"GPU-a": gpu(clock=1980, reasons=4), "GPU-old": {"mw": 30_000}})
     whole, old = Nvml(driver, ["a", "old"]).read()
-    assert whole == Reading(12.0, 90.0, 700.0, 1980, None, 4)
-    assert old == Reading(None, 30.0)
+    assert whole == DeviceReading(12.0, 90.0, 700.0, 1980, None, 4)
+    assert old == DeviceReading(None, 30.0)
 
 
 def test_a_driver_that_is_loaded_again_is_read_again():

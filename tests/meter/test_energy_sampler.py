@@ -14,7 +14,7 @@ from penstock.ledger.journal.energy import (
     is_energy_file,
     read_nodes,
 )
-from penstock.meter.energy import GONE, Reading
+from penstock.meter.energy import GONE, DeviceReading
 from penstock.meter.sampler import EVERY_S, LONGEST_SPAN_S, Sampler
 
 
@@ -43,7 +43,10 @@ def test_every_second_of_every_device_is_on_record(tmp_path: Path):
     for second in range(21):
         clock.t = 1000.0 + second
         spent = 400.0 * second
-        meter.says = [Reading(spent, 400.0, 700.0, 1980.0, 50.0), Reading(spent / 2, 200.0)]
+        meter.says = [
+            DeviceReading(spent, 400.0, 700.0, 1980.0, 50.0),
+            DeviceReading(spent / 2, 200.0),
+        ]
         sampler.sample()
     sampler.close()
     found = records(tmp_path)
@@ -59,12 +62,12 @@ def test_every_second_of_every_device_is_on_record(tmp_path: Path):
 
 
 def test_spans_grow_with_the_run_and_lose_nothing(tmp_path: Path):
-    clock, meter = Clock(0.0), FakeMeter(gpus(1), [Reading(0.0, 300.0)])
+    clock, meter = Clock(0.0), FakeMeter(gpus(1), [DeviceReading(0.0, 300.0)])
     sampler = sampled(tmp_path, meter, clock, began=0.0)
     hours = 6
     for _ in range(int(hours * 3600 / EVERY_S)):
         clock.t += EVERY_S
-        meter.says = [Reading(300.0 * clock.t, 300.0)]
+        meter.says = [DeviceReading(300.0 * clock.t, 300.0)]
         sampler.sample()
     sampler.close()
     found = records(tmp_path)
@@ -75,12 +78,12 @@ def test_spans_grow_with_the_run_and_lose_nothing(tmp_path: Path):
 
 
 def test_a_meter_that_fails_is_a_device_away_and_is_told_once(tmp_path: Path):
-    clock, meter = Clock(10.0), FakeMeter(gpus(1), [Reading(0.0, 100.0)])
+    clock, meter = Clock(10.0), FakeMeter(gpus(1), [DeviceReading(0.0, 100.0)])
     sampler = sampled(tmp_path, meter, clock, began=10.0)
     for second in range(12, 40, 2):
         clock.t = float(second)
         meter.error = RuntimeError("driver") if 20 <= second < 30 else None
-        meter.says = [Reading(100.0 * (second - 10), 100.0)]
+        meter.says = [DeviceReading(100.0 * (second - 10), 100.0)]
         sampler.sample()
     meter.says = [GONE]
     clock.t = 50.0
@@ -124,7 +127,7 @@ def test_garbage_is_no_energy(tmp_path: Path):
 
 
 def test_the_thread_reads_and_closes(tmp_path: Path):
-    clock, meter = Clock(5.0), FakeMeter(gpus(1), [Reading(0.0, 100.0)])
+    clock, meter = Clock(5.0), FakeMeter(gpus(1), [DeviceReading(0.0, 100.0)])
     sampler = sampled(tmp_path, meter, clock, began=4.0)
     sampler.start()
     clock.t = 6.0

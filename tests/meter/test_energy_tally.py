@@ -7,60 +7,64 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.ledger.journal.energy import EnergySource
-from penstock.meter.energy import GONE, Joules, Reading, Tally
+from penstock.meter.energy import GONE, DeviceReading, EnergyTally, Joules
 
 POWER_W = 300.0
 WRAP_J = 2000.0
 FAULTS = ("reset", "away", "still", "not a number", "jump")
 
 
-def collect(tally: Tally, readings: list[tuple[float, Reading]]) -> list[Joules]:
+def collect(tally: EnergyTally, readings: list[tuple[float, DeviceReading]]) -> list[Joules]:
     return [spent for t, r in readings if (spent := tally.take(t, r)) is not None]
 
 
 def test_a_counter_is_believed():
-    tally = Tally(0.0)
-    spent = collect(tally, [(1.0, Reading(5000.0, 90.0)), (3.0, Reading(5700.0, 400.0))])
+    tally = EnergyTally(0.0)
+    spent = collect(
+        tally, [(1.0, DeviceReading(5000.0, 90.0)), (3.0, DeviceReading(5700.0, 400.0))]
+    )
     assert spent[0].counted is EnergySource.POWER, "the first reading has nothing to differ from"
     assert spent[0].joules == 90.0
     assert spent[1] == Joules(700.0, 2.0, EnergySource.COUNTER)
 
 
 def test_a_counter_that_goes_back_is_filled_by_power():
-    tally = Tally(0.0)
-    readings = [(2.0, Reading(9000.0, 200.0)), (4.0, Reading(10.0, 400.0))]
+    tally = EnergyTally(0.0)
+    readings = [(2.0, DeviceReading(9000.0, 200.0)), (4.0, DeviceReading(10.0, 400.0))]
     _, after = collect(tally, readings)
     assert after.counted is EnergySource.POWER
     assert after.joules == 300.0 * 2
     assert "from 9000 to 10 J" in after.odd
-    assert tally.take(6.0, Reading(610.0, 300.0)) == Joules(600.0, 2.0, EnergySource.COUNTER)
+    assert tally.take(6.0, DeviceReading(610.0, 300.0)) == Joules(600.0, 2.0, EnergySource.COUNTER)
 
 
 def test_a_counter_that_wraps_is_believed():
-    tally = Tally(0.0, range_j=WRAP_J)
-    _, after = collect(tally, [(2.0, Reading(1900.0)), (4.0, Reading(100.0))])
+    tally = EnergyTally(0.0, range_j=WRAP_J)
+    _, after = collect(tally, [(2.0, DeviceReading(1900.0)), (4.0, DeviceReading(100.0))])
     assert after == Joules(200.0, 2.0, EnergySource.COUNTER)
 
 
 def test_a_counter_that_stands_still_is_no_counter():
-    tally = Tally(0.0)
-    _, after = collect(tally, [(2.0, Reading(50.0, 100.0)), (4.0, Reading(50.0, 100.0))])
+    tally = EnergyTally(0.0)
+    _, after = collect(
+        tally, [(2.0, DeviceReading(50.0, 100.0)), (4.0, DeviceReading(50.0, 100.0))]
+    )
     assert (after.joules, after.counted) == (200.0, EnergySource.POWER)
-    tally = Tally(0.0)
-    _, after = collect(tally, [(2.0, Reading(50.0)), (4.0, Reading(50.0))])
+    tally = EnergyTally(0.0)
+    _, after = collect(tally, [(2.0, DeviceReading(50.0)), (4.0, DeviceReading(50.0))])
     assert math.isnan(after.joules), "never a silent zero"
     assert after.counted is EnergySource.UNKNOWN
 
 
 def test_a_device_that_was_away_may_have_counted_on():
-    tally = Tally(0.0)
-    collect(tally, [(2.0, Reading(1000.0, 100.0)), (4.0, GONE), (6.0, GONE)])
-    assert tally.take(8.0, Reading(1600.0, 100.0)) == Joules(600.0, 6.0, EnergySource.COUNTER)
+    tally = EnergyTally(0.0)
+    collect(tally, [(2.0, DeviceReading(1000.0, 100.0)), (4.0, GONE), (6.0, GONE)])
+    assert tally.take(8.0, DeviceReading(1600.0, 100.0)) == Joules(600.0, 6.0, EnergySource.COUNTER)
 
 
 def test_a_device_that_never_came_back_is_filled_by_what_it_drew():
-    tally = Tally(0.0)
-    collect(tally, [(2.0, Reading(1000.0)), (4.0, Reading(1500.0)), (6.0, GONE)])
+    tally = EnergyTally(0.0)
+    collect(tally, [(2.0, DeviceReading(1000.0)), (4.0, DeviceReading(1500.0)), (6.0, GONE)])
     spent = tally.end(10.0)
     assert spent is not None
     assert (spent.joules, spent.seconds, spent.counted) == (250.0 * 6, 6.0, EnergySource.FILLED)
@@ -68,9 +72,9 @@ def test_a_device_that_never_came_back_is_filled_by_what_it_drew():
 
 @pytest.mark.parametrize("watts", [math.nan, -1.0, math.inf])
 def test_what_is_no_amount_is_not_known(watts: float):
-    tally = Tally(0.0)
-    collect(tally, [(2.0, Reading(1000.0, watts)), (4.0, Reading(1100.0, watts))])
-    spent = tally.take(6.0, Reading(math.nan, 70.0))
+    tally = EnergyTally(0.0)
+    collect(tally, [(2.0, DeviceReading(1000.0, watts)), (4.0, DeviceReading(1100.0, watts))])
+    spent = tally.take(6.0, DeviceReading(math.nan, 70.0))
     assert spent is not None
     assert (spent.joules, spent.counted) == (140.0, EnergySource.POWER)
 
@@ -86,13 +90,13 @@ def test_steady_power_is_told_whatever_the_counter_does(
 ):
     """One good span, then any faults: the sum is power × time, and every second is in it."""
     watts = POWER_W if tells_power else None
-    tally = Tally(0.0, WRAP_J if wraps else None)
+    tally = EnergyTally(0.0, WRAP_J if wraps else None)
     counter = 0.0 if wraps else 1e6
 
     def told() -> float:
         return counter % WRAP_J if wraps else counter
 
-    tally.take(1e-9, Reading(told(), watts, limit_w=700.0))
+    tally.take(1e-9, DeviceReading(told(), watts, limit_w=700.0))
     t, spent = 1e-9, []
     for seconds, fault in [(2.0, ""), *spans, (2.0, "")]:
         t += seconds
@@ -104,7 +108,7 @@ def test_steady_power_is_told_whatever_the_counter_does(
         if fault == "still":
             counter -= seconds * POWER_W
         joules = {"away": None, "not a number": math.nan}.get(fault, told())
-        known = Reading(joules, None if fault == "away" else watts, 700.0)
+        known = DeviceReading(joules, None if fault == "away" else watts, 700.0)
         if (one := tally.take(t, known)) is not None:
             spent.append(one)
     last = tally.end(t)

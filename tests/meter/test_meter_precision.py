@@ -7,14 +7,14 @@ import pytest
 from penstock.launch.prepare.listener import Listener
 from penstock.launch.prepare.prepare import prepare
 from penstock.meter import devices, precision
-from penstock.meter.precision import Bf16
+from penstock.meter.precision import Bf16Speed
 from penstock.meter.probe_list import items
 from penstock.plan.hardware.cluster import machine_for
 from penstock.plan.hardware.precision import settled, speed_of
 from penstock.plan.make import make
 from penstock.run.load import load
 
-FAST, SLOW = Bf16(2.0, "this CPU", "measured"), Bf16(0.018, "this CPU", "measured")
+FAST, SLOW = Bf16Speed(2.0, "this CPU", "measured"), Bf16Speed(0.018, "this CPU", "measured")
 
 
 class Heard(Listener):
@@ -31,7 +31,7 @@ class Heard(Listener):
 def prepared(run_file, monkeypatch):
     """prepared(speed, …): what a launch settles on a machine with that speed of bf16."""
 
-    def settle(speed: Bf16, **fields):
+    def settle(speed: Bf16Speed, **fields):
         monkeypatch.setattr("penstock.launch.prepare.prepare.measure", lambda machine: speed)
         heard = Heard()
         run = load(run_file(**fields))

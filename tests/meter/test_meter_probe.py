@@ -11,8 +11,8 @@ import pytest
 
 from penstock.errors import PenstockError, RunFailed
 from penstock.meter import probe, storage
-from penstock.meter.glance import glance
-from penstock.meter.probe_list import PRECISIONS, Item, items
+from penstock.meter.inventory import take_inventory
+from penstock.meter.probe_list import PRECISIONS, ProbeItem, items
 from penstock.plan.hardware.cluster import machine_of
 from penstock.plan.job.job import Job
 from penstock.plan.job.layout import Layout
@@ -59,7 +59,7 @@ def test_no_reading_is_missing(probed: ClusterFile) -> None:
     assert bool(found.all_reduce_s) == (found.ranks > 1)
     products = [i for i in asked if i.table == "matmul_s" and i.precision == "bf16"]
     assert len(found.matmul_s.bf16) == len(products)
-    assert found.seen == glance().fingerprint
+    assert found.seen == take_inventory().fingerprint
     assert found.torch
 
 
@@ -124,7 +124,7 @@ def _alive(pid: int) -> bool:
 
 def test_the_list_goes_from_small_to_large_and_knows_the_device() -> None:
     one, two = items("cpu", 1), items("cpu", 2)
-    assert Item("all_reduce_s", (4096,)) in two
+    assert ProbeItem("all_reduce_s", (4096,)) in two
     assert not [i for i in one if i.table == "all_reduce_s"]
     products = [i.at[0] * i.at[1] * i.at[2] for i in two if i.table == "matmul_s"]
     assert products == sorted(products)

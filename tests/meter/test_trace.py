@@ -4,30 +4,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.meter.trace import Op, Split, in_cells, split_of
+from penstock.meter.trace import ComputeSplit, TraceOp, split_compute, sum_neighbours
 
 MS = 1_000_000
 
 
-def op(name: str, start: float, end: float, kind: str = "op", thread: int = 1) -> Op:
-    return Op(name, kind, round(start * MS), round(end * MS), thread)  # type: ignore[arg-type]
+def op(name: str, start: float, end: float, kind: str = "op", thread: int = 1) -> TraceOp:
+    return TraceOp(name, kind, round(start * MS), round(end * MS), thread)  # type: ignore[arg-type]
 
 
-def note(name: str, start: float, end: float, thread: int = 1) -> Op:
+def note(name: str, start: float, end: float, thread: int = 1) -> TraceOp:
     return op(name, start, end, "note", thread)
 
 
-def window(start: float, end: float) -> Op:
+def window(start: float, end: float) -> TraceOp:
     return note("penstock:compute", start, end)
 
 
-def ms(split: Split) -> dict[str, float]:
+def ms(split: ComputeSplit) -> dict[str, float]:
     parts = ("window", "compute", "copy", "communicate", "bubble", "idle")
     return {part: round(getattr(split, f"{part}_s") * 1e3, 6) for part in parts}
 
 
 def test_a_collective_that_is_waited_for_is_exposed_and_one_behind_work_is_not() -> None:
-    split = split_of(
+    split = split_compute(
         [
             window(0, 100),
             op("aten::mm", 0, 40),
@@ -45,7 +45,7 @@ def test_a_collective_that_is_waited_for_is_exposed_and_one_behind_work_is_not()
 
 def test_the_innermost_operation_says_what_is_done() -> None:
     """A backward function waits in the middle; the operations it wraps are work."""
-    split = split_of(
+    split = split_compute(
         [
             window(0, 50),
             op("autograd::engine::evaluate_function: XBackward0", 0, 50),
@@ -73,17 +73,17 @@ def test_a_stage_that_waits_for_its_neighbour_has_a_bubble() -> None:
         note("gloo:send", 80, 81),
         op("aten::copy_", 95, 100),
     ]
-    found = split_of(rows, pipelined=True)
+    found = split_compute(rows, pipelined=True)
     assert ms(found)["bubble"] == 45
     assert ms(found)["communicate"] == 0
     assert ms(found)["idle"] == pytest.approx(0.1)
-    elsewhere = split_of(rows, pipelined=False)  # rings of attention send and receive too
+    elsewhere = split_compute(rows, pipelined=False)  # rings of attention send and receive too
     assert ms(elsewhere)["bubble"] == 0
     assert ms(elsewhere)["communicate"] == pytest.approx(45.1)
 
 
 def test_on_an_accelerator_its_kernels_say_what_was_done() -> None:
-    split = split_of(
+    split = split_compute(
         [
             window(0, 100),
             op("aten::mm", 0, 5),  # the host only launches
@@ -101,7 +101,7 @@ def test_on_an_accelerator_its_kernels_say_what_was_done() -> None:
 
 
 def test_what_lies_outside_the_parts_that_compute_does_not_count() -> None:
-    split = split_of(
+    split = split_compute(
         [
             window(0, 10),
             note("penstock:exchange", 10, 50),
@@ -145,7 +145,7 @@ def test_the_parts_of_any_trace_add_up(
         if kind == "op":
             start, end, at = at, at + end - start, at + end - start
         ops.append(op(name, start, end, kind))
-    split = split_of(ops, pipelined)
+    split = split_compute(ops, pipelined)
     parts = (split.compute_s, split.copy_s, split.communicate_s, split.bubble_s, split.idle_s)
     assert min(parts) >= 0
     assert sum(parts) == pytest.approx(split.window_s, abs=1e-9)
@@ -155,6 +155,6 @@ def test_the_parts_of_any_trace_add_up(
 def test_many_collectives_are_added_up_with_their_neighbours(
     each_s: list[float], most: int
 ) -> None:
-    cells = in_cells(each_s, most)
+    cells = sum_neighbours(each_s, most)
     assert len(cells) == min(len(each_s), most)
     assert sum(cells) == pytest.approx(sum(each_s))

@@ -2,12 +2,12 @@
 
 import pytest
 
-from penstock.meter.precision import FASTER, Bf16
+from penstock.meter.precision import FASTER, Bf16Speed
 from penstock.policy.precision import choose_precision, warning
 
 
-def cpu(speedup: float | None) -> Bf16:
-    return Bf16(speedup, "this CPU", "measured")
+def cpu(speedup: float | None) -> Bf16Speed:
+    return Bf16Speed(speedup, "this CPU", "measured")
 
 
 @pytest.mark.parametrize(
@@ -37,8 +37,8 @@ def test_weights_in_bf16_need_bf16_matmuls_even_where_they_are_slow():
 def test_a_slow_precision_is_warned_of_with_its_factor():
     assert "56 × slower than fp32" in warning("bf16", cpu(0.018))
     assert '"fp32" is faster' in warning("bf16", cpu(0.018))
-    assert "no bf16 units" in warning("bf16", Bf16(0.0, "V100", "catalog"))
-    assert "15 × faster than fp32" in warning("fp32", Bf16(14.8, "H100", "catalog"))
+    assert "no bf16 units" in warning("bf16", Bf16Speed(0.0, "V100", "catalog"))
+    assert "15 × faster than fp32" in warning("fp32", Bf16Speed(14.8, "H100", "catalog"))
 
 
 @pytest.mark.parametrize(

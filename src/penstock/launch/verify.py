@@ -14,7 +14,7 @@ from penstock.launch.prepare.prepare import Looked, look, settle
 from penstock.meter import devices
 from penstock.meter.clock import now
 from penstock.meter.devices import Devices
-from penstock.meter.glance import glance
+from penstock.meter.inventory import take_inventory
 from penstock.plan.hardware import precision
 from penstock.plan.hardware.cluster import machine_for
 from penstock.run.diff import with_fields
@@ -59,7 +59,7 @@ def verify(run: Run) -> Findings:
 
 def seen() -> Devices:
     """Find the devices of this machine without torch, where that can be done."""
-    found = glance().devices
+    found = take_inventory().devices
     if found.kind == "cpu":
         return found
     chip = accelerators.for_device(found.name)

@@ -1,4 +1,4 @@
-"""Clocks: the time of day that never jumps, and the parts of one step."""
+"""Clocks: a time of day that never jumps, and the seconds of each part of a step."""
 
 import os
 import time
@@ -13,14 +13,14 @@ OFFSET_S = float(os.environ.get(ENVIRONMENT) or time.time() - time.perf_counter(
 
 
 def now() -> float:
-    """Unix seconds that never jump, as they were counted when the run was started."""
+    """Return Unix seconds that never jump: their offset was taken when the run was started."""
     return OFFSET_S + time.perf_counter()
 
 
 class StepClock:
-    """Seconds of each step by part: fetch, compute, exchange, bubble, and held up by a save.
+    """A clock of one step: the seconds of fetch, compute, exchange, bubble, and held by a save.
 
-    What happens outside any part stays in `total` alone and so becomes `unexplained`. `note` stands
+    Time outside any part stays in `total` alone and so becomes `unexplained`. `note` is a context
     around each part while a step is traced.
 
     On CUDA the parts of the device are measured by events. A step ends for the host when its update
@@ -34,7 +34,7 @@ class StepClock:
         self.cuda = cuda
         self.note: Callable[[str], AbstractContextManager[Any]] = nullcontext
         self._pending: list[tuple[str, Any, Any]] = []
-        self._spare: list[tuple[Any, Any]] = []  # to make an event anew takes the host longer
+        self._spare: list[tuple[Any, Any]] = []  # reused: a new event takes the host longer
         self.begin()
 
     def begin(self) -> None:
@@ -59,20 +59,20 @@ class StepClock:
             self.seconds[name] += time.perf_counter() - began
 
     def settle(self) -> dict[str, float]:
-        """The record of the step that ends now, ready for the journal."""
+        """Return the record of the step that ends now, for the journal."""
         while self._pending and self._pending[0][2].query():
             name, first, last = self._pending.pop(0)
             self.seconds[name] += first.elapsed_time(last) / 1e3
             self._spare.append((first, last))
         total = now() - self.start
-        # Waiting for data while the device was still busy with the last update is no wait.
+        # Time in `fetch` while the device was still busy with the last update is not a wait.
         excess = max(0.0, sum(self.seconds.values()) - total)
         self.seconds["fetch"] -= min(excess, self.seconds["fetch"])
         return {"start": self.start, "total": total, **self.seconds}
 
 
 def _pair() -> tuple[Any, Any]:
-    """Two events of the device."""
+    """Return two events of the device."""
     import torch
 
     return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)

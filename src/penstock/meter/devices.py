@@ -1,4 +1,4 @@
-"""What this machine has to train on."""
+"""The devices of this machine: accelerators, CPU cores and memory."""
 
 import contextlib
 import os
@@ -12,6 +12,8 @@ CGROUP = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True)
 class Devices:
+    """The accelerators of a machine, or its CPU cores where it has none."""
+
     kind: str  # "cuda" or "cpu"
     count: int  # accelerators, or CPU cores
     name: str  # as torch prints it; "" on a CPU
@@ -25,10 +27,10 @@ class Devices:
         return f"{self.count} × {self.name.removeprefix('NVIDIA ')}, CUDA {self.cuda}"
 
     def ranks(self, asked: str | int) -> int:
-        """How many ranks `cluster.accelerators` means here.
+        """Return how many ranks `cluster.accelerators` means here.
 
-        On a CPU a rank needs a core of its own; past four, threads inside a rank serve better than
-        more ranks that talk over sockets.
+        On a CPU a rank needs a core of its own; past four ranks, more threads in a rank are faster
+        than more ranks that talk over sockets.
         """
         if asked == "all":
             return self.count if self.kind == "cuda" else min(self.count, 4)
@@ -45,7 +47,7 @@ class Devices:
         return int(asked)
 
     def threads(self, ranks: int) -> int:
-        """CPU threads for each rank."""
+        """Return the CPU threads of each rank."""
         return (
             max(1, cpu_cores() // ranks)
             if self.kind == "cpu"
@@ -54,7 +56,7 @@ class Devices:
 
 
 def cpu_cores() -> int:
-    """Cores this process may use, which on a shared machine or in a container is fewer than all."""
+    """Return the cores that this process may use: fewer than all in a container."""
     if hasattr(os, "sched_getaffinity"):
         allowed = len(os.sched_getaffinity(0))
     else:
@@ -67,14 +69,14 @@ def cpu_cores() -> int:
 
 
 def host_memory_bytes() -> int:
-    """Memory of the machine, or of the container."""
+    """Return the memory of the machine, or of the container."""
     limits = [_number(CGROUP / name) for name in ("memory.max", "memory/memory.limit_in_bytes")]
     limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     return min(limit for limit in limits if limit > 0)
 
 
 def _number(path: Path) -> int:
-    """The number in a file of the kernel; 0 when there is none, or it says `max`."""
+    """Return the number in a file of the kernel; 0 when there is none, or it says `max`."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):
@@ -82,6 +84,7 @@ def _number(path: Path) -> int:
 
 
 def find() -> Devices:
+    """Find the devices of this machine with torch."""
     import torch  # here, so that reading a `Devices` needs no torch
 
     if torch.cuda.is_available():

@@ -1,8 +1,7 @@
-"""Energy from counters that wrap, reset, stand still and vanish: never negative, never a silent
-zero.
+"""Energy from counters that wrap, reset, stop and vanish: never negative, never a silent zero.
 
-A `Meter` reads the devices of one kind; `Tally` makes joules of what it reads, span by span, and
-says of each where they come from.
+A `Meter` reads the devices of one kind. `EnergyTally` turns its readings into joules, span by span,
+each with its source.
 """
 
 import math
@@ -12,28 +11,28 @@ from typing import Protocol
 
 from penstock.ledger.journal.energy import EnergySource, MeteredDevice
 
-# A counter that stands still for this long is none: the slowest known is renewed ten times a
-# second.
+# A counter that stands still for this long does not count: the slowest known one is updated ten
+# times a second.
 STILL_S = 0.5
 # No device draws this much more than its limit for a whole span; a counter that says so jumped.
 MOST_OVER_LIMIT = 3.0
-MOST_W = 5000.0  # for a device that does not tell its limit
+MOST_W = 5000.0  # for a device that does not report its limit
 
 
 @dataclass(frozen=True)
-class Reading:
-    """One device now; None where it does not say."""
+class DeviceReading:
+    """A reading of one device; None where it does not report a value."""
 
-    joules: float | None = None  # of its counter, since whenever
+    joules: float | None = None  # of its counter, from any starting point
     watts: float | None = None
     limit_w: float | None = None
     clock_mhz: float | None = None
     temperature_c: float | None = None
     throttled: int = 0
 
-    def known(self) -> "Reading":
-        """Without what is no amount: some drivers say NaN, or less than nothing, for that."""
-        return Reading(
+    def known(self) -> "DeviceReading":
+        """Return the reading without NaN and negative values, which some drivers report."""
+        return DeviceReading(
             _amount(self.joules),
             _amount(self.watts),
             _amount(self.limit_w),
@@ -47,20 +46,22 @@ def _amount(value: float | None) -> float | None:
     return value if value is not None and 0 <= value < math.inf else None
 
 
-GONE = Reading()
+GONE = DeviceReading()
 
 
 class Meter(Protocol):
+    """The energy counters of the devices of one kind."""
+
     @property
     def devices(self) -> Sequence[MeteredDevice]: ...
 
     @property
     def ranges_j(self) -> Sequence[float | None]:
-        """Where the counter of each device wraps; None where it does not."""
+        """The value at which the counter of each device wraps; None where it does not wrap."""
         ...
 
-    def read(self) -> Sequence[Reading]:
-        """One for each device, in their order; `GONE` for one that does not answer."""
+    def read(self) -> Sequence[DeviceReading]:
+        """Return one reading for each device, in order; `GONE` for one that does not answer."""
         ...
 
     def close(self) -> None: ...
@@ -75,16 +76,16 @@ class Joules:
 
 
 @dataclass
-class Tally:
-    """The spans of one device. A span ends with a reading; one without any stays open."""
+class EnergyTally:
+    """The energy spans of one device. A reading ends a span; without one it stays open."""
 
     began_s: float
     range_j: float | None = None
-    last: Reading = GONE
+    last: DeviceReading = GONE
     watts: float | None = None  # the last power that was known
 
-    def take(self, t: float, reading: Reading) -> Joules | None:
-        """The span that ends now; None while the device is away: it may have counted on."""
+    def take(self, t: float, reading: DeviceReading) -> Joules | None:
+        """Return the span that ends now; None while the device is away: it may go on counting."""
         seconds, reading = t - self.began_s, reading.known()
         if seconds <= 0 or (reading.joules is None and reading.watts is None):
             return None
@@ -100,7 +101,7 @@ class Tally:
         return found
 
     def end(self, t: float) -> Joules | None:
-        """The span of a device that has not come back, by what it drew before it left."""
+        """Return the last span of a device that is away, from its power before that."""
         seconds = t - self.began_s
         if seconds <= 0:
             return None
@@ -114,8 +115,8 @@ class Tally:
             return Joules(self.watts * seconds, seconds, EnergySource.FILLED, odd)
         return Joules(math.nan, seconds, EnergySource.UNKNOWN, odd)
 
-    def _counted(self, reading: Reading, seconds: float) -> float | None:
-        """By the counter, if it can be so."""
+    def _counted(self, reading: DeviceReading, seconds: float) -> float | None:
+        """Return the joules of the counter, if they are plausible."""
         if reading.joules is None or self.last.joules is None:
             return None
         spent_j = reading.joules - self.last.joules
@@ -129,7 +130,7 @@ class Tally:
         # Counters are renewed some ten times a second: a short span may hold a long one's energy.
         return spent_j if 0 <= spent_j <= most_w * (seconds + STILL_S) else None
 
-    def _odd(self, reading: Reading, seconds: float) -> str:
+    def _odd(self, reading: DeviceReading, seconds: float) -> str:
         if reading.joules is None or self.last.joules is None:
             return ""
         moved = f"from {self.last.joules:.0f} to {reading.joules:.0f} J in {seconds:.1f} s"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.ledger.journal.energy import MeteredDevice
-from penstock.meter.energy import GONE, Reading
+from penstock.meter.energy import GONE, DeviceReading
 
 
 class Nvml:
@@ -31,14 +31,14 @@ class Nvml:
         ]
         self.ranges_j = [None] * len(self.devices)
 
-    def read(self) -> list[Reading]:
+    def read(self) -> list[DeviceReading]:
         return [self._read(i) for i in range(len(self._handles))]
 
     def close(self) -> None:
         with contextlib.suppress(self.library.NVMLError):
             self.library.nvmlShutdown()
 
-    def _read(self, i: int) -> Reading:
+    def _read(self, i: int) -> DeviceReading:
         if self._handles[i] is None:
             self._handles[i] = self._again(self._uuids[i])
         handle, lib = self._handles[i], self.library
@@ -50,7 +50,7 @@ class Nvml:
             self._handles[i] = None
             return GONE
         limit = self._try(lib.nvmlDeviceGetEnforcedPowerLimit, handle)
-        return Reading(
+        return DeviceReading(
             joules=_thousandth(millijoules),
             watts=_thousandth(milliwatts),
             limit_w=_thousandth(limit),
@@ -61,7 +61,7 @@ class Nvml:
         )
 
     def _again(self, uuid: str) -> Any:
-        """After a driver was reloaded the library has to be opened again, too."""
+        """Open the library again, which is needed after the driver was reloaded."""
         with contextlib.suppress(self.library.NVMLError):
             self.library.nvmlInit()
         return self._handle(uuid)
@@ -81,7 +81,7 @@ def _thousandth(value: float | None) -> float | None:
 
 
 def find(uuids: Sequence[str]) -> Nvml | str:
-    """The meter, or why there is none."""
+    """Return the meter, or why there is none."""
     import pynvml
 
     try:

@@ -1,4 +1,4 @@
-"""A process that must not outlive the one that started it."""
+"""Death with the parent: for a process that must not outlive the one that started it."""
 
 import ctypes
 import os
@@ -9,7 +9,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with(parent: int) -> None:
-    """Be killed when `parent` dies, however it does (Linux: the kernel sends the signal)."""
+    """Let the kernel kill this process when `parent` dies, however it dies (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:

@@ -26,7 +26,7 @@ TENSORS = 8  # parameters of a layer, about
 
 
 def product(m: int, k: int, n: int, precision: str, device: torch.device) -> Work:
-    """m × k by k × n, the second operand transposed, as a linear layer keeps its weight."""
+    """Multiply m × k by k × n, the second operand transposed, as in a linear layer."""
     if precision == "fp8":
         x8_mk, w8_nk = (
             torch.randn(size, device=device).to(torch.float8_e4m3fn) for size in ((m, k), (n, k))
@@ -82,13 +82,13 @@ def rotary(elements: int, precision: str, device: torch.device) -> Work:
 
 
 def add(elements: int, precision: str, device: torch.device) -> Work:
-    """One pass of two tensors into a third: residuals, and gradients that meet."""
+    """Add two tensors into a third, as residuals and summed gradients do."""
     a, b = (_rows(elements, precision, device).detach() for _ in range(2))
     return lambda: a + b
 
 
 def loss(elements: int, precision: str, device: torch.device) -> Work:
-    """Cross-entropy over a vocabulary, in fp32 whatever the logits are."""
+    """Compute the cross-entropy over a vocabulary, in fp32 whatever the logits are."""
     rows = max(1, elements // VOCAB)
     logits_tv = _leaf((rows, VOCAB), precision, device)
     targets_t = torch.randint(VOCAB, (rows,), device=device)
@@ -101,7 +101,7 @@ def loss(elements: int, precision: str, device: torch.device) -> Work:
 
 
 def attention(sequence: int, width: int, heads: int, precision: str, device: torch.device) -> Work:
-    """Causal attention of `heads` heads, with the transposed views that a layer gives it."""
+    """Compute causal attention of `heads` heads, with the transposed views that a layer passes."""
     q, k, v = (_leaf((1, sequence, heads, width), precision, device) for _ in range(3))
 
     def work() -> object:
@@ -115,7 +115,7 @@ def attention(sequence: int, width: int, heads: int, precision: str, device: tor
 
 
 class Unit(nn.Module):
-    """Weights of a layer that a pass touches and hardly computes with."""
+    """A module with the weights of a layer and hardly any computation."""
 
     def __init__(self, parameters: int, device: torch.device) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class Unit(nn.Module):
 
 
 def sharded(parameters: int, precision: str, device: torch.device, mesh: DeviceMesh) -> Work:
-    """A pass through one unit of FSDP2: gather, cast, copies, and the reduction of its gradient."""
+    """Pass through one unit of FSDP2: gather, cast, copies, and the reduction of its gradient."""
     unit = Unit(parameters, device)
     policy = MixedPrecisionPolicy(DTYPES[precision], torch.float32)
     wrapped = nn.Sequential(unit)
@@ -141,7 +141,7 @@ def sharded(parameters: int, precision: str, device: torch.device, mesh: DeviceM
 
 
 def unsharded(parameters: int, precision: str, device: torch.device) -> Work:
-    """The same pass without FSDP2: what `sharded` has to be compared with."""
+    """Make the same pass without FSDP2, to compare `sharded` with."""
     unit = Unit(parameters, device).to(DTYPES[precision])
     return _passes(nn.Sequential(unit), precision, device)
 
@@ -158,7 +158,7 @@ def _passes(module: nn.Module, precision: str, device: torch.device) -> Work:
 
 
 def update(parameters: int, device: torch.device) -> Work:
-    """Norm, copy and clip of the gradients, then AdamW: what follows the exchange in a step."""
+    """Make the norm, copy and clip of the gradients, then AdamW: a step after its exchange."""
     rows = max(1, parameters // (2 * TENSORS * WIDTH))
     params = [nn.Parameter(torch.zeros(rows, WIDTH, device=device)) for _ in range(2 * TENSORS)]
     grads, summed = ([torch.full_like(p, 1e-3) for p in params] for _ in range(2))
@@ -183,13 +183,13 @@ def all_reduce(size_bytes: int, device: torch.device) -> Work:
 
 
 def small_op(device: torch.device) -> Work:
-    """Nothing but the cost of asking for an operation."""
+    """Launch the smallest operation: only the cost of the launch."""
     a = torch.zeros(1, device=device)
     return lambda: a + a
 
 
 def fresh(size_bytes: int) -> Work:
-    """Writing to memory that the kernel has to find first, as a heap does that was given back."""
+    """Write to memory that the kernel must map first, as after a heap was given back."""
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory, the default, is slower
 
     def work() -> object:

@@ -1,4 +1,4 @@
-"""How fast bf16 matmuls are on this machine: measured, or read off what the kernel says."""
+"""The speed of bf16 matmuls on this machine: measured, or estimated from the CPU's flags."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.meter.devices import Devices
-from penstock.meter.glance import CPUINFO
+from penstock.meter.inventory import CPUINFO
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +24,7 @@ FASTER = 1.2
 
 
 @dataclass(frozen=True)
-class Bf16:
+class Bf16Speed:
     """The speed of bf16 matmuls on one kind of device."""
 
     speedup: float | None  # bf16 rate over fp32 rate; 0: no bf16 units; None: units, rate unknown
@@ -52,7 +52,7 @@ class Bf16:
         )
 
 
-def measure(machine: Devices) -> Bf16:
+def measure(machine: Devices) -> Bf16Speed:
     """Time bf16 beside fp32 on a CPU (10 ms, 0.1 s where bf16 is slow); ask the driver on CUDA.
 
     A GPU is not timed: that would take its memory for a context of the supervisor.
@@ -62,16 +62,16 @@ def measure(machine: Devices) -> Bf16:
     if machine.kind == "cuda":
         name = machine.name.removeprefix("NVIDIA ")
         if not torch.cuda.is_available():  # a machine that is only described
-            return Bf16(None, name, "assumed")
+            return Bf16Speed(None, name, "assumed")
         units = torch.cuda.is_bf16_supported(including_emulation=False)
-        return Bf16(None if units else 0.0, name, "driver")
+        return Bf16Speed(None if units else 0.0, name, "driver")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         fp32, bf16 = _seconds()
     finally:
         torch.set_num_threads(threads)
-    return Bf16(fp32 / bf16, "this CPU", "measured")
+    return Bf16Speed(fp32 / bf16, "this CPU", "measured")
 
 
 def _seconds() -> tuple[float, float]:
@@ -94,9 +94,9 @@ def _product_s(matrix: "torch.Tensor") -> float:
     return time.perf_counter() - began
 
 
-def estimate(cpu: str) -> Bf16:
+def estimate(cpu: str) -> Bf16Speed:
     """Estimate the speed from the CPU's flags, without torch."""
-    return Bf16(2.0 if _has_units() else 0.02, cpu or "this CPU", "estimated from its flags")
+    return Bf16Speed(2.0 if _has_units() else 0.02, cpu or "this CPU", "estimated from its flags")
 
 
 def _has_units() -> bool:

@@ -25,7 +25,7 @@ from penstock.catalog import accelerators
 from penstock.errors import RunFailed
 from penstock.home import home
 from penstock.meter import devices, power, storage
-from penstock.meter.glance import glance
+from penstock.meter.inventory import take_inventory
 from penstock.meter.rendezvous import loopback_store
 from penstock.run.clusters.file import ClusterFile
 
@@ -40,8 +40,8 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
-class Found:
-    """What the ranks told."""
+class ProbeReadings:
+    """The readings that the ranks sent."""
 
     tables: dict[str, dict[str, list[list[float]]]]
     loaded_w: float | None
@@ -51,7 +51,7 @@ class Found:
 
 
 def probe(progress: Progress, quick: bool = False) -> ClusterFile:
-    """Measures this machine; minutes at most."""
+    """Measure this machine; takes minutes at most."""
     began = time.monotonic()
     machine = devices.find()
     ranks = machine.ranks("all")
@@ -70,7 +70,7 @@ def probe(progress: Progress, quick: bool = False) -> ClusterFile:
         "took_s": round(time.monotonic() - began, 1),
         **_software(machine),
         "kind": machine.kind,
-        "seen": glance().fingerprint,
+        "seen": take_inventory().fingerprint,
         "ranks": ranks,
         "threads": threads,
         "memory": memory,
@@ -107,11 +107,11 @@ def _software(machine: devices.Devices) -> dict[str, str | None]:
 
 
 def _accelerator(
-    machine: devices.Devices, memory: int, found: Found, idle_w: float | None
+    machine: devices.Devices, memory: int, found: ProbeReadings, idle_w: float | None
 ) -> dict[str, Any]:
-    """What the catalog calls it, with our own rates in the place of published ones."""
+    """Return the accelerator as in the catalog, with measured rates in place of published ones."""
     known = accelerators.for_device(machine.name) if machine.kind == "cuda" else None
-    name = known.name if known else machine.name or glance().cpu
+    name = known.name if known else machine.name or take_inventory().cpu
     best = {
         precision: _short(max(2.0 * m * k * n / seconds for m, k, n, seconds in rows))
         for precision, rows in found.tables.get("matmul_s", {}).items()
@@ -127,7 +127,7 @@ def _accelerator(
     return about | ({"idle_w": idle_w} if idle_w else {})
 
 
-def _tiers(found: Found, ranks: int) -> list[dict[str, Any]]:
+def _tiers(found: ProbeReadings, ranks: int) -> list[dict[str, Any]]:
     rows = found.points("all_reduce_s")
     if not rows:
         return []
@@ -144,7 +144,7 @@ def _tiers(found: Found, ranks: int) -> list[dict[str, Any]]:
     ]
 
 
-def _readings(found: Found) -> dict[str, Any]:
+def _readings(found: ProbeReadings) -> dict[str, Any]:
     single = {name: found.points(name) for name in ("update_s", "all_reduce_s")}
     several = {
         name: by_precision
@@ -162,23 +162,26 @@ def _rate(bytes_per_s: float) -> str:
 
 
 def _short(value: float) -> float:
-    """No more figures than mean something."""
+    """Round to the significant figures."""
     return float(f"{value:.4g}")
 
 
-def _from_ranks(ranks: int, threads: int, quick: bool, progress: Progress) -> Found:
+def _from_ranks(ranks: int, threads: int, quick: bool, progress: Progress) -> ProbeReadings:
     with _started(ranks, threads, quick) as (told, why):
         for line in told:
             fact = json.loads(line)
             if "readings" in fact:
-                return Found(fact["readings"], fact["loaded_w"])
+                return ProbeReadings(fact["readings"], fact["loaded_w"])
             progress(fact["what"], fact["done"], fact["of"])
         raise RunFailed(f"the probe failed: {why()}")
 
 
 @contextmanager
 def _started(ranks: int, threads: int, quick: bool) -> Iterator[tuple[IO[str], Callable[[], str]]]:
-    """The ranks as processes: what rank 0 tells, and why they failed. None outlives this."""
+    """Start the ranks; yield rank 0's output and a function that says why they failed.
+
+    No rank outlives the block.
+    """
     store = loopback_store()
     limit_s = LIMIT_S[quick]
     command = [sys.executable, "-m", "penstock.meter.probe_rank", _word(quick), str(limit_s)]
@@ -210,7 +213,7 @@ def _word(quick: bool) -> str:
 
 
 def _environment(rank: int, ranks: int, threads: int, port: int) -> dict[str, str]:
-    """As `launch/supervisor/supervisor.py` has it for the ranks of a run."""
+    """Return the variables of a rank, like `launch/supervisor/environment.py` for a run."""
     return os.environ | {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -234,7 +237,7 @@ def _end(processes: list[subprocess.Popen[str]]) -> None:
 
 
 def _why(processes: list[subprocess.Popen[str]], logs: Sequence[IO[str]]) -> str:
-    """The last words of the first rank that failed by itself."""
+    """Return the last output of the first rank that failed by itself."""
     for process in processes:
         process.wait(timeout=GRACE_S)
     for rank, (process, log) in enumerate(zip(processes, logs, strict=True)):

@@ -1,4 +1,4 @@
-"""What a probe measures: a list of items, the most telling first, by kind of device."""
+"""The list of a probe's items by kind of device, the most useful first."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ ELEMENTWISE = ("norm_s", "rotary_s", "gate_s", "add_s")
 
 
 @dataclass(frozen=True)
-class Item:
-    """One reading: a table of the probe's file, a precision, and the size that it is taken at."""
+class ProbeItem:
+    """One reading: a table of the probe's file, a precision, and the size of the work."""
 
     table: str
     at: tuple[int, ...]
@@ -18,7 +18,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ProbeSizes:
     """`sides` of products; `elements` of tensors; `logits`; attention; `parameters`; `messages`."""
 
     sides: tuple[int, ...]
@@ -35,7 +35,7 @@ class Sizes:
 FRESH_BYTES = 16 << 20
 MESSAGES = (4 << 10, 64 << 10, 1 << 20, 8 << 20, 64 << 20)
 SIZES = {
-    "cpu": Sizes(
+    "cpu": ProbeSizes(
         sides=(64, 256, 1024, 4096),
         elements=(1 << 14, 1 << 17, 1 << 20, 1 << 23),
         logits=(1 << 17, 1 << 20, 1 << 22, 1 << 24),
@@ -46,7 +46,7 @@ SIZES = {
         all_parameters=(1 << 18, 1 << 21, 1 << 24),
         messages=MESSAGES,
     ),
-    "cuda": Sizes(
+    "cuda": ProbeSizes(
         sides=(256, 1024, 4096, 16384),
         elements=(1 << 16, 1 << 20, 1 << 24, 1 << 27),
         logits=(1 << 20, 1 << 24, 1 << 28),
@@ -59,7 +59,7 @@ SIZES = {
     ),
 }
 QUICK = {
-    "cpu": Sizes(
+    "cpu": ProbeSizes(
         sides=(64, 512),
         elements=(1 << 14, 1 << 19),
         logits=(1 << 17, 1 << 21),
@@ -70,7 +70,7 @@ QUICK = {
         all_parameters=(1 << 18, 1 << 21),
         messages=(4 << 10, 1 << 20, 8 << 20),
     ),
-    "cuda": Sizes(
+    "cuda": ProbeSizes(
         sides=(256, 4096),
         elements=(1 << 16, 1 << 24),
         logits=(1 << 20, 1 << 26),
@@ -86,40 +86,40 @@ QUICK = {
 
 def items(
     kind: str, ranks: int, fp8: bool = False, quick: bool = False, slow: tuple[str, ...] = ()
-) -> list[Item]:
-    """In order of size: when time runs out, it is the largest that are left to extrapolation.
+) -> list[ProbeItem]:
+    """Return the items in order of size: when time runs out, the largest are extrapolated.
 
     Of precisions that are `slow` here only small products are taken: a reading of a large one
     would last seconds, and nobody trains in them.
     """
     sizes = (QUICK if quick else SIZES)[kind]
-    found = [Item("op_s", ())]
+    found = [ProbeItem("op_s", ())]
     for precision in (*PRECISIONS, *(("fp8",) if fp8 else ())):
         sides = sizes.sides[:2] if precision in slow else sizes.sides
-        found += [Item("matmul_s", at, precision) for at in product(sides, repeat=3)]
+        found += [ProbeItem("matmul_s", at, precision) for at in product(sides, repeat=3)]
     for precision in PRECISIONS:
         if precision not in slow:
             found += _by_precision(sizes, precision)
-    found += [Item("update_s", (n,)) for n in sizes.all_parameters]
+    found += [ProbeItem("update_s", (n,)) for n in sizes.all_parameters]
     if kind == "cpu":
-        found.append(Item("fresh_s", (FRESH_BYTES,)))
+        found.append(ProbeItem("fresh_s", (FRESH_BYTES,)))
     if ranks > 1:
-        found += [Item("all_reduce_s", (n,)) for n in sizes.messages]
+        found += [ProbeItem("all_reduce_s", (n,)) for n in sizes.messages]
     return sorted(found, key=_work)
 
 
-def _by_precision(sizes: Sizes, precision: str) -> Iterator[Item]:
+def _by_precision(sizes: ProbeSizes, precision: str) -> Iterator[ProbeItem]:
     for table in ELEMENTWISE:
-        yield from (Item(table, (n,), precision) for n in sizes.elements)
-    yield from (Item("loss_s", (n,), precision) for n in sizes.logits)
-    yield from (Item("shard_s", (n,), precision) for n in sizes.unit_parameters)
+        yield from (ProbeItem(table, (n,), precision) for n in sizes.elements)
+    yield from (ProbeItem("loss_s", (n,), precision) for n in sizes.logits)
+    yield from (ProbeItem("shard_s", (n,), precision) for n in sizes.unit_parameters)
     for sequence, width in product(sizes.sequences, sizes.head_widths):
         heads = max(1, sizes.attention_tokens // sequence)
-        yield Item("attention_s", (sequence, width, heads), precision)
+        yield ProbeItem("attention_s", (sequence, width, heads), precision)
 
 
-def _work(item: Item) -> float:
-    """A rough cost to sort by: multiply-adds of a product, passes over memory for the rest."""
+def _work(item: ProbeItem) -> float:
+    """Return a rough cost to sort by: multiply-adds of a product, passes over memory otherwise."""
     if item.table == "matmul_s":
         return float(item.at[0] * item.at[1] * item.at[2])
     if item.table == "attention_s":

@@ -1,7 +1,7 @@
 """One rank of a probe: `python -m penstock.meter.probe_rank QUICK LIMIT_S`, started by `probe`.
 
 All ranks run the same list at the same time, as they do in training: cores share memory bandwidth
-and clock. Rank 0 tells how far it is and, last, what was found: a JSON object on each line.
+and clock. ProbeRank 0 tells how far it is and, last, what was found: a JSON object on each line.
 """
 
 import json
@@ -21,7 +21,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from penstock.meter import devices, pieces, power
 from penstock.meter.orphan import die_with
 from penstock.meter.precision import measure
-from penstock.meter.probe_list import Item, items
+from penstock.meter.probe_list import ProbeItem, items
 
 TIMEOUT_S = 60.0
 # A sample is at least this long, or the clock itself shows; a reading is as many as fit in a slice.
@@ -34,7 +34,7 @@ LOAD_S = 2.0  # how long power is read under load
 Readings = dict[str, dict[str, list[list[float]]]]
 
 
-class Rank:
+class ProbeRank:
     def __init__(self, rank: int, ranks: int, device: torch.device, quick: bool) -> None:
         self.rank, self.ranks, self.device, self.quick = rank, ranks, device, quick
         # Each rank is a shard group of its own, as in a run of replicas.
@@ -45,8 +45,8 @@ class Rank:
         # In a step every piece comes to caches that hold the ones before it.
         self.others = torch.zeros(OTHERS_BYTES // 4) if device.type == "cpu" else None
 
-    def readings(self, todo: list[Item], limit_s: float) -> dict[Item, float]:
-        """Seconds by item; what would not be done in `limit_s` is left out."""
+    def readings(self, todo: list[ProbeItem], limit_s: float) -> dict[ProbeItem, float]:
+        """Return seconds by item; items that do not fit in `limit_s` are left out."""
         began, found = time.perf_counter(), {}
         for done, item in enumerate(todo):
             over = time.perf_counter() - began > limit_s or self._too_slow(item)
@@ -57,7 +57,7 @@ class Rank:
                 tell(done=done, of=len(todo), what=item.table.removesuffix("_s").replace("_", "-"))
         return found
 
-    def _take(self, item: Item) -> float:
+    def _take(self, item: ProbeItem) -> float:
         if item.table == "all_reduce_s":
             return self._collective(item.at[0])
         if item.table == "shard_s":
@@ -73,7 +73,7 @@ class Rank:
         without = self._time(pieces.unsharded(parameters, precision, self.device))
         return max(1e-9, with_it - without)
 
-    def _work(self, item: Item) -> pieces.Work:
+    def _work(self, item: ProbeItem) -> pieces.Work:
         if item.table == "op_s":
             return pieces.small_op(self.device)
         if item.table == "fresh_s":
@@ -92,7 +92,7 @@ class Rank:
         return makers[item.table](*item.at, item.precision, self.device)
 
     def _time(self, work: pieces.Work) -> float:
-        """The typical sample of as many as fit in a slice of time, after a warm-up."""
+        """Return a typical sample out of those that fit in a slice of time, after a warm-up."""
         self._sample(work, 1)
         once = self._sample(work, 1)
         inner = max(1, math.ceil(SAMPLE_S[self.device.type] / once))
@@ -106,7 +106,7 @@ class Rank:
         return typical(samples)
 
     def _collective(self, size_bytes: int) -> float:
-        """Ranks must agree on how often, so the size alone decides."""
+        """Time a collective; its size alone sets the repetitions, on which ranks must agree."""
         work = pieces.all_reduce(size_bytes, self.device)
         self._sample(work, 5)  # the first ones open connections
         count = max(3, min(30, (128 << 20) // size_bytes))
@@ -124,14 +124,14 @@ class Rank:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def _too_slow(self, item: Item) -> bool:
+    def _too_slow(self, item: ProbeItem) -> bool:
         rate = self.rates.get(item.precision)
         return (
             item.table == "matmul_s" and rate is not None and math.prod(item.at) / rate > SLOWEST_S
         )
 
     def _anyone(self, flag: bool) -> bool:
-        """Whether any rank says so; ranks meet here, so that they measure at the same time."""
+        """Return whether any rank sets the flag; also makes ranks measure at the same time."""
         votes = torch.tensor([float(flag)])
         if self.ranks > 1:
             dist.all_reduce(votes)
@@ -142,7 +142,7 @@ class Rank:
         return ("bf16",) if self._anyone(not measure(devices.find()).fast) else ()
 
     def loaded_w(self, precision: str) -> float | None:
-        """Power of one accelerator (or of the CPUs) while all ranks multiply."""
+        """Return the power of one accelerator (or of the CPUs) while all ranks multiply."""
         gauge = power.gauge(self.device.type, self._uuids())
         if self._anyone(gauge is None):
             return None
@@ -157,13 +157,13 @@ class Rank:
         return gauge.watts()
 
     def _uuids(self) -> tuple[str, ...]:
-        """Of its own accelerator."""
+        """Return the UUID of this rank's accelerator."""
         if self.device.type != "cuda":
             return ()
         return (str(torch.cuda.get_device_properties(self.device).uuid),)
 
-    def gathered(self, found: dict[Item, float]) -> Readings:
-        """The mean over ranks, by table and precision, with the size before the seconds."""
+    def gathered(self, found: dict[ProbeItem, float]) -> Readings:
+        """Return the mean over ranks, by table and precision, with the size before the seconds."""
         own = torch.tensor(list(found.values()), dtype=torch.float64)
         every = [own]
         if self.ranks > 1:
@@ -181,7 +181,7 @@ class Rank:
 
 
 def typical(samples: list[float]) -> float:
-    """The lower quartile: a neighbour's burst must not become a property of the machine.
+    """Return the lower quartile: another process's load must not count as the machine's speed.
 
     A run is not hurt by one either: it is its median step that counts.
     """
@@ -212,7 +212,7 @@ def main(quick: bool, limit_s: float) -> None:
         world_size=ranks,
         timeout=timedelta(seconds=TIMEOUT_S),
     )
-    worker = Rank(rank, ranks, device, quick)
+    worker = ProbeRank(rank, ranks, device, quick)
     fp8 = cuda and torch.cuda.get_device_capability(device) >= (8, 9)
     slow = worker.slow()
     todo = items(device.type, ranks, fp8, quick, slow)

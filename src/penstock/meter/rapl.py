@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.ledger.journal.energy import MeteredDevice
-from penstock.meter.energy import GONE, Reading
+from penstock.meter.energy import GONE, DeviceReading
 
 POWERCAP = Path("/sys/class/powercap")
 BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -30,16 +30,16 @@ class Rapl:
         self.devices = [zone.device for zone in zones]
         self.ranges_j = [zone.range_j for zone in zones]
 
-    def read(self) -> list[Reading]:
+    def read(self) -> list[DeviceReading]:
         spent = [_number(zone.path / "energy_uj") for zone in self._zones]
-        return [GONE if uj is None else Reading(joules=uj / 1e6) for uj in spent]
+        return [GONE if uj is None else DeviceReading(joules=uj / 1e6) for uj in spent]
 
     def close(self) -> None:
         pass
 
 
 def find(powercap: Path | None = None) -> Rapl | str:
-    """The meter, or why there is none."""
+    """Return the meter, or why there is none."""
     powercap = powercap or Path(os.environ.get("PENSTOCK_POWERCAP", POWERCAP))
     # A CPU has no name of its own in the world; the boot that it runs in has.
     prefix = _text(BOOT) or "boot"

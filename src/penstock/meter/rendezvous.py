@@ -12,8 +12,8 @@ LOOPBACK = "127.0.0.1"
 def loopback_store() -> "TCPStore":
     """Open torch's store on loopback.
 
-    `TCPStore("127.0.0.1", 0)` listens on every interface, whatever its address says, and anybody
-    who reaches it can take part in the run. So it is given a socket that is bound already.
+    `TCPStore("127.0.0.1", 0)` listens on every interface, whatever its address says, and anyone who
+    reaches it can take part in the run. So the store gets a socket that is already bound.
     """
     from torch.distributed import TCPStore
 

@@ -1,4 +1,4 @@
-"""Reads the meters of a node while a run is on it, and writes down what they counted.
+"""A sampler that reads the meters of a node during a run and records their energy.
 
 It is a thread of whoever supervises the run on the node. It never holds the run up and never ends
 it: a meter that fails is a device that is away.
@@ -19,8 +19,8 @@ from penstock.ledger.journal.energy import EnergyJournal, EnergySpan, MeteredDev
 from penstock.meter import power
 from penstock.meter.clock import now
 from penstock.meter.devices import Devices, cpu_cores
-from penstock.meter.energy import GONE, Joules, Meter, Reading, Tally
-from penstock.meter.glance import cpu_model
+from penstock.meter.energy import GONE, DeviceReading, EnergyTally, Joules, Meter
+from penstock.meter.inventory import cpu_model
 
 EVERY_S = 2.0
 SPAN_OF_AGE = 0.01  # a span on record is this share of the time since the start
@@ -33,12 +33,12 @@ class _Metered:
     """One device: its tally, and the span that is not written yet."""
 
     number: int
-    tally: Tally
+    tally: EnergyTally
     open: EnergySpan | None = None
     odd: str = ""  # what is on record of it, so that it is told once
 
-    def add(self, t: float, spent: Joules, reading: Reading) -> EnergySpan | None:
-        """Into the open span; the one before, where the two cannot be one."""
+    def add(self, t: float, spent: Joules, reading: DeviceReading) -> EnergySpan | None:
+        """Add to the open span; return the span before where the two cannot be joined."""
         span = EnergySpan(
             self.number,
             t,
@@ -68,8 +68,11 @@ class _Metered:
 
 
 class Sampler:
-    """`meters` of one node, whose energy goes to `journal`; `began` is where its first span begins:
-    what is drawn between the start of a run and the first reading is drawn all the same."""
+    """The meters of one node, whose energy goes to a journal.
+
+    The first span starts at `began`: energy used between the start of a run and the first reading
+    counts too.
+    """
 
     def __init__(
         self,
@@ -80,7 +83,9 @@ class Sampler:
     ) -> None:
         self.journal, self.meters, self.began, self.clock = journal, meters, began, clock
         ranges = [range_j for meter in meters for range_j in meter.ranges_j]
-        self.devices = [_Metered(i, Tally(began, range_j)) for i, range_j in enumerate(ranges)]
+        self.devices = [
+            _Metered(i, EnergyTally(began, range_j)) for i, range_j in enumerate(ranges)
+        ]
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="energy", daemon=True)
@@ -90,7 +95,7 @@ class Sampler:
             self._thread.start()
 
     def close(self) -> None:
-        """The last spans end here, unless a driver hangs: then what is on record stands."""
+        """End the last spans, unless a driver hangs: then only what is on record counts."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join(CLOSE_S)
@@ -104,7 +109,7 @@ class Sampler:
             self._lock.release()
 
     def sample(self) -> None:
-        """One reading of everything."""
+        """Read every device once."""
         with self._lock:
             self._look(last=False)
 
@@ -133,7 +138,7 @@ class Sampler:
         if done:
             self.journal.write(done)
 
-    def _readings(self) -> Iterator[tuple[float, Reading, str]]:
+    def _readings(self) -> Iterator[tuple[float, DeviceReading, str]]:
         for meter in self.meters:
             try:
                 readings, why = meter.read(), ""
@@ -147,7 +152,7 @@ class Sampler:
         return min(max(0.9 * EVERY_S, SPAN_OF_AGE * (t - self.began)), LONGEST_SPAN_S)
 
     def _tell(self, device: _Metered, t: float, odd: str) -> None:
-        """What is odd, when it begins and when it is over."""
+        """Record when a counter begins to misbehave and when that is over."""
         if bool(odd) != bool(device.odd):
             number = self.journal.numbers[device.number]
             self.journal.line("odd", t, device=number, what=odd or "reads again")
@@ -162,7 +167,7 @@ def _or_nan(value: float | None) -> float:
 def metered(
     folder: Path, node: str, machine: Devices, accelerators: int, began: float
 ) -> Iterator[None]:
-    """While this lasts, the energy of the node is on record in the journal in `folder`."""
+    """Record the energy of the node in the journal in `folder` while the block runs."""
     found = power.find(machine.uuids[:accelerators])
     devices: list[MeteredDevice] = [device for meter in found.meters for device in meter.devices]
     journal = EnergyJournal(folder, node, devices)

@@ -1,4 +1,4 @@
-"""How fast a folder takes a file that must be on disk, and gives it back."""
+"""The speed of a folder: writing a file that must be on disk, and reading it back."""
 
 import contextlib
 import os
@@ -12,12 +12,14 @@ CHUNK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
-class Storage:
+class StorageSpeed:
+    """The write and read speed of a folder."""
+
     write_bytes_per_s: float
     read_bytes_per_s: float
 
 
-def measure(folder: Path, size_bytes: int) -> Storage:
+def measure(folder: Path, size_bytes: int) -> StorageSpeed:
     """Write and sync a file of random bytes, drop it from the cache if allowed, and read it."""
     file = folder / f".penstock-probe-{os.getpid()}"
     chunk = os.urandom(CHUNK_BYTES)  # random: some storage compresses
@@ -48,4 +50,4 @@ def measure(folder: Path, size_bytes: int) -> Storage:
         with contextlib.suppress(OSError):
             file.unlink()
     moved = count * CHUNK_BYTES
-    return Storage(moved / (written - began), moved / (done - opened))
+    return StorageSpeed(moved / (written - began), moved / (done - opened))

@@ -1,4 +1,4 @@
-"""What a trace of one step says: how the time of its `compute` parts was spent.
+"""The trace of one step: how the time of its `compute` parts divides.
 
 An accelerator's own kernels say it where there is one; on a CPU the operations of the thread that
 trains. Communication counts where nothing was computed meanwhile: what is hidden costs nothing.
@@ -33,7 +33,7 @@ CALLS = ("c10d::", "_c10d_functional", "c10d_functional::")  # host operations t
 P2P = ("send", "recv")
 
 
-class Op(NamedTuple):
+class TraceOp(NamedTuple):
     """One row of a trace; times on any one clock."""
 
     name: str
@@ -44,7 +44,7 @@ class Op(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Split:
+class ComputeSplit:
     """Seconds of the `compute` parts of a step; they add up to `window_s`."""
 
     window_s: float
@@ -60,8 +60,11 @@ class Split:
         return sum(self.collectives_s) + self.calls_s
 
 
-def split_of(ops: Sequence[Op], pipelined: bool) -> Split:
-    """`pipelined`: sends and receives are between stages, and waiting for one is a bubble."""
+def split_compute(ops: Sequence[TraceOp], pipelined: bool) -> ComputeSplit:
+    """Divide the compute time of a step.
+
+    With `pipelined`, sends and receives are between stages, and waiting for one is a bubble.
+    """
     windows = union(_spans([op for op in ops if op.name == f"{NOTE}compute" and op.kind == "note"]))
     on_device = any(op.kind == "kernel" for op in ops)
     if on_device:
@@ -83,7 +86,7 @@ def split_of(ops: Sequence[Op], pipelined: bool) -> Split:
     called = within(rest, calls)
     rest = without(rest, called)
     copies = within(rest, union(_spans([op for op in ops if op.kind == "copy"])))
-    return Split(
+    return ComputeSplit(
         window_s=_s(windows),
         compute_s=_s(within(windows, busy)),
         copy_s=_s(copies),
@@ -94,8 +97,8 @@ def split_of(ops: Sequence[Op], pipelined: bool) -> Split:
     )
 
 
-def in_cells(collectives_s: Sequence[float], most: int) -> list[float]:
-    """At most so many sums over neighbours, the same neighbours for equal counts."""
+def sum_neighbours(collectives_s: Sequence[float], most: int) -> list[float]:
+    """Return at most `most` sums over neighbours, the same neighbours for equal counts."""
     count = len(collectives_s)
     if count <= most:
         return list(collectives_s)
@@ -103,8 +106,8 @@ def in_cells(collectives_s: Sequence[float], most: int) -> list[float]:
     return np.bincount(place, weights=np.asarray(collectives_s), minlength=most).tolist()
 
 
-def _host(ops: Sequence[Op]) -> tuple[Spans, Spans]:
-    """When the thread that trains computed, and when it was in calls of communication.
+def _host(ops: Sequence[TraceOp]) -> tuple[Spans, Spans]:
+    """Return when the training thread computed, and when it was in communication calls.
 
     The innermost operation decides: one that only wraps others may hide a wait.
     """
@@ -119,24 +122,24 @@ def _host(ops: Sequence[Op]) -> tuple[Spans, Spans]:
 
 
 def _computes(name: str) -> bool:
-    """`aten::mm`, or an operation of one's own; not what stands around others."""
+    """Return whether a row is an operation such as `aten::mm`, not a range around others."""
     return "::" in name and not name.startswith((*CALLS, "autograd::"))
 
 
-def _talks(op: Op) -> bool:
+def _talks(op: TraceOp) -> bool:
     return _is_nccl(op) or (op.kind == "note" and op.name.startswith("gloo:"))
 
 
-def _is_nccl(op: Op) -> bool:
+def _is_nccl(op: TraceOp) -> bool:
     return op.kind == "kernel" and op.name.startswith("nccl")
 
 
 def _meet(spans: Spans, windows: Spans) -> np.ndarray:
-    """Which of the spans lie in the windows, at least in part."""
+    """Return which of the spans overlap the windows."""
     return covered_until(windows, spans[:, 1]) > covered_until(windows, spans[:, 0])
 
 
-def _spans(ops: Sequence[Op]) -> Spans:
+def _spans(ops: Sequence[TraceOp]) -> Spans:
     return np.array([(op.start_ns, op.end_ns) for op in ops], np.int64).reshape(-1, 2)
 
 

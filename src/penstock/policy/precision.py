@@ -7,7 +7,7 @@ comes from: a measurement, a probe, the catalog, or what the kernel says of the 
 from dataclasses import dataclass
 from typing import Literal
 
-from penstock.meter.precision import FASTER, Bf16
+from penstock.meter.precision import FASTER, Bf16Speed
 
 # A given precision is worth a warning from this factor on. fp32 is often a deliberate choice.
 SLOW = 3.0
@@ -21,14 +21,14 @@ class PrecisionChoice:
     why: str
 
 
-def choose_precision(bf16: Bf16, weights: str = "fp32") -> PrecisionChoice:
+def choose_precision(bf16: Bf16Speed, weights: str = "fp32") -> PrecisionChoice:
     """Return what "auto" means. Weights kept in bf16 need bf16 matmuls, fast or slow."""
     if weights == "bf16":
         return PrecisionChoice("bf16", 'train.weights = "bf16" needs it')
     return PrecisionChoice("bf16" if bf16.fast else "fp32", bf16.words)
 
 
-def warning(precision: str, bf16: Bf16) -> str:
+def warning(precision: str, bf16: Bf16Speed) -> str:
     """Return the warning about a precision that is slow on this device; "" if it is not."""
     if precision == "bf16":
         if bf16.speedup == 0:

@@ -22,7 +22,7 @@ from torch.autograd.profiler import profile, record_function
 from penstock.ledger.journal.writer import Journal
 from penstock.ledger.split import CELLS
 from penstock.meter.clock import StepClock, now
-from penstock.meter.trace import NOTE, Kind, Op, Split, in_cells, split_of
+from penstock.meter.trace import NOTE, ComputeSplit, Kind, TraceOp, split_compute, sum_neighbours
 from penstock.run.schema.quantity import Every
 from penstock.train.world.world import World
 
@@ -96,9 +96,9 @@ class Tracer:
             if self.world.cuda:
                 torch.cuda.synchronize()
 
-    def _tell(self, step: int, ops: list[Op], cost_s: float, began: float) -> None:
+    def _tell(self, step: int, ops: list[TraceOp], cost_s: float, began: float) -> None:
         """`began` is when the step ended: what is done here is part of the cost."""
-        split = split_of(ops, self.world.size("pipeline") > 1)
+        split = split_compute(ops, self.world.size("pipeline") > 1)
         rank = self.journal.ranks[0]
         name = f"step{step:08d}-a{self.journal.attempt:04d}-r{rank:05d}.json.gz"
         said: dict[str, Any] = {"step": step, **_line(split)}
@@ -148,7 +148,7 @@ def _profile(cuda: bool) -> profile:
     return profile(use_kineto=True, use_device="cuda" if cuda else None)
 
 
-def rows(taken: profile) -> list[Op]:
+def rows(taken: profile) -> list[TraceOp]:
     """What was seen, without what only repeats it: launches, and annotations on the device."""
     assert taken.kineto_results is not None
     found = []
@@ -156,7 +156,7 @@ def rows(taken: profile) -> list[Op]:
         if kind := _kind(event):
             start = event.start_ns()
             end = start + event.duration_ns()
-            found.append(Op(event.name(), kind, start, end, event.start_thread_id()))
+            found.append(TraceOp(event.name(), kind, start, end, event.start_thread_id()))
     return found
 
 
@@ -169,7 +169,7 @@ def _kind(event: Any) -> Kind | None:
     return "copy" if event.name().startswith("Memcpy") else "kernel"
 
 
-def _line(split: Split) -> dict[str, Any]:
+def _line(split: ComputeSplit) -> dict[str, Any]:
     """Seconds by what they were spent on, to the microsecond."""
     parts = {
         "compute": split.compute_s,
@@ -179,11 +179,11 @@ def _line(split: Split) -> dict[str, Any]:
         "idle": split.idle_s,
     }
     told: dict[str, Any] = {name: round(seconds, 6) for name, seconds in parts.items()}
-    told["collectives"] = [round(s, 6) for s in in_cells(split.collectives_s, CELLS)]
+    told["collectives"] = [round(s, 6) for s in sum_neighbours(split.collectives_s, CELLS)]
     return {"split": told, "count": len(split.collectives_s)}
 
 
-def leave(folder: Path, name: str, ops: list[Op], rank: int) -> None:
+def leave(folder: Path, name: str, ops: list[TraceOp], rank: int) -> None:
     """Write a file that Perfetto and chrome://tracing open, and drop the oldest of this rank."""
     longest = sorted(ops, key=lambda op: op.start_ns - op.end_ns)[:ROWS]
     origin = min((op.start_ns for op in longest), default=0)
@@ -204,7 +204,7 @@ def leave(folder: Path, name: str, ops: list[Op], rank: int) -> None:
         aside.unlink(missing_ok=True)
 
 
-def _lane(op: Op) -> str:
+def _lane(op: TraceOp) -> str:
     """The line of the picture that a row stands on."""
     if op.kind in ("kernel", "copy"):
         return f"device: {'communication' if op.name.startswith('nccl') else op.kind}"

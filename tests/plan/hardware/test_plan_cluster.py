@@ -10,9 +10,9 @@ import pytest
 from made_probe import probed
 from penstock.catalog import sites
 from penstock.errors import PenstockError
-from penstock.meter import glance as glance_module
+from penstock.meter import inventory
 from penstock.meter.devices import Devices
-from penstock.meter.glance import Glance, glance
+from penstock.meter.inventory import MachineInventory, take_inventory
 from penstock.plan.hardware import cluster
 from penstock.plan.hardware.cluster import ResolvedMachine, here_file, machine_for, machine_of
 from penstock.run.clusters.file import ClusterFile
@@ -32,9 +32,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def on_cpu(monkeypatch: pytest.MonkeyPatch, cores: int = 2) -> Glance:
-    seen = Glance(Devices("cpu", cores, "", "", 8 << 30), "Some CPU")
-    monkeypatch.setattr(cluster, "glance", lambda: seen)
+def on_cpu(monkeypatch: pytest.MonkeyPatch, cores: int = 2) -> MachineInventory:
+    seen = MachineInventory(Devices("cpu", cores, "", "", 8 << 30), "Some CPU")
+    monkeypatch.setattr(cluster, "take_inventory", lambda: seen)
     return seen
 
 
@@ -111,13 +111,13 @@ def test_here_without_a_probe_is_an_estimate_and_says_so(
 def test_here_with_a_known_gpu_uses_the_catalog_and_says_so(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = Glance(Devices("cuda", 4, "NVIDIA H200", "", 0), "Some CPU")
-    monkeypatch.setattr(cluster, "glance", lambda: seen)
+    seen = MachineInventory(Devices("cuda", 4, "NVIDIA H200", "", 0), "Some CPU")
+    monkeypatch.setattr(cluster, "take_inventory", lambda: seen)
     found = machine_for(run_on())
     assert (found.machine.accelerator, found.machine.per_node) == ("H200 SXM", 4)
     assert "used the catalog" in found.warnings[0]
     unknown = replace(seen, devices=replace(seen.devices, name="NVIDIA Z9"))
-    monkeypatch.setattr(cluster, "glance", lambda: unknown)
+    monkeypatch.setattr(cluster, "take_inventory", lambda: unknown)
     with pytest.raises(PenstockError, match="penstock probe"):
         machine_for(run_on())
 
@@ -141,7 +141,7 @@ def test_a_probe_of_other_hardware_is_not_used(home: Path, monkeypatch: pytest.M
     save_cluster(probed(seen.fingerprint), here_file())
     on_cpu(monkeypatch, cores=4)
     # `cpu_cores` is part of the fingerprint; the fixture stands for a machine that grew.
-    monkeypatch.setattr(Glance, "fingerprint", property(lambda self: "4 × Some CPU"))
+    monkeypatch.setattr(MachineInventory, "fingerprint", property(lambda self: "4 × Some CPU"))
     found = machine_for(run_on())
     assert not found.machine.curves
     assert "another machine" in found.warnings[0]
@@ -164,10 +164,10 @@ def test_the_probe_round_trips_through_its_file(tmp_path: Path) -> None:
 
 
 def test_the_fingerprint_tells_hardware_apart() -> None:
-    cpu = glance()
-    assert cpu.fingerprint == glance().fingerprint
-    gpu = Glance(Devices("cuda", 2, "NVIDIA H200", "", 0), cpu.cpu)
-    one = Glance(Devices("cuda", 1, "NVIDIA H200", "", 0), cpu.cpu)
+    cpu = take_inventory()
+    assert cpu.fingerprint == take_inventory().fingerprint
+    gpu = MachineInventory(Devices("cuda", 2, "NVIDIA H200", "", 0), cpu.cpu)
+    one = MachineInventory(Devices("cuda", 1, "NVIDIA H200", "", 0), cpu.cpu)
     assert len({cpu.fingerprint, gpu.fingerprint, one.fingerprint}) == 3
 
 
@@ -176,13 +176,13 @@ def test_gpus_are_seen_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyP
         folder = tmp_path / f"0000:0{i}:00.0"
         folder.mkdir()
         (folder / "information").write_text("Model: \t\t NVIDIA H200\nIRQ: 41\n")
-    monkeypatch.setattr(glance_module, "NVIDIA", tmp_path)
+    monkeypatch.setattr(inventory, "NVIDIA", tmp_path)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert glance().devices == Devices("cuda", 2, "NVIDIA H200", "", 0)
+    assert take_inventory().devices == Devices("cuda", 2, "NVIDIA H200", "", 0)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert glance().devices.count == 1
+    assert take_inventory().devices.count == 1
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert glance().devices.kind == "cpu"
+    assert take_inventory().devices.kind == "cpu"
 
 
 def test_finding_a_machine_needs_no_torch(tmp_path: Path) -> None:

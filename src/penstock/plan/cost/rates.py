@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.meter.glance import glance
+from penstock.meter.inventory import take_inventory
 from penstock.plan.cost.cost import price_of
 from penstock.plan.hardware.cluster import machine_for, machine_of, placed
 from penstock.plan.hardware.machine import Machine
@@ -88,4 +88,4 @@ def of(run: Run) -> CostRates:
 
 def written(run: Run) -> dict[str, Any]:
     """Return the rates of a launch and the machine that they are for, as JSON."""
-    return {**of(run).to_json(), "seen": glance().fingerprint}
+    return {**of(run).to_json(), "seen": take_inventory().fingerprint}

@@ -10,7 +10,7 @@ from penstock.catalog.sites import Site
 from penstock.errors import PenstockError
 from penstock.found import expanded_path
 from penstock.home import home
-from penstock.meter.glance import Glance, glance
+from penstock.meter.inventory import MachineInventory, take_inventory
 from penstock.meter.precision import estimate
 from penstock.plan.hardware.machine import (
     MOST_CARDS,
@@ -117,7 +117,7 @@ def _usual_per_node(name: str) -> int:
 
 
 def _here(run: Run) -> ResolvedMachine:
-    seen = glance()
+    seen = take_inventory()
     if here_file().is_file():
         file = load_cluster(here_file())
         if file.probe and file.probe.seen == seen.fingerprint:
@@ -129,7 +129,7 @@ def _here(run: Run) -> ResolvedMachine:
     return _not_probed(seen, run, why)
 
 
-def _not_probed(seen: Glance, run: Run, why: str) -> ResolvedMachine:
+def _not_probed(seen: MachineInventory, run: Run, why: str) -> ResolvedMachine:
     found = seen.devices
     ranks = found.ranks(run.cluster.accelerators)
     if found.kind == "cpu":
@@ -145,7 +145,7 @@ def _not_probed(seen: Glance, run: Run, why: str) -> ResolvedMachine:
     return ResolvedMachine(replace(machine, name="here"), (warning,))
 
 
-def _any_cpu(seen: Glance, ranks: int, count: int) -> Machine:
+def _any_cpu(seen: MachineInventory, ranks: int, count: int) -> Machine:
     cores, bf16 = seen.devices.count / ranks, estimate(seen.cpu)
     assert bf16.speedup
     return Machine(

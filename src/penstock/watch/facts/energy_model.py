@@ -12,7 +12,7 @@ from penstock.errors import PenstockError
 from penstock.found import expanded_path
 from penstock.ledger.causes import Cause
 from penstock.ledger.journal.energy import NodeEnergy
-from penstock.meter.glance import glance
+from penstock.meter.inventory import take_inventory
 from penstock.plan.hardware.cluster import here_file, machine_for
 from penstock.plan.hardware.machine import Machine, of_catalog
 from penstock.plan.job.outcome import Band
@@ -174,7 +174,7 @@ def _machine(view: RunView) -> Machine | None:
 def _find_machine(view: RunView, device: str) -> Machine | None:
     """Find the machine of a run; one that ran on another machine is known by its device."""
     try:
-        if view.run.cluster.use != "here" or glance().devices.name == device:
+        if view.run.cluster.use != "here" or take_inventory().devices.name == device:
             return machine_for(view.run).machine
     except PenstockError:  # a cluster file that is gone, a device that nobody has measured
         pass

@@ -1,6 +1,6 @@
-"""What this machine has, without torch: milliseconds, for plans that must answer at once.
+"""The inventory of this machine without torch: milliseconds, for plans that answer at once.
 
-It sees what the kernel and the driver show, not what torch was built for; the probe uses torch.
+It reads what the kernel and the driver show, not what torch was built for; the probe uses torch.
 """
 
 import os
@@ -18,28 +18,29 @@ CPUINFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True)
-class Glance:
-    """`devices` as `meter.devices` has them; memory of a GPU is not seen, and 0."""
+class MachineInventory:
+    """The devices and the CPU of this machine; the memory of a GPU is not known and 0."""
 
     devices: Devices
     cpu: str  # its model
 
     @property
     def fingerprint(self) -> str:
-        """Equal while the hardware is the same."""
+        """A text that changes when the hardware changes."""
         gpus = self.devices
         gib = round(host_memory_bytes() / 2**30)
         text = f"{cpu_cores()} × {self.cpu}, {gib} GiB"
-        if held_to := os.environ.get("ONEDNN_MAX_CPU_ISA"):  # as good as another CPU
-            text += f", {held_to}"
+        if limit := os.environ.get("ONEDNN_MAX_CPU_ISA"):  # has the effect of another CPU
+            text += f", {limit}"
         return f"{gpus.count} × {gpus.name}, {text}" if gpus.kind == "cuda" else text
 
 
-def glance() -> Glance:
+def take_inventory() -> MachineInventory:
+    """Read the devices of this machine from the kernel and the driver."""
     cpu = cpu_model()
     if gpus := _visible(_gpus()):
-        return Glance(Devices("cuda", len(gpus), gpus[0], "", 0), cpu)
-    return Glance(Devices("cpu", cpu_cores(), "", "", host_memory_bytes()), cpu)
+        return MachineInventory(Devices("cuda", len(gpus), gpus[0], "", 0), cpu)
+    return MachineInventory(Devices("cpu", cpu_cores(), "", "", host_memory_bytes()), cpu)
 
 
 def cpu_model() -> str:
@@ -51,7 +52,7 @@ def cpu_model() -> str:
 
 
 def _gpus() -> list[str]:
-    """Names of the GPUs, from the driver's files, or from its tool where it shows none."""
+    """Return the names of the GPUs, from the driver's files or else from `nvidia-smi`."""
     names = []
     for file in sorted(NVIDIA.glob("*/information")):
         match = re.search(r"^Model:\s*(.+)$", file.read_text(), re.M)
@@ -67,7 +68,7 @@ def _gpus() -> list[str]:
 
 
 def _visible(gpus: list[str]) -> list[str]:
-    asked = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if asked is None:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
         return gpus
-    return gpus[: len([part for part in asked.split(",") if part.strip() not in ("", "-1")])]
+    return gpus[: len([part for part in visible.split(",") if part.strip() not in ("", "-1")])]
