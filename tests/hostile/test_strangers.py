@@ -107,7 +107,7 @@ def weights(lab: Lab) -> str:
     return str(summary(lab.run_folder("1"))["weights_hash"])
 
 
-def samples(lab: Lab, steps: int) -> audit.Samples:
+def samples(lab: Lab, steps: int) -> audit.SampleCounts:
     folders = {lab.run_folder(host).audit for host in lab.hosts}
     lines = [line for folder in sorted(folders) for line in audit.read(folder)]
     lines.sort(key=lambda line: (line.attempt, line.rank))

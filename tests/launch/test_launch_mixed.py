@@ -106,7 +106,7 @@ def step(folder: RunFolder, number: int) -> Path:
 def is_exact(folder: RunFolder, done: RunFolder) -> bool:
     """Equal weights, and every sample once."""
     samples = audit.count_samples(audit.final_uses(audit.read(folder.audit)), STEPS, BATCH)
-    assert samples == audit.Samples(lost=0, doubled=0)
+    assert samples == audit.SampleCounts(lost=0, doubled=0)
     report = summary(folder)
     assert report["status"] == "done"
     return report["weights_hash"] == summary(done)["weights_hash"]

@@ -119,7 +119,7 @@ def start_with(
         lab.close()
 
 
-def used(lab: Lab) -> audit.Samples:
+def used(lab: Lab) -> audit.SampleCounts:
     """From what the ranks of both hosts wrote down."""
     folders = [lab.run_folder(host).audit for host in "12"] + lab.forgotten
     lines = [line for folder in folders for line in audit.read(folder)]
@@ -164,7 +164,7 @@ def test_hosts_that_come_and_go_lose_no_sample(start_with: Callable[[str], Lab])
         calm.start(host)
     assert [calm.ends(host) for host in "12"] == [0, 0], str(calm)
     wanted = summary(calm.run_folder("1"))
-    assert used(calm) == audit.Samples(0, 0)
+    assert used(calm) == audit.SampleCounts(0, 0)
 
     lab = start_with("spot")
     for host in "12":
@@ -214,7 +214,7 @@ def test_hosts_that_come_and_go_lose_no_sample(start_with: Callable[[str], Lab])
         assert found["status"] == "done"
         assert found["steps"] == STEPS
         assert found["loss"] == pytest.approx(wanted["loss"], rel=1e-3)
-    assert used(lab) == audit.Samples(lost=0, doubled=0)
+    assert used(lab) == audit.SampleCounts(lost=0, doubled=0)
     both = f"loss {found['loss']:.6f}, undisturbed {wanted['loss']:.6f}"
     print(f"{both}; samples lost or doubled: 0 of {STEPS * 4096 // 64}")
 
@@ -234,7 +234,7 @@ def test_while_all_hosts_are_there_the_store_may_be_away(
     assert [lab.ends(host) for host in "12"] == [0, 0], str(lab)
     assert [e.attempt for e in lab.events("mustered")] == [attempt]  # nothing was ended by it
     assert not lab.events("lease_lost")
-    assert used(lab) == audit.Samples(lost=0, doubled=0)
+    assert used(lab) == audit.SampleCounts(lost=0, doubled=0)
 
 
 def test_a_host_that_is_cut_off_ends_its_ranks_before_others_go_on(
@@ -260,4 +260,4 @@ def test_a_host_that_is_cut_off_ends_its_ranks_before_others_go_on(
     netns("meet", LAB, 1, 2)
     lab.until_on("1", "2", after=attempt)
     assert [lab.ends(host) for host in "12"] == [0, 0], str(lab)
-    assert used(lab) == audit.Samples(lost=0, doubled=0)
+    assert used(lab) == audit.SampleCounts(lost=0, doubled=0)
