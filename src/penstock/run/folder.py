@@ -272,7 +272,7 @@ def memory_root() -> Path | None:
 
 
 def find_run(where: str, root: str = "runs") -> RunFolder:
-    """A run by its folder, its name under `root`, or its run file."""
+    """Find a run by its folder, its name under `root`, or its run file."""
     path = Path(where)
     if path.is_file() and path.suffix == ".toml":
         from penstock.run.load import load
@@ -293,8 +293,10 @@ def find_run(where: str, root: str = "runs") -> RunFolder:
 
 
 def list_runs(root: str = "runs", unreadable: list[OSError] | None = None) -> list[RunFolder]:
-    """All runs below a folder, newest first. A folder that cannot be looked into is added to
-    `unreadable`; `root` itself raises."""
+    """Return all runs below a folder, newest first.
+
+    The error of a folder that cannot be read is added to `unreadable`; `root` itself raises.
+    """
     try:
         names = os.listdir(root)
     except FileNotFoundError:

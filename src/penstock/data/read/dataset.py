@@ -23,8 +23,8 @@ from penstock.data.format.shard_file import (
     how_to_fix,
 )
 from penstock.data.format.types import Positions, Progress, Tokens
-from penstock.data.read.local_files import LocalFiles, file_problems
-from penstock.data.read.remote_files import RemoteFiles, open_remote
+from penstock.data.read.local_files import LocalDatasetFiles, file_problems
+from penstock.data.read.remote_files import RemoteDatasetFiles, open_remote
 from penstock.data.read.shard_bounds import ShardBounds
 from penstock.data.store.cache import Cache
 from penstock.data.store.objects import is_url
@@ -53,7 +53,9 @@ class DatasetFiles(Protocol):
 class Dataset:
     """An immutable sequence of token ids. `open` checks manifest and sizes, not the content."""
 
-    def __init__(self, folder: Path, manifest: Manifest, remote: RemoteFiles | None = None) -> None:
+    def __init__(
+        self, folder: Path, manifest: Manifest, remote: RemoteDatasetFiles | None = None
+    ) -> None:
         self.folder = folder  # of a remote dataset: a local copy of its small files
         self.manifest = manifest
         self.tokens = manifest.tokens
@@ -61,7 +63,7 @@ class Dataset:
         self.vocab = manifest.vocab
         self.dtype = np.dtype(manifest.dtype)
         self._bounds = ShardBounds(manifest)
-        self._files: DatasetFiles = remote or LocalFiles(folder, manifest, self._bounds)
+        self._files: DatasetFiles = remote or LocalDatasetFiles(folder, manifest, self._bounds)
         self.where = self._files.where
 
     @staticmethod

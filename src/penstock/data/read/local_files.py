@@ -17,7 +17,7 @@ from penstock.data.read.shard_bounds import ShardBounds
 CHUNK_BYTES = 8 << 20
 
 
-class LocalFiles:
+class LocalDatasetFiles:
     """Access to the shards of a dataset in a folder; they are memory-mapped."""
 
     def __init__(self, folder: Path, manifest: Manifest, bounds: ShardBounds) -> None:

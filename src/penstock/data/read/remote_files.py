@@ -34,7 +34,7 @@ _MAX_KNOWN_READS = 1 << 14
 _MAX_BYTES = {MANIFEST: INDEX_BYTES, TOKENIZER: TOKENIZER_BYTES, BUILD_RECORD: INDEX_BYTES}
 
 
-class RemoteFiles:
+class RemoteDatasetFiles:
     """Access to the shards of a dataset behind a URL, through the cache, with read-ahead."""
 
     def __init__(self, store: Store, manifest: Manifest, cache: Cache) -> None:
@@ -126,7 +126,7 @@ class RemoteFiles:
         return self._known_reads[k, block]
 
 
-def open_remote(url: str, cache: Cache) -> tuple[Path, RemoteFiles]:
+def open_remote(url: str, cache: Cache) -> tuple[Path, RemoteDatasetFiles]:
     """Fetch and check manifest and tokenizer; return the folder that holds them, and the files."""
     store = Store(url)
     folder = cache.folder / "sets" / blake3(store.url.encode()).hexdigest()[:16]
@@ -146,7 +146,7 @@ def open_remote(url: str, cache: Cache) -> tuple[Path, RemoteFiles]:
         raise PenstockError(f"{url} cannot be opened: {error.strerror or error}") from None
     except PenstockError as error:
         raise PenstockError(f"{url} cannot be used. {error}") from None
-    return folder, RemoteFiles(store, manifest, cache)
+    return folder, RemoteDatasetFiles(store, manifest, cache)
 
 
 def _fetch_manifest(store: Store, folder: Path) -> Manifest:

@@ -87,13 +87,15 @@ PRESETS: dict[Preset, Cleaning] = {
 
 
 class RepairSection(Switch):
-    """Mends what went wrong on the way to the file."""
+    """Repairs encoding and whitespace."""
 
     mojibake: Flag = Field(Repair.mojibake, description="UTF-8 that was read as Windows-1252.")
     whitespace: Flag = Field(
         Repair.whitespace, description="Plain blanks and line feeds, none at the end of a line."
     )
-    max_blank_lines: Count = Field(Repair.max_blank_lines, description="In a row.")
+    max_blank_lines: Count = Field(
+        Repair.max_blank_lines, description="Largest number of blank lines in a row."
+    )
     controls: Flag = Field(
         Repair.controls, description="Removes control and zero-width characters."
     )
@@ -145,7 +147,7 @@ class BoilerplateSection(Switch):
 
 
 class LanguageSection(Switch):
-    """Tells each document's language and keeps those that are wanted."""
+    """Identifies the language of each document and keeps the wanted ones."""
 
     keep: tuple[LanguageCode, ...] = Field(
         Language.keep,
@@ -200,7 +202,7 @@ class StepSection(Section):
 
 
 class CleanSection(Section):
-    """What is repaired, removed and dropped, one document at a time."""
+    """Cleaning steps: repair, removal and filters, one document at a time."""
 
     preset: Preset | None = Field(
         None,

@@ -23,7 +23,7 @@ class LinesSection(Switch):
     @model_validator(mode="before")
     @classmethod
     def _given(cls, found: object) -> object:
-        """A table that says how says that it is done."""
+        """Switch the step on if its table has fields."""
         return {"on": True} | found if isinstance(found, dict) and found else found
 
 
@@ -36,15 +36,17 @@ class NearSection(Switch):
     agree: Part = Field(
         MinHash.agree, description="Least share of equal places of two texts that share a key."
     )
-    seed: Seed = Field(MinHash.seed, description="Of the hashes.")
-    engine: Literal["numpy", "rensa"] = Field(MinHash.engine, description="What computes them.")
+    seed: Seed = Field(MinHash.seed, description="Seed of the hashes.")
+    engine: Literal["numpy", "rensa"] = Field(
+        MinHash.engine, description="Implementation of the signatures."
+    )
 
     def config(self) -> MinHash:
         return MinHash(**self.model_dump(exclude={"on"}))
 
 
 class DedupSection(Section):
-    """What is there more than once. Of copies, the one with the best score stays."""
+    """Removal of copies. Of several copies, the one with the best score stays."""
 
     documents: Flag = Field(True, description="Remove documents that are equal, blanks aside.")
     lines: LinesSection = Field(LinesSection(), description="Equal lines.")

@@ -13,7 +13,7 @@ from penstock.run.schema.section import InvalidFields, Section, Text
 
 
 class LabelSection(Section):
-    """How good a document is. The score decides which copy stays and how often it is read."""
+    """Quality scores of documents. The score decides which copy stays and how often it is read."""
 
     good: tuple[Text, ...] = Field(
         (), description="Files with examples of good documents: they train the classifier."

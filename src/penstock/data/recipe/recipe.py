@@ -29,15 +29,15 @@ class Recipe(Section):
     """A recipe."""
 
     name: Name = Field(description="Name of the dataset; the file's name if not given.")
-    source: tuple[SourceSection, ...] = Field(description="Where documents come from.")
-    clean: CleanSection = Field(CleanSection(), description="What is repaired and dropped.")
-    label: LabelSection = Field(LabelSection(), description="How good documents are.")
+    source: tuple[SourceSection, ...] = Field(description="Sources of documents.")
+    clean: CleanSection = Field(CleanSection(), description="Cleaning steps.")
+    label: LabelSection = Field(LabelSection(), description="Quality scores.")
     dedup: DedupSection = Field(DedupSection(), description="Copies.")
     decontaminate: DecontaminateSection = Field(
         DecontaminateSection(), description="Texts of evaluations."
     )
-    tokens: TokensSection = Field(TokensSection(), description="How text becomes tokens.")
-    shards: ShardsSection = Field(ShardsSection(), description="How it lies on disk.")
+    tokens: TokensSection = Field(TokensSection(), description="Tokens.")
+    shards: ShardsSection = Field(ShardsSection(), description="Shards.")
 
     @classmethod
     def default(

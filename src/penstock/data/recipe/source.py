@@ -28,7 +28,7 @@ def rooted(path: str, folder: Path) -> str:
 
 
 class SourceSection(Section):
-    """Where documents come from; sources are read in the order of the file."""
+    """A source of documents; sources are read in the order of the file."""
 
     path: Text = Field(
         description="A file, a folder, a glob, an `s3://`, `gs://`, `az://` or `https://` URL of "
@@ -71,13 +71,13 @@ class SourceSection(Section):
         _DEFAULT.encodings, description="Tried in this order; a byte-order mark goes first."
     )
     most_bytes: Size = Field(
-        _DEFAULT.most_bytes, description="Of a document; longer ones are kept aside and counted."
+        _DEFAULT.most_bytes, description="Largest document; longer ones are kept aside and counted."
     )
     revision: Text | None = Field(
-        None, description="Of `hf:`: a branch, tag or commit; the main branch if not given."
+        None, description="For `hf:`: a branch, tag or commit; the main branch if not given."
     )
-    split: Text | None = Field(None, description='Of `hf:`: such as "train"; all if not given.')
-    subset: Text | None = Field(None, description="Of `hf:`: a configuration; all if not given.")
+    split: Text | None = Field(None, description='For `hf:`: such as "train"; all if not given.')
+    subset: Text | None = Field(None, description="For `hf:`: a configuration; all if not given.")
 
     @property
     def label(self) -> str:

@@ -22,7 +22,7 @@ Vocab = Annotated[
 
 
 class TokensSection(Section):
-    """How text becomes tokens."""
+    """Conversion of text to tokens."""
 
     tokenizer: Text = Field(
         "train",
@@ -75,8 +75,8 @@ class TokensSection(Section):
 
 
 class ShardsSection(Section):
-    """How it lies on disk."""
+    """Size of the shards on disk."""
 
     size: Size = Field(
-        128 << 20, description="Of a file of tokens, about: a document is never cut."
+        128 << 20, description="Approximate size of a token file; a document is never cut."
     )

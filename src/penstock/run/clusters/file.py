@@ -65,14 +65,14 @@ class TierSection(Section):
 
 
 class StorageSection(Section):
-    """Where checkpoints and data live; rates per node."""
+    """Storage of checkpoints and data; rates per node."""
 
     read: Rate | None = Field(None, description='Such as "2 GB/s".')
     write: Rate | None = Field(None, description='Such as "1 GB/s".')
 
 
 class SiteSection(Section):
-    """Where the machines stand."""
+    """The site of the machines."""
 
     name: Text | None = Field(None, description="As in `penstock catalog sites`.")
     pue: AtLeastOne | None = Field(None, description="Power of the site over that of the machines.")
@@ -84,13 +84,13 @@ class SiteSection(Section):
 
 
 class PriceSection(Section):
-    """What it costs. No price: USD are left out of plans, not invented."""
+    """Price of the machines. Without a price, plans show no USD."""
 
     usd_per_hour: NotNegative | None = Field(None, description="Of one accelerator.")
 
 
 class FailuresSection(Section):
-    """How often machines fail."""
+    """Failure rates of the machines."""
 
     node_mtbf: Seconds | None = Field(
         None, description="Mean time between failures of one node that end a run."

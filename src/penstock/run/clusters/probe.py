@@ -61,14 +61,14 @@ class LossReadings(Section):
 
 
 class ShardReadings(Section):
-    """What FSDP2 adds to a pass through one unit (gather, cast, copies, reduce), by parameters."""
+    """Extra time of FSDP2 per pass through a unit (gather, cast, copy, reduce), by parameters."""
 
     fp32: Sized = Field((), description="Computing in fp32.")
     bf16: Sized = Field((), description="Computing in bf16.")
 
 
 class ProbeSection(Section):
-    """What `penstock probe` measured. Written by it, not by hand."""
+    """Measurements of `penstock probe`, which writes this section."""
 
     date: Text = Field(description="When, in UTC.")
     took_s: Positive = Field(description="Seconds that the probe took.")

@@ -6,7 +6,7 @@ from penstock.run.schema.section import Positive, Section
 
 
 class BudgetSection(Section):
-    """What a run may cost. The plan refuses beforehand; the run saves and stops at the limit."""
+    """Limits of cost and time. A plan over the limit is refused; a run saves and stops at it."""
 
     usd: Positive | None = Field(None, description="Most money, USD.")
     hours: Positive | None = Field(None, description="Most wall-clock time, hours.")

@@ -26,7 +26,7 @@ class MixPart(Section):
 
 
 class DataSection(Section):
-    """What the model reads."""
+    """The data that the model reads."""
 
     dataset: Text = Field(
         "stdlib",

@@ -18,7 +18,7 @@ from penstock.run.schema.section import (
 
 
 class EvaluateSection(Section):
-    """How often, and on what, the model is judged."""
+    """Validation during training: how often, and on which data."""
 
     every: EveryOrNever = Field(
         Every(steps=250), description='Steps or time between evaluations, or "never".'

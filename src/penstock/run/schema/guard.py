@@ -18,7 +18,7 @@ from penstock.run.schema.section import (
 
 
 class GuardSection(Section):
-    """What keeps a run safe."""
+    """Checkpoints, and the reactions to faults."""
 
     checkpoint: EveryOrAuto = Field(
         "auto",

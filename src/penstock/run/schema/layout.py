@@ -9,7 +9,7 @@ from penstock.run.schema.section import PositiveCount, Section
 
 
 class LayoutSection(Section):
-    """How the model is spread over the accelerators. Leave the section out to have it chosen."""
+    """Distribution of the model over the accelerators; chosen if the section is left out."""
 
     replicate: PositiveCount | None = Field(
         None, description="Data-parallel copies; if not given, what the accelerators allow."

@@ -35,7 +35,7 @@ Address = Annotated[
 
 
 class LogSection(Section):
-    """Where else a run is shown."""
+    """Outlets: other places that show a run."""
 
     wandb: Text | None = Field(
         None,

@@ -47,7 +47,7 @@ SOURCES = {"preset": "preset", "from_": "from", "module": "module"}  # python na
 
 
 class ModelSection(Section):
-    """What is trained: one of `preset`, `from`, `module`, or a shape of your own by its fields.
+    """The model to train: one of `preset`, `from`, `module`, or your own shape by its fields.
 
     Shape fields beside `preset` replace the preset's.
     """

@@ -58,19 +58,15 @@ class Run(Section):
         description="Name of the run, and of its folder; the file's name if not given."
     )
     dir: Text = Field("runs", description="Where runs live: a folder or a URL.")
-    model: ModelSection = Field(description="What is trained.")
-    data: DataSection = Field(DataSection(), description="What the model reads.")
-    train: TrainSection = Field(
-        TrainSection(tokens=DEFAULT_TOKENS), description="How it is trained."
-    )
-    evaluate: EvaluateSection = Field(EvaluateSection(), description="How it is judged.")
-    layout: LayoutSection | None = Field(
-        None, description="How it is spread; leave out to have it chosen."
-    )
+    model: ModelSection = Field(description="The model.")
+    data: DataSection = Field(DataSection(), description="The data.")
+    train: TrainSection = Field(TrainSection(tokens=DEFAULT_TOKENS), description="The training.")
+    evaluate: EvaluateSection = Field(EvaluateSection(), description="The validation.")
+    layout: LayoutSection | None = Field(None, description="The layout; chosen if left out.")
     cluster: ClusterSection = Field(ClusterSection(), description="The machines.")
-    guard: GuardSection = Field(GuardSection(), description="What keeps it safe.")
-    budget: BudgetSection = Field(BudgetSection(), description="What it may cost.")
-    log: LogSection = Field(LogSection(), description="Where else it is shown.")
+    guard: GuardSection = Field(GuardSection(), description="Checkpoints and faults.")
+    budget: BudgetSection = Field(BudgetSection(), description="Limits of cost and time.")
+    log: LogSection = Field(LogSection(), description="Outlets.")
 
     @property
     def folder(self) -> Path:

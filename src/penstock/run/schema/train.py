@@ -104,7 +104,7 @@ Compress = Annotated[
 
 
 class SyncSection(Section):
-    """How replicas agree."""
+    """Exchange of gradients between replicas."""
 
     local_steps: PositiveCount = Field(
         1, description="Steps between agreements; above 1 is DiLoCo, with an outer optimizer."
@@ -113,7 +113,7 @@ class SyncSection(Section):
 
 
 class TrainSection(Section):
-    """How long, how large a batch, which optimizer, schedule and precision."""
+    """Length, batch, optimizer, schedule and precision of the training."""
 
     tokens: Tokens | None = Field(
         None,
