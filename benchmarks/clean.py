@@ -182,7 +182,7 @@ def compare(texts: list[str], config: Filters, show: bool) -> None:
     theirs = [judge(text) for text in texts]
     spent = time.process_time() - start
     print(f"  datatrove  {len(texts) / spent:8,.0f} documents per CPU-second")
-    ours = filters.run(texts, config)
+    ours = filters.run_filters(texts, config)
     differ = [i for i, (reason, _) in enumerate(theirs) if (reason is None) != bool(ours.kept[i])]
     kept = sum(reason is None for reason, _ in theirs)
     other_text = sum(
@@ -209,10 +209,10 @@ def main() -> None:
     texts = corpus(options.documents)
     size = sum(map(len, texts))
     print(f"{len(texts)} documents, {size / len(texts):,.0f} characters each")
-    filters.run(texts[:10], Filters())  # the table of characters is made once in a process
+    filters.run_filters(texts[:10], Filters())  # the table of characters is made once in a process
     for name, config in CONFIGS.items():
         start = time.process_time()
-        found = filters.run(texts, config)
+        found = filters.run_filters(texts, config)
         spent = time.process_time() - start
         print(f"{name}: {len(texts) / spent:,.0f} documents, {size / spent / 1e6:.1f}M characters "
               f"per CPU-second")  # fmt: skip

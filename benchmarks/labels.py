@@ -35,7 +35,7 @@ import torch
 from blake3 import blake3
 
 from penstock.data.clean import language
-from penstock.data.clean.boilerplate import Boilerplate, strip
+from penstock.data.clean.boilerplate import Boilerplate, strip_boilerplate
 from penstock.data.label import heuristic
 from penstock.data.label.classifier import ClassifierConfig, train_classifier
 from penstock.data.label.features import Features, extract_features
@@ -346,8 +346,8 @@ def main() -> None:
     speed(
         "heuristic", texts, lambda some: heuristic.score_texts(some, {})
     )  # takes the measures too
-    speed("language", texts, language.identify)
-    speed("boilerplate", texts, lambda some: strip(some, Boilerplate()))
+    speed("language", texts, language.identify_languages)
+    speed("boilerplate", texts, lambda some: strip_boilerplate(some, Boilerplate()))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from pathlib import Path
 from clean import DOCUMENTS, corpus
 from personal_texts import KINDS, PARTS, Labelled, texts
 
-from penstock.data.clean.personal import Personal, find, scrub
+from penstock.data.clean.personal import Personal, find_personal, scrub_texts
 
 Spans = list[tuple[int, int, str]]
 
@@ -75,7 +75,7 @@ COVERED = {"presidio": KINDS[:6], "scrubadub": ("email", "phone", "card", "ssn",
 
 def ours(every: list[Labelled]) -> tuple[list[Spans], float]:
     start = time.process_time()
-    found = [[(f.start, f.end, f.kind) for f in find(one.text, KINDS)] for one in every]
+    found = [[(f.start, f.end, f.kind) for f in find_personal(one.text, KINDS)] for one in every]
     return found, time.process_time() - start
 
 
@@ -141,7 +141,7 @@ def library(show: bool) -> None:
     size = sum(map(len, sources)) / 1e6
     total = Counter[str]()
     for path, source in zip(files, sources, strict=True):
-        for one in find(source, KINDS):
+        for one in find_personal(source, KINDS):
             total[one.kind] += 1
             if show:
                 line = source[source.rfind("\n", 0, one.start) + 1 :].split("\n", 1)[0].strip()
@@ -159,7 +159,7 @@ def speed() -> None:
     spent = []
     for _ in range(5):
         start = time.process_time()
-        scrub(pages, Personal())
+        scrub_texts(pages, Personal())
         spent.append(time.process_time() - start)
     best = min(spent)
     print(f"{len(pages) / best:,.0f} documents, {size / best / 1e6:.1f}M characters a CPU-second; "
@@ -189,7 +189,7 @@ def main() -> None:
         results[name] = peer(options.peers, name, every)
     changed = sum(
         a.text != b
-        for a, b in zip(every, scrub([o.text for o in every], Personal()).texts, strict=True)
+        for a, b in zip(every, scrub_texts([o.text for o in every], Personal()).texts, strict=True)
         if not a.spans
     )
     print(f"{len(every)} texts of part `{options.part}`; {changed} of the "

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.clean.boilerplate import Boilerplate, strip
-from penstock.data.clean.phrases import MAYBE, SURE, kinds
+from penstock.data.clean.boilerplate import Boilerplate, strip_boilerplate
+from penstock.data.clean.phrases import MAYBE, SURE, phrase_kinds
 
 BODY = [
     "The harbour lay still under the light of the moon, and the boats had come back early.",
@@ -64,7 +64,7 @@ CASES = [(kind, line) for kind, lines in BY_KIND.items() for line in lines]
 def stripped(
     lines: list[str], config: Boilerplate | None = None
 ) -> tuple[list[str], dict[str, int]]:
-    found = strip(["\n".join(lines)], config or Boilerplate())
+    found = strip_boilerplate(["\n".join(lines)], config or Boilerplate())
     return found.texts[0].split("\n"), found.counts[0]
 
 
@@ -81,21 +81,21 @@ def test_a_kind_that_is_off_stays(kind: str, line: str) -> None:
 
 def test_every_kind_has_a_switch() -> None:
     switches = {field.name for field in fields(Boilerplate)}
-    assert set(kinds(SURE).values()) | set(kinds(MAYBE).values()) <= switches
+    assert set(phrase_kinds(SURE).values()) | set(phrase_kinds(MAYBE).values()) <= switches
     assert set(BY_KIND) | {"copyright", "pages"} == switches
 
 
 def test_every_phrase_is_found() -> None:
-    for phrase, kind in kinds(SURE).items():
+    for phrase, kind in phrase_kinds(SURE).items():
         assert stripped([phrase.capitalize(), *BODY]) == (BODY, {kind: 1}), phrase
-    for phrase, kind in kinds(MAYBE).items():
+    for phrase, kind in phrase_kinds(MAYBE).items():
         menu = [phrase.capitalize(), "Sitemap", "About us", "Privacy policy"]
         assert kind in stripped([*menu, *BODY])[1], phrase
         assert stripped([*menu, *BODY])[0] == BODY, phrase
 
 
 def test_no_phrase_is_both_sure_and_not() -> None:
-    assert not kinds(SURE).keys() & kinds(MAYBE).keys()
+    assert not phrase_kinds(SURE).keys() & phrase_kinds(MAYBE).keys()
 
 
 def test_a_whole_page() -> None:
@@ -170,13 +170,14 @@ def test_the_standard_library_stays_whole() -> None:
     paths += sorted(Path(sysconfig.get_path("stdlib")).glob("pydoc_data/*.py"))
     texts = [path.read_text(errors="surrogateescape") for path in paths]
     assert sum(map(len, texts)) > 3_000_000
-    found = strip(texts, Boilerplate())
+    found = strip_boilerplate(texts, Boilerplate())
     assert {str(p): c for p, c in zip(paths, found.counts, strict=True) if c} == {}
     assert found.texts == texts
 
 
 LINE = st.sampled_from(
-    [*kinds(SURE), *kinds(MAYBE), *(line for _, line in CASES), *BODY, "", " ", "x", "© 2020 A",
+    [*phrase_kinds(SURE), *phrase_kinds(MAYBE), *(line for _, line in CASES), *BODY, "", " ", "x",
+     "© 2020 A",
      "Page 1", "Page 2", "Page 3", "- 4 -", "a > b", "Home > b > c"]
 ) | st.text(max_size=30)  # fmt: skip
 
@@ -185,7 +186,7 @@ LINE = st.sampled_from(
 @settings(max_examples=150, deadline=None)
 def test_lines_go_whole_and_are_all_counted(lines: list[str]) -> None:
     text = "\n".join(lines)
-    found = strip([text], Boilerplate())
+    found = strip_boilerplate([text], Boilerplate())
     before, after = text.split("\n"), iter(found.texts[0].split("\n"))
     wanted = next(after, None)
     for line in before:  # what is left is some of the lines, in order
@@ -202,8 +203,8 @@ def test_lines_go_whole_and_are_all_counted(lines: list[str]) -> None:
 @given(st.lists(st.lists(LINE, max_size=10).map("\n".join), max_size=4))
 @settings(max_examples=30, deadline=None)
 def test_a_document_is_judged_alone(texts: list[str]) -> None:
-    together = strip(texts, Boilerplate())
-    assert together.texts == [strip([text], Boilerplate()).texts[0] for text in texts]
+    together = strip_boilerplate(texts, Boilerplate())
+    assert together.texts == [strip_boilerplate([text], Boilerplate()).texts[0] for text in texts]
 
 
 @pytest.mark.parametrize(
@@ -221,5 +222,5 @@ def test_a_document_is_judged_alone(texts: list[str]) -> None:
 )
 def test_no_text_takes_long(text: str) -> None:
     start = time.process_time()
-    strip([text], Boilerplate())
+    strip_boilerplate([text], Boilerplate())
     assert time.process_time() - start < 20  # quadratic would be minutes

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.data.clean.config import C4, Filters, FineWeb
-from penstock.data.clean.filters import run
+from penstock.data.clean.filters import run_filters
 
 ONLY = Filters(gopher_repetition=None, gopher_quality=None, fineweb=None)
 LOOSE = C4(terminal_punctuation=False, min_sentences=None)
@@ -13,7 +13,7 @@ FIVE = "One is here now. Two is here! Three is it? Four is here. Five is here."
 
 
 def left(text: str, config: C4) -> str:
-    return run([text], replace(ONLY, c4=config)).texts[0]
+    return run_filters([text], replace(ONLY, c4=config)).texts[0]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_citations_go_from_inside_a_line() -> None:
     ],
 )
 def test_documents_are_dropped_by_name(text: str, reason: str | None) -> None:
-    assert run([text], ONLY).reason(0) == (reason and f"c4.{reason}")
+    assert run_filters([text], ONLY).reason(0) == (reason and f"c4.{reason}")
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,12 @@ def test_documents_are_dropped_by_name(text: str, reason: str | None) -> None:
     ],
 )
 def test_sentences(line: str, sentences: int) -> None:
-    verdicts = run(["Before it all.\n" + line, line], replace(ONLY, c4=C4()))
+    verdicts = run_filters(["Before it all.\n" + line, line], replace(ONLY, c4=C4()))
     assert verdicts.measures["c4.sentences"].tolist() == [1 + sentences, sentences]
 
 
 def fineweb(text: str, config: FineWeb | None = None) -> tuple[str | None, dict[str, float]]:
-    verdicts = run([text], Filters(None, None, None, config or FineWeb()))
+    verdicts = run_filters([text], Filters(None, None, None, config or FineWeb()))
     return verdicts.reason(0), {k.split(".")[1]: float(v[0]) for k, v in verdicts.measures.items()}
 
 
@@ -99,9 +99,9 @@ def test_fineweb_judges_what_c4_left() -> None:
     good = "\n".join(LONG.format(f"{i}. It is so") for i in range(3))
     text = good + "\nHome" * 20
     off = Filters(None, None, None, FineWeb())
-    assert run([text], off).reason(0) == "fineweb.short_lines"
-    verdicts = run([text], replace(off, c4=C4()))
-    alone = run([good], off)
+    assert run_filters([text], off).reason(0) == "fineweb.short_lines"
+    verdicts = run_filters([text], replace(off, c4=C4()))
+    alone = run_filters([good], off)
     assert verdicts.kept[0]
     for name, values in alone.measures.items():
         assert verdicts.measures[name][0] == values[0]
@@ -110,6 +110,8 @@ def test_fineweb_judges_what_c4_left() -> None:
 def test_words_left_after_citations_are_counted_anew() -> None:
     text = "It was so.[1] It was not so.[23]\nThis line has [4] some words too."
     config = Filters(None, None, LOOSE, FineWeb())
-    again = run([run([text], config).texts[0]], Filters(None, None, None, FineWeb()))
-    found = run([text], config).measures["fineweb.lines_per_word"][0]
+    again = run_filters(
+        [run_filters([text], config).texts[0]], Filters(None, None, None, FineWeb())
+    )
+    found = run_filters([text], config).measures["fineweb.lines_per_word"][0]
     assert found == again.measures["fineweb.lines_per_word"][0] > 0

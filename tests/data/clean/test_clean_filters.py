@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.data.clean import batch
 from penstock.data.clean.config import C4, Filters, FineWeb, GopherQuality, GopherRepetition
-from penstock.data.clean.filters import run
+from penstock.data.clean.filters import run_filters
 
 SENTENCES = [
     "The first of them is here to stay.",
@@ -35,12 +35,12 @@ TEXTS = st.lists(MADE | ANY | ODD, max_size=8)
 @given(TEXTS, st.randoms(use_true_random=False))
 @settings(max_examples=40, deadline=None)
 def test_a_verdict_is_the_documents_own(texts: list[str], rng: object) -> None:
-    together = run(texts, Filters())
+    together = run_filters(texts, Filters())
     order = list(range(len(texts)))
     rng.shuffle(order)  # type: ignore[attr-defined]
-    shuffled = run([texts[i] for i in order], Filters())
+    shuffled = run_filters([texts[i] for i in order], Filters())
     for place, i in enumerate(order):
-        alone = run([texts[i]], Filters())
+        alone = run_filters([texts[i]], Filters())
         assert alone.reason(0) == together.reason(i) == shuffled.reason(place)
         assert alone.texts[0] == together.texts[i] == shuffled.texts[place]
         for name, values in together.measures.items():
@@ -50,23 +50,23 @@ def test_a_verdict_is_the_documents_own(texts: list[str], rng: object) -> None:
 
 def test_batches_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["\n".join(SENTENCES[i % 7 :] * (i % 5)) for i in range(600)]
-    whole = run(texts, Filters())
+    whole = run_filters(texts, Filters())
     monkeypatch.setattr(batch, "_CHARACTERS", 1000)
-    cut = run(texts, Filters())
+    cut = run_filters(texts, Filters())
     assert whole.broken.tolist() == cut.broken.tolist()
     assert all((cut.measures[k] == v).all() for k, v in whole.measures.items())
     assert whole.texts == cut.texts
 
 
 def test_nothing_in_nothing_out() -> None:
-    verdicts = run([], Filters())
+    verdicts = run_filters([], Filters())
     assert verdicts.texts == []
     assert verdicts.counts() == {"kept": 0}
     assert "gopher_repetition.top_2_words" in verdicts.measures
 
 
 def test_counts_name_every_document() -> None:
-    verdicts = run(["", "too short to keep"], Filters())
+    verdicts = run_filters(["", "too short to keep"], Filters())
     assert verdicts.counts() == {
         "kept": 0,
         "gopher_repetition.empty": 1,
@@ -75,7 +75,7 @@ def test_counts_name_every_document() -> None:
 
 
 def test_no_filter_keeps_all_as_it_is() -> None:
-    verdicts = run(["a\n\n b ", ""], Filters(None, None, None, None))
+    verdicts = run_filters(["a\n\n b ", ""], Filters(None, None, None, None))
     assert verdicts.kept.all()
     assert verdicts.texts == ["a\n\n b ", ""]
     assert verdicts.measures == {}
@@ -112,9 +112,9 @@ def test_a_looser_bound_keeps_no_less(
     low, high = sorted(default * factor for factor in factors)
     if field.startswith("min_"):
         low, high = high, low  # a lower least is the looser one
-    tight = run(texts, alone(replace(part, **{field: low})))  # type: ignore[type-var]
-    loose = run(texts, alone(replace(part, **{field: high})))  # type: ignore[type-var]
-    off = run(texts, alone(replace(part, **{field: None})))  # type: ignore[type-var]
+    tight = run_filters(texts, alone(replace(part, **{field: low})))  # type: ignore[type-var]
+    loose = run_filters(texts, alone(replace(part, **{field: high})))  # type: ignore[type-var]
+    off = run_filters(texts, alone(replace(part, **{field: None})))  # type: ignore[type-var]
     assert (tight.kept <= loose.kept).all()
     assert (loose.kept <= off.kept).all()
 
@@ -126,12 +126,12 @@ def test_each_bound_is_used(part: object, field: str) -> None:
     text = "\n".join(f"The {w} of them have to be with that word, said {w} men." for w in kinds)
     text += "\nx#... y\n\n- same…\n\n- same…"
     never = 1e9 if field.startswith("min_") else -1.0
-    dropped = run([text], alone(replace(part, **{field: never})))  # type: ignore[type-var]
+    dropped = run_filters([text], alone(replace(part, **{field: never})))  # type: ignore[type-var]
     assert not dropped.kept[0]
 
 
 def test_runs_of_words_can_have_other_sizes() -> None:
     config = alone(GopherRepetition(top=((1, 0.5),), duplicate=((3, 0.1),)))
-    verdicts = run(["one two three four five one two three"], config)
+    verdicts = run_filters(["one two three four five one two three"], config)
     assert verdicts.reason(0) == "gopher_repetition.duplicate_3_words"
     assert set(verdicts.measures) >= {"gopher_repetition.top_1_words"}

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.clean import grams, words
-from penstock.data.clean.batch import Batch
+from penstock.data.clean import ngrams, words
+from penstock.data.clean.batch import TextBatch
 from penstock.data.clean.config import Filters, GopherQuality, GopherRepetition
-from penstock.data.clean.filters import run
+from penstock.data.clean.filters import run_filters
 
 QUALITY = Filters(gopher_repetition=None, c4=None, fineweb=None)
 REPETITION = Filters(gopher_quality=None, c4=None, fineweb=None)
@@ -29,12 +29,12 @@ def repeated(parts: list[str], n: int) -> int:
     seen: set[tuple[str, ...]] = set()
     at = total = 0
     while at + n <= len(parts):
-        run = tuple(parts[at : at + n])
-        if run in seen:
-            total += len("".join(run))
+        run_filters = tuple(parts[at : at + n])
+        if run_filters in seen:
+            total += len("".join(run_filters))
             at += n
         else:
-            seen.add(run)
+            seen.add(run_filters)
             at += 1
     return total
 
@@ -42,11 +42,11 @@ def repeated(parts: list[str], n: int) -> int:
 @given(st.lists(FEW, min_size=1, max_size=5))
 @settings(max_examples=150, deadline=None)
 def test_runs_of_words_equal_plain_python(texts: list[str]) -> None:
-    found = words.split(texts)
-    for repeat in grams.repeats(found, grams.word_hashes(found), [2, 3, 4, 5]):
+    found = words.split_words(texts)
+    for repeat in ngrams.find_repeats(found, ngrams.word_hashes(found), [2, 3, 4, 5]):
         parts = found.strings()
-        assert grams.top_characters(found, repeat).tolist() == [top(p, repeat.n) for p in parts]
-        assert grams.repeated_characters(found, repeat).tolist() == [
+        assert ngrams.top_characters(found, repeat).tolist() == [top(p, repeat.n) for p in parts]
+        assert ngrams.repeated_characters(found, repeat).tolist() == [
             repeated(p, repeat.n) for p in parts
         ]
 
@@ -54,7 +54,7 @@ def test_runs_of_words_equal_plain_python(texts: list[str]) -> None:
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=40))
 @settings(max_examples=60, deadline=None)
 def test_equal_slices_have_equal_hashes_and_others_not(values: list[int]) -> None:
-    slices = grams.Slices(np.array(values, np.uint64))
+    slices = ngrams.SliceHashes(np.array(values, np.uint64))
     spans = [(a, b) for a in range(len(values)) for b in range(a + 1, len(values) + 1)]
     starts, ends = np.array(spans).T
     hashes = slices.hashes(starts, ends).tolist()
@@ -84,11 +84,11 @@ PROSE = " ".join(
     ],
 )
 def test_quality_names_the_rule(text: str, reason: str | None) -> None:
-    assert run([text], QUALITY).reason(0) == (reason and f"gopher_quality.{reason}")
+    assert run_filters([text], QUALITY).reason(0) == (reason and f"gopher_quality.{reason}")
 
 
 def test_quality_measures() -> None:
-    verdicts = run(["- the cat sat.\nOn #1 mat..."], QUALITY)
+    verdicts = run_filters(["- the cat sat.\nOn #1 mat..."], QUALITY)
     found = {k.split(".")[1]: float(v[0]) for k, v in verdicts.measures.items()}
     # - the cat sat . On # 1 mat ...
     assert found == {
@@ -115,7 +115,7 @@ def test_quality_measures() -> None:
     ],
 )
 def test_repetition_names_the_rule(text: str, reason: str) -> None:
-    assert run([text], REPETITION).reason(0) == f"gopher_repetition.{reason}"
+    assert run_filters([text], REPETITION).reason(0) == f"gopher_repetition.{reason}"
 
 
 def test_repeated_runs_are_found() -> None:
@@ -124,7 +124,7 @@ def test_repeated_runs_are_found() -> None:
     config = Filters(gopher_repetition=GopherRepetition(top=()), gopher_quality=None, c4=None,
                      fineweb=None)  # fmt: skip
     text = f"{phrase} {other} {phrase}"
-    verdicts = run([text, f"{phrase} {other}"], config)
+    verdicts = run_filters([text, f"{phrase} {other}"], config)
     assert verdicts.reason(0) == "gopher_repetition.duplicate_5_words"
     assert verdicts.reason(1) is None
     expected = len(phrase.replace(" ", "")) / len(text)
@@ -133,17 +133,17 @@ def test_repeated_runs_are_found() -> None:
 
 def test_stop_words_are_the_users() -> None:
     config = Filters(None, GopherQuality(stop_words=("quick", "fox", "zebra")), None, None)
-    assert run([PROSE], config).measures["gopher_quality.stop_words"][0] == 2
+    assert run_filters([PROSE], config).measures["gopher_quality.stop_words"][0] == 2
 
 
 def test_a_batch_has_one_split() -> None:
-    assert Batch(["a b", "c"]).word_counts.tolist() == [2, 1]
+    assert TextBatch(["a b", "c"]).word_counts.tolist() == [2, 1]
 
 
 def test_a_huge_document_leaves_no_table_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = {inverse: grams._powers(inverse, 1000).tolist() for inverse in (False, True)}
-    grams._table.cache_clear()
-    monkeypatch.setattr(grams, "_KEPT", 999)
+    expected = {inverse: ngrams._powers(inverse, 1000).tolist() for inverse in (False, True)}
+    ngrams._table.cache_clear()
+    monkeypatch.setattr(ngrams, "_KEPT", 999)
     for inverse, powers in expected.items():
-        assert grams._powers(inverse, 1000).tolist() == powers
-    assert grams._table.cache_info().currsize == 0
+        assert ngrams._powers(inverse, 1000).tolist() == powers
+    assert ngrams._table.cache_info().currsize == 0

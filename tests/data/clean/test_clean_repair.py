@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.clean.repair import Repair, repair
+from penstock.data.clean.repair import Repair, repair_texts
 
 ANY = st.text(st.characters(exclude_categories=()), max_size=60)
 DENSE = st.text(
@@ -15,7 +15,7 @@ DENSE = st.text(
 
 
 def fixed(text: str, config: Repair | None = None) -> str:
-    return repair([text], config or Repair()).texts[0]
+    return repair_texts([text], config or Repair()).texts[0]
 
 
 @pytest.mark.parametrize(
@@ -33,12 +33,12 @@ def fixed(text: str, config: Repair | None = None) -> str:
     ],
 )
 def test_each_step_alone(broken: str, whole: str, step: str) -> None:
-    done = repair([broken], Repair())
+    done = repair_texts([broken], Repair())
     assert done.texts == [whole]
     assert done.counts == {k: int(k == step) for k in ("mojibake", "whitespace", "controls", "nfc")}
     off = Repair(**{step: False})  # type: ignore[arg-type]
     assert fixed(broken, off) != whole
-    assert step not in repair([broken], off).counts
+    assert step not in repair_texts([broken], off).counts
 
 
 @pytest.mark.parametrize(

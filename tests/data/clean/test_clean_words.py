@@ -11,7 +11,7 @@ MARKED = st.text(st.sampled_from("ab AZ09.,'’-–:/()…#\n=+%$\"én t@★"), 
 
 
 def one(text: str) -> list[str]:
-    return words.split([text]).strings()[0]
+    return words.split_words([text]).strings()[0]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_each_rule(text: str, expected: str) -> None:
 def test_words_are_the_text_without_blanks_and_do_not_see_their_neighbours(
     texts: list[str],
 ) -> None:
-    found = words.split(texts)
+    found = words.split_words(texts)
     for text, parts in zip(texts, found.strings(), strict=True):
         assert "".join(parts) == "".join(text.split())
         assert all(parts)
@@ -57,7 +57,7 @@ def test_words_are_the_text_without_blanks_and_do_not_see_their_neighbours(
 
 def test_places_and_chunks_point_into_the_joined_batch() -> None:
     texts = ["  a, b", "", "c"]
-    found = words.split(texts)
+    found = words.split_words(texts)
     joined = "\n".join(texts)
     assert [joined[place] for place in found.places] == ["a", ",", "b", "c"]
     assert [joined[place] for place in found.chunks] == ["a", "b", "c"]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.data.clean.config import Filters
-from penstock.data.clean.filters import run
+from penstock.data.clean.filters import run_filters
 from penstock.data.label import heuristic
 from penstock.data.label.classifier import ClassifierConfig, train_classifier
 from penstock.data.label.scores import LabelConfig, count_copies, label_texts
@@ -30,7 +30,7 @@ def test_prose_is_better_than_a_menu() -> None:
 
 def test_measures_of_the_filters_are_used() -> None:
     texts = [PROSE, MENU, PROSE[:200]]
-    measures = run(texts, Filters(c4=None)).measures
+    measures = run_filters(texts, Filters(c4=None)).measures
     assert (
         heuristic.score_texts(texts, measures).tolist() == heuristic.score_texts(texts, {}).tolist()
     )
@@ -85,7 +85,7 @@ def test_the_classifier_decides_and_the_heuristic_is_told() -> None:
         ClassifierConfig(bits=12),
     )
     texts = [PROSE, MENU]
-    measures = run(texts, Filters()).measures
+    measures = run_filters(texts, Filters()).measures
     found = label_texts(texts, measures, [{}, {}], LabelConfig("classifier", 0.5), model)
     assert found.scores.tolist() == model.scores(texts).tolist()
     assert found.kept.tolist() == [True, False]

@@ -79,7 +79,7 @@ def build(
     refuse_unbuildable(sources)
 
     for step in recipe.cleaning().steps:  # a mistake in one should not cost hours
-        custom.check(step)
+        custom.check_step(step)
 
     def waiting(what: str, done: int, total: int) -> None:
         watcher.note(f"{recipe.name}: {what}")

@@ -18,9 +18,9 @@ from penstock.data.build.record import SampleDocument
 from penstock.data.build.tally import TEXT_CHARACTERS, DocumentTally
 from penstock.data.clean import custom, language
 from penstock.data.clean import filters as clean_filters
-from penstock.data.clean.boilerplate import strip
-from penstock.data.clean.personal import scrub
-from penstock.data.clean.repair import repair
+from penstock.data.clean.boilerplate import strip_boilerplate
+from penstock.data.clean.personal import scrub_texts
+from penstock.data.clean.repair import repair_texts
 from penstock.data.format.columns import Columns, read_columns
 from penstock.data.label.classifier import Classifier
 from penstock.data.label.scores import LabelConfig, label_texts
@@ -100,7 +100,7 @@ class _BatchCleaner:
         batch, cleaning = self.batch, self.settings.cleaning
         self._repair_texts()
         if cleaning.boilerplate:
-            stripped = strip(batch.texts, cleaning.boilerplate)
+            stripped = strip_boilerplate(batch.texts, cleaning.boilerplate)
             batch.texts = stripped.texts
             for counts in stripped.counts:
                 self._changed("boilerplate", dict.fromkeys(counts, 1))
@@ -115,11 +115,11 @@ class _BatchCleaner:
         ]
         flat = [text for texts in turns for text in texts]
         if cleaning.repair:
-            repaired = repair(flat, cleaning.repair)
+            repaired = repair_texts(flat, cleaning.repair)
             flat = repaired.texts
             self._changed("repair", repaired.counts)
         if cleaning.personal:
-            scrubbed = scrub(flat, cleaning.personal)
+            scrubbed = scrub_texts(flat, cleaning.personal)
             flat = scrubbed.texts
             for counts in scrubbed.counts:
                 self._changed("personal", dict.fromkeys(counts, 1))
@@ -135,7 +135,7 @@ class _BatchCleaner:
         config = self.settings.cleaning.language
         if config is None or not self.batch.ids:
             return
-        found = language.identify(self.batch.texts)
+        found = language.identify_languages(self.batch.texts)
         self.batch.languages = found.codes
         why = [None if kept else language.OTHER for kept in found.kept(config)]
         self._drop(why, lambda at: f"{found.codes[at]}, {found.shares[at]} % sure")
@@ -145,7 +145,7 @@ class _BatchCleaner:
         rules = filters.rules()
         if not rules or not self.batch.ids:
             return
-        verdicts = clean_filters.run(self.batch.texts, filters)
+        verdicts = clean_filters.run_filters(self.batch.texts, filters)
         before, self.batch.texts = self.batch.texts, verdicts.texts
         self.batch.measures = dict(verdicts.measures)
         self._changed(
@@ -164,7 +164,7 @@ class _BatchCleaner:
         for step in self.settings.cleaning.steps:
             batch = self.batch
             verdicts = [
-                custom.apply(step, *document)
+                custom.apply_step(step, *document)
                 for document in zip(
                     batch.ids,
                     batch.texts,

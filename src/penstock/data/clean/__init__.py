@@ -1,1 +1,1 @@
-"""Filters and repairs of documents, one file per filter."""
+"""Repairs and filters of documents, removal of personal data and boilerplate."""

@@ -1,41 +1,40 @@
-"""Removes lines that are no part of a text: notices, menus, buttons, footers, page numbers.
+"""Remove lines that are not part of a text: notices, menus, buttons, footers, page numbers.
 
-Careful rather than thorough, since a line of prose or code that is lost is worse than a button that
-stays. A line goes only as a whole, and only when it is
+The rules are careful rather than thorough: losing a line of prose or code is worse than keeping a
+button. Only whole lines are removed, and only if a line is
 
-- a phrase that nothing but a page says (`clean_phrases.SURE`), or a row of links on one line,
-- a word of menus and buttons (`clean_phrases.MAYBE`) among others of them (`clean_menus`),
-- at the begin or the end of the document, where pages have them: a sentence that asks for consent
-  or a subscription, a trail from the home page, a line of copyright (`clean_notices`), or
-- a page number that grows through the document, with what repeats next to it (`clean_pages`).
+- a phrase that only web pages have (`phrases.SURE`), or a row of links on one line,
+- a word of menus and buttons (`phrases.MAYBE`) among others of them (`menus`),
+- at the beginning or end of the document, where pages have them: a sentence that asks for consent
+  or a subscription, a breadcrumb trail, a copyright line (`notices`), or
+- a page number that grows through the document, with the lines that repeat next to it (`pages`).
 
-Indented lines and those with `#` stay, page numbers apart: code and lists have them, pages of the
-web do not. Patterns are asked of short lines only, so no text takes more than linear time.
+Indented lines and lines that begin with `#` stay, except page numbers: code and lists have them,
+web pages do not. Patterns are applied to short lines only, so the time is linear in the text.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
-from penstock.data.clean.menus import is_trail, known, menus
-from penstock.data.clean.notices import is_copyright, notice
-from penstock.data.clean.pages import page_lines
+from penstock.data.clean.menus import find_menus, is_trail, match_line
+from penstock.data.clean.notices import is_copyright, notice_kind
+from penstock.data.clean.pages import find_page_lines
 
-# A change in what is removed needs a new number.
-REVISION = 1
+REVISION = 1  # raise it when other lines are removed
 
-_NEVER = " \t#"  # a line that begins so is code or a list
+_NEVER = " \t#"  # a line that begins with one of these is code or a list
 _ENDS = ".!?:…\"'”’»)"
-_SHORT = 40  # characters; no longer line is a button
-_HEAD = 20  # lines with text where notices and trails stand
-_TAIL = 20  # and where notices and footers do
-_FOOTER = 60  # characters: after a line of copyright come short lines only
-_BODY = 5  # lines with text before it, at least: the first ones are a title page
+_SHORT = 40  # characters; a longer line is not a button
+_HEAD = 20  # lines with text at the beginning that may be notices and trails
+_TAIL = 20  # lines with text at the end that may be notices and footers
+_FOOTER = 60  # characters; only shorter lines may follow a copyright line
+_BODY = 5  # lines with text that must come before a footer; the first ones are a title page
 
 
 @dataclass(frozen=True)
 class Boilerplate:
-    """Which kinds are removed."""
+    """Kinds of lines to remove."""
 
     cookies: bool = True  # notices and buttons of consent
     navigation: bool = True  # menus, rows of links, "skip to content", "back to top"
@@ -52,63 +51,67 @@ class Boilerplate:
 
 
 @dataclass(frozen=True)
-class Stripped:
+class StrippedTexts:
+    """Texts without boilerplate."""
+
     texts: list[str]
-    counts: list[dict[str, int]]  # per document, lines removed by kind; no entry where none
+    counts: list[dict[str, int]]  # per document: kind → removed lines, without zeros
 
 
-def strip(texts: Sequence[str], config: Boilerplate) -> Stripped:
-    """Blank lines around what is removed go with it; a document may be left empty."""
+def strip_boilerplate(texts: Sequence[str], config: Boilerplate) -> StrippedTexts:
+    """Remove boilerplate lines and the blank lines around them; a document may become empty."""
     wanted = frozenset(field.name for field in fields(config) if getattr(config, field.name))
     out: list[str] = []
     counts: list[dict[str, int]] = []
     for text in texts:
         lines = text.split("\n")
-        removed = {line: kind for line, kind in _found(lines).items() if kind in wanted}
-        out.append(_without(lines, removed) if removed else text)
+        removed = {line: kind for line, kind in _find_boilerplate(lines).items() if kind in wanted}
+        out.append(_remove_lines(lines, removed) if removed else text)
         counts.append(dict(Counter(removed.values())))
-    return Stripped(out, counts)
+    return StrippedTexts(out, counts)
 
 
-def _found(lines: list[str]) -> dict[int, str]:
-    """Line → kind, of all boilerplate."""
-    places = [place for place, line in enumerate(lines) if line and not line.isspace()]
-    said = [lines[place] for place in places]
-    every = [
+def _find_boilerplate(lines: list[str]) -> dict[int, str]:
+    """Return the number and kind of known_lines boilerplate line."""
+    numbers = [place for place, line in enumerate(lines) if line and not line.isspace()]
+    filled = [lines[place] for place in numbers]
+    known_lines = [
         it
-        for at, line in enumerate(said)
-        if line[0] not in _NEVER and not _goes_on(lines, places[at]) and (it := known(at, line))
+        for at, line in enumerate(filled)
+        if line[0] not in _NEVER
+        and not _continues(lines, numbers[at])
+        and (it := match_line(at, line))
     ]
-    out = {it.at: it.kind for it in every if it.sure}
-    out.update(menus(said, every))
-    _edge(said, range(len(said)), _HEAD, out, head=True)
-    _edge(said, range(len(said) - 1, -1, -1), _TAIL, out, head=False)
-    _footer(said, out)
-    found = {places[at]: kind for at, kind in out.items()}
-    found.update(dict.fromkeys(page_lines(lines), "pages"))
+    out = {it.at: it.kind for it in known_lines if it.sure}
+    out.update(find_menus(filled, known_lines))
+    _add_notices(filled, range(len(filled)), _HEAD, out, head=True)
+    _add_notices(filled, range(len(filled) - 1, -1, -1), _TAIL, out, head=False)
+    _add_footer(filled, out)
+    found = {numbers[at]: kind for at, kind in out.items()}
+    found.update(dict.fromkeys(find_page_lines(lines), "pages"))
     return found
 
 
-def _goes_on(lines: list[str], place: int) -> bool:
-    """Whether a line is the rest of a sentence that was wrapped."""
+def _continues(lines: list[str], place: int) -> bool:
+    """Return whether a line continues a sentence of the line before."""
     before = lines[place - 1].rstrip() if place else ""
     return len(before) > _SHORT and lines[place][0].islower() and before[-1] not in _ENDS
 
 
-def _edge(
-    said: list[str], order: Iterable[int], most: int, out: dict[int, str], head: bool
+def _add_notices(
+    filled: list[str], order: Iterable[int], most: int, out: dict[int, str], head: bool
 ) -> None:
-    """Notices among the first `most` lines that stay, in this order."""
+    """Add notices among the first `most` lines that stay, in the given order, to `out`."""
     for at in order:
         if at in out:
             continue
-        line = said[at].rstrip().lower()
+        line = filled[at].rstrip().lower()
         if line[0] in _NEVER:
             kind = None
         elif head and is_trail(line):
             kind = "breadcrumbs"
         else:
-            kind = notice(line)
+            kind = notice_kind(line)
         if kind:
             out[at] = kind
             continue
@@ -117,19 +120,19 @@ def _edge(
             return
 
 
-def _footer(said: list[str], out: dict[int, str]) -> None:
-    """A line of copyright with only short lines after it: a licence goes on with long ones."""
-    for at in range(len(said) - 1, max(_BODY, len(said) - _TAIL) - 1, -1):
+def _add_footer(filled: list[str], out: dict[int, str]) -> None:
+    """Add a copyright line that only short lines follow; in a licence, long lines follow."""
+    for at in range(len(filled) - 1, max(_BODY, len(filled) - _TAIL) - 1, -1):
         if at in out:
             continue
-        if is_copyright(said[at].rstrip().lower()):
+        if is_copyright(filled[at].rstrip().lower()):
             out[at] = "copyright"
-        elif len(said[at]) > _FOOTER:
+        elif len(filled[at]) > _FOOTER:
             return
 
 
-def _without(lines: list[str], removed: dict[int, str]) -> str:
-    """What is left. Where a line went, blank lines that now meet others go too."""
+def _remove_lines(lines: list[str], removed: dict[int, str]) -> str:
+    """Return the remaining text; where a line was removed, adjacent blank lines are merged."""
     kept: list[str] = []
     gone = False
     for place, line in enumerate(lines):

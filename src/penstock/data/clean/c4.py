@@ -1,4 +1,4 @@
-"""C4's filter: removes lines of boilerplate, then asks for enough sentences."""
+"""C4's filter: removes lines of boilerplate, then requires enough sentences."""
 
 import re
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.data.clean import characters as ch
 from penstock.data.clean import words
-from penstock.data.clean.batch import Batch, Measures
+from penstock.data.clean.batch import Measures, TextBatch
 from penstock.data.clean.config import C4
 
 _CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
@@ -22,18 +22,20 @@ _NOTICES = (
     "use of cookies",
     "use cookies",
 )
-# A document without any of these has no line to look at more closely.
+# A document without any of these words needs no closer look at its lines.
 _HINTS = ("javascript", "lorem ipsum", "terms of use", "privacy policy", "cookie")
 
 
 @dataclass(frozen=True)
-class Cleaned:
+class C4Result:
+    """The remaining lines of a batch, and its measures."""
+
     texts: list[str]  # the kept lines of each document
-    word_counts: words.Ints  # of those
+    word_counts: words.Ints  # of the kept lines
     measures: Measures
 
 
-def clean(batch: Batch, config: C4) -> Cleaned:
+def apply_c4(batch: TextBatch, config: C4) -> C4Result:
     lines = list(chain.from_iterable(batch.lines))
     bounds = np.zeros(len(batch.texts) + 1, np.int64)  # the first line of each document
     np.cumsum([len(found) for found in batch.lines], out=bounds[1:])
@@ -47,20 +49,20 @@ def clean(batch: Batch, config: C4) -> Cleaned:
         ended = [line.endswith(_ENDS) and not line.endswith("...") for line in lines]
         removed |= ~np.array(ended, np.bool_)
 
-    said = _keywords(batch, lines, bounds)
-    lorem_ipsum = ~removed & said["lorem ipsum"]
+    has_keyword = _keywords(batch, lines, bounds)
+    lorem_ipsum = ~removed & has_keyword["lorem ipsum"]
     if config.javascript:
-        removed |= said["javascript"]
+        removed |= has_keyword["javascript"]
     curly_bracket = ~removed & np.array(["{" in line for line in lines], np.bool_)
     if config.notices:
-        removed |= said["notice"]
+        removed |= has_keyword["notice"]
 
     def total(values: words.Bools | words.Ints) -> words.Ints:
         sums = np.zeros(len(lines) + 1, np.int64)
         np.cumsum(values, out=sums[1:])
         return np.diff(sums[bounds])
 
-    return Cleaned(
+    return C4Result(
         texts=_kept(lines, removed, bounds),
         word_counts=total(np.where(removed, 0, word_counts)),
         measures={
@@ -72,28 +74,32 @@ def clean(batch: Batch, config: C4) -> Cleaned:
     )
 
 
-def _line_places(batch: Batch, bounds: words.Ints) -> words.Ints:
-    """Where each line starts in the batch joined by line feeds."""
+def _line_places(batch: TextBatch, bounds: words.Ints) -> words.Ints:
+    """Return the position of each line in the batch joined by line feeds."""
     sizes = np.fromiter(map(len, chain.from_iterable(batch.raw_lines)), np.int64, int(bounds[-1]))
     document = np.repeat(np.arange(len(batch.texts)), np.diff(bounds))
     return np.cumsum(sizes) - sizes + document
 
 
 def _sentences(found: words.Words, line_words: words.Ints) -> words.Ints:
-    """Sentences per line: one, and one more for each word after a mark that ends a sentence.
+    """Count sentences per line: one, and one more for each word after a sentence-ending mark.
 
-    Other punctuation in between, such as a closing bracket, changes nothing.
+    Other punctuation in between, such as a closing bracket, does not matter.
     """
     plain = found.having(ch.PUNCTUATION, without=True)
     ending = (found.lengths == 1) & ((found.bits[found.starts[:-1]] & ch.TERMINAL) != 0)
     line = np.repeat(np.arange(len(line_words) - 1), np.diff(line_words))
-    told = np.flatnonzero(ending | plain)
-    opens = ending[told[:-1]] & ~ending[told[1:]] & (line[told[:-1]] == line[told[1:]])
-    return 1 + np.bincount(line[told[1:]][opens], minlength=len(line_words) - 1)
+    relevant = np.flatnonzero(ending | plain)
+    opens = (
+        ending[relevant[:-1]] & ~ending[relevant[1:]] & (line[relevant[:-1]] == line[relevant[1:]])
+    )
+    return 1 + np.bincount(line[relevant[1:]][opens], minlength=len(line_words) - 1)
 
 
-def _unwanted(batch: Batch, lines: Sequence[str], places: words.Ints, config: C4) -> words.Bools:
-    """Lines with too few words (between blanks), or with a word that is too long."""
+def _unwanted(
+    batch: TextBatch, lines: Sequence[str], places: words.Ints, config: C4
+) -> words.Bools:
+    """Return which lines have too few words, or a word that is too long."""
     removed = np.zeros(len(lines), np.bool_)
     chunks = batch.words.chunks
     if config.min_line_words is not None:
@@ -108,21 +114,21 @@ def _unwanted(batch: Batch, lines: Sequence[str], places: words.Ints, config: C4
 
 
 def _remove_citations(lines: list[str], word_counts: words.Ints, sentences: words.Ints) -> None:
-    """Rewrites the lines that have citations, and counts those anew."""
+    """Remove citations from lines, in place, and count these lines again."""
     changed: list[int] = []
     for place, line in enumerate(lines):
         if "[" in line and (rest := _CITATION.sub("", line)) != line:
             lines[place] = rest
             changed.append(place)
     if changed:
-        again = words.split([lines[place] for place in changed])
+        again = words.split_words([lines[place] for place in changed])
         word_counts[changed] = np.diff(again.documents)
         sentences[changed] = _sentences(again, again.documents)
 
 
-def _keywords(batch: Batch, lines: Sequence[str], bounds: words.Ints) -> dict[str, words.Bools]:
-    """Which lines have boilerplate of which kind, in any case."""
-    said = {
+def _keywords(batch: TextBatch, lines: Sequence[str], bounds: words.Ints) -> dict[str, words.Bools]:
+    """Return which lines contain which keywords, ignoring case."""
+    has_keyword = {
         name: np.zeros(len(lines), np.bool_) for name in ("javascript", "lorem ipsum", "notice")
     }
     for document, text in enumerate(batch.texts):
@@ -131,10 +137,10 @@ def _keywords(batch: Batch, lines: Sequence[str], bounds: words.Ints) -> dict[st
             continue
         for place in range(bounds[document], bounds[document + 1]):
             line = lines[place].lower()
-            said["javascript"][place] = "javascript" in line
-            said["lorem ipsum"][place] = "lorem ipsum" in line
-            said["notice"][place] = any(notice in line for notice in _NOTICES)
-    return said
+            has_keyword["javascript"][place] = "javascript" in line
+            has_keyword["lorem ipsum"][place] = "lorem ipsum" in line
+            has_keyword["notice"][place] = any(notice in line for notice in _NOTICES)
+    return has_keyword
 
 
 def _kept(lines: Sequence[str], removed: words.Bools, bounds: words.Ints) -> list[str]:

@@ -1,8 +1,8 @@
-"""What each code point is to the filters: one table of bits, looked up for a whole batch at once.
+"""Character classes of the filters: a table of bits, looked up for a whole batch at once.
 
-Letters, cases, blanks and symbols are those of Python's own Unicode data, so a verdict can change
-with the Unicode version for code points that one version knows and the other does not: `UNICODE`
-belongs into whatever identifies a result.
+Letters, cases, white space and symbols come from Python's own Unicode data. So a result can change
+with the Unicode version for code points that only one version knows; `UNICODE` belongs to the
+identity of a result.
 """
 
 import unicodedata
@@ -15,18 +15,18 @@ UNICODE = unicodedata.unidata_version
 
 SPACE = 1 << 0  # str.isspace
 ALPHA = 1 << 1  # str.isalpha
-LOWER = 1 << 2  # a letter that is not a capital; scripts without case count as both
+LOWER = 1 << 2  # a letter that is not a capital; letters without case are LOWER and UPPER
 UPPER = 1 << 3
 DIGIT = 1 << 4  # 0 to 9
-PEEL = 1 << 5  # comes off either end of a word
-FRONT = 1 << 6  # comes off the front only: currency, %, =, §
+PEEL = 1 << 5  # split off from either end of a word
+FRONT = 1 << 6  # split off from the front only: currency, %, =, §
 QUOTE = 1 << 7
-SYMBOL = 1 << 8  # a word of nothing but these is no word to Gopher's rules
-ICON = 1 << 9  # stands alone wherever it is: emoji, arrows, ©
+SYMBOL = 1 << 8  # Gopher's rules do not count a word of only these
+ICON = 1 << 9  # always a word by itself: emoji, arrows, ©
 HYPHEN = 1 << 10
 TERMINAL = 1 << 11  # ends a sentence
 PUNCTUATION = 1 << 12  # Unicode's P* categories
-OTHER = 1 << 13  # + . / : and the like: split only where their neighbours say so
+OTHER = 1 << 13  # + . / : and so on: split only between certain neighbours
 
 # Unicode's Sentence_Terminal, as FineWeb's and spaCy's lists have it.
 TERMINALS = (
@@ -59,7 +59,7 @@ _CONTROLS = [*range(9), 11, 12, *range(13, 32), *range(127, 160)]
 
 @cache
 def bits() -> npt.NDArray[np.uint16]:
-    """The bits of every code point; a quarter of a second once in a process."""
+    """Return the bits of every code point. The first call takes a quarter of a second."""
     every = [chr(point) for point in range(0x110000)]
     category = list(map(unicodedata.category, every))
     alpha = np.array(list(map(str.isalpha, every)))

@@ -1,8 +1,8 @@
-"""The thresholds of every filter, with where they were published.
+"""Thresholds of every filter, with the publications they come from.
 
-A bound of None switches its rule off; a filter of None in `Filters` switches off the whole filter.
-The filters judge in the order of `Filters`, their rules in the order of `rules`, and the first one
-broken names the reason. That is the order in which FineWeb was made.
+A bound of None switches off its rule; a filter of None in `Filters` switches off the whole filter.
+Filters apply in the order of `Filters`, and their rules in the order of `rules`. The first broken
+rule is the reason for dropping a document. FineWeb was made in this order.
 """
 
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
-class Rule:
-    """A document whose `measure` is below a least, or above a most, is dropped as `name`."""
+class FilterRule:
+    """A bound on one measure: a document below a least, or above a most, is dropped as `name`."""
 
     name: str
     measure: str
@@ -27,9 +27,9 @@ class GopherRepetition:
     duplicate_paragraph_characters: float | None = 0.20  # of all characters, as all below
     duplicate_lines: float | None = 0.30  # of all lines
     duplicate_line_characters: float | None = 0.20
-    # (words, share): the most frequent run of so many words
+    # (n, share): the most frequent n-gram
     top: tuple[tuple[int, float], ...] = ((2, 0.20), (3, 0.18), (4, 0.16))
-    # (words, share): all runs of so many words that were there before
+    # (n, share): all n-grams that occurred before in the document
     duplicate: tuple[tuple[int, float], ...] = (
         (5, 0.15),
         (6, 0.14),
@@ -39,9 +39,9 @@ class GopherRepetition:
         (10, 0.10),
     )
 
-    def rules(self) -> tuple[Rule, ...]:
+    def rules(self) -> tuple[FilterRule, ...]:
         return (
-            Rule("empty", "characters", "least", 1),
+            FilterRule("empty", "characters", "least", 1),
             _most("duplicate_paragraphs", self.duplicate_paragraphs),
             _most("duplicate_paragraph_characters", self.duplicate_paragraph_characters),
             _most("duplicate_lines", self.duplicate_lines),
@@ -66,18 +66,20 @@ class GopherQuality:
     min_stop_words: int | None = 2  # different ones
     stop_words: tuple[str, ...] = ("the", "be", "to", "of", "and", "that", "have", "with")
 
-    def rules(self) -> tuple[Rule, ...]:
+    def rules(self) -> tuple[FilterRule, ...]:
         return (
-            Rule("few_words", "words", "least", self.min_words),
-            Rule("many_words", "words", "most", self.max_words),
-            Rule("short_words", "word_characters", "least", self.min_word_characters),
-            Rule("long_words", "word_characters", "most", self.max_word_characters),
-            Rule("hashes", "hashes_per_word", "most", self.max_symbols_per_word),
-            Rule("ellipses", "ellipses_per_word", "most", self.max_symbols_per_word),
+            FilterRule("few_words", "words", "least", self.min_words),
+            FilterRule("many_words", "words", "most", self.max_words),
+            FilterRule("short_words", "word_characters", "least", self.min_word_characters),
+            FilterRule("long_words", "word_characters", "most", self.max_word_characters),
+            FilterRule("hashes", "hashes_per_word", "most", self.max_symbols_per_word),
+            FilterRule("ellipses", "ellipses_per_word", "most", self.max_symbols_per_word),
             _most("bullet_lines", self.max_bullet_lines),
             _most("ellipsis_lines", self.max_ellipsis_lines),
-            Rule("few_alphabetic_words", "alphabetic_words", "least", self.min_alphabetic_words),
-            Rule("few_stop_words", "stop_words", "least", self.min_stop_words),
+            FilterRule(
+                "few_alphabetic_words", "alphabetic_words", "least", self.min_alphabetic_words
+            ),
+            FilterRule("few_stop_words", "stop_words", "least", self.min_stop_words),
         )
 
 
@@ -85,8 +87,9 @@ class GopherQuality:
 class C4:
     """Raffel et al. 2020, "Exploring the Limits of Transfer Learning" (JMLR 21:140), section 2.2.
 
-    It removes lines first, and what follows judges the lines that are left. The bounds on a word's
-    length and on notices of cookies and terms are from the code that made C4, not from the paper.
+    It removes lines first; later filters see the lines that are left. The limit on a word's length
+    and the rule on notices of cookies and terms come from the code that made C4, not from the
+    paper.
     """
 
     terminal_punctuation: bool = True  # keep only lines that end in . ? ! " '; FineWeb: off
@@ -99,11 +102,13 @@ class C4:
     curly_bracket: bool = True  # drop documents with it
     min_sentences: int | None = 5
 
-    def rules(self) -> tuple[Rule, ...]:
+    def rules(self) -> tuple[FilterRule, ...]:
         return (
-            Rule("lorem_ipsum", "lorem_ipsum_lines", "most", 0 if self.lorem_ipsum else None),
-            Rule("curly_bracket", "curly_bracket_lines", "most", 0 if self.curly_bracket else None),
-            Rule("few_sentences", "sentences", "least", self.min_sentences),
+            FilterRule("lorem_ipsum", "lorem_ipsum_lines", "most", 0 if self.lorem_ipsum else None),
+            FilterRule(
+                "curly_bracket", "curly_bracket_lines", "most", 0 if self.curly_bracket else None
+            ),
+            FilterRule("few_sentences", "sentences", "least", self.min_sentences),
         )
 
 
@@ -112,7 +117,7 @@ class FineWeb:
     """Penedo et al. 2024, "The FineWeb Datasets" (arXiv 2406.17557), section 3.6.
 
     The bounds are those of the pipeline that made the dataset (datatrove). Its code differs from
-    the paper's text in two: the paper has 0.1 for duplicate_characters, and no max_lines_per_word.
+    the paper in two points: the paper has 0.1 for duplicate_characters and no max_lines_per_word.
     """
 
     min_punctuated_lines: float | None = 0.12
@@ -121,25 +126,29 @@ class FineWeb:
     max_duplicate_characters: float | None = 0.01
     max_lines_per_word: float | None = 0.3
 
-    def rules(self) -> tuple[Rule, ...]:
+    def rules(self) -> tuple[FilterRule, ...]:
         return (
-            Rule("empty", "lines", "least", 1),
-            Rule("few_punctuated_lines", "punctuated_lines", "least", self.min_punctuated_lines),
+            FilterRule("empty", "lines", "least", 1),
+            FilterRule(
+                "few_punctuated_lines", "punctuated_lines", "least", self.min_punctuated_lines
+            ),
             _most("short_lines", self.max_short_lines),
             _most("duplicate_characters", self.max_duplicate_characters),
-            Rule("many_lines", "lines_per_word", "most", self.max_lines_per_word),
+            FilterRule("many_lines", "lines_per_word", "most", self.max_lines_per_word),
         )
 
 
 @dataclass(frozen=True)
 class Filters:
+    """The filters to apply; None switches one off."""
+
     gopher_repetition: GopherRepetition | None = GopherRepetition()
     gopher_quality: GopherQuality | None = GopherQuality()
     c4: C4 | None = C4()
     fineweb: FineWeb | None = FineWeb()
 
-    def rules(self) -> tuple[Rule, ...]:
-        """All rules in order, named and measured as `filter.rule`."""
+    def rules(self) -> tuple[FilterRule, ...]:
+        """Return all rules in order, with names and measures as `filter.rule`."""
         parts = {
             "gopher_repetition": self.gopher_repetition,
             "gopher_quality": self.gopher_quality,
@@ -147,12 +156,12 @@ class Filters:
             "fineweb": self.fineweb,
         }
         return tuple(
-            Rule(f"{name}.{rule.name}", f"{name}.{rule.measure}", rule.kind, rule.bound)
+            FilterRule(f"{name}.{rule.name}", f"{name}.{rule.measure}", rule.kind, rule.bound)
             for name, part in parts.items()
             if part is not None
             for rule in part.rules()
         )
 
 
-def _most(name: str, bound: float | None) -> Rule:
-    return Rule(name, name, "most", bound)
+def _most(name: str, bound: float | None) -> FilterRule:
+    return FilterRule(name, name, "most", bound)

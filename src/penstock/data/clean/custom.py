@@ -1,8 +1,8 @@
-"""Steps of the user's own: a function in a Python file that keeps, drops or rewrites a document.
+"""Custom steps: a function in the user's Python file that keeps, drops or rewrites a document.
 
-The file is read once, when its recipe is; every process runs those bytes, and the version of the
-dataset is made of their hash. Other files beside it cannot be imported, since no hash would tell
-that they changed.
+The file is read once, together with the recipe. Every process runs those bytes, and their hash is
+part of the dataset's version. The file cannot import other files beside it, since no hash would
+show that they changed.
 """
 
 import inspect
@@ -20,14 +20,14 @@ from blake3 import blake3
 from penstock.data.format.manifest import Json
 from penstock.errors import PenstockError
 
-Judge = Callable[[str, dict[str, Any]], object]
+StepFunction = Callable[[str, dict[str, Any]], object]
 _TRIAL = "A short text to try the function with.\n"
 _SHOWN_CHARACTERS = 80
 
 
 @dataclass(frozen=True)
-class Step:
-    """A function of the user's. Picklable: it is loaded where it is called."""
+class CustomStep:
+    """A function of the user. It can be pickled: each process loads it from `code`."""
 
     path: str
     function: str
@@ -36,7 +36,7 @@ class Step:
 
     @property
     def name(self) -> str:
-        """What its counts and its drops are told by."""
+        """Return the name of the step in counts and drop reasons."""
         return f"step.{self.function}"
 
     @property
@@ -44,7 +44,7 @@ class Step:
         return f'clean.step: module = "{self.path}:{self.function}"'
 
     def identity(self) -> dict[str, Json]:
-        """Where the file lies does not count."""
+        """Return all that decides the result; the path of the file does not."""
         return {
             "code": blake3(self.code).hexdigest(),
             "function": self.function,
@@ -53,82 +53,84 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What a step said of a document: a reason when it goes, a text when it is another."""
+class StepResult:
+    """The result of a step for a document: a reason if dropped, a text if rewritten."""
 
     reason: str | None = None
     detail: str = ""
     text: str | None = None
 
 
-def check(step: Step) -> None:
-    """Loads the function and tries it, before anything is built; raises an error of one message."""
-    judge = load(step)
+def check_step(step: CustomStep) -> None:
+    """Load the function and call it once before the build; raise PenstockError if that fails."""
+    function = load_step(step)
     try:
-        said = judge(_TRIAL, {})
+        answer = function(_TRIAL, {})
     except (Exception, SystemExit):
-        return  # it may need columns that documents have and this text has not
-    _read(step, said, "a text to try it with", is_chat=False)
+        return  # it may need columns that only real documents have
+    _to_result(step, answer, "a text to try it with", is_chat=False)
 
 
-def apply(step: Step, id: str, text: str, row: dict[str, Any], is_chat: bool) -> Verdict:
-    """Asks the function about one document."""
-    judge = load(step)
+def apply_step(
+    step: CustomStep, id: str, text: str, row: dict[str, Any], is_chat: bool
+) -> StepResult:
+    """Call the function with one document."""
+    function = load_step(step)
     try:
-        said = judge(text, row)
+        answer = function(text, row)
     except (Exception, SystemExit) as error:
         what = f"{type(error).__name__}: {error}".rstrip(": ")
         if step.on_error == "drop":
-            return Verdict(f"{step.name}.error", f"{what}{_line(step, error)}")
+            return StepResult(f"{step.name}.error", f"{what}{_line(step, error)}")
         shown = text[:_SHOWN_CHARACTERS]
         raise PenstockError(
             f"{step.where} raised {what}{_line(step, error)} of {step.path}, for the document "
-            f'{id} (it begins {shown!r}). Mend it, or write on_error = "drop" to drop such '
+            f'{id} (it begins {shown!r}). Fix it, or write on_error = "drop" to drop such '
             "documents."
         ) from None
-    return _read(step, said, f"the document {id}", is_chat)
+    return _to_result(step, answer, f"the document {id}", is_chat)
 
 
-def _read(step: Step, said: object, what: str, is_chat: bool) -> Verdict:
-    if said is None or (isinstance(said, bool | np.bool_) and said):
-        return Verdict()
-    if isinstance(said, bool | np.bool_):
-        return Verdict(step.name)
-    if isinstance(said, str) and is_chat:
+def _to_result(step: CustomStep, answer: object, what: str, is_chat: bool) -> StepResult:
+    if answer is None or (isinstance(answer, bool | np.bool_) and answer):
+        return StepResult()
+    if isinstance(answer, bool | np.bool_):
+        return StepResult(step.name)
+    if isinstance(answer, str) and is_chat:
         raise PenstockError(
             f"{step.where} gave a text for {what}, which is a conversation: these are kept or "
             "dropped as they are. Return True or False."
         )
-    if not isinstance(said, str):
+    if not isinstance(answer, str):
         raise PenstockError(
-            f"{step.where} gave {type(said).__name__} for {what}. Return True or None to keep a "
+            f"{step.where} gave {type(answer).__name__} for {what}. Return True or None to keep a "
             "document, False to drop it, or a str to replace its text."
         )
     try:
-        said.encode()
+        answer.encode()
     except UnicodeEncodeError as error:
         raise PenstockError(
             f"{step.where} gave text for {what} that is not valid Unicode: {error.reason} at "
             f"character {error.start}."
         ) from None
-    return Verdict(text=said)
+    return StepResult(text=answer)
 
 
-def _line(step: Step, error: BaseException) -> str:
-    """`, line 7`: the last line of the user's file that the error came through."""
+def _line(step: CustomStep, error: BaseException) -> str:
+    """Return ` at line N`: the last line of the user's file in the traceback, or nothing."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == step.path]
     return f" at line {lines[-1]}" if lines else ""
 
 
 @lru_cache(maxsize=64)
-def load(step: Step) -> Judge:
-    """The function, from a fresh run of its file."""
-    name = f"penstock_step_{blake3(step.code).hexdigest()[:16]}"  # no name of a library
+def load_step(step: CustomStep) -> StepFunction:
+    """Run the file in a fresh module and return the function."""
+    name = f"penstock_step_{blake3(step.code).hexdigest()[:16]}"  # cannot clash with a library
     module = ModuleType(name)
     module.__file__ = step.path
-    sys.modules[name] = module  # dataclasses and pickle look a class's module up there
-    # Standard output is the build's own: with --json a program reads it.
+    sys.modules[name] = module  # dataclasses and pickle look up a class's module there
+    # Standard output belongs to the build: with --json a program reads it.
     module.__dict__["print"] = partial(print, file=sys.stderr)
     code = _compiled(step)
     try:
@@ -153,11 +155,11 @@ def load(step: Step) -> Judge:
             f"{step.where}: {step.function} is {type(found).__name__}, not a function."
         )
     _refuse_arguments(step, found)
-    judge: Judge = found
-    return judge
+    function: StepFunction = found
+    return function
 
 
-def _compiled(step: Step) -> CodeType:
+def _compiled(step: CustomStep) -> CodeType:
     try:
         return compile(step.code, step.path, "exec")
     except (SyntaxError, ValueError) as error:
@@ -166,7 +168,7 @@ def _compiled(step: Step) -> CodeType:
         raise PenstockError(f"{step.where} is not Python: {what}{line}.") from None
 
 
-def _refuse_arguments(step: Step, found: Callable[..., object]) -> None:
+def _refuse_arguments(step: CustomStep, found: Callable[..., object]) -> None:
     try:
         signature = inspect.signature(found)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""What Gopher's two filters measure; the thresholds are in `config`."""
+"""Measures of Gopher's two filters; the thresholds are in `config`."""
 
 import re
 
@@ -6,38 +6,38 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.data.clean import characters as ch
-from penstock.data.clean import grams
-from penstock.data.clean.batch import Batch, Measures, share
+from penstock.data.clean import ngrams
+from penstock.data.clean.batch import Measures, TextBatch, safe_ratio
 from penstock.data.clean.config import GopherQuality, GopherRepetition
 
 _PARAGRAPHS = re.compile(r"\n{2,}")
 _LINES = re.compile(r"\n+")
 
 
-def repetition(batch: Batch, config: GopherRepetition) -> Measures:
+def measure_repetition(batch: TextBatch, config: GopherRepetition) -> Measures:
     paragraphs = [_duplicates(_PARAGRAPHS.split(text.strip())) for text in batch.texts]
     lines = [_duplicates(_LINES.split(text)) for text in batch.texts]
     characters = batch.characters
     measures = {"characters": characters.astype(np.float64)}
     for name, parts in (("paragraph", paragraphs), ("line", lines)):
         count, duplicates, duplicate_characters = np.array(parts, np.int64).reshape(-1, 3).T
-        measures[f"duplicate_{name}s"] = share(duplicates, count)
-        measures[f"duplicate_{name}_characters"] = share(duplicate_characters, characters)
+        measures[f"duplicate_{name}s"] = safe_ratio(duplicates, count)
+        measures[f"duplicate_{name}_characters"] = safe_ratio(duplicate_characters, characters)
 
     top = {n for n, _ in config.top}
     duplicate = {n for n, _ in config.duplicate}
-    for found in grams.repeats(batch.words, batch.hashes, sorted(top | duplicate)):
+    for found in ngrams.find_repeats(batch.words, batch.hashes, sorted(top | duplicate)):
         if found.n in top:
-            total = grams.top_characters(batch.words, found)
-            measures[f"top_{found.n}_words"] = share(total, characters)
+            total = ngrams.top_characters(batch.words, found)
+            measures[f"top_{found.n}_words"] = safe_ratio(total, characters)
         if found.n in duplicate:
-            total = grams.repeated_characters(batch.words, found)
-            measures[f"duplicate_{found.n}_words"] = share(total, characters)
+            total = ngrams.repeated_characters(batch.words, found)
+            measures[f"duplicate_{found.n}_words"] = safe_ratio(total, characters)
     return measures
 
 
 def _duplicates(parts: list[str]) -> tuple[int, int, int]:
-    """How many parts there are, how many were there before, and the characters of those."""
+    """Return the number of parts, the number of repeated parts, and the characters of these."""
     once = set(parts)
     return (
         len(parts),
@@ -46,7 +46,7 @@ def _duplicates(parts: list[str]) -> tuple[int, int, int]:
     )
 
 
-def quality(batch: Batch, config: GopherQuality) -> Measures:
+def measure_quality(batch: TextBatch, config: GopherQuality) -> Measures:
     words, texts = batch.words, batch.texts
     real = words.having(ch.SYMBOL, without=True)
     real_words = batch.per_document(real)
@@ -58,22 +58,24 @@ def quality(batch: Batch, config: GopherQuality) -> Measures:
     lines = np.array([len(lines) for lines in batch.lines], np.int64)
     return {
         "words": real_words.astype(np.float64),
-        "word_characters": share(batch.per_document(np.where(real, words.lengths, 0)), real_words),
-        "hashes_per_word": share(hashes, every),
-        "ellipses_per_word": share(ellipses, every),
-        "bullet_lines": share(np.array(bullets, np.int64), lines),
-        "ellipsis_lines": share(np.array(trailing, np.int64), lines),
-        "alphabetic_words": share(batch.per_document(words.having(ch.ALPHA)), every),
+        "word_characters": safe_ratio(
+            batch.per_document(np.where(real, words.lengths, 0)), real_words
+        ),
+        "hashes_per_word": safe_ratio(hashes, every),
+        "ellipses_per_word": safe_ratio(ellipses, every),
+        "bullet_lines": safe_ratio(np.array(bullets, np.int64), lines),
+        "ellipsis_lines": safe_ratio(np.array(trailing, np.int64), lines),
+        "alphabetic_words": safe_ratio(batch.per_document(words.having(ch.ALPHA)), every),
         "stop_words": _stop_words(batch, config.stop_words),
     }
 
 
-def _stop_words(batch: Batch, stop_words: tuple[str, ...]) -> npt.NDArray[np.float64]:
-    """How many of these words each document has."""
+def _stop_words(batch: TextBatch, stop_words: tuple[str, ...]) -> npt.NDArray[np.float64]:
+    """Return how many different ones of these words each document has."""
     total = np.zeros(len(batch.texts))
     for word in set(stop_words):
         row = np.frombuffer(word.encode("utf-32-le", "surrogatepass"), "<u4").astype(np.uint64)
         start, end = np.array([0]), np.array([len(row)])
-        found = batch.hashes == grams.Slices(row).hashes(start, end)[0]
+        found = batch.hashes == ngrams.SliceHashes(row).hashes(start, end)[0]
         total += batch.per_document(found) > 0
     return total

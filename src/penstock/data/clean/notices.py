@@ -1,6 +1,6 @@
-"""Sentences of pages that have no fixed words: consent to cookies, newsletters, copyright.
+"""Sentences of web pages without fixed words: consent to cookies, newsletters, copyright.
 
-Asked of lines in small letters, at the begin and the end of a document only.
+The patterns expect lower-case lines at the beginning and end of a document.
 """
 
 import re
@@ -18,7 +18,7 @@ _COOKIES = re.compile(
     r"|\b(?:questo sito (?:utilizza|usa)|utilizziamo) .{0,30}cookies?\b"
     r"|\b(?:deze (?:web)?site gebruikt|wij gebruiken|we gebruiken) .{0,30}cookies\b"
 )
-# What a notice wants of its reader; a text about cookies does not.
+# A notice asks its reader for something; a text about cookies does not.
 _ASKED = re.compile(
     r"\byou(?:r)? (?:agree|accept|consent|consenting|are agreeing|browsing|visit|experience"
     r"|user experience|online experience|preferences|settings)\b"
@@ -50,8 +50,8 @@ _COPYRIGHT = re.compile(
 )
 
 
-def notice(line: str) -> str | None:
-    """`cookies` or `subscribe`, where the line is such a sentence."""
+def notice_kind(line: str) -> str | None:
+    """Return `cookies` or `subscribe` if the line is such a sentence, else None."""
     if len(line) > _LONGEST:
         return None
     if "cookie" in line and _COOKIES.search(line) and _ASKED.search(line):
@@ -62,5 +62,5 @@ def notice(line: str) -> str | None:
 
 
 def is_copyright(line: str) -> bool:
-    """A line of copyright with a year, or that reserves all rights."""
+    """Return whether a line is a copyright line with a year or with reserved rights."""
     return len(line) <= _LONGEST and _COPYRIGHT.fullmatch(line) is not None

@@ -1,7 +1,7 @@
-"""Page numbers of printed pages inside a text, with the headers and footers around them.
+"""Page numbers inside a text, with the headers and footers around them.
 
-A page number is believed only when it grows by one, three times and more, in lines that are equal
-otherwise: a reference to page 7 stays.
+A number counts as a page number only if it grows by one at least three times in lines that are
+otherwise equal: a reference to page 7 stays.
 """
 
 import re
@@ -20,24 +20,24 @@ _DIGITS = re.compile("[0-9]+")
 _LETTERS = re.compile(r"[^\W\d_]{3}")
 
 
-def page_lines(lines: list[str]) -> set[int]:
-    """Lines that are page numbers, or repeat next to them."""
+def find_page_lines(lines: list[str]) -> set[int]:
+    """Return the lines that are page numbers, or repeat next to them."""
     numbered = _numbered(lines)
     if not numbered:
         return set()
-    said = [place for place, line in enumerate(lines) if line and not line.isspace()]
-    index = {place: i for i, place in enumerate(said)}
+    filled = [place for place, line in enumerate(lines) if line and not line.isspace()]
+    index = {place: i for i, place in enumerate(filled)}
     out: set[int] = set()
     for run in numbered:
         out.update(run)
         at = [index[place] for place in run]
         for offset in (*range(-_NEAR, 0), *range(1, _NEAR + 1)):
-            out.update(_companions(lines, said, [i + offset for i in at]))
+            out.update(_companions(lines, filled, [i + offset for i in at]))
     return out
 
 
 def _numbered(lines: list[str]) -> list[list[int]]:
-    """Runs of lines that are equal up to a page number that grows by one."""
+    """Return runs of lines that are equal except for a page number that grows by one."""
     open_runs: dict[str, list[int]] = {}
     last: dict[str, int] = {}
     runs: list[list[int]] = []
@@ -57,14 +57,14 @@ def _numbered(lines: list[str]) -> list[list[int]]:
     return [run for run in runs if len(run) >= _LEAST]
 
 
-def _companions(lines: list[str], said: list[int], at: list[int]) -> list[int]:
-    """The lines at these places of `said` that are equal at most of the pages, up to numbers."""
+def _companions(lines: list[str], filled: list[int], at: list[int]) -> list[int]:
+    """Return the lines at these indices of `filled` that are equal on most pages."""
     forms: dict[str, list[int]] = {}
     for i in at:
-        if 0 <= i < len(said):
-            line = lines[said[i]]
+        if 0 <= i < len(filled):
+            line = lines[filled[i]]
             if len(line) <= _LONGEST and _LETTERS.search(line):
-                forms.setdefault(_form(line), []).append(said[i])
+                forms.setdefault(_form(line), []).append(filled[i])
     most = max(forms.values(), key=len, default=[])
     return most if len(most) >= _LEAST and len(most) * 2 > len(at) else []
 

@@ -1,22 +1,20 @@
 """Personal data and secrets, replaced by a placeholder of their kind and counted.
 
-The recognisers are careful rather than greedy: a shape alone is enough only where nothing else has
-it. Otherwise a check digit or a word before the number must agree, so that dates, versions, prices
-and source code stay. Each recogniser looks for a cheap mark first (a digit, an `@`, a keyword) and
-examines a bounded stretch of text around it, so that no text takes more than linear time.
+The recognisers (`addresses`, `numbers`, `secrets`) are careful: the shape alone is enough only if
+nothing else has it. Otherwise a check digit or a word before the number must agree, so that dates,
+versions, prices and source code stay. Each recogniser searches for a cheap mark first (a digit, an
+`@`, a keyword) and examines a bounded span around it, so the time is linear in the text.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from penstock.data.clean.personal_accounts import find_cards, find_ibans, find_ssns
-from penstock.data.clean.personal_addresses import find_emails, find_ips
-from penstock.data.clean.personal_phones import find_phones
-from penstock.data.clean.personal_secrets import find_keys, find_secrets
+from penstock.data.clean.addresses import find_emails, find_ips
+from penstock.data.clean.numbers import find_cards, find_ibans, find_phones, find_ssns
+from penstock.data.clean.secrets import find_keys, find_secrets
 
-# Raised when a recogniser gives another result for the same text.
-REVISION = 2
-_PASSES = 4  # a placeholder can free the text beside it for another match; more is not needed
+REVISION = 2  # raise it when a recogniser gives another result for the same text
+_PASSES = 4  # a placeholder can make the text beside it match; more passes are not needed
 
 
 @dataclass(frozen=True)
@@ -34,23 +32,23 @@ class Personal:
 
 
 @dataclass(frozen=True)
-class Scrubbed:
+class ScrubbedTexts:
     """Texts with placeholders, and how many of each kind every text got."""
 
     texts: list[str]
-    counts: list[dict[str, int]]  # per document, replacements by kind; no entry where none
+    counts: list[dict[str, int]]  # per document: kind → replacements, without zeros
 
 
 @dataclass(frozen=True, order=True)
-class Found:
-    """A stretch of text that is personal data."""
+class PersonalSpan:
+    """A span of text that is personal data."""
 
     start: int
     end: int
     kind: str
 
 
-# Where two kinds claim the same characters, the first in this table wins.
+# If two kinds match the same characters, the first in this table wins.
 _FINDERS: dict[str, Callable[[str], Iterator[tuple[int, int]]]] = {
     "key": find_keys,
     "secret": find_secrets,
@@ -64,22 +62,22 @@ _FINDERS: dict[str, Callable[[str], Iterator[tuple[int, int]]]] = {
 _RANKS = {kind: rank for rank, kind in enumerate(_FINDERS)}
 
 
-def scrub(texts: Sequence[str], config: Personal) -> Scrubbed:
-    """Replaces personal data in each text by the placeholders of `config`."""
+def scrub_texts(texts: Sequence[str], config: Personal) -> ScrubbedTexts:
+    """Replace personal data in each text by the placeholders of `config`."""
     tokens = {kind: token for kind, token in asdict(config).items() if token is not None}
     done = [_scrub(text, tokens) for text in texts]
-    return Scrubbed([text for text, _ in done], [counts for _, counts in done])
+    return ScrubbedTexts([text for text, _ in done], [counts for _, counts in done])
 
 
-def find(text: str, kinds: Sequence[str]) -> list[Found]:
-    """Lists the personal data in a text, in order and without overlaps."""
+def find_personal(text: str, kinds: Sequence[str]) -> list[PersonalSpan]:
+    """Return the personal data in a text, in order and without overlaps."""
     every = [
-        Found(start, end, kind)
+        PersonalSpan(start, end, kind)
         for kind, finder in _FINDERS.items()
         if kind in kinds
         for start, end in finder(text)
     ]
-    kept: list[Found] = []
+    kept: list[PersonalSpan] = []
     for one in sorted(every):
         if not kept or one.start >= kept[-1].end:
             kept.append(one)
@@ -92,7 +90,7 @@ def _scrub(text: str, tokens: dict[str, str]) -> tuple[str, dict[str, int]]:
     counts: dict[str, int] = {}
     kinds = tuple(tokens)
     for _ in range(_PASSES):
-        found = find(text, kinds)
+        found = find_personal(text, kinds)
         if not found:
             break
         pieces, at = [], 0

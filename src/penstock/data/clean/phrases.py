@@ -1,9 +1,9 @@
-"""Lines that pages of the web repeat: what is written on buttons, menus and notices.
+"""Phrases on the buttons, menus and notices of web pages.
 
-`SURE` phrases are boilerplate wherever they stand alone on a line. `MAYBE` ones prose, lists and
-code have too; they count only among others of these. Both are compared without case and without the
-marks and icons around them. English first; then German, French, Spanish, Portuguese,
-Italian, Dutch and Russian, and the commonest of Chinese and Japanese.
+A `SURE` phrase alone on a line is always boilerplate. `MAYBE` phrases also occur in prose, lists
+and code; they count only among others of their kind. Both are compared without case and without the
+marks and icons around them. English first; then German, French, Spanish, Portuguese, Italian, Dutch
+and Russian, and the most common ones of Chinese and Japanese.
 """
 
 # kind → phrases, one a line
@@ -208,8 +208,8 @@ altro|meer|ещё|更多|もっと
 }
 
 
-def kinds(table: dict[str, str]) -> dict[str, str]:
-    """phrase → kind."""
+def phrase_kinds(table: dict[str, str]) -> dict[str, str]:
+    """Return a table from phrase to kind."""
     return {
         phrase: kind
         for kind, block in table.items()

@@ -1,6 +1,6 @@
-"""The one word split that every filter shares, for a batch of documents at once.
+"""The split into words that all filters share, for a batch of documents at once.
 
-Blanks separate words, and the rules of `marks` split what stands between blanks.
+White space separates chunks, and the rules of `punctuation` split each chunk into words.
 """
 
 from collections.abc import Sequence
@@ -11,20 +11,20 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.data.clean import characters as ch
-from penstock.data.clean import marks
-from penstock.data.clean.marks import Bools, Ints
+from penstock.data.clean import punctuation
+from penstock.data.clean.punctuation import Bools, Ints
 
 
 @dataclass(frozen=True)
 class Words:
-    """Words of a batch. `text` has the characters without blanks; a word is a slice of it."""
+    """Words of a batch. `text` has the characters without white space; a word is a slice of it."""
 
     text: npt.NDArray[np.uint32]
     bits: npt.NDArray[np.uint16]  # of `text`
     starts: Ints  # where each word starts in `text`, and the end
     documents: Ints  # the first word of each document, and the end
     places: Ints  # where each word starts in the batch joined by line feeds
-    chunks: Ints  # where each run of non-blanks starts in it
+    chunks: Ints  # where each chunk starts in it
 
     @property
     def lengths(self) -> Ints:
@@ -32,18 +32,18 @@ class Words:
 
     @property
     def document(self) -> Ints:
-        """The document of each word."""
+        """Return the document of each word."""
         return np.repeat(np.arange(len(self.documents) - 1), np.diff(self.documents))
 
     def having(self, bit: int, without: bool = False) -> Bools:
-        """Which words have a character with this bit (or one without it)."""
+        """Return which words have a character with this bit (or one without it)."""
         has = (self.bits & bit) != 0
         total = np.zeros(len(has) + 1, np.int64)
         np.cumsum(~has if without else has, out=total[1:])
         return np.diff(total[self.starts]) > 0
 
     def strings(self) -> list[list[str]]:
-        """The words as text, for people and tests."""
+        """Return the words as text, for people and tests."""
         text = self.text.astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
         ends = self.starts.tolist()
         flat = [text[a:b] for a, b in pairwise(ends)]
@@ -51,7 +51,7 @@ class Words:
         return [flat[a:b] for a, b in pairwise(cuts)]
 
 
-def split(texts: Sequence[str]) -> Words:
+def split_words(texts: Sequence[str]) -> Words:
     joined = "\n".join(texts).encode("utf-32-le", "surrogatepass")
     points = np.frombuffer(joined, "<u4")
     table = ch.bits()[points]
@@ -59,7 +59,7 @@ def split(texts: Sequence[str]) -> Words:
     text, bits = points[kept], table[kept]
     first = np.ones(len(kept) + 1, np.bool_)  # the first of a chunk; one more stands for the end
     first[1:-1] = np.diff(kept) > 1
-    starts = np.flatnonzero(marks.begins(text, bits, first))
+    starts = np.flatnonzero(punctuation.find_word_starts(text, bits, first))
     places = kept[starts]
     sizes = np.fromiter(map(len, texts), np.int64, len(texts))
     offsets = np.zeros(len(texts) + 1, np.int64)

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from penstock.data.clean.batch import Measures
 from penstock.data.clean.config import Filters, FineWeb, GopherQuality, GopherRepetition
-from penstock.data.clean.filters import run
+from penstock.data.clean.filters import run_filters
 
 Scores = npt.NDArray[np.int64]
 
@@ -68,7 +68,7 @@ def score_texts(texts: Sequence[str], measures: Measures) -> Scores:
     `measures` are those of the filters. Missing ones, of filters that are off, are taken here.
     """
     if any(name not in measures for name in NEEDED_MEASURES):
-        measures = run([text[:CHARACTERS] for text in texts], _MEASURED).measures | measures
+        measures = run_filters([text[:CHARACTERS] for text in texts], _MEASURED).measures | measures
     total = np.zeros(len(texts), np.int64)
     for ramp in RAMPS:
         total += ramp.weight * ramp.score(measures[ramp.measure])

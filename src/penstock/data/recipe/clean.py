@@ -23,7 +23,7 @@ from penstock.data.clean import (
 )
 from penstock.data.clean.boilerplate import Boilerplate
 from penstock.data.clean.config import C4, Filters, FineWeb, GopherQuality, GopherRepetition
-from penstock.data.clean.custom import Step
+from penstock.data.clean.custom import CustomStep
 from penstock.data.clean.language import Language
 from penstock.data.clean.personal import Personal
 from penstock.data.clean.repair import Repair
@@ -54,7 +54,7 @@ class Cleaning:
     boilerplate: Boilerplate | None
     language: Language | None
     filters: Filters
-    steps: tuple[Step, ...] = ()  # the user's own, after all others
+    steps: tuple[CustomStep, ...] = ()  # the user's own, after all others
 
     def identity(self) -> dict[str, Json]:
         revisions: dict[str, Json] = {
@@ -187,7 +187,7 @@ class StepSection(Section):
     def function(self) -> str:
         return self.module.rpartition(":")[2]
 
-    def step(self) -> Step:
+    def step(self) -> CustomStep:
         path = self.module.rpartition(":")[0]
         if self._code is None:
             try:
@@ -198,7 +198,7 @@ class StepSection(Section):
                     f"{error.strerror}. Write a Python file and a function in it, such as "
                     '"my_filter.py:keep"; its path is relative to the recipe.'
                 ) from None
-        return Step(path, self.function, self._code, self.on_error)
+        return CustomStep(path, self.function, self._code, self.on_error)
 
 
 class CleanSection(Section):

@@ -1,8 +1,8 @@
-"""Keys of services by their shape, and passwords and tokens by the name that they are assigned to.
+"""Keys of services by their shape, and passwords and tokens by the name they are assigned to.
 
-Source code names passwords more often than it holds them: `password=password`, `token = next(it)`,
-`secret: str`. A value counts only if it is text, not an expression, and looks made up: letters with
-digits, or more. A password of letters alone is not found.
+Source code mentions passwords more often than it contains them: `password=password`,
+`token = next(it)`, `secret: str`. A value counts only if it is text, not an expression, and looks
+random: letters with digits, or more. A password of letters alone is not found.
 """
 
 import re
@@ -15,7 +15,7 @@ _BLOCK = re.compile(
     r"-----END [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
 )
 _END = r"(?![A-Za-z0-9_-])"
-# How a key of a service begins, and the whole of it.
+# The first characters of a service's key, and the pattern of the whole key.
 _SHAPES = [
     (mark, re.compile(rest + _END))
     for mark, rest in {
@@ -47,8 +47,8 @@ _SCHEME = re.compile(
     re.IGNORECASE,
 )
 
-# Names in lower case, under a part that they share and that is looked for first. A password may be
-# short; a token is long and looks random.
+# Lower-case names, grouped by a common part that is searched for first. A password may be short; a
+# token is long and looks random.
 _PASSWORDS = {
     "pass": ("password", "passwd", "passwort", "passphrase", "mot de passe"),
     "pwd": ("pwd",),
@@ -92,7 +92,7 @@ _TURN = re.compile(r"[0-9](?=[A-Za-z])|[A-Za-z](?=[0-9])")
 
 
 def find_keys(text: str) -> Iterator[tuple[int, int]]:
-    """Finds blocks of private keys, keys of known services, and tokens in headers."""
+    """Yield the spans of private key blocks, keys of known services, and tokens in headers."""
     if _BLOCK_MARK in text:
         for match in _BLOCK.finditer(text):
             yield match.span()
@@ -119,7 +119,7 @@ def find_keys(text: str) -> Iterator[tuple[int, int]]:
 
 
 def find_secrets(text: str) -> Iterator[tuple[int, int]]:
-    """Finds the values of passwords, secrets, tokens and keys, and passwords in URLs."""
+    """Yield the values of passwords, secrets, tokens and keys, and passwords in URLs."""
     lower = _lower(text)
     for stems, is_secret in ((_PASSWORDS, _is_password), (_TOKENS, _is_token)):
         for stem, names in stems.items():
@@ -191,17 +191,17 @@ def _has_both(value: str) -> bool:
 
 
 def _mixed(mark: str, key: str) -> bool:
-    """Checks that a key with a common beginning has digits, unlike `sk-` and words with hyphens."""
+    """Check that a key with a common prefix has digits, unlike `sk-` and hyphenated words."""
     return mark not in ("sk-", "pypi-", "xox") or any(map(str.isdigit, key))
 
 
 def _is_option(text: str, at: int) -> bool:
-    """Says whether the name at a place is an option of a command: `--db-password`."""
+    """Return whether the name at a position is a command-line option: `--db-password`."""
     return text[max(0, at - 12) : at].rpartition(" ")[2].startswith("--")
 
 
 def _places(lower: str, name: str) -> Iterator[int]:
-    """Gives where a name ends, each time that it stands in a text."""
+    """Yield the end of each occurrence of a name."""
     at = lower.find(name)
     while at >= 0:
         yield at + len(name)
@@ -209,6 +209,6 @@ def _places(lower: str, name: str) -> Iterator[int]:
 
 
 def _lower(text: str) -> str:
-    """Lowers a text without moving its characters: a few capitals become two in lower case."""
+    """Lower-case a text without moving its characters: some capitals have two lower-case ones."""
     lower = text.lower()
     return lower if len(lower) == len(text) else text.translate(_ASCII_LOWER)

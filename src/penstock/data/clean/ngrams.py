@@ -1,8 +1,9 @@
-"""Runs of words that repeat within a document, by hashes of words and one sort.
+"""N-grams that repeat within a document, found by hashes of words and one sort per length.
 
-A hash of a slice comes from running sums: H(a, b) = (S[b] − S[a]) · r⁻ᵃ modulo 2⁶⁴, with S the sums
-of value · rⁱ. It is exact arithmetic, so a slice has the same hash wherever in a batch it stands.
-Only a run whose first n words repeat can repeat with n + 1, so each sort is of what the last left.
+The hash of a slice comes from running sums: H(a, b) = (S[b] − S[a]) · r⁻ᵃ modulo 2⁶⁴, where S are
+the sums of value · rⁱ. The arithmetic is exact, so a slice has the same hash wherever it is in a
+batch. An n-gram can only repeat if its first n − 1 words repeat, so each sort gets what the last
+one left.
 """
 
 from collections.abc import Iterator
@@ -16,9 +17,9 @@ from penstock.data.clean.words import Ints, Words
 
 Hashes = npt.NDArray[np.uint64]
 
-MOST_DOCUMENTS = 256  # in a batch: the document takes the top 8 bits of a key
+MOST_DOCUMENTS = 256  # in a batch: the document number takes the top 8 bits of a key
 _ROOT = 0x9E3779B97F4A7C15 | 5  # odd, so it has an inverse modulo 2⁶⁴
-_KEPT = 1 << 22  # entries of a table that is kept, 32 MB
+_KEPT = 1 << 22  # largest table that is cached: 32 MB
 _INVERSE = pow(_ROOT, -1, 1 << 64)
 
 
@@ -30,21 +31,21 @@ def _table(inverse: bool, size: int) -> Hashes:
 
 
 def _powers(inverse: bool, size: int) -> Hashes:
-    """rⁱ or r⁻ⁱ for i < size, from a table that grows by doubling."""
-    if size > _KEPT:  # for one huge document: a table of gigabytes should not stay
+    """Return rⁱ or r⁻ⁱ for i < size, from a table that grows by doubling."""
+    if size > _KEPT:  # for one huge document; a table of gigabytes should not stay in memory
         return _table.__wrapped__(inverse, size)
     return _table(inverse, 1 << max(18, (size - 1).bit_length()))[:size]
 
 
 def _mixed(values: Hashes) -> Hashes:
-    """Spreads each value over all 64 bits (the finisher of splitmix64)."""
+    """Spread each value over all 64 bits (the finalizer of splitmix64)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
 
 
-class Slices:
-    """Hashes of slices of a row of values."""
+class SliceHashes:
+    """Hashes of slices of an array."""
 
     def __init__(self, values: Hashes) -> None:
         self._sums = np.zeros(len(values) + 1, np.uint64)
@@ -56,22 +57,22 @@ class Slices:
 
 
 def word_hashes(words: Words) -> Hashes:
-    return Slices(words.text.astype(np.uint64)).hashes(words.starts[:-1], words.starts[1:])
+    return SliceHashes(words.text.astype(np.uint64)).hashes(words.starts[:-1], words.starts[1:])
 
 
 @dataclass(frozen=True)
-class Repeats:
-    """Runs of `n` words that stand at least twice in their document."""
+class RepeatedNgrams:
+    """N-grams that occur at least twice in their document."""
 
     n: int
     at: Ints  # first word of each, in order
-    keys: Hashes  # equal for equal runs of one document, different across documents
+    keys: Hashes  # equal for equal n-grams of one document, different across documents
 
 
-def repeats(words: Words, hashes: Hashes, sizes: list[int]) -> Iterator[Repeats]:
-    """For each size of a rising list, the runs that repeat."""
+def find_repeats(words: Words, hashes: Hashes, sizes: list[int]) -> Iterator[RepeatedNgrams]:
+    """Yield the n-grams that repeat, for each size of a rising list."""
     document = words.document
-    slices = Slices(hashes)
+    slices = SliceHashes(hashes)
     at = np.arange(len(document))
     for n in sizes:
         at = at[at + n <= len(document)]
@@ -84,15 +85,18 @@ def repeats(words: Words, hashes: Hashes, sizes: list[int]) -> Iterator[Repeats]
         same[1:-1] = ranked[1:] == ranked[:-1]
         chosen = np.sort(order[same[1:] | same[:-1]])
         at, keys = at[chosen], keys[chosen]
-        yield Repeats(n, at, keys)
+        yield RepeatedNgrams(n, at, keys)
 
 
-def top_characters(words: Words, found: Repeats) -> Ints:
-    """Per document, characters in the most frequent run (of equals the first), its blanks too."""
+def top_characters(words: Words, found: RepeatedNgrams) -> Ints:
+    """Return per document the characters in its most frequent n-gram, with the spaces inside.
+
+    Among equally frequent n-grams the first counts.
+    """
     n, starts = found.n, words.starts
     first, last = words.documents[:-1], words.documents[1:]
     out = np.zeros(len(first), np.int64)
-    # Where nothing repeats, each run is the most frequent one.
+    # If nothing repeats, every n-gram is a most frequent one, and the first counts.
     any_run = np.flatnonzero(last - first >= n)
     head = first[any_run]
     out[any_run] = starts[head + n] - starts[head] + n - 1
@@ -107,10 +111,11 @@ def top_characters(words: Words, found: Repeats) -> Ints:
     return out
 
 
-def repeated_characters(words: Words, found: Repeats) -> Ints:
-    """Per document, characters of runs that were there before, read left to right without overlap.
+def repeated_characters(words: Words, found: RepeatedNgrams) -> Ints:
+    """Return per document the characters of n-grams that occurred before, without overlap.
 
-    A run that repeats is skipped whole, and what starts inside it is not remembered.
+    Reading goes from left to right. A repeated n-gram is skipped as a whole, and n-grams that start
+    inside it are not remembered.
     """
     n = found.n
     seen: set[int] = set()

@@ -19,8 +19,8 @@ _IP4 = re.compile(
 _IP6 = re.compile(
     r"[23](?:(?<![A-Za-z0-9_:.].)|(?<=[A-Za-z]{3}:.))[0-9A-Fa-f]{3}:[0-9A-Fa-f:]{1,34}(?![A-Za-z0-9_:])"
 )
-# Not of the public internet (IANA's special-purpose registries), fixed here so that the result
-# does not depend on the Python that runs.
+# Not of the public internet (IANA's special-purpose registries). Fixed here, so that the result
+# does not depend on the Python version.
 _OWN = (
     "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 "
     "192.0.2.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/3"
@@ -42,7 +42,7 @@ _HEADING = re.compile(r"[ \t]+[A-Z][a-z]+ ?[a-z]")
 
 
 def find_emails(text: str) -> Iterator[tuple[int, int]]:
-    """Finds e-mail addresses; `git@host:path` and `a@b.method()` are none."""
+    """Yield the spans of e-mail addresses; `git@host:path` and `a@b.method()` are not addresses."""
     at = text.find("@")
     while at >= 0:
         domain = _DOMAIN.match(text, at + 1)
@@ -57,14 +57,14 @@ def find_emails(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _is_remote(text: str, start: int, at: int, end: int) -> bool:
-    """Says whether this is a login on a host: `git@host:path` or `https://user:word@host`."""
+    """Return whether this is a login on a host: `git@host:path` or `https://user:word@host`."""
     if text[start:at] == "git":
         return text[end : end + 1] == ":"
     return text[start - 1 : start] == ":" and bool(_LOGIN.search(text[max(0, start - 80) : start]))
 
 
 def find_ips(text: str) -> Iterator[tuple[int, int]]:
-    """Finds addresses of the public internet; versions and numbers of sections are none."""
+    """Yield the spans of public IP addresses; versions and section numbers are not addresses."""
     if text.count(".") >= 3:
         for match in _IP4.finditer(text):
             if _public_4(match[0]) and not _is_version(text, match):

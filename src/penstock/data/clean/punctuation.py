@@ -1,22 +1,26 @@
-"""Where a word begins: the rules on punctuation, for all characters of a batch at once.
+"""Rules on punctuation that decide where words begin, for all characters of a batch at once.
 
-A word is what English filters count: blanks separate, punctuation comes off both ends character by
-character, and a few characters split in the middle, where their neighbours say so. The rules follow
-the tokenizer that FineWeb's filters were tuned with (spaCy's blank English), because thresholds
-such as "words per document" mean nothing without it; most of its lists of exceptions are left out:
+A word is what English filters count: white space separates words, punctuation is split off from
+both ends character by character, and a few characters split words in the middle, between certain
+neighbours. The rules follow the tokenizer that FineWeb's filters were tuned with (spaCy's blank
+English), because thresholds such as "words per document" depend on it. Most of its lists of
+exceptions are left out:
 
-- off the front: brackets, quotes, marks, currency, %, =, icons; off the end: the same without the
-  last three, and a full stop after a small letter, a digit or a mark; two or more dots are one word
-- in the middle: hyphens between letters, `:<>=/` before a letter, a comma between letters, a full
-  stop between a small and a capital letter, `+-*^` between digits, icons, dots; never in a URL
+- split off at the front: brackets, quotes, marks, currency, %, =, icons; at the end: the same
+  without the last three, and a full stop after a lower-case letter, a digit or a mark; two or more
+  dots are one word
+- split in the middle: hyphens between letters, `:<>=/` before a letter, a comma between letters, a
+  full stop between a lower-case and a capital letter, `+-*^` between digits, icons, dots; never in
+  a URL
 - contractions (n't, 's, 're, 've, 'll, 'd, 'm) and units on a number (10km) are words; `cannot`,
-  `gonna` and `gotta` are two
-- a full stop stays on one letter (`a.`), on abbreviations with dots inside (`e.g.`) and on titles
-- `and/or` is one word, and so are two marks that make a face, `):` too: the thresholds were tuned
-  with them
+  `gonna` and `gotta` are two words
+- a full stop stays with one letter (`a.`), with abbreviations with dots inside (`e.g.`) and with
+  titles
+- `and/or` is one word, and so are two marks that make a face, including `):`: the thresholds were
+  tuned with them
 
-All of it is arithmetic on arrays over the non-blank characters of the batch; rules look at
-punctuation only, an eighth of most text.
+Everything is array arithmetic over the characters of the batch that are not white space; the rules
+look at punctuation only, an eighth of most text.
 """
 
 import numpy as np
@@ -31,11 +35,11 @@ _DOT, _APOSTROPHE, _CURLY, _COMMA, _MINUS = ord("."), ord("'"), ord("’"), ord(
 
 
 def _codes(names: str) -> npt.NDArray[np.uint64]:
-    """Each name of up to five letters as a number of one byte a letter, the first on top."""
+    """Encode each name of up to five letters as a number: one byte per letter, big-endian."""
     return np.array([int.from_bytes(name.encode(), "big") for name in names.split()], np.uint64)
 
 
-# Written with a dot that ends no sentence.
+# Written with a dot that does not end a sentence.
 _TITLES = _codes(
     "Mr Mrs Ms Dr Prof Rev Gen Gov Sen Rep Adm St Mt Jr Inc Ltd Co Corp Bros vs "
     "Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec"
@@ -51,22 +55,27 @@ _FACES = ":) :( :] :} (: [: ): ;) (; =) (= =] ]= =( =[ :* :> :/ :| =/ =| 8) ''"
 _SMILEYS = np.array([ord(face[0]) << 32 | ord(face[1]) for face in _FACES.split()], np.uint64)
 
 
-def begins(text: npt.NDArray[np.uint32], bits: npt.NDArray[np.uint16], first: Bools) -> Bools:
-    """Whether a word begins at each character; `first` marks what follows a blank, and the end."""
+def find_word_starts(
+    text: npt.NDArray[np.uint32], bits: npt.NDArray[np.uint16], first: Bools
+) -> Bools:
+    """Return whether a word begins at each character.
+
+    `first` marks the characters after white space, and the end of the text.
+    """
     out = first[:-1].copy()
     at = np.flatnonzero(bits & (ch.PEEL | ch.FRONT | ch.QUOTE | ch.ICON | ch.HYPHEN | ch.OTHER))
     if not at.size:
         out[_units(text, bits, first, first[1:])] = True
         out[_joined(text, out)] = True
         return out
-    marks = _Marks(text, bits, first, at)
+    marks = _Punctuation(text, bits, first, at)
     front, back = marks.front(), marks.back()
     alone = front | back | marks.middle(front, back)
     out[at[alone]] = True
     after = at[alone] + 1
     out[after[after < len(out)]] = True
     out[at[marks.goes_on & alone]] = False
-    end = first[1:].copy()  # a word ends here once what comes off the back is gone
+    end = first[1:].copy()  # whether a word ends here, after punctuation was split off
     tail = at[back] - 1
     end[tail[tail >= 0]] = True
     out[marks.contractions(end)] = True
@@ -79,7 +88,7 @@ def begins(text: npt.NDArray[np.uint32], bits: npt.NDArray[np.uint16], first: Bo
 def _units(
     text: npt.NDArray[np.uint32], bits: npt.NDArray[np.uint16], first: Bools, end: Bools
 ) -> Ints:
-    """Where a unit begins that is written onto its number; `end` says where a word ends."""
+    """Return where a unit begins that is attached to its number; `end` marks ends of words."""
     at = 1 + np.flatnonzero(bits[:-1] & ch.DIGIT)
     at = at[((bits[at] & ch.ALPHA) != 0) & ~first[at]]
     code = np.zeros(len(at), np.uint64)
@@ -91,9 +100,9 @@ def _units(
     return at[~going & np.isin(code, _UNITS)]
 
 
-def _joined(text: npt.NDArray[np.uint32], begins: Bools) -> Ints:
-    """Where the second word of `cannot` and its like begins."""
-    ends = np.append(begins, True)
+def _joined(text: npt.NDArray[np.uint32], starts_word: Bools) -> Ints:
+    """Return where the second word of `cannot` and similar words begins."""
+    ends = np.append(starts_word, True)
     found = [np.empty(0, np.int64)]
     for word in _JOINED:
         size = len(word)
@@ -101,28 +110,30 @@ def _joined(text: npt.NDArray[np.uint32], begins: Bools) -> Ints:
         at = np.flatnonzero((room == ord(word[0])) | (room == ord(word[0].upper())))
         for place, letter in enumerate(word[1:], 1):
             at = at[text[at + place] == ord(letter)]
-        at = at[begins[at] & ends[at + size]]
-        # A blank may stand between the letters: each but the first goes on in the same word.
+        at = at[starts_word[at] & ends[at + size]]
+        # White space may be between the letters: all but the first must continue the word.
         inside = np.array([ends[at + place] for place in range(1, size)]).any(axis=0)
         found.append(at[~inside] + 3)
     return np.concatenate(found)
 
 
-def _second_of_smiley(text: npt.NDArray[np.uint32], begins: Bools, first: Bools, at: Ints) -> Ints:
-    """The second marks of pairs that are one word, unless the first mark ended such a pair."""
+def _second_of_smiley(
+    text: npt.NDArray[np.uint32], starts_word: Bools, first: Bools, at: Ints
+) -> Ints:
+    """Return the second marks of pairs that are one word, unless the first mark ended a pair."""
     at = at[at > 0]
-    both = begins[at] & begins[at - 1] & ~first[at] & np.append(begins, True)[at + 1]
+    both = starts_word[at] & starts_word[at - 1] & ~first[at] & np.append(starts_word, True)[at + 1]
     at = at[both]
     pairs = text[at - 1].astype(np.uint64) << np.uint64(32) | text[at]
     at = at[np.isin(pairs, _SMILEYS)]
-    # In `):)` the first two: of a run of overlapping pairs every other one counts.
+    # In `):)` the first two are a pair: of overlapping pairs every other one counts.
     run = np.cumsum(np.append(True, np.diff(at) != 1)[: len(at)])
     rank = np.arange(len(at)) - np.searchsorted(run, run)
     return at[rank % 2 == 0]
 
 
-class _Marks:
-    """The characters that may split, each with what stands before and after it in its chunk."""
+class _Punctuation:
+    """The characters that may split a word, with their neighbours in the same chunk."""
 
     def __init__(
         self, text: npt.NDArray[np.uint32], bits: npt.NDArray[np.uint16], first: Bools, at: Ints
@@ -140,13 +151,13 @@ class _Marks:
         self.char_after = np.where(self.ends_chunk, 0, text[after])
         self.dot = self.char == _DOT
         self.dots = self.dot & ((self.char_before == _DOT) | (self.char_after == _DOT))
-        # Inside `...` or `--`: part of the word before.
+        # The later characters of `...` or `--` belong to the word before.
         self.goes_on = (self.dots & (self.char_before == _DOT)) | (
             ((self.own & ch.HYPHEN) != 0) & (self.char_before == self.char) & (self.char == _MINUS)
         )
 
     def _runs(self, which: Bools) -> tuple[Ints, Ints, Ints]:
-        """Runs of neighbouring marks in one chunk: members, run of each, first member of each."""
+        """Return runs of adjacent marks in a chunk: members, run of each, first member of each."""
         members = np.flatnonzero(which)
         where = self.at[members]
         opens = np.ones(len(members), np.bool_)
@@ -174,7 +185,7 @@ class _Marks:
         return out
 
     def _full_stop(self) -> Bools:
-        """A dot that ends a sentence rather than an abbreviation."""
+        """Return which dots end a sentence rather than an abbreviation."""
         two, four = np.maximum(self.at - 2, 0), np.maximum(self.at - 4, 0)
         single = self._single()
         inside = (self.bits[four] & (ch.ALPHA | ch.DIGIT)) != 0  # `file.h.`, not `e.g.`
@@ -187,13 +198,13 @@ class _Marks:
         return self.dot & ~dotted & (capitals | marks | plain | small) & ~self._title()
 
     def _single(self) -> Bools:
-        """One character stands before it in the chunk, or one after an opening mark."""
+        """Return whether only one character comes before it in the chunk, opening marks aside."""
         one, two = np.maximum(self.at - 1, 0), np.maximum(self.at - 2, 0)
         opened = self.first[two] & ((self.bits[two] & ch.PEEL) != 0)
         return self.first[one] | opened
 
     def _title(self) -> Bools:
-        """The letters before it are a title that is written with a dot."""
+        """Return whether the letters before it are a title that is written with a dot."""
         code = np.zeros(len(self.at), np.uint64)
         going = self.dot & ~self.starts_chunk
         for back in range(1, 6):
@@ -205,7 +216,7 @@ class _Marks:
         return self.dot & np.isin(code, _TITLES)
 
     def middle(self, front: Bools, back: Bools) -> Bools:
-        """Where a mark splits a word; `front` and `back` have come off its ends before."""
+        """Return which marks split a word; `front` and `back` were already split off its ends."""
         inner = np.ones(len(self.at), np.bool_)  # what follows belongs to the word
         inner[:-1] = ~back[1:] | (np.diff(self.at) != 1)
         letter_before = (self.before & ch.ALPHA) != 0
@@ -233,18 +244,18 @@ class _Marks:
         return out & ~self._in_url(front, back) & ~self._and_or()
 
     def _and_or(self) -> Bools:
-        """The slash of `and/or`, which is one word."""
+        """Return which slashes are in `and/or`, which is one word."""
         out = self.char == ord("/")
         last = len(self.text) - 1
         for offset, letter in zip((-3, -2, -1, 1, 2), "andor", strict=True):
             out &= self.text[np.clip(self.at + offset, 0, last)] == ord(letter)
         before, after = np.maximum(self.at - 4, 0), np.minimum(self.at + 3, last)
-        begins = self.first[np.maximum(self.at - 3, 0)] | ((self.bits[before] & ch.ALPHA) == 0)
+        starts_word = self.first[np.maximum(self.at - 3, 0)] | ((self.bits[before] & ch.ALPHA) == 0)
         ends = self.first[np.minimum(self.at + 3, last + 1)] | ((self.bits[after] & ch.ALPHA) == 0)
-        return out & begins & ends
+        return out & starts_word & ends
 
     def _in_url(self, front: Bools, back: Bools) -> Bools:
-        """Marks of chunks that are a URL or an e-mail address, whatever came off their ends."""
+        """Return which marks are in a URL or an e-mail address, ends aside."""
         slash = ord("/")
         third = self.text[np.minimum(self.at + 2, len(self.text) - 1)]
         scheme = (self.char == ord(":")) & (self.char_after == slash) & (third == slash)
@@ -252,7 +263,7 @@ class _Marks:
         if not (scheme | mail).any():
             return np.zeros(len(self.at), np.bool_)
         chunk = np.searchsorted(np.flatnonzero(self.first[:-1]), self.at, "right")
-        # A scheme has letters alone before it, an address no bracket or quote inside.
+        # A scheme has only letters before it; an address has no bracket or quote inside.
         opens = np.ones(len(self.at), np.bool_)
         opens[1:] = front[:-1] | (np.diff(chunk) != 0)
         inside = np.isin(self.char, [ord(c) for c in '<>()[]"|:']) & ~front & ~back
@@ -260,7 +271,7 @@ class _Marks:
         return np.isin(chunk, np.concatenate([chunk[scheme & opens], mails]))
 
     def contractions(self, end: Bools) -> Ints:
-        """Where n't, 's and their like begin; `end` says where a word ends."""
+        """Return where n't, 's and similar contractions begin; `end` marks ends of words."""
         which = ((self.char == _APOSTROPHE) | (self.char == _CURLY)) & (self.before & ch.ALPHA != 0)
         at = self.at[which]
         if not at.size:
