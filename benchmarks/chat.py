@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "data" / "chat")
 
 from chat_models import MODELS, model
 
-from penstock.data.chat.encode import ChatEncoder, Encoded
-from penstock.data.chat.template import Template
+from penstock.data.chat.encode import ChatEncoder, EncodedConversation
+from penstock.data.chat.template import ChatTemplate
 from penstock.data.sources.messages import Conversation, InvalidConversation
 from penstock.data.tokenize.special import read_special
 from penstock.data.tokenize.tokenizer import Tokenizer
@@ -86,7 +86,7 @@ def talks(count: int) -> list[tuple[list[dict], list[dict]]]:
 
 def compare(name: str, peer: list, asked: list) -> str:
     special = read_special(model(name))
-    template = Template(special.template, special)
+    template = ChatTemplate(special.template, special)
     encoder, tokenizer = ChatEncoder(model(name)), Tokenizer(model(name))
     conversations = [Conversation(tuple(messages), tuple(tools)) for messages, tools in asked]
     encoder.encode(conversations[:20])
@@ -101,7 +101,7 @@ def compare(name: str, peer: list, asked: list) -> str:
             assert isinstance(result, InvalidConversation), (name, conversation)
             refused += 1
             continue
-        assert isinstance(result, Encoded)
+        assert isinstance(result, EncodedConversation)
         text, tokens, learned = row
         assert template.render(conversation.messages, conversation.tools) == text, name
         texts += 1

@@ -20,7 +20,7 @@ from penstock.data.build.open import build_lock, find_built_for_key, remember_bu
 from penstock.data.format.locate import datasets_home
 from penstock.data.format.writer import DatasetWriter
 from penstock.data.read.dataset import Dataset
-from penstock.data.tokenize.tokenizer import train
+from penstock.data.tokenize.tokenizer import train_code_tokenizer
 
 NAME = "here"
 ROOTS = (
@@ -57,7 +57,7 @@ def build(home: Path, megabytes: float) -> Dataset:
     found = texts(int(megabytes * 1e6))
     size = sum(len(text) for text in found)
     print(f"{len(found)} documents, {size / 1e6:.1f} M characters", flush=True)
-    tokenizer = train(list(head(found, TRAIN_CHARACTERS)), VOCAB)
+    tokenizer = train_code_tokenizer(list(head(found, TRAIN_CHARACTERS)), VOCAB)
     with DatasetWriter(home, NAME, tokenizer.vocab, tokenizer.to_json()) as writer:
         for at in range(0, len(found), BATCH):
             for ids in tokenizer.encode_batch(found[at : at + BATCH]):

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from penstock.data.tokenize.pack import lay_out, pack
+from penstock.data.tokenize.pack import lay_out_bins, pack_documents
 
 # Median and spread of log-normal lengths, tokens.
 KINDS = {"pages": (665, 1.2), "conversations": (330, 0.8)}
@@ -25,9 +25,9 @@ def main() -> None:
             lengths = np.maximum(1, drawn).astype(np.int64)
             tokens = np.zeros(lengths.sum(), "<u2")
             start = time.process_time()
-            bins = pack(lengths, sequence)
+            bins = pack_documents(lengths, sequence)
             packed = time.process_time()
-            lay_out(tokens, np.append(0, np.cumsum(lengths)), None, bins, 0, sequence)
+            lay_out_bins(tokens, np.append(0, np.cumsum(lengths)), None, bins, 0, sequence)
             laid = time.process_time()
             print(
                 f"{kind:14} {sequence:7} tokens a bin: "

@@ -103,9 +103,9 @@ def theirs(folder: Path, python: str, documents: int) -> tuple[float, dict[int, 
 
 
 def tokenizer(texts: list[str]) -> bytes:
-    from penstock.data.tokenize.tokenizer import train
+    from penstock.data.tokenize.tokenizer import train_code_tokenizer
 
-    return train(texts[:2000], 16384).to_json()
+    return train_code_tokenizer(texts[:2000], 16384).to_json()
 
 
 def main() -> None:

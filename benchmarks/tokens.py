@@ -109,13 +109,13 @@ def measure(name: str, tokenizer: Path, mb: float, folder: str) -> None:
         encode = tiktoken_encode(content)
     else:
         from penstock.data.tokenize import fast
-        from penstock.data.tokenize.special import parse
+        from penstock.data.tokenize.special import parse_tokenizer
 
-        config = parse(content)  # without the acceptance, which would warm it up
+        config = parse_tokenizer(content)  # without the acceptance, which would warm it up
         if name == "tokenizers":
             encode = fast._reference(config)[0]
         else:
-            encode = fast.FAST[name](config)
+            encode = fast.FAST_ENGINES[name](config)
     rates = []
     for part in (texts[::2], texts[1::2], texts[1::2]):
         size = sum(len(text.encode()) for text in part)
@@ -146,11 +146,11 @@ def patterns(texts: list[str]) -> None:
 
     for vocab in (4096, 32_768):
         for name, pattern in [
-            ("penstock", token_train.PIECES),
+            ("penstock", token_train.SPLIT_PATTERN),
             ("penstock for code", tokenizer._PIECES),
             ("Llama-3's", LLAMA),
         ]:
-            content = tokenizer.train_pieces(texts[::2], vocab, pattern, ["<|end|>"])
+            content = tokenizer.train_bpe(texts[::2], vocab, pattern, ["<|end|>"])
             engine = Tokenizer.from_str(content.decode())
             ids = sum(len(one.ids) for one in engine.encode_batch_fast(texts[1::2]))
             size = sum(len(text.encode()) for text in texts[1::2])
@@ -158,7 +158,7 @@ def patterns(texts: list[str]) -> None:
 
 
 def show(title: str, content: bytes, options: argparse.Namespace) -> None:
-    from penstock.data.tokenize.fast import FAST, FastTokenizer
+    from penstock.data.tokenize.fast import FAST_ENGINES, FastTokenizer
 
     environment = os.environ | {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     print(f"{title}: FastTokenizer takes {FastTokenizer(content).engine}", flush=True)
@@ -166,7 +166,7 @@ def show(title: str, content: bytes, options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tokenizer.json"
         path.write_bytes(content)
-        for name in ["tokenizers", *FAST, "tiktoken"]:
+        for name in ["tokenizers", *FAST_ENGINES, "tiktoken"]:
             python = options.peers if name == "tiktoken" else sys.executable
             call = [python, __file__, "--mb", str(options.mb), "--one", name, str(path)]
             runs = [
@@ -207,7 +207,7 @@ def main() -> None:
     if options.one:
         measure(options.one[0], Path(options.one[1]), options.mb, options.folder)
         return
-    from penstock.data.tokenize.tokenizer import train
+    from penstock.data.tokenize.tokenizer import train_code_tokenizer
     from penstock.data.tokenize.train import train_tokenizer
 
     if options.patterns:
@@ -215,7 +215,7 @@ def main() -> None:
         return
     some = corpus(options.mb, options.folder)[1::7]
     show("penstock, 32,768 tokens", train_tokenizer(some, 32_768), options)
-    show("penstock for code, 4,096 tokens", train(some, 4096).to_json(), options)
+    show("penstock for code, 4,096 tokens", train_code_tokenizer(some, 4096).to_json(), options)
     show("Llama-3's pattern, 16,000 tokens", train_llama(some), options)
 
 

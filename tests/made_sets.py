@@ -63,10 +63,10 @@ def made_set(
 def tiny_dataset(home: Path) -> str:
     """Build a dataset of 30,000 tokens with structure to learn; return its name and version."""
     from penstock.data.format.writer import DatasetWriter
-    from penstock.data.tokenize.tokenizer import train
+    from penstock.data.tokenize.tokenizer import train_code_tokenizer
 
     texts = [f"def f{i}(x):\n    return x + {i % 7}\n" for i in range(1500)]
-    tokenizer = train(texts, 300)
+    tokenizer = train_code_tokenizer(texts, 300)
     with DatasetWriter(home / "datasets", "tiny", tokenizer.vocab, tokenizer.to_json()) as writer:
         for tokens in tokenizer.encode_batch(texts):
             writer.add(np.append(tokens, tokenizer.end))

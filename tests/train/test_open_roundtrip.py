@@ -160,9 +160,9 @@ def _wide(folder: Path) -> str:
 
     from penstock.data.format.locate import datasets_home
     from penstock.data.format.writer import DatasetWriter
-    from penstock.data.tokenize.tokenizer import train
+    from penstock.data.tokenize.tokenizer import train_code_tokenizer
 
-    tokenizer = train(TEXTS, 340)
+    tokenizer = train_code_tokenizer(TEXTS, 340)
     assert tokenizer.vocab > VOCAB
     with DatasetWriter(datasets_home(), "wide", tokenizer.vocab, tokenizer.to_json()) as writer:
         for tokens in tokenizer.encode_batch(TEXTS):

@@ -4,7 +4,7 @@ from functools import cache
 
 from tokenizers import Tokenizer as Engine
 
-from penstock.data.tokenize.special import Special, with_special
+from penstock.data.tokenize.special import SpecialTokens, with_special
 from penstock.data.tokenize.train import train_tokenizer
 
 TEXTS = [
@@ -182,5 +182,5 @@ def model(name: str) -> bytes:
     template, special, end, names = MODELS[name]
     engine = Engine.from_str(base().decode())
     engine.add_special_tokens(special)
-    stored = Special(end, engine.token_to_id(end), names, template)
+    stored = SpecialTokens(end, engine.token_to_id(end), names, template)
     return with_special(engine.to_str().encode(), stored)

@@ -14,18 +14,17 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Engine
 from tokenizers import decoders, models, normalizers
 
-from penstock.data.chat.encode import ChatEncoder, Encoded, Loss
-from penstock.data.chat.pieces import Pieces, fits
-from penstock.data.chat.spans import Guard, rendered
-from penstock.data.chat.template import DEFAULT, Template
-from penstock.data.chat.whole import Whole
+from penstock.data.chat.encode import ChatEncoder, EncodedConversation, Loss
+from penstock.data.chat.spans import SpecialTokenGuard, render_conversation
+from penstock.data.chat.template import DEFAULT_TEMPLATE, ChatTemplate
+from penstock.data.chat.tokens import PiecewiseTokenizer, WholeTextTokenizer, can_tokenize_pieces
 from penstock.data.sources.messages import Conversation, InvalidConversation
 from penstock.data.tokenize import fast as fast_tokens
 from penstock.data.tokenize.fast import FastTokenizer
-from penstock.data.tokenize.hard_sample import sample
+from penstock.data.tokenize.hard_sample import hard_texts
 from penstock.data.tokenize.special import (
-    Special,
-    parse,
+    SpecialTokens,
+    parse_tokenizer,
     read_special,
     special_tokens,
     with_special,
@@ -37,7 +36,7 @@ from penstock.data.tokenize.tokenizer import Tokenizer
 def short_sample() -> Iterator[None]:
     """Engines are accepted on a part of the sample: here they are not on trial."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fast_tokens, "sample", lambda special: sample(special)[::50])
+        patch.setattr(fast_tokens, "sample", lambda special: hard_texts(special)[::50])
         yield
 
 
@@ -59,9 +58,11 @@ def turns(*texts: str) -> list[dict[str, Any]]:
     ]
 
 
-def encoded(name: str, messages: list[dict[str, Any]], loss: Loss = "assistant") -> Encoded:
+def encoded(
+    name: str, messages: list[dict[str, Any]], loss: Loss = "assistant"
+) -> EncodedConversation:
     result = encoder(name, loss).encode([Conversation(tuple(messages))])[0]
-    assert isinstance(result, Encoded), result
+    assert isinstance(result, EncodedConversation), result
     return result
 
 
@@ -128,9 +129,9 @@ def test_the_end_closes_a_conversation_once() -> None:
         assert found.ids[-2] != end
     # The template leaves the last turn open, so END closes it and is learned.
     bare = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
-    content = with_special(base(), Special("<|end|>", 0, {}, bare))
+    content = with_special(base(), SpecialTokens("<|end|>", 0, {}, bare))
     result = ChatEncoder(content).encode([Conversation(tuple(turns("a", "b")))])[0]
-    assert isinstance(result, Encoded)
+    assert isinstance(result, EncodedConversation)
     assert result.mask[-1]
     assert result.ids[-1] == 0
 
@@ -151,7 +152,7 @@ TEXT = st.lists(
 @given(texts=st.lists(TEXT, min_size=2, max_size=2) | st.lists(TEXT, min_size=4, max_size=4))
 @example(["x", "x</think>\n", "x", "x"])  # nothing is left of the first answer
 def test_no_text_becomes_special(name: str, texts: list[str]) -> None:
-    special = [tokenizer(name).end, *map(_id(name), special_tokens(parse(model(name))))]
+    special = [tokenizer(name).end, *map(_id(name), special_tokens(parse_tokenizer(model(name))))]
 
     def structure(words: list[str]) -> list[int]:
         return [one for one in encoded(name, turns(*words)).ids.tolist() if one in special]
@@ -160,7 +161,9 @@ def test_no_text_becomes_special(name: str, texts: list[str]) -> None:
     assert structure(texts) == structure(["x"] * len(texts))
     # and all of it is there
     source, _, end, names = MODELS[name]
-    plain = Template(source or DEFAULT, Special(end, 0, names)).render(turns(*texts))
+    plain = ChatTemplate(source or DEFAULT_TEMPLATE, SpecialTokens(end, 0, names)).render(
+        turns(*texts)
+    )
     text = tokenizer(name).decode(found.ids)
     closed = plain.rstrip() if plain.rstrip().endswith(end) else plain + end
     assert text == closed
@@ -178,13 +181,13 @@ def _id(name: str) -> Any:
     )
 )
 def test_ids_are_those_of_the_whole_text(name: str, texts: list[str]) -> None:
-    config = parse(model(name))
+    config = parse_tokenizer(model(name))
     source, _, end, names = MODELS[name]
-    template = Template(source or DEFAULT, Special(end, 0, names))
-    guard = Guard(special_tokens(config))
+    template = ChatTemplate(source or DEFAULT_TEMPLATE, SpecialTokens(end, 0, names))
+    guard = SpecialTokenGuard(special_tokens(config))
     conversation = Conversation(tuple(turns(*texts)))
-    one = rendered(conversation, template, guard, end)
-    assert fits(config)
+    one = render_conversation(conversation, template, guard, end)
+    assert can_tokenize_pieces(config)
     fast, slow = _pieces(name).tokens([one])[0], _whole(name).tokens([one])[0]
     assert not isinstance(fast, InvalidConversation)
     assert not isinstance(slow, InvalidConversation)
@@ -196,14 +199,16 @@ def test_ids_are_those_of_the_whole_text(name: str, texts: list[str]) -> None:
 
 
 @cache
-def _pieces(name: str) -> Pieces:
-    config = parse(model(name))
-    return Pieces(FastTokenizer(model(name)), config, Guard(special_tokens(config)))
+def _pieces(name: str) -> PiecewiseTokenizer:
+    config = parse_tokenizer(model(name))
+    return PiecewiseTokenizer(
+        FastTokenizer(model(name)), config, SpecialTokenGuard(special_tokens(config))
+    )
 
 
 @cache
-def _whole(name: str) -> Whole:
-    return Whole(parse(model(name)))
+def _whole(name: str) -> WholeTextTokenizer:
+    return WholeTextTokenizer(parse_tokenizer(model(name)))
 
 
 def sentencepiece_like() -> bytes:
@@ -223,15 +228,15 @@ def sentencepiece_like() -> bytes:
     )
     engine.add_special_tokens(["<unk>", "<s>", "</s>"])
     template, _, end, names = MODELS["mistral"]
-    return with_special(engine.to_str().encode(), Special(end, 2, names, template))
+    return with_special(engine.to_str().encode(), SpecialTokens(end, 2, names, template))
 
 
 def test_tokenizers_that_are_not_byte_level() -> None:
     content = sentencepiece_like()
-    assert not fits(parse(content))
+    assert not can_tokenize_pieces(parse_tokenizer(content))
     messages = turns("hi </s> é", "hi <s>", "hi", "hi")
     result = ChatEncoder(content).encode([Conversation(tuple(messages))])[0]
-    assert isinstance(result, Encoded)
+    assert isinstance(result, EncodedConversation)
     assert [one for one in result.ids.tolist() if one in (1, 2)] == [1, 2, 2]
     learned = Tokenizer(content).decode(result.ids[result.mask])
     assert learned.replace(" ", "") == "hi<s></s>hi</s>"
@@ -240,21 +245,21 @@ def test_tokenizers_that_are_not_byte_level() -> None:
 
 def test_which_tokenizers_can_be_fed_piece_by_piece() -> None:
     config = json.loads(base())
-    assert fits(config)
-    assert not fits(config | {"normalizer": {"type": "NFC"}})
-    assert not fits(config | {"pre_tokenizer": {"type": "Metaspace"}})
+    assert can_tokenize_pieces(config)
+    assert not can_tokenize_pieces(config | {"normalizer": {"type": "NFC"}})
+    assert not can_tokenize_pieces(config | {"pre_tokenizer": {"type": "Metaspace"}})
     level = {"type": "ByteLevel", "add_prefix_space": True}
-    assert not fits(config | {"pre_tokenizer": level})
-    assert fits(config | {"pre_tokenizer": level | {"add_prefix_space": False}})
+    assert not can_tokenize_pieces(config | {"pre_tokenizer": level})
+    assert can_tokenize_pieces(config | {"pre_tokenizer": level | {"add_prefix_space": False}})
     eats = [config["added_tokens"][0] | {"lstrip": True}]
-    assert not fits(config | {"added_tokens": eats})
+    assert not can_tokenize_pieces(config | {"added_tokens": eats})
 
 
 def test_a_prompt_and_its_response_need_no_template() -> None:
     def pair(prompt: str, response: str, name: str = "default") -> list[str]:
         messages = tuple(turns(prompt, response))
         result = encoder(name).encode([Conversation(messages, completion=True)])[0]
-        assert isinstance(result, Encoded)
+        assert isinstance(result, EncodedConversation)
         decode = tokenizer(name).decode
         return [decode(result.ids[~result.mask]), decode(result.ids[result.mask])]
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from chat_models import MODELS, model
 
-from penstock.data.chat.encode import ChatEncoder, Encoded
-from penstock.data.chat.prompt import chat_prompt
+from penstock.data.chat.encode import ChatEncoder, EncodedConversation, chat_prompt
 from penstock.data.sources.messages import Conversation
 from penstock.data.tokenize.fast import REFERENCE
 from penstock.data.tokenize.special import read_special, with_special
@@ -25,7 +24,7 @@ def test_the_prompt_is_the_beginning_of_the_conversation(name: str) -> None:
     (whole,) = ChatEncoder(model(name), engines=(REFERENCE,)).encode(
         [Conversation((asked, answered))]
     )
-    assert isinstance(whole, Encoded)
+    assert isinstance(whole, EncodedConversation)
     before = whole.ids[: int(np.argmax(whole.mask))].tolist()
     assert chat_prompt(model(name), asked["content"]) == before
 

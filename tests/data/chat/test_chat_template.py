@@ -6,10 +6,10 @@ import time
 import pytest
 from chat_models import MODELS
 
-from penstock.data.chat import bounds
-from penstock.data.chat.template import DEFAULT, Template
+from penstock.data.chat import limits
+from penstock.data.chat.template import DEFAULT_TEMPLATE, ChatTemplate
 from penstock.data.sources.messages import InvalidConversation
-from penstock.data.tokenize.special import Special
+from penstock.data.tokenize.special import SpecialTokens
 from penstock.errors import PenstockError
 
 TALK = [
@@ -20,9 +20,9 @@ TALK = [
 SYSTEM = [{"role": "system", "content": "Be brief."}, *TALK]
 
 
-def template(name: str) -> Template:
+def template(name: str) -> ChatTemplate:
     source, _, end, names = MODELS[name]
-    return Template(source or DEFAULT, Special(end, 0, names))
+    return ChatTemplate(source or DEFAULT_TEMPLATE, SpecialTokens(end, 0, names))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_tools_and_their_calls() -> None:
 
 
 def rendered(source: str) -> str:
-    return Template(source, Special("</s>", 0, {"bos_token": "<s>"})).render(TALK)
+    return ChatTemplate(source, SpecialTokens("</s>", 0, {"bos_token": "<s>"})).render(TALK)
 
 
 def test_what_transformers_gives_to_templates() -> None:
@@ -125,7 +125,7 @@ def test_a_template_that_fails_refuses_the_conversation(source: str) -> None:
 
 def test_a_broken_template_is_told() -> None:
     with pytest.raises(PenstockError, match=r"not valid Jinja: line 2"):
-        Template("\n{% for %}", Special("</s>", 0))
+        ChatTemplate("\n{% for %}", SpecialTokens("</s>", 0))
 
 
 GROWING = (
@@ -163,8 +163,8 @@ GROWING = (
     ],
 )  # fmt: skip
 def test_a_template_without_end_is_stopped(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "MOST_CPU_S", 1.0)
-    monkeypatch.setattr(bounds, "MOST_MEMORY", 256 << 20)
+    monkeypatch.setattr(limits, "MOST_CPU_S", 1.0)
+    monkeypatch.setattr(limits, "MOST_MEMORY", 256 << 20)
     began = time.monotonic()
     with pytest.raises((InvalidConversation, PenstockError)):
         rendered(source)
@@ -174,10 +174,10 @@ def test_a_template_without_end_is_stopped(source: str, monkeypatch: pytest.Monk
 
 
 def test_a_template_that_never_ends_stops_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "MOST_ROUNDS", 10_000)
-    made = Template(
+    monkeypatch.setattr(limits, "MOST_ROUNDS", 10_000)
+    made = ChatTemplate(
         "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-        Special("</s>", 0),
+        SpecialTokens("</s>", 0),
     )
     for _ in range(2):
         with pytest.raises(InvalidConversation) as refused:
@@ -192,10 +192,10 @@ def test_a_template_that_never_ends_stops_the_build(monkeypatch: pytest.MonkeyPa
 )
 def test_a_template_that_cannot_be_compiled_is_told(source: str) -> None:
     with pytest.raises(PenstockError, match="chat template"):
-        Template(source, Special("</s>", 0))
+        ChatTemplate(source, SpecialTokens("</s>", 0))
 
 
 def test_long_conversations_are_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "MOST_ROUNDS", 10_000)
+    monkeypatch.setattr(limits, "MOST_ROUNDS", 10_000)
     source = "{% for m in messages %}{% for i in range(200) %}{{ i }}{% endfor %}{% endfor %}"
-    assert len(Template(source, Special("</s>", 0)).render(TALK * 300)) > 200_000
+    assert len(ChatTemplate(source, SpecialTokens("</s>", 0)).render(TALK * 300)) > 200_000

@@ -16,10 +16,10 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Engine
 
 from penstock.data.tokenize import fast as fast_tokens
-from penstock.data.tokenize.fast import FAST, FastTokenizer, Flat
-from penstock.data.tokenize.hard_sample import sample
-from penstock.data.tokenize.pcre_blanks import BLANKS, spelled_out
-from penstock.data.tokenize.tokenizer import END, train
+from penstock.data.tokenize.fast import FAST_ENGINES, FastTokenizer, FlatTokens
+from penstock.data.tokenize.hard_sample import hard_texts
+from penstock.data.tokenize.pcre_white_space import BLANKS, spelled_out
+from penstock.data.tokenize.tokenizer import END, train_code_tokenizer
 from penstock.errors import PenstockError
 
 LLAMA = (
@@ -33,7 +33,7 @@ TEXTS += ["  \u180e  ᠀ \n\n  日本語 テスト １２３ naïve café 😀�
 
 @cache
 def ours() -> bytes:
-    return train(TEXTS, 2000).to_json()
+    return train_code_tokenizer(TEXTS, 2000).to_json()
 
 
 @cache
@@ -134,50 +134,50 @@ def short_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     """A twentieth of the sample, and all of it that the faults below show in."""
 
     def short(special: list[str]) -> list[str]:
-        texts = sample(special)
+        texts = hard_texts(special)
         telling = [t for t in texts if "\u1bfc" in t or any(token in t for token in special)]
         return texts[::20] + telling
 
     monkeypatch.setattr(fast_tokens, "sample", short)
 
 
-def broken(change: Callable[[Flat, list[str]], Flat]) -> Callable[[Any], Any]:
+def broken(change: Callable[[FlatTokens, list[str]], FlatTokens]) -> Callable[[Any], Any]:
     """An engine that is right but for one thing."""
 
-    def make(config: Any) -> Callable[[list[str]], Flat]:
+    def make(config: Any) -> Callable[[list[str]], FlatTokens]:
         encode, _ = fast_tokens._reference(config)
         return lambda texts: change(encode(texts), texts)
 
     return make
 
 
-def one_character_wrong(flat: Flat, texts: list[str]) -> Flat:
+def one_character_wrong(flat: FlatTokens, texts: list[str]) -> FlatTokens:
     ids = flat.ids.copy()
     for at, text in enumerate(texts):
         if "\u1bfc" in text:  # a rare sign of the Batak script
             ids[flat.starts[at]] += 1
-    return Flat(ids, flat.starts)
+    return FlatTokens(ids, flat.starts)
 
 
-def special_tokens_read(flat: Flat, texts: list[str]) -> Flat:
+def special_tokens_read(flat: FlatTokens, texts: list[str]) -> FlatTokens:
     ids = flat.ids.copy()
     for at, text in enumerate(texts):
         if END in text:
             ids[flat.starts[at]] = 0
-    return Flat(ids, flat.starts)
+    return FlatTokens(ids, flat.starts)
 
 
-def lost_at_the_end(flat: Flat, texts: list[str]) -> Flat:
+def lost_at_the_end(flat: FlatTokens, texts: list[str]) -> FlatTokens:
     starts = flat.starts.copy()
     starts[-1] -= 1
-    return Flat(flat.ids, starts)
+    return FlatTokens(flat.ids, starts)
 
 
 class PanicException(BaseException):
     """As a panic of Rust code reaches Python."""
 
 
-def panics(flat: Flat, texts: list[str]) -> Flat:
+def panics(flat: FlatTokens, texts: list[str]) -> FlatTokens:
     raise PanicException("index out of bounds")
 
 
@@ -192,9 +192,9 @@ def panics(flat: Flat, texts: list[str]) -> Flat:
 )
 @pytest.mark.usefixtures("short_sample")
 def test_an_engine_with_a_fault_is_refused_with_a_note(
-    monkeypatch: pytest.MonkeyPatch, fault: Callable[..., Flat], words: str
+    monkeypatch: pytest.MonkeyPatch, fault: Callable[..., FlatTokens], words: str
 ) -> None:
-    monkeypatch.setitem(FAST, "faulty", broken(fault))
+    monkeypatch.setitem(FAST_ENGINES, "faulty", broken(fault))
     tokenizer = FastTokenizer(ours(), ["faulty"])
     assert tokenizer.engine == "tokenizers"
     assert len(tokenizer.notes) == 1
@@ -205,7 +205,7 @@ def test_an_engine_that_is_not_installed_is_noted(monkeypatch: pytest.MonkeyPatc
     def missing(config: Any) -> Any:
         raise ImportError("No module named 'gigatoken'")
 
-    monkeypatch.setitem(FAST, "gigatoken", missing)
+    monkeypatch.setitem(FAST_ENGINES, "gigatoken", missing)
     tokenizer = FastTokenizer(ours(), ["gigatoken"])
     assert tokenizer.engine == "tokenizers"
     assert "penstock[data]" in tokenizer.notes[0]
@@ -215,10 +215,10 @@ def test_an_engine_that_is_not_installed_is_noted(monkeypatch: pytest.MonkeyPatc
 def test_a_batch_that_the_fast_engine_fails_on_is_encoded_by_the_reference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def on_one_text(flat: Flat, texts: list[str]) -> Flat:
+    def on_one_text(flat: FlatTokens, texts: list[str]) -> FlatTokens:
         return panics(flat, texts) if texts == ["poison"] else flat
 
-    monkeypatch.setitem(FAST, "brittle", broken(on_one_text))
+    monkeypatch.setitem(FAST_ENGINES, "brittle", broken(on_one_text))
     tokenizer = FastTokenizer(ours(), ["brittle"])
     assert tokenizer.engine == "brittle"
     ids = tokenizer.encode_batch(["poison"]).ids.tolist()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.tokenize.pack import Bins, lay_out, pack
+from penstock.data.tokenize.pack import PackedBins, lay_out_bins, pack_documents
 
 LENGTHS = st.lists(st.integers(0, 70), max_size=60)
 SEQUENCE = st.integers(1, 40)
@@ -17,7 +17,7 @@ END = 9999
 @settings(max_examples=200, deadline=None)
 @given(lengths=LENGTHS, sequence=SEQUENCE)
 def test_every_token_has_one_place(lengths: list[int], sequence: int) -> None:
-    bins = pack(lengths, sequence)
+    bins = pack_documents(lengths, sequence)
     seen = [set() for _ in lengths]
     for document, offset, length in zip(bins.documents, bins.offsets, bins.lengths, strict=True):
         places = set(range(offset, offset + length))
@@ -36,14 +36,14 @@ def test_every_token_has_one_place(lengths: list[int], sequence: int) -> None:
 @settings(max_examples=100, deadline=None)
 @given(lengths=LENGTHS, sequence=SEQUENCE)
 def test_best_fit_leaves_no_two_bins_that_fit_into_one(lengths: list[int], sequence: int) -> None:
-    bins = pack(lengths, sequence)
+    bins = pack_documents(lengths, sequence)
     loads = sorted(bins.lengths[a:b].sum() for a, b in pairwise(bins.starts))
     if len(loads) > 1:
         assert loads[0] + loads[1] > sequence
 
 
 def expected(
-    masks: list[np.ndarray], bins: Bins, sequence: int
+    masks: list[np.ndarray], bins: PackedBins, sequence: int
 ) -> tuple[list[int], list[bool], list[int]]:
     """The slow way, a piece at a time."""
     tokens, mask, starts = [], [], []
@@ -63,7 +63,7 @@ def expected(
 @settings(max_examples=100, deadline=None)
 @given(lengths=LENGTHS, sequence=SEQUENCE, seed=st.integers(0, 99), masked=st.booleans())
 def test_the_layout(lengths: list[int], sequence: int, seed: int, masked: bool) -> None:
-    bins = pack(lengths, sequence)
+    bins = pack_documents(lengths, sequence)
     rng = np.random.default_rng(seed)
     starts = np.append(0, np.cumsum(lengths)).astype(np.int64)
     tokens = np.concatenate(
@@ -72,7 +72,7 @@ def test_the_layout(lengths: list[int], sequence: int, seed: int, masked: bool) 
     mask = rng.random(len(tokens)) < 0.5 if masked else None
     split = np.ones(len(tokens), bool) if mask is None else mask
     masks = [split[a:b] for a, b in pairwise(starts)]
-    laid = lay_out(tokens, starts, mask, bins, END, sequence)
+    laid = lay_out_bins(tokens, starts, mask, bins, END, sequence)
     want = expected(masks, bins, sequence)
     assert (laid.tokens.tolist(), laid.mask.tolist(), laid.starts.tolist()) == want
     assert laid.tokens.dtype == tokens.dtype
@@ -89,25 +89,25 @@ def realistic(count: int) -> np.ndarray:
 @pytest.mark.parametrize("sequence", [512, 2048, 8192])
 def test_bins_are_full(sequence: int) -> None:
     lengths = realistic(5000)
-    bins = pack(lengths, sequence)
+    bins = pack_documents(lengths, sequence)
     assert lengths.sum() / (len(bins) * sequence) > 0.99
 
 
 def test_the_tail_is_a_fair_sample() -> None:
     lengths = realistic(20_000)
-    bins = pack(lengths, 2048)
+    bins = pack_documents(lengths, 2048)
     pieces = np.diff(bins.starts)  # few in the bins of long documents
     tail = pieces[-len(pieces) // 10 :].mean()
     assert abs(tail - pieces.mean()) < 0.1 * pieces.mean()
 
 
 def test_the_packing_is_held() -> None:
-    bins = pack([3, 10, 1, 4, 2, 5], 5)
+    bins = pack_documents([3, 10, 1, 4, 2, 5], 5)
     found = [
         [(int(bins.documents[p]), int(bins.offsets[p])) for p in range(a, b)]
         for a, b in pairwise(bins.starts)
     ]
     assert found == [[(5, 0)], [(0, 0), (4, 0)], [(1, 5)], [(1, 0)], [(3, 0), (2, 0)]]
-    assert len(pack([], 5)) == len(pack([0, 0], 5)) == 0
+    assert len(pack_documents([], 5)) == len(pack_documents([0, 0], 5)) == 0
     with pytest.raises(ValueError, match="at least 1"):
-        pack([1], 0)
+        pack_documents([1], 0)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.tokenize.tokenizer import END, LEAST_VOCAB, Tokenizer, train
+from penstock.data.tokenize.tokenizer import END, MIN_VOCAB, Tokenizer, train_code_tokenizer
 from penstock.errors import PenstockError
 
 CODE = [
@@ -16,7 +16,7 @@ CODE = [
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return train(CODE, 400)
+    return train_code_tokenizer(CODE, 400)
 
 
 @settings(max_examples=60, deadline=None)
@@ -61,7 +61,7 @@ def test_training_does_not_depend_on_threads(monkeypatch):
     jsons = set()
     for setting in ("false", "true", ""):
         monkeypatch.setenv("TOKENIZERS_PARALLELISM", setting)
-        jsons.add(train(CODE, 400).to_json())
+        jsons.add(train_code_tokenizer(CODE, 400).to_json())
         assert os.environ["TOKENIZERS_PARALLELISM"] == setting
     assert len(jsons) == 1
 
@@ -74,9 +74,9 @@ def test_threads_are_left_decided(tokenizer, monkeypatch):
 
 
 def test_bad_vocabularies_and_tokenizers_are_refused(tokenizer):
-    assert train(["ab"], LEAST_VOCAB).vocab == LEAST_VOCAB
+    assert train_code_tokenizer(["ab"], MIN_VOCAB).vocab == MIN_VOCAB
     with pytest.raises(PenstockError, match="256 is too small"):
-        train(CODE, 256)
+        train_code_tokenizer(CODE, 256)
     renamed = tokenizer.to_json().replace(END.encode(), b"<|stop|>")
     with pytest.raises(PenstockError, match=r"no <\|end\|> token"):
         Tokenizer.from_json(renamed)

@@ -15,7 +15,7 @@ from penstock.data.format.locate import datasets_home
 from penstock.data.format.writer import DatasetWriter
 from penstock.data.tokenize.fast import FastTokenizer
 from penstock.data.tokenize.load import load_tokenizer
-from penstock.data.tokenize.special import END, Special, read_special, with_special
+from penstock.data.tokenize.special import END, SpecialTokens, read_special, with_special
 from penstock.data.tokenize.tokenizer import Tokenizer
 from penstock.data.tokenize.train import train_tokenizer
 from penstock.errors import PenstockError
@@ -53,7 +53,7 @@ def folder(path: Path, **files: Any) -> Path:
 def test_a_models_folder(tmp_path: Path) -> None:
     config = {"eos_token": {"content": "</s>"}, "bos_token": "<s>", "chat_template": TEMPLATE}
     content, special = load_tokenizer(folder(tmp_path / "m", tokenizer_config=config))
-    assert special == Special("</s>", 1, {"bos_token": "<s>", "eos_token": "</s>"}, TEMPLATE)
+    assert special == SpecialTokens("</s>", 1, {"bos_token": "<s>", "eos_token": "</s>"}, TEMPLATE)
     # All of it is in the one file, which still is a plain tokenizer.json.
     tokenizer = Tokenizer.from_json(content)
     assert (tokenizer.special, tokenizer.end) == (special, 1)
@@ -106,7 +106,7 @@ def test_an_end_that_nobody_names_is_asked_for(tmp_path: Path) -> None:
 def test_an_end_that_is_ours(tmp_path: Path) -> None:
     content = train_tokenizer(TEXTS, 300)
     (tmp_path / "t.json").write_bytes(content)
-    assert load_tokenizer(tmp_path / "t.json") == (content, Special(END, 0))  # byte for byte
+    assert load_tokenizer(tmp_path / "t.json") == (content, SpecialTokens(END, 0))  # byte for byte
     # A model that has <|end|> for another purpose says what its end is.
     model = tmp_path / "m"
     model.mkdir()
@@ -129,7 +129,7 @@ def test_templates(tmp_path: Path) -> None:
 
 
 def test_a_dataset_by_name_and_by_folder() -> None:
-    content = with_special(foreign(), Special("</s>", 1, {}, TEMPLATE))
+    content = with_special(foreign(), SpecialTokens("</s>", 1, {}, TEMPLATE))
     with DatasetWriter(datasets_home(), "chatty", 300, content) as writer:
         writer.add(np.array([5, 1]))
         built = writer.finish({"kind": "test"}, {}, {})

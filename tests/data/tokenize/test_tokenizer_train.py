@@ -11,7 +11,13 @@ from tokenizers import Tokenizer as Engine
 from penstock.data.tokenize.fast import FastTokenizer
 from penstock.data.tokenize.special import END
 from penstock.data.tokenize.tokenizer import Tokenizer
-from penstock.data.tokenize.train import LEAST_VOCAB, PIECES, SPECIAL, Sample, train_tokenizer
+from penstock.data.tokenize.train import (
+    MIN_VOCAB,
+    SPECIAL,
+    SPLIT_PATTERN,
+    TextSample,
+    train_tokenizer,
+)
 from penstock.errors import PenstockError
 
 TEXTS = [
@@ -35,12 +41,12 @@ def trained() -> bytes:
 def test_the_sample_is_the_same_in_any_order_and_in_parts(
     texts: list[str], most: int, cut: int, seed: int
 ) -> None:
-    whole = Sample(most)
+    whole = TextSample(most)
     whole.add(texts)
     shuffled = random.Random(seed).sample(texts, len(texts))
-    joined = Sample(most)
+    joined = TextSample(most)
     for part in (shuffled[:cut], shuffled[cut:]):
-        one = Sample(most)
+        one = TextSample(most)
         one.add(part)
         joined.add(one.texts())
     assert joined.texts() == whole.texts()
@@ -74,7 +80,9 @@ def test_how_text_is_cut() -> None:
         *("It's", " ", "123", "45", " naïve", " हिन्दी", " words", ".\n\n", "   ", " return", " x")
     ]
     assert "".join(pieces("a/b\r\n\t c")) == "a/b\r\n\t c"
-    assert PIECES in Engine.from_str(trained().decode()).to_str().encode().decode("unicode_escape")
+    assert SPLIT_PATTERN in Engine.from_str(trained().decode()).to_str().encode().decode(
+        "unicode_escape"
+    )
 
 
 @cache
@@ -107,8 +115,8 @@ def test_ids_are_those_of_tokenizers(text: str) -> None:
 
 
 def test_mistakes_and_progress() -> None:
-    with pytest.raises(PenstockError, match=f"need {LEAST_VOCAB}"):
-        train_tokenizer(TEXTS, LEAST_VOCAB - 1)
+    with pytest.raises(PenstockError, match=f"need {MIN_VOCAB}"):
+        train_tokenizer(TEXTS, MIN_VOCAB - 1)
     with pytest.raises(PenstockError, match="no text to train"):
         train_tokenizer([], 300)
     told: list[tuple[str, int, int]] = []

@@ -11,7 +11,7 @@ import made_summary
 from penstock.data.build.record import StageRecord
 from penstock.data.format.writer import DatasetWriter
 from penstock.data.read.dataset import Dataset
-from penstock.data.tokenize.tokenizer import train
+from penstock.data.tokenize.tokenizer import train_code_tokenizer
 from penstock.watch.datasets import screen
 from penstock.watch.datasets.screen import bar, share, spark
 from penstock.watch.datasets.summary import summarize
@@ -59,7 +59,7 @@ def test_many_reasons_are_summed_up():
 
 
 def test_a_dataset_that_has_no_record_is_told_by_its_manifest(tmp_path):
-    tokenizer = train(["ab"], 300)
+    tokenizer = train_code_tokenizer(["ab"], 300)
     with DatasetWriter(tmp_path, "bare", tokenizer.vocab, tokenizer.to_json()) as writer:
         writer.add(np.array([1, 2, tokenizer.end], dtype=np.uint32))
         counts = {"filter": {"kept": 7, "b": 1, "a": 2, "none": 0}}

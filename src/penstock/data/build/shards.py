@@ -16,7 +16,7 @@ from penstock.data.build.parts import result_columns, unpack_rows
 from penstock.data.format.columns import Columns, read_columns
 from penstock.data.format.types import Tokens
 from penstock.data.format.writer import write_shard
-from penstock.data.tokenize.pack import lay_out, pack
+from penstock.data.tokenize.pack import lay_out_bins, pack_documents
 from penstock.extras import extra
 
 _ROWS_LEVEL = 3  # of zstd; with one thread its output is the same on every machine
@@ -106,8 +106,8 @@ def _packed(
     end: int,
     last: bool,
 ) -> _Documents:
-    bins = pack(np.diff(starts), sequence)
-    laid = lay_out(tokens, starts, mask, bins, end, sequence)
+    bins = pack_documents(np.diff(starts), sequence)
+    laid = lay_out_bins(tokens, starts, mask, bins, end, sequence)
     # A sample needs one token after it: without one the last bin of the dataset would be lost.
     after = [end] if last else []
     total = len(laid.tokens) + len(after)

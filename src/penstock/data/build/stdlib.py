@@ -68,13 +68,13 @@ class _Sources:
 def build(home: Path, progress: Progress | None = None, root: Path | None = None) -> Path:
     """Write the dataset into `home`; return its folder."""
     from penstock.data.tokenize.tokenizer import (
-        train,  # slow to import; opening a built dataset does without
+        train_code_tokenizer,  # slow to import; opening a built dataset does without
     )
 
     tell = progress or (lambda what, done, total: None)
     sources = _read(root or library(), tell)
     tell("train tokenizer", 0, 1)
-    tokenizer = train(_head(sources.texts, TRAIN_CHARACTERS), VOCAB)
+    tokenizer = train_code_tokenizer(_head(sources.texts, TRAIN_CHARACTERS), VOCAB)
     tell("train tokenizer", 1, 1)
     with DatasetWriter(home, NAME, tokenizer.vocab, tokenizer.to_json()) as writer:
         for done in range(0, len(sources.texts), _BATCH):

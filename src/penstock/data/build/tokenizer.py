@@ -12,14 +12,20 @@ import numpy as np
 from penstock.data.build.dedup import RemainingTexts
 from penstock.data.build.parts import result_columns
 from penstock.data.chat.encode import ChatEncoder, Loss
-from penstock.data.chat.template import DEFAULT, Template
+from penstock.data.chat.template import DEFAULT_TEMPLATE, ChatTemplate
 from penstock.data.format.columns import Columns, read_columns
 from penstock.data.recipe.recipe import Recipe
 from penstock.data.recipe.tokens import PLAIN
 from penstock.data.tokenize import load
 from penstock.data.tokenize.fast import REFERENCE, FastTokenizer
-from penstock.data.tokenize.special import END, Special, parse, read_special, with_special
-from penstock.data.tokenize.tokenizer import load_engine, vocabulary
+from penstock.data.tokenize.special import (
+    END,
+    SpecialTokens,
+    parse_tokenizer,
+    read_special,
+    with_special,
+)
+from penstock.data.tokenize.tokenizer import load_engine, vocabulary_size
 from penstock.data.tokenize.train import train_tokenizer
 from penstock.errors import PenstockError
 
@@ -68,7 +74,7 @@ def read_template(recipe: Recipe) -> str | None:
     if path is None:
         return None
     if path == PLAIN:
-        return DEFAULT
+        return DEFAULT_TEMPLATE
     try:
         return Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -81,15 +87,15 @@ def read_template(recipe: Recipe) -> str | None:
 def check_template(recipe: Recipe, tokenizer: Path) -> None:
     """Refuse a bad chat template before hours of work are spent."""
     if recipe.tokens.tokenizer == TRAIN:
-        special = Special(END, 0, template=read_template(recipe) or DEFAULT)
+        special = SpecialTokens(END, 0, template=read_template(recipe) or DEFAULT_TEMPLATE)
     else:
         special = read_special(tokenizer_json(tokenizer))
     if any(source.is_chat for source in recipe.source):
-        Template(special.template or DEFAULT, special)
+        ChatTemplate(special.template or DEFAULT_TEMPLATE, special)
 
 
 def _stored(content: bytes, origin: str) -> Columns:
-    vocab = vocabulary(load_engine(parse(content)))
+    vocab = vocabulary_size(load_engine(parse_tokenizer(content)))
     return {
         "tokenizer": np.frombuffer(content, np.uint8),
         **result_columns({"origin": origin, "vocab": vocab}),

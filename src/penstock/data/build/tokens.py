@@ -25,7 +25,7 @@ from penstock.data.build.parts import (
 from penstock.data.build.record import SampleDocument
 from penstock.data.build.tally import KEPT, TEXT_CHARACTERS, DocumentTally
 from penstock.data.build.tokenizer import PartTokenizer, load_chat, load_part_tokenizer
-from penstock.data.chat.encode import Encoded, Loss
+from penstock.data.chat.encode import EncodedConversation, Loss
 from penstock.data.format.columns import Columns
 from penstock.data.format.types import Tokens
 from penstock.data.label.scores import CopySteps, count_copies
@@ -143,7 +143,7 @@ def encode_texts(texts: list[str], tokenizer: PartTokenizer) -> list[Tokens]:
 
 def _encode_chats(
     chats: list[Conversation], settings: EncodeSettings
-) -> Iterator[Encoded | InvalidConversation]:
+) -> Iterator[EncodedConversation | InvalidConversation]:
     """Yield encoded conversations, a few at a time to bound the memory."""
     assert settings.loss
     for first in range(0, len(chats), _BATCH_CHATS):

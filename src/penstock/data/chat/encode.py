@@ -11,23 +11,29 @@ from typing import Literal
 
 import numpy as np
 
-from penstock.data.chat.pieces import Pieces, fits
-from penstock.data.chat.spans import Guard, Learned, Rendered, rendered
-from penstock.data.chat.template import DEFAULT, Template
-from penstock.data.chat.whole import Whole
+from penstock.data.chat.spans import (
+    BREAK,
+    LearnedTokens,
+    RenderedConversation,
+    SpecialTokenGuard,
+    render_conversation,
+)
+from penstock.data.chat.template import DEFAULT_TEMPLATE, ChatTemplate
+from penstock.data.chat.tokens import PiecewiseTokenizer, WholeTextTokenizer, can_tokenize_pieces
 from penstock.data.format.manifest import dtype_for
 from penstock.data.format.types import Tokens
 from penstock.data.sources.messages import Conversation, InvalidConversation
 from penstock.data.tokenize.fast import FastTokenizer
 from penstock.data.tokenize.pack import Mask
-from penstock.data.tokenize.special import parse, read_special, special_tokens
-from penstock.data.tokenize.tokenizer import load_engine, vocabulary
+from penstock.data.tokenize.special import parse_tokenizer, read_special, special_tokens
+from penstock.data.tokenize.tokenizer import load_engine, vocabulary_size
+from penstock.errors import PenstockError
 
 Loss = Literal["assistant", "last", "all"]
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedConversation:
     ids: Tokens
     mask: Mask  # True: learned
 
@@ -42,33 +48,40 @@ class ChatEncoder:
         engines: Sequence[str] | None = None,
     ) -> None:
         """`engines` as for FastTokenizer."""
-        config = parse(tokenizer_json)
+        config = parse_tokenizer(tokenizer_json)
         self._special = read_special(tokenizer_json)
-        self._dtype = np.dtype(dtype_for(vocabulary(load_engine(config))))
-        self._guard = Guard(special_tokens(config))
-        self._template = Template(self._special.template or DEFAULT, self._special)
+        self._dtype = np.dtype(dtype_for(vocabulary_size(load_engine(config))))
+        self._guard = SpecialTokenGuard(special_tokens(config))
+        self._template = ChatTemplate(self._special.template or DEFAULT_TEMPLATE, self._special)
         self._loss = loss
-        self._tokenizer: Pieces | Whole
-        if fits(config):
-            self._tokenizer = Pieces(FastTokenizer(tokenizer_json, engines), config, self._guard)
+        self._tokenizer: PiecewiseTokenizer | WholeTextTokenizer
+        if can_tokenize_pieces(config):
+            self._tokenizer = PiecewiseTokenizer(
+                FastTokenizer(tokenizer_json, engines), config, self._guard
+            )
         else:
-            self._tokenizer = Whole(config)
+            self._tokenizer = WholeTextTokenizer(config)
 
-    def encode(self, conversations: Sequence[Conversation]) -> list[Encoded | InvalidConversation]:
+    def encode(
+        self, conversations: Sequence[Conversation]
+    ) -> list[EncodedConversation | InvalidConversation]:
         """One result for each: its tokens, or why there are none."""
         found = [self._rendered(conversation) for conversation in conversations]
-        told = [one for one in found if isinstance(one, Rendered)]
+        told = [one for one in found if isinstance(one, RenderedConversation)]
         learned = iter(self._tokenizer.tokens(told))
         return [
-            self._closed(one, next(learned)) if isinstance(one, Rendered) else one for one in found
+            self._closed(one, next(learned)) if isinstance(one, RenderedConversation) else one
+            for one in found
         ]
 
-    def _rendered(self, conversation: Conversation) -> Rendered | InvalidConversation:
+    def _rendered(self, conversation: Conversation) -> RenderedConversation | InvalidConversation:
         try:
             if conversation.completion and not self._special.template:
                 found = _completion(conversation, self._guard)
             else:
-                found = rendered(conversation, self._template, self._guard, self._special.end)
+                found = render_conversation(
+                    conversation, self._template, self._guard, self._special.end
+                )
         except InvalidConversation as refused:
             return refused
         if self._loss == "all":
@@ -81,8 +94,8 @@ class ChatEncoder:
         return replace(found, text=text) if text.endswith(self._special.end) else found
 
     def _closed(
-        self, conversation: Rendered, learned: Learned | InvalidConversation
-    ) -> Encoded | InvalidConversation:
+        self, conversation: RenderedConversation, learned: LearnedTokens | InvalidConversation
+    ) -> EncodedConversation | InvalidConversation:
         if isinstance(learned, InvalidConversation):
             return learned
         ids, mask = learned.ids.astype(self._dtype, copy=False), learned.mask
@@ -95,14 +108,35 @@ class ChatEncoder:
             )
             ids = np.append(ids, self._dtype.type(self._special.end_id))
             mask = np.append(mask, self._loss == "all" or not closed)
-        return Encoded(ids, mask)
+        return EncodedConversation(ids, mask)
 
 
-def _completion(conversation: Conversation, guard: Guard) -> Rendered:
+def _completion(conversation: Conversation, guard: SpecialTokenGuard) -> RenderedConversation:
     """A prompt and what follows it, on a line of its own where no blank parts the two."""
     prompt, response = (guard.text(text) for text in conversation.texts())
     if not prompt.strip() or not response.strip():
         raise InvalidConversation("empty message", "nothing was left of the prompt or the response")
     if not prompt[-1].isspace() and not response[0].isspace():
         prompt += "\n"
-    return Rendered(prompt + response, [(len(prompt), len(prompt) + len(response))])
+    return RenderedConversation(prompt + response, [(len(prompt), len(prompt) + len(response))])
+
+
+def chat_prompt(tokenizer_json: bytes, text: str) -> list[int]:
+    """The tokens of `text` as a user's turn, by the tokenizer's template or the default one.
+
+    Special tokens of the template get their ids; what the user spells out stays text.
+    """
+    config, special = parse_tokenizer(tokenizer_json), read_special(tokenizer_json)
+    template = ChatTemplate(special.template or DEFAULT_TEMPLATE, special)
+    said = SpecialTokenGuard(special_tokens(config)).text(text)
+    try:
+        rendered = template.render([{"role": "user", "content": said}], add_generation_prompt=True)
+    except InvalidConversation as refused:
+        raise PenstockError(
+            f"The chat template refuses a single question: {refused.detail or refused.reason}. "
+            "Ask without --chat, or build the data with another tokens.chat_template."
+        ) from None
+    engine = load_engine(config)
+    engine.encode_special_tokens = False
+    pieces = engine.encode_batch(rendered.split(BREAK), add_special_tokens=False)
+    return [token for piece in pieces for token in piece.ids]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.data.chat.template import LEARN, LEARNED, Template
+from penstock.data.chat.template import LEARN_END, LEARN_START, ChatTemplate
 from penstock.data.sources.messages import ASSISTANT, Conversation, InvalidConversation, Message
 
 # Stands inside a special token that a text spells out; a lone surrogate, which no text can hold.
@@ -26,7 +26,7 @@ _MOST_MESSAGES = 1000  # each turn renders all before it: these take a second or
 Span = tuple[int, int]
 
 
-class Guard:
+class SpecialTokenGuard:
     """Keeps texts from becoming special tokens once they stand in a template."""
 
     def __init__(self, special: Sequence[str]) -> None:
@@ -66,56 +66,58 @@ class Guard:
 
 
 @dataclass(frozen=True)
-class Rendered:
+class RenderedConversation:
     text: str  # with BREAK in it where texts spell special tokens
     turns: list[Span]  # the assistant's, in order
 
 
 @dataclass(frozen=True)
-class Learned:
+class LearnedTokens:
     """The tokens of a conversation, and which of them hold characters of its turns."""
 
     ids: npt.NDArray[np.uint32]
     mask: npt.NDArray[np.bool_]
 
 
-def rendered(conversation: Conversation, template: Template, guard: Guard, end: str) -> Rendered:
+def render_conversation(
+    conversation: Conversation, template: ChatTemplate, guard: SpecialTokenGuard, end: str
+) -> RenderedConversation:
     """NotChat where the template refuses the conversation or hides a turn."""
     messages = [guard.message(message) for message in conversation.messages]
     tools = guard.value(conversation.tools)
     marked = template.render_marked(messages, tools)
-    if LEARN in marked:
+    if LEARN_START in marked:
         return _by_marks(marked)
     if len(messages) > _MOST_MESSAGES:
         raise InvalidConversation("too many messages", f"{len(messages)}, over {_MOST_MESSAGES}")
-    finder = _Turns(marked, messages, tools, template, guard, end)
+    finder = _TurnFinder(marked, messages, tools, template, guard, end)
     turns = [finder.find(at) for at, one in enumerate(messages) if one["role"] == ASSISTANT]
     if any(before[1] > after[0] for before, after in pairwise(turns)):
         raise InvalidConversation("turns cannot be told apart", "the template mixes them")
-    return Rendered(marked, turns)
+    return RenderedConversation(marked, turns)
 
 
-def _by_marks(marked: str) -> Rendered:
+def _by_marks(marked: str) -> RenderedConversation:
     text, at = "", 0
     spans: list[Span] = []
-    for piece in re.split(f"([{LEARN}{LEARNED}])", marked):
-        if piece == LEARN:
+    for piece in re.split(f"([{LEARN_START}{LEARN_END}])", marked):
+        if piece == LEARN_START:
             at = len(text)
-        elif piece == LEARNED:
+        elif piece == LEARN_END:
             spans.append((at, len(text)))
         else:
             text += piece
-    return Rendered(text, spans)
+    return RenderedConversation(text, spans)
 
 
-class _Turns:
+class _TurnFinder:
     def __init__(
         self,
         full: str,
         messages: list[Message],
         tools: list[Any],
-        template: Template,
-        guard: Guard,
+        template: ChatTemplate,
+        guard: SpecialTokenGuard,
         end: str,
     ) -> None:
         self._full = full

@@ -13,14 +13,19 @@ from datetime import date
 from functools import lru_cache
 from typing import Any
 
-from penstock.data.chat.bounds import TooMuch, bounded, bounded_environment, joined
+from penstock.data.chat.limits import (
+    TemplateLimitExceeded,
+    bounded_environment,
+    join_bounded,
+    template_limits,
+)
 from penstock.data.sources.messages import InvalidConversation
-from penstock.data.tokenize.special import Special
+from penstock.data.tokenize.special import SpecialTokens
 from penstock.errors import PenstockError
 from penstock.extras import extra
 
 # For tokenizers without a template. Each turn ends with the tokenizer's own END.
-DEFAULT = """\
+DEFAULT_TEMPLATE = """\
 {%- if tools %}{{ '<|system|>\\n' + tools | tojson + end_token + '\\n' }}{% endif %}
 {%- for message in messages %}
     {{- '<|' + message.role + '|>\\n' }}
@@ -31,21 +36,21 @@ DEFAULT = """\
 {%- if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"""
 
 # Around what `{% generation %}` holds. Lone surrogates: no text can hold them.
-LEARN, LEARNED = "\ud801", "\ud802"
-_MARKS = re.compile(f"[{LEARN}{LEARNED}]")
+LEARN_START, LEARN_END = "\ud801", "\ud802"
+_MARKS = re.compile(f"[{LEARN_START}{LEARN_END}]")
 _LONGEST = 1 << 20  # characters of a template
 _MOST_ENDLESS = 3  # conversations that one template may not get done with
 _TODAY = date(2024, 7, 26)  # what Llama 3's templates fall back to
 
 
-class Template:
-    def __init__(self, source: str, special: Special) -> None:
+class ChatTemplate:
+    def __init__(self, source: str, special: SpecialTokens) -> None:
         jinja = extra("jinja2", "A chat template")
         self._endless = 0
         try:
             if len(source) > _LONGEST:
-                raise TooMuch(f"it is longer than {_LONGEST:,} characters")
-            with bounded():
+                raise TemplateLimitExceeded(f"it is longer than {_LONGEST:,} characters")
+            with template_limits():
                 self._template = _environment().from_string(source)
         except jinja.TemplateSyntaxError as error:
             raise PenstockError(
@@ -82,8 +87,8 @@ class Template:
         Raises PenstockError for a template that went on without end several times.
         """
         try:
-            with bounded(len(messages)):
-                return joined(
+            with template_limits(len(messages)):
+                return join_bounded(
                     self._template.generate(
                         messages=list(messages),
                         tools=list(tools) or None,
@@ -92,7 +97,7 @@ class Template:
                         **self._names,
                     )
                 )
-        except TooMuch as error:
+        except TemplateLimitExceeded as error:
             self._endless += 1
             if self._endless >= _MOST_ENDLESS:
                 raise PenstockError(
@@ -121,7 +126,7 @@ def _environment() -> Any:
             return jinja.nodes.CallBlock(call, [], [], body).set_lineno(line)
 
         def _marked(self, caller: Any) -> str:
-            return f"{LEARN}{caller()}{LEARNED}"
+            return f"{LEARN_START}{caller()}{LEARN_END}"
 
     def raise_exception(message: str) -> None:
         raise jinja.TemplateError(message)

@@ -24,16 +24,16 @@ import numpy.typing as npt
 
 from penstock.data.format.manifest import dtype_for
 from penstock.data.format.types import Tokens
-from penstock.data.tokenize.hard_sample import sample
-from penstock.data.tokenize.pcre_blanks import with_blanks_spelled_out
-from penstock.data.tokenize.special import Config, added_tokens, parse
+from penstock.data.tokenize.hard_sample import hard_texts
+from penstock.data.tokenize.pcre_white_space import spell_out_white_space
+from penstock.data.tokenize.special import TokenizerJson, added_tokens, parse_tokenizer
 from penstock.errors import PenstockError
 
 REFERENCE = "tokenizers"
 
 
 @dataclass(frozen=True)
-class Flat:
+class FlatTokens:
     """Document i is ids[starts[i] : starts[i + 1]]."""
 
     ids: Tokens
@@ -46,7 +46,7 @@ class Flat:
         return self.ids[self.starts[at] : self.starts[at + 1]]
 
 
-_Encode: TypeAlias = Callable[[list[str]], Flat]
+_Encode: TypeAlias = Callable[[list[str]], FlatTokens]
 
 
 class FastTokenizer:
@@ -54,13 +54,13 @@ class FastTokenizer:
 
     def __init__(self, content: bytes, engines: Sequence[str] | None = None) -> None:
         """`engines` are tried in order, by default the fast ones; the reference comes last."""
-        config = parse(content)
+        config = parse_tokenizer(content)
         reference, self.vocab = _reference(config)
         self.dtype = np.dtype(dtype_for(self.vocab))
         self.engine, self._encode = REFERENCE, reference
         self._reference = reference
-        judge = _Judge(config, reference)
-        for name in FAST if engines is None else engines:
+        judge = _EngineChecker(config, reference)
+        for name in FAST_ENGINES if engines is None else engines:
             if name == REFERENCE:
                 break
             encode = judge.accepted(name)
@@ -70,13 +70,13 @@ class FastTokenizer:
         self.notes = tuple(judge.notes)
         self.fallbacks = 0  # batches that the fast engine failed on and the reference encoded
 
-    def encode_batch(self, texts: Sequence[str]) -> Flat:
+    def encode_batch(self, texts: Sequence[str]) -> FlatTokens:
         """The ids of all texts, one after another, with no special token before or after."""
         listed = list(texts)
         try:
             flat = self._encode(listed)
         except BaseException as error:
-            if not _is_fault(error):
+            if not _is_engine_failure(error):
                 raise
             if problem := _not_unicode(listed):
                 raise PenstockError(problem) from error
@@ -84,101 +84,101 @@ class FastTokenizer:
                 raise
             self.fallbacks += 1
             flat = self._reference(listed)
-        return Flat(flat.ids.astype(self.dtype, copy=False), flat.starts)
+        return FlatTokens(flat.ids.astype(self.dtype, copy=False), flat.starts)
 
 
-def _reference(config: Config) -> tuple[_Encode, int]:
-    from penstock.data.tokenize.tokenizer import load_engine, vocabulary  # slow to import
+def _reference(config: TokenizerJson) -> tuple[_Encode, int]:
+    from penstock.data.tokenize.tokenizer import load_engine, vocabulary_size  # slow to import
 
     engine = load_engine(config)
 
-    def encode(texts: list[str]) -> Flat:
+    def encode(texts: list[str]) -> FlatTokens:
         batch = engine.encode_batch_fast(texts, add_special_tokens=False)
         parts = [np.array(encoding.ids, dtype=np.uint32) for encoding in batch]
         starts = np.fromiter(accumulate(map(len, parts), initial=0), np.int64, len(parts) + 1)
-        return Flat(np.concatenate([np.empty(0, np.uint32), *parts]), starts)
+        return FlatTokens(np.concatenate([np.empty(0, np.uint32), *parts]), starts)
 
-    return encode, vocabulary(engine)
+    return encode, vocabulary_size(engine)
 
 
-def _gigatoken(config: Config) -> _Encode:
+def _gigatoken(config: TokenizerJson) -> _Encode:
     gigatoken = importlib.import_module("gigatoken")
     # It always gives special tokens their ids, so it must not know them.
     engine = gigatoken.Tokenizer.from_json(
         json.dumps(config | {"added_tokens": _plain_added(config)})
     )
 
-    def encode(texts: list[str]) -> Flat:
+    def encode(texts: list[str]) -> FlatTokens:
         if not texts:
-            return Flat(np.empty(0, np.uint32), np.zeros(1, np.int64))
+            return FlatTokens(np.empty(0, np.uint32), np.zeros(1, np.int64))
         layout = engine.encode_batch(texts, parallel=False).layout
         starts = np.asarray(layout.offsets.data, dtype=np.int64)
         ids = np.asarray(layout.content.data)[starts[0] : starts[-1]]
-        return Flat(ids, starts - starts[0])
+        return FlatTokens(ids, starts - starts[0])
 
     return encode
 
 
-def _fastokens(config: Config) -> _Encode:
+def _fastokens(config: TokenizerJson) -> _Encode:
     # Set before its first use in the process; a user's own setting stands.
     os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
     os.environ.setdefault("FASTOKENS_SPIN_US", "0")  # its idle threads would burn a core
     engine = importlib.import_module("fastokens").Tokenizer.from_json_str(json.dumps(config))
 
-    def encode(texts: list[str]) -> Flat:
+    def encode(texts: list[str]) -> FlatTokens:
         ids, starts = engine.encode_batch_flat(
             texts, add_special_tokens=False, split_special_tokens=True
         )
-        return Flat(np.frombuffer(ids, "<u4"), np.frombuffer(starts, "<u8").astype(np.int64))
+        return FlatTokens(np.frombuffer(ids, "<u4"), np.frombuffer(starts, "<u8").astype(np.int64))
 
     return encode
 
 
-def _fastokens_spelled(config: Config) -> _Encode:
+def _fastokens_spelled(config: TokenizerJson) -> _Encode:
     """For patterns that fastokens has no code of its own for and gives to PCRE2."""
-    return _fastokens(with_blanks_spelled_out(config))
+    return _fastokens(spell_out_white_space(config))
 
 
 # The faster one first; gigatoken is slow until it has seen much text.
-FAST = {
+FAST_ENGINES = {
     "fastokens": _fastokens,
     "gigatoken": _gigatoken,
     "fastokens-spelled": _fastokens_spelled,
 }
 
 
-def _plain_added(config: Config) -> list[Config]:
+def _plain_added(config: TokenizerJson) -> list[TokenizerJson]:
     return [token for token in added_tokens(config) if not token.get("special")]
 
 
-class _Judge:
+class _EngineChecker:
     """Accepts an engine that loads the tokenizer and gives the right ids; else writes a note."""
 
-    def __init__(self, config: Config, reference: _Encode) -> None:
+    def __init__(self, config: TokenizerJson, reference: _Encode) -> None:
         self._config = config
         self._reference = reference
         self.notes: list[str] = []
 
     @cached_property
     def _texts(self) -> list[str]:
-        return sample([str(token["content"]) for token in added_tokens(self._config)])
+        return hard_texts([str(token["content"]) for token in added_tokens(self._config)])
 
     @cached_property
-    def _expected(self) -> Flat:
+    def _expected(self) -> FlatTokens:
         return self._reference(self._texts)
 
     def accepted(self, name: str) -> _Encode | None:
-        if name not in FAST:
-            known = ", ".join([*FAST, REFERENCE])
+        if name not in FAST_ENGINES:
+            known = ", ".join([*FAST_ENGINES, REFERENCE])
             raise PenstockError(f"There is no tokenizer engine {name!r}. Known engines: {known}.")
         try:
-            encode = FAST[name](self._config)
+            encode = FAST_ENGINES[name](self._config)
             found = encode(self._texts)
         except ImportError as error:
             self.notes.append(f"{name} is not installed ({error}): pip install 'penstock[data]'")
             return None
         except BaseException as error:
-            if not _is_fault(error):
+            if not _is_engine_failure(error):
                 raise
             self.notes.append(f"{name} refused: {_first_line(error)}")
             return None
@@ -192,7 +192,7 @@ class _Judge:
         return encode
 
 
-def first_difference(expected: Flat, found: Flat) -> int | None:
+def first_difference(expected: FlatTokens, found: FlatTokens) -> int | None:
     """The first document whose ids differ, or None."""
     if np.array_equal(expected.starts, found.starts) and np.array_equal(expected.ids, found.ids):
         return None
@@ -204,7 +204,7 @@ def first_difference(expected: Flat, found: Flat) -> int | None:
     return 0  # the same ids with offsets that leave some of them out
 
 
-def _is_fault(error: BaseException) -> bool:
+def _is_engine_failure(error: BaseException) -> bool:
     """An engine's own failure: an exception, or a panic of Rust code, which is not an Exception."""
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 

@@ -57,7 +57,7 @@ _ENDS = [0x4DB0, 0x4DC0, 0x9FF0, 0x187F0, 0x18AF0, 0x2A6D0, 0x2B730, 0x2B810, 0x
 _ENDS += [0x2EE50, 0x2FA10, 0x31340, 0x323A0, 0x33470, 0xE0000, 0xE0070, 0xE01E0, 0x10FFF0]
 
 
-def sample(special: list[str]) -> list[str]:
+def hard_texts(special: list[str]) -> list[str]:
     """The texts; `special` are the added tokens of the tokenizer, spelled out in text."""
     return [*_fixed(), *_spelled(special)]
 

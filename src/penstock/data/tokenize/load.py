@@ -11,11 +11,11 @@ from typing import Any
 from penstock.data.format.locate import built_versions, datasets_home, matching_versions
 from penstock.data.tokenize.special import (
     END,
-    Config,
-    Special,
-    parse,
+    SpecialTokens,
+    TokenizerJson,
+    parse_tokenizer,
     special_tokens,
-    stored,
+    stored_special,
     token_id,
     with_special,
 )
@@ -37,7 +37,7 @@ _MANIFEST = "manifest.json"
 
 def load_tokenizer(
     where: str | Path, end: str | None = None, template: str | None = None
-) -> tuple[bytes, Special]:
+) -> tuple[bytes, SpecialTokens]:
     """The tokenizer.json to store, and what it says of its special tokens.
 
     `where` is a tokenizer.json, a folder of a model or dataset, `hf:org/name[@revision]`, a URL or
@@ -45,12 +45,12 @@ def load_tokenizer(
     """
     content, beside, origin = _find(where)
     try:
-        config = parse(content)
+        config = parse_tokenizer(content)
     except PenstockError as error:
         raise PenstockError(f"Tokenizer {where}: {error}") from None
-    own = stored(config)
+    own = stored_special(config)
     names = _names(beside) or dict(own.names if own else {})
-    special = Special(
+    special = SpecialTokens(
         end=(closing := _end(where, config, end, own, beside)),
         end_id=_id(config, closing),
         names=names,
@@ -58,7 +58,7 @@ def load_tokenizer(
         origin=origin,
     )
     if template is not None:
-        special = Special(special.end, special.end_id, names, template, origin)
+        special = SpecialTokens(special.end, special.end_id, names, template, origin)
     kept = with_special(content, special)
     if special.end_id in Tokenizer(kept).encode(special.end):
         raise PenstockError(
@@ -73,7 +73,7 @@ def has_template(where: str | Path) -> bool:
     content, beside, _ = _find(where)
     if _template(where, beside):
         return True
-    own = stored(parse(content))
+    own = stored_special(parse_tokenizer(content))
     return bool(own and own.template)
 
 
@@ -184,7 +184,11 @@ def _names(beside: _Beside) -> dict[str, str]:
 
 
 def _end(
-    where: str | Path, config: Config, asked: str | None, own: Special | None, beside: _Beside
+    where: str | Path,
+    config: TokenizerJson,
+    asked: str | None,
+    own: SpecialTokens | None,
+    beside: _Beside,
 ) -> str:
     if asked:
         if token_id(config, asked) is None:
@@ -204,7 +208,7 @@ def _end(
     )
 
 
-def _of_generation(config: Config, beside: _Beside) -> str:
+def _of_generation(config: TokenizerJson, beside: _Beside) -> str:
     ids = beside.get(_GENERATION, {}).get("eos_token_id")
     first = ids[0] if isinstance(ids, list) and ids else ids
     if not isinstance(first, int):
@@ -212,13 +216,13 @@ def _of_generation(config: Config, beside: _Beside) -> str:
     return next((token for token in special_tokens(config) if token_id(config, token) == first), "")
 
 
-def _id(config: Config, token: str) -> int:
+def _id(config: TokenizerJson, token: str) -> int:
     found = token_id(config, token)
     assert found is not None
     return found
 
 
-def _listed(config: Config) -> str:
+def _listed(config: TokenizerJson) -> str:
     tokens = special_tokens(config)
     return ", ".join(tokens[:20]) + (", …" if len(tokens) > 20 else "") or "none"
 

@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from penstock.data.read.dataset import Dataset
-from penstock.data.tokenize.special import parse
+from penstock.data.tokenize.special import parse_tokenizer
 from penstock.data.tokenize.tokenizer import load_engine
 from penstock.errors import PenstockError
 
 TOKENIZER = "tokenizer.json"
 
 
-def refuse_other_tokens(dataset: Dataset, folder: Path) -> None:
+def refuse_other_tokenizer(dataset: Dataset, folder: Path) -> None:
     """An error where a token of the dataset means something else to the model in `folder`.
 
     A model may have more tokens than the dataset. One without a tokenizer.json cannot be asked.
@@ -35,4 +35,4 @@ def refuse_other_tokens(dataset: Dataset, folder: Path) -> None:
 
 
 def _ids(content: bytes) -> dict[str, int]:
-    return load_engine(parse(content)).get_vocab(with_added_tokens=True)
+    return load_engine(parse_tokenizer(content)).get_vocab(with_added_tokens=True)

@@ -23,7 +23,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Bins:
+class PackedBins:
     """Bin b holds the pieces [starts[b], starts[b + 1]). Piece p is `lengths[p]` tokens of document
     `documents[p]`, from its token `offsets[p]` on."""
 
@@ -37,7 +37,7 @@ class Bins:
 
 
 @dataclass(frozen=True)
-class Laid:
+class PackedTokens:
     """`starts` are the places of the pieces, in order; `documents` says whose they are."""
 
     tokens: Tokens
@@ -46,7 +46,7 @@ class Laid:
     documents: Ints
 
 
-def pack(lengths: npt.ArrayLike, sequence: int) -> Bins:
+def pack_documents(lengths: npt.ArrayLike, sequence: int) -> PackedBins:
     """Where each document goes. Empty ones go nowhere."""
     if sequence < 1:
         raise ValueError(f"a sequence has at least 1 token, found {sequence}")
@@ -60,12 +60,12 @@ def pack(lengths: npt.ArrayLike, sequence: int) -> Bins:
     order = np.argsort(place[bins], kind="stable")  # in a bin: the longest first
     starts = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(place[bins], minlength=count), out=starts[1:])
-    return Bins(documents[order], offsets[order], pieces[order], starts)
+    return PackedBins(documents[order], offsets[order], pieces[order], starts)
 
 
-def lay_out(
-    tokens: Tokens, starts: Ints, mask: Mask | None, bins: Bins, end_id: int, sequence: int
-) -> Laid:
+def lay_out_bins(
+    tokens: Tokens, starts: Ints, mask: Mask | None, bins: PackedBins, end_id: int, sequence: int
+) -> PackedTokens:
     """The tokens of all bins, one after another.
 
     Document d is tokens[starts[d] : starts[d + 1]]; `mask` is one bit a token, None: all count.
@@ -83,7 +83,7 @@ def lay_out(
         out[to : to + length] = tokens[source : source + length]
         counted[to : to + length] = True if mask is None else mask[source : source + length]
     counted[::sequence] = False
-    return Laid(out, counted, places, bins.documents)
+    return PackedTokens(out, counted, places, bins.documents)
 
 
 def _cut(sizes: Ints, sequence: int) -> tuple[Ints, Ints, Ints]:

@@ -18,11 +18,11 @@ from penstock.untrusted import parse_json, preview
 END = "<|end|>"  # closes each document, in tokenizers that are trained here
 _KEY = "penstock"
 
-Config: TypeAlias = dict[str, Any]  # a tokenizer.json
+TokenizerJson: TypeAlias = dict[str, Any]  # a tokenizer.json
 
 
 @dataclass(frozen=True)
-class Special:
+class SpecialTokens:
     end: str  # the token that closes each document
     end_id: int
     names: Mapping[str, str] = field(default_factory=dict)  # as templates know them: bos_token, …
@@ -30,7 +30,7 @@ class Special:
     origin: str = ""  # org/name@commit of a tokenizer from the hub; not stored
 
 
-def parse(content: bytes) -> Config:
+def parse_tokenizer(content: bytes) -> TokenizerJson:
     """A tokenizer.json without truncation, padding and dropout: they lose or change text."""
     try:
         config = parse_json(content)
@@ -49,7 +49,7 @@ def parse(content: bytes) -> Config:
     return config
 
 
-def _check_tokens(config: Config) -> None:
+def _check_tokens(config: TokenizerJson) -> None:
     """Raise ValueError where tokens are not what others expect: a text and a number each."""
     vocab, added = config["model"].get("vocab") or {}, config.get("added_tokens") or []
     if not isinstance(vocab, dict | list) or not isinstance(added, list):
@@ -76,19 +76,19 @@ def _is_id(value: object) -> bool:
     return type(value) is int and 0 <= value < LARGEST["vocab"]
 
 
-def added_tokens(config: Config) -> list[Config]:
+def added_tokens(config: TokenizerJson) -> list[TokenizerJson]:
     added = config.get("added_tokens") or []
     assert isinstance(added, list)
     return added
 
 
-def special_tokens(config: Config) -> list[str]:
+def special_tokens(config: TokenizerJson) -> list[str]:
     """The tokens that text can never become, by id."""
     special = [token for token in added_tokens(config) if token.get("special")]
     return [str(token["content"]) for token in sorted(special, key=lambda token: token["id"])]
 
 
-def token_id(config: Config, token: str) -> int | None:
+def token_id(config: TokenizerJson, token: str) -> int | None:
     for one in added_tokens(config):
         if one.get("content") == token:
             return int(one["id"])
@@ -98,21 +98,21 @@ def token_id(config: Config, token: str) -> int | None:
     return next((at for at, (piece, _) in enumerate(vocab) if piece == token), None)  # Unigram
 
 
-def stored(config: Config) -> Special | None:
+def stored_special(config: TokenizerJson) -> SpecialTokens | None:
     """What was stored in the file, or our END where it is there; else None."""
     for token in added_tokens(config):
         kept = token.get(_KEY)
         if isinstance(kept, dict):
-            return Special(
+            return SpecialTokens(
                 token["content"], token["id"], kept.get("names", {}), kept.get("template", "")
             )
     end = token_id(config, END)
-    return None if end is None else Special(END, end)
+    return None if end is None else SpecialTokens(END, end)
 
 
-def read_special(content: bytes) -> Special:
+def read_special(content: bytes) -> SpecialTokens:
     """Of a dataset's tokenizer.json, where it must be."""
-    special = stored(parse(content))
+    special = stored_special(parse_tokenizer(content))
     if special is None:
         raise PenstockError(
             f"The tokenizer has no {END} token, which must close each document, and names no "
@@ -121,10 +121,12 @@ def read_special(content: bytes) -> Special:
     return special
 
 
-def with_special(content: bytes, special: Special) -> bytes:
+def with_special(content: bytes, special: SpecialTokens) -> bytes:
     """The tokenizer.json with `special` in it; as it is where nothing needs to be added."""
     config = json.loads(content)
-    if stored(config) == Special(special.end, special.end_id, special.names, special.template):
+    if stored_special(config) == SpecialTokens(
+        special.end, special.end_id, special.names, special.template
+    ):
         return content
     added = config["added_tokens"] = added_tokens(config)
     for token in added:

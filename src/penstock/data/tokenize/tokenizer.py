@@ -17,10 +17,10 @@ import numpy.typing as npt
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Engine
 
-from penstock.data.tokenize.special import END, Config, parse, read_special
+from penstock.data.tokenize.special import END, TokenizerJson, parse_tokenizer, read_special
 from penstock.errors import PenstockError
 
-LEAST_VOCAB = 257  # every byte, and END
+MIN_VOCAB = 257  # every byte, and END
 
 _PIECES = "|".join(
     [
@@ -33,7 +33,7 @@ _PIECES = "|".join(
 )
 
 
-def load_engine(config: Config) -> Engine:
+def load_engine(config: TokenizerJson) -> Engine:
     """Text is only text to it: a document that spells out a special token does not get its id."""
     try:
         engine = Engine.from_str(json.dumps(config))
@@ -46,7 +46,7 @@ def load_engine(config: Config) -> Engine:
     return engine
 
 
-def vocabulary(engine: Engine) -> int:
+def vocabulary_size(engine: Engine) -> int:
     """One more than the largest id: some tokenizers leave ids out."""
     return max(engine.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
@@ -56,10 +56,10 @@ class Tokenizer:
 
     def __init__(self, content: bytes) -> None:
         self.special = read_special(content)
-        self._engine = load_engine(parse(content))
+        self._engine = load_engine(parse_tokenizer(content))
         self._content = content
         self.end: int = self.special.end_id
-        self.vocab: int = vocabulary(self._engine)
+        self.vocab: int = vocabulary_size(self._engine)
 
     @staticmethod
     def from_json(content: bytes) -> "Tokenizer":
@@ -73,7 +73,7 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[npt.NDArray[np.uint32]]:
         """The ids of each text, without a closing END."""
-        with threads():
+        with tokenizer_threads():
             batch = self._engine.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, dtype=np.uint32) for encoding in batch]
 
@@ -82,16 +82,16 @@ class Tokenizer:
         return self._engine.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
 
 
-def train(texts: Sequence[str], vocab: int) -> Tokenizer:
+def train_code_tokenizer(texts: Sequence[str], vocab: int) -> Tokenizer:
     """Learns merges until there are `vocab` tokens, or fewer when the texts give out."""
-    if vocab < LEAST_VOCAB:
+    if vocab < MIN_VOCAB:
         raise PenstockError(
-            f"A vocabulary of {vocab} is too small: every byte and {END} need {LEAST_VOCAB}."
+            f"A vocabulary of {vocab} is too small: every byte and {END} need {MIN_VOCAB}."
         )
-    return Tokenizer(train_pieces(texts, vocab, _PIECES, [END]))
+    return Tokenizer(train_bpe(texts, vocab, _PIECES, [END]))
 
 
-def train_pieces(texts: Iterable[str], vocab: int, pattern: str, special: list[str]) -> bytes:
+def train_bpe(texts: Iterable[str], vocab: int, pattern: str, special: list[str]) -> bytes:
     """A tokenizer.json that cuts text by `pattern`; `special` get the first ids."""
     engine = Engine(models.BPE())
     engine.pre_tokenizer = pre_tokenizers.Sequence(
@@ -107,13 +107,13 @@ def train_pieces(texts: Iterable[str], vocab: int, pattern: str, special: list[s
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    with threads():
+    with tokenizer_threads():
         engine.train_from_iterator(texts, trainer)
     return engine.to_str().encode()
 
 
 @contextmanager
-def threads() -> Iterator[None]:
+def tokenizer_threads() -> Iterator[None]:
     """Threads for one batch, unless the user has chosen.
 
     Afterwards the setting is left empty, which the engine reads as a no: undecided, it would warn,

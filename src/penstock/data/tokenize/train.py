@@ -16,19 +16,19 @@ import xxhash
 
 from penstock.data.format.types import Progress
 from penstock.data.tokenize.special import END
-from penstock.data.tokenize.tokenizer import train_pieces
+from penstock.data.tokenize.tokenizer import train_bpe
 from penstock.errors import PenstockError
 
 REVISION = 1  # of what is sampled and how it is cut: another result needs another number
 SAMPLE_BYTES = 64 << 20
 ROLES = ("system", "user", "assistant", "tool")  # of the default chat template
 SPECIAL = [END, *(f"<|{role}|>" for role in ROLES)]
-LEAST_VOCAB = 256 + len(SPECIAL)
+MIN_VOCAB = 256 + len(SPECIAL)
 
 _DOCUMENT_CHARACTERS = 1 << 18  # of a document: one of 60 MB should not be the whole sample
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"  # 's, 'll: with their word
-PIECES = "|".join(
+SPLIT_PATTERN = "|".join(
     [
         rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_SHORT}",
         rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_SHORT}",
@@ -39,7 +39,7 @@ PIECES = "|".join(
 )
 
 
-class Sample:
+class TextSample:
     """The texts with the smallest hashes that together reach `most_bytes`."""
 
     def __init__(self, most_bytes: int = SAMPLE_BYTES) -> None:
@@ -68,19 +68,19 @@ def train_tokenizer(
     sample_bytes: int = SAMPLE_BYTES,
 ) -> bytes:
     """A tokenizer.json with `vocab` tokens, or fewer where the texts give out."""
-    if vocab < LEAST_VOCAB:
+    if vocab < MIN_VOCAB:
         raise PenstockError(
             f"A vocabulary of {vocab} is too small: every byte and the special tokens need "
-            f"{LEAST_VOCAB}. Set tokens.vocab to {LEAST_VOCAB} or more."
+            f"{MIN_VOCAB}. Set tokens.vocab to {MIN_VOCAB} or more."
         )
-    sample = Sample(sample_bytes)
+    sample = TextSample(sample_bytes)
     sample.add(texts)
     learned_from = sample.texts()
     if not learned_from:
         raise PenstockError("There is no text to train a tokenizer on: no document was kept.")
     tell = progress or (lambda what, done, total: None)
     tell("train tokenizer", 0, len(learned_from))
-    content = train_pieces(_told(learned_from, tell), vocab, PIECES, SPECIAL)
+    content = train_bpe(_told(learned_from, tell), vocab, SPLIT_PATTERN, SPECIAL)
     tell("train tokenizer", len(learned_from), len(learned_from))
     return content
 

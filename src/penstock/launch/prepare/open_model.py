@@ -9,7 +9,7 @@ from pathlib import Path
 
 from penstock.catalog.open.folder import fetch_weights, model_folder, read_small_files
 from penstock.data.read.dataset import Dataset
-from penstock.data.tokenize.match import refuse_other_tokens
+from penstock.data.tokenize.match import refuse_other_tokenizer
 from penstock.files import write_synced
 from penstock.model.open.files import look
 from penstock.run.schema.run import Run
@@ -24,7 +24,7 @@ def fetch(run: Run) -> None:
 def refuse_other_data(run: Run, datasets: list[Dataset]) -> None:
     if run.model.from_:
         for dataset in datasets:
-            refuse_other_tokens(dataset, model_folder(run.model.from_))
+            refuse_other_tokenizer(dataset, model_folder(run.model.from_))
 
 
 def keep(run: Run, folder: Path) -> None:

@@ -7,8 +7,8 @@ of a text and the chat template from files beside it.
 import json
 from typing import Any
 
-from penstock.data.chat.template import DEFAULT
-from penstock.data.tokenize.special import Special, read_special
+from penstock.data.chat.template import DEFAULT_TEMPLATE
+from penstock.data.tokenize.special import SpecialTokens, read_special
 
 _TEMPLATE = "chat_template.jinja"
 
@@ -33,8 +33,8 @@ def with_template(files: dict[str, bytes], content: bytes) -> dict[str, bytes]:
     return {**files, **_template(read_special(content))}
 
 
-def _template(special: Special) -> dict[str, bytes]:
+def _template(special: SpecialTokens) -> dict[str, bytes]:
     source = special.template
-    if source == DEFAULT:  # others know the token that ends a text by its usual name alone
+    if source == DEFAULT_TEMPLATE:  # others know the token that ends a text by its usual name alone
         source = source.replace("end_token", "eos_token")
     return {_TEMPLATE: source.encode()} if source else {}

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from penstock.data.chat.prompt import chat_prompt
+from penstock.data.chat.encode import chat_prompt
 from penstock.data.read.run_tokenizer import read_tokenizer
 from penstock.data.tokenize.special import read_special
 from penstock.data.tokenize.tokenizer import Tokenizer

@@ -13,7 +13,7 @@ _IN_LINE = BLANKS.replace("\n", "").replace("\r", "")
 _PARTS = re.compile(r"\[\^\\S\\r\\n\]|\\.|.", re.DOTALL)
 
 
-def with_blanks_spelled_out(config: dict[str, object]) -> dict[str, object]:
+def spell_out_white_space(config: dict[str, object]) -> dict[str, object]:
     """A copy of a tokenizer.json whose split patterns name each blank."""
     config = copy.deepcopy(config)
     stage = config.get("pre_tokenizer")

@@ -1,8 +1,12 @@
-"""Tokens of rendered conversations from the fast engine, for byte-level tokenizers.
+"""Two ways to tokenize rendered conversations: in pieces, which is fast, or as a whole.
 
-Such a tokenizer cuts a text at its special tokens and treats what lies between each on its own, so
-the pieces can go to any engine for plain text. Each token stands for a known number of bytes, so
-its place is a sum.
+A byte-level tokenizer splits a text at its special tokens and treats each piece in between on its
+own, so the pieces can go to any engine for plain text. Each token stands for a known number of
+bytes, so its position is a sum. `PiecewiseTokenizer` does that.
+
+`WholeTextTokenizer` asks `tokenizers` for the position of each token. It works with every tokenizer
+and is slow. A special token that a text spells out is split by a character without meaning, whose
+own tokens are then removed.
 """
 
 import re
@@ -11,13 +15,14 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from penstock.data.chat.spans import BREAK, Guard, Learned, Rendered
+from penstock.data.chat.spans import BREAK, LearnedTokens, RenderedConversation, SpecialTokenGuard
 from penstock.data.sources.messages import InvalidConversation
 from penstock.data.tokenize.fast import FastTokenizer
-from penstock.data.tokenize.special import Config, added_tokens
+from penstock.data.tokenize.special import TokenizerJson, added_tokens
+from penstock.data.tokenize.tokenizer import load_engine, tokenizer_threads
 
 
-def fits(config: Config) -> bool:
+def can_tokenize_pieces(config: TokenizerJson) -> bool:
     """Whether the pieces of a text, one by one, give the tokens of the whole."""
     added = added_tokens(config)
     special = [token["content"] for token in added if token.get("special")]
@@ -34,18 +39,22 @@ def fits(config: Config) -> bool:
     )
 
 
-class Pieces:
-    def __init__(self, engine: FastTokenizer, config: Config, guard: Guard) -> None:
+class PiecewiseTokenizer:
+    def __init__(
+        self, engine: FastTokenizer, config: TokenizerJson, guard: SpecialTokenGuard
+    ) -> None:
         self._engine = engine
         self._special = {token["content"]: int(token["id"]) for token in added_tokens(config)}
         self._bytes = _bytes_of_tokens(config, engine.vocab)
         self._cut = re.compile(f"({guard.pattern.pattern}|{BREAK})")
 
-    def tokens(self, conversations: list[Rendered]) -> list[Learned | InvalidConversation]:
+    def tokens(
+        self, conversations: list[RenderedConversation]
+    ) -> list[LearnedTokens | InvalidConversation]:
         # Texts stand at even places, what they were cut at between them.
         cut = [self._cut.split(one.text) for one in conversations]
         flat = self._engine.encode_batch([text for parts in cut for text in parts[::2]])
-        results: list[Learned | InvalidConversation] = []
+        results: list[LearnedTokens | InvalidConversation] = []
         at = 0
         for conversation, parts in zip(conversations, cut, strict=True):
             ids: list[npt.NDArray[np.uint32]] = []
@@ -59,8 +68,8 @@ class Pieces:
         return results
 
     def _learned(
-        self, conversation: Rendered, ids: npt.NDArray[np.uint32]
-    ) -> Learned | InvalidConversation:
+        self, conversation: RenderedConversation, ids: npt.NDArray[np.uint32]
+    ) -> LearnedTokens | InvalidConversation:
         after = np.cumsum(self._bytes[ids])
         first = after - self._bytes[ids]
         text = conversation.text
@@ -74,14 +83,14 @@ class Pieces:
         mask = np.zeros(len(ids), np.bool_)
         for start, stop in zip(places[:-1:2], places[1::2], strict=True):
             mask |= (first < stop) & (after > start)
-        return Learned(ids, mask)
+        return LearnedTokens(ids, mask)
 
 
 def _size(text: str) -> int:
     return len(text) if text.isascii() else len(text.replace(BREAK, "").encode())
 
 
-def _bytes_of_tokens(config: Config, vocab: int) -> npt.NDArray[np.int64]:
+def _bytes_of_tokens(config: TokenizerJson, vocab: int) -> npt.NDArray[np.int64]:
     """A byte-level vocabulary writes each byte as one character."""
     sizes = np.zeros(vocab, np.int64)
     for token, number in config["model"]["vocab"].items():
@@ -89,3 +98,44 @@ def _bytes_of_tokens(config: Config, vocab: int) -> npt.NDArray[np.int64]:
     for added in added_tokens(config):
         sizes[added["id"]] = len(added["content"].encode())
     return sizes
+
+
+_STANDS_IN = "\ufdd0"  # where BREAK is: a character that Unicode gives no meaning
+
+
+class WholeTextTokenizer:
+    def __init__(self, config: TokenizerJson) -> None:
+        # Post-processing only adds tokens, and would cut blanks from the places of others.
+        self._engine = load_engine(config | {"post_processor": None})
+        self._engine.encode_special_tokens = False
+
+    def tokens(
+        self, conversations: list[RenderedConversation]
+    ) -> list[LearnedTokens | InvalidConversation]:
+        texts = [one.text.replace(BREAK, _STANDS_IN) for one in conversations]
+        with tokenizer_threads():
+            batch = self._engine.encode_batch(texts, add_special_tokens=False)
+        return [
+            _learned(one, np.array(encoding.ids, np.uint32), encoding.offsets)
+            for one, encoding in zip(conversations, batch, strict=True)
+        ]
+
+
+def _learned(
+    conversation: RenderedConversation, ids: npt.NDArray[np.uint32], offsets: list[tuple[int, int]]
+) -> LearnedTokens | InvalidConversation:
+    first, after = np.array(offsets, np.int64).reshape(-1, 2).T
+    keep = np.ones(len(ids), np.bool_)
+    for at, character in enumerate(conversation.text):
+        if character != BREAK:
+            continue
+        over = (first <= at) & (after > at)
+        if (first[over] != at).any() or (after[over] != at + 1).any():
+            return InvalidConversation(
+                "spells a special token", "which this tokenizer cannot keep as text"
+            )
+        keep &= ~over
+    mask = np.zeros(len(ids), np.bool_)
+    for start, stop in conversation.turns:
+        mask |= (first < stop) & (after > start)
+    return LearnedTokens(ids[keep], mask[keep])

@@ -25,7 +25,7 @@ _MOST_BITS = 1 << 14  # of a number
 _PAGE = resource.getpagesize()
 
 
-class TooMuch(Exception):
+class TemplateLimitExceeded(Exception):
     """A template that does not end, or makes too much."""
 
 
@@ -38,7 +38,7 @@ _left = _Left()
 
 
 @contextlib.contextmanager
-def bounded(messages: int = 0) -> Iterator[None]:
+def template_limits(messages: int = 0) -> Iterator[None]:
     """Give a rendering its rounds, time and memory."""
     _left.rounds = MOST_ROUNDS + ROUNDS_PER_MESSAGE * messages
     _left.until_s = time.thread_time() + MOST_CPU_S
@@ -50,18 +50,18 @@ def count_round() -> None:
     """Count one round of a loop or one call of a macro."""
     _left.rounds -= 1
     if _left.rounds < 0:
-        raise TooMuch("it goes round too often")
+        raise TemplateLimitExceeded("it goes round too often")
     if _left.rounds % _LOOK_EVERY == 0 and time.thread_time() > _left.until_s:
-        raise TooMuch(f"it takes more than {MOST_CPU_S:g} s")
+        raise TemplateLimitExceeded(f"it takes more than {MOST_CPU_S:g} s")
 
 
-def joined(pieces: Iterable[str]) -> str:
+def join_bounded(pieces: Iterable[str]) -> str:
     """Join what a template gives, as long as it is not too much."""
     found, size = [], 0
     for piece in pieces:
         size += len(piece)
         if size > MOST_CHARACTERS:
-            raise TooMuch(f"it writes more than {MOST_CHARACTERS:,} characters")
+            raise TemplateLimitExceeded(f"it writes more than {MOST_CHARACTERS:,} characters")
         found.append(piece)
     return "".join(found)
 
@@ -103,7 +103,7 @@ def _refuse_growth(operator: str, left: Any, right: Any) -> None:
         if operator == "**":
             bits = left.bit_length() * max(right, 1)
         if operator in ("*", "**") and bits > _MOST_BITS:
-            raise TooMuch("it computes with very large numbers")
+            raise TemplateLimitExceeded("it computes with very large numbers")
         return
     sizes = [len(one) if hasattr(one, "__len__") else 0 for one in (left, right)]
     if operator == "*":
@@ -112,7 +112,7 @@ def _refuse_growth(operator: str, left: Any, right: Any) -> None:
     else:
         grown = sum(sizes)
     if grown > MOST_CHARACTERS:
-        raise TooMuch(f"it makes a text or list of more than {MOST_CHARACTERS:,}")
+        raise TemplateLimitExceeded(f"it makes a text or list of more than {MOST_CHARACTERS:,}")
 
 
 @contextlib.contextmanager
