@@ -138,7 +138,7 @@ def short_sample(monkeypatch: pytest.MonkeyPatch) -> None:
         telling = [t for t in texts if "\u1bfc" in t or any(token in t for token in special)]
         return texts[::20] + telling
 
-    monkeypatch.setattr(fast_tokens, "sample", short)
+    monkeypatch.setattr(fast_tokens, "hard_texts", short)
 
 
 def broken(change: Callable[[FlatTokens, list[str]], FlatTokens]) -> Callable[[Any], Any]:

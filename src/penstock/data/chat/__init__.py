@@ -1,1 +1,1 @@
-"""Conversations as tokens: chat templates, and which tokens are learned."""
+"""Chat templates, and conversations as tokens with a mask of those that are learned."""

@@ -1,8 +1,8 @@
-"""Conversations as tokens, and which of them are learned.
+"""Encode conversations as tokens with a mask of the tokens to learn.
 
-The ids are those of the whole rendered text, as transformers gives them. Special tokens of the
-template get their ids; a text that spells one out stays text. A token is learned if any of its
-characters are the assistant's. Each conversation closes with the end token.
+The ids are those of the whole rendered text, as in transformers. Special tokens of the template get
+their ids; a text that spells one out stays text. A token is learned if any of its characters belong
+to the assistant. Each conversation ends with the end token.
 """
 
 from collections.abc import Sequence
@@ -34,12 +34,14 @@ Loss = Literal["assistant", "last", "all"]
 
 @dataclass(frozen=True)
 class EncodedConversation:
+    """The tokens of a conversation."""
+
     ids: Tokens
-    mask: Mask  # True: learned
+    mask: Mask  # True for tokens to learn
 
 
 class ChatEncoder:
-    """Of a dataset's tokenizer.json: with its own template, or the default one."""
+    """Encoder for a dataset's tokenizer.json, with its own chat template or the default one."""
 
     def __init__(
         self,
@@ -47,7 +49,7 @@ class ChatEncoder:
         loss: Loss = "assistant",
         engines: Sequence[str] | None = None,
     ) -> None:
-        """`engines` as for FastTokenizer."""
+        """Load the tokenizer; `engines` as for FastTokenizer."""
         config = parse_tokenizer(tokenizer_json)
         self._special = read_special(tokenizer_json)
         self._dtype = np.dtype(dtype_for(vocabulary_size(load_engine(config))))
@@ -65,10 +67,10 @@ class ChatEncoder:
     def encode(
         self, conversations: Sequence[Conversation]
     ) -> list[EncodedConversation | InvalidConversation]:
-        """One result for each: its tokens, or why there are none."""
+        """Return the tokens of each conversation, or the reason why it has none."""
         found = [self._rendered(conversation) for conversation in conversations]
-        told = [one for one in found if isinstance(one, RenderedConversation)]
-        learned = iter(self._tokenizer.tokens(told))
+        rendered = [one for one in found if isinstance(one, RenderedConversation)]
+        learned = iter(self._tokenizer.tokens(rendered))
         return [
             self._closed(one, next(learned)) if isinstance(one, RenderedConversation) else one
             for one in found
@@ -90,7 +92,7 @@ class ChatEncoder:
             found = replace(found, turns=found.turns[-1:])
         if not any(start < stop for start, stop in found.turns):
             return InvalidConversation("nothing to learn", "no turn of the assistant")
-        text = found.text.rstrip()  # no blanks between a last token that is END and the border
+        text = found.text.rstrip()  # no white space after a last token that is END
         return replace(found, text=text) if text.endswith(self._special.end) else found
 
     def _closed(
@@ -100,7 +102,7 @@ class ChatEncoder:
             return learned
         ids, mask = learned.ids.astype(self._dtype, copy=False), learned.mask
         if ids[-1] != self._special.end_id:
-            # Where nothing of the template closes the last turn, END does, and is learned.
+            # If nothing in the template closes the last turn, END does, and is learned.
             last = conversation.text[conversation.turns[-1][0] :]
             closings = [one.end() for one in self._guard.pattern.finditer(last)]
             closed = conversation.turns[-1][1] < len(conversation.text.rstrip()) or (
@@ -112,7 +114,7 @@ class ChatEncoder:
 
 
 def _completion(conversation: Conversation, guard: SpecialTokenGuard) -> RenderedConversation:
-    """A prompt and what follows it, on a line of its own where no blank parts the two."""
+    """Join a prompt and its response, with a line feed if no white space separates them."""
     prompt, response = (guard.text(text) for text in conversation.texts())
     if not prompt.strip() or not response.strip():
         raise InvalidConversation("empty message", "nothing was left of the prompt or the response")
@@ -122,15 +124,18 @@ def _completion(conversation: Conversation, guard: SpecialTokenGuard) -> Rendere
 
 
 def chat_prompt(tokenizer_json: bytes, text: str) -> list[int]:
-    """The tokens of `text` as a user's turn, by the tokenizer's template or the default one.
+    """Return the tokens that ask a model for an answer to `text` as a user's turn.
 
-    Special tokens of the template get their ids; what the user spells out stays text.
+    The tokenizer's chat template is used, or the default one. Its special tokens get their ids;
+    those that the user spells out stay text.
     """
     config, special = parse_tokenizer(tokenizer_json), read_special(tokenizer_json)
     template = ChatTemplate(special.template or DEFAULT_TEMPLATE, special)
-    said = SpecialTokenGuard(special_tokens(config)).text(text)
+    guarded = SpecialTokenGuard(special_tokens(config)).text(text)
     try:
-        rendered = template.render([{"role": "user", "content": said}], add_generation_prompt=True)
+        rendered = template.render(
+            [{"role": "user", "content": guarded}], add_generation_prompt=True
+        )
     except InvalidConversation as refused:
         raise PenstockError(
             f"The chat template refuses a single question: {refused.detail or refused.reason}. "

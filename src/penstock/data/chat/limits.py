@@ -1,9 +1,9 @@
-"""Bounds for chat templates, which are programs of somebody else.
+"""Limits for chat templates, which are untrusted programs.
 
-Jinja's sandbox keeps a template from the machine but lets it run for ever: `range` is bounded,
-loops in loops are not. Here, rounds of loops and calls of macros are counted, processor time is
-bounded, and text and numbers cannot grow without end. It is processor time because a machine that
-is busy or was stopped must not change what a build keeps.
+Jinja's sandbox protects the machine but lets a template run forever: `range` is limited, nested
+loops are not. Here, loop iterations and macro calls are counted, processor time is limited, and
+texts and numbers cannot grow without limit. The limit is on processor time, not wall-clock time: a
+machine that is busy or was suspended must not change the result of a build.
 """
 
 import contextlib
@@ -20,13 +20,13 @@ ROUNDS_PER_MESSAGE = 1_000
 MOST_CPU_S = 10.0
 MOST_CHARACTERS = 64 << 20  # of the rendered text, or of a text in between
 MOST_MEMORY = 2 << 30  # that one rendering may add, bytes
-_LOOK_EVERY = 16  # rounds, at the clock
+_LOOK_EVERY = 16  # rounds between two checks of the clock
 _MOST_BITS = 1 << 14  # of a number
 _PAGE = resource.getpagesize()
 
 
 class TemplateLimitExceeded(Exception):
-    """A template that does not end, or makes too much."""
+    """Raised when a template takes too long or produces too much."""
 
 
 class _Left(threading.local):
@@ -56,7 +56,7 @@ def count_round() -> None:
 
 
 def join_bounded(pieces: Iterable[str]) -> str:
-    """Join what a template gives, as long as it is not too much."""
+    """Join the output of a template up to a limit."""
     found, size = [], 0
     for piece in pieces:
         size += len(piece)
@@ -74,7 +74,7 @@ def bounded_environment(**settings: Any) -> Any:
     extension: Any = extra("jinja2.ext", "A chat template").Extension
 
     class Rounds(extension):
-        """What is called in each round."""
+        """Extension whose method is called in each round of a loop."""
 
         def count(self) -> None:
             count_round()

@@ -1,10 +1,10 @@
-"""Which characters of a rendered conversation the assistant wrote.
+"""Find the characters of a rendered conversation that the assistant wrote.
 
-Templates with `{% generation %}` say it. For the others a turn is found by rendering the
-conversation up to it: what comes on top of that, after the words that call for an answer, is the
-turn. Templates that render a past turn in another way than the newest one break this; there, the
-turn's text is rendered once more with a mark at either end, and holds if the marks changed nothing
-else. The token that closes a turn belongs to it: a model must learn to stop.
+Templates with `{% generation %}` mark them. For other templates, the conversation is rendered up to
+the turn, with the prompt for an answer; what the next rendering adds is the turn. Templates that
+render a past turn differently from the newest one break this. For them, the turn's text is rendered
+again with a mark at either end; the result counts if the marks changed nothing else. The token that
+closes a turn belongs to it: a model must learn to stop.
 """
 
 import re
@@ -19,20 +19,20 @@ import numpy.typing as npt
 from penstock.data.chat.template import LEARN_END, LEARN_START, ChatTemplate
 from penstock.data.sources.messages import ASSISTANT, Conversation, InvalidConversation, Message
 
-# Stands inside a special token that a text spells out; a lone surrogate, which no text can hold.
+# Splits a special token that a text spells out. A lone surrogate, which no text can contain.
 BREAK = "\ud800"
 _FIRST, _LAST = "\ud803", "\ud804"
-_MOST_MESSAGES = 1000  # each turn renders all before it: these take a second or two
+_MOST_MESSAGES = 1000  # each turn renders all before it: 1000 take a second or two
 Span = tuple[int, int]
 
 
 class SpecialTokenGuard:
-    """Keeps texts from becoming special tokens once they stand in a template."""
+    """Guard that keeps texts from becoming special tokens inside a template."""
 
     def __init__(self, special: Sequence[str]) -> None:
         ordered = sorted(special, key=lambda token: (-len(token), token))
         self.pattern = re.compile("|".join(map(re.escape, ordered)) or r"(?!)")
-        # The beginning of a token at the end of a text could be completed by what follows.
+        # The beginning of a token at the end of a text could be completed by the text after it.
         self._heads = {token[:end] for token in ordered for end in range(1, len(token))}
         self._longest = max(map(len, ordered), default=0)
 
@@ -67,13 +67,15 @@ class SpecialTokenGuard:
 
 @dataclass(frozen=True)
 class RenderedConversation:
-    text: str  # with BREAK in it where texts spell special tokens
-    turns: list[Span]  # the assistant's, in order
+    """The text of a conversation."""
+
+    text: str  # with BREAK inside special tokens that texts spell out
+    turns: list[Span]  # of the assistant, in order
 
 
 @dataclass(frozen=True)
 class LearnedTokens:
-    """The tokens of a conversation, and which of them hold characters of its turns."""
+    """The tokens of a conversation, and which of them have characters of the assistant's turns."""
 
     ids: npt.NDArray[np.uint32]
     mask: npt.NDArray[np.bool_]
@@ -82,7 +84,7 @@ class LearnedTokens:
 def render_conversation(
     conversation: Conversation, template: ChatTemplate, guard: SpecialTokenGuard, end: str
 ) -> RenderedConversation:
-    """NotChat where the template refuses the conversation or hides a turn."""
+    """Render a conversation; InvalidConversation if the template refuses it or hides a turn."""
     messages = [guard.message(message) for message in conversation.messages]
     tools = guard.value(conversation.tools)
     marked = template.render_marked(messages, tools)
@@ -144,8 +146,11 @@ class _TurnFinder:
         )
 
     def _with_blanks(self, start: int, before: str) -> int:
-        """Where no words call for an answer, the blanks that a template puts before it are for the
-        model to write: back to the turn before, or to a special token."""
+        """Return the start of a turn with the white space that the template puts before it.
+
+        If no words prompt for an answer, the model must write that white space: back to the turn
+        before, or to a special token.
+        """
         text = self._full[:start].rstrip()
         if len(text) <= len(before) and self._full.startswith(before):
             return min(start, len(before))
@@ -153,7 +158,7 @@ class _TurnFinder:
         return len(text) if ends[-1:] == [len(text)] else start
 
     def _upto(self, count: int, prompt: bool = False) -> str:
-        """The first messages alone, or nothing where the template refuses them."""
+        """Render only the first messages; return an empty string if the template refuses them."""
         if count == len(self._messages) and not prompt:
             return self._full
         try:
@@ -162,7 +167,7 @@ class _TurnFinder:
             return ""
 
     def _closed(self, start: int, stop: int) -> int:
-        """The end of a turn: behind its last special token, without the blanks after that."""
+        """Return the end of a turn: after its last special token, without white space after it."""
         closings = [one.end() for one in self._special.finditer(self._full, start, stop)]
         if closings and not self._full[closings[-1] : stop].strip():
             return closings[-1]
@@ -175,8 +180,8 @@ class _TurnFinder:
             return None
         lead = content[: content.index(core)]
         trail = content[len(lead) + len(core) :]
-        # Around the words, as templates strip blanks; or around the blanks too, where it is they
-        # that are left of the words once a template has dropped what the assistant thought.
+        # Marks around the words, since templates strip white space; or around the white space too,
+        # if only that is left after a template has dropped the assistant's thoughts.
         tries = (f"{lead}{_FIRST}{core}{_LAST}{trail}", f"{_FIRST}{content}{_LAST}")
         found = (self._marked(at, header, marked) for marked in tries)
         return next((span for span in found if span is not None), None)
@@ -193,7 +198,7 @@ class _TurnFinder:
             return None
         stop = marked.replace(_FIRST, "").index(_LAST)
         start = marked.replace(_LAST, "").find(_FIRST)
-        if header:  # a template may drop what the assistant thought, and the mark with it
+        if header:  # a template may drop the assistant's thoughts, and the mark with them
             found = self._full.rfind(header, 0, stop)
             start = found + len(header) if found >= 0 else start
         if start < 0:

@@ -1,9 +1,8 @@
-"""Chat templates: conversations as text, character for character as transformers renders them.
+"""Chat templates: render conversations to the same text as transformers.
 
-A template is a program in Jinja that came with a model, so it runs in Jinja's sandbox, within the
-bounds of `chat_bounds`. Only one thing differs from transformers: the date. A template that asks
-for today's gets a fixed one, or its own default, since the same sources must give the same dataset
-tomorrow.
+A template is a Jinja program that came with a model, so it runs in Jinja's sandbox, within
+`limits`. Only the date differs from transformers: a template that asks for the current date gets a
+fixed one, or uses its own default, since the same sources must give the same dataset tomorrow.
 """
 
 import json
@@ -24,7 +23,7 @@ from penstock.data.tokenize.special import SpecialTokens
 from penstock.errors import PenstockError
 from penstock.extras import extra
 
-# For tokenizers without a template. Each turn ends with the tokenizer's own END.
+# For tokenizers without a template. Each turn ends with the tokenizer's end token.
 DEFAULT_TEMPLATE = """\
 {%- if tools %}{{ '<|system|>\\n' + tools | tojson + end_token + '\\n' }}{% endif %}
 {%- for message in messages %}
@@ -35,15 +34,17 @@ DEFAULT_TEMPLATE = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"""
 
-# Around what `{% generation %}` holds. Lone surrogates: no text can hold them.
+# Mark the content of `{% generation %}`. Lone surrogates, which no text can contain.
 LEARN_START, LEARN_END = "\ud801", "\ud802"
 _MARKS = re.compile(f"[{LEARN_START}{LEARN_END}]")
 _LONGEST = 1 << 20  # characters of a template
-_MOST_ENDLESS = 3  # conversations that one template may not get done with
-_TODAY = date(2024, 7, 26)  # what Llama 3's templates fall back to
+_MOST_ENDLESS = 3  # conversations that may exceed the limits before the template is refused
+_TODAY = date(2024, 7, 26)  # the default date of Llama 3's templates
 
 
 class ChatTemplate:
+    """A compiled chat template."""
+
     def __init__(self, source: str, special: SpecialTokens) -> None:
         jinja = extra("jinja2", "A chat template")
         self._endless = 0
@@ -55,15 +56,15 @@ class ChatTemplate:
         except jinja.TemplateSyntaxError as error:
             raise PenstockError(
                 f"The chat template is not valid Jinja: line {error.lineno}: {error.message}. "
-                "Mend it, or set tokens.chat_template to another file."
+                "Fix it, or set tokens.chat_template to another file."
             ) from None
         except Exception as error:  # nested too deeply, or constants that are too large
             raise PenstockError(
                 f"The chat template cannot be compiled: {str(error)[:200] or type(error).__name__}."
-                " Mend it, or set tokens.chat_template to another file."
+                " Fix it, or set tokens.chat_template to another file."
             ) from None
         self._names: dict[str, Any] = {**special.names, "end_token": special.end}
-        # Where a template asks whether there is a clock, it has a default for there being none.
+        # A template that checks whether `strftime_now` is defined has a default date of its own.
         if not re.search(r"strftime_now is (not )?defined", source):
             self._names["strftime_now"] = _TODAY.strftime
 
@@ -73,7 +74,7 @@ class ChatTemplate:
         tools: Sequence[Any] = (),
         add_generation_prompt: bool = False,
     ) -> str:
-        """The text of a conversation; NotChat where the template refuses it."""
+        """Render a conversation; raise InvalidConversation if the template refuses it."""
         return _MARKS.sub("", self.render_marked(messages, tools, add_generation_prompt))
 
     def render_marked(
@@ -82,9 +83,9 @@ class ChatTemplate:
         tools: Sequence[Any] = (),
         add_generation_prompt: bool = False,
     ) -> str:
-        """Render with LEARN and LEARNED around the generation blocks, if the template has them.
+        """Render with LEARN_START and LEARN_END around generation blocks, if there are any.
 
-        Raises PenstockError for a template that went on without end several times.
+        Raise PenstockError for a template that exceeded the limits several times.
         """
         try:
             with template_limits(len(messages)):
@@ -105,7 +106,7 @@ class ChatTemplate:
                     "file."
                 ) from None
             raise InvalidConversation("refused by the template", f"stopped: {error}") from error
-        except Exception as error:  # a template is a program: it can fail in any way
+        except Exception as error:  # a template is a program and can fail in any way
             raise InvalidConversation("refused by the template", str(error)[:200]) from error
 
 
@@ -115,7 +116,7 @@ def _environment() -> Any:
     extension: Any = extra("jinja2.ext", "A chat template").Extension
 
     class Generation(extension):
-        """`{% generation %}…{% endgeneration %}`: what the model is to learn."""
+        """Extension for `{% generation %}…{% endgeneration %}`: the text that the model learns."""
 
         tags = frozenset({"generation"})
 

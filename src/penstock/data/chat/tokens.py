@@ -23,7 +23,7 @@ from penstock.data.tokenize.tokenizer import load_engine, tokenizer_threads
 
 
 def can_tokenize_pieces(config: TokenizerJson) -> bool:
-    """Whether the pieces of a text, one by one, give the tokens of the whole."""
+    """Return whether tokenizing the pieces of a text gives the tokens of the whole."""
     added = added_tokens(config)
     special = [token["content"] for token in added if token.get("special")]
     plain = [token["content"] for token in added if not token.get("special")]
@@ -40,6 +40,8 @@ def can_tokenize_pieces(config: TokenizerJson) -> bool:
 
 
 class PiecewiseTokenizer:
+    """Fast tokenizer of rendered conversations, for byte-level BPE."""
+
     def __init__(
         self, engine: FastTokenizer, config: TokenizerJson, guard: SpecialTokenGuard
     ) -> None:
@@ -51,7 +53,7 @@ class PiecewiseTokenizer:
     def tokens(
         self, conversations: list[RenderedConversation]
     ) -> list[LearnedTokens | InvalidConversation]:
-        # Texts stand at even places, what they were cut at between them.
+        # Texts have even indices; the separators between them have odd ones.
         cut = [self._cut.split(one.text) for one in conversations]
         flat = self._engine.encode_batch([text for parts in cut for text in parts[::2]])
         results: list[LearnedTokens | InvalidConversation] = []
@@ -91,7 +93,7 @@ def _size(text: str) -> int:
 
 
 def _bytes_of_tokens(config: TokenizerJson, vocab: int) -> npt.NDArray[np.int64]:
-    """A byte-level vocabulary writes each byte as one character."""
+    """Return the bytes of each token; a byte-level vocabulary writes each byte as a character."""
     sizes = np.zeros(vocab, np.int64)
     for token, number in config["model"]["vocab"].items():
         sizes[number] = len(token)
@@ -104,8 +106,10 @@ _STANDS_IN = "\ufdd0"  # where BREAK is: a character that Unicode gives no meani
 
 
 class WholeTextTokenizer:
+    """Slow tokenizer of rendered conversations, for all other tokenizers."""
+
     def __init__(self, config: TokenizerJson) -> None:
-        # Post-processing only adds tokens, and would cut blanks from the places of others.
+        # Post-processing only adds tokens, and would change the offsets of others.
         self._engine = load_engine(config | {"post_processor": None})
         self._engine.encode_special_tokens = False
 

@@ -1,13 +1,13 @@
-"""Exactly the ids of Hugging Face's `tokenizers`, from a faster engine where one can be trusted.
+"""Tokenization with the ids of Hugging Face's `tokenizers`, from a faster engine if it is exact.
 
-`tokenizers` is the reference. A fast engine is taken for a tokenizer.json only after its ids were
-equal to the reference's on a sample that is hard on tokenizers (`token_sample.py`); otherwise it is
-refused, and `notes` say why. As the ids are the same, the engine is no part of a dataset's
+`tokenizers` is the reference. A fast engine is used for a tokenizer.json only after its ids were
+equal to the reference's on texts that are hard to tokenize (`hard_sample.py`). Otherwise it is
+refused, and `notes` say why. Since the ids are the same, the engine is not part of a dataset's
 identity.
 
 Text is only text: a document that spells out a special token does not get its id. Truncation,
-padding and dropout in the file are left out, as they would lose or change text without a word.
-Calls run on one thread: a build has its parallelism in its processes.
+padding and dropout in the file are ignored, since they would silently lose or change text. Calls
+run on one thread: a build is parallel over processes.
 """
 
 import importlib
@@ -34,7 +34,7 @@ REFERENCE = "tokenizers"
 
 @dataclass(frozen=True)
 class FlatTokens:
-    """Document i is ids[starts[i] : starts[i + 1]]."""
+    """The ids of several documents; document i is ids[starts[i] : starts[i + 1]]."""
 
     ids: Tokens
     starts: npt.NDArray[np.int64]
@@ -50,10 +50,13 @@ _Encode: TypeAlias = Callable[[list[str]], FlatTokens]
 
 
 class FastTokenizer:
-    """`engine` is the name of the one that encodes; `notes` tell of those that were refused."""
+    """A tokenizer that uses the fastest exact engine.
+
+    `engine` is its name; `notes` say why others were refused.
+    """
 
     def __init__(self, content: bytes, engines: Sequence[str] | None = None) -> None:
-        """`engines` are tried in order, by default the fast ones; the reference comes last."""
+        """Try `engines` in order (default: all fast ones), and last the reference."""
         config = parse_tokenizer(content)
         reference, self.vocab = _reference(config)
         self.dtype = np.dtype(dtype_for(self.vocab))
@@ -68,10 +71,10 @@ class FastTokenizer:
                 self.engine, self._encode = name, encode
                 break
         self.notes = tuple(judge.notes)
-        self.fallbacks = 0  # batches that the fast engine failed on and the reference encoded
+        self.fallbacks = 0  # batches that the reference encoded after the fast engine failed
 
     def encode_batch(self, texts: Sequence[str]) -> FlatTokens:
-        """The ids of all texts, one after another, with no special token before or after."""
+        """Return the ids of all texts, without special tokens before or after them."""
         listed = list(texts)
         try:
             flat = self._encode(listed)
@@ -103,7 +106,7 @@ def _reference(config: TokenizerJson) -> tuple[_Encode, int]:
 
 def _gigatoken(config: TokenizerJson) -> _Encode:
     gigatoken = importlib.import_module("gigatoken")
-    # It always gives special tokens their ids, so it must not know them.
+    # It always gives special tokens their ids, so they are hidden from it.
     engine = gigatoken.Tokenizer.from_json(
         json.dumps(config | {"added_tokens": _plain_added(config)})
     )
@@ -120,7 +123,7 @@ def _gigatoken(config: TokenizerJson) -> _Encode:
 
 
 def _fastokens(config: TokenizerJson) -> _Encode:
-    # Set before its first use in the process; a user's own setting stands.
+    # Must be set before its first use in the process; a user's own setting wins.
     os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
     os.environ.setdefault("FASTOKENS_SPIN_US", "0")  # its idle threads would burn a core
     engine = importlib.import_module("fastokens").Tokenizer.from_json_str(json.dumps(config))
@@ -135,11 +138,11 @@ def _fastokens(config: TokenizerJson) -> _Encode:
 
 
 def _fastokens_spelled(config: TokenizerJson) -> _Encode:
-    """For patterns that fastokens has no code of its own for and gives to PCRE2."""
+    """Return fastokens for patterns that it has no native code for and passes to PCRE2."""
     return _fastokens(spell_out_white_space(config))
 
 
-# The faster one first; gigatoken is slow until it has seen much text.
+# Fastest first; gigatoken is slow until it has seen much text.
 FAST_ENGINES = {
     "fastokens": _fastokens,
     "gigatoken": _gigatoken,
@@ -152,7 +155,7 @@ def _plain_added(config: TokenizerJson) -> list[TokenizerJson]:
 
 
 class _EngineChecker:
-    """Accepts an engine that loads the tokenizer and gives the right ids; else writes a note."""
+    """Check of engines against the reference; `notes` say why an engine was refused."""
 
     def __init__(self, config: TokenizerJson, reference: _Encode) -> None:
         self._config = config
@@ -193,7 +196,7 @@ class _EngineChecker:
 
 
 def first_difference(expected: FlatTokens, found: FlatTokens) -> int | None:
-    """The first document whose ids differ, or None."""
+    """Return the first document whose ids differ, or None."""
     if np.array_equal(expected.starts, found.starts) and np.array_equal(expected.ids, found.ids):
         return None
     if len(expected) != len(found):
@@ -201,11 +204,11 @@ def first_difference(expected: FlatTokens, found: FlatTokens) -> int | None:
     for at in range(len(expected)):
         if not np.array_equal(expected.document(at), found.document(at)):
             return at
-    return 0  # the same ids with offsets that leave some of them out
+    return 0  # the same ids, but the offsets skip some of them
 
 
 def _is_engine_failure(error: BaseException) -> bool:
-    """An engine's own failure: an exception, or a panic of Rust code, which is not an Exception."""
+    """Return whether an engine failed: by an exception, or a Rust panic (not an Exception)."""
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
@@ -214,7 +217,10 @@ def _first_line(error: BaseException) -> str:
 
 
 def _not_unicode(texts: list[str]) -> str:
-    """Which text holds lone surrogates, or nothing; each engine says it in its own way."""
+    """Return a message if a text has lone surrogates, else an empty string.
+
+    Each engine reports them in its own way.
+    """
     for at, text in enumerate(texts):
         try:
             text.encode()

@@ -1,9 +1,10 @@
-r"""A sample that is hard on tokenizers: where engines disagree, they should disagree here.
+r"""Texts that are hard to tokenize: where engines disagree, they should disagree here.
 
-Fast engines replace the regex that cuts text into pieces by code of their own, so they err on
-Unicode classes (\p{L}, \p{N}, \s in another version of Unicode), on what `(?i:'s)` matches, on runs
-of blanks, on special tokens and at the borders of the chunks of long texts. A wrong piece shows in
-the ids only where merges meet it, so doubtful characters stand next to pairs that are often merged.
+Fast engines replace the regex that splits text by code of their own. They make mistakes with
+Unicode classes (\p{L}, \p{N}, \s of another Unicode version), with what `(?i:'s)` matches, with
+runs of white space, with special tokens, and at the borders of chunks of long texts. A wrong split
+shows in the ids only where a merge crosses it, so doubtful characters are next to pairs that are
+often merged.
 """
 
 import random
@@ -49,16 +50,16 @@ _ATOMS = [
     "_",
 ]
 _ATOMS += [".", "...", "/", "\\", '"', "\u0301", "😀", "\U000e0041", "\ue000", "\U0010ffff", "\x7f"]
-# Long runs of letters all alike; the rest of the first two planes is taken whole.
+# Long ranges of similar letters; the rest of the first two planes is taken completely.
 _ALIKE = [(0x3400, 0xA000), (0xAC00, 0xD7A4), (0xE000, 0xF900), (0x17000, 0x18B00)]
 _STRIDE = 16
-# Blocks of 16 at the ends of those runs and of the later planes', where each Unicode adds a few.
+# Blocks of 16 at the ends of ranges, where each Unicode version adds a few characters.
 _ENDS = [0x4DB0, 0x4DC0, 0x9FF0, 0x187F0, 0x18AF0, 0x2A6D0, 0x2B730, 0x2B810, 0x2CEA0, 0x2EBE0]
 _ENDS += [0x2EE50, 0x2FA10, 0x31340, 0x323A0, 0x33470, 0xE0000, 0xE0070, 0xE01E0, 0x10FFF0]
 
 
 def hard_texts(special: list[str]) -> list[str]:
-    """The texts; `special` are the added tokens of the tokenizer, spelled out in text."""
+    """Return the texts; `special` are the tokenizer's added tokens, which some texts spell out."""
     return [*_fixed(), *_spelled(special)]
 
 
@@ -78,7 +79,7 @@ def _fixed() -> tuple[str, ...]:
         "é" * 1000,
         "日本" * 1000,
     ]
-    # One long text: engines cut those into chunks.
+    # One long text, since engines split long texts into chunks.
     texts.append("".join(rng.choices([*_LANGUAGES, _EMOJI, *_ATOMS, *_BLANKS], k=6000)))
     return tuple(texts)
 
@@ -95,10 +96,10 @@ def _blanks() -> list[str]:
 
 
 def _code_points() -> list[str]:
-    """Each code point where its class decides what its neighbours are merged with.
+    """Return each code point in contexts where its class decides which neighbours are merged.
 
-    Before `'s`, letters and digits differ from the rest; after two blanks, blanks do; among digits,
-    digits do.
+    Before `'s`, letters and digits behave differently; after two spaces, white space does; between
+    digits, digits do.
     """
     points = [
         point

@@ -1,7 +1,7 @@
-"""Tokenizers that others made: a file, a model's folder, the hub, or a built dataset.
+"""Load a tokenizer from a file, a model's folder, the hub, or a built dataset.
 
-What Hugging Face spreads over several files (the end of a text, the names of special tokens, the
-chat template) is gathered and stored in the one tokenizer.json that a dataset keeps.
+Hugging Face spreads the end token, the names of special tokens and the chat template over several
+files. They are collected and stored in the one tokenizer.json of a dataset.
 """
 
 import os
@@ -38,10 +38,10 @@ _MANIFEST = "manifest.json"
 def load_tokenizer(
     where: str | Path, end: str | None = None, template: str | None = None
 ) -> tuple[bytes, SpecialTokens]:
-    """The tokenizer.json to store, and what it says of its special tokens.
+    """Return the tokenizer.json to store, and its special tokens.
 
     `where` is a tokenizer.json, a folder of a model or dataset, `hf:org/name[@revision]`, a URL or
-    the name of a built dataset. `end` and `template` (Jinja source) go before the tokenizer's own.
+    the name of a built dataset. `end` and `template` (Jinja source) override the tokenizer's own.
     """
     content, beside, origin = _find(where)
     try:
@@ -69,7 +69,7 @@ def load_tokenizer(
 
 
 def has_template(where: str | Path) -> bool:
-    """Whether the tokenizer there brings a chat template; `where` as for `load_tokenizer`."""
+    """Return whether a tokenizer has a chat template; `where` as for `load_tokenizer`."""
     content, beside, _ = _find(where)
     if _template(where, beside):
         return True
@@ -81,7 +81,7 @@ _Beside = dict[str, Any]  # file name → its JSON, or the text of the template
 
 
 def _find(where: str | Path) -> tuple[bytes, _Beside, str]:
-    """The tokenizer.json, what lies beside it, and the hub's name for it."""
+    """Return the tokenizer.json, the files beside it, and its name on the hub."""
     given = str(where)
     if given.startswith(HUB):
         folder, origin = _from_hub(given.removeprefix(HUB))
@@ -171,7 +171,7 @@ def _of_dataset(given: str, path: Path) -> bytes:
 
 
 def _text(token: object) -> str:
-    """A token in these files is its text, or an object that holds it."""
+    """Return the text of a token, which is a string or an object with `content`."""
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else ""
@@ -197,7 +197,7 @@ def _end(
                 f"Its special tokens: {_listed(config)}."
             )
         return asked
-    # What lies beside goes first: some models have a token <|end|> that closes a turn only.
+    # Files beside tokenizer.json win: some models have a token <|end|> that only closes a turn.
     eos = _names(beside).get("eos_token") or _of_generation(config, beside)
     for token in (eos, own.end if own else ""):
         if token and token_id(config, token) is not None:

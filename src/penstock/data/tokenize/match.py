@@ -1,4 +1,4 @@
-"""Whether a dataset was made with the tokens of the model that is to read it."""
+"""Check that a dataset was built with the tokenizer of the model that will train on it."""
 
 from pathlib import Path
 
@@ -11,9 +11,9 @@ TOKENIZER = "tokenizer.json"
 
 
 def refuse_other_tokenizer(dataset: Dataset, folder: Path) -> None:
-    """An error where a token of the dataset means something else to the model in `folder`.
+    """Raise PenstockError if a token of the dataset has another id for the model in `folder`.
 
-    A model may have more tokens than the dataset. One without a tokenizer.json cannot be asked.
+    The model may have more tokens than the dataset. A model without tokenizer.json is not checked.
     """
     if not (folder / TOKENIZER).is_file():
         return

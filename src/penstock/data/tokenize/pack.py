@@ -1,12 +1,12 @@
-"""Packing: whole documents into bins of one sequence each.
+"""Packing of whole documents into bins of one sequence each.
 
 Best fit, longest first: each document goes into the fullest bin that has room for it. A document is
-cut only where it is longer than a sequence, into full bins and a rest that is packed like any
-other. The bins then stand in the order of a hash of their number: the packing makes those of long
-documents first, and the tail of a dataset must be a fair sample to hold out.
+cut only if it is longer than a sequence, into full bins and a rest that is packed like any other
+document. The bins are then shuffled by a hash of their number: packing creates the bins of long
+documents first, but the tail of a dataset must be a fair sample for the holdout.
 
-A bin is exactly `sequence` tokens, filled up with END that is no target of the loss; nor is a bin's
-first token, as what stands before it is another bin.
+A bin has exactly `sequence` tokens. It is padded with END, which is not a target of the loss;
+neither is a bin's first token, since the token before it belongs to another bin.
 """
 
 from bisect import bisect_left, insort
@@ -24,8 +24,11 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class PackedBins:
-    """Bin b holds the pieces [starts[b], starts[b + 1]). Piece p is `lengths[p]` tokens of document
-    `documents[p]`, from its token `offsets[p]` on."""
+    """The pieces of documents in each bin.
+
+    Bin b holds the pieces [starts[b], starts[b + 1]). Piece p is `lengths[p]` tokens of document
+    `documents[p]`, from its token `offsets[p]` on.
+    """
 
     documents: Ints
     offsets: Ints
@@ -38,7 +41,7 @@ class PackedBins:
 
 @dataclass(frozen=True)
 class PackedTokens:
-    """`starts` are the places of the pieces, in order; `documents` says whose they are."""
+    """The tokens of all bins, with the position and the document of each piece."""
 
     tokens: Tokens
     mask: Mask
@@ -47,7 +50,7 @@ class PackedTokens:
 
 
 def pack_documents(lengths: npt.ArrayLike, sequence: int) -> PackedBins:
-    """Where each document goes. Empty ones go nowhere."""
+    """Assign documents to bins by their lengths in tokens. Empty documents are left out."""
     if sequence < 1:
         raise ValueError(f"a sequence has at least 1 token, found {sequence}")
     sizes = np.asarray(lengths, dtype=np.int64)
@@ -66,9 +69,10 @@ def pack_documents(lengths: npt.ArrayLike, sequence: int) -> PackedBins:
 def lay_out_bins(
     tokens: Tokens, starts: Ints, mask: Mask | None, bins: PackedBins, end_id: int, sequence: int
 ) -> PackedTokens:
-    """The tokens of all bins, one after another.
+    """Copy the tokens of documents into their bins.
 
-    Document d is tokens[starts[d] : starts[d + 1]]; `mask` is one bit a token, None: all count.
+    Document d is tokens[starts[d] : starts[d + 1]]. `mask` says which tokens are loss targets; None
+    means all.
     """
     ends = np.append(0, np.cumsum(bins.lengths))  # of pieces, over all bins
     bin_of = np.repeat(np.arange(len(bins)), np.diff(bins.starts))
@@ -76,7 +80,7 @@ def lay_out_bins(
     sources = starts[bins.documents] + bins.offsets
     out = np.full(len(bins) * sequence, end_id, tokens.dtype)
     counted = np.zeros(len(out), np.bool_)
-    # A copy a piece: indices of all tokens would be larger than the tokens, and slower.
+    # One copy per piece: an index of all tokens would be larger than the tokens, and slower.
     for to, source, length in zip(
         places.tolist(), sources.tolist(), bins.lengths.tolist(), strict=True
     ):
@@ -87,7 +91,7 @@ def lay_out_bins(
 
 
 def _cut(sizes: Ints, sequence: int) -> tuple[Ints, Ints, Ints]:
-    """Pieces of at most `sequence`, the longest first: their documents, offsets and lengths."""
+    """Return pieces of at most `sequence` tokens, longest first: documents, offsets, lengths."""
     counts = -(-sizes // sequence)
     documents = np.repeat(np.arange(len(sizes)), counts)
     first = np.repeat(np.cumsum(counts) - counts, counts)
@@ -98,7 +102,7 @@ def _cut(sizes: Ints, sequence: int) -> tuple[Ints, Ints, Ints]:
 
 
 def _best_fit(lengths: Ints, sequence: int) -> Ints:
-    """The bin of each piece. `lengths` fall."""
+    """Return the bin of each piece. `lengths` must be in falling order."""
     bins = np.empty(len(lengths), np.int64)
     room = defaultdict[int, list[int]](list)  # tokens left → bins with that much
     rooms: list[int] = []  # the keys of `room`, rising
@@ -122,7 +126,7 @@ def _best_fit(lengths: Ints, sequence: int) -> Ints:
 
 
 def _hashed(count: int) -> npt.NDArray[np.uint64]:
-    """splitmix64 of 0, 1, …: the same on every machine."""
+    """Return splitmix64 of 0, 1, …, which is the same on every machine."""
     mixed = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,7 +1,7 @@
-r"""Rewrites a tokenizer's patterns so that PCRE2 takes \s as `tokenizers` does.
+r"""Rewrite a tokenizer's patterns so that \s means the same to PCRE2 and to `tokenizers`.
 
-PCRE2 counts U+180E, the Mongolian vowel separator, among the blanks; Unicode has not since 2013,
-nor does the regex engine of `tokenizers`. Spelled out, the blanks are the same for both.
+PCRE2 counts U+180E, the Mongolian vowel separator, as white space. Unicode has not since 2013, and
+neither does the regex engine of `tokenizers`. With all characters spelled out, both agree.
 """
 
 import copy
@@ -14,7 +14,7 @@ _PARTS = re.compile(r"\[\^\\S\\r\\n\]|\\.|.", re.DOTALL)
 
 
 def spell_out_white_space(config: dict[str, object]) -> dict[str, object]:
-    """A copy of a tokenizer.json whose split patterns name each blank."""
+    """Return a copy of a tokenizer.json whose patterns list each white space character."""
     config = copy.deepcopy(config)
     stage = config.get("pre_tokenizer")
     stages = [stage]
@@ -28,7 +28,7 @@ def spell_out_white_space(config: dict[str, object]) -> dict[str, object]:
 
 
 def spelled_out(pattern: str) -> str:
-    r"""`pattern` without \s and \S, or as it is where \S stands in a class with others."""
+    r"""Return `pattern` without \s and \S; unchanged if \S is in a class with other characters."""
     out = []
     depth = 0  # of brackets
     for part in _PARTS.findall(pattern):

@@ -1,9 +1,8 @@
-"""What a tokenizer.json must say beyond its vocabulary: which token ends a document, and how its
-chat template reads.
+"""Special tokens of a tokenizer.json: the token that ends a document, and the chat template.
 
-Hugging Face keeps these in files beside tokenizer.json, and readers guess between them. Here they
-are stored once, in the entry of the end token: `tokenizers` passes over fields of an added token
-that it does not know, so the file stays a plain tokenizer.json, and one hash covers everything.
+Hugging Face keeps these in files beside tokenizer.json, and readers must choose between them. Here
+they are stored once, in the entry of the end token. `tokenizers` ignores unknown fields of an added
+token, so the file stays a plain tokenizer.json, and one hash covers everything.
 """
 
 import json
@@ -15,7 +14,7 @@ from penstock.catalog.shapes import LARGEST
 from penstock.errors import PenstockError
 from penstock.untrusted import parse_json, preview
 
-END = "<|end|>"  # closes each document, in tokenizers that are trained here
+END = "<|end|>"  # closes each document, in tokenizers trained by Penstock
 _KEY = "penstock"
 
 TokenizerJson: TypeAlias = dict[str, Any]  # a tokenizer.json
@@ -23,15 +22,17 @@ TokenizerJson: TypeAlias = dict[str, Any]  # a tokenizer.json
 
 @dataclass(frozen=True)
 class SpecialTokens:
+    """The end token, the named special tokens and the chat template of a tokenizer."""
+
     end: str  # the token that closes each document
     end_id: int
-    names: Mapping[str, str] = field(default_factory=dict)  # as templates know them: bos_token, …
+    names: Mapping[str, str] = field(default_factory=dict)  # for templates: bos_token → its text, …
     template: str = ""  # Jinja source of the chat template; empty: none
     origin: str = ""  # org/name@commit of a tokenizer from the hub; not stored
 
 
 def parse_tokenizer(content: bytes) -> TokenizerJson:
-    """A tokenizer.json without truncation, padding and dropout: they lose or change text."""
+    """Parse a tokenizer.json; drop truncation, padding and dropout, which lose or change text."""
     try:
         config = parse_json(content)
         model = config["model"]
@@ -50,7 +51,7 @@ def parse_tokenizer(content: bytes) -> TokenizerJson:
 
 
 def _check_tokens(config: TokenizerJson) -> None:
-    """Raise ValueError where tokens are not what others expect: a text and a number each."""
+    """Raise ValueError unless each token has a text and a valid id."""
     vocab, added = config["model"].get("vocab") or {}, config.get("added_tokens") or []
     if not isinstance(vocab, dict | list) or not isinstance(added, list):
         raise ValueError("its vocabulary is no list of tokens")
@@ -83,7 +84,7 @@ def added_tokens(config: TokenizerJson) -> list[TokenizerJson]:
 
 
 def special_tokens(config: TokenizerJson) -> list[str]:
-    """The tokens that text can never become, by id."""
+    """Return the tokens that text is never encoded as, by id."""
     special = [token for token in added_tokens(config) if token.get("special")]
     return [str(token["content"]) for token in sorted(special, key=lambda token: token["id"])]
 
@@ -99,7 +100,7 @@ def token_id(config: TokenizerJson, token: str) -> int | None:
 
 
 def stored_special(config: TokenizerJson) -> SpecialTokens | None:
-    """What was stored in the file, or our END where it is there; else None."""
+    """Return the special tokens stored in the file, or our END if it has it; else None."""
     for token in added_tokens(config):
         kept = token.get(_KEY)
         if isinstance(kept, dict):
@@ -111,7 +112,7 @@ def stored_special(config: TokenizerJson) -> SpecialTokens | None:
 
 
 def read_special(content: bytes) -> SpecialTokens:
-    """Of a dataset's tokenizer.json, where it must be."""
+    """Return the special tokens of a dataset's tokenizer.json, which must have them."""
     special = stored_special(parse_tokenizer(content))
     if special is None:
         raise PenstockError(
@@ -122,7 +123,7 @@ def read_special(content: bytes) -> SpecialTokens:
 
 
 def with_special(content: bytes, special: SpecialTokens) -> bytes:
-    """The tokenizer.json with `special` in it; as it is where nothing needs to be added."""
+    """Return the tokenizer.json with `special` stored in it; unchanged if it already is."""
     config = json.loads(content)
     if stored_special(config) == SpecialTokens(
         special.end, special.end_id, special.names, special.template
@@ -137,6 +138,6 @@ def with_special(content: bytes, special: SpecialTokens) -> bytes:
         entry |= {"lstrip": False, "rstrip": False, "normalized": False}
         added.append(entry)
         added.sort(key=lambda token: token["id"])
-    entry["special"] = True  # a text that spells it out does not end there
+    entry["special"] = True  # so that a text that spells it out does not end there
     entry[_KEY] = {"names": dict(sorted(special.names.items())), "template": special.template}
     return json.dumps(config, ensure_ascii=False, separators=(",", ":")).encode()

@@ -1,10 +1,10 @@
-"""Any tokenizer.json: encoding, decoding; and byte-level BPE that suits code: training.
+"""A tokenizer.json that encodes and decodes; and training of byte-level BPE for code.
 
-With a tokenizer that is trained here any text comes back byte for byte. In `train`, a line break
-and the indentation after it are one piece, so that indentation is one token however deep;
-identifiers keep their underscores; digits go in groups of at most three. Merges never cross pieces.
-The result depends on the texts alone: not on threads, nor on how the texts were batched.
-`token_train.train_tokenizer` is for prose and code alike, and faster to encode with.
+A tokenizer trained here reproduces any text byte for byte. `train_code_tokenizer` treats a line
+break and the indentation after it as one piece, so that indentation is one token however deep;
+identifiers keep their underscores; digits are in groups of at most three. Merges never cross
+pieces. The result depends only on the texts, not on threads or batches. `train.train_tokenizer` is
+for prose and code alike, and encodes faster.
 """
 
 import json
@@ -34,7 +34,7 @@ _PIECES = "|".join(
 
 
 def load_engine(config: TokenizerJson) -> Engine:
-    """Text is only text to it: a document that spells out a special token does not get its id."""
+    """Load the engine; a document that spells out a special token does not get its id."""
     try:
         engine = Engine.from_str(json.dumps(config))
     except BaseException as error:  # the library raises nothing more precise, and panics
@@ -47,12 +47,12 @@ def load_engine(config: TokenizerJson) -> Engine:
 
 
 def vocabulary_size(engine: Engine) -> int:
-    """One more than the largest id: some tokenizers leave ids out."""
+    """Return the largest id plus one: some tokenizers skip ids."""
     return max(engine.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
 
 class Tokenizer:
-    """`special` says which token ends a document, and the chat template."""
+    """A tokenizer with a known end token. `special` also has the chat template."""
 
     def __init__(self, content: bytes) -> None:
         self.special = read_special(content)
@@ -72,18 +72,18 @@ class Tokenizer:
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[npt.NDArray[np.uint32]]:
-        """The ids of each text, without a closing END."""
+        """Return the ids of each text, without a closing END."""
         with tokenizer_threads():
             batch = self._engine.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, dtype=np.uint32) for encoding in batch]
 
     def decode(self, ids: npt.ArrayLike) -> str:
-        """The text of `ids`; special tokens read as themselves, broken UTF-8 as U+FFFD."""
+        """Return the text of `ids`; special tokens stay as text, broken UTF-8 becomes U+FFFD."""
         return self._engine.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
 
 
 def train_code_tokenizer(texts: Sequence[str], vocab: int) -> Tokenizer:
-    """Learns merges until there are `vocab` tokens, or fewer when the texts give out."""
+    """Train a tokenizer for code with `vocab` tokens, or fewer if the texts are too small."""
     if vocab < MIN_VOCAB:
         raise PenstockError(
             f"A vocabulary of {vocab} is too small: every byte and {END} need {MIN_VOCAB}."
@@ -92,7 +92,7 @@ def train_code_tokenizer(texts: Sequence[str], vocab: int) -> Tokenizer:
 
 
 def train_bpe(texts: Iterable[str], vocab: int, pattern: str, special: list[str]) -> bytes:
-    """A tokenizer.json that cuts text by `pattern`; `special` get the first ids."""
+    """Train BPE on texts split by `pattern`. `special` get the first ids of the tokenizer.json."""
     engine = Engine(models.BPE())
     engine.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -114,10 +114,10 @@ def train_bpe(texts: Iterable[str], vocab: int, pattern: str, special: list[str]
 
 @contextmanager
 def tokenizer_threads() -> Iterator[None]:
-    """Threads for one batch, unless the user has chosen.
+    """Let the engine use threads for one batch, unless the user has set TOKENIZERS_PARALLELISM.
 
-    Afterwards the setting is left empty, which the engine reads as a no: undecided, it would warn,
-    and could hang, in a process that is forked later.
+    Afterwards the setting is left empty, which the engine reads as false. If it were unset, the
+    engine would warn, and could hang, in a process that is forked later.
     """
     name = "TOKENIZERS_PARALLELISM"
     if os.environ.get(name):

@@ -1,12 +1,12 @@
-"""Training a tokenizer for any text: the sample it learns from, and how text is cut.
+"""Training of a tokenizer for any text: the sample it learns from, and how text is split.
 
-The sample is made of the documents with the smallest hashes, so it depends on what the documents
-are and not on their order, and samples of parts, put together, give the sample of the whole. Memory
-is bounded by its size.
+The sample consists of the documents with the smallest hashes. So it depends on the documents and
+not on their order, and the samples of parts, combined, give the sample of the whole. Its size
+bounds the memory.
 
-Text is cut as GPT-4o's tokenizer cuts it: words with the blank or sign before them, combining marks
-with their letters, digits in groups of at most three. It suits prose better than the pattern of
-`tokenizer.train` and code as well, and fast engines have native code for it.
+Text is split as by GPT-4o's tokenizer: words with the space or sign before them, combining marks
+with their letters, digits in groups of at most three. For prose this is better than the pattern of
+`train_code_tokenizer`, for code as good, and fast engines have native code for it.
 """
 
 import heapq
@@ -19,13 +19,13 @@ from penstock.data.tokenize.special import END
 from penstock.data.tokenize.tokenizer import train_bpe
 from penstock.errors import PenstockError
 
-REVISION = 1  # of what is sampled and how it is cut: another result needs another number
+REVISION = 1  # raise it when the sample or the split changes
 SAMPLE_BYTES = 64 << 20
 ROLES = ("system", "user", "assistant", "tool")  # of the default chat template
 SPECIAL = [END, *(f"<|{role}|>" for role in ROLES)]
 MIN_VOCAB = 256 + len(SPECIAL)
 
-_DOCUMENT_CHARACTERS = 1 << 18  # of a document: one of 60 MB should not be the whole sample
+_DOCUMENT_CHARACTERS = 1 << 18  # most of one document, so that 60 MB do not fill the sample
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"  # 's, 'll: with their word
 SPLIT_PATTERN = "|".join(
@@ -40,7 +40,7 @@ SPLIT_PATTERN = "|".join(
 
 
 class TextSample:
-    """The texts with the smallest hashes that together reach `most_bytes`."""
+    """A sample of the texts with the smallest hashes that together reach `most_bytes`."""
 
     def __init__(self, most_bytes: int = SAMPLE_BYTES) -> None:
         self._most_bytes = max(1, most_bytes)
@@ -67,7 +67,7 @@ def train_tokenizer(
     progress: Progress | None = None,
     sample_bytes: int = SAMPLE_BYTES,
 ) -> bytes:
-    """A tokenizer.json with `vocab` tokens, or fewer where the texts give out."""
+    """Train a tokenizer.json with `vocab` tokens, or fewer if the texts are too small."""
     if vocab < MIN_VOCAB:
         raise PenstockError(
             f"A vocabulary of {vocab} is too small: every byte and the special tokens need "
@@ -75,18 +75,18 @@ def train_tokenizer(
         )
     sample = TextSample(sample_bytes)
     sample.add(texts)
-    learned_from = sample.texts()
-    if not learned_from:
+    sampled = sample.texts()
+    if not sampled:
         raise PenstockError("There is no text to train a tokenizer on: no document was kept.")
-    tell = progress or (lambda what, done, total: None)
-    tell("train tokenizer", 0, len(learned_from))
-    content = train_bpe(_told(learned_from, tell), vocab, SPLIT_PATTERN, SPECIAL)
-    tell("train tokenizer", len(learned_from), len(learned_from))
+    report = progress or (lambda what, done, total: None)
+    report("train tokenizer", 0, len(sampled))
+    content = train_bpe(_report_each(sampled, report), vocab, SPLIT_PATTERN, SPECIAL)
+    report("train tokenizer", len(sampled), len(sampled))
     return content
 
 
-def _told(texts: list[str], tell: Progress) -> Iterable[str]:
+def _report_each(texts: list[str], report: Progress) -> Iterable[str]:
     for done, text in enumerate(texts):
         if done % 1024 == 0:
-            tell("train tokenizer", done, len(texts))
+            report("train tokenizer", done, len(texts))
         yield text
