@@ -99,7 +99,7 @@ def theirs(base: Path, adapter: Path, trained: bool = False) -> Any:
 def reference_losses(folder: RunFolder, base: Path, adapter: Path, steps: int) -> list[float]:
     """The losses of the run's steps, computed by transformers, PEFT and torch.optim."""
     run = load(folder.run_file)
-    stream = open_stream(run, open_planned(run, folder.read_plan()))
+    stream = open_stream(run, open_planned(run, folder.read_launch_record().dataset))
     model = theirs(base, adapter, trained=True)
     params = [p for p in model.parameters() if p.requires_grad]
     train, losses = run.train, []

@@ -79,7 +79,7 @@ def test_training_is_what_transformers_would_have_done(
     )
     folder = start(load(path))
     run = load(folder.run_file)
-    stream = open_stream(run, open_planned(run, folder.read_plan()))
+    stream = open_stream(run, open_planned(run, folder.read_launch_record().dataset))
     other = in_double(made("llama-3.2", vocab_size=VOCAB)).train()
     decayed = [p for p in other.parameters() if p.dim() > 1]
     plain = [p for p in other.parameters() if p.dim() == 1]

@@ -233,7 +233,7 @@ def test_a_run_goes_on_with_the_dataset_that_needs_a_password(planted: Planted) 
 
     plan = planted.folder.read_plan()
     assert "://…@" in plan["dataset"]["at"]
-    (found,) = open_planned(load(planted.folder.run_file), plan)
+    (found,) = open_planned(load(planted.folder.run_file), plan["dataset"])
     assert S in found.where
 
 

@@ -56,9 +56,9 @@ class DrillSession:
                 raise RunFailed(f"the undisturbed run failed: {drill_run.last_error()}")
         finally:
             drill_run.clear()
-        plan = drill_run.folder.read_plan()
-        self.ranks, self.batch = plan["ranks"], plan["batch_tokens"] // plan["sequence"]
-        self.dataset = open_planned(self.run, plan)[0].folder
+        launch = drill_run.folder.read_launch_record()
+        self.ranks, self.batch = launch.ranks, launch.batch_tokens // launch.sequence
+        self.dataset = open_planned(self.run, launch.dataset)[0].folder
         self.baseline = read_facts(drill_run.folder, [], [], self.batch)
         self._clear(drill_run)
         return self.baseline

@@ -17,6 +17,7 @@ from penstock.errors import PenstockError, RunFailed, nearest
 from penstock.files import naming, write_atomic, write_private
 from penstock.home import home
 from penstock.private import folder_among_strangers, private_folder
+from penstock.run.launch_record import LaunchRecord
 from penstock.untrusted import NotPlain, hash_json, open_plain, parse_table, read_record
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -232,6 +233,13 @@ class RunFolder:
                 f"{self.plan_file} is damaged: {error}; `penstock train` puts it aside and makes "
                 "it again"
             ) from None
+
+    def read_launch_record(self) -> LaunchRecord:
+        """Return the decisions of the last launch; the defaults where there was none.
+
+        Raises RunFailed where the file is damaged.
+        """
+        return LaunchRecord.from_json(self.read_plan())
 
     def write_plan(self, plan: dict[str, Any]) -> None:
         """Write the plan with its hash, atomically."""

@@ -209,7 +209,7 @@ class Batches:
 def open_batches(rank: RankContext) -> Batches:
     """Open the data of a run for one rank."""
     run, world = rank.run, rank.world
-    stream = open_stream(run, open_planned(run, rank.folder.read_plan()))
+    stream = open_stream(run, open_planned(run, rank.folder.read_launch_record().dataset))
     meter = FeedMeter(rank.journal, world.lead, stream.sequence * world.data_ranks)
     return Batches(
         rank=rank,

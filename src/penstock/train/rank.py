@@ -13,8 +13,8 @@ import os  # noqa: E402
 import signal  # noqa: E402
 import sys  # noqa: E402
 import traceback  # noqa: E402
+from collections.abc import Mapping  # noqa: E402
 from pathlib import Path  # noqa: E402
-from typing import Any  # noqa: E402
 
 import torch  # noqa: E402
 
@@ -67,16 +67,16 @@ def out_of_memory(error: Exception) -> bool:
 
 def work(folder: RunFolder, journal: Journal, pulse: Pulse) -> tuple[str, str]:
     run = load(folder.run_file)
-    plan = folder.read_plan()
-    layout = Layout(**plan["layout"])
-    refuse_other_code(run, plan)
+    launch = folder.read_launch_record()
+    layout = Layout(**launch.layout)
+    refuse_other_code(run, launch.sources)
     if run.train.deterministic:
         torch.use_deterministic_algorithms(True)
         # By default each new tensor is filled first, against code that reads what nobody wrote.
         torch.utils.deterministic.fill_uninitialized_memory = False
     pulse.at("join")
     meet = join_live if run.guard.mode == "live" else join
-    world = meet(layout, plan["device"], run.guard.timeout)
+    world = meet(layout, launch.device, run.guard.timeout)
     journal.event("joined")
     pulse.at("build")
     trainer = build(RankContext(folder, run, layout, world, journal, pulse))
@@ -90,9 +90,9 @@ def work(folder: RunFolder, journal: Journal, pulse: Pulse) -> tuple[str, str]:
     return result, weights
 
 
-def refuse_other_code(run: Run, plan: dict[str, Any]) -> None:
+def refuse_other_code(run: Run, launched_with: Mapping[str, str]) -> None:
     """Refuse a file that was edited while its run went on: a restart would change the run."""
-    if code := changed_code(run, plan):
+    if code := changed_code(run, launched_with):
         raise PenstockError(
             f"{code.words}: {code.path} has changed since the run was launched; put it back and "
             "give the same command, or start a new run from the last checkpoint with `--fork NAME`"

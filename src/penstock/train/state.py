@@ -155,7 +155,7 @@ class TrainingState:
         Only one that was taken over from another run may have read other data than this run does.
         """
         stream = self.batches.stream
-        forked = taken_over or "forked_from" in self.rank.folder.read_plan()
+        forked = taken_over or self.rank.folder.read_launch_record().forked_from is not None
         if forked and saved != stream.state(int(saved["consumed"])):
             self.rank.journal.event("stream_changed", saved=saved, now=stream.state(0))
             return 0

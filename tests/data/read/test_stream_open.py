@@ -32,12 +32,12 @@ def test_raw_files_that_changed_are_not_read_again(home, tmp_path):
     first = open_or_build(run("raw"))
     plan = {"dataset": plan_entry(first)}
     (tmp_path / "raw" / "b.txt").write_text("More of it, and other words.")
-    (again,) = open_planned(run("raw"), plan)
+    (again,) = open_planned(run("raw"), plan["dataset"])
     assert again.id == first[0].id
     (new,) = open_or_build(run("raw"))
     assert new.id != again.id
     shutil.rmtree(tmp_path / "raw")
-    assert open_planned(run("raw"), plan)[0].id == again.id
+    assert open_planned(run("raw"), plan["dataset"])[0].id == again.id
 
 
 def test_a_dataset_that_was_deleted_is_named_with_what_to_do(home):
@@ -45,14 +45,14 @@ def test_a_dataset_that_was_deleted_is_named_with_what_to_do(home):
     plan = {"dataset": plan_entry(first)}
     shutil.rmtree(first[0].folder)
     with pytest.raises(PenstockError) as caught:
-        open_planned(run("raw"), plan)
+        open_planned(run("raw"), plan["dataset"])
     message = str(caught.value)
     assert f"reads {first[0].id}, which is not at {home / first[0].id} any more" in message
     assert f"copy {first[0].id} there again, or build it again from raw as it was" in message
     assert "--fresh" in message
     # Building it again from the same files is going on.
     open_or_build(run("raw"))
-    assert open_planned(run("raw"), plan)[0].id == first[0].id
+    assert open_planned(run("raw"), plan["dataset"])[0].id == first[0].id
 
 
 def test_a_folder_is_found_from_anywhere_and_no_other_is_taken(home, tmp_path, monkeypatch):
@@ -60,26 +60,26 @@ def test_a_folder_is_found_from_anywhere_and_no_other_is_taken(home, tmp_path, m
     named = sets[0].folder.name
     plan = {"dataset": plan_entry(open_or_build(run(named)))}
     monkeypatch.chdir("/")
-    assert open_planned(run(named), plan)[0].id == sets[0].id
+    assert open_planned(run(named), plan["dataset"])[0].id == sets[0].id
     shutil.rmtree(sets[0].folder)
     with pytest.raises(PenstockError, match=f"{named}, which is not at {tmp_path}/{named} any"):
-        open_planned(run(named), plan)
+        open_planned(run(named), plan["dataset"])
     sets[1].folder.rename(sets[0].folder)
     with pytest.raises(PenstockError, match=f"at .* there is {sets[1].id} now. Put {named} back"):
-        open_planned(run(named), plan)
+        open_planned(run(named), plan["dataset"])
 
 
 def test_a_url_with_another_version_is_refused(home, tmp_path):
     first = made_set(tmp_path / "sets", np.arange(500) % 300, [0], name="far")
     url = copy_dataset(first, (tmp_path / "bucket").as_uri())
     plan = {"dataset": plan_entry(open_or_build(run(url)))}
-    assert open_planned(run(url), plan)[0].id == first.id
+    assert open_planned(run(url), plan["dataset"])[0].id == first.id
     other = made_set(tmp_path / "sets", np.arange(700) % 300, [0], name="far")
     there = tmp_path / "bucket" / first.id
     shutil.rmtree(there)
     shutil.copytree(other.folder, there)
     with pytest.raises(PenstockError, match=f"reads {first.id}, and at {url} there is {other.id}"):
-        open_planned(run(url), plan)
+        open_planned(run(url), plan["dataset"])
 
 
 def test_the_cache_of_one_run_is_not_that_of_the_next(home, tmp_path, monkeypatch):
@@ -98,5 +98,5 @@ def test_the_cache_of_one_run_is_not_that_of_the_next(home, tmp_path, monkeypatc
     assert second._files.access.cache.space.max_bytes != 3 << 20
     assert os.environ["PENSTOCK_CACHE"] == str(tmp_path / "usual")
     assert "PENSTOCK_CACHE_BYTES" not in os.environ
-    (again,) = open_planned(own, {"dataset": plan_entry([first])})
+    (again,) = open_planned(own, plan_entry([first]))
     assert again._files.access.cache.folder == tmp_path / "own"

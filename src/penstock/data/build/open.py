@@ -80,7 +80,7 @@ def open_for_launch(
     run: Run, plan: dict[str, Any], progress: Progress | None = None
 ) -> list[Dataset]:
     """Open the datasets that the plan of a run names; those of the file where it names none."""
-    return open_planned(run, plan) if "dataset" in plan else open_or_build(run, progress)
+    return open_planned(run, plan["dataset"]) if "dataset" in plan else open_or_build(run, progress)
 
 
 @contextmanager

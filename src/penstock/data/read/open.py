@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from penstock.data.format.locate import STDLIB, datasets_home
 from penstock.data.format.manifest import MANIFEST
@@ -31,9 +31,8 @@ def plan_entry(datasets: list[Dataset]) -> PlanEntry:
     return parts if len(parts) > 1 else parts[0]
 
 
-def open_planned(run: Run, plan: dict[str, Any]) -> list[Dataset]:
-    """Open the datasets that the plan of a run names. Builds nothing."""
-    entry = plan["dataset"]
+def open_planned(run: Run, entry: PlanEntry) -> list[Dataset]:
+    """Open the datasets that the `dataset` entry of plan.json names. Builds nothing."""
     parts = entry if isinstance(entry, list) else [entry]
     with cache_environment(run):
         return [

@@ -6,7 +6,6 @@ copy which was changed is not used.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from blake3 import blake3
 
@@ -15,6 +14,7 @@ from penstock.data.read.open import open_planned
 from penstock.errors import PenstockError
 from penstock.files import write_whole
 from penstock.run.folder import RunFolder
+from penstock.run.launch_record import LaunchRecord
 from penstock.run.schema.run import Run
 from penstock.untrusted import TOKENIZER_BYTES, read_bounded
 
@@ -40,21 +40,21 @@ def read_tokenizer(run: Run, folder: RunFolder) -> RunTokenizer:
 
     Runs of earlier versions kept none. Raises PenstockError where neither is there.
     """
-    plan = folder.read_plan()
-    kept = _of_plan(plan, folder.tokenizer)
+    launch = folder.read_launch_record()
+    kept = _of_launch(launch, folder.tokenizer)
     if isinstance(kept, RunTokenizer):
         return kept
     try:
-        dataset = open_planned(run, plan)[0]
+        dataset = open_planned(run, launch.dataset)[0]
         return RunTokenizer(dataset.tokenizer_json(), dataset.vocab, dataset.masked)
     except PenstockError as error:
         raise PenstockError(f"run '{folder.name}': {kept}. {error}") from None
 
 
-def _of_plan(plan: dict[str, Any], path: Path) -> RunTokenizer | str:
-    """Return the copy that a plan describes, or why there is none."""
-    digest, vocab, masked = (plan.get(name) for name in ("tokenizer", "vocab", "masked"))
-    if type(vocab) is not int or type(masked) is not bool or not isinstance(digest, str):
+def _of_launch(launch: LaunchRecord, path: Path) -> RunTokenizer | str:
+    """Return the copy that a launch describes, or why there is none."""
+    digest, vocab, masked = launch.tokenizer, launch.vocab, launch.masked
+    if not vocab or not digest or masked is None:
         return "its folder keeps no tokenizer (an earlier version started it)"
     found = _kept(path, digest)
     return found if isinstance(found, str) else RunTokenizer(found, vocab, masked)

@@ -111,10 +111,10 @@ def newer_is_gone_message(recorded: int, used: int, existing: Collection[int] = 
 def forked_step(folder: RunFolder) -> int | None:
     """Return the step of the other run that a fork began at; None if it is no fork."""
     try:
-        forked = folder.read_plan().get("forked_from", {})
+        forked = folder.read_launch_record().forked_from
     except PenstockError:  # torn
         return None
-    return forked["step"] if type(forked.get("step")) is int else None
+    return forked.step if forked else None
 
 
 def _left(event: Event, steps: set[int]) -> set[int]:

@@ -158,7 +158,7 @@ class Leader:
             return self.run.cluster.nodes
         events = read_events(self.folder.journal / SUPERVISOR)
         leaders = [e.payload["node"] for e in events if e.kind in ("invocation", "took_over")]
-        at_work = {host["node"] for host in self.folder.read_plan().get("hosts", [])}
+        at_work = {host["node"] for host in self.folder.read_launch_record().hosts}
         return len(at_work - set(leaders[-2:-1]) | {self.me.node})
 
     def _record_fault(

@@ -104,7 +104,7 @@ class MultiHostSupervisor(Supervisor):
 
         Nothing is counted against a replica that spans hosts.
         """
-        layout = Layout(**self.folder.read_plan()["layout"])
+        layout = Layout(**self.folder.read_launch_record().layout)
         inner = layout.ranks // layout.pipeline // layout.replicate
         ranks = [
             rank for rank in range(layout.ranks) if rank // inner % layout.replicate == replica

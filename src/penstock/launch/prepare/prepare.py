@@ -201,7 +201,7 @@ def look(run: Run, before: dict[str, Any], machine: Devices) -> Looked:
             "model.module is your own; write true, or mark the borders inside your module"
         )
     if "dataset" in before:
-        return Looked(tuple(one.manifest for one in open_planned(run, before)))
+        return Looked(tuple(one.manifest for one in open_planned(run, before["dataset"])))
     found = [find_built(run, spec, launch=True) for spec, _ in run.data.parts]
     there = [one for one in found if isinstance(one, BuiltDataset)]
     opened = [open_built(one.folder) for one in there if one.folder]  # are its files whole?

@@ -107,7 +107,7 @@ class Supervisor:
 
     @property
     def device(self) -> str:
-        return str(self.folder.read_plan()["device"])
+        return self.folder.read_launch_record().device
 
     # `launch/hosts/supervisor.py` overrides these, where the ranks are on several hosts.
 
@@ -166,7 +166,7 @@ class Supervisor:
         return ObservedEnd(died, now(), {rank: codes[rank] or 0 for rank in died}, reason)
 
     def _open_quorum(self, records: AttemptRecords) -> Quorum:
-        replicas = int(self.folder.read_plan()["layout"]["replicate"])
+        replicas = int(self.folder.read_launch_record().layout["replicate"])
         return Quorum(
             board=Board(self.store, f"attempt-{records.attempt}"),
             processes=self.processes,

@@ -82,7 +82,7 @@ def advice(view: RunView, most: int = MOST) -> list[Advice]:
 
 
 def _data_wait(context: AdviceContext) -> Advice:
-    remote = "://" in str(context.view.plan.get("dataset", ""))
+    remote = "://" in str(context.view.launch.dataset)
     if remote and context.run.data.cache is None:
         why = "the dataset is read over the network; keep what was read on a local disk"
         return context.change("data.cache", "/local/disk", why, 1.0)
@@ -98,7 +98,7 @@ def _checkpoint(context: AdviceContext) -> Advice:
     if isinstance(now, Every):
         why = f"instead of every {now}: as often as saving costs and failures make worth it"
         return context.change("guard.checkpoint", "auto", why, 0.5)
-    twice = 2 * (context.view.plan.get("predicted") or {}).get("checkpoint_interval_s", 0.0)
+    twice = 2 * context.view.launch.predicted.get("checkpoint_interval_s", 0.0)
     if twice >= 60:
         why = "half as many saves; more is lost when something fails"
         return context.change("guard.checkpoint", f"{twice / 60:.0f} min", why, 0.5)
@@ -107,7 +107,7 @@ def _checkpoint(context: AdviceContext) -> Advice:
 
 def _evaluate(context: AdviceContext) -> Advice:
     every = context.run.evaluate.every
-    steps = int(context.view.plan.get("steps") or 0)
+    steps = int(context.view.launch.steps)
     if isinstance(every, Every) and every.steps and (not steps or 2 * every.steps <= steps):
         value = f"{2 * every.steps} steps"
         return context.change("evaluate.every", value, "validates half as often", 0.5)
@@ -116,7 +116,7 @@ def _evaluate(context: AdviceContext) -> Advice:
 
 
 def _communicate(context: AdviceContext) -> Advice:
-    layout = context.view.plan.get("layout") or {}
+    layout = context.view.launch.layout
     sync = context.run.train.sync
     if layout.get("replicate", 1) > 1 and sync.compress == "none":
         why = "gradients travel between replicas in half the bytes"
@@ -124,13 +124,13 @@ def _communicate(context: AdviceContext) -> Advice:
     if layout.get("tensor", 1) > 1:
         why = "fewer exchanges inside a layer, if the model fits"
         return context.change("layout.tensor", layout["tensor"] // 2, why, 0.5)
-    tokens = 2 * int(context.view.plan.get("batch_tokens") or 0)
+    tokens = 2 * int(context.view.launch.batch_tokens)
     why = "half as many exchanges for the same tokens; the learning rate may want to follow"
     return context.change("train.batch_tokens", tokens, why, 0.5)
 
 
 def _bubble(context: AdviceContext) -> Advice:
-    layout = context.view.plan.get("layout") or {}
+    layout = context.view.launch.layout
     interleave, microbatch = layout.get("interleave", 1), layout.get("microbatch", 1)
     if microbatch > 1:
         why = "twice as many microbatches fill the pipeline"
@@ -171,7 +171,7 @@ def _startup(context: AdviceContext) -> Advice | None:
 
 
 def _lost(context: AdviceContext) -> Advice:
-    guard, layout = context.run.guard, context.view.plan.get("layout") or {}
+    guard, layout = context.run.guard, context.view.launch.layout
     if guard.mode == "restart" and layout.get("replicate", 1) > 1:
         why = "the other replicas go on while a lost one is healed"
         return context.change("guard.mode", "live", why, 0.9)
@@ -192,7 +192,7 @@ def _unexplained(context: AdviceContext) -> Advice:
 def _compute(context: AdviceContext) -> Advice | None:
     """Advise faster computation, else what the plan would change."""
     train, view = context.run.train, context.view
-    device = accelerators.for_device(str(view.plan.get("device_name", "")))
+    device = accelerators.for_device(str(view.launch.device_name))
     if train.deterministic:
         why = "deterministic kernels are slower; only bit-exact restarts need them"
         return context.change("train.deterministic", False, why, None)
@@ -202,11 +202,11 @@ def _compute(context: AdviceContext) -> Advice | None:
         if now and then and then > now:
             why = f"the accelerator computes up to {then / now:.1f} times as fast in it"
             return context.change("train.precision", better, why, (1 - now / then) / 2)
-    recompute = (view.plan.get("layout") or {}).get("recompute", "none")
+    recompute = view.launch.layout.get("recompute", "none")
     if recompute == "full":
         why = "less of the forward work is done twice, if memory allows"
         return context.change("layout.recompute", "selective", why, 0.2)
-    words = str((view.plan.get("predicted") or {}).get("next") or "")
+    words = str(view.launch.predicted.get("next") or "")
     return context.say(f"the plan says: {words}", None) if words else None
 
 

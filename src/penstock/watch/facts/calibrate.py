@@ -15,7 +15,7 @@ def fold(folder: RunFolder) -> tuple[CalibrationRecord, list[CalibrationRecord]]
     if not folder.run_file.exists():
         raise PenstockError(f"no run '{folder.name}' in {folder.path.parent}; train it first")
     view = RunView(folder)
-    plan = view.plan.get("predicted") or {}
+    plan = view.launch.predicted
     if "uncalibrated" not in plan:
         why = plan.get("none", "it was not planned when it started")
         raise PenstockError(f"run '{folder.name}' has no plan to compare with: {why}")
@@ -27,11 +27,11 @@ def fold(folder: RunFolder) -> tuple[CalibrationRecord, list[CalibrationRecord]]
     record = CalibrationRecord(
         run=str(folder.path.resolve()),
         accelerator=plan["uncalibrated"]["accelerator"],
-        ranks=view.plan["ranks"],
+        ranks=view.launch.ranks,
         precision=view.run.train.precision,
-        params=view.plan["params"],
-        sequence=view.plan["sequence"],
-        layout=str(view.plan["layout"]),
+        params=view.launch.params or 0,
+        sequence=view.launch.sequence,
+        layout=str(view.launch.layout),
         basis=plan["uncalibrated"]["basis"],
         predicted_s=plan["uncalibrated"]["step_s"],
         measured_s=view.step_s,

@@ -113,9 +113,9 @@ def left_rank_s(view: RunView) -> float | None:
     """
     if view.status in ("done", EARLY):
         return 0.0
-    planned = view.plan.get("predicted") or {}
+    planned = view.launch.predicted
     pace_s = view.step_s or planned.get("step_s")
-    ranks = view.account.ranks or view.plan.get("ranks")
+    ranks = view.account.ranks or view.launch.ranks
     if not pace_s or not ranks or not view.steps:
         return None
     return float(pace_s * ranks * max(0, view.steps - view.step)) * _beside_steps(planned)

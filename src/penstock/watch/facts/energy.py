@@ -35,7 +35,7 @@ def energy_of(view: RunView) -> Energy | None:
         return None
     nodes = read_nodes(view.folder.journal)
     model = power_model(view, nodes)
-    cpu = view.plan.get("device", "cpu") == "cpu"
+    cpu = view.launch.device != "cuda"
     return _EnergyCalculation(
         view, nodes, model, ("package", "dram") if cpu else ("gpu",)
     ).compute()

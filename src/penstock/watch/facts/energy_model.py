@@ -49,7 +49,7 @@ class PowerModel:
 
 def power_model(view: RunView, nodes: list[NodeEnergy]) -> PowerModel | None:
     """Return the power model of a run; None if neither TDP nor limit of the device is known."""
-    cpu = view.plan.get("device", "cpu") == "cpu"
+    cpu = view.launch.device != "cuda"
     model = _cpu(view, nodes) if cpu else _gpu(_machine(view) or _by_limit(nodes))
     pue = rates_of(view).pue  # the one that costs go by
     if model is None or pue is None:
@@ -125,7 +125,7 @@ def _by_cause(levels: power.PowerLevels) -> dict[Cause, float]:
 
 def _cpu(view: RunView, nodes: list[NodeEnergy]) -> PowerModel:
     cores, ranks = _cores(view, nodes), max(1, view.account.ranks)
-    hosts = max(1, len(view.plan.get("hosts", [])))
+    hosts = max(1, len(view.launch.hosts))
     threads = cores * hosts / ranks
     server = {
         cause: threads * (THREAD_REST_W if cause in CPU_WAITS else THREAD_BUSY_W) for cause in Cause
@@ -150,7 +150,7 @@ def _cores(view: RunView, nodes: list[NodeEnergy]) -> int:
     reported = [
         line.whole("cores") for node in nodes for line in node.lines if line.kind == "meters"
     ]
-    words = str(view.plan.get("machine", ""))
+    words = str(view.launch.machine)
     match = re.search(r"(\d+) CPU core", words)
     known = [cores for cores in reported if cores]
     return known[-1] if known else int(match[1]) if match else max(1, view.account.ranks)
@@ -161,10 +161,10 @@ _machines: dict[tuple[object, ...], Machine | None] = {}
 
 def _machine(view: RunView) -> Machine | None:
     """Return the machine of `[cluster]`; cached, because pages ask every second."""
-    cluster, device = view.run.cluster, str(view.plan.get("device_name", ""))
+    cluster, device = view.run.cluster, view.launch.device_name
     file = here_file() if cluster.use == "here" else expanded_path(cluster.use)
     changed = file.stat().st_mtime if file.is_file() else 0.0
-    ranks = view.plan.get("ranks")
+    ranks = view.launch.ranks
     key = (str(file), cluster.accelerators, cluster.nodes, device, ranks, changed)
     if key not in _machines:
         _machines[key] = _find_machine(view, device)
@@ -179,4 +179,4 @@ def _find_machine(view: RunView, device: str) -> Machine | None:
     except PenstockError:  # a cluster file that is gone, a device that nobody has measured
         pass
     chip = accelerators.for_device(device)
-    return of_catalog(chip.name, int(view.plan.get("ranks") or 1)) if chip else None
+    return of_catalog(chip.name, view.launch.ranks or 1) if chip else None

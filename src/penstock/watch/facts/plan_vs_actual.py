@@ -131,13 +131,13 @@ def plan_vs_actual(view: RunView) -> PlanVsActual | None:
 
     A run has no plan if its model is an own module, its device is unknown or its version older.
     """
-    plan: dict[str, Any] = view.plan.get("predicted") or {}
+    plan = view.launch.predicted
     if "ledger" not in plan or not view.account.ranks:
         return None
     whole = Ledger.from_json(plan["ledger"])
     # The first steps of a fork belong to another run.
-    forked = view.plan.get("forked_from", {}).get("step")
-    steps = max(0, view.step - (forked if type(forked) is int else 0))
+    fork = view.launch.forked_from
+    steps = max(0, view.step - ((fork.step or 0) if fork else 0))
     done = steps / plan["steps"] if plan["steps"] else 0.0
     # The start takes the same time however many steps follow it.
     part = {c: s * (1.0 if c is Cause.STARTUP else done) for c, s in whole.seconds.items()}
@@ -149,5 +149,5 @@ def plan_vs_actual(view: RunView) -> PlanVsActual | None:
         step_s=view.step_s,
         band=(band["low"], band["high"]) if band else None,
         ranks=view.account.ranks,
-        batch_tokens=view.plan.get("batch_tokens"),
+        batch_tokens=view.launch.batch_tokens or None,
     )

@@ -47,7 +47,7 @@ def rank_health(view: RunView, t: float | None = None) -> RankHealth:
     t = now() if t is None else t
     invocations = view.account.invocations
     if not invocations:
-        return RankHealth([UNKNOWN] * int(view.plan.get("ranks") or 0))
+        return RankHealth([UNKNOWN] * int(view.launch.ranks))
     health = RankHealth([STARTING] * invocations[-1].ranks)
     began = invocations[-1].start
     lines = [

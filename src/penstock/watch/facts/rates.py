@@ -18,7 +18,7 @@ def rates_of(view: RunView) -> CostRates:
 
     A price that was written into the cluster file later counts for the whole run.
     """
-    saved = view.plan.get("rates")
+    saved = view.launch.rates
     table = saved if isinstance(saved, dict) else {}
     then, today = CostRates.from_json(table), _today(view, str(table.get("seen", "")))
     names = [field.name for field in fields(CostRates)]

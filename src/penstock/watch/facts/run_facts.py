@@ -124,13 +124,13 @@ class RunFacts:
         if not view.layout_text:
             return ""
         precision = f", {view.run_or_none.train.precision}" if view.run_or_none else ""
-        machine = view.plan.get("machine", "?")
+        machine = view.launch.machine or "?"
         return f"{view.model_text}{precision} on {machine}, {view.layout_text}"
 
     @property
     def precision_text(self) -> str:
         """The reason for the number format that "auto" chose; empty if the run file names one."""
-        why = self.view.plan.get("precision_why")
+        why = self.view.launch.precision_why
         return f"chosen by this machine: {why}" if why else ""
 
     @property

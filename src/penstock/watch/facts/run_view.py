@@ -23,6 +23,7 @@ from penstock.ledger.over_time import CausesOverTime, causes_over_time, seconds_
 from penstock.meter.clock import now
 from penstock.plan.job.layout import Layout
 from penstock.run.folder import RunFolder
+from penstock.run.launch_record import LaunchRecord
 from penstock.run.load import load
 from penstock.run.schema.run import Run
 from penstock.secret import redact_all
@@ -66,37 +67,37 @@ class RunView:
             return None
 
     @cached_property
-    def plan(self) -> dict[str, Any]:
-        """The contents of plan.json, without secrets; empty if the file is damaged."""
+    def launch(self) -> LaunchRecord:
+        """The contents of plan.json, without secrets; the defaults if the file is damaged."""
         try:
-            return redact_all(self.folder.read_plan())
+            return LaunchRecord.from_json(redact_all(self.folder.read_plan()))
         except PenstockError:
-            return {}
+            return LaunchRecord()
 
     @property
     def steps(self) -> int:
-        return int(self.plan.get("steps") or 0)
+        return int(self.launch.steps)
 
     @property
     def model_text(self) -> str:
         """The size of the model in words; empty before the run is planned."""
-        return model_text(self.plan) if self.plan else ""
+        return model_text(self.launch) if self.launch.launched else ""
 
     @property
     def layout_text(self) -> str:
         """The layout in words; empty before the first launch."""
-        layout = self.plan.get("layout")
+        layout = self.launch.layout
         return Layout(**layout).ways if layout else ""
 
     @property
     def dataset_text(self) -> str:
-        return dataset_text(self.plan["dataset"]) if "dataset" in self.plan else ""
+        return dataset_text(self.launch.dataset) if self.launch.dataset else ""
 
     @property
     def epoch_tokens(self) -> int | None:
         """Tokens of one pass over the data; None for a mixture, whose parts have different ones."""
-        samples, sequence = self.plan.get("samples"), self.plan.get("sequence")
-        if not samples or not sequence or isinstance(self.plan.get("dataset"), list):
+        samples, sequence = self.launch.samples, self.launch.sequence
+        if not samples or not sequence or isinstance(self.launch.dataset, list):
             return None
         return int(samples) * int(sequence)
 
@@ -283,20 +284,20 @@ class RunView:
     @property
     def tokens_per_s(self) -> float | None:
         """Tokens per second while stepping, over all ranks."""
-        if not self.step_s or "batch_tokens" not in self.plan:
+        if not self.step_s or not self.launch.batch_tokens:
             return None
-        return float(self.plan["batch_tokens"] / self.step_s)
+        return float(self.launch.batch_tokens / self.step_s)
 
     @property
     def mfu(self) -> float | None:
         """Share of the accelerator's published peak; None for a device not in the catalog."""
-        device = accelerators.for_device(str(self.plan.get("device_name", "")))
-        work, speed = self.plan.get("flops_per_token"), self.tokens_per_s
+        device = accelerators.for_device(str(self.launch.device_name))
+        work, speed = self.launch.flops_per_token, self.tokens_per_s
         precision = self.run_or_none.train.precision if self.run_or_none else ""
         peak = device.peak_flops(precision) if device and precision in ("fp32", "bf16") else None
         if not (peak and work and speed):
             return None
-        return float(work * speed / (peak * self.plan["ranks"]))
+        return float(work * speed / (peak * self.launch.ranks))
 
     @property
     def remaining_s(self) -> float | None:

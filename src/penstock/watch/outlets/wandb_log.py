@@ -160,7 +160,12 @@ class WandbLog:
 
 
 def _plan_values(view: RunView) -> dict[str, Any]:
-    plan = view.plan
-    values = {key: plan.get(key) for key in ("machine", "layout", "ranks", "params", "dataset")}
-    predicted = plan.get("predicted") or {}
-    return {**values, "step_s": predicted.get("step_s")}
+    launch = view.launch
+    return {
+        "machine": launch.machine or None,
+        "layout": launch.layout or None,
+        "ranks": launch.ranks or None,
+        "params": launch.params,
+        "dataset": launch.dataset,
+        "step_s": launch.predicted.get("step_s"),
+    }

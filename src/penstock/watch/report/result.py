@@ -69,18 +69,18 @@ class Report:
     def of(cls, folder: RunFolder) -> "Report":
         """Read a run's folder."""
         facts = RunFacts(RunView(folder))
-        view, account, plan = facts.view, facts.view.account, facts.view.plan
+        view, account, launch = facts.view, facts.view.account, facts.view.launch
         return cls(
             name=folder.name,
             status=view.status,
             folder=folder.path,
-            machine=plan.get("machine"),
-            layout=plan.get("layout"),
-            dataset=plan.get("dataset"),
-            tokenizer=plan.get("tokenizer"),
-            params=plan.get("params"),
+            machine=launch.machine or None,
+            layout=launch.layout or None,
+            dataset=launch.dataset,
+            tokenizer=launch.tokenizer or None,
+            params=launch.params,
             precision=view.run_or_none.train.precision if view.run_or_none else None,
-            precision_why=plan.get("precision_why"),
+            precision_why=launch.precision_why or None,
             step=view.step,
             steps=view.steps,
             tokens=view.tokens,

@@ -1,8 +1,8 @@
 """Text about a run, and text that is safe to show."""
 
 import math
-from typing import Any
 
+from penstock.run.launch_record import LaunchRecord
 from penstock.style import format_count
 
 # Control characters, halves of surrogate pairs, and characters that change the writing direction.
@@ -30,9 +30,10 @@ def dataset_text(dataset: object) -> str:
     return f"{dataset['id']} at {dataset['at']}" if isinstance(dataset, dict) else str(dataset)
 
 
-def model_text(plan: dict[str, Any]) -> str:
-    """Describe the size of a plan's model, and of its adapter if only that is trained."""
-    if not plan.get("params"):
+def model_text(launch: LaunchRecord) -> str:
+    """Describe the size of a run's model, and of its adapter if only that is trained."""
+    if not launch.params:
         return "own module"
-    trained = f", {format_count(plan['trained'])} trained beside them" if "trained" in plan else ""
-    return f"{format_count(plan['params'])} parameters{trained}"
+    trained = launch.trained
+    beside = f", {format_count(trained)} trained beside them" if trained is not None else ""
+    return f"{format_count(launch.params)} parameters{beside}"

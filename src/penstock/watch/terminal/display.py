@@ -20,6 +20,7 @@ from penstock.plan.job.layout import Layout
 from penstock.policy.straggler import StragglerChange
 from penstock.run.diff import describe_changes, length_override
 from penstock.run.folder import RunFolder
+from penstock.run.launch_record import LaunchRecord
 from penstock.secret import redact
 from penstock.style import format_duration, format_loss, plural
 from penstock.watch.facts.run_facts import RunFacts
@@ -98,12 +99,12 @@ class TerminalDisplay(Listener):
             )
         if how.finished:
             return
-        if how.exists and not _was_launched(how, plan := folder.read_plan(), folder):
-            if "forked_from" not in plan:
+        if how.exists and not _was_launched(how, launch := folder.read_launch_record(), folder):
+            if launch.forked_from is None:
                 return  # another host begins it in this moment
-            origin = plan["forked_from"]  # of a fork that was never launched
+            origin = launch.forked_from.run  # of a fork that was never launched
             self.console.print(
-                f"run '{folder.name}' begins at step {how.step} of '{origin['run']}'", markup=False
+                f"run '{folder.name}' begins at step {how.step} of '{origin}'", markup=False
             )
         elif how.exists:
             self.console.print(f"run '{folder.name}' exists and goes on from {_from(how)}")
@@ -118,11 +119,11 @@ class TerminalDisplay(Listener):
                 )
 
     def launching(self, folder: RunFolder, plan: dict[str, Any]) -> None:
-        layout, model = plan["layout"], model_text(plan)
+        launch = LaunchRecord.from_json(plan)
         self.console.print(
-            f"{folder.name}: {model}, {dataset_text(plan['dataset'])}, {plan['steps']} steps of "
-            f"{plan['batch_tokens']:,} tokens on {plural(plan['ranks'], 'rank')} "
-            f"({Layout(**layout).ways}) → {folder.path}",
+            f"{folder.name}: {model_text(launch)}, {dataset_text(launch.dataset)}, {launch.steps} "
+            f"steps of {launch.batch_tokens:,} tokens on {plural(launch.ranks, 'rank')} "
+            f"({Layout(**launch.layout).ways}) → {folder.path}",
             markup=False,
         )
         self.folder = folder
@@ -275,12 +276,12 @@ def close_at_the_end(displays: Sequence[TerminalDisplay]) -> Iterator[None]:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _was_launched(how: "How", plan: dict[str, Any], folder: RunFolder) -> bool:
+def _was_launched(how: "How", launch: LaunchRecord, folder: RunFolder) -> bool:
     """Return whether ranks of the run were started before.
 
     A plan that was made again after damage has no layout yet.
     """
-    return "layout" in plan or (how.run.cluster.nodes == 1 and bool(journal_files(folder.journal)))
+    return launch.launched or (how.run.cluster.nodes == 1 and bool(journal_files(folder.journal)))
 
 
 def has_room(console: Console) -> bool:

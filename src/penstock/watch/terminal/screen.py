@@ -79,7 +79,7 @@ def _headline(view: RunView, width: int) -> list[Text]:
     title = Text(view.folder.name, style="bold", no_wrap=True)
     about = f"  {view.model_text}" if view.model_text else ""
     if view.layout_text:
-        about += f" on {view.plan.get('machine')}, {view.layout_text}"
+        about += f" on {view.launch.machine}, {view.layout_text}"
     title.append(about, style="not bold dim")
     clock = format_duration(view.account.wall_s)
     title.truncate(max(1, width - len(clock) - 2), overflow="ellipsis", pad=True)
@@ -105,7 +105,7 @@ def _chart(facts: RunFacts, width: int, height: int) -> list[Text]:
     """Return the loss curve, with the table of causes beside it if there is room."""
     view = facts.view
     if not len(view.curve):
-        waited = f"starting {plural(int(view.plan.get('ranks') or 0), 'rank')} …"
+        waited = f"starting {plural(view.launch.ranks, 'rank')} …"
         return [Text(waited, style="dim"), *[Text()] * (height - 1)][: max(0, height)]
     if height < LEAST_CHART:
         return [_losses(view)][: max(0, height)]

@@ -70,7 +70,7 @@ def _marks(facts: RunFacts) -> list[Section]:
 def speed(facts: RunFacts) -> Section:
     """Return tokens per second while stepping, over all ranks, and the plan with its band."""
     view = facts.view
-    batch = view.plan.get("batch_tokens")
+    batch = view.launch.batch_tokens
     files = [f for f in journal_files(view.folder.journal, "steps") if 0 in f.ranks]
     parts = [read_steps(f.path) for f in files]
     section: Section = {"step": [], "tokens_per_s": [], "plan": _planned_speed(facts)}

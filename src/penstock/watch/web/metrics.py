@@ -167,7 +167,7 @@ def _about(view: RunView) -> Iterator[Sample]:
             "version": __version__,
             "model": redact(str(view.run.model.preset or view.run.model.from_ or "own")),
             "dataset": view.dataset_text,
-            "machine": str(view.plan.get("machine") or ""),
+            "machine": str(view.launch.machine or ""),
             "layout": view.layout_text,
         },
     )

@@ -67,7 +67,7 @@ def run_summary(view: RunView) -> Section:
         "left_s": view.remaining_s,
         "wall_s": view.account.wall_s,
         "ranks": view.account.ranks,
-        "machine": view.plan.get("machine"),
+        "machine": view.launch.machine or None,
         "began": invocations[0].start if invocations else None,
         "ended": invocations[-1].end if invocations and not view.running else None,
     }
@@ -83,14 +83,14 @@ def headline(facts: RunFacts) -> Section:
         "mfu": view.mfu,
         "effective": view.account.ledger.effective,
         "tokens": view.tokens,
-        "batch_tokens": view.plan.get("batch_tokens"),
+        "batch_tokens": view.launch.batch_tokens or None,
         "step_s": view.step_s,
         "resumed_from": view.resumed_from,
         "model": view.model_text or None,
         "precision": view.run.train.precision,
         "layout": view.layout_text or None,
         "dataset": view.dataset_text or None,
-        "tokenizer": view.plan.get("tokenizer"),
+        "tokenizer": view.launch.tokenizer or None,
         "faults": len(facts.disruptions),
     }
 
@@ -182,7 +182,7 @@ def data(facts: RunFacts) -> Section:
     seconds = view.account.ledger.seconds[Cause.DATA_WAIT]
     return {
         "dataset": view.dataset_text or None,
-        "samples": view.plan.get("samples"),
+        "samples": view.launch.samples or None,
         "feed": feed.payload | {"t": feed.t} if feed else None,
         "tokens": view.tokens,
         "waited_s": seconds / max(1, view.account.ranks),
