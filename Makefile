@@ -5,7 +5,7 @@ VENV := .venv
 PEERS := .peers
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow test-s3 test-hostile drill drill-campaigns drill-live drill-spot bench-data bench-plan bench-watch bench-train bench-power bench-meter bench-hosts fit-plan lint format wheel test-install install-size clean
+.PHONY: train test test-slow test-s3 test-hostile drill drill-campaigns drill-live drill-spot drill-hostile bench-data bench-plan bench-watch bench-train bench-power bench-meter bench-hosts fit-plan lint format wheel test-install install-size clean
 
 train: $(VENV)/.core
 	@$(BIN)/penstock train examples/stdlib.toml
@@ -23,7 +23,8 @@ test-slow: $(VENV)/.dev
 test-s3: $(VENV)/.dev
 	$(BIN)/python -m pytest -m s3
 
-# Attacks on real runs by strangers in network namespaces (root and iproute2; TIMES=20: so often).
+# Attacks on real runs by strangers in network namespaces (root and iproute2; TIMES=20: so often), and
+# a few seeds of `drill-hostile`.
 test-hostile: $(VENV)/.dev
 	$(BIN)/python -m pytest -m hostile -s
 
@@ -44,6 +45,12 @@ drill-campaigns: $(VENV)/.core
 	@mkdir -p docs/drills
 	@$(DRILL) --campaigns $(or $(TIMES),100) > docs/drills/campaigns.jsonl
 	@$(BIN)/python scripts/drill_table.py
+
+# Random kills, power cuts of a disk in an image file, and tampering with the records of runs that are
+# down: needs root, e2fsprogs and a free loop device. Writes docs/drills/hostile.json and docs/faults.md.
+drill-hostile: $(VENV)/.dev
+	@mkdir -p docs/drills
+	@$(BIN)/python tests/hostile/campaign.py --seeds $(or $(TIMES),100) --json docs/drills/hostile.json --page docs/faults.md
 
 # Two hosts in network namespaces with a real S3 server between them, which come, go and are cut
 # off: needs root, iproute2, iptables and Ceph as above.
