@@ -35,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import made_sets
 from hostile.cut_disk import MOUNTS, CutDisk
+from hostile.own_processes import descends, parent, send
 from hostile.tampering import Target, tamper
 from hostile.verdicts import (
     ERROR,
@@ -42,6 +43,7 @@ from hostile.verdicts import (
     Finished,
     counted,
     numbered,
+    still_there,
     traceback_in,
     wrong_end,
     wrong_refusal,
@@ -61,6 +63,7 @@ PATIENCE_S = 90.0  # without a new step or event
 POLL_S = 0.02
 SHARP_S = 0.002  # between two looks for a checkpoint that is being written
 FROZEN_S = 0.2
+OUTCOMES = ("went on", "refused", "refused later", "too late")
 STREAMS = ("stdout", "stderr")
 GONE_S = 20.0
 TAMPERED = 0.7  # share of the times that a run is down
@@ -125,7 +128,9 @@ class Round:
     struck_step: int = 0
     tampering: str = ""  # the way
     did: str = ""  # what it did, in words
-    outcome: str = ""  # "went on" or "refused"; "too late" where the run was done before the fault
+    # "went on", "refused", "refused later" (at a later start, for what was done here), or
+    # "too late" where the run was done before the fault
+    outcome: str = ""
     answer: str = ""  # of a refusal
 
     def __str__(self) -> str:
@@ -150,8 +155,9 @@ class Told:
 class Scene:
     """The folders of a campaign, what never changes in them, and the run of one seed."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, origin: int) -> None:
         self.root = root
+        self.origin = origin  # the process that all others are forked from
         self.disk = CutDisk(root / "image", root / "disk")
         self.memory, self.audited = root / "memory", root / "audit"
         self.folder = RunFolder(root / "disk" / "runs" / NAME)
@@ -198,6 +204,8 @@ class Scene:
         self.disk.remove()
         self.disk.options = MOUNTS[mount]
         self.disk.make()
+        for copy in self.root.glob("before-*"):
+            shutil.rmtree(copy)
         for folder in (self.memory, self.audited):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
@@ -287,7 +295,14 @@ class Scene:
     def ranks(self) -> list[int]:
         """Processes of the ranks that live, of the newest attempt."""
         found = {int(str(e.payload["pid"])) for e in self.events("start") if "pid" in e.payload}
-        return [pid for pid in sorted(found) if _comm(pid).startswith("penstock-r")]
+        return [p for p in sorted(found) if self.owns(p) and _comm(p).startswith("penstock-r")]
+
+    def owns(self, pid: int) -> bool:
+        """Whether a process is of this campaign: all of them come from its fork server."""
+        return descends(pid, self.origin)
+
+    def signal(self, pid: int, number: int) -> None:
+        send(pid, number, self.origin)
 
     def logs(self) -> dict[str, str]:
         """What ranks printed, of all attempts."""
@@ -346,19 +361,19 @@ def strike(scene: Scene, fault: str) -> bool:
     ranks = scene.ranks()
     rank = ranks[0 if scene.starts % 2 else -1]
     if fault == "rank killed":
-        _signal(rank, signal.SIGKILL)
+        scene.signal(rank, signal.SIGKILL)
     elif fault == "rank frozen, then killed":
-        _signal(rank, signal.SIGSTOP)
+        scene.signal(rank, signal.SIGSTOP)
         time.sleep(FROZEN_S)
-        _signal(rank, signal.SIGKILL)
+        scene.signal(rank, signal.SIGKILL)
     elif fault == "supervisor frozen, rank killed":
         supervisor.send_signal(signal.SIGSTOP)
-        _signal(rank, signal.SIGKILL)
+        scene.signal(rank, signal.SIGKILL)
         time.sleep(FROZEN_S)
         supervisor.send_signal(signal.SIGCONT)
     else:
         assert fault == "fork server killed"
-        _signal(_parent(rank), signal.SIGKILL)
+        scene.signal(parent(rank), signal.SIGKILL)
     return True
 
 
@@ -367,17 +382,17 @@ def _end(scene: Scene, fault: str) -> bool:
     supervisor = scene.process
     assert supervisor is not None
     ranks = scene.ranks()
-    nurses = {_parent(pid) for pid in ranks} - {0}
+    nurses = [pid for pid in {parent(rank) for rank in ranks} if scene.owns(pid)]
     if supervisor.poll() is not None:
         return False
     if fault != "supervisor killed":  # all at once: none may react to the death of another
         supervisor.send_signal(signal.SIGSTOP)
         for pid in [*nurses, *ranks]:
-            _signal(pid, signal.SIGSTOP)
+            scene.signal(pid, signal.SIGSTOP)
         if fault == "power cut":
             scene.disk.cut()
         for pid in [*ranks, *nurses]:
-            _signal(pid, signal.SIGKILL)
+            scene.signal(pid, signal.SIGKILL)
     supervisor.kill()
     supervisor.wait()
     until = time.monotonic() + GONE_S
@@ -393,23 +408,11 @@ def _end(scene: Scene, fault: str) -> bool:
     return True
 
 
-def _signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
-
-
 def _comm(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/comm").read_text()
     except OSError:
         return ""
-
-
-def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
 
 
 # One seed
@@ -422,34 +425,42 @@ class Play:
         self.scene, self.dice = scene, random.Random(seed)
         self.told = Told(seed, self.dice.choice(sorted(MOUNTS)))
         self.pending: list[Round] = []  # whose tampering has no outcome yet
-        self.copy = scene.root / "before"
+        self.copies: list[tuple[list[Round], Path]] = []  # from before a tampering
         self.done = False
 
     def run(self) -> None:
         scene, dice = self.scene, self.dice
         scene.anew(self.told.mount)
         scene.start()
-        count = dice.randint(1, 4)
-        for step in sorted(dice.sample(range(3, STEPS - 4), count)):
-            fault = dice.choices(list(FAULTS), [weight for weight, _ in FAULTS.values()])[0]
-            ends = FAULTS[fault][1]
-            moments = MOMENTS if ends else {"step": 1}
-            moment = dice.choices(list(moments), list(moments.values()))[0]
-            one = Round(fault, moment)
-            self.told.rounds.append(one)
-            self.wait(moment, step)
-            one.struck_step = scene.step()
-            if self.done or not strike(scene, fault):
-                one.outcome = "too late"
+        for number, step in enumerate(sorted(dice.sample(range(3, STEPS - 4), dice.randint(1, 4)))):
+            # Each round has a generator of its own: what it finds there does not shift the next.
+            self.dice = random.Random(f"{self.told.seed} {number}")
+            if not self.round(step):
                 break
-            one.outcome = "went on"  # unless it ends: then it fails, or `ended` says otherwise
-            if not ends:
-                continue
+        self.finish()
+
+    def round(self, step: int) -> bool:
+        """Strike once; False where the run was done before."""
+        scene, dice = self.scene, self.dice
+        fault = dice.choices(list(FAULTS), [weight for weight, _ in FAULTS.values()])[0]
+        ends = FAULTS[fault][1]
+        moments = MOMENTS if ends else {"step": 1}
+        moment = dice.choices(list(moments), list(moments.values()))[0]
+        tampers = dice.random() < TAMPERED
+        one = Round(fault, moment)
+        self.told.rounds.append(one)
+        self.wait(moment, step)
+        one.struck_step = scene.step()
+        if self.done or not strike(scene, fault):
+            one.outcome = "too late"
+            return False
+        one.outcome = "went on"  # unless it ends: then it fails, or `ended` says otherwise
+        if ends:
             self.down()
-            if dice.random() < TAMPERED:
+            if tampers:
                 self.tamper(one)
             scene.start()
-        self.finish()
+        return True
 
     def wait(self, moment: str, step: int) -> None:
         """Until the moment of the next fault; a refusal on the way is judged and undone."""
@@ -484,14 +495,19 @@ class Play:
             self.settle()
             self.done = True
             return True
-        if problems := wrong_refusal(ended, bool(self.pending)):
+        while not self.pending and self.copies:  # an earlier tampering may be still there
+            if any(still_there(one.did, ended.stderr) for one in self.copies[-1][0]):
+                break
+            self.copies.pop()
+        if problems := wrong_refusal(ended, bool(self.copies)):
             raise Failed("; ".join(problems) + f"\n{ended.stdout}\n{ended.stderr}")
-        for one in self.pending:
-            one.outcome = "refused"
+        rounds, copy = self.copies.pop()
+        for one in rounds:
+            one.outcome = "refused" if one in self.pending else "refused later"
             said = ended.stderr.partition(ERROR)[2].replace(str(scene.root), "…")
             one.answer = said.splitlines()[0][:160]
         self.pending = []
-        scene.restore(self.copy)
+        scene.restore(copy)
         scene.start()
         return False
 
@@ -506,7 +522,9 @@ class Play:
     def tamper(self, one: Round) -> None:
         scene = self.scene
         if not self.pending:  # else the copy is from before the first of them
-            scene.keep(self.copy)
+            self.copies.append(([], scene.root / f"before-{len(self.copies)}"))
+            scene.keep(self.copies[-1][1])
+        self.copies[-1][0].append(one)
         target = Target(scene.folder, scene.memory, scene.foreign, EVERY, STEPS)
         one.tampering, one.did = tamper(target, self.dice)
         one.outcome = ""
@@ -547,8 +565,11 @@ def _keep(scene: Scene, where: Path) -> None:
     shutil.rmtree(where, ignore_errors=True)
     with contextlib.suppress(OSError, shutil.Error):
         scene.keep(where)
-    for name in (*STREAMS, "before", "audit"):
-        path = scene.root / name
+    for path in (
+        *(scene.root / name for name in (*STREAMS, "audit")),
+        *scene.root.glob("before-*"),
+    ):
+        name = path.name
         with contextlib.suppress(OSError, shutil.Error):
             if path.is_dir():
                 shutil.copytree(path, where / name, symlinks=True)
@@ -565,8 +586,8 @@ def prepared() -> Iterator[Scene]:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with (
         tempfile.TemporaryDirectory(prefix="penstock-campaign-", dir="/dev/shm") as root,
-        zygote.serving(environment.for_nursery(1), MODULES),
-        contextlib.closing(Scene(Path(root))) as scene,
+        zygote.serving(environment.for_nursery(1), MODULES) as origin,
+        contextlib.closing(Scene(Path(root), origin.pid)) as scene,
     ):
         scene.prepare()
         yield scene
@@ -577,11 +598,11 @@ def table(told: list[Told]) -> list[str]:
     rounds = [one for seed in told for one in seed.rounds]
     lines = []
     for what, head in (("fault", "fault"), ("tampering", "done to the records while it was down")):
-        lines += [f"| {head} | n | went on | refused; went on once mended | too late |"]
-        lines += ["|---|---:|---:|---:|---:|"]
+        lines += [f"| {head} | n | went on | refused | refused later | too late |"]
+        lines += ["|---|---:|---:|---:|---:|---:|"]
         found = Counter((getattr(one, what), one.outcome) for one in rounds if getattr(one, what))
         for name in sorted({name for name, _ in found}):
-            each = [found[name, outcome] for outcome in ("went on", "refused", "too late")]
+            each = [found[name, outcome] for outcome in OUTCOMES]
             lines.append(f"| {name} | {sum(each)} | {' | '.join(map(str, each))} |")
         lines.append("")
     return lines
@@ -621,6 +642,7 @@ def main() -> int:
     if os.geteuid():
         print("error: needs root, for a loop device and mounts", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # unmounted all the same
     told: list[Told] = []
     began = time.monotonic()
     with prepared() as scene:

@@ -1,8 +1,12 @@
 """The judge of the campaign fails where it should; tampering does what it says. Without root."""
 
 import hashlib
+import os
 import random
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +14,14 @@ from pathlib import Path
 import pytest
 
 from hostile.campaign import BEGIN, END, Round, Told, put, table, total
+from hostile.own_processes import descends, parent, send
 from hostile.tampering import WAYS, Target, tamper
 from hostile.verdicts import (
     Ended,
     Finished,
     counted,
     numbered,
+    still_there,
     traceback_in,
     wrong_end,
     wrong_refusal,
@@ -70,6 +76,11 @@ def test_a_rank_may_write_how_it_lost_a_peer_that_was_killed_and_nothing_else() 
     assert traceback_in({name: TRACE}, struck) == [f"a traceback in {name}"]
     assert traceback_in({name: lost}, {"logs/attempt-1"}) == [f"a traceback in {name}"]
     assert traceback_in({"stderr": lost}, struck) == ["a traceback in stderr"]
+    for cut in ("Traceback (most recent call last):\n", TRACE[: TRACE.index("KeyError")]):
+        assert traceback_in({name: cut}, struck) == []  # killed while it wrote
+        assert traceback_in({name: lost + cut}, struck) == []
+        assert traceback_in({name: TRACE + cut}, struck) == [f"a traceback in {name}"]
+        assert traceback_in({name: cut}) == [f"a traceback in {name}"]
 
 
 def test_the_undisturbed_end_is_right() -> None:
@@ -97,6 +108,61 @@ def test_any_other_result_is_wrong(found: Finished, samples: Samples, words: str
 def test_weights_that_nobody_knows_are_not_equal() -> None:
     unknown = replace(DONE, weights_hash=None)
     assert wrong_end(unknown, unknown, NOTHING_WRONG)
+
+
+def test_a_late_refusal_has_to_name_what_was_tampered_with() -> None:
+    said = "error: no checkpoint can be loaded:\n  disk (x): step-00000012: manifest.json: torn\n"
+    assert still_there("checkpoints/step-00000012/manifest.json torn at byte 5 of 9", said)
+    assert still_there("step-00000012 renamed to step-00000024", said)
+    assert not still_there("checkpoints/step-00000024/manifest.json torn at byte 5 of 9", said)
+    assert not still_there("run.toml torn at byte 5 of 9", said)
+    assert not still_there("", said)
+
+
+# Signals
+
+
+def test_only_processes_of_its_own_are_signalled() -> None:
+    """The campaign is root, and an orphan's parent is pid 1."""
+    assert not descends(1, os.getpid())
+    assert not descends(0, os.getpid())
+    assert not descends(os.getpid(), os.getpid())
+    assert not descends(os.getpid(), 1)  # everybody descends from it
+    sleeps = "import time; print(flush=True); time.sleep(60)"
+    with (
+        subprocess.Popen([sys.executable, "-c", sleeps], stdout=subprocess.PIPE) as own,
+        subprocess.Popen([sys.executable, "-c", sleeps], stdout=subprocess.PIPE) as other,
+    ):
+        try:
+            for process in (own, other):
+                assert process.stdout is not None
+                process.stdout.readline()
+            assert parent(own.pid) == os.getpid()
+            assert descends(own.pid, os.getpid())
+            assert not send(own.pid, signal.SIGKILL, ancestor=other.pid)
+            for nobody in (-1, 0, 1):
+                assert not send(nobody, 0, ancestor=os.getpid())
+            with pytest.raises(subprocess.TimeoutExpired):
+                own.wait(0.2)
+            assert send(own.pid, signal.SIGKILL, ancestor=os.getpid())
+            assert own.wait(10) == -signal.SIGKILL
+            assert not send(own.pid, signal.SIGKILL, ancestor=os.getpid())
+        finally:
+            own.kill()
+            other.kill()
+
+
+def test_an_orphan_is_nobodys_and_neither_is_its_new_parent() -> None:
+    made = subprocess.run(
+        ["sh", "-c", "sleep 60 >/dev/null & echo $!"], capture_output=True, text=True, check=True
+    )
+    orphan = int(made.stdout)
+    try:
+        assert parent(orphan) != os.getpid()
+        assert not descends(orphan, os.getpid())
+        assert not descends(parent(orphan), os.getpid())
+    finally:
+        os.kill(orphan, signal.SIGKILL)
 
 
 # The count of samples
@@ -234,9 +300,9 @@ def test_the_table_counts_every_fault_and_every_tampering() -> None:
     ]
     told = [Told(0, "late", rounds[:2], starts=4), Told(1, "late", rounds[2:], ["why"], starts=1)]
     assert [line for line in table(told) if line.startswith("| ") and " n " not in line] == [
-        "| power cut | 2 | 1 | 1 | 0 |",
-        "| rank killed | 1 | 0 | 0 | 1 |",
-        "| torn record | 1 | 0 | 1 | 0 |",
+        "| power cut | 2 | 1 | 1 | 0 | 0 |",
+        "| rank killed | 1 | 0 | 0 | 0 | 1 |",
+        "| torn record | 1 | 0 | 1 | 0 | 0 |",
     ]
     assert total(told) == (
         "2 runs, 2 faults, 1 times tampered with, 5 starts: 1 ended with equal weights and every "

@@ -12,6 +12,9 @@ ERROR = "error: "
 REFUSALS = (1, 2)  # exit codes
 LEAST_WORDS = 4  # of a message that a person can act on
 _BROKEN = re.compile(r"^RuntimeError: .*Connection (?:reset|closed) by peer", re.MULTILINE)
+_STACK = "Traceback (most recent call last):"
+_ENDED = re.compile(r"^\S", re.MULTILINE)  # the line with the error stands at the margin
+_RECORD = re.compile(r"step-\d{8}|run\.toml|plan\.json|identity|slot-\d|\.events")
 ATTEMPTS = 1000  # more than one invocation makes
 
 
@@ -39,12 +42,17 @@ def traceback_in(texts: Mapping[str, str], struck: Collection[str] = ()) -> list
     """Name the outputs that hold one.
 
     A rank writes the stack of its end to its own log. In the log folder of a `struck` attempt that
-    may be the end of its connection to a rank that was killed, and nothing else.
+    may be the end of its connection to a rank that was killed, or a stack that was cut off when
+    the rank itself was killed, and nothing else.
     """
     found = []
     for name, text in texts.items():
-        allowed = len(_BROKEN.findall(text)) if str(Path(name).parent) in struck else 0
-        if text.count("Traceback") > allowed:
+        stacks = text.split(_STACK)[1:]
+        if str(Path(name).parent) in struck:
+            stacks = [one for one in stacks if not _BROKEN.search(one)]
+            if stacks and text.endswith(stacks[-1]) and not _ENDED.search(stacks[-1]):
+                stacks.pop()  # it was killed while it wrote
+        if stacks:
             found.append(f"a traceback in {name}")
     return found
 
@@ -62,6 +70,14 @@ def wrong_refusal(ended: Ended, tampered: bool) -> list[str]:
     elif len(messages[0].split()) < LEAST_WORDS:
         found.append(f"not a message in words: {messages[0]!r}")
     return found
+
+
+def still_there(did: str, stderr: str) -> bool:
+    """Whether a refusal names a record that was tampered with earlier, as told in `did`.
+
+    A run may go on from a copy in memory while a checkpoint on disk stays torn, and need it later.
+    """
+    return bool(set(_RECORD.findall(did)) & set(_RECORD.findall(stderr)))
 
 
 def numbered(lines: Iterable[audit.Used], invocation: int) -> list[audit.Used]:

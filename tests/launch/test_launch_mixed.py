@@ -213,6 +213,25 @@ def test_a_run_with_nothing_but_a_strangers_checkpoint_refuses(
     assert step(folder, 9).is_dir()  # and nothing was moved
 
 
+def test_ranks_that_refuse_say_it_in_words_in_their_logs_too(
+    run_file: MakeFile, cut_off: CutOff
+) -> None:
+    """The supervisor compares sizes, so a flipped bit is found by the ranks."""
+    path = run_file("own", **FIELDS)
+    folder = cut_off(path)
+    for number in (3, 6, 9):
+        damaged = step(folder, number) / "scalars.json"
+        content = bytearray(damaged.read_bytes())
+        content[len(content) // 2] ^= 1
+        damaged.write_bytes(content)
+    with pytest.raises(RunFailed, match="no checkpoint in any tier can be loaded"):
+        start(load(path))
+    last = max(folder.logs.iterdir(), key=lambda one: int(one.name.rpartition("-")[2]))
+    said = (last / "rank-0.err").read_text()
+    assert said.startswith("error: the journal says that step 12 was saved, but no checkpoint")
+    assert "Traceback" not in said
+
+
 def test_a_checkpoint_of_a_copied_folder_with_other_settings_is_passed_over(
     run_file: MakeFile, cut_off: CutOff, done: RunFolder
 ) -> None:

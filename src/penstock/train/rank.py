@@ -18,7 +18,7 @@ from pathlib import Path  # noqa: E402
 
 import torch  # noqa: E402
 
-from penstock.errors import PenstockError  # noqa: E402
+from penstock.errors import OwnCodeError, PenstockError  # noqa: E402
 from penstock.guard.detect.failpoints import Failpoints  # noqa: E402
 from penstock.guard.detect.pulse import Pulse  # noqa: E402
 from penstock.ledger.journal.writer import Journal  # noqa: E402
@@ -48,7 +48,10 @@ def main(where: str, attempt: int) -> str:
         journal.event("end", result=result, weights_hash=weights)
         return result
     except PenstockError as error:
-        traceback.print_exc()
+        if isinstance(error, OwnCodeError):  # whose stack leads into the user's code
+            traceback.print_exc()
+        else:
+            print(f"error: {error}", file=sys.stderr)
         journal.event("end", result="refused", exit_code=error.exit_code, error=str(error))
     except Exception as error:
         traceback.print_exc()
