@@ -49,13 +49,13 @@ from hostile.verdicts import (
     wrong_refusal,
 )
 from penstock.drill import audit
-from penstock.guard.published import every
-from penstock.launch import environment, nursery, zygote
-from penstock.launch.nursery import process_state
-from penstock.ledger.readers import Event, read_curve, read_events
-from penstock.ledger.records import SUPERVISOR, journal_files
+from penstock.guard.format.published import published_checkpoints
+from penstock.launch.supervisor import environment, fork_client, preload
+from penstock.launch.supervisor.fork_client import process_state
+from penstock.ledger.journal.read import Event, read_curve, read_events
+from penstock.ledger.journal.records import SUPERVISOR, journal_files
 from penstock.run.folder import RunFolder
-from penstock.watch.report import summary
+from penstock.watch.report.screen import summary
 
 STEPS, BATCH, EVERY = 160, 8, 12
 NAME = "own"
@@ -70,7 +70,7 @@ TAMPERED = 0.7  # share of the times that a run is down
 BEGIN, END = "<!-- hostile -->", "<!-- /hostile -->"
 KEPT = Path(tempfile.gettempdir()) / "penstock-campaign"
 # What runs import beside what ranks do.
-MODULES = (*nursery.MODULES, "penstock.launch.start", "typer", "rich.console")
+MODULES = (*fork_client.MODULES, "penstock.launch.start", "typer", "rich.console")
 
 # The faults, how often each is drawn, and whether the run is down afterwards.
 FAULTS = {
@@ -162,7 +162,7 @@ class Scene:
         self.memory, self.audited = root / "memory", root / "audit"
         self.folder = RunFolder(root / "disk" / "runs" / NAME)
         self.run_file = root / "own.toml"
-        self.process: zygote.Forked | None = None
+        self.process: preload.ForkedProcess | None = None
         self.began = 0.0
         self.starts = 0
         self.lines: list[audit.Used] = []
@@ -225,8 +225,8 @@ class Scene:
             open(os.devnull) as nothing,
         ):
             fds = {0: nothing.fileno(), 1: out.fileno(), 2: err.fileno()}
-            started = zygote.python_m(words, env, fds)
-        assert isinstance(started, zygote.Forked)
+            started = preload.python_m(words, env, fds)
+        assert isinstance(started, preload.ForkedProcess)
         self.process = started
 
     def ended(self) -> Ended | None:
@@ -330,12 +330,12 @@ class Scene:
 
 def finished(folder: RunFolder) -> Finished:
     """What a run has to show that says it is done."""
-    told, saved = summary(folder), every(folder.checkpoints)
+    told, saved = summary(folder), published_checkpoints(folder.checkpoints)
     state: dict[str, str] = {}
     damage: tuple[str, ...] = ("there is none",)
     if saved:
-        damage = tuple(saved[0].damage())
-        files = {} if damage else saved[0].manifest()
+        damage = tuple(saved[0].find_damage())
+        files = {} if damage else saved[0].files()
         state = {n: str(e["blake3"]) for n, e in files.items() if n.endswith(".distcp")}
     return Finished(
         str(told["status"]),
@@ -382,21 +382,23 @@ def _end(scene: Scene, fault: str) -> bool:
     supervisor = scene.process
     assert supervisor is not None
     ranks = scene.ranks()
-    nurses = [pid for pid in {parent(rank) for rank in ranks} if scene.owns(pid)]
+    fork_servers = [pid for pid in {parent(rank) for rank in ranks} if scene.owns(pid)]
     if supervisor.poll() is not None:
         return False
     if fault != "supervisor killed":  # all at once: none may react to the death of another
         supervisor.send_signal(signal.SIGSTOP)
-        for pid in [*nurses, *ranks]:
+        for pid in [*fork_servers, *ranks]:
             scene.signal(pid, signal.SIGSTOP)
         if fault == "power cut":
             scene.disk.cut()
-        for pid in [*ranks, *nurses]:
+        for pid in [*ranks, *fork_servers]:
             scene.signal(pid, signal.SIGKILL)
     supervisor.kill()
     supervisor.wait()
     until = time.monotonic() + GONE_S
-    while left := [pid for pid in [*ranks, *nurses] if process_state(pid) not in ("", "Z", "X")]:
+    while left := [
+        pid for pid in [*ranks, *fork_servers] if process_state(pid) not in ("", "Z", "X")
+    ]:
         if time.monotonic() > until:
             raise Failed(f"processes {left} outlive their supervisor by {GONE_S:g} s")
         time.sleep(POLL_S)
@@ -586,7 +588,7 @@ def prepared() -> Iterator[Scene]:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with (
         tempfile.TemporaryDirectory(prefix="penstock-campaign-", dir="/dev/shm") as root,
-        zygote.serving(environment.for_nursery(1), MODULES) as origin,
+        preload.serving(environment.for_fork_server(1), MODULES) as origin,
         contextlib.closing(Scene(Path(root), origin.pid)) as scene,
     ):
         scene.prepare()

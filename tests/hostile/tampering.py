@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.guard.published import published, step_of
+from penstock.guard.format.published import published_folders, step_of
 from penstock.run.folder import RunFolder
 
 SMALL = ("manifest.json", "index.json", "scalars.json")
@@ -30,7 +30,7 @@ class Target:
     @property
     def checkpoints(self) -> list[Path]:
         """The published ones, oldest first."""
-        return published(self.folder.checkpoints)[::-1]
+        return published_folders(self.folder.checkpoints)[::-1]
 
     @property
     def slots(self) -> list[Path]:
@@ -98,7 +98,7 @@ def swap_slots(target: Target, dice: random.Random) -> str:
 def foreign_checkpoint(target: Target, dice: random.Random) -> str:
     """Put a checkpoint of another run in the place of an own one, or after the newest one."""
     kind = dice.choice(sorted(target.foreign))
-    others = {step_of(path): path for path in published(target.foreign[kind].checkpoints)}
+    others = {step_of(path): path for path in published_folders(target.foreign[kind].checkpoints)}
     own = [step_of(path) for path in target.checkpoints]
     steps = [step for step in [*own, max(own, default=0) + target.every] if step in others]
     if not steps:

@@ -13,8 +13,8 @@ import pytest
 from hostile import campaign
 from hostile.campaign import Failed, Play, Scene
 from hostile.cut_disk import MOUNTS, CutDisk
-from penstock.guard.manifest import MANIFEST
-from penstock.guard.published import every, hash_file
+from penstock.guard.format.manifest import MANIFEST
+from penstock.guard.format.published import hash_file, published_checkpoints
 
 pytestmark = [pytest.mark.hostile, pytest.mark.timeout(1800)]
 
@@ -73,8 +73,8 @@ def killed_at(scene: Scene, step: int) -> Play:
 def test_a_forged_checkpoint_makes_other_weights_and_the_judge_says_so(scene: Scene) -> None:
     """Checkpoints are hashed, not signed: this is what the judge must never let through."""
     play = killed_at(scene, 60)
-    for found in every(scene.folder.checkpoints):
-        about = found.about()
+    for found in published_checkpoints(scene.folder.checkpoints):
+        about = found.read_manifest()
         name = next(name for name in about.files if name.endswith(".distcp"))
         path = found.path / name
         content = bytearray(path.read_bytes())

@@ -26,7 +26,7 @@ from hostile.verdicts import (
     wrong_end,
     wrong_refusal,
 )
-from penstock.data.stream import rank_slice
+from penstock.data.read.stream import rank_slice
 from penstock.drill.audit import Samples, Used
 from penstock.run.folder import RunFolder
 
