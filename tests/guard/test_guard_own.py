@@ -367,25 +367,25 @@ def test_what_has_the_name_of_a_save_does_not_stand_for_it(
     own: Run, run_file: MakeFile, there: str
 ) -> None:
     """It came while the run was at work, after its search."""
-    checkpoints = own.folder.checkpoints
+    place = own.folder.checkpoints
     other = Run(run_file("other", **{"train.seed": 9})).save(9).path
-    source = {"foreign": other, "own": own.save(9).path}.get(there, checkpoints / "step-00000004")
+    source = {"foreign": other, "own": own.save(9).path}.get(there, place / "step-00000004")
     if there != "own":
-        shutil.rmtree(checkpoints / "step-00000009")
-        shutil.copytree(source, checkpoints / "step-00000009")
+        shutil.rmtree(place / "step-00000009")
+        shutil.copytree(source, place / "step-00000009")
     if there == "torn":
-        (checkpoints / "step-00000009" / MANIFEST).write_bytes(b"{")
+        (place / "step-00000009" / MANIFEST).write_bytes(b"{")
     saver = Saver(
-        spill_folder(own.folder), [DiskStore(checkpoints)], World(), Told(), Told(), 3, own.identity
+        spill_folder(own.folder), [DiskStore(place)], World(), Told(), Told(), 3, own.identity
     )
     saver.prepare({"a": torch.zeros(4)})
     saver.stage(9, {"a": torch.full((4,), 0.5)}, {}, own.scalars(9), durable=True)
     saver.wait()
     saver.close()
     assert saver.failed == ""
-    newest = published_checkpoints(checkpoints)[0]
+    newest = published_checkpoints(place)[0]
     assert (newest.step, newest.find_damage(), newest.read_manifest().run) == (9, [], own.identity)
     held = {"a": torch.zeros(4)}
     checkpoints.load(newest, held, None)
     assert held["a"].tolist() == [9.0 if there == "own" else 0.5] * 4
-    assert (checkpoints / ".foreign-00000009").is_dir() == (there != "own")
+    assert (place / ".foreign-00000009").is_dir() == (there != "own")
