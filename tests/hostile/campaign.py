@@ -165,7 +165,7 @@ class Scene:
         self.process: preload.ForkedProcess | None = None
         self.began = 0.0
         self.starts = 0
-        self.lines: list[audit.Used] = []
+        self.lines: list[audit.UsedSamples] = []
         self.struck: set[str] = set()  # log folders of attempts in which something was killed
         self.calm: Finished | None = None
         self.foreign: dict[str, RunFolder] = {}

@@ -27,7 +27,7 @@ from hostile.verdicts import (
     wrong_refusal,
 )
 from penstock.data.read.stream import rank_slice
-from penstock.drill.audit import Samples, Used
+from penstock.drill.audit import SampleCounts, UsedSamples
 from penstock.run.folder import RunFolder
 
 REFUSED = Ended(
@@ -35,7 +35,7 @@ REFUSED = Ended(
 )
 TRACE = "Traceback (most recent call last):\n  ...\nKeyError: 'step'\n"
 DONE = Finished("done", "abc", 160, (), {"state/__0_0.distcp": "1", "state/__1_0.distcp": "2"})
-NOTHING_WRONG = Samples(0, 0)
+NOTHING_WRONG = SampleCounts(0, 0)
 
 
 def test_a_refusal_in_words_is_right() -> None:
@@ -97,11 +97,11 @@ def test_the_undisturbed_end_is_right() -> None:
         (replace(DONE, damage=("x: missing",)), NOTHING_WRONG, "x: missing"),
         (replace(DONE, state={}), NOTHING_WRONG, "state on disk"),
         (replace(DONE, state={**DONE.state, "state/__1_0.distcp": "3"}), NOTHING_WRONG, "state on"),
-        (DONE, Samples(4, 0), "4 samples lost, 0 doubled"),
-        (DONE, Samples(0, 2), "0 samples lost, 2 doubled"),
+        (DONE, SampleCounts(4, 0), "4 samples lost, 0 doubled"),
+        (DONE, SampleCounts(0, 2), "0 samples lost, 2 doubled"),
     ],
 )
-def test_any_other_result_is_wrong(found: Finished, samples: Samples, words: str) -> None:
+def test_any_other_result_is_wrong(found: Finished, samples: SampleCounts, words: str) -> None:
     assert any(words in problem for problem in wrong_end(found, DONE, samples))
 
 
@@ -168,13 +168,13 @@ def test_an_orphan_is_nobodys_and_neither_is_its_new_parent() -> None:
 # The count of samples
 
 
-def made(attempt: int, first: int, last: int) -> list[Used]:
+def made(attempt: int, first: int, last: int) -> list[UsedSamples]:
     """Lines of two ranks that make steps `first` to `last` of 8 samples."""
     lines = []
     for rank in range(2):
         for step in range(first, last + 1):
             part = rank_slice((step - 1) * 8, step * 8, rank, 2)
-            lines.append(Used(rank, attempt, step, rank, *part, data_ranks=2))
+            lines.append(UsedSamples(rank, attempt, step, rank, *part, data_ranks=2))
     return lines
 
 
@@ -183,17 +183,17 @@ def test_attempts_that_a_power_cut_numbered_again_are_told_apart() -> None:
     before = [one for one in made(0, 1, 6) if (one.rank, one.step) != (0, 6)]
     after = made(0, 6, 10)
     lines = numbered(before, 1) + numbered(after, 2)
-    assert counted(lines, 10, 8) == Samples(0, 0)
-    assert counted(before + after, 10, 8) != Samples(0, 0)  # as one attempt it looks broken
+    assert counted(lines, 10, 8) == SampleCounts(0, 0)
+    assert counted(before + after, 10, 8) != SampleCounts(0, 0)  # as one attempt it looks broken
 
 
 def test_lost_and_doubled_samples_are_counted() -> None:
     lost = numbered(made(0, 1, 4), 1) + numbered(made(0, 6, 10), 2)
-    assert counted(lost, 10, 8) == Samples(8, 0)
+    assert counted(lost, 10, 8) == SampleCounts(8, 0)
     again = replace(made(0, 5, 5)[0], step=11)  # of step 5, used for another one
     doubled = [*numbered(made(0, 1, 10), 1), *numbered([again], 2)]
-    assert counted(doubled, 10, 8) == Samples(0, 4)
-    assert counted([], 10, 8) == Samples(80, 0)
+    assert counted(doubled, 10, 8) == SampleCounts(0, 4)
+    assert counted([], 10, 8) == SampleCounts(80, 0)
 
 
 # Tampering

@@ -80,7 +80,7 @@ def still_there(did: str, stderr: str) -> bool:
     return bool(set(_RECORD.findall(did)) & set(_RECORD.findall(stderr)))
 
 
-def numbered(lines: Iterable[audit.Used], invocation: int) -> list[audit.Used]:
+def numbered(lines: Iterable[audit.UsedSamples], invocation: int) -> list[audit.UsedSamples]:
     """Number attempts through all invocations.
 
     The run numbers them by its journal, and begins again where a power cut or a hand took that.
@@ -88,13 +88,13 @@ def numbered(lines: Iterable[audit.Used], invocation: int) -> list[audit.Used]:
     return [replace(one, attempt=ATTEMPTS * invocation + one.attempt) for one in lines]
 
 
-def counted(lines: Iterable[audit.Used], steps: int, batch: int) -> audit.Samples:
+def counted(lines: Iterable[audit.UsedSamples], steps: int, batch: int) -> audit.SampleCounts:
     """Count the samples behind the final weights: for each step, the last time it was made."""
     order = sorted(lines, key=lambda one: (one.attempt, one.rank))
-    return audit.check(audit.counting(order), steps, batch)
+    return audit.count_samples(audit.final_uses(order), steps, batch)
 
 
-def wrong_end(found: Finished, calm: Finished, samples: audit.Samples) -> list[str]:
+def wrong_end(found: Finished, calm: Finished, samples: audit.SampleCounts) -> list[str]:
     """What is wrong with a run that says it is done."""
     wrong = []
     if found.status != "done":
@@ -106,6 +106,6 @@ def wrong_end(found: Finished, calm: Finished, samples: audit.Samples) -> list[s
     wrong += [f"the last checkpoint: {problem}" for problem in found.damage]
     if not found.state or found.state != calm.state:
         wrong.append(f"state on disk {json.dumps(found.state)}, undisturbed {dict(calm.state)}")
-    if samples != audit.Samples(0, 0):
+    if samples != audit.SampleCounts(0, 0):
         wrong.append(f"{samples.lost} samples lost, {samples.doubled} doubled")
     return wrong
