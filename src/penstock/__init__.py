@@ -152,8 +152,8 @@ def plan(run: "AnyRun") -> "Plan":
     from penstock.run.load import with_model_config
 
     ready = with_model_config(_run(run))
-    found = machine_for(ready)
-    return make(ready, found.machine, found.warnings)
+    target = machine_for(ready)
+    return make(ready, target.machine, target.warnings)
 
 
 @_name_arguments

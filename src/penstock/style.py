@@ -86,6 +86,11 @@ def format_loss(value: float | None) -> str:
     return UNKNOWN if value is None or not math.isfinite(value) else f"{value:.3f}"
 
 
+def format_percent(share: float, decimals: int = 1) -> str:
+    """Format a measured share: `12.3%`."""
+    return f"{share:.{decimals}%}"
+
+
 def format_three_digits(value: float) -> str:
     """Format a value of 1 or more in three digits: `1.20`, `35.1`, `4,200`."""
     return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2}f}"

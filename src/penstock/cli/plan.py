@@ -115,9 +115,9 @@ def _refuse_second_question(others: dict[str, object]) -> None:
 def _fold(run: Run) -> None:
     """Fold the measured run of the file into the calibration, and say what that did."""
     from penstock.plan.calibration import file
-    from penstock.watch.facts.calibrate import fold
+    from penstock.watch.facts.plan_vs_actual import add_to_calibration
 
-    record, own = fold(RunFolder(run.folder))
+    record, own = add_to_calibration(RunFolder(run.folder))
     show.err.print(
         f"folded in: a step took {record.measured_s:.4g} s, the model alone says "
         f"{record.predicted_s:.4g} s (× {record.ratio:.3f}). {len(own)} "

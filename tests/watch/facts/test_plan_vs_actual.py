@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.plan import calibration
-from penstock.watch.facts import calibrate
+from penstock.watch.facts.plan_vs_actual import add_to_calibration
 from penstock.watch.report.screen import screen
 from written_run import BEGIN, PLAN, STEPS, Written, facts, planned, shown
 
@@ -65,7 +65,7 @@ def test_a_run_without_a_plan_is_shown_as_before(tmp_path: Path, plan: Any) -> N
     assert facts(run.folder)["plan"] is None
     assert "planned" not in shown(screen(run.folder))
     with pytest.raises(PenstockError, match="has no plan"):
-        calibrate.fold(run.folder)
+        add_to_calibration(run.folder)
 
 
 def test_a_measured_run_is_added_to_the_calibration(
@@ -73,7 +73,7 @@ def test_a_measured_run_is_added_to_the_calibration(
 ) -> None:
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
     run = written(tmp_path, planned(1.6, compute=60.0), STEPS)
-    record, own = calibrate.fold(run.folder)
+    record, own = add_to_calibration(run.folder)
     assert record.ratio == pytest.approx(2.0 / 1.6)
     assert own == calibration.load() == [record]
     assert json.loads(calibration.file().read_text())["accelerator"] == "a CPU"
@@ -82,4 +82,4 @@ def test_a_measured_run_is_added_to_the_calibration(
 def test_a_run_of_few_steps_cannot_calibrate(tmp_path: Path) -> None:
     run = written(tmp_path, planned(1.6, compute=60.0), 9)
     with pytest.raises(PenstockError, match="9 steps"):
-        calibrate.fold(run.folder)
+        add_to_calibration(run.folder)

@@ -126,6 +126,7 @@ FORMATS = {
     "formatMass": style.format_mass,
     "formatUsd": style.format_usd,
     "formatLoss": style.format_loss,
+    "formatPercent": style.format_percent,
 }
 
 

@@ -15,6 +15,7 @@ from penstock.ledger.causes import Cause
 from penstock.ledger.joules import EnergySpans
 from penstock.ledger.journal.energy import MeteredDevice, NodeEnergy, read_nodes
 from penstock.meter.clock import now
+from penstock.style import format_percent
 from penstock.watch.facts.energy_amounts import DeviceEnergy, Energy, EnergyAmount
 from penstock.watch.facts.energy_model import HOST_BAND, PowerModel, power_model
 from penstock.watch.facts.run_view import RunView
@@ -240,7 +241,9 @@ class _EnergyCalculation:
         if own and metered.total_j:
             share = metered.measured_j / metered.total_j
             names = ", ".join(sorted({device.name for device in own}))
-            self.notes.append(f"accelerators: {share:.1%} metered at {len(own)} ({names})")
+            self.notes.append(
+                f"accelerators: {format_percent(share)} metered at {len(own)} ({names})"
+            )
         if own and bare:
             self.notes.append(f"{len(bare)} of {len(self.windows)} starts of the run not metered")
         self.notes += self.model.notes if self.model else ("the rest of the machines is not known",)

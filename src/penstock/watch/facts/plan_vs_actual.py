@@ -1,15 +1,20 @@
-"""The plan of a run against its actual time: side by side by cause, and the gap in a sentence."""
+"""The plan of a run against its actual time, by cause, and the calibration of the planner by it."""
 
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.errors import PenstockError
 from penstock.ledger.causes import Cause
 from penstock.ledger.ledger import Ledger, Row
+from penstock.plan import calibration
+from penstock.plan.calibration import CalibrationRecord
+from penstock.run.folder import RunFolder
 from penstock.style import format_duration, format_step_time
 from penstock.watch.facts.run_view import RunView
 
 # A cause is named as the largest gap from this share of the planned time on.
 WORTH_SAYING = 0.02
+FEWEST_STEPS = 10  # of a calibration; fewer measure the warm-up rather than the machine
 WORTH_A_ROW_S = 0.05  # of planned time on each rank
 
 
@@ -151,3 +156,32 @@ def plan_vs_actual(view: RunView) -> PlanVsActual | None:
         ranks=view.account.ranks,
         batch_tokens=view.launch.batch_tokens or None,
     )
+
+
+def add_to_calibration(folder: RunFolder) -> tuple[CalibrationRecord, list[CalibrationRecord]]:
+    """Add a run to the calibration; return its record, and all records of its accelerator."""
+    if not folder.run_file.exists():
+        raise PenstockError(f"no run '{folder.name}' in {folder.path.parent}; train it first")
+    view = RunView(folder)
+    plan = view.launch.predicted
+    if "uncalibrated" not in plan:
+        why = plan.get("none", "it was not planned when it started")
+        raise PenstockError(f"run '{folder.name}' has no plan to compare with: {why}")
+    if view.step < FEWEST_STEPS or not view.step_s:
+        raise PenstockError(
+            f"run '{folder.name}' has made {view.step} steps; a calibration needs at least "
+            f"{FEWEST_STEPS}: train it longer"
+        )
+    record = CalibrationRecord(
+        run=str(folder.path.resolve()),
+        accelerator=plan["uncalibrated"]["accelerator"],
+        ranks=view.launch.ranks,
+        precision=view.run.train.precision,
+        params=view.launch.params or 0,
+        sequence=view.launch.sequence,
+        layout=str(view.launch.layout),
+        basis=plan["uncalibrated"]["basis"],
+        predicted_s=plan["uncalibrated"]["step_s"],
+        measured_s=view.step_s,
+    )
+    return record, calibration.fold(record)

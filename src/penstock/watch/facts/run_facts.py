@@ -15,6 +15,7 @@ from penstock.style import (
     format_energy,
     format_loss,
     format_mass,
+    format_percent,
     format_usd,
     plural,
 )
@@ -152,7 +153,7 @@ class RunFacts:
         view = self.view
         speed = f"{view.tokens_per_s:,.0f} tokens/s while stepping" if view.tokens_per_s else ""
         if view.mfu is not None:
-            speed += f", {view.mfu:.1%} MFU"
+            speed += f", {format_percent(view.mfu)} MFU"
         return f"{speed}; {format_count(view.tokens)} tokens trained on".lstrip("; ")
 
     @property
@@ -161,7 +162,9 @@ class RunFacts:
         ledger = self.view.account.ledger
         if ledger.useful is None or ledger.effective is None:
             return ""
-        shares = f"useful {ledger.useful:.1%}, effective {ledger.effective:.1%}"
+        shares = (
+            f"useful {format_percent(ledger.useful)}, effective {format_percent(ledger.effective)}"
+        )
         return f"× {plural(self.view.account.ranks, 'rank')}; {shares}"
 
     @property

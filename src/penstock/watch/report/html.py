@@ -14,6 +14,7 @@ from penstock.style import (
     format_duration,
     format_energy,
     format_loss,
+    format_percent,
     format_usd,
     plural,
 )
@@ -65,10 +66,13 @@ def _cards(facts: RunFacts) -> Markup:
     if view.tokens_per_s:
         shown["tokens/s"] = f"{view.tokens_per_s:,.0f}"
     if view.mfu is not None:
-        shown["MFU"] = f"{view.mfu:.1%}"
+        shown["MFU"] = format_percent(view.mfu)
     shown["wall-clock"] = format_duration(view.account.wall_s)
     if ledger.useful is not None and ledger.effective is not None:
-        shown |= {"useful": f"{ledger.useful:.1%}", "effective": f"{ledger.effective:.1%}"}
+        shown |= {
+            "useful": format_percent(ledger.useful),
+            "effective": format_percent(ledger.effective),
+        }
     if facts.energy:
         shown["energy"] = format_energy(facts.energy.node_j.joules)
     if facts.costs and facts.costs.usd is not None:
@@ -94,7 +98,7 @@ def _plan(facts: RunFacts) -> Markup:
                 tag("td", tag("i", class_=f"c-{cause}"), cause, title=cause.meaning),
                 tag("td", format_duration(planned_s), class_="n") if plan else join(),
                 tag("td", format_duration(row.actual_s), class_="n"),
-                tag("td", f"{row.share:.1%}", class_="n"),
+                tag("td", format_percent(row.share), class_="n"),
                 tag("td", *bars, class_="bar"),
             )
         )
@@ -130,7 +134,7 @@ def _ranks(view: RunView) -> Markup:
     whole = max(ledger.total for ledger in ledgers)
     for rank in order[:MOST_RANKS]:
         picture = stack(list(ledgers[rank].seconds.values()), whole, f"rank {rank}")
-        useful = f"{ledgers[rank].useful or 0.0:.1%}"
+        useful = format_percent(ledgers[rank].useful or 0.0)
         cells = (tag("td", f"rank {rank}"), tag("td", useful, class_="n"))
         rows.append(tag("tr", *cells, tag("td", picture, class_="bar")))
     left = len(ledgers) - len(rows)

@@ -10,7 +10,7 @@ from rich.text import Text
 from penstock.ledger.causes import Cause
 from penstock.policy.restart import EARLY
 from penstock.run.folder import RunFolder
-from penstock.style import LEVEL_STYLES, STATUS_LEVELS, format_duration, format_loss
+from penstock.style import LEVEL_STYLES, STATUS_LEVELS, format_duration, format_loss, format_percent
 from penstock.watch.facts.run_facts import RunFacts
 from penstock.watch.facts.run_view import RunView
 from penstock.watch.report.result import Report
@@ -106,7 +106,7 @@ def _ledger(facts: RunFacts) -> Table:
             style = "green" if row.cause is Cause.COMPUTE else "yellow" if row.share > 0.05 else ""
             bar = Text("█" * round(row.share * BAR) or "▏", style=style)
             time = format_duration(row.share * account.wall_s)
-            add(str(row.cause), row.planned_s or 0.0, time, f"{row.share:.1%}", bar)
+            add(str(row.cause), row.planned_s or 0.0, time, format_percent(row.share), bar)
     # The sum is the wall-clock time, so that it does not look wrong by a rounded second.
     planned_s = sum(row.planned_s or 0.0 for row in facts.by_cause)
     wall = format_duration(account.wall_s)

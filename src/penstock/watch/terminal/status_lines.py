@@ -12,6 +12,7 @@ from penstock.style import (
     format_duration,
     format_energy,
     format_mass,
+    format_percent,
     format_step_time,
     format_usd,
 )
@@ -56,9 +57,11 @@ def _speed(facts: RunFacts) -> Text:
         line.append(f"  plan {plan.planned_tokens_per_s:,.0f}", style="dim")
         line.append(f" ({gap:+.0%}{', within its band' if plan.within_band else ''})", style=style)
     if view.mfu is not None:
-        line.append(f"   {view.mfu:.1%} MFU")
+        line.append(f"   {format_percent(view.mfu)} MFU")
         if plan and plan.step_deviation is not None:
-            line.append(f"  plan {view.mfu * (1 + plan.step_deviation):.1%}", style="dim")
+            line.append(
+                f"  plan {format_percent(view.mfu * (1 + plan.step_deviation))}", style="dim"
+            )
     return line.append(f"   {format_step_time(view.step_s)} a step", style="dim")
 
 

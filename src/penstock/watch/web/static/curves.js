@@ -128,7 +128,7 @@ export class Speed {
     const line = { points: { show: false } };
     const axes = [{ ...STEPS, size: 30 }, { values: (u, ticks) => ticks.map((t) => formatCount(t)) }];
     if (this.perToken) {
-      axes.push({ side: 1, grid: { show: false }, size: 44, values: (u, ticks) => ticks.map((t) => `${(100 * t * this.perToken).toFixed(0)} %`) });
+      axes.push({ side: 1, grid: { show: false }, size: 44, values: (u, ticks) => ticks.map((t) => `${(100 * t * this.perToken).toFixed(0)}%`) });
     }
     return {
       // From zero: half the height is half the speed.
@@ -178,7 +178,7 @@ export class Where {
   options() {
     return {
       scales: { x: { time: true }, y: { range: [0, 1] } },
-      axes: [{ size: 30, space: 80, values: (u, ticks, axis, space, step) => ticks.map((t) => moment(t, step)) }, { values: (u, ticks) => ticks.map((t) => `${Math.round(100 * t)} %`) }],
+      axes: [{ size: 30, space: 80, values: (u, ticks, axis, space, step) => ticks.map((t) => moment(t, step)) }, { values: (u, ticks) => ticks.map((t) => `${Math.round(100 * t)}%`) }],
       // Each area reaches down to zero; the next one, which is lower, is drawn over it.
       series: [{}, ...this.causes.map((cause) => ({ fill: color(cause), stroke: color(cause), width: 0.5,
         points: { show: false }, paths: window.uPlot.paths.stepped({ align: 1 }) }))],

@@ -55,8 +55,8 @@ export function formatUsd(usd) {
 
 export const formatLoss = (x) => (known(x) ? x.toFixed(3) : "–");
 export const formatWhole = (x) => (known(x) ? Math.round(x).toLocaleString("en") : "–");
-export const formatPercent = (x, digits = 1) => (known(x) ? `${(100 * x).toFixed(digits)} %` : "–");
-export const formatSigned = (x) => `${x >= 0 ? "+" : "−"}${Math.abs(100 * x).toFixed(0)} %`;
+export const formatPercent = (x, digits = 1) => (known(x) ? `${(100 * x).toFixed(digits)}%` : "–");
+export const formatSigned = (x) => `${x >= 0 ? "+" : "−"}${Math.abs(100 * x).toFixed(0)}%`;
 
 export function clock(t, withDay = false) {
   const date = new Date(1000 * t);

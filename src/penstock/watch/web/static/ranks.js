@@ -51,9 +51,9 @@ export class Ranks {
     if (!cell.firstElementChild) return;
     const [more, strip] = cell.children;
     const working = state === "fine" || state === "slow";
-    more.textContent = `${state}${working ? `, computes ${this.ranks.compute[n] ?? 0} %` : ""}`;
+    more.textContent = `${state}${working ? `, computes ${this.ranks.compute[n] ?? 0}%` : ""}`;
     strip.replaceChildren(...(this.ranks.causes[n] ?? []).map((share, i) => [CAUSES[i], share]).filter((one) => one[1])
-      .map(([cause, share]) => el("i", { title: `${cause} ${share} %`, style: { background: `var(--${cause})`, width: `${share}%` } })));
+      .map(([cause, share]) => el("i", { title: `${cause} ${share}%`, style: { background: `var(--${cause})`, width: `${share}%` } })));
   }
 
   tell(over) {
@@ -65,7 +65,7 @@ export class Ranks {
       const name = last > n ? `ranks ${n}–${last}` : `rank ${n}`;
       const parts = [`${name}: ${this.cells[over]?.dataset.state}`, ranks.why[n]];
       if (ranks.compute[n] !== undefined && ranks.compute[n] !== null) {
-        parts.push(`computes ${ranks.compute[n]} %, waits for others ${ranks.waits[n]} %`);
+        parts.push(`computes ${ranks.compute[n]}%, waits for others ${ranks.waits[n]}%`);
       }
       if (ranks.fell?.[n]) parts.push(`fell ${ranks.fell[n]} ×`);
       this.told.textContent = parts.filter(Boolean).join(" · ");

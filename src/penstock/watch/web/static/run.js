@@ -125,7 +125,7 @@ export class RunPage {
     }
     cells.push(el("div", { class: "row" }, el("span", { class: "sum" }, "wall-clock"), el("span", { class: "sum track" }),
       el("span", { class: "sum n" }, planned ? formatDuration(plan.planned_s) : ""), el("span", { class: "sum n" }, formatDuration(plan.actual_s)),
-      el("span", { class: "sum n" }, "100 %")));
+      el("span", { class: "sum n" }, "100.0%")));
     put(this.cards.plan.tools, planned && el("span", {}, el("i", { style: { background: "var(--ink)", width: "2px", height: "14px" } }), "planned"));
     put(this.cards.plan.body, el("div", { class: "bars" }, cells));
   }
