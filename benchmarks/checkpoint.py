@@ -34,6 +34,7 @@ from penstock.guard.format.published import Checkpoint, hash_file
 from penstock.guard.format.reader import IndexReader
 from penstock.guard.save.saver import Saver
 from penstock.guard.tiers.stores import DiskStore
+from penstock.ledger.journal.events import JournalEvent
 from penstock.run.schema.quantity import count
 
 STEPS = 4
@@ -54,9 +55,9 @@ class Alone:
 class Silent:
     """Neither journal nor pulse."""
 
-    def event(self, kind: str, **payload: Any) -> None:
-        if kind in ("save_failed", "fast_tier"):
-            print(kind, payload, flush=True)
+    def write(self, event: JournalEvent) -> None:
+        if event.kind in ("save_failed", "fast_tier"):
+            print(event.kind, event.to_payload(), flush=True)
 
     def at(self, phase: str, step: int | None = None) -> None: ...
     def beat(self) -> None: ...

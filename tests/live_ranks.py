@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from penstock.ledger.journal.events import JournalEvent
 from real_ranks import CONTEXT
 
 PATIENCE_S = 120.0
@@ -77,8 +78,8 @@ class Notes:
     def __init__(self) -> None:
         self.lines: list[tuple[str, dict[str, Any]]] = []
 
-    def event(self, kind: str, *, t: float | None = None, **payload: Any) -> None:
-        self.lines.append((kind, payload))
+    def write(self, event: JournalEvent, *, t: float | None = None) -> None:
+        self.lines.append((event.kind, event.to_payload()))
 
     def of(self, kind: str) -> list[dict[str, Any]]:
         return [payload for found, payload in self.lines if found == kind]

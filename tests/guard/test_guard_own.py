@@ -22,6 +22,7 @@ from penstock.guard.tiers.locations import spill_folder
 from penstock.guard.tiers.search import SearchResult, SingleProcess
 from penstock.guard.tiers.slots import sealed_slots
 from penstock.guard.tiers.stores import DiskStore
+from penstock.ledger.journal.events import JournalEvent
 from penstock.ledger.journal.writer import Journal, SupervisorJournal
 from penstock.run.diff import with_choices
 from penstock.run.fingerprint import settings_fingerprint
@@ -335,7 +336,7 @@ def test_a_place_that_another_run_began_is_told(own: Run, tmp_path: Path) -> Non
 class Told:
     """A journal and a pulse that keep quiet."""
 
-    def event(self, kind: str, **payload: Any) -> None: ...
+    def write(self, event: JournalEvent) -> None: ...
     def at(self, phase: str, step: int | None = None) -> None: ...
     def beat(self) -> None: ...
     def beside(self, phase: str, step: int) -> None: ...

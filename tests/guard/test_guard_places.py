@@ -22,6 +22,7 @@ from penstock.guard.tiers.stores import (
     RemoteStore,
     open_store,
 )
+from penstock.ledger.journal.events import JournalEvent
 
 
 @pytest.fixture(params=["disk", "remote"])
@@ -188,7 +189,7 @@ def two_ranks(where: str) -> dict[str, Any]:
     from penstock.train.world.world import join
 
     class Told:
-        def event(self, kind: str, **payload: Any) -> None: ...
+        def write(self, event: JournalEvent) -> None: ...
         def at(self, phase: str, step: int | None = None) -> None: ...
         def beat(self) -> None: ...
         def beside(self, phase: str, step: int) -> None: ...

@@ -23,6 +23,7 @@ from penstock.guard.tiers.identity import run_identity
 from penstock.guard.tiers.search import CheckpointSearch, SearchResult
 from penstock.guard.tiers.slots import MemoryCheckpoint, sealed_slots
 from penstock.guard.tiers.stores import DiskStore
+from penstock.ledger.journal.events import JournalEvent
 
 
 class Told:
@@ -32,8 +33,8 @@ class Told:
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.traps: dict[str, Any] = {}
 
-    def event(self, kind: str, **payload: Any) -> None:
-        self.events.append((kind, payload))
+    def write(self, event: JournalEvent) -> None:
+        self.events.append((event.kind, event.to_payload()))
 
     def at(self, phase: str, step: int | None = None) -> None:
         self.beside(phase, step or 0)

@@ -27,6 +27,7 @@ from penstock.launch.prepare.resume import (
 from penstock.launch.supervisor import addresses
 from penstock.launch.supervisor.attempt import has_trained
 from penstock.launch.supervisor.supervisor import RunOutcome, Supervisor
+from penstock.ledger.journal.events import InvocationEnded, InvocationStarted, RecordMended
 from penstock.ledger.journal.writer import SupervisorJournal
 from penstock.meter import devices
 from penstock.meter.clock import now
@@ -153,9 +154,9 @@ def _supervise(
 ) -> RunOutcome:
     """The part of a launch that the run's clock counts."""
     journal = SupervisorJournal(folder.journal, clock=now)
-    journal.event("invocation", t=began, ranks=layout.ranks, machine=str(machine))
+    journal.write(InvocationStarted(ranks=layout.ranks, machine=str(machine)), t=began)
     for words in mended:
-        journal.event("record_mended", words=words)
+        journal.write(RecordMended(words=words))
     outcome = RunOutcome("failed", "the supervisor failed")
     try:
         with metered(folder.journal, addresses.node(), machine, layout.ranks, began):
@@ -178,7 +179,7 @@ def _supervise(
     except OSError as error:
         outcome = RunOutcome("failed", system_error(error), RunFailed.exit_code)
     finally:
-        journal.event("ended", result=outcome.result, error=outcome.error)
+        journal.write(InvocationEnded(result=outcome.result, error=outcome.error))
         journal.close()
         folder.acknowledge("stop")
         if outcome.result in WELL and not outcome.error:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.ledger.journal.energy import EnergyJournal, EnergySpan, MeteredDevice
+from penstock.ledger.journal.events import MeterOdd, MetersClosed
 from penstock.meter import power
 from penstock.meter.clock import now
 from penstock.meter.devices import Devices, cpu_cores
@@ -103,7 +104,7 @@ class Sampler:
             return
         try:
             self._look(last=True)
-            self.journal.line("closed", self.clock())
+            self.journal.write_line(MetersClosed(), self.clock())
             self.journal.close()
         finally:
             self._lock.release()
@@ -118,7 +119,7 @@ class Sampler:
             try:
                 self.sample()
             except OSError as error:  # a disk that stays full; the rest of the run is estimated
-                self.journal.line("odd", self.clock(), what=f"not written: {error}")
+                self.journal.write_line(MeterOdd(what=f"not written: {error}"), self.clock())
                 return
             if self._stop.wait(EVERY_S):
                 return
@@ -155,7 +156,7 @@ class Sampler:
         """Record when a counter begins to misbehave and when that is over."""
         if bool(odd) != bool(device.odd):
             number = self.journal.numbers[device.number]
-            self.journal.line("odd", t, device=number, what=odd or "reads again")
+            self.journal.write_line(MeterOdd(device=number, what=odd or "reads again"), t)
         device.odd = odd
 
 

@@ -16,6 +16,7 @@ from penstock.guard.detect.bad_batch import BadBatch
 from penstock.guard.detect.fingerprints import fingerprints, gather_by_replica
 from penstock.guard.detect.locate import WordLocation, locate_difference, values_at
 from penstock.guard.detect.sentinels import Sentinels
+from penstock.ledger.journal.events import RollbackSpan
 from penstock.meter.clock import StepClock, now
 from penstock.policy import divergence
 from penstock.policy.checkpoint import interval_ends
@@ -157,7 +158,7 @@ class AnomalyGuard:
     def _load(self, before_step: int) -> int | None:
         start = now()
         step = self.recovery.rollback(before_step)
-        self.sentinels.journal.span("rollback", start, now(), before=before_step, to=step)
+        self.sentinels.journal.write_span(RollbackSpan(before=before_step, to=step), start, now())
         return step
 
     def _rewind_to_agreement(self, found: Divergence) -> None:

@@ -15,6 +15,7 @@ from penstock.data.read.feed import Feed
 from penstock.data.read.open import open_planned, open_stream
 from penstock.data.read.stream import Stream
 from penstock.errors import RunFailed
+from penstock.ledger.journal.events import DataSkipped, FeedState
 from penstock.ledger.journal.writer import Journal
 from penstock.meter.clock import StepClock, now
 from penstock.train.parallel.batch import Loaded, Loader, Micro, Share, micro_count
@@ -52,13 +53,14 @@ class FeedMeter:
         if feed is self._feed:
             reading_s = feed.reading_s - self._reading_s
             read = (feed.read - self._read) * self.tokens
-            self.journal.event(
-                "feed",
+            self.journal.write(
+                FeedState(
+                    ready=feed.ready,
+                    capacity=feed.depth,
+                    tokens_per_s=round((feed.consumed - self._consumed) * self.tokens / spent),
+                    could_tokens_per_s=round(read / reading_s) if reading_s > 0 else None,
+                ),
                 synced=False,
-                ready=feed.ready,
-                capacity=feed.depth,
-                tokens_per_s=round((feed.consumed - self._consumed) * self.tokens / spent),
-                could_tokens_per_s=round(read / reading_s) if reading_s > 0 else None,
             )
         self._feed, self._since = feed, now()
         self._consumed, self._read, self._reading_s = feed.consumed, feed.read, feed.reading_s
@@ -197,12 +199,13 @@ class Batches:
             key = (bad.dataset, bad.file, bad.block)
             if key not in self._reported:
                 self._reported.add(key)
-                self.rank.journal.event(
-                    "data_skipped",
-                    dataset=bad.dataset,
-                    shard=bad.file,
-                    block=bad.block,
-                    samples=list(bad.samples),
+                self.rank.journal.write(
+                    DataSkipped(
+                        dataset=bad.dataset,
+                        shard=bad.file,
+                        block=bad.block,
+                        samples=list(bad.samples),
+                    )
                 )
 
 

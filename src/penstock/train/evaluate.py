@@ -8,6 +8,7 @@ import torch
 
 from penstock.data.tokenize.tokenizer import Tokenizer
 from penstock.errors import PenstockError
+from penstock.ledger.journal.events import EvaluateSpan, SampleFailed, StoppedEarly
 from penstock.meter.clock import now
 from penstock.model.build import NoLogits
 from penstock.policy.best import judge, words
@@ -70,7 +71,7 @@ class Evaluator:
             assert section.patience is not None
             if self.rank.world.lead:
                 why = words(state.best, section.patience)
-                self.rank.journal.event("stopped_early", step=step, why=why)
+                self.rank.journal.write(StoppedEarly(step=step, why=why))
             return {"stop": True}
         # The first evaluation comes before the first step: there is nothing to save yet.
         return {"save": True} if step and section.keep_best and state.best.improved else {}
@@ -105,11 +106,11 @@ class Evaluator:
         micros = batches.micros(samples, count)
         total = self.engine.runner.evaluate(micros, self._nobody_stops)
         if total is None:
-            rank.journal.span("evaluate", start, now())
+            rank.journal.write_span(EvaluateSpan(), start, now())
             return None
         loss = rank.world.sum_(total).item() / tokens if tokens else nan  # all of it is damaged
         self.evaluated_s = now()
-        rank.journal.span("evaluate", start, now(), step=step, val_loss=loss, samples=count)
+        rank.journal.write_span(EvaluateSpan(step=step, val_loss=loss, samples=count), start, now())
         return loss
 
     def _nobody_stops(self) -> bool:
@@ -148,9 +149,9 @@ class Evaluator:
         except NoLogits:
             return  # a module of the user's own that returns only its loss, not what comes next
         except Exception as error:  # a look at the model must not fail a run that is done
-            rank.journal.event("sample_failed", error=f"{type(error).__name__}: {error}")
+            rank.journal.write(SampleFailed(error=f"{type(error).__name__}: {error}"))
             return
-        rank.journal.span("evaluate", start, now(), **texts)
+        rank.journal.write_span(EvaluateSpan(**texts), start, now())
 
     def _prompt(self) -> tuple[list[int], str]:
         """Return the beginning of the first sample, and why there is none."""

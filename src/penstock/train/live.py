@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from penstock.ledger.journal.events import LostStepSpan, RankRegrouped, RegroupSpan
 from penstock.meter.clock import now
 from penstock.policy.quorum import HealingPlan, ReplicaStanding, plan_healing
 from penstock.train.parallel.parts import local
@@ -53,7 +54,7 @@ class LiveRecovery(Recovery):
         """Agree with the replicas that are left where to continue."""
         noticed, journal = now(), self.rank.journal
         # What was done since the last record comes to nothing.
-        journal.span("lost", min(journal.busy_until, noticed), noticed)
+        journal.write_span(LostStepSpan(), min(journal.busy_until, noticed), noticed)
         if isinstance(rewind, PeerLost):
             self.state.engine.stepper.discard()
             self.regroup()
@@ -62,7 +63,7 @@ class LiveRecovery(Recovery):
                 self.level()
             except PeerLost:
                 self.regroup()
-        journal.span("regroup", noticed, now(), why=rewind.why)
+        journal.write_span(RegroupSpan(why=rewind.why), noticed, now())
 
     def regroup(self) -> None:
         """Enter the next generation, where all replicas continue after one step."""
@@ -90,14 +91,15 @@ class LiveRecovery(Recovery):
         if plan.load and plan.donor == group.replica:
             self.load_newest()
         self._exchange(plan, owing)
-        self.rank.journal.event(
-            "regrouped",
-            generation=group.generation.number,
-            members=list(group.members),
-            step=at.step,
-            donor=plan.donor,
-            healed=list(plan.healed),
-            seconds=now() - start,
+        self.rank.journal.write(
+            RankRegrouped(
+                generation=group.generation.number,
+                members=list(group.members),
+                step=at.step,
+                donor=plan.donor,
+                healed=list(plan.healed),
+                seconds=now() - start,
+            )
         )
 
     def rollback(self, before_step: int) -> int | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from penstock.data.read.feed import Feed
 from penstock.guard.detect.sentinels import Sentinels
+from penstock.ledger.journal.events import RankReady, RankWentBack, WarmUpSpan
 from penstock.ledger.journal.writer import Journal
 from penstock.meter.clock import StepClock, now
 from penstock.policy.restart import EARLY
@@ -81,7 +82,7 @@ class Trainer:
         feed = self.batches.feed(after_step=at.step)
         self.warm_up(after_step=at.step)
         self.rank.pulse.at("ready", at.step)
-        self.rank.journal.event("ready", step=at.step)
+        self.rank.journal.write(RankReady(step=at.step))
 
         while not at.finished:
             try:
@@ -191,7 +192,7 @@ class Trainer:
             self.engine.stepper.warm_up(self.batches.first_micro(after_step + 1))
         self.saver.wait_prepared()
         self.tracer.warm_up(self.batches.steps - after_step)
-        rank.journal.span("warmup", start, now())
+        rank.journal.write_span(WarmUpSpan(), start, now())
 
     def rewind(self, rewind: Rewind) -> None:
         """Go back to the step that `rewind` names, or that the remaining replicas agree on."""
@@ -200,7 +201,7 @@ class Trainer:
         if self.rank.world.rank == 0 and at.step == before:
             self.curve.flush()  # the rank that led may have died before it wrote this step
         at.reset_checked()
-        self.rank.journal.event("went_back", step=at.step, why=rewind.why)
+        self.rank.journal.write(RankWentBack(step=at.step, why=rewind.why))
 
 
 def build(rank: RankContext) -> Trainer:

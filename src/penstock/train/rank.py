@@ -21,6 +21,12 @@ import torch  # noqa: E402
 from penstock.errors import OwnCodeError, PenstockError  # noqa: E402
 from penstock.guard.detect.failpoints import Failpoints  # noqa: E402
 from penstock.guard.detect.pulse import Pulse  # noqa: E402
+from penstock.ledger.journal.events import (  # noqa: E402
+    CheckpointSpan,
+    RankEnded,
+    RankJoined,
+    RankStarted,
+)
 from penstock.ledger.journal.writer import Journal  # noqa: E402
 from penstock.meter.orphan import die_with  # noqa: E402
 from penstock.plan.job.layout import Layout  # noqa: E402
@@ -40,25 +46,25 @@ def main(where: str, attempt: int) -> str:
     rank = int(os.environ["RANK"])
     life = int(os.environ.get("PENSTOCK_LIFE", "0"))  # above 0: in the place of a lost process
     journal = Journal(folder.journal, attempt, range(rank, rank + 1), clock=now, again=life > 0)
-    journal.event("start", t=BEGAN, pid=os.getpid())
+    journal.write(RankStarted(pid=os.getpid()), t=BEGAN)
     traps = Failpoints(folder.traps, rank, attempt)
     pulse = Pulse(folder.make_scratch(), rank, attempt, traps, folder.audit)
     try:
         result, weights = work(folder, journal, pulse)
-        journal.event("end", result=result, weights_hash=weights)
+        journal.write(RankEnded(result=result, weights_hash=weights))
         return result
     except PenstockError as error:
         if isinstance(error, OwnCodeError):  # whose stack leads into the user's code
             traceback.print_exc()
         else:
             print(f"error: {error}", file=sys.stderr)
-        journal.event("end", result="refused", exit_code=error.exit_code, error=str(error))
+        journal.write(RankEnded(result="refused", exit_code=error.exit_code, error=str(error)))
     except Exception as error:
         traceback.print_exc()
         if out_of_memory(error):
-            journal.event("end", result="oom", exit_code=1, error=f"out of memory: {error}")
+            journal.write(RankEnded(result="oom", exit_code=1, error=f"out of memory: {error}"))
         else:
-            journal.event("end", result="failed", error=f"{type(error).__name__}: {error}")
+            journal.write(RankEnded(result="failed", error=f"{type(error).__name__}: {error}"))
     return "failed"
 
 
@@ -80,7 +86,7 @@ def work(folder: RunFolder, journal: Journal, pulse: Pulse) -> tuple[str, str]:
     pulse.at("join")
     meet = join_live if run.guard.mode == "live" else join
     world = meet(layout, launch.device, run.guard.timeout)
-    journal.event("joined")
+    journal.write(RankJoined())
     pulse.at("build")
     trainer = build(RankContext(folder, run, layout, world, journal, pulse))
     result = trainer.fit()
@@ -88,7 +94,7 @@ def work(folder: RunFolder, journal: Journal, pulse: Pulse) -> tuple[str, str]:
     start = now()
     weights = trainer.state.weights_hash()
     pulse.at("end")
-    journal.span("checkpoint", start, now())
+    journal.write_span(CheckpointSpan(), start, now())
     world.gather(None)  # nobody reports success before everybody has it
     return result, weights
 

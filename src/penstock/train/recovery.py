@@ -2,6 +2,12 @@
 
 from dataclasses import dataclass
 
+from penstock.ledger.journal.events import (
+    CheckpointLoaded,
+    CheckpointRejected,
+    RecordMended,
+    StoreUnreachable,
+)
 from penstock.meter.clock import now
 from penstock.train.evaluate import Evaluator
 from penstock.train.progress import Progress
@@ -57,16 +63,18 @@ class Recovery:
         self.saver.fetch_from_peers()
         search = self.saver.tiers().newest_good()
         for words in search.notes:
-            rank.journal.event("record_mended", words=words)
+            rank.journal.write(RecordMended(words=words))
         for problem in search.rejected:
-            rank.journal.event("checkpoint_rejected", problem=problem)
+            rank.journal.write(CheckpointRejected(problem=problem))
         for problem in search.unreachable:
-            rank.journal.event("place_unreachable", problem=problem)
+            rank.journal.write(StoreUnreachable(problem=problem))
         found = search.checkpoint
         if found is None:
             return None
         self.state.load(found)
         self.saver.resumed(found.step, durable=found.tier != "memory")
         spent, path = now() - start, str(found.path)
-        rank.journal.event("resumed", step=found.step, tier=found.tier, path=path, seconds=spent)
+        rank.journal.write(
+            CheckpointLoaded(step=found.step, tier=found.tier, path=path, seconds=spent)
+        )
         return found.step

@@ -17,6 +17,12 @@ from penstock.guard.save.saver import Saver, SaveTiming
 from penstock.guard.tiers import peers
 from penstock.guard.tiers.locations import spill_folder, stores_of_run
 from penstock.guard.tiers.slots import SLOTS
+from penstock.ledger.journal.events import (
+    CheckpointSpan,
+    DiscardFailed,
+    PeerFetchFailed,
+    StepsTakenBack,
+)
 from penstock.meter.clock import StepClock, now
 from penstock.meter.devices import cpu_cores
 from penstock.policy import checkpoint as policy
@@ -65,7 +71,7 @@ class CheckpointSaver:
             try:
                 self._peers.fetch(self.folder.scratch)
             except OSError as error:  # a durable checkpoint is there for that
-                self.journal.event("fetch_failed", error=str(error))
+                self.journal.write(PeerFetchFailed(error=str(error)))
         if self._peers:
             self.world.gather(None)
 
@@ -198,7 +204,7 @@ class CheckpointSaver:
         tiers = self.tiers()
         self._record_taken_back(after_step, tiers)
         for problem in tiers.discard_after(after_step):
-            self.journal.event("forget_failed", error=problem)
+            self.journal.write(DiscardFailed(error=problem))
 
     def _record_taken_back(self, after_step: int, tiers: CheckpointSearch) -> None:
         """Record what stays saved, before the rest is deleted: no later start may miss the rest."""
@@ -207,7 +213,7 @@ class CheckpointSaver:
         left: list[int] | None = None  # unknown
         with contextlib.suppress(OSError):
             left = [step for step in tiers.durable_steps() if step <= after_step]
-        self.journal.event("taken_back", after_step=after_step, left=left)
+        self.journal.write(StepsTakenBack(after_step=after_step, left=left))
 
     def drop(self) -> None:
         """Stop saving: another replica does from now on."""
@@ -227,7 +233,7 @@ class CheckpointSaver:
         end = now()
         self.pulse.at("saved", step)
         # Not synced: the disk is busy with the save itself, and the loop would wait for that.
-        self.journal.span("checkpoint", start, end, synced=False, step=step)
+        self.journal.write_span(CheckpointSpan(step=step), start, end, synced=False)
 
     def _begin(self, step: int, durable: bool) -> Saver:
         if self._saver is None:  # another replica saved until now

@@ -14,6 +14,7 @@ from penstock.guard.detect.fingerprints import weights_hash
 from penstock.guard.detect.sentinels import Sentinels
 from penstock.guard.detect.shape_differences import shape_differences
 from penstock.guard.tiers.stores import ProtectedSteps
+from penstock.ledger.journal.events import LocalStateDropped, MomentsDropped, StreamChanged
 from penstock.policy.best import BestState, stops
 from penstock.run.fingerprint import fingerprint, settings_fingerprint
 from penstock.run.folder import plan_for_checkpoint
@@ -157,7 +158,7 @@ class TrainingState:
         stream = self.batches.stream
         forked = taken_over or self.rank.folder.read_launch_record().forked_from is not None
         if forked and saved != stream.state(int(saved["consumed"])):
-            self.rank.journal.event("stream_changed", saved=saved, now=stream.state(0))
+            self.rank.journal.write(StreamChanged(saved=saved, now=stream.state(0)))
             return 0
         stream.check(saved)
         return int(saved["consumed"])
@@ -175,7 +176,7 @@ class TrainingState:
         if saved == own:
             optimizer.updates = scalars["updates"]
         else:
-            self.rank.journal.event("moments_dropped", saved=saved, now=own)
+            self.rank.journal.write(MomentsDropped(saved=saved, now=own))
             tensors = {name: t for name, t in tensors.items() if name.startswith("model/")}
         checkpoints.load(found, tensors, self.rank.world)
         optimizer.lower()
@@ -187,9 +188,7 @@ class TrainingState:
         if state and layout == own:
             self.engine.replicas.load_local_state(state)
         elif state:
-            self.rank.journal.event(
-                "local_state_dropped", names=sorted(state), saved=layout, now=own
-            )
+            self.rank.journal.write(LocalStateDropped(names=sorted(state), saved=layout, now=own))
 
     def _weight_shapes(self) -> dict[str, list[int]]:
         """Return the shapes of all weights, whichever rank holds them. All ranks must call it."""

@@ -19,6 +19,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.autograd.profiler import profile, record_function
 
+from penstock.ledger.journal.events import StepTraced
 from penstock.ledger.journal.writer import Journal
 from penstock.ledger.split import CELLS
 from penstock.meter.clock import StepClock, now
@@ -110,7 +111,7 @@ class Tracer:
             self._writing = threading.Thread(target=leave, args=args, daemon=True)
             self._writing.start()
         cost_s += time.perf_counter() - began
-        self.journal.event("trace", synced=False, cost_s=round(cost_s, 6), **said)
+        self.journal.write(StepTraced(cost_s=round(cost_s, 6), **said), synced=False)
 
     def close(self) -> None:
         """Returns when the last file is written."""

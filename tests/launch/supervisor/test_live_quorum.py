@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from penstock.launch.supervisor import quorum as module
 from penstock.launch.supervisor.quorum import Quorum
+from penstock.ledger.journal.events import JournalEvent
 from penstock.train.replicas.board import Board
 
 
@@ -40,8 +41,8 @@ class FakeRanks:
     def step_count(self, rank: int) -> int:
         return self.passed[rank]
 
-    def event(self, kind: str, *, t: float | None = None, **payload: Any) -> None:
-        self.events.append((kind, payload))
+    def write(self, event: JournalEvent, *, t: float | None = None) -> None:
+        self.events.append((event.kind, event.to_payload()))
 
 
 def made(replicas: int, each: int, restarts_allowed: int = 1) -> tuple[Quorum, FakeRanks, Board]:

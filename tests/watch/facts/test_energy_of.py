@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fake_meter import gpus
 from penstock.ledger.causes import Cause
 from penstock.ledger.journal.energy import EnergyJournal, EnergySource, EnergySpan, MeteredDevice
+from penstock.ledger.journal.events import MeterOdd, MetersClosed
 from penstock.plan.power import power
 from penstock.plan.power.host import BOARD
 from penstock.watch.facts.energy import energy_of
@@ -64,7 +65,7 @@ def meter(
     ]
     journal.write(spans)
     if closed:
-        journal.line("closed", T + upto)
+        journal.write_line(MetersClosed(), T + upto)
     journal.close()
 
 
@@ -251,8 +252,8 @@ def test_an_unreadable_energy_file_is_noted(whole: Written):
 
 def test_odd_readings_of_a_meter_are_noted(whole: Written):
     journal = EnergyJournal(whole.folder.journal, "a", gpus(2))
-    journal.line("odd", T + 10, device=1, what="the counter went from 9 to 0 J in 2.0 s")
-    journal.line("odd", T + 12, device=1, what="reads again")
+    journal.write_line(MeterOdd(device=1, what="the counter went from 9 to 0 J in 2.0 s"), T + 10)
+    journal.write_line(MeterOdd(device=1, what="reads again"), T + 12)
     journal.close()
     odd = [note for note in energy(whole).notes if "counter went" in note]
     assert odd == ["NVIDIA H200: the counter went from 9 to 0 J in 2.0 s; filled by power"]

@@ -9,6 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.errors import RunFailed
+from penstock.ledger.journal.events import (
+    BatchSkipped,
+    JournalEvent,
+    ReplayDiffers,
+    ReplicaAtFault,
+    ReplicasDiffer,
+    SpikeFound,
+)
 from penstock.ledger.journal.writer import Journal
 from penstock.policy import divergence, spike
 from penstock.run.schema.code import UserCode
@@ -34,8 +42,8 @@ class Sentinels:
             raise self.refusal(step, verdict.why)
         if verdict.kind != "good":
             numbers = {"loss": str(loss), "grad_norm": str(norm)}  # JSON has no word for NaN
-            kind = "batch_skipped" if verdict.kind == "skip" else "spike"
-            self._tell(kind, step=step, why=verdict.why, **numbers)
+            kind = BatchSkipped if verdict.kind == "skip" else SpikeFound
+            self._record(kind(step=step, why=verdict.why, **numbers))
         return verdict
 
     def refusal(self, step: int, why: str) -> RunFailed:
@@ -71,24 +79,26 @@ class Sentinels:
         return verdict
 
     def record_fault(self, step: int, replicas: Sequence[int], certain: bool) -> None:
-        self._tell("replica_at_fault", step=step, replicas=list(replicas), certain=certain)
+        self._record(ReplicaAtFault(step=step, replicas=list(replicas), certain=certain))
 
     def record_difference(
         self, verdict: divergence.DivergenceVerdict, tensors: Sequence[str], back_to: int | None
     ) -> None:
-        self._tell(
-            "replicas_differ",
-            step=verdict.step,
-            replicas=list(verdict.replicas),
-            certain=verdict.certain,
-            tensors=list(tensors),
-            back_to=back_to,
+        self._record(
+            ReplicasDiffer(
+                step=verdict.step,
+                replicas=list(verdict.replicas),
+                certain=verdict.certain,
+                tensors=list(tensors),
+                back_to=back_to,
+            )
         )
 
     def record_replay(
         self, step: int, pairs: Sequence[tuple[int, int]], wrong: Sequence[int]
     ) -> None:
-        self._tell("replay_differs", step=step, pairs=[list(p) for p in pairs], replicas=[*wrong])
+        event = ReplayDiffers(step=step, pairs=[list(p) for p in pairs], replicas=[*wrong])
+        self._record(event)
 
     def to_json(self) -> dict[str, Any]:
         """Return the state that goes into a checkpoint."""
@@ -105,9 +115,9 @@ class Sentinels:
             found = found.forgiving(*(step for step in found.skips if step > upto))
         self.spikes = found.knowing(self.spikes)
 
-    def _tell(self, kind: str, **what: object) -> None:
+    def _record(self, event: JournalEvent) -> None:
         if self.is_writer():
-            self.journal.event(kind, t=None, synced=True, **what)
+            self.journal.write(event)
 
 
 def _listed(replicas: Sequence[int]) -> str:

@@ -35,6 +35,14 @@ from penstock.guard.save.fast_tier import Slot, allocate_slots, remove_folder
 from penstock.guard.save.staging import PendingCopies, TensorCopy
 from penstock.guard.tiers.slots import SLOTS, MemoryCheckpoint, Seal, index_entry
 from penstock.guard.tiers.stores import NONE_PROTECTED, CheckpointStore, DiskStore, ProtectedSteps
+from penstock.ledger.journal.events import (
+    CheckpointDropped,
+    CheckpointSaved,
+    FastTierReady,
+    JournalEvent,
+    PeerCopyFailed,
+    SaveFailed,
+)
 from penstock.meter.clock import now
 
 BEAT_S = 0.5  # between signs of life while it waits
@@ -43,7 +51,7 @@ BEAT_S = 0.5  # between signs of life while it waits
 class EventSink(Protocol):
     """A journal, as far as a save needs it."""
 
-    def event(self, kind: str, **payload: Any) -> None: ...
+    def write(self, event: JournalEvent) -> None: ...
 
 
 class PulseSink(Protocol):
@@ -136,7 +144,7 @@ class Saver:
         made = allocate_slots(roots, self.slots, drawing, self._behind, resumed, device is not None)
         self._slots, self._turn, self._old = made.slots, made.first, made.obsolete
         if self.world.rank == 0:
-            self._tell("fast_tier", **made.summary)
+            self._record(FastTierReady(**made.summary))
 
     def wait_prepared(self) -> None:
         """Wait until saves can begin."""
@@ -301,7 +309,7 @@ class Saver:
         try:
             self.on_sealed(folder, names, step)
         except Exception as error:
-            self._tell("copy_failed", step=step, error=f"{type(error).__name__}: {error}")
+            self._record(PeerCopyFailed(step=step, error=f"{type(error).__name__}: {error}"))
 
     def _write(self, save: _Save, sealing: Future[tuple[FileTable, str]]) -> None:
         """Publish a sealed slot in every store."""
@@ -319,10 +327,18 @@ class Saver:
                 where, manifest = durable.write(place, source)
                 if where and self.world.rank == 0:
                     size = sum(self._drawing.index.files.values())
-                    about = {"step": save.step, "tier": place.tier, "path": where, "bytes": size}
-                    self._tell("saved", **about, seconds=now() - began, manifest=manifest)
+                    self._record(
+                        CheckpointSaved(
+                            step=save.step,
+                            tier=place.tier,
+                            path=where,
+                            bytes=size,
+                            seconds=now() - began,
+                            manifest=manifest,
+                        )
+                    )
                 for step in durable.dropped:
-                    self._tell("checkpoint_dropped", step=step, why="the disk is full")
+                    self._record(CheckpointDropped(step=step, why="the disk is full"))
                 durable.dropped.clear()
                 self.durable_step = save.step
             except OSError as error:  # of this place, and known to all ranks
@@ -343,8 +359,8 @@ class Saver:
     def _fail(self, step: int, tier: str, why: str) -> None:
         self.failed = why
         if self.world.rank == 0:
-            self._tell("save_failed", step=step, tier=tier, error=why)
+            self._record(SaveFailed(step=step, tier=tier, error=why))
 
-    def _tell(self, kind: str, **payload: object) -> None:
+    def _record(self, event: JournalEvent) -> None:
         with contextlib.suppress(OSError):  # a full disk is the journal's, too
-            self.journal.event(kind, **payload)
+            self.journal.write(event)

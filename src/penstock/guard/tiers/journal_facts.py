@@ -9,14 +9,20 @@ adopt` writes `adopted`: the run goes on from there.
 from collections.abc import Collection
 
 from penstock.errors import PenstockError
+from penstock.ledger.journal.events import (
+    CheckpointAdopted,
+    CheckpointLoaded,
+    CheckpointSaved,
+    StepsTakenBack,
+)
 from penstock.ledger.journal.read import Event, parse_lines, read_events
 from penstock.ledger.journal.records import SUPERVISOR, journal_files
 from penstock.policy.restart import EARLY
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 
-ADOPTED = "adopted"
-_KINDS = ("saved", "resumed", "taken_back")
+ADOPTED = CheckpointAdopted.kind
+_KINDS = (CheckpointSaved.kind, CheckpointLoaded.kind, StepsTakenBack.kind)
 _MARKS = [f'"kind":"{kind}"'.encode() for kind in _KINDS]
 
 

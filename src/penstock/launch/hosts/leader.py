@@ -23,6 +23,14 @@ from penstock.launch.prepare.listener import Listener
 from penstock.launch.prepare.prepare import Prepared
 from penstock.launch.prepare.replan import Replanner
 from penstock.launch.supervisor.supervisor import RunOutcome
+from penstock.ledger.journal.events import (
+    AttemptFailed,
+    InvocationEnded,
+    InvocationStarted,
+    LeaseExpired,
+    LeaseHandedOver,
+    LeaseTaken,
+)
 from penstock.ledger.journal.read import read_events
 from penstock.ledger.journal.records import SUPERVISOR
 from penstock.ledger.journal.writer import SupervisorJournal
@@ -67,7 +75,7 @@ class Leader:
         except KeyboardInterrupt:
             outcome = RunOutcome("stopped", "ended at once; the last checkpoint stands")
         except LeaseLost as lost:
-            journal.event("lease_lost", node=self.me.node)
+            journal.write(LeaseExpired(node=self.me.node))
             self._record_fault(journal, ranks.attempt, now(), str(lost))
             outcome = RunOutcome(LEASE_LOST)
             raise
@@ -134,9 +142,9 @@ class Leader:
         if self.lost_t is None:
             machine = f"{self.run.cluster.nodes} hosts with {self.prepared.machine}"
             node = self.me.node
-            journal.event("invocation", t=self.began, ranks=ranks, machine=machine, node=node)
+            journal.write(InvocationStarted(ranks=ranks, machine=machine, node=node), t=self.began)
             return
-        journal.event("took_over", node=self.me.node)
+        journal.write(LeaseTaken(node=self.me.node))
         events = read_events(self.folder.journal / SUPERVISOR)
         attempts = [e.attempt for e in events if e.kind == "mustered" and e.attempt is not None]
         recorded = {e.attempt for e in events if e.kind in ("fault", "handed_over")}
@@ -164,16 +172,16 @@ class Leader:
     def _record_fault(
         self, journal: SupervisorJournal, attempt: int, t: float, reason: str
     ) -> None:
-        payload = {"attempt": attempt, "rank": 0, "reason": reason, "action": "restart"}
-        journal.event("fault", t=t, since=t, **payload)
+        fault = AttemptFailed(since=t, attempt=attempt, rank=0, reason=reason, action="restart")
+        journal.write(fault, t=t)
         self.listener.fault(0, reason, "restart")
 
     def _close(self, ranks: RemoteRanks, journal: SupervisorJournal, outcome: RunOutcome) -> None:
         """Record how the run ended, or went to another leader, and tell every host."""
         if outcome.result == HANDED_OVER:
-            journal.event("handed_over", attempt=ranks.attempt, node=self.me.node)
+            journal.write(LeaseHandedOver(attempt=ranks.attempt, node=self.me.node))
         elif outcome.result != LEASE_LOST:
-            journal.event("ended", result=outcome.result, error=outcome.error)
+            journal.write(InvocationEnded(result=outcome.result, error=outcome.error))
         journal.close()
         for what in ("stop", "regroup"):
             self.folder.acknowledge(what)

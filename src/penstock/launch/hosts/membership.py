@@ -20,6 +20,15 @@ from penstock.launch.hosts.lease import Lease
 from penstock.launch.hosts.link import Link, Message, accept
 from penstock.launch.hosts.mirror import FileChunk
 from penstock.launch.supervisor.fence import Fence
+from penstock.ledger.journal.events import (
+    HostCame,
+    HostLeaving,
+    HostLeft,
+    HostLost,
+    HostRefused,
+    HostStrike,
+    Quarantined,
+)
 from penstock.ledger.journal.writer import SupervisorJournal
 from penstock.meter.clock import now
 from penstock.policy import lease, quarantine, spares
@@ -96,7 +105,7 @@ class HostMembership:
         if why := self.refusal(hello):
             link.send_last({"end": "refused", "error": why, "exit_code": 1})
             link.read_with(lambda message: None)  # until the host closes the connection
-            self.journal.event("host_refused", node=node, reason=why)
+            self.journal.write(HostRefused(node=node, reason=why))
             return
         with self.lock:
             old = self.members.get(node)
@@ -107,7 +116,7 @@ class HostMembership:
             member.tunnel_port = int(hello["tunnel"])
             self.members[node] = member
         link.send({"welcome": self._mark})
-        self.journal.event("host_came", node=node, address=link.other_address, slots=member.slots)
+        self.journal.write(HostCame(node=node, address=link.other_address, slots=member.slots))
         link.read_with(lambda message: self._receive(member, message))
         self.wake()
 
@@ -141,7 +150,7 @@ class HostMembership:
             self.wake()
         elif message.get("asked") == "leave":
             member.leaving = True
-            self.journal.event("host_leaves", node=member.node)
+            self.journal.write(HostLeaving(node=member.node))
         elif "asked" in message:
             self.requests.add(message["asked"])
 
@@ -157,7 +166,8 @@ class HostMembership:
             rank: LOST_CODE if code is None else code for rank, code in member.exit_codes.items()
         }
         member.pids, member.stopped = {}, set()
-        self.journal.event("host_left" if foreseen else "host_lost", node=member.node, reason=why)
+        gone = HostLeft if foreseen else HostLost
+        self.journal.write(gone(node=member.node, reason=why))
         if not foreseen:
             self.count_fault(quarantine.HardwareFault(member.node, 0, why, now(), "lost"))
 
@@ -167,14 +177,13 @@ class HostMembership:
         self.quarantined, out = quarantine.decide(self.quarantined, fault)
         if len(self.quarantined.strikes) > before:
             strike = self.quarantined.strikes[-1]
-            self.journal.event(
-                "strike",
-                node=strike.part.node,
-                accelerator=strike.part.accelerator,
-                reason=strike.reason,
+            self.journal.write(
+                HostStrike(
+                    node=strike.part.node, accelerator=strike.part.accelerator, reason=strike.reason
+                )
             )
         if out:
-            self.journal.event("quarantined", node=out.node, accelerator=out.accelerator)
+            self.journal.write(Quarantined(node=out.node, accelerator=out.accelerator))
             self.announce(f"{out} failed twice by its own fault and is left out from now on")
 
     def poll(self) -> None:

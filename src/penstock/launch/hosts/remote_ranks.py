@@ -21,6 +21,7 @@ from penstock.launch.hosts.membership import LOST_CODE, LOST_S, HostMembership, 
 from penstock.launch.hosts.network import HostNetwork
 from penstock.launch.hosts.tunnel import TunnelAddress
 from penstock.launch.supervisor.fork_client import GONE_S, ForkClient
+from penstock.ledger.journal.events import HostsAssigned
 from penstock.meter.rendezvous import LOOPBACK
 from penstock.plan.job.layout import Layout
 from penstock.policy import spares
@@ -130,7 +131,7 @@ class RemoteRanks(HostMembership):
                 member.link.send({"attempt": attempt, "files": files, **network})
         own = members.index(self.me) if self.me in members else -1
         self.network.begin_attempt(self._tunnels_from(self.me, members)[0], own)
-        self.journal.event("mustered", attempt=attempt, hosts=hosts)
+        self.journal.write(HostsAssigned(attempt=attempt, hosts=hosts))
 
     def ranks_of(self, member: Member) -> list[int]:
         return [rank for rank, (at, _) in self.placement.items() if at is member]

@@ -27,6 +27,7 @@ from penstock.launch.prepare.listener import Listener
 from penstock.launch.prepare.prepare import Prepared
 from penstock.launch.supervisor import addresses
 from penstock.launch.supervisor.supervisor import RunOutcome
+from penstock.ledger.journal.events import StrangersRefused
 from penstock.meter.clock import now
 from penstock.meter.sampler import metered
 from penstock.policy.lease import FENCED_S
@@ -188,4 +189,4 @@ class HostSession:
         if leader is not None and leader.remote_ranks is not None:
             journal = leader.remote_ranks.journal
             with contextlib.suppress(ValueError, OSError):  # the journal may be closed by now
-                journal.event("strangers", count=count, address=address, why=why)
+                journal.write(StrangersRefused(count=count, address=address, why=why))

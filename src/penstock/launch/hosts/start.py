@@ -10,6 +10,7 @@ from penstock.launch.prepare.listener import Listener
 from penstock.launch.prepare.prepare import prepare
 from penstock.launch.prepare.resume import how_to_go_on, report_start
 from penstock.launch.supervisor import addresses
+from penstock.ledger.journal.events import LeaderLeft
 from penstock.ledger.journal.writer import SupervisorJournal
 from penstock.meter.clock import now
 from penstock.meter.devices import Devices
@@ -41,7 +42,7 @@ def start(run: Run, machine: Devices, listener: Listener, began: float) -> None:
         folder.drop_scratch()  # what it holds is in the durable place too
     if outcome.result in ("left", HANDED_OVER):
         journal = SupervisorJournal(folder.journal, clock=now)
-        journal.event("left", node=session.node)
+        journal.write(LeaderLeft(node=session.node))
         journal.close()
         listener.told(outcome.error or "this host has left the run")
     elif outcome.result not in WELL:

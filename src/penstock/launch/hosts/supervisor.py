@@ -14,6 +14,7 @@ from penstock.launch.hosts.journal_sync import JournalSync
 from penstock.launch.hosts.remote_ranks import RemoteRanks
 from penstock.launch.supervisor.rank_processes import RankProcesses
 from penstock.launch.supervisor.supervisor import RunOutcome, Supervisor
+from penstock.ledger.journal.events import HostRequest, RegroupRequested
 from penstock.ledger.journal.read import Event
 from penstock.ledger.journal.records import file_name
 from penstock.meter.clock import now
@@ -75,13 +76,13 @@ class MultiHostSupervisor(Supervisor):
             self.remote_ranks.requests.remove(request)
             self.folder.request(request)
             self.stop_requested |= request == "stop"
-            self.journal.event("asked_by_host", what=request)
+            self.journal.write(HostRequest(what=request))
         self._read_sentinels()
         if self.regroup_reason or self.stop_requested or self.over_budget:
             return
         self.regroup_reason = self.remote_ranks.find_regroup_reason()
         if self.regroup_reason:
-            self.journal.event("regroup", reason=self.regroup_reason)
+            self.journal.write(RegroupRequested(reason=self.regroup_reason))
             self.remote_ranks.announce(f"{self.regroup_reason}: saving, then starting again")
             self.folder.request("regroup")
 

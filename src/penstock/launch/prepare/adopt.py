@@ -14,12 +14,12 @@ from penstock.guard.checkpoints import Checkpoint, SingleProcess, search_of_run
 from penstock.guard.convert.take_over import take_over
 from penstock.guard.detect.shape_differences import shape_differences
 from penstock.guard.format.published import folder_name
-from penstock.guard.tiers.journal_facts import ADOPTED
 from penstock.guard.tiers.locations import memory_folders
 from penstock.guard.tiers.slots import sealed_slots
 from penstock.guard.tiers.stores import FOREIGN, REPLACED, CheckpointStore, DiskStore
 from penstock.launch.prepare.known import sound_plan
 from penstock.launch.prepare.resume import trained_weights
+from penstock.ledger.journal.events import CheckpointAdopted
 from penstock.ledger.journal.read import next_attempt
 from penstock.ledger.journal.writer import SupervisorJournal
 from penstock.meter.clock import now
@@ -126,13 +126,14 @@ def _record(
     folder: RunFolder, step: int, path: Path, manifest: str, origin: dict[str, Any]
 ) -> None:
     journal = SupervisorJournal(folder.journal, clock=now)
-    journal.event(
-        ADOPTED,
-        step=step,
-        name=origin["name"],
-        run=origin["run"],
-        path=str(path),
-        manifest=manifest,
-        next_attempt=next_attempt(folder.journal),
+    journal.write(
+        CheckpointAdopted(
+            step=step,
+            name=origin["name"],
+            run=origin["run"],
+            path=str(path),
+            manifest=manifest,
+            next_attempt=next_attempt(folder.journal),
+        )
     )
     journal.close()

@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.launch.prepare import launch_plan
+from penstock.ledger.journal.events import Replanned
 from penstock.ledger.journal.writer import SupervisorJournal
 from penstock.plan.dataset import DatasetSizes
 from penstock.plan.hardware.cluster import machine_for
@@ -46,7 +47,7 @@ class Replanner:
         }
         plan["predicted"] = self._predicted(plan, new)
         self.folder.write_plan(plan)
-        self.journal.event("replanned", attempt=attempt, old=old, layout=plan["layout"])
+        self.journal.write(Replanned(attempt=attempt, old=old, layout=plan["layout"]))
         return new
 
     def advice(self) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from penstock.launch.supervisor.attempt import AttemptRecords, describe_exit
 from penstock.launch.supervisor.rank_processes import RankProcesses
+from penstock.ledger.journal.events import GenerationStarted, ReplicaGone, ReplicaLeftOut
 from penstock.ledger.journal.writer import SupervisorJournal
 from penstock.meter.clock import now
 from penstock.policy.quorum import (
@@ -109,14 +110,15 @@ class Quorum:
         steps = max(self.records.step_count(rank) for rank in ranks)
         event = ReplicaLost(number, steps > self._steps_before.get(number, 0))
         self._steps_before[number] = steps
-        self.journal.event(
-            "lost",
-            attempt=self.records.attempt,
-            replica=number,
-            ranks=[ranks[0], ranks[-1]],
-            since=since,
-            rank=rank,
-            reason=reason,
+        self.journal.write(
+            ReplicaGone(
+                attempt=self.records.attempt,
+                replica=number,
+                ranks=[ranks[0], ranks[-1]],
+                since=since,
+                rank=rank,
+                reason=reason,
+            )
         )
         self._decide(event)
         if not self.end_reason:
@@ -144,14 +146,16 @@ class Quorum:
         match action:
             case FormGeneration(number, members):
                 self.board.publish(Generation(number, members))
-                self.journal.event(
-                    "generation", attempt=self.records.attempt, number=number, members=list(members)
+                self.journal.write(
+                    GenerationStarted(
+                        attempt=self.records.attempt, number=number, members=list(members)
+                    )
                 )
                 self._broken_s = float("inf")
             case StartReplica(replica, life):
                 for rank in self.ranks(replica):
                     self.start(rank, life)
             case LeaveOutReplica(replica):
-                self.journal.event("left_out", attempt=self.records.attempt, replica=replica)
+                self.journal.write(ReplicaLeftOut(attempt=self.records.attempt, replica=replica))
             case EndAttempt(why):
                 self.end_reason = why

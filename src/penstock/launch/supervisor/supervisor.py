@@ -23,6 +23,16 @@ from penstock.launch.supervisor.quorum import Quorum
 from penstock.launch.supervisor.rank_processes import RankProcesses
 from penstock.launch.supervisor.signals import on_stop_signal
 from penstock.launch.supervisor.watcher import Watcher
+from penstock.ledger.journal.events import (
+    AttemptFailed,
+    AttemptLaunched,
+    BudgetReached,
+    DisplayFailed,
+    GraceOver,
+    HangFound,
+    StopSignal,
+    StragglerChanged,
+)
 from penstock.ledger.journal.read import next_attempt
 from penstock.ledger.journal.writer import SupervisorJournal
 from penstock.meter.clock import now
@@ -83,7 +93,7 @@ class Supervisor:
             while action == "restart":
                 attempt = next_attempt(self.folder.journal)
                 self.begin_attempt(attempt)
-                self.journal.event("launch", attempt=attempt, ranks=self.ranks)
+                self.journal.write(AttemptLaunched(attempt=attempt, ranks=self.ranks))
                 records = AttemptRecords(self.folder, attempt, self.ranks)
                 end = self._run_attempt(attempt, records)
                 finished = self.quorum.finished_ranks(self._exit_codes()) if self.quorum else []
@@ -216,16 +226,17 @@ class Supervisor:
         if found is None:  # the ranks went on meanwhile
             return None
         t = now()
-        self.journal.event(
-            "hang",
+        self.journal.write(
+            HangFound(
+                attempt=records.attempt,
+                ranks=list(found.ranks),
+                rank=found.ranks[0] if found.ranks else None,
+                phase=found.phase,
+                step=found.step,
+                since=t - found.still_s,
+                why=found.why,
+            ),
             t=t,
-            attempt=records.attempt,
-            ranks=list(found.ranks),
-            rank=found.ranks[0] if found.ranks else None,
-            phase=found.phase,
-            step=found.step,
-            since=t - found.still_s,
-            why=found.why,
         )
         reason, since = self._describe_hang(found, stack), t - found.still_s
         if self.quorum and found.ranks and self.quorum.drop_ranks(found.ranks, reason, since):
@@ -244,12 +255,13 @@ class Supervisor:
 
     def _record_stragglers(self, attempt: int) -> None:
         for change in self.watcher.straggler_changes():
-            self.journal.event(
-                "straggler",
-                attempt=attempt,
-                rank=change.rank,
-                factor=round(change.factor, 3),
-                slow=change.slow,
+            self.journal.write(
+                StragglerChanged(
+                    attempt=attempt,
+                    rank=change.rank,
+                    factor=round(change.factor, 3),
+                    slow=change.slow,
+                )
             )
             self._show(partial(self.listener.straggler, change))
 
@@ -258,7 +270,7 @@ class Supervisor:
         self.stop_unshown = self.stop_requested = True
         self.stop_signal, self.stop_s = number, time.monotonic()
         self.folder.request("stop")
-        self.journal.event("asked_to_stop", signal=signal.Signals(number).name)
+        self.journal.write(StopSignal(signal=signal.Signals(number).name))
 
     def _check_stop(self) -> ObservedEnd | None:
         """Return the end of an attempt that was asked to stop and has nothing to save, or no time.
@@ -275,7 +287,7 @@ class Supervisor:
                 return ObservedEnd([], now(), requested=True)
             case "kill":
                 reason = f"guard.grace = {self.grace_s:g} s was over before the save was"
-                self.journal.event("grace_over", grace_s=self.grace_s)
+                self.journal.write(GraceOver(grace_s=self.grace_s))
                 return ObservedEnd([], now(), reason=reason, requested=True)
         return None
 
@@ -286,7 +298,7 @@ class Supervisor:
         if not self.over_budget:
             self.over_budget = True
             self.folder.request("stop")
-            self.journal.event("budget_reached", budget=self.limit.words)
+            self.journal.write(BudgetReached(budget=self.limit.words))
             self._show(lambda: self.listener.over_budget(self.limit.words if self.limit else ""))
         return True
 
@@ -301,7 +313,7 @@ class Supervisor:
         call()
         if not self.display_failed and (problem := self.listener.problem()):
             self.display_failed = True
-            self.journal.event("display_failed", error=problem)
+            self.journal.write(DisplayFailed(error=problem))
 
     def _record_fault(
         self,
@@ -328,14 +340,11 @@ class Supervisor:
             action = "restart" if layout else "give_up"
         self.blame(rank, reason)
         since = end.since or records.work_stopped_at(end.t, self.timeout_s)
-        self.journal.event(
-            "fault",
+        self.journal.write(
+            AttemptFailed(
+                since=since, attempt=records.attempt, rank=rank, reason=reason, action=action
+            ),
             t=end.t,
-            since=since,
-            attempt=records.attempt,
-            rank=rank,
-            reason=reason,
-            action=action,
         )
         shown_action = f"{action} with {layout}" if layout else action
         self._show(lambda: self.listener.fault(rank, reason, shown_action))

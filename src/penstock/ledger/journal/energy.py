@@ -15,10 +15,12 @@ from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from penstock.errors import PenstockError
+from penstock.ledger.journal.events import JournalEvent, MetersOpened
 from penstock.ledger.journal.read import Event, read_events
 from penstock.ledger.journal.records import ENERGY, HEADER, header, read_records
 from penstock.ledger.journal.writer import Appender, write_line
@@ -105,15 +107,16 @@ class EnergyJournal:
         else:
             self._records.cut(HEADER.size + whole * ENERGY.itemsize)
 
-    def opened(self, t: float, **facts: object) -> None:
+    def opened(self, t: float, **facts: Any) -> None:
         """Write which devices are metered from now on, and facts about the node."""
         listed = [
             {"number": n, **asdict(d)} for n, d in zip(self.numbers, self.devices, strict=True)
         ]
-        self.line("meters", t, node=self.node, devices=listed, **facts)
+        self.write_line(MetersOpened(node=self.node, devices=listed, **facts), t)
 
-    def line(self, kind: str, t: float, **payload: object) -> None:
-        write_line(self._lines, t, None, kind, payload, synced=False)
+    def write_line(self, event: JournalEvent, t: float) -> None:
+        """Write a line of the node's `.meters` file."""
+        write_line(self._lines, t, None, event.kind, event.to_payload(), synced=False)
 
     def write(self, spans: Sequence[EnergySpan]) -> None:
         """Write spans. `EnergySpan.device` is an index into this journal's devices; the file has

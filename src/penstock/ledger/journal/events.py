@@ -5,8 +5,8 @@ seconds), `end` for a span, `kind`, then the fields below. The file's name gives
 the supervisor's lines carry their own `attempt`.
 
 `needed` marks a field that readers rely on: a line without it, or with another type there, is
-damaged and left out. Every other field may be missing in lines of older versions. A field that is
-`optional` is written only when it applies. Fields end in their unit: `_s` seconds, `_bytes` bytes.
+damaged and left out. Every other field may be missing in lines of older versions. A field whose
+default is ABSENT is written only when it applies. `_s` in a name is seconds.
 """
 
 from collections.abc import Callable, Mapping
@@ -59,11 +59,6 @@ def needed(*types: type) -> Any:
     return field(metadata={"needed": types})
 
 
-def optional() -> Any:
-    """Declare a field that is written only when it applies."""
-    return field(default=ABSENT)
-
-
 def has_needed(kind: str, payload: Mapping[str, object]) -> bool:
     """Return whether a line has every field that readers of its kind rely on."""
     wanted = NEEDED.get(kind)
@@ -73,9 +68,7 @@ def has_needed(kind: str, payload: Mapping[str, object]) -> bool:
 _Class = TypeVar("_Class", bound=type[JournalEvent])
 
 
-@dataclass_transform(
-    kw_only_default=True, frozen_default=True, field_specifiers=(field, needed, optional)
-)
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field, needed))
 def _registered(kind: str, registry: dict[str, type[JournalEvent]]) -> Callable[[_Class], _Class]:
     def register(cls: _Class) -> _Class:
         assert kind not in registry, f"two classes are called {kind}"
@@ -90,17 +83,13 @@ def _registered(kind: str, registry: dict[str, type[JournalEvent]]) -> Callable[
     return register
 
 
-@dataclass_transform(
-    kw_only_default=True, frozen_default=True, field_specifiers=(field, needed, optional)
-)
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field, needed))
 def moment(kind: str) -> Callable[[_Class], _Class]:
     """Register a class as the kind of a line without an `end`."""
     return _registered(kind, MOMENTS)
 
 
-@dataclass_transform(
-    kw_only_default=True, frozen_default=True, field_specifiers=(field, needed, optional)
-)
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field, needed))
 def span(kind: str) -> Callable[[_Class], _Class]:
     """Register a class as the kind of a line with an `end`: seconds that have a cause."""
     return _registered(kind, SPANS)
@@ -115,7 +104,7 @@ class InvocationStarted(JournalEvent):
 
     ranks: int
     machine: str  # its accelerators, in words
-    node: str = optional()  # the leading host, with several hosts
+    node: str = ABSENT  # the leading host, with several hosts
 
 
 @moment("launch")
@@ -228,7 +217,7 @@ class InvocationEnded(JournalEvent):
 
 
 @moment("lost")
-class ReplicaLost(JournalEvent):
+class ReplicaGone(JournalEvent):
     """An attempt lost a replica and goes on without it."""
 
     attempt: int
@@ -363,7 +352,7 @@ class LeaseHandedOver(JournalEvent):
 
 
 @moment("lease_lost")
-class LeaseLost(JournalEvent):
+class LeaseExpired(JournalEvent):
     """The leading host lost its lease and stopped its ranks."""
 
     node: str
@@ -403,9 +392,9 @@ class RankEnded(JournalEvent):
     """The rank ended by itself."""
 
     result: str  # "done", "stopped", "refused", "oom", "failed", …
-    weights_hash: str | None = optional()
-    exit_code: int = optional()
-    error: str = optional()
+    weights_hash: str | None = ABSENT
+    exit_code: int = ABSENT
+    error: str = ABSENT
 
 
 @moment("went_back")
@@ -458,7 +447,7 @@ class StepTraced(JournalEvent):
     count: int  # collectives
     peers: list[int]  # first and last rank that it has collectives with
     stage: list[int]  # first and last rank with the same work
-    file: str = optional()  # of the whole trace
+    file: str = ABSENT  # of the whole trace
 
 
 @moment("stopped_early")
@@ -484,10 +473,10 @@ class FastTierReady(JournalEvent):
     """The slots for copies in memory were allocated, or could not be."""
 
     slots: int
-    tier: str = optional()  # "memory" or "disk"
-    bytes: int = optional()  # of one slot over all ranks
-    direct: bool = optional()  # whether the GPU writes into the slot itself
-    problem: str = optional()
+    tier: str = ABSENT  # "memory" or "disk"
+    bytes: int = ABSENT  # of one slot over all ranks
+    direct: bool = ABSENT  # whether the GPU writes into the slot itself
+    problem: str = ABSENT
 
 
 @moment("saved")
@@ -659,18 +648,18 @@ class MetersOpened(JournalEvent):
 
     node: str
     devices: list[dict[str, Any]]  # number, uuid, name, kind
-    accelerators: int = optional()  # that the run uses
-    cpu: str | None = optional()
-    cores: int = optional()  # that the run may use
-    cores_of_machine: int = optional()
-    notes: list[str] = optional()  # why a meter is missing
+    accelerators: int = ABSENT  # that the run uses
+    cpu: str | None = ABSENT
+    cores: int = ABSENT  # that the run may use
+    cores_of_machine: int = ABSENT
+    notes: list[str] = ABSENT  # why a meter is missing
 
 
 @moment("odd")
 class MeterOdd(JournalEvent):
     """A meter could not be read, reads again, or could not be written."""
 
-    device: int = optional()
+    device: int = ABSENT
     what: str
 
 
@@ -691,18 +680,18 @@ class WarmUpSpan(JournalEvent):
 class EvaluateSpan(JournalEvent):
     """Validation, or the sample that the model writes at the end."""
 
-    step: int = optional()
-    val_loss: float = optional()
-    samples: int = optional()
-    prompt: str = optional()
-    sample: str = optional()
+    step: int = ABSENT
+    val_loss: float = ABSENT
+    samples: int = ABSENT
+    prompt: str = ABSENT
+    sample: str = ABSENT
 
 
 @span("checkpoint")
 class CheckpointSpan(JournalEvent):
     """The loop waited for a save."""
 
-    step: int = optional()
+    step: int = ABSENT
 
 
 @span("held")
