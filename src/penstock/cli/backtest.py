@@ -11,17 +11,15 @@ from penstock.cli import backtest_power
 from penstock.cli.backtest_tables import grid, percent, say, show_skipped
 from penstock.cli.show import Json, out, print_json
 from penstock.errors import PenstockError
-from penstock.plan.backtest import power, power_columns, power_rows, ranking, scores
+from penstock.plan.backtest import power, power_columns, power_rows, scores
 from penstock.plan.backtest.columns import listing
 from penstock.plan.backtest.report import SMALL_GIB, BacktestReport, ScoredRow
 from penstock.plan.backtest.row_file import lines
 from penstock.plan.backtest.scores import score
 from penstock.plan.backtest.steps import run
+from penstock.plan.backtest.verdict import verdict
 from penstock.plan.job.constants import has_fit
 from penstock.style import plural
-
-# A source with fewer rows says little about who is closer.
-ENOUGH_ROWS = 10
 
 
 def backtest(
@@ -163,54 +161,3 @@ def _show_worst(report: BacktestReport, count: int) -> None:
             str(item.row.number), percent(item.error, sign=True), *numbers, Text(what + assumed)
         )
     out.print(table)
-
-
-def verdict(report: BacktestReport) -> str:
-    """The whole report in a sentence or two."""
-    return _memory_verdict(report) if report.kind == "memory" else _time_verdict(report)
-
-
-def _time_verdict(report: BacktestReport) -> str:
-    sources = scores.by_source(report.scored)
-    over = f", mean over {plural(len(sources), 'source')}" if len(sources) > 1 else ""
-    own, rival = score(report.scored), score(report.rival)
-    text = f"The planner's step times are {own.macro_mape:.1f} % off{over}"
-    if rival.macro_mape is not None:
-        text += f"; one constant MFU per accelerator and precision is {rival.macro_mape:.1f} % off"
-    text += "."
-    if report.sweeps:
-        worst = max(sweep.regret for sweep in report.sweeps)
-        text += (
-            f" Its choice of layout costs {ranking.regret(report.sweeps):.1f} % over the best "
-            f"measured one (worst of {plural(len(report.sweeps), 'sweep')}: {worst:.1f} %)."
-        )
-    if report.fixed_sweeps and report.fixed_sweeps != report.sweeps:
-        fixed = ranking.regret(report.fixed_sweeps)
-        text += f" Among layouts with the same software options it costs {fixed:.1f} %."
-    theirs = scores.by_source(report.rival)
-    lost = [
-        source
-        for source, items in sources.items()
-        if len(items) >= ENOUGH_ROWS
-        and source in theirs
-        and (score(theirs[source]).mape or 0) < (score(items).mape or 0)
-    ]
-    return text + (f" The constant MFU is closer on {', '.join(lost)}." if lost else "")
-
-
-def _memory_verdict(report: BacktestReport) -> str:
-    large, small = score(report.scored).mape, score(report.small).mape
-    sizes = [
-        f"{error:.1f} % off on runs {which} {SMALL_GIB:.0f} GiB"
-        for error, which in ((large, "of at least"), (small, "below"))
-        if error is not None
-    ]
-    text = f"The planner's peak memory is {' and '.join(sizes)}." if sizes else ""
-    if not report.calls:
-        return text
-    ran_out = sum(call.oom for call in report.calls)
-    ran = len(report.calls) - ran_out
-    missed, false = len(report.oom_missed), len(report.oom_false)
-    calls = f"It missed {missed} of {plural(ran_out, 'run')} that ran out of memory"
-    wrong = f"and turned down {false} of {plural(ran, 'run')} that ran"
-    return f"{text} {calls}, {wrong}.".strip()

@@ -9,6 +9,7 @@ from penstock.cli.show import out
 from penstock.plan.backtest import scores
 from penstock.plan.backtest.power import PowerReport, ScoredPowerRow
 from penstock.plan.backtest.scores import ScoredPair, score
+from penstock.plan.backtest.verdict import power_verdict
 from penstock.style import plural
 
 
@@ -22,7 +23,7 @@ def show(report: PowerReport, worst: int) -> None:
     _show_worst(report.items, worst)
     show_skipped(report.skipped)
     say("")
-    say(verdict(report))
+    say(power_verdict(report))
 
 
 def _cells(pairs: Sequence[ScoredPair]) -> tuple[str, ...]:
@@ -71,17 +72,6 @@ def _show_worst(items: Sequence[ScoredPowerRow], count: int) -> None:
             Text(f"{what}; assumed: {', '.join(item.assumed)}"),
         )
     out.print(table)
-
-
-def verdict(report: PowerReport) -> str:
-    """The whole report in a sentence or two."""
-    own, tdp, best = (score(pairs).mape or 0.0 for pairs in _ranked(report))
-    inside = sum(item.inside for item in report.items)
-    return (
-        f"The planner's node power is {own:.1f} % off; TDP × time is {tdp:.1f} % off, and the best "
-        f"single constant for these rows {best:.1f} %. {inside} of {report.predicted} rows lie in "
-        "their band."
-    )
 
 
 def _ranked(report: PowerReport) -> tuple[Sequence[ScoredPair], ...]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.catalog import accelerators
+from penstock.catalog.open.models import family_of
+from penstock.data.build.rejected import cut_documents_note, rejected_rows_note
 from penstock.errors import PenstockError, RunFailed
 from penstock.launch.prepare import launch_plan
 from penstock.launch.prepare.prepare import Looked, look, settle
@@ -15,8 +17,10 @@ from penstock.meter import devices
 from penstock.meter.clock import now
 from penstock.meter.devices import Devices
 from penstock.meter.inventory import take_inventory
+from penstock.plan.dataset import manifests
 from penstock.plan.hardware import precision
 from penstock.plan.hardware.cluster import machine_for
+from penstock.plan.job import legal
 from penstock.run.diff import with_fields
 from penstock.run.folder import RunFolder
 from penstock.run.load import with_model_config
@@ -126,3 +130,33 @@ def _told(found: Findings, plan: dict[str, Any]) -> Findings:
         return replace(found, fits=True, memory=memory)
     error = RunFailed(f"the run does not fit: {memory}; `penstock plan` looks for a layout")
     return replace(found, refused=error, fits=False, memory=memory)
+
+
+def notes_of(found: Findings) -> list[str]:
+    """Return everything that a person should know of a run, whether it would start or not."""
+    rows = [] if found.refused else _missing_rows(found.run)
+    return [*found.missing, *found.warnings, *rows, *_not_exported(found.run)]
+
+
+def _missing_rows(run: Run) -> list[str]:
+    """Say what a build could not read of the run's data or cut: nothing is lost quietly."""
+    every = [say(one) for one in manifests(run) for say in (rejected_rows_note, cut_documents_note)]
+    return [told for told in every if told]
+
+
+def _not_exported(run: Run) -> list[str]:
+    """Say why `penstock export` would refuse what is trained, while it can still be changed."""
+    shape = run.model.base()
+    if run.model.from_ or shape is None:
+        return []
+    try:
+        family = family_of(replace(shape, vocab=shape.vocab or legal.SOME_VOCAB))
+    except PenstockError as error:
+        return [f"`penstock export` cannot write this model. {error}"]
+    if shape.moe and run.balance_rate and shape.router != "sigmoid":
+        return [
+            f"`penstock export` would write {family}, which has no place for the balance of "
+            'experts, and refuse: write router = "sigmoid", qk_norm = true and shared_experts in '
+            "[model], or train.balance_rate = 0"
+        ]
+    return []
