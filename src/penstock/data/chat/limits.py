@@ -79,7 +79,9 @@ def bounded_environment(**settings: Any) -> Any:
         def count(self) -> None:
             count_round()
 
-    class Bounded(base):
+    class LimitedSandbox(base):
+        """Sandbox that counts loop rounds and macro calls and limits operators."""
+
         intercepted_binops = frozenset({"*", "**", "+", "%"})
 
         def _parse(self, *given: Any) -> Any:
@@ -94,7 +96,7 @@ def bounded_environment(**settings: Any) -> Any:
             return super().call_binop(context, operator, left, right)
 
     extensions = [*settings.pop("extensions", []), Rounds]
-    return Bounded(extensions=extensions, **settings)
+    return LimitedSandbox(extensions=extensions, **settings)
 
 
 def _refuse_growth(operator: str, left: Any, right: Any) -> None:

@@ -115,7 +115,7 @@ def _environment() -> Any:
     jinja = extra("jinja2", "A chat template")
     extension: Any = extra("jinja2.ext", "A chat template").Extension
 
-    class Generation(extension):
+    class GenerationBlock(extension):
         """Extension for `{% generation %}…{% endgeneration %}`: the text that the model learns."""
 
         tags = frozenset({"generation"})
@@ -148,7 +148,9 @@ def _environment() -> Any:
         )
 
     environment = bounded_environment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[GenerationBlock, "jinja2.ext.loopcontrols"],
     )
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = raise_exception
