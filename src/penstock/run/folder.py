@@ -212,11 +212,11 @@ class RunFolder:
             return link
         for step in self.checkpoints.glob("step-*"):
             with suppress(OSError), os.scandir(step) as entries:
-                for one in entries:
-                    if not one.is_file(follow_symlinks=False) and not one.is_dir(
+                for entry in entries:
+                    if not entry.is_file(follow_symlinks=False) and not entry.is_dir(
                         follow_symlinks=False
                     ):
-                        return Path(one.path)
+                        return Path(entry.path)
         return None
 
     def read_plan(self) -> dict[str, Any]:
@@ -309,14 +309,14 @@ def list_runs(root: str = "runs", unreadable: list[OSError] | None = None) -> li
         names = os.listdir(root)
     except FileNotFoundError:
         return []
-    found: list[tuple[float, RunFolder]] = []
+    runs: list[tuple[float, RunFolder]] = []
     for name in sorted(names):
         folder = RunFolder(Path(root) / name)
         try:
-            found.append((-folder.run_file.stat().st_mtime, folder))
+            runs.append((-folder.run_file.stat().st_mtime, folder))
         except (FileNotFoundError, NotADirectoryError):
             continue  # no run
         except OSError as error:
             if unreadable is not None:
                 unreadable.append(error)
-    return [folder for _, folder in sorted(found, key=lambda one: one[0])]
+    return [folder for _, folder in sorted(runs, key=lambda entry: entry[0])]

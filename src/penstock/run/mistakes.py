@@ -37,10 +37,10 @@ def find_mistakes(
 def describe_errors(error: ValidationError, words: Callable[[Any], list[Mistake]]) -> list[Mistake]:
     """Return pydantic's errors as mistakes; of more than 100, the first 100 and their number."""
     details = error.errors(include_url=False)
-    found = [mistake for detail in details[:MAX_SHOWN] for mistake in words(detail)]
+    value = [mistake for detail in details[:MAX_SHOWN] for mistake in words(detail)]
     if len(details) > MAX_SHOWN:
-        found.append(Mistake((), f"{len(details):,} mistakes; the first {MAX_SHOWN} are told"))
-    return found
+        value.append(Mistake((), f"{len(details):,} mistakes; the first {MAX_SHOWN} are told"))
+    return value
 
 
 def describe_error(detail: Any, table: dict[str, Any], schema: Schema[Any]) -> list[Mistake]:
@@ -62,8 +62,8 @@ def _wrong(section: Path, field: str, what: str, table: dict[str, Any]) -> Mista
 
 
 def _mistake(path: Path, table: dict[str, Any], what: str) -> Mistake:
-    found = _found(path, table)
-    shown = "" if found is _NOT_THERE or isinstance(found, dict) else f" = {_short(path, found)}"
+    value = _found(path, table)
+    shown = "" if value is _NOT_THERE or isinstance(value, dict) else f" = {_short(path, value)}"
     return Mistake(path, f"{dotted(path)}{shown}: {what}")
 
 
@@ -95,8 +95,8 @@ def _not_a_list(path: Path, table: dict[str, Any], schema: Schema[Any]) -> Mista
 
 
 def _not_a_choice(path: Path, table: dict[str, Any], schema: Schema[Any]) -> Mistake:
-    field, found = schema.by_path[_plain(path)], _found(path, table)
-    guess = nearest(found, field.choices) if isinstance(found, str) else ""
+    field, value = schema.by_path[_plain(path)], _found(path, table)
+    guess = nearest(value, field.choices) if isinstance(value, str) else ""
     what = f"not a choice; write {field.kind['title']}"
     return _mistake(path, table, f"{what}. {guess}" if guess else what)
 
@@ -158,6 +158,6 @@ def _found(path: Path, table: Any) -> Any:
     return table
 
 
-def _short(path: Path, found: Any) -> str:
-    text = toml.format_value(secret.visible(".".join(_plain(path)), found))
+def _short(path: Path, value: Any) -> str:
+    text = toml.format_value(secret.visible(".".join(_plain(path)), value))
     return text if len(text) <= 60 else text[:57] + "..."

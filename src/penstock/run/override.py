@@ -31,18 +31,18 @@ def parse_overrides(
     """Return the overrides, and a message for each invalid one."""
     overrides: list[Override] = []
     problems: list[str] = []
-    for one in given:
-        if isinstance(one, Mapping):
-            overrides += _flattened(one)
+    for item in given:
+        if isinstance(item, Mapping):
+            overrides += _flattened(item)
             continue
-        name, equals, raw = one.partition("=") if isinstance(one, str) else ("", "", "")
+        name, equals, raw = item.partition("=") if isinstance(item, str) else ("", "", "")
         path = tuple(part.strip() for part in name.split("."))
-        if not isinstance(one, str):
+        if not isinstance(item, str):
             what = f'not an override; write "{schema.override}" or a dict'
-            problems.append(f"{PYTHON}: {one!r}: {what}")
+            problems.append(f"{PYTHON}: {item!r}: {what}")
         elif not equals or not all(path) or not raw.strip():
             what = f"not an override; write FIELD=VALUE, such as {schema.override}"
-            problems.append(f"{COMMAND_LINE}: {visible_override(one)!r}: {what}")
+            problems.append(f"{COMMAND_LINE}: {visible_override(item)!r}: {what}")
         else:
             overrides.append(Override(path, _value(schema.by_path.get(path), raw.strip())))
     return overrides, problems

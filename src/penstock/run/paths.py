@@ -29,18 +29,18 @@ def locate_paths(table: dict[str, Any], file: Path) -> None:
     if not wanted:
         return
     before = _recorded(file.parent)
-    for holder, name, given in wanted:
-        if found := _find(given, name, before.get(given), file, table.get("dir", "runs")):
-            holder[name] = FoundPath(given, found)
+    for holder, name, written in wanted:
+        if found := _find(written, name, before.get(written), file, table.get("dir", "runs")):
+            holder[name] = FoundPath(written, found)
 
 
 def located_paths(run: Run) -> dict[str, str]:
     """Return the place of each relative path of a run, for its plan."""
     found = {}
-    for _, _, given in _given(run.model_dump(by_alias=True)):
-        where = located(given)
-        if _is_relative(given) and _exists(where):
-            found[str(given)] = str(Path.cwd() / where)
+    for _, _, written in _given(run.model_dump(by_alias=True)):
+        where = located(written)
+        if _is_relative(written) and _exists(where):
+            found[str(written)] = str(Path.cwd() / where)
     return found
 
 
@@ -57,11 +57,11 @@ def _given(table: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, str]]:
             yield part, "dataset", part["dataset"]
 
 
-def _find(given: str, name: str, before: str | None, file: Path, runs: object) -> str | None:
+def _find(written: str, name: str, before: str | None, file: Path, runs: object) -> str | None:
     """Return the place of a path that does not start at the current folder; None if it does."""
     if before and _exists(before):
         return before
-    if _exists(given) or (name == "dataset" and _is_built(given)):
+    if _exists(written) or (name == "dataset" and _is_built(written)):
         return None
     folder = file.resolve().parent
     # A run folder lies in `dir` of the folder that the run was started in.
@@ -69,33 +69,35 @@ def _find(given: str, name: str, before: str | None, file: Path, runs: object) -
     for _ in Path(runs).parts if isinstance(runs, str) else ():
         started_in = started_in.parent
     places = [folder, *([started_in] if (folder / PLAN).is_file() else [])]
-    return next((str(one / given) for one in places if _exists(str(one / given))), None)
+    return next((str(one / written) for one in places if _exists(str(one / written))), None)
 
 
-def _is_relative(given: str) -> bool:
-    remote = given.startswith("hf:") or "://" in given
-    return not (remote or given in _BUILT_IN or given.startswith("~") or Path(given).is_absolute())
+def _is_relative(written: str) -> bool:
+    remote = written.startswith("hf:") or "://" in written
+    return not (
+        remote or written in _BUILT_IN or written.startswith("~") or Path(written).is_absolute()
+    )
 
 
-def _exists(given: str) -> bool:
-    path, colon, function = given.rpartition(":")  # my_model.py:build
+def _exists(written: str) -> bool:
+    path, colon, function = written.rpartition(":")  # my_model.py:build
     try:
-        if Path(given).exists() or (glob.has_magic(given) and any(glob.iglob(given))):
+        if Path(written).exists() or (glob.has_magic(written) and any(glob.iglob(written))):
             return True
         return bool(colon) and function.isidentifier() and Path(path).exists()
     except (OSError, ValueError):  # no name that a file could have
         return False
 
 
-def _is_built(given: str) -> bool:
+def _is_built(written: str) -> bool:
     """Return whether a built dataset has that name; it wins over a file in another folder."""
-    name = glob.escape(given.partition("@")[0])
-    return "/" not in given and any((home() / "datasets").glob(f"{name}@*"))
+    name = glob.escape(written.partition("@")[0])
+    return "/" not in written and any((home() / "datasets").glob(f"{name}@*"))
 
 
 def _recorded(folder: Path) -> dict[str, str]:
     try:
         found = read_json(folder / PLAN)[KEY]
-        return {str(given): str(where) for given, where in found.items()}
+        return {str(written): str(where) for written, where in found.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}  # not the folder of a run, or of a version that did not store paths

@@ -44,59 +44,59 @@ class HubConfig:
             return 0
         if default == 0 and not self.has(name):
             return 0
-        found = self.whole(name, default)
-        if found < 1:
-            raise Unsupported(f"{name} = {found} is not a number above 0")
-        return found
+        value = self.whole(name, default)
+        if value < 1:
+            raise Unsupported(f"{name} = {value} is not a number above 0")
+        return value
 
     def whole(self, name: str, default: int | None = None) -> int:
-        found = self._found(name, default)
-        if not isinstance(found, int) or isinstance(found, bool) or found < 0:
-            raise Unsupported(f"{name} = {preview(found)} is not a whole number")
-        if found > (most := _BOUNDS.get(name, _LARGEST_WHOLE)):
+        value = self._found(name, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise Unsupported(f"{name} = {preview(value)} is not a whole number")
+        if value > (most := _BOUNDS.get(name, _LARGEST_WHOLE)):
             what = f"is more than any model has; at most {most:,} is read"
-            raise Unsupported(f"{name} = {preview(found)} {what}")
-        return found
+            raise Unsupported(f"{name} = {preview(value)} {what}")
+        return value
 
     def number(self, name: str, default: float | None = None) -> float:
-        found = self._found(name, default)
-        if not isinstance(found, int | float) or isinstance(found, bool) or not found > 0:
-            raise Unsupported(f"{name} = {preview(found)} is not a number above 0")
-        if found > _LARGEST_NUMBER or not math.isfinite(found):
-            raise Unsupported(f"{name} = {preview(found)} is more than {_LARGEST_NUMBER:g}")
-        return float(found)
+        value = self._found(name, default)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+            raise Unsupported(f"{name} = {preview(value)} is not a number above 0")
+        if value > _LARGEST_NUMBER or not math.isfinite(value):
+            raise Unsupported(f"{name} = {preview(value)} is more than {_LARGEST_NUMBER:g}")
+        return float(value)
 
     def flag(self, name: str, default: bool) -> bool:
-        found = self._found(name, default)
-        if not isinstance(found, bool):
-            raise Unsupported(f"{name} = {preview(found)} is neither true nor false")
-        return found
+        value = self._found(name, default)
+        if not isinstance(value, bool):
+            raise Unsupported(f"{name} = {preview(value)} is neither true nor false")
+        return value
 
     def text(self, name: str, default: str) -> str:
-        found = self._found(name, default)
-        return found[:80] if isinstance(found, str) else preview(found)
+        value = self._found(name, default)
+        return value[:80] if isinstance(value, str) else preview(value)
 
     def list(self, name: str) -> list[Any]:
-        found = self._found(name, [])
-        if not isinstance(found, list):
-            raise Unsupported(f"{name} = {preview(found)} is not a list")
-        if len(found) > LARGEST["layers"]:
-            raise Unsupported(f"{name} has {len(found)} values, more than any model has layers")
-        return found
+        value = self._found(name, [])
+        if not isinstance(value, list):
+            raise Unsupported(f"{name} = {preview(value)} is not a list")
+        if len(value) > LARGEST["layers"]:
+            raise Unsupported(f"{name} has {len(value)} values, more than any model has layers")
+        return value
 
     def wholes(self, name: str) -> Sequence[int]:
         """Return a list of whole numbers."""
-        found = self.list(name)
-        for one in found:
-            if not isinstance(one, int) or isinstance(one, bool):
-                raise Unsupported(f"{name} holds {preview(one)}, which is not a whole number")
-        return found
+        value = self.list(name)
+        for item in value:
+            if not isinstance(item, int) or isinstance(item, bool):
+                raise Unsupported(f"{name} holds {preview(item)}, which is not a whole number")
+        return value
 
     def table(self, name: str) -> "HubConfig":
-        found = self._found(name, {})
-        if not isinstance(found, dict) or any(isinstance(v, dict) for v in found.values()):
+        value = self._found(name, {})
+        if not isinstance(value, dict) or any(isinstance(v, dict) for v in value.values()):
             raise Unsupported(f"{name} is not one table for all layers")
-        return HubConfig(found)
+        return HubConfig(value)
 
     def merged(self, other: "HubConfig") -> "HubConfig":
         """Return both tables as one; fields of `other` win."""
@@ -104,14 +104,14 @@ class HubConfig:
 
     def require(self, name: str, works: object, default: object) -> None:
         """Refuse any value but the one that works."""
-        found = self._found(name, default)
-        if found != works:
-            raise Unsupported(f"{name} = {preview(found)} is not built; only {works!r} is")
+        value = self._found(name, default)
+        if value != works:
+            raise Unsupported(f"{name} = {preview(value)} is not built; only {works!r} is")
 
     def _found(self, name: str, default: object) -> Any:
-        found = self._values.get(name)
-        if found is None:
-            found = default
-        if found is None:
+        value = self._values.get(name)
+        if value is None:
+            value = default
+        if value is None:
             raise Unsupported(f"{name} is missing")
-        return found
+        return value

@@ -35,72 +35,72 @@ _SMALL = [CONFIG, GENERATION, *TOKENIZER_FILES]
 _WEIGHTS = ["model*.safetensors", "model.safetensors.index.json", "pytorch_model.bin.index.json"]
 
 
-def is_local(given: str) -> bool:
-    return expanded_path(given).is_dir()
+def is_local(model: str) -> bool:
+    return expanded_path(model).is_dir()
 
 
-def model_folder(given: str, fetch: bool = True) -> Path:
+def model_folder(model: str, fetch: bool = True) -> Path:
     """Return the folder of `model.from` with config and tokenizer; fetch them if needed."""
-    path = expanded_path(given)
+    path = expanded_path(model)
     if path.is_dir():
         if not (path / CONFIG).is_file():
             raise ModelNotFound(
-                f'model.from = "{given}": {path} has no {CONFIG}; it holds {_in(path)}'
+                f'model.from = "{model}": {path} has no {CONFIG}; it holds {_in(path)}'
             )
         return path
-    if path.exists() or not hub.is_name(given):
+    if path.exists() or not hub.is_name(model):
         what = "a file, not a folder" if path.exists() else "no such folder"
         raise ModelNotFound(
-            f'model.from = "{given}": {what}; write the folder of a model that was saved for '
+            f'model.from = "{model}": {what}; write the folder of a model that was saved for '
             "transformers, or hf:org/name"
         )
-    cached = hub.find_cached(given, CONFIG)
+    cached = hub.find_cached(model, CONFIG)
     if cached is None and not fetch:
-        raise ModelNotFound(f'model.from = "{given}" has not been fetched from the hub yet')
-    return cached or hub.fetch(given, _SMALL, CONFIG)
+        raise ModelNotFound(f'model.from = "{model}" has not been fetched from the hub yet')
+    return cached or hub.fetch(model, _SMALL, CONFIG)
 
 
-def fetch_weights(given: str) -> Path:
+def fetch_weights(model: str) -> Path:
     """Return the folder of `model.from` with weights; fetch them if needed."""
-    folder = model_folder(given)
-    if not is_local(given):
+    folder = model_folder(model)
+    if not is_local(model):
         # The commit that the config came from, whatever has been pushed since.
-        pinned = f"{given.partition('@')[0]}@{folder.name}"
+        pinned = f"{model.partition('@')[0]}@{folder.name}"
         return hub.fetch(pinned, [*_SMALL, *_WEIGHTS], CONFIG)
     return folder
 
 
 def read_config(folder: Path) -> dict[str, Any]:
     try:
-        found = read_json(folder / CONFIG)
+        config = read_json(folder / CONFIG)
     except (OSError, ValueError) as error:
         raise PenstockError(f"{folder / CONFIG} cannot be read: {error}") from None
-    if not isinstance(found, dict):
-        raise PenstockError(f"{folder / CONFIG} holds a {type(found).__name__}, not an object")
-    return found
+    if not isinstance(config, dict):
+        raise PenstockError(f"{folder / CONFIG} holds a {type(config).__name__}, not an object")
+    return config
 
 
 def read_small_files(folder: Path) -> dict[str, bytes]:
     """Read the small files that exist: config, tokenizer and the like, without weights."""
-    found = {}
+    files = {}
     for name in _SMALL:
         if not (folder / name).is_file():
             continue
         try:
             most = SMALL_BYTES if name in (CONFIG, GENERATION) else TOKENIZER_BYTES
-            found[name] = read_bounded(folder / name, most)
+            files[name] = read_bounded(folder / name, most)
         except ValueError as error:
             raise PenstockError(f"{folder / name} cannot be read: {error}") from None
-    return found
+    return files
 
 
-def shape_of_model(given: str, fetch: bool = True) -> ModelShape:
+def shape_of_model(model: str, fetch: bool = True) -> ModelShape:
     """Return the shape of `model.from`, from its config alone."""
-    folder = model_folder(given, fetch)
+    folder = model_folder(model, fetch)
     try:
         return shape_of(read_config(folder))
     except PenstockError as error:
-        raise PenstockError(f'model.from = "{given}": {error}') from None
+        raise PenstockError(f'model.from = "{model}": {error}') from None
 
 
 def _in(path: Path) -> str:

@@ -20,14 +20,14 @@ class ModelNotFound(PenstockError):
     """A model that is not here and that the hub did not deliver."""
 
 
-def is_name(given: str) -> bool:
+def is_name(model: str) -> bool:
     """Return whether this can be a hub model: `hf:org/name` or org/name."""
-    return given.startswith(_SCHEME) or bool(_NAME.fullmatch(given))
+    return model.startswith(_SCHEME) or bool(_NAME.fullmatch(model))
 
 
-def find_cached(given: str, needed: str) -> Path | None:
+def find_cached(model: str, needed: str) -> Path | None:
     """Return the folder of a model in the cache, if it has the file `needed`; no network."""
-    name, _, revision = given.removeprefix(_SCHEME).partition("@")
+    name, _, revision = model.removeprefix(_SCHEME).partition("@")
     repository = _cache() / f"models--{name.replace('/', '--')}"
     named = repository / "refs" / (revision or "main")
     try:
@@ -38,10 +38,10 @@ def find_cached(given: str, needed: str) -> Path | None:
     return folder if commit and (folder / needed).is_file() else None
 
 
-def fetch(given: str, files: list[str], needed: str) -> Path:
+def fetch(model: str, files: list[str], needed: str) -> Path:
     """Download the `files` (patterns) that the hub has; return the folder of the model."""
-    name, _, revision = given.removeprefix(_SCHEME).partition("@")
-    hub, errors = _hub(given, "huggingface_hub"), _hub(given, "huggingface_hub.errors")
+    name, _, revision = model.removeprefix(_SCHEME).partition("@")
+    hub, errors = _hub(model, "huggingface_hub"), _hub(model, "huggingface_hub.errors")
     try:
         folder = Path(
             hub.snapshot_download(
@@ -53,10 +53,10 @@ def fetch(given: str, files: list[str], needed: str) -> Path:
             )
         )
     except (errors.HfHubHTTPError, errors.HFValidationError, OSError, ValueError) as error:
-        raise ModelNotFound(_why(given, name, error)) from None
+        raise ModelNotFound(_why(model, name, error)) from None
     if not (folder / needed).is_file():
         raise ModelNotFound(
-            f'model.from = "{given}": {name} on the hub has no {needed}; is it a model?'
+            f'model.from = "{model}": {name} on the hub has no {needed}; is it a model?'
         )
     return folder
 
@@ -69,18 +69,18 @@ def _cache() -> Path:
     return Path(own or os.path.join(home, "hub")).expanduser()
 
 
-def _hub(given: str, module: str) -> Any:
+def _hub(model: str, module: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
         raise ModelNotFound(
-            f'model.from = "{given}": there is no such folder, and fetching it from the hub needs '
+            f'model.from = "{model}": there is no such folder, and fetching it from the hub needs '
             f"huggingface_hub, which cannot be imported ({error}). Install it where Penstock is: "
             "pip install 'penstock[data]'"
         ) from None
 
 
-def _why(given: str, name: str, error: Exception) -> str:
+def _why(model: str, name: str, error: Exception) -> str:
     said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:200]
     kind = type(error).__name__
     if kind == "GatedRepoError":
@@ -94,7 +94,7 @@ def _why(given: str, name: str, error: Exception) -> str:
     else:
         why = f"the hub cannot be reached or gave an error ({said or kind})"
     return (
-        f'model.from = "{given}": {name} is no folder here and cannot be fetched from the hub: '
+        f'model.from = "{model}": {name} is no folder here and cannot be fetched from the hub: '
         f"{why}. Check the name, the network and HF_ENDPOINT; or write the folder of a model that "
         "you have downloaded"
     )

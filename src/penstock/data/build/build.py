@@ -93,7 +93,7 @@ def build(
                 folder = _Build(recipe, sources, home, work, StageRunner(pool, watcher)).run()
             dataset = Dataset.open(folder)
             if before and dataset.version not in before:
-                there = ", ".join(f"{recipe.name}@{one}" for one in before[:3])
+                there = ", ".join(f"{recipe.name}@{item}" for item in before[:3])
                 watcher.note(f"{dataset.id} is new: sources or recipe are not those of {there}")
             remember_built(home, recipe.name, key, dataset.version)
         for left in home.glob(f"{WORK}{recipe.name}@*"):
@@ -121,13 +121,13 @@ class _Build:
         for left in self.work.rglob(".writing-*"):
             left.unlink()
         self.prepare()
-        found = self.read()
-        clean = self.clean(found)
-        tokens = self.tokens(found, clean)
-        shards = self.shards(found, clean, tokens)
+        reads = self.read()
+        clean = self.clean(reads)
+        tokens = self.tokens(reads, clean)
+        shards = self.shards(reads, clean, tokens)
         tokenizer = tokenizer_json(self.work / "tokenizer")
         results = BuildSummary(
-            self.recipe, self.sources, found, clean, tokens, shards, tokenizer, self.work
+            self.recipe, self.sources, reads, clean, tokens, shards, tokenizer, self.work
         )
         manifest = results.manifest()
         published = (self.home / f"{manifest.name}@{manifest.version}").is_dir()
@@ -168,7 +168,7 @@ class _Build:
     def read(self) -> ReadResult:
         recipe = self.recipe
         as_they_are = recipe.clean.preset == "none" and not recipe.dedup.documents
-        if as_they_are and any(one.is_chat for one in recipe.source):
+        if as_they_are and any(item.is_chat for item in recipe.source):
             self.stages.watcher.note(
                 f"{recipe.name}: conversations are used as they are; copies and personal data stay"
             )
@@ -180,21 +180,23 @@ class _Build:
             self.stages.run(
                 "read", tasks, None, lambda path: sum(n for n, _ in read_result(path)["parts"])
             )
-            found = combine_reads(self.read_tasks, self.sources)
-            parts = [[one.path.name, one.source, one.documents, one.bytes] for one in found.parts]
-            totals = [asdict(source) for source in found.sources]
+            reads = combine_reads(self.read_tasks, self.sources)
+            parts = [
+                [item.path.name, item.source, item.documents, item.bytes] for item in reads.parts
+            ]
+            totals = [asdict(source) for source in reads.sources]
             write_columns(summary, result_columns({"parts": parts, "sources": totals}))
         stored = read_result(summary)
-        found = ReadResult(
+        reads = ReadResult(
             tuple(RawPart(self.work / "raw" / part[0], *part[1:]) for part in stored["parts"]),
             tuple(SourceTotals(**source) for source in stored["sources"]),
         )
-        self._warn(found)
-        return found
+        self._warn(reads)
+        return reads
 
-    def _warn(self, found: ReadResult) -> None:
+    def _warn(self, reads: ReadResult) -> None:
         """Warn about files that gave no document; nothing in a file stops a build."""
-        for source, read in zip(self.sources, found.sources, strict=True):
+        for source, read in zip(self.sources, reads.sources, strict=True):
             for what in read.warnings[:WARNINGS]:
                 self.stages.watcher.note(f"{WARNING}{source.label}: {what}")
             if (more := len(read.warnings) - WARNINGS) > 0:
@@ -207,48 +209,48 @@ class _Build:
     def _first_aside(self) -> dict[str, Json] | None:
         return next(rejected_records(self.read_tasks, self.sources), None)
 
-    def clean(self, found: ReadResult) -> DocumentTally:
+    def clean(self, reads: ReadResult) -> DocumentTally:
         recipe, summary = self.recipe, self.work / "stages" / "clean"
         if not summary.exists():
             learned = self.work / "classifier" if recipe.label.good else None
             labels = tuple(source.label for source in self.sources)
             settings = CleanSettings(recipe.cleaning(), recipe.label.config(), learned, labels)
-            paths = self._parts("clean", len(found.parts))
+            paths = self._parts("clean", len(reads.parts))
             tasks = [
                 Task(path, clean_part, (raw.path, raw.source, settings), raw.bytes)
-                for path, raw in zip(paths, found.parts, strict=True)
+                for path, raw in zip(paths, reads.parts, strict=True)
             ]
-            documents = sum(raw.documents for raw in found.parts)
+            documents = sum(raw.documents for raw in reads.parts)
             self.stages.run("clean", tasks, documents, _documents)
             total = total_tally([task.path for task in tasks])
             write_columns(summary, result_columns(total.to_json()))
         shutil.rmtree(self.work / "raw", ignore_errors=True)
         return DocumentTally.from_json(read_result(summary))
 
-    def tokens(self, found: ReadResult, clean: DocumentTally) -> DocumentTally:
+    def tokens(self, reads: ReadResult, clean: DocumentTally) -> DocumentTally:
         recipe, summary = self.recipe, self.work / "stages" / "tokens"
         if not summary.exists():
             if not clean.kept:
                 raise PenstockError(
-                    no_documents_message(recipe, found, clean, {}, self._first_aside())
+                    no_documents_message(recipe, reads, clean, {}, self._first_aside())
                 )
-            kept = self._removals(found, clean)
+            kept = self._removals(reads, clean)
             if recipe.tokens.tokenizer == TRAIN:
-                self._refuse_nothing(found, clean, kept)
-                texts = (recipe, kept, len(found.parts))
+                self._refuse_nothing(reads, clean, kept)
+                texts = (recipe, kept, len(reads.parts))
                 self._once(
                     "train tokenizer", Task(self.work / "tokenizer", train_from_texts, texts)
                 )
             copies = recipe.label.config().copies
-            loss = recipe.tokens.loss if any(one.is_chat for one in recipe.source) else None
-            size = sum(raw.bytes for raw in found.parts)
+            loss = recipe.tokens.loss if any(item.is_chat for item in recipe.source) else None
+            size = sum(raw.bytes for raw in reads.parts)
             settings = EncodeSettings(
                 kept, self.work / "tokenizer", copies, loss, size < _FAST_FROM_BYTES
             )
-            paths = self._parts("tokens", len(found.parts))
+            paths = self._parts("tokens", len(reads.parts))
             tasks = [
                 Task(paths[place], tokenize_part, (place, self._names(raw), settings), raw.bytes)
-                for place, raw in enumerate(found.parts)
+                for place, raw in enumerate(reads.parts)
             ]
             self.stages.run("tokenize", tasks, clean.kept, _documents)
             total = total_tally([task.path for task in tasks])
@@ -258,28 +260,28 @@ class _Build:
         return DocumentTally.from_json(read_result(summary))
 
     def _refuse_nothing(
-        self, found: ReadResult, clean: DocumentTally, kept: RemainingTexts
+        self, reads: ReadResult, clean: DocumentTally, kept: RemainingTexts
     ) -> None:
         """Refuse to train a tokenizer on no text, and say where the text went."""
-        parts = range(len(found.parts))
+        parts = range(len(reads.parts))
         if any(text for part in parts for text in kept(part)[0]):
             return
         reasons: Counter[str] = Counter()
         for part in parts:
             texts, _ = read_texts(part_path(kept.clean, part))
             reasons.update(why for why, _ in kept.apply(part, texts)[1].values())
-        raise PenstockError(no_documents_message(self.recipe, found, clean, reasons, None))
+        raise PenstockError(no_documents_message(self.recipe, reads, clean, reasons, None))
 
     def shards(
-        self, found: ReadResult, clean: DocumentTally, tokens: DocumentTally
+        self, reads: ReadResult, clean: DocumentTally, tokens: DocumentTally
     ) -> tuple[Shard, ...]:
         recipe, summary = self.recipe, self.work / "stages" / "shards"
         if not summary.exists():
             if not tokens.kept:
                 raise PenstockError(
-                    no_documents_message(recipe, found, clean, tokens.of("reasons"), None)
+                    no_documents_message(recipe, reads, clean, tokens.of("reasons"), None)
                 )
-            parts = self._parts("tokens", len(found.parts))
+            parts = self._parts("tokens", len(reads.parts))
             tokenizer = tokenizer_json(self.work / "tokenizer")
             size = tokens.of("stored")["bytes"]
             count = shard_count(size, recipe.shards.size)
@@ -298,12 +300,12 @@ class _Build:
             made = [shard for task in tasks if (shard := _shard(task.path))]
             write_columns(summary, result_columns([asdict(shard) for shard in made]))
         shutil.rmtree(self.work / "tokens", ignore_errors=True)
-        return tuple(Shard(**one) for one in read_result(summary))
+        return tuple(Shard(**item) for item in read_result(summary))
 
-    def _removals(self, found: ReadResult, clean: DocumentTally) -> RemainingTexts:
-        recipe, parts = self.recipe, len(found.parts)
+    def _removals(self, reads: ReadResult, clean: DocumentTally) -> RemainingTexts:
+        recipe, parts = self.recipe, len(reads.parts)
         kept = RemainingTexts(self.work / "clean")
-        size = sum(raw.bytes for raw in found.parts)
+        size = sum(raw.bytes for raw in reads.parts)
         dedup = recipe.dedup
         config = dedup.documents_config(), dedup.lines_config(), dedup.near_config()
         if any(config):
@@ -342,8 +344,8 @@ def _documents(path: Path) -> int:
 
 
 def _shard(path: Path) -> Shard | None:
-    found = read_result(path)
-    return Shard(**found) if found else None
+    reads = read_result(path)
+    return Shard(**reads) if reads else None
 
 
 def _shard_documents(path: Path) -> int:

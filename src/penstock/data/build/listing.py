@@ -102,11 +102,11 @@ def file_stamps(path: str) -> list[list[str | int]]:
     if is_remote(path):
         return [[path]]
     try:
-        found = [one for one in find_files([path], "text") if isinstance(one, RawFile)]
+        entry = [one for one in find_files([path], "text") if isinstance(one, RawFile)]
     except PenstockError:
         named = "" if "/" in path else path.partition("@")[0]
         return [[path, *(built_versions(datasets_home(), named) if named else ())]]
-    return [[one.name, *_stat(one)] for one in found]
+    return [[one.name, *_stat(one)] for one in entry]
 
 
 def _other_files(recipe: Recipe) -> Iterable[str]:
@@ -123,11 +123,11 @@ def _source(key: str, section: SourceSection) -> BuildSource:
     files: list[SourceFile] = []
     aside: list[Rejected] = []
     choice = HubSelection(section.revision or "", section.subset or "", section.split or "")
-    for found in find_files([section.path], options.kind, choice):
-        if isinstance(found, Rejected):
-            aside.append(found)
+    for entry in find_files([section.path], options.kind, choice):
+        if isinstance(entry, Rejected):
+            aside.append(entry)
         else:
-            files.append(SourceFile(found, *_stat(found)))
+            files.append(SourceFile(entry, *_stat(entry)))
     return BuildSource(key, section.label, section.path, options, tuple(files), tuple(aside))
 
 
@@ -135,8 +135,8 @@ def _stat(file: RawFile) -> tuple[int, str]:
     if is_remote(file.path):
         return max(file.bytes, 0), f"{file.path} {file.stamp}"
     try:
-        found = os.stat(file.path)
+        entry = os.stat(file.path)
     except OSError:
         return 0, "gone"
     # No inode numbers: one image on a hundred nodes must have one key.
-    return found.st_size, f"{os.path.abspath(file.path)} {found.st_mtime_ns}"
+    return entry.st_size, f"{os.path.abspath(file.path)} {entry.st_mtime_ns}"

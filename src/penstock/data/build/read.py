@@ -78,7 +78,7 @@ def read_tasks(
         for group in source.groups(part_bytes):
             name = f"{len(tasks):06d}"
             args = (group, source.options, source.key, str(folder / "raw" / name), part_bytes)
-            size = sum(one.bytes for one in group)
+            size = sum(item.bytes for item in group)
             tasks.append((number, Task(folder / "read" / name, read_files, args, size)))
     return tasks
 
@@ -91,9 +91,9 @@ def read_files(
     seen: list[FileSummary] = []
     aside: list[dict[str, Json]] = []
     kept_aside: Counter[str] = Counter()
-    for one in group:
+    for item in group:
         refused = 0  # documents of this file
-        for piece in read_file(one.file, options):
+        for piece in read_file(item.file, options):
             if isinstance(piece, FileSummary):
                 seen.append(_with_refused(piece, refused))
                 continue
@@ -102,13 +102,13 @@ def read_files(
                     parts.add(piece, extras)
                     continue
                 refused += 1
-                piece = Rejected(one.file.name, _TOO_DEEP, f"{piece.id}: over {_DEEPEST} times")
+                piece = Rejected(item.file.name, _TOO_DEEP, f"{piece.id}: over {_DEEPEST} times")
             kept_aside[piece.reason] += 1
             if kept_aside[piece.reason] <= _ASIDE:
                 aside.append(_readable(piece))
     parts.write()
     return result_columns(
-        {"parts": parts.done, "seen": [asdict(one) for one in seen], "aside": aside}
+        {"parts": parts.done, "seen": [asdict(item) for item in seen], "aside": aside}
     )
 
 
@@ -121,13 +121,13 @@ def find_no_document(
     Return None too if `max_rows` rows do not decide it.
     """
     seen: list[list[FileSummary]] = [[] for _ in sources]
-    aside = [_readable(one) for source in sources for one in source.aside[:1]]
+    aside = [_readable(item) for source in sources for item in source.aside[:1]]
     rows = 0
     for number, source in enumerate(sources):
-        for one in source.files:
-            if one.file.kind == "text" and one.bytes > _LOOKED_AT_BYTES:
+        for item in source.files:
+            if item.file.kind == "text" and item.bytes > _LOOKED_AT_BYTES:
                 return None  # one document, which would be read as a whole
-            for piece in read_file(one.file, source.options):
+            for piece in read_file(item.file, source.options):
                 if isinstance(piece, FileSummary):
                     seen[number].append(piece)
                     continue
@@ -176,8 +176,8 @@ def _extras(document: Document, options: ReadOptions) -> bytes | None:
     chat = columns.pop(CONVERSATION_COLUMN) if options.chat else None
     assert chat is None or isinstance(chat, dict)
     try:
-        found = Extras(columns, conversation=Conversation.from_column(chat) if chat else None)
-        stored = found.to_json()
+        extras = Extras(columns, conversation=Conversation.from_column(chat) if chat else None)
+        stored = extras.to_json()
     except RecursionError:
         return None
     # Every level opens a bracket: for most documents counting brackets is enough.
@@ -197,12 +197,12 @@ def combine_reads(tasks: list[tuple[int, Task]], sources: tuple[BuildSource, ...
     parts: list[RawPart] = []
     seen: list[list[FileSummary]] = [[] for _ in sources]
     for number, task in tasks:
-        found = read_result(task.path)
+        result = read_result(task.path)
         raw = task.path.parent.parent / "raw"
-        for place, (documents, size) in enumerate(found["parts"]):
+        for place, (documents, size) in enumerate(result["parts"]):
             path = raw / f"{task.path.name}-{place:04d}"
             parts.append(RawPart(path, number, documents, size))
-        seen[number] += [FileSummary(**one) for one in found["seen"]]
+        seen[number] += [FileSummary(**item) for item in result["seen"]]
     totals = [_total(source, mine) for source, mine in zip(sources, seen, strict=True)]
     return ReadResult(tuple(parts), tuple(totals))
 
@@ -213,8 +213,8 @@ def rejected_records(
     """Yield the records that could not be read, source by source; the first of each reason."""
     shown: Counter[tuple[int, str]] = Counter()
     for source in sources:
-        for one in source.aside:
-            yield {"source": source.label, **_readable(one)}
+        for item in source.aside:
+            yield {"source": source.label, **_readable(item)}
     for number, task in tasks:
         for record in read_result(task.path)["aside"]:
             shown[number, record["reason"]] += 1
@@ -227,22 +227,22 @@ def _readable(piece: Rejected) -> dict[str, Json]:
 
 
 def _total(source: BuildSource, seen: list[FileSummary]) -> SourceTotals:
-    rejected: Counter[str] = Counter(one.reason for one in source.aside)
+    rejected: Counter[str] = Counter(item.reason for item in source.aside)
     encodings: Counter[str] = Counter()
-    for one in seen:
-        rejected.update(one.rejected)
-        encodings.update(one.encodings)
+    for item in seen:
+        rejected.update(item.rejected)
+        encodings.update(item.encodings)
     return SourceTotals(
         files=len(seen),
-        bytes=sum(one.bytes for one in seen),
-        documents=sum(one.documents for one in seen),
+        bytes=sum(item.bytes for item in seen),
+        documents=sum(item.documents for item in seen),
         rejected=dict(sorted(rejected.items())),
         encodings=dict(sorted(encodings.items())),
-        damaged=[f"{one.file}: {one.damage}" for one in seen if one.damage][:20],
+        damaged=[f"{item.file}: {item.damage}" for item in seen if item.damage][:20],
         identity=source_identity(seen),
         warnings=[
-            *(f"{one.file}: {one.reason}" for one in source.aside if one.reason in _CLOSED),
-            *(warning for one in seen if (warning := _warning(one))),
+            *(f"{item.file}: {item.reason}" for item in source.aside if item.reason in _CLOSED),
+            *(warning for item in seen if (warning := _warning(item))),
         ],
     )
 

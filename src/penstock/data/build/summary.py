@@ -87,15 +87,15 @@ class BuildSummary:
             }
             for source, read in zip(self.sources, self.reading.sources, strict=True)
         ]
-        found: dict[str, Json] = {"sources": sources}
+        lineage: dict[str, Json] = {"sources": sources}
         if self.recipe.label.good:
-            found["classifier"] = read_result(self.work / "classifier")
+            lineage["classifier"] = read_result(self.work / "classifier")
         if self.recipe.decontaminate.against:
             identity = read_columns(self.work / "evaluations", "identity")["identity"]
-            found["evaluations"] = identity.tobytes().decode()
+            lineage["evaluations"] = identity.tobytes().decode()
         if origin := read_result(self.work / "tokenizer")["origin"]:
-            found["tokenizer"] = origin
-        return found
+            lineage["tokenizer"] = origin
+        return lineage
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Return the counts of the manifest: stage → kept, and reason → documents."""
@@ -153,17 +153,17 @@ class BuildSummary:
     def _stages(self, clocks: Mapping[str, StageTime]) -> list[StageRecord]:
         """Return the stages that count documents, then the others that took time."""
         text_bytes = {"read": sum(read.bytes for read in self.reading.sources)}
-        found = []
+        stages = []
         for name, documents, kept, reasons in self._flow():
             clock = clocks.get(name, StageTime())
             size = text_bytes.get(name, sum(raw.bytes for raw in self.reading.parts))
-            found.append(_stage(name, clock, size, documents, kept, reasons))
-        there = {stage.name for stage in found}
+            stages.append(_stage(name, clock, size, documents, kept, reasons))
+        there = {stage.name for stage in stages}
         total = self.tokens.of("stored").get("bytes", 0)
         for name, clock in clocks.items():
             if name not in there:
-                found.append(_stage(name, clock, total, self.tokens.kept, self.tokens.kept, {}))
-        return found
+                stages.append(_stage(name, clock, total, self.tokens.kept, self.tokens.kept, {}))
+        return stages
 
     def _sources(self) -> list[SourceRecord]:
         return [
@@ -183,7 +183,7 @@ class BuildSummary:
 
 def no_documents_message(
     recipe: Recipe,
-    found: ReadResult,
+    totals: ReadResult,
     clean: DocumentTally,
     later: Mapping[str, int],
     aside: Mapping[str, Json] | None,
@@ -197,19 +197,19 @@ def no_documents_message(
         steps = Counter(clean.of("reasons"))
         for reason, count in later.items():
             steps[_step_of(reason, later)] += count
-        told = ", ".join(f"{count} by {step}" for step, count in steps.most_common(_STEPS))
+        counts = ", ".join(f"{count} by {step}" for step, count in steps.most_common(_STEPS))
         more = sum(steps.values()) - sum(count for _, count in steps.most_common(_STEPS))
-        told += f", {more} by others" if more else ""
+        counts += f", {more} by others" if more else ""
         largest = steps.most_common(1)[0][0]
         by_default = largest.partition(".")[0] in recipe.default_filters()
         remedy = filters_note(recipe) if by_default else _loosen(largest, later)
         return (
             f"Dataset {recipe.name!r}: every document was dropped. Of {clean.documents} that were "
-            f"read: {told}. {remedy}."
+            f"read: {counts}. {remedy}."
         )
     begin = f"Dataset {recipe.name!r}: no document is left."
     rejected: Counter[str] = Counter()
-    for source in found.sources:
+    for source in totals.sources:
         rejected.update(source.rejected)
     if aside is None:
         return f"{begin} The files of its sources hold no row."
@@ -272,8 +272,8 @@ def describe_rejected(record: Mapping[str, Json]) -> str:
 
 
 def _listed(reasons: Counter[str]) -> str:
-    told = [f"{why.removeprefix(CHAT)} ({count})" for why, count in reasons.most_common(5)]
-    return ", ".join(told) or "none"
+    parts = [f"{why.removeprefix(CHAT)} ({count})" for why, count in reasons.most_common(5)]
+    return ", ".join(parts) or "none"
 
 
 def _stage(

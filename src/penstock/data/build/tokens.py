@@ -56,26 +56,26 @@ def tokenize_part(part: int, names: tuple[str, str], settings: EncodeSettings) -
     `names` are the label and the key of its source.
     """
     source, key = names
-    found = read_part(part_path(settings.kept.clean, part))
-    left, why = settings.kept.apply(part, found.texts)
-    tally = DocumentTally(documents=len(left), bytes=sum(map(len, found.texts)))
-    times = count_copies(found.ids, found.scores, settings.copies)
+    documents = read_part(part_path(settings.kept.clean, part))
+    left, why = settings.kept.apply(part, documents.texts)
+    tally = DocumentTally(documents=len(left), bytes=sum(map(len, documents.texts)))
+    times = count_copies(documents.ids, documents.scores, settings.copies)
     for place in np.flatnonzero(times == 0).tolist():
         why.setdefault(place, (NOT_SELECTED, ""))
     for place, (reason, detail) in why.items():
         tally.count("reasons", reason)
-        sample = partial(_sample, found, place, found.texts[place], source, detail)
-        tally.sample(reason, found.ids[place], sample)
+        sample = partial(_sample, documents, place, documents.texts[place], source, detail)
+        tally.sample(reason, documents.ids[place], sample)
     places = [place for place in range(len(left)) if place not in why]
-    encoded = _encoded(found, left, places, settings, tally, source)
-    places, ids = encoded.places, [found.ids[place] for place in encoded.places]
+    encoded = _encoded(documents, left, places, settings, tally, source)
+    places, ids = encoded.places, [documents.ids[place] for place in encoded.places]
     tally.kept = len(places)
     for place, tokens in zip(places, encoded.tokens, strict=True):
         tally.length("characters", len(left[place]))
         tally.length("tokens", len(tokens))
-        sample = partial(_sample, found, place, left[place], source, "")
-        tally.sample(KEPT, found.ids[place], sample)
-    rows = [_row(found, place, key) for place in places]
+        sample = partial(_sample, documents, place, left[place], source, "")
+        tally.sample(KEPT, documents.ids[place], sample)
+    rows = [_row(documents, place, key) for place in places]
     columns = _in_order(ids, times[places], encoded, rows)
     tally.count("stored", "bytes", columns["tokens"].nbytes)
     tally.count("stored", "documents", len(columns["keys"]))
@@ -113,14 +113,16 @@ def _encoded(
     texts = encode_texts([left[place] for place in plain], tokenizer)
     for place, ids in zip(plain, texts, strict=True):
         tokens_of[place] = ids, np.ones(len(ids), np.bool_)
-    for place, one in zip(chats, _encode_chats(list(chats.values()), settings), strict=True):
-        if isinstance(one, InvalidConversation):
-            reason = f"chat.{one.reason}"
+    for place, encoded_chat in zip(
+        chats, _encode_chats(list(chats.values()), settings), strict=True
+    ):
+        if isinstance(encoded_chat, InvalidConversation):
+            reason = f"chat.{encoded_chat.reason}"
             tally.count("reasons", reason)
-            sample = partial(_sample, part, place, left[place], source, one.detail)
+            sample = partial(_sample, part, place, left[place], source, encoded_chat.detail)
             tally.sample(reason, part.ids[place], sample)
         else:
-            tokens_of[place] = one.ids, one.mask
+            tokens_of[place] = encoded_chat.ids, encoded_chat.mask
     there = sorted(tokens_of)
     return _Encoded(
         there,

@@ -45,15 +45,15 @@ class MemoryCache:
 
     def get(self, name: str, used: Callable[[str], None]) -> Content | None:
         with self._lock:
-            found = self._content.get(name)
-            if not found:
+            entry = self._content.get(name)
+            if not entry:
                 return None
-            content, told = found
+            content, marked_at = entry
             self._content.move_to_end(name)
             now = time.monotonic()
-            if now - told > _MARK_USED_EVERY_S:
+            if now - marked_at > _MARK_USED_EVERY_S:
                 self._content[name] = content, now
-        if now - told > _MARK_USED_EVERY_S:
+        if now - marked_at > _MARK_USED_EVERY_S:
             used(name)
         return content
 
@@ -112,7 +112,7 @@ class RemoteShard:
         itemsize = self._dtype.itemsize
         blocks = blocks_under(starts, length, itemsize, self.shard.blocks).tolist()
         tokens = {
-            block: held.view(self._dtype) for block, held in self._read_blocks(blocks).items()
+            block: content.view(self._dtype) for block, content in self._read_blocks(blocks).items()
         }
         per_block = BLOCK_BYTES // itemsize
         out = np.empty((len(starts), length), dtype=self._dtype)
@@ -164,9 +164,9 @@ class RemoteShard:
         return name, self._sizes[f"{SHARDS}/{name}"]
 
     def _read_blocks(self, blocks: list[int]) -> dict[int, Content]:
-        held, used = self._access.memory, self._access.cache.mark_used
-        found = {block: held.get(self.block_name(block), used) for block in blocks}
-        missing = [block for block, content in found.items() if content is None]
+        memory, used = self._access.memory, self._access.cache.mark_used
+        contents = {block: memory.get(self.block_name(block), used) for block in blocks}
+        missing = [block for block, content in contents.items() if content is None]
         # Several at once: without read-ahead each costs a round trip.
         several = len(missing) > 1
         read = (
@@ -174,8 +174,8 @@ class RemoteShard:
             if several
             else map(self._load_block, missing)
         )
-        found.update(zip(missing, read, strict=True))
-        return {block: content for block, content in found.items() if content is not None}
+        contents.update(zip(missing, read, strict=True))
+        return {block: content for block, content in contents.items() if content is not None}
 
     def _load_block(self, block: int) -> Content:
         content = self._content_for_reader(
@@ -230,30 +230,33 @@ class RemoteShard:
     def _cached(
         self,
         name: str,
-        good: Callable[[Buffer], bool],
+        is_good: Callable[[Buffer], bool],
         fetch: Callable[[], Buffer],
-        bad: Callable[[str], BadBlock],
+        make_error: Callable[[str], BadBlock],
     ) -> Buffer:
-        access, held, told = self._access, self._access.memory, ""
+        access, memory, store_error = self._access, self._access.memory, ""
 
-        def asked() -> Buffer:
-            nonlocal told
-            unkept = held.get(name, access.cache.mark_used)
+        def fetch_unless_in_memory() -> Buffer:
+            nonlocal store_error
+            content = memory.get(name, access.cache.mark_used)
             try:
-                return fetch() if unkept is None else unkept.data
+                return fetch() if content is None else content.data
             except FileNotFoundError as error:
-                told = str(error.strerror)
+                store_error = str(error.strerror)
                 return b""
 
         if name not in self._bad:
             try:
                 return access.cache.get_or_fetch(
-                    name, good, asked, lambda content: held.put(name, np.frombuffer(content, "u1"))
+                    name,
+                    is_good,
+                    fetch_unless_in_memory,
+                    lambda content: memory.put(name, np.frombuffer(content, "u1")),
                 )
             except DamagedEntry:
-                self._bad[name] = told
-        # A new one each time: threads tell theirs which crops need it.
-        found = bad(_FIX)
+                self._bad[name] = store_error
+        # A new error each time: each thread notes its own crops in it.
+        error = make_error(_FIX)
         if self._bad[name]:
-            found = BadBlock(f"{self._bad[name]}. {_FIX}", found.file, found.block, found.tokens)
-        raise found
+            error = BadBlock(f"{self._bad[name]}. {_FIX}", error.file, error.block, error.tokens)
+        raise error

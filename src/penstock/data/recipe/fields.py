@@ -17,11 +17,11 @@ Steps = tuple[tuple[float, float], ...]
 def _or_off(read: Callable[[object], float]) -> Callable[[object], float | None]:
     """Return a reader that also takes `false` for "no bound": TOML has no null."""
 
-    def either(found: object) -> float | None:
-        if found is False or found is None:
+    def either(value: object) -> float | None:
+        if value is False or value is None:
             return None
         try:
-            return read(found)
+            return read(value)
         except ValueError as error:
             what = error.what if isinstance(error, BadQuantity) else str(error)
             raise ValueError(f"{what}, or false to switch this rule off") from None
@@ -33,15 +33,15 @@ def _off(bound: float | str | None) -> float | str | bool:
     return False if bound is None else bound
 
 
-def _word_shares(found: object) -> tuple[tuple[int, float], ...]:
-    rows = _rows(found, "[words, share], such as [[2, 0.2], [3, 0.18]]")
+def _word_shares(value: object) -> tuple[tuple[int, float], ...]:
+    rows = _rows(value, "[words, share], such as [[2, 0.2], [3, 0.18]]")
     if not all(first == int(first) and first >= 1 and 0 <= share <= 1 for first, share in rows):
         raise ValueError("each row is [words, share]: a whole number and a share from 0 to 1")
     return tuple((int(first), share) for first, share in rows)
 
 
-def _steps(found: object) -> Steps:
-    rows = _rows(found, "[score, copies], such as [[0.0, 1], [0.8, 2]]")
+def _steps(value: object) -> Steps:
+    rows = _rows(value, "[score, copies], such as [[0.0, 1], [0.8, 2]]")
     scores = [score for score, _ in rows]
     if scores != sorted(set(scores)):
         raise ValueError("scores must grow from row to row; put them in order")
@@ -50,46 +50,46 @@ def _steps(found: object) -> Steps:
     return tuple(rows)
 
 
-def _rows(found: object, shape: str) -> list[tuple[float, float]]:
+def _rows(value: object, shape: str) -> list[tuple[float, float]]:
     read = number(least=0, below=1e9)
-    if not isinstance(found, list | tuple) or not found:
+    if not isinstance(value, list | tuple) or not value:
         raise ValueError(f"not a list of rows; write {shape}")
-    if not all(isinstance(row, list | tuple) and len(row) == 2 for row in found):
+    if not all(isinstance(row, list | tuple) and len(row) == 2 for row in value):
         raise ValueError(f"each row has two numbers; write {shape}")
-    return [(read(first), read(second)) for first, second in found]
+    return [(read(first), read(second)) for first, second in value]
 
 
 def _lists(rows: tuple[tuple[float, float], ...]) -> list[list[float]]:
     return [list(row) for row in rows]
 
 
-def _separator(found: object) -> str:
-    if not isinstance(found, str) or not found:
+def _separator(value: object) -> str:
+    if not isinstance(value, str) or not value:
         raise ValueError(r'not text; write for example "\n\n" or "<|endoftext|>"')
-    return found
+    return value
 
 
-def _delimiter(found: object) -> str:
-    if not isinstance(found, str) or len(found) != 1 or not found.isascii() or found in '\r\n"\0':
+def _delimiter(value: object) -> str:
+    if not isinstance(value, str) or len(value) != 1 or not value.isascii() or value in '\r\n"\0':
         raise ValueError(r'not one character; write for example ";" or "\t"')
-    return found
+    return value
 
 
-def _encoding(found: object) -> str:
+def _encoding(value: object) -> str:
     try:
-        ReadOptions(encodings=(text(found),))
+        ReadOptions(encodings=(text(value),))
     except PenstockError as error:
         raise ValueError(str(error).rstrip(".")) from None
-    return text(found)
+    return text(value)
 
 
-def _language(found: object) -> str:
-    if not isinstance(found, str) or found not in CODES:
-        guess = nearest(found, CODES) if isinstance(found, str) else ""
+def _language(value: object) -> str:
+    if not isinstance(value, str) or value not in CODES:
+        guess = nearest(value, CODES) if isinstance(value, str) else ""
         raise ValueError(
             f'not a language; write a code such as "en", "de" or "zh". {guess}'.strip()
         )
-    return found
+    return value
 
 
 def _titled(title: str, *kinds: str) -> WithJsonSchema:
@@ -138,7 +138,7 @@ Encoding = Annotated[str, PlainValidator(_encoding), _titled("text", "string")]
 LanguageCode = Annotated[str, PlainValidator(_language), _titled("text", "string")]
 TextOrOff = Annotated[
     str | None,
-    PlainValidator(lambda found: None if found is False or found is None else text(found)),
+    PlainValidator(lambda value: None if value is False or value is None else text(value)),
     PlainSerializer(_off, return_type=Any),
     _titled("text or false", "string", "boolean"),
 ]

@@ -10,9 +10,9 @@ from penstock.run.schema.quantity import Every
 from penstock.run.schema.section import EveryOrNever, Section, Text, text
 
 
-def address(found: object) -> str:
+def address(value: object) -> str:
     """Check an http(s) address, or `$NAME`: the environment variable that holds it."""
-    where = text(found)
+    where = text(value)
     if where.startswith("$"):
         if re.fullmatch(r"\$[A-Za-z_][A-Za-z0-9_]*", where):
             return where

@@ -24,10 +24,10 @@ def in_units(units: dict[str, float], example: str) -> Callable[[object], float]
     """Return a reader of positive quantities: a plain number, or text with one of `units`."""
     wrong = f"not a quantity in {', '.join(units)}; write {example}"
 
-    def read(found: object) -> float:
-        if not isinstance(found, str):
-            return number(above=0, below=1e300)(found)
-        match = _TEXT.fullmatch(found)
+    def read(raw: object) -> float:
+        if not isinstance(raw, str):
+            return number(above=0, below=1e300)(raw)
+        match = _TEXT.fullmatch(raw)
         if not match or match[2] not in units:
             raise ValueError(wrong)
         return number(above=0, below=1e300)(float(match[1]) * units[match[2]])
@@ -38,8 +38,8 @@ def in_units(units: dict[str, float], example: str) -> Callable[[object], float]
 def above_zero(read: Callable[[object], float]) -> Callable[[object], float]:
     """Return a reader that also refuses zero."""
 
-    def positive(found: object) -> float:
-        value = read(found)
+    def positive(raw: object) -> float:
+        value = read(raw)
         if value <= 0:
             raise ValueError("nothing; write more than zero, or leave the field out")
         return value
@@ -48,11 +48,11 @@ def above_zero(read: Callable[[object], float]) -> Callable[[object], float]:
 
 
 def one_of(*words: str) -> Callable[[object], str]:
-    def read(found: object) -> str:
-        if not isinstance(found, str) or found not in words:
-            guess = nearest(found, words) if isinstance(found, str) else ""
+    def read(raw: object) -> str:
+        if not isinstance(raw, str) or raw not in words:
+            guess = nearest(raw, words) if isinstance(raw, str) else ""
             raise ValueError(f"not a choice; write {_quoted(words)}. {guess}".rstrip(" ."))
-        return found
+        return raw
 
     return read
 
@@ -65,8 +65,8 @@ def points(*sizes: str) -> Callable[[object], Points]:
     """Return a reader of rows of numbers: the named sizes, then seconds."""
     wrong = f"not readings; write rows of [{', '.join(sizes)}, seconds], all above zero"
 
-    def read(found: object) -> Points:
-        rows: list[Any] = list(found) if isinstance(found, list | tuple) else [None]
+    def read(raw: object) -> Points:
+        rows: list[Any] = list(raw) if isinstance(raw, list | tuple) else [None]
         for row in rows:
             if not isinstance(row, list | tuple) or len(row) != len(sizes) + 1:
                 raise ValueError(wrong)

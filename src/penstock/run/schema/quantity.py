@@ -59,8 +59,8 @@ LARGEST_COUNT = 2**63 - 1
 class BadQuantity(PenstockError, ValueError):
     """A value that is not the expected quantity. A ValueError, so that pydantic collects it."""
 
-    def __init__(self, found: object, what: str) -> None:
-        super().__init__(f"{found!r}: {what}")
+    def __init__(self, value: object, what: str) -> None:
+        super().__init__(f"{value!r}: {what}")
         self.what = what
 
 
@@ -98,85 +98,85 @@ class Portion:
         return show_steps(self.steps) if self.steps is not None else show_share(self.share or 0.0)
 
 
-def count(found: object, of: str = "things", example: str = '524288, "512Ki" or "0.5M"') -> int:
+def count(value: object, of: str = "things", example: str = '524288, "512Ki" or "0.5M"') -> int:
     """Read a whole number such as 524288, "512Ki" or "1.5T"; `of` and `example` are for errors."""
     wrong = f"not a quantity of {of}; write {example}"
-    if isinstance(found, str):
-        number, unit = _split(found, wrong)
+    if isinstance(value, str):
+        number, unit = _split(value, wrong)
         sizes = {name.lower(): size for name, size in COUNT_UNITS.items()}
         if unit.lower() not in sizes:
-            raise BadQuantity(found, wrong)
+            raise BadQuantity(value, wrong)
         exact = number * sizes[unit.lower()]
     else:
-        exact = _plain(found, wrong)
+        exact = _plain(value, wrong)
     if exact.denominator != 1:
-        raise BadQuantity(found, f"not a whole number of {of}; write for example {round(exact)}")
+        raise BadQuantity(value, f"not a whole number of {of}; write for example {round(exact)}")
     if exact > LARGEST_COUNT:
-        raise BadQuantity(found, f"more {of} than a run can count; write at most {LARGEST_COUNT}")
+        raise BadQuantity(value, f"more {of} than a run can count; write at most {LARGEST_COUNT}")
     return int(exact)
 
 
-def size_bytes(found: object) -> int:
+def size_bytes(value: object) -> int:
     """Read bytes from "3.2 TB", "64 MiB" or a plain number of bytes."""
     wrong = 'not a size; write "64 MiB", "3.2 TB" or a number of bytes'
-    exact = _with_unit(found, BYTE_UNITS, wrong) if isinstance(found, str) else _plain(found, wrong)
+    exact = _with_unit(value, BYTE_UNITS, wrong) if isinstance(value, str) else _plain(value, wrong)
     if exact.denominator != 1:
-        raise BadQuantity(found, "not a whole number of bytes; write a larger or rounder size")
+        raise BadQuantity(value, "not a whole number of bytes; write a larger or rounder size")
     return int(exact)
 
 
-def duration_s(found: object) -> float:
+def duration_s(value: object) -> float:
     """Read seconds from "10 min", "90 s", "2 h", "1 day"."""
     wrong = 'not a duration; write a number and ms, s, min, h or day, such as "90 s" or "10 min"'
-    if not isinstance(found, str):
-        raise BadQuantity(found, wrong)
-    return _float(found, _with_unit(found, DURATION_UNITS, wrong), wrong)
+    if not isinstance(value, str):
+        raise BadQuantity(value, wrong)
+    return _float(value, _with_unit(value, DURATION_UNITS, wrong), wrong)
 
 
-def rate_bytes_per_s(found: object) -> float:
+def rate_bytes_per_s(value: object) -> float:
     """Read bytes per second from "400 Gbit/s" or "3.2 TB/s"."""
     wrong = 'not a rate; write a number and a unit, such as "400 Gbit/s" or "3.2 TB/s"'
-    if not isinstance(found, str):
-        raise BadQuantity(found, wrong)
-    return _float(found, _with_unit(found, RATE_UNITS, wrong), wrong)
+    if not isinstance(value, str):
+        raise BadQuantity(value, wrong)
+    return _float(value, _with_unit(value, RATE_UNITS, wrong), wrong)
 
 
-def share(found: object) -> float:
+def share(value: object) -> float:
     """Read a share between 0 and 1 from "0.5%" or 0.005."""
     wrong = 'not a share; write "0.5%" or 0.005'
-    if isinstance(found, str):
-        exact = _with_unit(found, {"%": Fraction(1, 100), "": Fraction(1)}, wrong)
+    if isinstance(value, str):
+        exact = _with_unit(value, {"%": Fraction(1, 100), "": Fraction(1)}, wrong)
     else:
-        exact = _plain(found, wrong)
+        exact = _plain(value, wrong)
     if exact > 1:
-        raise BadQuantity(found, 'more than the whole; write at most "100%" or 1.0')
+        raise BadQuantity(value, 'more than the whole; write at most "100%" or 1.0')
     return float(exact)
 
 
-def every(found: object) -> Every:
+def every(value: object) -> Every:
     """Read an interval: "250 steps" or a duration such as "10 min"."""
     wrong = 'not an interval; write "250 steps" or "10 min"'
-    if not isinstance(found, str):
-        raise BadQuantity(found, wrong)
-    steps = _steps(found)
+    if not isinstance(value, str):
+        raise BadQuantity(value, wrong)
+    steps = _steps(value)
     interval = Every(steps=steps) if steps is not None else None
     if interval is None:
-        interval = Every(seconds=_float(found, _with_unit(found, DURATION_UNITS, wrong), wrong))
+        interval = Every(seconds=_float(value, _with_unit(value, DURATION_UNITS, wrong), wrong))
     if not (interval.steps or interval.seconds):
-        raise BadQuantity(found, 'an interval is more than nothing; write "250 steps" or "10 min"')
+        raise BadQuantity(value, 'an interval is more than nothing; write "250 steps" or "10 min"')
     return interval
 
 
-def portion(found: object) -> Portion:
+def portion(value: object) -> Portion:
     """Read a part of a run: "2%", 0.02 or "100 steps"."""
-    steps = _steps(found) if isinstance(found, str) else None
+    steps = _steps(value) if isinstance(value, str) else None
     if steps is not None:
         return Portion(steps=steps)
     try:
-        return Portion(share=share(found))
+        return Portion(share=share(value))
     except BadQuantity as error:
         what = 'not a part of the run; write "5%", 0.05 or "100 steps"'
-        raise BadQuantity(found, error.what if "whole" in error.what else what) from None
+        raise BadQuantity(value, error.what if "whole" in error.what else what) from None
 
 
 def show_count(number: int) -> str:
@@ -221,9 +221,9 @@ def show_steps(steps: int) -> str:
     return f"{steps} step" if steps == 1 else f"{steps} steps"
 
 
-def _steps(found: str) -> int | None:
+def _steps(value: str) -> int | None:
     """Return the number in "250 steps", or None if the text is not about steps."""
-    head, sep, tail = found.rpartition("step")
+    head, sep, tail = value.rpartition("step")
     if not sep or tail.strip() not in ("", "s"):
         return None
     return count(head, "steps", "250")
@@ -246,20 +246,20 @@ def _with_unit(text: str, units: dict[str, int] | dict[str, Fraction], wrong: st
     return number * units[unit]
 
 
-def _plain(found: object, wrong: str) -> Fraction:
+def _plain(value: object, wrong: str) -> Fraction:
     """Return a plain number as a fraction; refuse booleans, NaN, infinity and negative numbers."""
-    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
-        raise BadQuantity(found, wrong)
-    if found < 0:
-        raise BadQuantity(found, f"below zero, {wrong}")
-    return Fraction(found)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise BadQuantity(value, wrong)
+    if value < 0:
+        raise BadQuantity(value, f"below zero, {wrong}")
+    return Fraction(value)
 
 
-def _float(found: str, exact: Fraction, wrong: str) -> float:
+def _float(value: str, exact: Fraction, wrong: str) -> float:
     try:
         return float(exact)
     except OverflowError:
-        raise BadQuantity(found, wrong) from None
+        raise BadQuantity(value, wrong) from None
 
 
 def _exact(number: Fraction) -> str:

@@ -31,9 +31,9 @@ NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9_-])?", re.ASCII)
 DEFAULT_SEQUENCE = 2048
 
 
-def read_name(found: object) -> str:
+def read_name(value: object) -> str:
     # A name becomes a folder: it must not climb out of `dir` or hide itself.
-    name = text(found)
+    name = text(value)
     if len(name) > 100:
         raise ValueError(f"{len(name)} characters long; write at most 100")
     if not NAME.fullmatch(name):
@@ -182,8 +182,8 @@ class Run(Section):
             return []
         count, per_replica = here.accelerators * here.nodes, layout.per_replica
         if layout.replicate and layout.replicate * per_replica != count:
-            found = layout.replicate * per_replica
-            what = f"replicate × shard × tensor × pipeline × context = {found}"
+            value = layout.replicate * per_replica
+            what = f"replicate × shard × tensor × pipeline × context = {value}"
             return [("layout", f"{what}, but there are {count} accelerators; make them equal")]
         if count % per_replica:
             what = f"one replica takes {per_replica} accelerators, which do not divide {count}"

@@ -39,19 +39,19 @@ class InvalidFields(ValueError):
 WRITABLE = ("s3", "gs", "az", "file")
 
 
-def text(found: object) -> str:
-    if not isinstance(found, str):
+def text(value: object) -> str:
+    if not isinstance(value, str):
         raise ValueError('not text; put it in quotes: "..."')
-    if not found.strip():
+    if not value.strip():
         raise ValueError("empty; write something between the quotes or leave the field out")
-    if not found.isprintable():
+    if not value.isprintable():
         raise ValueError("holds a character that cannot be printed; write plain text on one line")
-    return found
+    return value
 
 
-def folder_or_url(found: object) -> str:
+def folder_or_url(value: object) -> str:
     """Check a folder, or a URL of a store that can be written."""
-    where = text(found)
+    where = text(value)
     scheme, url, _ = where.partition("://")
     if url and scheme not in WRITABLE:
         known = ", ".join(f"{name}://" for name in WRITABLE)
@@ -59,10 +59,10 @@ def folder_or_url(found: object) -> str:
     return where
 
 
-def flag(found: object) -> bool:
-    if not isinstance(found, bool):
+def flag(value: object) -> bool:
+    if not isinstance(value, bool):
         raise ValueError("not true or false; write true or false without quotes")
-    return found
+    return value
 
 
 def whole_number(
@@ -70,8 +70,8 @@ def whole_number(
 ) -> Callable[[object], int]:
     """Return a reader of a count between `least` and `most`; `of` names what is counted."""
 
-    def read(found: object) -> int:
-        number = quantity.count(found, of, example)
+    def read(value: object) -> int:
+        number = quantity.count(value, of, example)
         if number < least:
             raise ValueError(f"too few {of}; write {least} or more")
         if number > most:
@@ -89,25 +89,25 @@ def number(
     bounds += [f"above {above:g}"] if above > -math.inf else []
     bounds += [f"below {below:g}"] if below < math.inf else []
 
-    def read(found: object) -> float:
-        if isinstance(found, bool) or not isinstance(found, int | float):
+    def read(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError("not a number; write it without quotes, such as 0.1")
-        if not (least <= found < below and found > above):
+        if not (least <= value < below and value > above):
             raise ValueError(f"out of range; write a number {' and '.join(bounds)}")
-        return float(found)
+        return float(value)
 
     return read
 
 
-def _share_below_one(found: object) -> float:
-    part = quantity.share(found)
+def _share_below_one(value: object) -> float:
+    part = quantity.share(value)
     if part == 1:
         raise ValueError('leaves nothing; write less than "100%"')
     return part
 
 
-def _positive_duration(found: object) -> float:
-    seconds = quantity.duration_s(found)
+def _positive_duration(value: object) -> float:
+    seconds = quantity.duration_s(value)
     if seconds == 0:
         raise ValueError('a duration of nothing; write for example "2 min"')
     return seconds
@@ -116,11 +116,11 @@ def _positive_duration(found: object) -> float:
 def _or(word: str, read: Callable[[object], object]) -> Callable[[object], object]:
     """Return a reader that takes `word`, or what `read` takes."""
 
-    def either(found: object) -> object:
-        if found == word:
+    def either(value: object) -> object:
+        if value == word:
             return word
         try:
-            return read(found)
+            return read(value)
         except ValueError as error:
             what = error.what if isinstance(error, quantity.BadQuantity) else str(error)
             raise ValueError(f'{what}, or "{word}"') from None
@@ -156,8 +156,8 @@ CountOrZero = Annotated[int, PlainValidator(whole_number(0, "units", most=10**6)
 CountOrFlag = Annotated[
     int,
     PlainValidator(
-        lambda found: (
-            int(found) if isinstance(found, bool) else whole_number(0, "units", "1")(found)
+        lambda value: (
+            int(value) if isinstance(value, bool) else whole_number(0, "units", "1")(value)
         )
     ),
     _schema("true, false or count", "boolean", "integer"),
@@ -233,5 +233,5 @@ class Switch(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _short(cls, found: object) -> object:
-        return {"on": found} if isinstance(found, bool) else found
+    def _short(cls, value: object) -> object:
+        return {"on": value} if isinstance(value, bool) else value

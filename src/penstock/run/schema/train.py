@@ -59,17 +59,17 @@ def choose_learning_rate(hidden: int, optimizer: str = "adamw") -> float:
 BALANCE_RATE = 1e-3  # of scores between 0 and 1, a step (arXiv 2408.15664)
 
 
-def _betas(found: object) -> tuple[float, float]:
-    if not isinstance(found, list | tuple) or len(found) != 2:
+def _betas(value: object) -> tuple[float, float]:
+    if not isinstance(value, list | tuple) or len(value) != 2:
         raise ValueError("not two numbers; write [0.9, 0.95]")
     read = number(least=0, below=1)
-    return read(found[0]), read(found[1])
+    return read(value[0]), read(value[1])
 
 
-def _compress(found: object) -> str:
-    if not isinstance(found, str) or not _COMPRESS.fullmatch(found):
+def _compress(value: object) -> str:
+    if not isinstance(value, str) or not _COMPRESS.fullmatch(value):
         raise ValueError('not a compression; write "none", "bf16", "int8" or "powersgd:4"')
-    return found
+    return value
 
 
 Momentum = Annotated[
