@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from penstock.catalog.shapes import ModelShape
 from penstock.data.build.open import open_dataset
 from penstock.data.read.stream import Stream
-from penstock.model.decoder import Decoder, init_std
+from penstock.model.decoder import Decoder
+from penstock.model.initialize import init_std
 
 SEQUENCE = 256
 BATCH_TOKENS = 2048

@@ -28,21 +28,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from penstock.train.parallel.batch import Loader
+    from penstock.train.parallel.microbatch import DeviceLoader
 
 SEQUENCE, BATCH, WARM, TIMED = 2048, 8, 600, 1500
 SAMPLES = 10**12  # of the order that a resume is timed with
 
 
-def trainer(folder: Path) -> "Loader":
+def trainer(folder: Path) -> "DeviceLoader":
     import torch
 
     from penstock.data.read.dataset import Dataset
     from penstock.data.read.stream import Stream
-    from penstock.train.parallel.batch import Loader
+    from penstock.train.parallel.microbatch import DeviceLoader
 
     stream = Stream(Dataset.open(next(folder.glob("bench@*"))), SEQUENCE, seed=0, holdout=0.005)
-    return Loader(stream, torch.device("cpu"))
+    return DeviceLoader(stream, torch.device("cpu"))
 
 
 def ranges() -> Iterator[tuple[int, int]]:
@@ -103,7 +103,7 @@ def measure(name: str, folder: Path) -> None:
 
     torch.set_num_threads(1)
     if name.startswith("ours"):
-        import penstock.train.parallel.batch  # noqa: F401
+        import penstock.train.parallel.microbatch  # noqa: F401
     batches = LOADERS[name](folder)
     began = time.perf_counter()
     batch = next(batches)

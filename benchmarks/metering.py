@@ -31,7 +31,7 @@ from penstock.plan.job.layout import Layout
 from penstock.run.load import load
 from penstock.run.schema.quantity import Every
 from penstock.train.engine import build_engine
-from penstock.train.parallel.batch import Micro
+from penstock.train.parallel.microbatch import Microbatch
 from penstock.train.step import unguarded_step
 from penstock.train.tracer import Tracer
 from penstock.train.world.world import World, join
@@ -75,7 +75,7 @@ def engine(device: str) -> tuple[Step, World, dist.TCPStore]:
     vocab = 4096 if device == "cpu" else 50_304
     stepper = build_engine(run, layout, vocab, world).stepper
     sample = torch.randint(vocab, (batch, run.data.sequence + 1)).to(world.device)
-    micros = [Micro(sample[:, :-1], sample[:, 1:], 1.0)]
+    micros = [Microbatch(sample[:, :-1], sample[:, 1:], 1.0)]
 
     def step(clock: StepClock) -> None:
         unguarded_step(stepper, micros, tokens, 3e-4, clock)
@@ -102,8 +102,8 @@ class Metered:
 
     def __call__(self, traced: bool = False) -> None:
         number = next(self.numbers)
-        self.tracer.asked = traced
-        with self.tracer.around(number, self.clock):
+        self.tracer.requested = traced
+        with self.tracer.trace_if_requested(number, self.clock):
             self.clock.begin()
             with self.clock.part("fetch"):
                 pass

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from penstock.catalog.shapes import ModelShape
 from penstock.ledger.journal.read import read_steps
-from penstock.model.build import decoder_on_meta, fill
+from penstock.model.initialize import decoder_on_meta, initialize
 
 ROUNDS = 3
 SKIPPED = 10  # first steps, which warm up
@@ -36,7 +36,7 @@ def loop(shape: ModelShape, batch: int, micro: int, sequence: int) -> list[float
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
     decoder = decoder_on_meta(shape)
-    fill(decoder, torch.device("cpu"), 0)
+    initialize(decoder, torch.device("cpu"), 0)
     model = DistributedDataParallel(decoder)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), fused=True)
     seconds = []

@@ -96,7 +96,7 @@ def ours(work: Work, option: str) -> Callable[[Tensor], Tensor]:
     from penstock.plan.job.layout import Layout
     from penstock.run.load import load
     from penstock.train.engine import build_engine
-    from penstock.train.parallel.batch import Micro
+    from penstock.train.parallel.microbatch import Microbatch
     from penstock.train.step import unguarded_step
     from penstock.train.world.world import join
 
@@ -128,7 +128,7 @@ def ours(work: Work, option: str) -> Callable[[Tensor], Tensor]:
     stepper = build_engine(run, layout, shape.vocab, world).stepper
 
     def step(tokens: Tensor) -> Tensor:
-        batch = [Micro(tokens[:, :-1], tokens[:, 1:], 1.0)]
+        batch = [Microbatch(tokens[:, :-1], tokens[:, 1:], 1.0)]
         tokens = batch[0].targets_bs.numel()
         vote = unguarded_step(stepper, batch, tokens, 3e-4, StepClock(True))
         return torch.tensor(vote.loss)

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from penstock.catalog.shapes import ModelShape
 from penstock.data.read.dataset import Dataset
-from penstock.model.build import decoder_on_meta, fill
 from penstock.model.decoder import Decoder
+from penstock.model.initialize import decoder_on_meta, initialize
 from penstock.run.schema.train import TrainSection, choose_learning_rate
-from penstock.train.optim.optimizer import optimizer
+from penstock.train.optim.optimizer import build_optimizer
 from penstock.train.step import LearningRate
 
 DEFAULTS = TrainSection()
@@ -62,9 +62,9 @@ def train(
     torch.set_num_threads(1)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = decoder_on_meta(scale.shape(dataset.vocab))
-    fill(model, device, seed)
+    initialize(model, device, seed)
     params = dict(model.named_parameters())
-    update = optimizer(params, {}, config)
+    update = build_optimizer(params, {}, config)
     peak = scale.rate or choose_learning_rate(scale.hidden)
     steps = len(starts) // scale.batch
     readings: list[float] = []

@@ -151,7 +151,7 @@ def first_gradients(engine: Any) -> dict[str, np.ndarray]:
 
     A stage of a pipeline has those of its own parameters.
     """
-    from penstock.train.parallel.parts import like, whole
+    from penstock.train.parallel.parts import full_tensor, sharded_like
 
     trained, update = engine.parts.trained(), engine.stepper.update
     grads: dict[str, np.ndarray] = {}
@@ -159,7 +159,7 @@ def first_gradients(engine: Any) -> dict[str, np.ndarray]:
     def watched(summed: dict[str, Any], norm: float, rate: float, clock: Any) -> None:
         if not grads:
             for name, grad in summed.items():
-                held = whole(like(trained[name], grad)).double().cpu()
+                held = full_tensor(sharded_like(trained[name], grad)).double().cpu()
                 grads[name] = held.numpy().copy()  # the update may scale it in place
         update(summed, norm, rate, clock)
 

@@ -93,12 +93,12 @@ def run(
     import torch.distributed as dist
 
     from penstock.launch.supervisor.quorum import Quorum
-    from penstock.train.replicas.board import Board
+    from penstock.train.replicas.membership import ReplicaMembership
 
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     troop, notes = Troop(folder, store.port, job, args), Notes()
     quorum = Quorum(
-        board=Board(store, "attempt-0"),
+        membership=ReplicaMembership(store, "attempt-0"),
         processes=troop,  # type: ignore[arg-type]
         records=troop,  # type: ignore[arg-type]
         replicas=replicas,

@@ -22,14 +22,14 @@ from penstock.data.tokenize.tokenizer import Tokenizer
 from penstock.guard import checkpoints
 from penstock.guard.format.published import published_checkpoints
 from penstock.model.adapter.export import write_adapter
-from penstock.model.adapter.lora import adapt, fill_adapted
-from penstock.model.build import decoder_on_meta
+from penstock.model.adapter.lora import add_adapters, load_base_and_adapters
+from penstock.model.initialize import decoder_on_meta
 from penstock.model.open.weights import OpenWeights
 from penstock.run import toml
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.run.schema.run import Run
-from penstock.train.parallel.materialize import for_reading
+from penstock.train.parallel.materialize import materialize_unsharded
 from penstock.train.step import LearningRate
 from penstock.watch.facts.run_view import RunView
 
@@ -82,8 +82,8 @@ def first_adapter(run: Run, base: Path, out: Path) -> None:
     assert run.model.adapter is not None
     weights = OpenWeights(base)
     decoder = decoder_on_meta(weights.shape)
-    adapt(decoder, run.model.adapter)
-    fill_adapted(decoder, weights, torch.device("cpu"), run.train.seed)
+    add_adapters(decoder, run.model.adapter)
+    load_base_and_adapters(decoder, weights, torch.device("cpu"), run.train.seed)
     trained = {name: p for name, p in decoder.named_parameters() if p.requires_grad}
     write_adapter(out, weights.shape, weights.family, run.model.adapter, trained, str(base), {})
 
@@ -178,7 +178,7 @@ def our_losses(folder: RunFolder) -> list[float]:
 def our_logits(folder: RunFolder) -> tuple[Tensor, Tensor]:
     """Of the newest checkpoint for some tokens, and these."""
     run = load(folder.run_file)
-    model = for_reading(run, 0, torch.device("cpu")).eval()
+    model = materialize_unsharded(run, 0, torch.device("cpu")).eval()
     saved = {f"model/{n}": p.detach() for n, p in model.named_parameters() if p.requires_grad}
     checkpoints.load(published_checkpoints(folder.checkpoints)[0], saved, None)
     draw = torch.Generator().manual_seed(1)

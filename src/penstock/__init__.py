@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.plan.plan import Plan as Plan
     from penstock.run.folder import RunFolder
     from penstock.run.schema.run import Run as Run
-    from penstock.train.export.model import Exported as Exported
+    from penstock.train.export.model import ExportResult as Exported
     from penstock.watch.outlets.callbacks import Checkpoint as Checkpoint
     from penstock.watch.outlets.callbacks import Evaluation as Evaluation
     from penstock.watch.outlets.callbacks import Event as Event
@@ -208,9 +208,9 @@ def generate(
 ) -> str:
     """Continue `text` with the newest or the best checkpoint; `chat` answers it instead."""
     folder = _folder(run)
-    from penstock.train.export.write import write
+    from penstock.train.export.generate import generate_text
 
-    written = write(folder, text, tokens, temperature, seed, chat, best)
+    written = generate_text(folder, text, tokens, temperature, seed, chat, best)
     if written.note:
         warnings.warn(written.note, stacklevel=3)
     return written.text

@@ -52,15 +52,15 @@ class Training:
 
         from penstock.data.read.batch import Batch
         from penstock.meter.clock import StepClock
-        from penstock.train.parallel.batch import Share, on_device
+        from penstock.train.parallel.microbatch import RankShare, send_to_device
         from penstock.train.step import unguarded_step
 
         out = []
         for step in steps:
             whole = np.random.default_rng(step).integers(VOCAB, size=(SAMPLES, SEQUENCE + 1))
             place, of = self.world.data_rank, self.world.data_ranks
-            share = Share.of(0, SAMPLES, place, of, self.layout.microbatch)
-            mine = on_device(Batch(whole[share.start : share.stop]), self.world.device)
+            share = RankShare.of(0, SAMPLES, place, of, self.layout.microbatch)
+            mine = send_to_device(Batch(whole[share.start : share.stop]), self.world.device)
             own = mine.micros(share.micros, self.layout.microbatch)
             clock = StepClock(cuda=False)
             tokens = SAMPLES * SEQUENCE

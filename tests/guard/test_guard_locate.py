@@ -15,10 +15,10 @@ AT = 1_234_567
 
 def seek(dtype: torch.dtype) -> tuple[int, WordLocation, list[str], list[tuple[float, ...]]]:
     world = join(Layout(replicate=2, shard=2), "cpu", 60.0)
-    draw = torch.Generator().manual_seed(world.place("shard"))  # shards hold other weights
+    draw = torch.Generator().manual_seed(world.index("shard"))  # shards hold other weights
     tensors = {"small": torch.ones(3, dtype=dtype)}
-    tensors["large"] = torch.randn(2_000_001 + world.place("shard"), generator=draw).to(dtype)
-    if (world.place("replicate"), world.place("shard")) == (1, 1):
+    tensors["large"] = torch.randn(2_000_001 + world.index("shard"), generator=draw).to(dtype)
+    if (world.index("replicate"), world.index("shard")) == (1, 1):
         tensors["large"][AT] = 7.0
     found = gather_by_replica(fingerprints(tensors).sum(dim=0, keepdim=True), world)
     place = next(i for i, at in enumerate(zip(*found, strict=True)) if len(set(at)) > 1)

@@ -14,7 +14,7 @@ from penstock.guard.detect.failpoints import Failpoint, arm
 from penstock.guard.format.published import published_checkpoints
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
-from penstock.train.export.model import chosen
+from penstock.train.export.model import choose_checkpoint
 from penstock.watch.facts.run_facts import RunFacts
 from penstock.watch.facts.run_view import RunView
 from penstock.watch.report.html import page
@@ -87,7 +87,7 @@ def test_a_run_stops_early_keeps_its_best_and_decides_alike_after_faults(
         (15, False, "whole"),
         (6, True, "whole, best"),
     ]
-    assert chosen(RunFolder(calm.folder), best=True)[0].step == 6
+    assert choose_checkpoint(RunFolder(calm.folder), best=True)[0].step == 6
     again = CliRunner().invoke(app, ["train", str(run_file("calm", **FIELDS))])
     assert again.exit_code == 0
     assert "has stopped early at step 15" in again.stdout

@@ -28,8 +28,8 @@ from penstock.ledger.journal.records import journal_files
 from penstock.ledger.journal.writer import SupervisorJournal
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
-from penstock.train.export.model import chosen
-from penstock.train.export.write import write
+from penstock.train.export.generate import generate_text
+from penstock.train.export.model import choose_checkpoint
 from penstock.watch.report.screen import summary
 
 MakeFile = Callable[..., Path]
@@ -277,11 +277,11 @@ def test_nothing_else_uses_a_strangers_checkpoint(run_file: MakeFile, cut_off: C
     folder = cut_off(path)
     foreign = start(load(run_file("other", **FIELDS | {"train.clip": 0.1, "train.steps": 10})))
     shutil.copytree(step(foreign, 10), step(folder, 10))
-    found, passed_over = chosen(folder)
+    found, passed_over = choose_checkpoint(folder)
     assert found.step == 9
     assert "step-00000010: a checkpoint of another run, 'other'" in passed_over[0]
     with pytest.raises(RunFailed, match="cannot be used: a checkpoint of another run"):
-        write(folder, "def", 3, 0.0, 0)
+        generate_text(folder, "def", 3, 0.0, 0)
     fork = start(load(path, ["train.steps=14"]), fork="second")
     assert resumed(fork) == [9]
 

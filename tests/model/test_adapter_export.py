@@ -13,10 +13,10 @@ from transformers import AutoModelForCausalLM
 
 from open_families import VOCAB, saved
 from penstock.errors import PenstockError
-from penstock.model.adapter.export import merged, write_adapter
-from penstock.model.adapter.lora import Beside, adapt, fill_adapted
-from penstock.model.build import decoder_on_meta
+from penstock.model.adapter.export import merged_tensors, write_adapter
+from penstock.model.adapter.lora import LoraMixin, add_adapters, load_base_and_adapters
 from penstock.model.decoder import Decoder
+from penstock.model.initialize import decoder_on_meta
 from penstock.model.open.weights import OpenWeights
 from penstock.run.schema.adapter import AdapterSection
 
@@ -35,10 +35,10 @@ def adapted(folder: Path, section: AdapterSection) -> tuple[Decoder, OpenWeights
     """The open model in float32 with an adapter that has learned something."""
     weights = OpenWeights(folder)
     decoder = decoder_on_meta(weights.shape)
-    adapt(decoder, section)
-    fill_adapted(decoder, weights, torch.device("cpu"), seed=0)
+    add_adapters(decoder, section)
+    load_base_and_adapters(decoder, weights, torch.device("cpu"), seed=0)
     for module in decoder.modules():
-        if isinstance(module, Beside):
+        if isinstance(module, LoraMixin):
             nn.init.normal_(module.adapter_b, std=0.1)
     return decoder.eval(), weights
 
@@ -76,7 +76,7 @@ def test_merged_weights_give_our_logits(family: str, kind: str, tmp_path: Path) 
     section = AdapterSection.model_validate({"kind": kind, "rank": 4, "targets": ["q", "ffn"]})
     decoder, weights = adapted(tmp_path / "base", section)
     plain = Decoder(weights.shape).eval()
-    found = dict(merged(weights, section, trained(decoder)))
+    found = dict(merged_tensors(weights, section, trained(decoder)))
     with torch.no_grad():
         for name, param in [*plain.named_parameters(), *plain.named_buffers()]:
             if name in found:

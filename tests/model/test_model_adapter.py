@@ -8,8 +8,15 @@ from pydantic import ValidationError
 from torch import nn
 
 from penstock.catalog.shapes import ModelShape
-from penstock.model.adapter.lora import A, AdapterLinear, Beside, Nf4AdapterLinear, adapt, freeze_in
-from penstock.model.adapter.names import adapters, peft_config, peft_name
+from penstock.model.adapter.lora import (
+    A,
+    LoraLinear,
+    LoraMixin,
+    QloraLinear,
+    add_adapters,
+    cast_frozen,
+)
+from penstock.model.adapter.names import adapter_shapes, peft_config, peft_name
 from penstock.model.decoder import Decoder
 from penstock.model.nf4 import Nf4Linear, dequantize, quantize
 from penstock.run.schema.adapter import AdapterSection, misfits
@@ -37,9 +44,9 @@ def adapted(given: AdapterSection, shape: ModelShape = SHAPE) -> tuple[Decoder, 
     base = Decoder(shape).double()
     made = Decoder(shape).double()
     made.load_state_dict(base.state_dict())
-    adapt(made, given)
+    add_adapters(made, given)
     for module in made.modules():
-        if isinstance(module, Beside):
+        if isinstance(module, LoraMixin):
             for thin in (module.adapter_a, module.adapter_b):
                 nn.init.normal_(thin, std=0.3)
     weights = dict(base.named_parameters())
@@ -56,12 +63,12 @@ def tokens() -> torch.Tensor:
 def test_only_adapters_are_trained_and_names_stay():
     base, made = adapted(section(targets=["attention", "down"]))
     trained = {name for name, p in made.named_parameters() if p.requires_grad}
-    assert trained == set(adapters(SHAPE, section(targets=["attention", "down"])))
+    assert trained == set(adapter_shapes(SHAPE, section(targets=["attention", "down"])))
     assert {n for n, p in made.named_parameters() if not p.requires_grad} == {
         name for name, _ in base.named_parameters()
     }
     dimensions = {name: tuple(p.shape) for name, p in made.named_parameters() if p.requires_grad}
-    assert dimensions == adapters(SHAPE, section(targets=["attention", "down"]))
+    assert dimensions == adapter_shapes(SHAPE, section(targets=["attention", "down"]))
 
 
 def test_a_new_adapter_changes_nothing():
@@ -78,7 +85,7 @@ def test_it_is_what_the_sum_of_the_weights_would_be(shape):
     weights = dict(base.named_parameters())
     with torch.no_grad():
         for name, module in made.named_modules():
-            if isinstance(module, AdapterLinear):
+            if isinstance(module, LoraLinear):
                 product = module.adapter_b @ module.adapter_a
                 weights[f"{name}.weight"] += product * 8.0 / 4
     torch.testing.assert_close(made(tokens()), base(tokens()), rtol=1e-10, atol=1e-10)
@@ -111,24 +118,24 @@ def test_four_bit_weights_compute_what_they_say():
     base, made = adapted(section(kind="qlora", targets=["attention"]))
     ffn = made.layers["0"].ffn.gate
     assert type(ffn) is Nf4Linear  # all matrices are narrow, also those without an adapter
-    assert isinstance(made.layers["0"].attention.q, Nf4AdapterLinear)
+    assert isinstance(made.layers["0"].attention.q, QloraLinear)
     weights = dict(base.named_parameters())
     with torch.no_grad():
         for name, module in made.named_modules():
             if isinstance(module, Nf4Linear):
                 whole = dequantize(module.weight, module.in_features, torch.float64)
-                if isinstance(module, Beside):
+                if isinstance(module, LoraMixin):
                     whole += module.adapter_b @ module.adapter_a * module.scale
                 weights[f"{name}.weight"].copy_(whole)
     torch.testing.assert_close(made(tokens()), base(tokens()), rtol=1e-5, atol=1e-5)
     made(tokens()).square().sum().backward()
-    trained = set(adapters(SHAPE, section(targets=["attention"])))
+    trained = set(adapter_shapes(SHAPE, section(targets=["attention"])))
     assert {n for n, p in made.named_parameters() if p.grad is not None} == trained
 
 
 def test_frozen_weights_are_narrow_and_trained_ones_are_not():
     _, made = adapted(section(kind="qlora"))
-    freeze_in(made, torch.bfloat16)
+    cast_frozen(made, torch.bfloat16)
     kinds = {p.dtype for p in made.parameters() if not p.requires_grad}
     assert kinds == {torch.bfloat16, torch.uint8}
     assert {p.dtype for p in made.parameters() if p.requires_grad} == {torch.float64}

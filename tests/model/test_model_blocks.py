@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from penstock.model.documents import BLOCK, blocks, square
-from penstock.model.layers import same_document
+from penstock.model.document_attention import BLOCK, dense_mask, document_block_mask
+from penstock.model.layers import document_mask
 
 
 def marked(count: Tensor, columns: Tensor) -> Tensor:
@@ -27,8 +27,8 @@ def marked(count: Tensor, columns: Tensor) -> Tensor:
 )
 def test_blocks_say_what_the_square_says(sequence: int, share: float, seed: int) -> None:
     starts = torch.rand(2, sequence, generator=torch.Generator().manual_seed(seed)) < share
-    mask, sees = blocks(starts), same_document(starts)
-    assert square(mask, torch.zeros(2, 1, sequence, 16)).equal(sees)
+    mask, sees = document_block_mask(starts), document_mask(starts)
+    assert dense_mask(mask, torch.zeros(2, 1, sequence, 16)).equal(sees)
     count = -(-sequence // BLOCK)
     seen = torch.zeros(2, count * BLOCK, count * BLOCK, dtype=torch.bool)
     seen[:, :sequence, :sequence] = sees

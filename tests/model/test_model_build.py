@@ -12,8 +12,9 @@ from torch import nn
 
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
-from penstock.model.build import decoder_on_meta, fill, summed_loss, user_module
-from penstock.model.decoder import Decoder, init_std
+from penstock.model.decoder import Decoder
+from penstock.model.initialize import decoder_on_meta, init_std, initialize
+from penstock.model.user_module import build_user_module, summed_loss
 
 SHAPE = ModelShape(
     layers=3, hidden=64, heads=4, kv_heads=2, ffn=160, vocab=300, qk_norm=True, attention_bias=True
@@ -22,7 +23,7 @@ SHAPE = ModelShape(
 
 def filled(shape: ModelShape, seed: int) -> Decoder:
     model = decoder_on_meta(shape)
-    fill(model, torch.device("cpu"), seed)
+    initialize(model, torch.device("cpu"), seed)
     return model
 
 
@@ -84,7 +85,7 @@ def test_init_std_by_width_and_depth() -> None:
 
 @pytest.fixture(autouse=True)
 def _path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`user_module` puts the file's folder on the path: not for the tests that follow."""
+    """`build_user_module` puts the file's folder on the path: not for the tests that follow."""
     monkeypatch.setattr(sys, "path", list(sys.path))
 
 
@@ -134,7 +135,7 @@ def build():
 
 
 def test_a_module_that_gives_logits(code: Callable[[str], str]) -> None:
-    model = user_module(code(LOGITS), seed=0)
+    model = build_user_module(code(LOGITS), seed=0)
     tokens = torch.randint(11, (3, 6))
     inputs, targets = tokens[:, :-1], tokens[:, 1:]
     total = summed_loss(model)(inputs, targets)
@@ -146,7 +147,7 @@ def test_a_module_that_gives_logits(code: Callable[[str], str]) -> None:
 
 def test_a_module_that_gives_its_own_mean_loss(code: Callable[[str], str], tmp_path: Path) -> None:
     (tmp_path / "neighbour.py").write_text("WIDTH = 11\n")
-    model = user_module(code(OWN_LOSS), seed=0)
+    model = build_user_module(code(OWN_LOSS), seed=0)
     tokens = torch.randint(11, (3, 6))
     inputs, targets = tokens[:, :-1], tokens[:, 1:]
     total = summed_loss(model)(inputs, targets)
@@ -155,13 +156,13 @@ def test_a_module_that_gives_its_own_mean_loss(code: Callable[[str], str], tmp_p
 
 def test_the_users_file_may_have_the_name_of_a_library(tmp_path: Path) -> None:
     (tmp_path / "random.py").write_text(LOGITS)
-    user_module(f"{tmp_path / 'random.py'}:build", 0)
+    build_user_module(f"{tmp_path / 'random.py'}:build", 0)
     assert hasattr(sys.modules["random"], "shuffle")
 
 
 def test_both_kinds_of_module_get_the_same_sum(code: Callable[[str], str], tmp_path: Path) -> None:
     (tmp_path / "neighbour.py").write_text("WIDTH = 11\n")
-    logits, own = user_module(code(LOGITS), 3), user_module(code(OWN_LOSS), 3)
+    logits, own = build_user_module(code(LOGITS), 3), build_user_module(code(OWN_LOSS), 3)
     tokens = torch.randint(11, (2, 5))
     args = tokens[:, :-1], tokens[:, 1:]
     torch.testing.assert_close(summed_loss(logits)(*args), summed_loss(own)(*args))
@@ -172,7 +173,7 @@ def test_only_targets_that_count_are_in_the_sum(
     text: str, code: Callable[[str], str], tmp_path: Path
 ) -> None:
     (tmp_path / "neighbour.py").write_text("WIDTH = 11\n")
-    model = user_module(code(text), 0)
+    model = build_user_module(code(text), 0)
     loss_sum, tokens = summed_loss(model), torch.randint(11, (2, 5))
     inputs, targets = tokens[:, :-1], tokens[:, 1:]
     counted = torch.tensor([[True, False, False, True], [False, True, False, False]])
@@ -201,7 +202,7 @@ def test_a_wide_buffer_beside_narrow_weights_is_told() -> None:
 
 
 def test_a_microbatch_adds_up_from_its_samples(code: Callable[[str], str]) -> None:
-    loss_sum = summed_loss(user_module(code(LOGITS), 0))
+    loss_sum = summed_loss(build_user_module(code(LOGITS), 0))
     tokens = torch.randint(11, (4, 6))
     parts = sum(loss_sum(row[None, :-1], row[None, 1:]) for row in tokens)
     torch.testing.assert_close(loss_sum(tokens[:, :-1], tokens[:, 1:]), torch.as_tensor(parts))
@@ -227,30 +228,30 @@ def test_the_loss_is_taken_in_float32_or_better() -> None:
 
 def test_the_seed_reaches_the_users_code(code: Callable[[str], str]) -> None:
     spec = code(LOGITS)
-    weights = [user_module(spec, seed).state_dict()["embed.weight"] for seed in (0, 0, 1)]
+    weights = [build_user_module(spec, seed).state_dict()["embed.weight"] for seed in (0, 0, 1)]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(PenstockError, match=r"no such file and function.*absent\.py"):
-        user_module(str(tmp_path / "absent.py:build"), 0)
+        build_user_module(str(tmp_path / "absent.py:build"), 0)
 
 
 def test_a_spec_without_a_function_says_how_to_write_it(code: Callable[[str], str]) -> None:
     path = code(LOGITS).removesuffix(":build")
     with pytest.raises(PenstockError, match=r'write "path/to/file\.py:build"'):
-        user_module(path, 0)
+        build_user_module(path, 0)
 
 
 def test_a_missing_function_lists_those_that_are_there(code: Callable[[str], str]) -> None:
     spec = code(LOGITS.replace("def build", "def biuld"))
     with pytest.raises(PenstockError, match=r"no function 'build'; it has: .*biuld"):
-        user_module(spec, 0)
+        build_user_module(spec, 0)
     with pytest.raises(PenstockError, match="no function 'build'"):
-        user_module(code("build = 3\n"), 0)
+        build_user_module(code("build = 3\n"), 0)
 
 
 def test_what_is_not_a_module_is_refused(code: Callable[[str], str]) -> None:
     with pytest.raises(PenstockError, match=r"gave a int, not an nn\.Module"):
-        user_module(code("def build():\n    return 3\n"), 0)
+        build_user_module(code("def build():\n    return 3\n"), 0)

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from penstock.catalog import models
 from penstock.catalog.shapes import ModelShape
-from penstock.model.build import decoder_on_meta, fill
 from penstock.model.decoder import Decoder
-from penstock.model.layers import rotate, rotation
+from penstock.model.initialize import decoder_on_meta, initialize
+from penstock.model.layers import apply_rotary, rotary_cos_sin
 
 CPU = torch.device("cpu")
 SMALL = ModelShape(layers=2, hidden=16, heads=4, kv_heads=2, ffn=24, vocab=50)
@@ -22,7 +22,7 @@ DENSE = [p.name for p in models.all() if not (p.shape.moe or p.shape.kv_rank)]
 
 def decoder(shape: ModelShape, seed: int = 0) -> Decoder:
     model = decoder_on_meta(shape).double()
-    fill(model, CPU, seed)
+    initialize(model, CPU, seed)
     return model
 
 
@@ -71,7 +71,7 @@ def test_a_preset_has_the_parameters_its_shape_counts(name: str) -> None:
 def test_any_dense_shape_has_the_parameters_it_counts(shape: ModelShape) -> None:
     model = decoder_on_meta(shape)
     assert sum(p.numel() for p in model.parameters()) == shape.params()
-    assert not list(model.buffers())  # nothing that `fill` would leave without a value
+    assert not list(model.buffers())  # nothing that `initialize` would leave without a value
 
 
 @given(shapes(), st.integers(2, 12), st.data())
@@ -139,7 +139,7 @@ def test_the_logits_are_those_of_the_formula_written_out() -> None:
         return full.unflatten(-1, (count, shape.head_width))
 
     x = w["embed.weight"][tokens_bs]
-    turn = rotation(torch.arange(7), shape)
+    cos_sin = rotary_cos_sin(torch.arange(7), shape)
     blocked = torch.ones(7, 7).triu(1).bool()
     for i in range(shape.layers):
         at = f"layers.{i}"
@@ -147,8 +147,8 @@ def test_the_logits_are_those_of_the_formula_written_out() -> None:
         q = heads(h, f"{at}.attention.q", shape.heads)
         k = heads(h, f"{at}.attention.k", shape.kv_heads)
         v = heads(h, f"{at}.attention.v", shape.kv_heads)
-        q = rotate(norm(q, w[f"{at}.attention.q_norm.weight"]), turn)
-        k = rotate(norm(k, w[f"{at}.attention.k_norm.weight"]), turn)
+        q = apply_rotary(norm(q, w[f"{at}.attention.q_norm.weight"]), cos_sin)
+        k = apply_rotary(norm(k, w[f"{at}.attention.k_norm.weight"]), cos_sin)
         k, v = (t.repeat_interleave(shape.heads // shape.kv_heads, 2) for t in (k, v))
         scores = torch.einsum("bqhe,bkhe->bhqk", q, k) / shape.head_width**0.5
         share = scores.masked_fill(blocked, float("-inf")).softmax(-1)
@@ -164,28 +164,32 @@ def test_the_logits_are_those_of_the_formula_written_out() -> None:
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 40))
 @settings(max_examples=30, deadline=None)
 def test_rotary_scores_depend_on_the_distance_alone(at: int, other: int, shift: int) -> None:
-    turn = rotation(torch.arange(81), SMALL).double()
+    cos_sin = rotary_cos_sin(torch.arange(81), SMALL).double()
     draw = torch.Generator().manual_seed(0)
     q, k = torch.randn(2, 1, 1, 1, SMALL.head_width, dtype=torch.float64, generator=draw)
 
     def score(i: int, j: int) -> float:
-        return float((rotate(q, turn[:, i : i + 1]) * rotate(k, turn[:, j : j + 1])).sum())
+        return float(
+            (apply_rotary(q, cos_sin[:, i : i + 1]) * apply_rotary(k, cos_sin[:, j : j + 1])).sum()
+        )
 
     assert score(at, other) == pytest.approx(score(at + shift, other + shift), abs=2e-5)
     # A rotation: position 0 is left alone, and no length changes.
-    assert torch.equal(rotate(q, turn[:, :1]), q)
-    assert float(rotate(q, turn[:, at : at + 1]).norm()) == pytest.approx(float(q.norm()), rel=1e-6)
+    assert torch.equal(apply_rotary(q, cos_sin[:, :1]), q)
+    assert float(apply_rotary(q, cos_sin[:, at : at + 1]).norm()) == pytest.approx(
+        float(q.norm()), rel=1e-6
+    )
 
 
 def test_rotary_positions_are_told_apart_and_theta_sets_their_pace() -> None:
     shape = replace(SMALL, head_dim=8)
-    cos, sin = rotation(torch.arange(5), shape)
+    cos, sin = rotary_cos_sin(torch.arange(5), shape)
     assert cos.shape == (5, 4)
     for pair in range(4):
         angle = torch.arange(5) * shape.rope_theta ** (-2 * pair / 8)
         torch.testing.assert_close(cos[:, pair], angle.cos())
         torch.testing.assert_close(sin[:, pair], angle.sin())
-    slower = rotation(torch.arange(5), replace(shape, rope_theta=1e6))
+    slower = rotary_cos_sin(torch.arange(5), replace(shape, rope_theta=1e6))
     assert (slower[1, 1, 1:] < sin[1, 1:]).all()
 
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from penstock.catalog.shapes import ModelShape
-from penstock.model.build import decoder_on_meta, fill
 from penstock.model.decoder import Decoder
-from penstock.model.layers import document_positions, same_document
-from penstock.train.parallel.batch import Micro
-from penstock.train.parallel.runner import loss_of
+from penstock.model.initialize import decoder_on_meta, initialize
+from penstock.model.layers import document_mask, document_positions
+from penstock.train.parallel.microbatch import Microbatch
+from penstock.train.parallel.runner import microbatch_loss
 
 CPU = torch.device("cpu")
 SMALL = ModelShape(layers=2, hidden=16, heads=4, kv_heads=2, ffn=24, vocab=50)
@@ -22,7 +22,7 @@ lengths = st.lists(st.integers(1, 9), min_size=1, max_size=5)
 
 def decoder(shape: ModelShape = SMALL) -> Decoder:
     model = decoder_on_meta(shape).double()
-    fill(model, CPU, 0)
+    initialize(model, CPU, 0)
     return model
 
 
@@ -60,9 +60,13 @@ def test_gradients_are_those_of_each_document_alone(sizes: list[int]) -> None:
     apart, together = decoder(), decoder()
     for document in documents:
         if len(document) > 1:
-            loss_of(apart)(Micro(document[None, :-1], document[None, 1:], 1.0)).backward()
+            microbatch_loss(apart)(
+                Microbatch(document[None, :-1], document[None, 1:], 1.0)
+            ).backward()
     counted = ~starts[:, 1:]
-    loss = loss_of(together)(Micro(row[:, :-1], row[:, 1:], 1.0, counted, starts[:, :-1]))
+    loss = microbatch_loss(together)(
+        Microbatch(row[:, :-1], row[:, 1:], 1.0, counted, starts[:, :-1])
+    )
     loss.backward()
     for mine, theirs in zip(together.parameters(), apart.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-9, atol=1e-11)
@@ -80,7 +84,7 @@ def test_rows_of_a_batch_have_documents_of_their_own() -> None:
 def test_places_and_sight() -> None:
     starts = torch.tensor([[False, False, True, False, True, True]])
     assert document_positions(starts).tolist() == [[0, 1, 0, 1, 0, 0]]
-    assert same_document(starts)[0].int().tolist() == [
+    assert document_mask(starts)[0].int().tolist() == [
         [1, 0, 0, 0, 0, 0],
         [1, 1, 0, 0, 0, 0],
         [0, 0, 1, 0, 0, 0],
@@ -97,7 +101,7 @@ def test_a_masked_loss_is_the_sum_over_what_counts(seed: int) -> None:
     tokens = torch.randint(SMALL.vocab, (3, 8), generator=draw)
     counted = torch.rand(3, 7, generator=draw) < 0.5
     model = decoder()
-    found = loss_of(model)(Micro(tokens[:, :-1], tokens[:, 1:], 1.0, counted))
+    found = microbatch_loss(model)(Microbatch(tokens[:, :-1], tokens[:, 1:], 1.0, counted))
     log = model(tokens[:, :-1]).log_softmax(-1).gather(-1, tokens[:, 1:, None])[..., 0]
     torch.testing.assert_close(found, -(log * counted).sum())
 
@@ -119,8 +123,8 @@ def test_a_module_with_a_loss_of_its_own_counts_the_same(share: float) -> None:
     draw = torch.Generator().manual_seed(1)
     tokens = torch.randint(SMALL.vocab, (2, 9), generator=draw)
     counted = torch.rand(2, 8, generator=draw) < share
-    own = loss_of(OwnLoss())(Micro(tokens[:, :-1], tokens[:, 1:], 1.0, counted))
-    ours = loss_of(decoder())(Micro(tokens[:, :-1], tokens[:, 1:], 1.0, counted))
+    own = microbatch_loss(OwnLoss())(Microbatch(tokens[:, :-1], tokens[:, 1:], 1.0, counted))
+    ours = microbatch_loss(decoder())(Microbatch(tokens[:, :-1], tokens[:, 1:], 1.0, counted))
     assert own.isfinite()
     torch.testing.assert_close(own, ours)
     assert bool(own != 0) == (share > 0)

@@ -10,7 +10,14 @@ from torch import nn
 
 from penstock.catalog.shapes import ModelShape
 from penstock.model.decoder import Decoder
-from penstock.model.fp8 import E4M3, E5M2, Fp8Linear, linear, narrow, to_fp8
+from penstock.model.fp8 import (
+    E4M3,
+    E5M2,
+    Fp8Linear,
+    cast_scaled,
+    convert_linears_to_fp8,
+    fp8_linear,
+)
 
 
 def off(found: torch.Tensor, expected: torch.Tensor) -> float:
@@ -40,7 +47,7 @@ def test_products_and_gradients_are_near(scale: int, tokens: int, seed: int) -> 
     x = (torch.randn(tokens, 64, generator=draw) * 2.0**scale).bfloat16().requires_grad_()
     weight = torch.randn(32, 64, generator=draw).bfloat16().requires_grad_()
     given_back = (torch.randn(tokens, 32, generator=draw) * 2.0**-scale).bfloat16()
-    y = linear(x, weight)
+    y = fp8_linear(x, weight)
     found = torch.autograd.grad(y, (x, weight), given_back)
     assert off(y, x.double() @ weight.double().T) < 0.06
     assert off(found[0], given_back.double() @ weight.double()) < 0.09
@@ -50,17 +57,17 @@ def test_products_and_gradients_are_near(scale: int, tokens: int, seed: int) -> 
 @pytest.mark.parametrize("kind", [E4M3, E5M2])
 def test_the_largest_comes_to_the_end_of_the_range(kind: torch.dtype) -> None:
     x = torch.tensor([[3.0, -700.0, 0.0]])
-    small, scale = narrow(x, kind)
+    small, scale = cast_scaled(x, kind)
     assert small.float().abs().max() == torch.finfo(kind).max
     torch.testing.assert_close(small.float() * scale, x, rtol=0.13, atol=0.0)
-    nothing, _ = narrow(torch.zeros(2, 2), kind)
+    nothing, _ = cast_scaled(torch.zeros(2, 2), kind)
     assert nothing.float().eq(0).all()
 
 
 def test_only_plain_matrices_of_the_layers_change() -> None:
     shape = ModelShape(layers=1, hidden=32, heads=2, kv_heads=2, ffn=40, vocab=64)
     decoder = Decoder(shape)
-    to_fp8(decoder.layers)
+    convert_linears_to_fp8(decoder.layers)
     kinds = {n: type(m) for n, m in decoder.named_modules() if isinstance(m, nn.Linear)}
     assert kinds.pop("head") is nn.Linear
     # 40 is no multiple of 16.

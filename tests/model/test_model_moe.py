@@ -12,9 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 from penstock.catalog import models
 from penstock.catalog.shapes import ModelShape
-from penstock.model.build import decoder_on_meta, fill
-from penstock.model.decoder import Decoder, init_std
-from penstock.model.experts import NoRows, grouped
+from penstock.model.decoder import Decoder
+from penstock.model.experts import ZeroEmptyExpertGradients, grouped_matmul
+from penstock.model.initialize import decoder_on_meta, init_std, initialize
 from penstock.model.moe import MoE
 
 CPU = torch.device("cpu")
@@ -177,19 +177,19 @@ def test_the_router_does_not_work_in_bf16() -> None:
     x_bsd[..., 0], x_bsd[..., 1] = 256.0, 1.0
     with torch.no_grad():
         moe.router.weight.copy_(torch.tensor([[1.0, 0.0], [1.0, 0.25]]).repeat(1, 4))
-    assert moe.choose(x_bsd[0])[1].item() == 1
+    assert moe.route(x_bsd[0])[1].item() == 1
 
 
 def test_gradients_of_experts_without_rows_are_zeroed() -> None:
     weight_eoi = torch.randn(3, 2, 2, requires_grad=True)
-    NoRows.apply(weight_eoi, torch.tensor([2, 2, 5])).sum().backward()
+    ZeroEmptyExpertGradients.apply(weight_eoi, torch.tensor([2, 2, 5])).sum().backward()
     assert weight_eoi.grad is not None
     assert weight_eoi.grad[:, 0, 0].tolist() == [1.0, 0.0, 1.0]
 
 
 def decoder(shape: ModelShape) -> Decoder:
     model = decoder_on_meta(shape).double()
-    fill(model, CPU, seed=0)
+    initialize(model, CPU, seed=0)
     return model
 
 
@@ -245,16 +245,16 @@ def test_the_grouped_matmul_of_the_device_is_the_loop_over_experts() -> None:
     counts = [0, 37, 1, 0, 200, 18, 0, 64]
     end_e = torch.tensor(counts, device="cuda").cumsum(0, dtype=torch.int32)
     x_ni, weight_eoi, weigh_no = drawn(sum(counts), 64), drawn(8, 128, 64), drawn(sum(counts), 128)
-    found = grouped(x_ni, weight_eoi, end_e)
+    found = grouped_matmul(x_ni, weight_eoi, end_e)
     found_grads = torch.autograd.grad((found * weigh_no).sum(), (x_ni, weight_eoi))
-    exact = grouped(x_ni.float(), weight_eoi.float(), end_e)
+    exact = grouped_matmul(x_ni.float(), weight_eoi.float(), end_e)
     exact_grads = torch.autograd.grad((exact * weigh_no).sum(), (x_ni, weight_eoi))
     torch.testing.assert_close(found.float(), exact, rtol=1e-2, atol=1e-2)
     for given_, right in zip(found_grads, exact_grads, strict=True):
         torch.testing.assert_close(given_, right, rtol=2e-2, atol=2e-3)
     for expert, count in enumerate(counts):
         assert bool(found_grads[1][expert].any()) == (count > 0)
-    none = grouped(x_ni[:0], weight_eoi, torch.zeros_like(end_e))
+    none = grouped_matmul(x_ni[:0], weight_eoi, torch.zeros_like(end_e))
     (grad,) = torch.autograd.grad(none.sum(), (weight_eoi,))
     assert none.shape == (0, 128)
     assert not grad.any()

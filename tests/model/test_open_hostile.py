@@ -15,7 +15,7 @@ from penstock.catalog.open.models import FAMILIES, shape_of
 from penstock.catalog.shapes import LARGEST, ModelShape
 from penstock.errors import PenstockError
 from penstock.model.open import files
-from penstock.model.open.files import SINGLE, look
+from penstock.model.open.files import SINGLE, check_open_files
 from penstock.untrusted import SMALL_BYTES, preview, read_bounded
 
 CONFIG: dict[str, Any] = {
@@ -172,7 +172,7 @@ def judged(tmp_path: Path, content: bytes) -> str:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     (tmp_path / SINGLE).write_bytes(content)
     with pytest.raises(PenstockError) as refused:
-        look(tmp_path)
+        check_open_files(tmp_path)
     return str(refused.value)
 
 

@@ -16,10 +16,9 @@ from penstock.catalog.open.folder import read_config
 from penstock.catalog.open.models import config_of
 from penstock.errors import PenstockError
 from penstock.model.decoder import Decoder
-from penstock.model.open.files import INDEX, SINGLE, look
-from penstock.model.open.fill import fill_from
-from penstock.model.open.names import is_buffer, places, tensors
-from penstock.model.open.weights import OpenWeights
+from penstock.model.open.files import INDEX, SINGLE, check_open_files
+from penstock.model.open.names import is_buffer, tensor_locations, tensor_shapes
+from penstock.model.open.weights import OpenWeights, copy_open_tensors
 from penstock.model.open.write import generation_config, write_model
 
 CPU = torch.device("cpu")
@@ -43,7 +42,7 @@ def named(model: nn.Module) -> dict[str, Tensor]:
 def imported(folder: Path) -> Decoder:
     weights = OpenWeights(folder)
     decoder = Decoder(weights.shape)
-    fill_from(named(decoder), weights, CPU)
+    copy_open_tensors(named(decoder), weights, CPU)
     return decoder
 
 
@@ -90,12 +89,12 @@ def test_a_step_moves_every_weight_as_in_transformers(folders: dict[str, Path], 
         found = _gradient(our_name, gradients, shape, family)
         torch.testing.assert_close(param.grad, found, rtol=1e-9, atol=1e-12, msg=our_name)
         compared += 1
-    assert compared == len(tensors(shape)) - sum(map(is_buffer, tensors(shape)))
+    assert compared == len(tensor_shapes(shape)) - sum(map(is_buffer, tensor_shapes(shape)))
 
 
 def _gradient(name: str, theirs: dict[str, Tensor], shape: Any, family: str) -> Tensor:
     """In memory they keep the experts of a layer in one tensor, and Mixtral's block is `mlp`."""
-    place = places(name, shape, family)[-1]
+    place = tensor_locations(name, shape, family)[-1]
     found = theirs[place.names[0].replace("block_sparse_moe", "mlp")]
     return found if place.rows is None else found[:, slice(*place.rows)]
 
@@ -107,7 +106,7 @@ def test_what_is_written_is_read_by_both(
     decoder, family = imported(folders[name]), ALL[name][0]
     shape = decoder.shape
     config = config_of(shape, family)
-    kept = [(n, t) for n, t in named(decoder).items() if n in tensors(shape)]
+    kept = [(n, t) for n, t in named(decoder).items() if n in tensor_shapes(shape)]
     written = write_model(tmp_path / "out", shape, family, kept, config, {}, "fp32", 30_000)
     assert (tmp_path / "out" / INDEX).is_file()  # so small a limit makes several files
     assert written == 4 * sum(t.numel() for _, t in kept)
@@ -127,7 +126,7 @@ def test_bf16_is_half_as_large_and_keeps_the_balance(
 ) -> None:
     decoder, family = imported(folders[name]), ALL[name][0]
     shape = decoder.shape
-    given = [(n, t) for n, t in named(decoder).items() if n in tensors(shape)]
+    given = [(n, t) for n, t in named(decoder).items() if n in tensor_shapes(shape)]
     config = config_of(shape, family) | {"eos_token_id": 7}
     beside = {"tokenizer.json": b"{}", **generation_config(config)}
     write_model(tmp_path / "out", shape, family, given, config, beside)
@@ -203,7 +202,7 @@ def test_tensors_that_are_not_the_models_are_all_told_at_once(broken: Path) -> N
         },
     )
     with pytest.raises(PenstockError) as error:
-        look(broken)
+        check_open_files(broken)
     said = str(error.value)
     assert "model.norm.weight is missing" in said
     assert "lm_head.weight is (96, 31), not (96, 32)" in said
@@ -226,29 +225,29 @@ def test_a_file_that_is_cut_short_is_noticed(broken: Path) -> None:
     content = (broken / SINGLE).read_bytes()
     (broken / SINGLE).write_bytes(content[:-1])
     with pytest.raises(PenstockError, match="cut short"):
-        look(broken)
+        check_open_files(broken)
     (broken / SINGLE).write_bytes(content[:40])
     with pytest.raises(PenstockError, match="cut short"):
-        look(broken)
+        check_open_files(broken)
     (broken / SINGLE).write_bytes(b"version https://git-lfs.github.com/spec/v1\n" * 3)
     with pytest.raises(PenstockError, match="not a safetensors file"):
-        look(broken)
+        check_open_files(broken)
 
 
 def test_a_pickle_is_not_opened(broken: Path) -> None:
     (broken / SINGLE).rename(broken / "pytorch_model.bin")
     with pytest.raises(PenstockError, match=r"as pickle \(pytorch_model.bin\)"):
-        look(broken)
+        check_open_files(broken)
     (broken / "pytorch_model.bin").unlink()
     with pytest.raises(PenstockError, match="no weights"):
-        look(broken)
+        check_open_files(broken)
 
 
 def test_missing_files_of_an_index_are_named(folders: dict[str, Path], tmp_path: Path) -> None:
     shutil.copytree(folders["mixtral"], tmp_path / "model")
     next((tmp_path / "model").glob("model-00002-*")).unlink()
     with pytest.raises(PenstockError, match=r"lacks 1 of \d+ files of weights: model-00002"):
-        look(tmp_path / "model")
+        check_open_files(tmp_path / "model")
 
 
 def test_an_index_that_lies_is_noticed(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -259,15 +258,15 @@ def test_an_index_that_lies_is_noticed(folders: dict[str, Path], tmp_path: Path)
     index["weight_map"][moved] = files[1]
     (tmp_path / "model" / INDEX).write_text(json.dumps(index))
     with pytest.raises(PenstockError, match=f"has no {moved}"):
-        look(tmp_path / "model")
+        check_open_files(tmp_path / "model")
 
 
 def test_a_model_of_another_shape_is_not_filled(folders: dict[str, Path]) -> None:
     weights = OpenWeights(folders["llama-2"])
     with pytest.raises(PenstockError, match=r"embed.weight is \(96, 32\)"):
-        fill_from(named(Decoder(replace(weights.shape, vocab=100))), weights, CPU)
+        copy_open_tensors(named(Decoder(replace(weights.shape, vocab=100))), weights, CPU)
     with pytest.raises(PenstockError, match="q_norm"):
-        fill_from(named(Decoder(replace(weights.shape, qk_norm=True))), weights, CPU)
+        copy_open_tensors(named(Decoder(replace(weights.shape, qk_norm=True))), weights, CPU)
 
 
 def test_what_is_not_whole_is_not_written(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import torch
 
 from penstock.catalog.open.models import shape_of
 from penstock.catalog.shapes import ModelShape
-from penstock.model.layers import document_positions, frequencies, rotation
+from penstock.model.layers import document_positions, frequencies, rotary_cos_sin
 
 CPU = torch.device("cpu")
 LLAMA3 = {
@@ -42,7 +42,7 @@ def test_the_angles_are_those_of_transformers(
     assert torch.equal(frequencies(shape, CPU), theirs.inv_freq)
     positions = torch.tensor([[0, 1, 17, 4095, 8192, 131071]])
     cos, sin = theirs(torch.zeros(1), positions)
-    ours = rotation(positions, shape)
+    ours = rotary_cos_sin(positions, shape)
     assert torch.equal(ours[0], cos[..., : width // 2])
     assert torch.equal(ours[1], sin[..., : width // 2])
 

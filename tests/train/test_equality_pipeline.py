@@ -19,9 +19,9 @@ from equality_cases import (
     prepared,
 )
 from penstock.plan.job.layout import Layout
-from penstock.train.parallel.batch import Micro
-from penstock.train.parallel.pile import pile
-from penstock.train.parallel.pipeline_schedule import enough
+from penstock.train.parallel.microbatch import Microbatch
+from penstock.train.parallel.pipeline import stack_microbatches
+from penstock.train.parallel.pipeline_schedule import padded_micro_count
 
 VARIANTS: dict[str, tuple[str, list[str]]] = {
     # 5 layers on 2 or 4 stages, or in 4 pieces: none divides.
@@ -109,7 +109,7 @@ def buffers(path: str, layouts: list[dict[str, int]]) -> list[int]:
         world = join(Layout(**lay), "cpu", 60.0)
         runner: Any = build_engine(load(path, ["model.layers=4"]), Layout(**lay), 300, world).runner
         tokens = torch.arange(17).view(1, -1)
-        runner.backward([Micro(tokens[:, :-1], tokens[:, 1:], 1.0)] * 8, 128)
+        runner.backward([Microbatch(tokens[:, :-1], tokens[:, 1:], 1.0)] * 8, 128)
         (made,) = runner._schedules.values()
         rooms = [
             id(buffer)
@@ -149,7 +149,7 @@ def without_room(path: str) -> str:
         runner.pieces[0].layers["1"].forward = forward
     tokens = torch.arange(17).view(1, -1)
     try:
-        runner.backward([Micro(tokens[:, :-1], tokens[:, 1:], 1.0)] * 2, 32)
+        runner.backward([Microbatch(tokens[:, :-1], tokens[:, 1:], 1.0)] * 2, 32)
     except Exception as error:
         return type(error).__name__
     return "nothing"
@@ -168,7 +168,7 @@ def test_no_more_fillers_than_torch_needs(pipeline: int, micros: int, interleave
     def taken(number: int) -> bool:
         return interleave == 1 or number % max(1, number // pipeline) == 0
 
-    found = enough(layout, micros)
+    found = padded_micro_count(layout, micros)
     assert taken(found)
     assert not any(taken(fewer) for fewer in range(micros, found))
 
@@ -183,8 +183,10 @@ def test_a_pile_has_every_row_where_it_belongs_and_nothing_else_counts(
         tokens = torch.full((size, 4), number)
         marks = tokens > 0
         weight = float(number % 2)
-        batch.append(Micro(tokens, tokens + 9, weight, marks if number % 3 == 0 else None, marks))
-    made = pile(batch, len(batch) + more)
+        batch.append(
+            Microbatch(tokens, tokens + 9, weight, marks if number % 3 == 0 else None, marks)
+        )
+    made = stack_microbatches(batch, len(batch) + more)
     assert made.rows == max(sizes)
     assert made.weights_n.tolist() == [m.weight for m in batch] + [0.0] * more
     inputs_nrs = made.inputs_bs.view(-1, made.rows, 4)

@@ -22,8 +22,8 @@ from penstock.model.decoder import Decoder
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.run.save import save
+from penstock.train.export.generate import generate_text
 from penstock.train.export.model import export
-from penstock.train.export.write import write
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 VOCAB = 300
@@ -259,4 +259,4 @@ def test_chat_needs_a_template(kept: Callable[..., Kept]) -> None:
     made = kept()
     made.save(1)
     with pytest.raises(PenstockError, match="--chat: run 'kept' was not trained on conversations"):
-        write(made.folder, "hello", 4, 0.0, 0, chat=True)
+        generate_text(made.folder, "hello", 4, 0.0, 0, chat=True)

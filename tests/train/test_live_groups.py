@@ -22,9 +22,9 @@ def _sums(
     from penstock.train.replicas.live_world import PeerLost, join_live
 
     world = join_live(Layout(replicate=replicas, shard=shard), "cpu", 20.0)
-    rank, board = int(os.environ["RANK"]), world.replica_group.board
+    rank, membership = int(os.environ["RANK"]), world.replica_group.membership
     if world.life:
-        board.announce(world.replica_group.replica, world.life)
+        membership.announce_ready(world.replica_group.replica, world.life)
 
     def die(step: int, place: str) -> None:
         if victims.get(rank) == (step, place) and not world.life:
@@ -35,7 +35,7 @@ def _sums(
         while True:
             try:
                 world.enter(step)
-                steps = world.replica_group.gather(torch.tensor([step]))
+                steps = world.replica_group.all_gather(torch.tensor([step]))
                 world.agree()
                 return int(steps.max())
             except PeerLost:
@@ -45,7 +45,7 @@ def _sums(
     while step < STEPS or not (alone or (found and len(found[-1][1]) == replicas)):
         try:
             die(step + 1, "reduce")
-            part = world.add_replicas_(torch.ones(1 << 16))
+            part = world.sum_replicas_(torch.ones(1 << 16))
             die(step + 1, "vote")
             asked = float(world.lead and world.replica_group.newer())
             votes, join = world.sum_(torch.tensor([1.0, asked])).tolist()
@@ -56,7 +56,7 @@ def _sums(
                 raise PeerLost
         except PeerLost:
             step = level(step)
-    world.together(step)
+    world.finish_together(step)
     return found
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from penstock.meter.clock import StepClock
-from penstock.train.parallel.expert import Balancer
+from penstock.train.parallel.expert import ExpertBalancer
 from penstock.train.parallel.parts import Gradients
 from penstock.train.replicas.live_world import PeerLost
 from penstock.train.replicas.reduce import Vote
@@ -26,10 +26,10 @@ class Counting:
         loss.backward()
         return loss.detach()
 
-    def settle(self, grads: dict[str, Tensor]) -> None:
+    def add_shared_gradients(self, grads: dict[str, Tensor]) -> None:
         pass
 
-    def drain(self, clock: StepClock) -> None:
+    def wait_for_stages(self, clock: StepClock) -> None:
         pass
 
 
@@ -44,7 +44,7 @@ def stepper(vote: object) -> tuple[Stepper, nn.Parameter, Tensor]:
         replicas=replicas,
         clip=0.0,
         shares={"w": 1.0},
-        balancer=Balancer([], lambda values: values, 0.0),
+        balancer=ExpertBalancer([], lambda values: values, 0.0),
         buffers=lambda: [seen],
     )
     return made, weight, seen

@@ -30,11 +30,11 @@ from penstock.launch.start import start
 from penstock.launch.supervisor.preload import PreloadClient
 from penstock.ledger.journal.read import read_events
 from penstock.ledger.journal.records import journal_files
-from penstock.model.open.write import dtype_said
+from penstock.model.open.write import dtype_of_config
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
+from penstock.train.export.generate import generate_text
 from penstock.train.export.model import export
-from penstock.train.export.write import write
 from penstock.watch.report.screen import summary
 
 STEPS = 30
@@ -113,7 +113,7 @@ def test_the_merged_model_needs_no_peft(here: Path) -> None:
     ],
 )
 def test_the_type_of_a_base_model(config: dict[str, str], ours: str) -> None:
-    assert dtype_said(config) == ours
+    assert dtype_of_config(config) == ours
 
 
 def test_a_checkpoint_holds_the_adapter_alone(here: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_checkpoint_holds_the_adapter_alone(here: Path) -> None:
     names = saved.scalars["weights"]
     assert names
     assert all(name.endswith(("adapter_a", "adapter_b")) for name in names)
-    assert write(folder, "What is 2 plus 3?", 5, 0.0, 0).text
+    assert generate_text(folder, "What is 2 plus 3?", 5, 0.0, 0).text
 
 
 class KillAt(Listener):

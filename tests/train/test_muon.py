@@ -14,9 +14,8 @@ from equality_cases import Answer, assert_equal, case, prepared, train_a_little
 from penstock.errors import PenstockError
 from penstock.run.schema.train import TrainSection
 from penstock.train.optim import muon
-from penstock.train.optim.adamw import AdamW
-from penstock.train.optim.muon import Muon, is_hidden, orthogonal
-from penstock.train.optim.rounding import rounded_at_random
+from penstock.train.optim.adamw import AdamW, round_stochastically
+from penstock.train.optim.muon import Muon, is_layer_matrix, orthogonalize
 
 STEPS = 3
 SHAPES = {
@@ -95,7 +94,7 @@ def by_hand(start: Tensor, grads: list[Tensor], rates: list[float]) -> Tensor:
 @pytest.mark.parametrize("shape", [(1, 16, 16), (3, 8, 32), (2, 32, 8), (0, 4, 4)])
 def test_an_update_keeps_its_directions_and_evens_out_their_lengths(shape: tuple[int, ...]) -> None:
     matrices = drawn("matrices", shape)
-    found = orthogonal(matrices)
+    found = orthogonalize(matrices)
     assert found.shape == shape
     for matrix, update in zip(matrices, found, strict=True):
         before, values = torch.linalg.svdvals(matrix), torch.linalg.svdvals(update)
@@ -105,7 +104,7 @@ def test_an_update_keeps_its_directions_and_evens_out_their_lengths(shape: tuple
 
 
 def test_what_has_no_gradient_gets_no_update() -> None:
-    assert not orthogonal(torch.zeros(2, 3, 4)).any()
+    assert not orthogonalize(torch.zeros(2, 3, 4)).any()
 
 
 def test_which_parameters_are_its_own() -> None:
@@ -115,7 +114,7 @@ def test_which_parameters_are_its_own() -> None:
     assert optimizer.params.keys() | optimizer.rest.params.keys() == params.keys()
     assert all(optimizer.moments[name].keys() == {"momentum"} for name in HIDDEN)
     adapter = nn.Parameter(torch.zeros(4, 8))
-    assert not is_hidden("layers.0.attention.q.adapter_a", adapter)
+    assert not is_layer_matrix("layers.0.attention.q.adapter_a", adapter)
     assert not Muon({"layers.0.attention.q.adapter_a": adapter}, {}, section()).params
 
 
@@ -187,7 +186,7 @@ def test_masters_move_and_narrow_weights_follow() -> None:
         assert torch.equal(narrow[name], lowered.moments[name]["master"].bfloat16())
     for master in masters.values():
         master.zero_()
-    lowered.lower()
+    lowered.copy_masters()
     assert not any(param.any() for param in narrow.values())
 
 
@@ -210,7 +209,7 @@ def test_narrow_weights_lose_no_small_updates() -> None:
     settings = section(precision="bf16", weights="bf16", weight_decay=0.0)
     optimizer = Muon(params, {}, settings)
     grad = drawn("grad", (32, 32)).float()
-    update = orthogonal(grad[None])[0] * 0.2 * 32**0.5
+    update = orthogonalize(grad[None])[0] * 0.2 * 32**0.5
     rate = 0.4 / 128
     for _ in range(400):
         optimizer.step({name: grad}, rate, 1.0)
@@ -240,10 +239,10 @@ def test_on_a_gpu_the_matrix_work_is_in_bf16_and_near() -> None:
 
 def test_random_rounding_is_right_in_the_mean_and_the_same_again() -> None:
     values = torch.tensor([1.0 + 0.3 / 128, -3.0 - 0.1 / 64, 0.0, 2.0]).repeat(20000, 1)
-    found = rounded_at_random(values, "a:1")
+    found = round_stochastically(values, "a:1")
     assert found.dtype == torch.bfloat16
-    assert torch.equal(found, rounded_at_random(values, "a:1"))
-    assert not torch.equal(found, rounded_at_random(values, "a:2"))
+    assert torch.equal(found, round_stochastically(values, "a:1"))
+    assert not torch.equal(found, round_stochastically(values, "a:2"))
     torch.testing.assert_close(found.float().mean(0), values[0], rtol=0, atol=1e-4)
     assert found[:, 0].unique().tolist() == [1.0, 1.0 + 1 / 128]
     assert found[:, 2:].unique().tolist() == [0.0, 2.0]
@@ -309,14 +308,14 @@ def steps_on_a_rank(count: int) -> list[tuple[str, float, int]]:
 
         def counted(matrices: Tensor, worked: list[int] = worked) -> Tensor:
             worked.append(len(matrices))
-            return orthogonal(matrices)
+            return orthogonalize(matrices)
 
         optimizer = Muon(params, {}, section())
-        muon.orthogonal = counted
+        muon.orthogonalize = counted
         for step in range(STEPS):
             grads = {n: part(g, cut[n], mesh) for n, g in gradients(step).items()}
             optimizer.step(grads, rate=0.02 * (step + 1), scale=0.5)
-        muon.orthogonal = orthogonal
+        muon.orthogonalize = orthogonalize
         off = 0.0
         for name, param in params.items():
             moment = optimizer.moments[name].get("momentum", param)

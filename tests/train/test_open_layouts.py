@@ -29,7 +29,7 @@ def held(path: str, layouts: list[dict[str, int]]) -> list[dict[str, bool]]:
     from penstock.plan.job.layout import Layout
     from penstock.run.load import load
     from penstock.train.parallel.materialize import materialize
-    from penstock.train.parallel.parts import whole
+    from penstock.train.parallel.parts import full_tensor
     from penstock.train.world.world import join
 
     run = load(path)
@@ -42,7 +42,10 @@ def held(path: str, layouts: list[dict[str, int]]) -> list[dict[str, bool]]:
         parts = materialize(run, laid, weights.shape.vocab, world).parts
         named = {**dict(parts.named_parameters()), **parts.named_buffers()}
         answers.append(
-            {n: torch.equal(whole(t.detach()), weights.read(n).double()) for n, t in named.items()}
+            {
+                n: torch.equal(full_tensor(t.detach()), weights.read(n).double())
+                for n, t in named.items()
+            }
         )
         # torch remembers the meshes of the world that is gone, and takes them for equal ones.
         clear_cache()

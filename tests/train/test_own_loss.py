@@ -11,8 +11,8 @@ from torch import nn
 
 from equality_cases import Answer, assert_equal, case, masked_set, prepared, train_a_little
 from penstock.errors import PenstockError
-from penstock.model.build import summed_loss, user_function
-from penstock.model.own_loss import checked
+from penstock.model.user_loss import checked_loss
+from penstock.model.user_module import import_user_function, summed_loss
 from penstock.plan.job.layout import Layout
 from penstock.plan.job.legal import problems
 from penstock.run.fingerprint import fingerprint
@@ -107,12 +107,14 @@ def test_every_layout_gives_the_loss_of_one_process(
 def test_a_loss_that_is_wrong_is_told_as_the_users(name: str, said: str, where: str) -> None:
     code = UserCode("train.loss", f"{Path(where).parent}/mine.py:{name}")
     with pytest.raises(PenstockError, match=f"train.loss = .*{said}"):
-        checked(user_function(code), code)(torch.zeros(4, 9), torch.zeros(4, dtype=torch.int64))
+        checked_loss(import_user_function(code), code)(
+            torch.zeros(4, 9), torch.zeros(4, dtype=torch.int64)
+        )
 
 
 def test_an_own_module_can_have_an_own_loss(where: str) -> None:
     code = UserCode("train.loss", f"{Path(where).parent}/mine.py:plain")
-    own = checked(user_function(code), code)
+    own = checked_loss(import_user_function(code), code)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9)).double()
     inputs, targets = torch.randint(9, (2, 2, 5))

@@ -10,15 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from penstock.catalog.shapes import ModelShape
-from penstock.model.build import decoder_on_meta, fill
 from penstock.model.decoder import Decoder
-from penstock.model.fp8 import to_fp8
-from penstock.model.layers import attend, same_document
+from penstock.model.fp8 import convert_linears_to_fp8
+from penstock.model.initialize import decoder_on_meta, initialize
+from penstock.model.layers import attend, document_mask
 from penstock.model.loss import summed_cross_entropy
 from penstock.run.schema.train import TrainSection
 from penstock.train.optim.adamw import AdamW
 from penstock.train.parallel.compile import compile_layers
-from penstock.train.parallel.recompute import recompute
+from penstock.train.parallel.recompute import apply_recompute
 
 pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cuda", 0)
@@ -112,7 +112,7 @@ def test_the_loss_kernel_is_cross_entropy(dtype: torch.dtype, some: bool) -> Non
 @pytest.mark.parametrize("sequence", [300, 512])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_documents_by_blocks_are_documents_by_booleans(sequence: int, dtype: torch.dtype) -> None:
-    from penstock.model.documents import blocks
+    from penstock.model.document_attention import document_block_mask
 
     torch.manual_seed(0)
     q = torch.randn(3, sequence, 8, 32, device=DEVICE).to(dtype).requires_grad_()
@@ -121,8 +121,8 @@ def test_documents_by_blocks_are_documents_by_booleans(sequence: int, dtype: tor
     )
     starts = torch.rand(3, sequence, device=DEVICE) < 0.02
     given = torch.randn_like(q)
-    found = attend(q, k, v, blocks(starts))
-    expected = attend(q, k, v, same_document(starts))
+    found = attend(q, k, v, document_block_mask(starts))
+    expected = attend(q, k, v, document_mask(starts))
     bound = {torch.bfloat16: 1e-2, torch.float32: 2e-3, torch.float64: 1e-12}[dtype]
     assert off(found, expected) < bound
     grads = (torch.autograd.grad(out, (q, k, v), given) for out in (found, expected))
@@ -132,12 +132,12 @@ def test_documents_by_blocks_are_documents_by_booleans(sequence: int, dtype: tor
 
 def made(*, compiled: bool = False, again: str = "", fp8: bool = False) -> Decoder:
     decoder = decoder_on_meta(SHAPE)
-    fill(decoder, DEVICE, 0)
+    initialize(decoder, DEVICE, 0)
     decoder.bfloat16()
     if fp8:
-        to_fp8(decoder.layers)
+        convert_linears_to_fp8(decoder.layers)
     if again:
-        recompute(decoder, again)
+        apply_recompute(decoder, again)
     if compiled:
         compile_layers(decoder)
     return decoder
@@ -192,11 +192,11 @@ def test_fp8_trains_like_bf16() -> None:
 
 def curve(tokens: Tensor, fp8: bool, seed: int) -> Tensor:
     decoder = decoder_on_meta(ModelShape(6, 512, heads=8, kv_heads=4, ffn=1536, vocab=256))
-    fill(decoder, DEVICE, seed)
+    initialize(decoder, DEVICE, seed)
     masters = {name: param.detach().clone() for name, param in decoder.named_parameters()}
     decoder.bfloat16()
     if fp8:
-        to_fp8(decoder.layers)
+        convert_linears_to_fp8(decoder.layers)
     torch._dynamo.reset()
     compile_layers(decoder)
     params = dict(decoder.named_parameters())

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.data.read.batch import Batch
-from penstock.train.parallel.batch import Micro, Share, on_device
+from penstock.train.parallel.microbatch import Microbatch, RankShare, send_to_device
 
 CPU = torch.device("cpu")
 SEQUENCE = 5
@@ -17,9 +17,9 @@ def batch_of(start: int, stop: int) -> np.ndarray:
     return np.arange(start, stop)[:, None] + np.arange(SEQUENCE + 1)[None, :]
 
 
-def cut(start: int, stop: int, rank: int, ranks: int, microbatch: int) -> list[Micro]:
-    share = Share.of(start, stop, rank, ranks, microbatch)
-    mine = on_device(Batch(batch_of(share.start, share.stop)), CPU)
+def cut(start: int, stop: int, rank: int, ranks: int, microbatch: int) -> list[Microbatch]:
+    share = RankShare.of(start, stop, rank, ranks, microbatch)
+    mine = send_to_device(Batch(batch_of(share.start, share.stop)), CPU)
     return mine.micros(share.micros, microbatch)
 
 

@@ -12,11 +12,11 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 from penstock.catalog.shapes import ModelShape
-from penstock.model.build import decoder_on_meta, fill
 from penstock.model.decoder import Decoder
+from penstock.model.initialize import decoder_on_meta, initialize
 from penstock.plan.job.layout import Layout
-from penstock.train.parallel.compile import compile_layers, wanted
-from penstock.train.parallel.recompute import recompute
+from penstock.train.parallel.compile import compile_layers, compiles
+from penstock.train.parallel.recompute import apply_recompute
 
 SHAPE = ModelShape(layers=3, hidden=32, heads=4, kv_heads=2, ffn=48, vocab=50)
 
@@ -35,7 +35,7 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def made() -> Decoder:
     decoder = decoder_on_meta(SHAPE).double()
-    fill(decoder, torch.device("cpu"), 0)
+    initialize(decoder, torch.device("cpu"), 0)
     return decoder
 
 
@@ -43,7 +43,7 @@ def made() -> Decoder:
 def test_one_graph_serves_all_layers(captured: Any, how: str) -> None:
     plain, compiled = made(), made()
     if how != "none":
-        recompute(compiled, how)
+        apply_recompute(compiled, how)
     compile_layers(compiled)
     draw = torch.Generator().manual_seed(0)
     for _ in range(3):
@@ -72,12 +72,12 @@ class Place:
 
 def test_when() -> None:
     cpu, gpu = Place(False), Place(True)
-    assert wanted("auto", Layout(), gpu)  # type: ignore[arg-type]
-    assert wanted("on", Layout(), cpu)  # type: ignore[arg-type]
+    assert compiles("auto", Layout(), gpu)  # type: ignore[arg-type]
+    assert compiles("on", Layout(), cpu)  # type: ignore[arg-type]
     for asked, layout, place in [
         ("auto", Layout(), cpu),
         ("auto", Layout(tensor=2), gpu),
         ("auto", Layout(context=2), gpu),
         ("off", Layout(), gpu),
     ]:
-        assert not wanted(asked, layout, place)  # type: ignore[arg-type]
+        assert not compiles(asked, layout, place)  # type: ignore[arg-type]

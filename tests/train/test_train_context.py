@@ -5,14 +5,14 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_mask
 
-from penstock.train.export.generate import continuation
-from penstock.train.parallel.context import in_order, seen
-from penstock.train.parallel.context_blocks import BLOCK, blocks
+from penstock.train.export.sampling import sample_continuation
+from penstock.train.parallel.context import positions_by_rank, visible_keys
+from penstock.train.parallel.context_blocks import BLOCK, context_block_mask
 
 
 @pytest.mark.parametrize("ways", [1, 2, 3, 8])
 def test_every_rank_sees_as_much_and_no_token_is_left_out(ways: int) -> None:
-    at = in_order(10 * ways, ways)
+    at = positions_by_rank(10 * ways, ways)
     assert at.sort().values.tolist() == list(range(10 * ways))
     assert len({part.sum().item() for part in at.chunk(ways)}) == 1
 
@@ -20,14 +20,14 @@ def test_every_rank_sees_as_much_and_no_token_is_left_out(ways: int) -> None:
 @pytest.mark.parametrize("documents", [False, True])
 @pytest.mark.parametrize(("ways", "piece"), [(2, 256), (2, 100), (4, 128), (3, 33)])
 def test_blocks_say_what_single_tokens_say(ways: int, piece: int, documents: bool) -> None:
-    at_k = in_order(2 * ways * piece, ways)
+    at_k = positions_by_rank(2 * ways * piece, ways)
     draw = torch.Generator().manual_seed(piece)
     starts = torch.rand(2, len(at_k), generator=draw) < 0.01 if documents else None
     document = None if starts is None else starts.cumsum(1, dtype=torch.int32)
     skipped = 0
     for at_o in at_k.chunk(ways):
-        expected = seen(at_o, at_k, document)
-        mask = blocks(at_o, at_k, document)
+        expected = visible_keys(at_o, at_k, document)
+        mask = context_block_mask(at_o, at_k, document)
         made = create_mask(mask.mask_mod, len(expected), 1, len(at_o), len(at_k), "cpu")
         assert torch.equal(made.squeeze(1), expected)
         full, some = (
@@ -54,7 +54,9 @@ def test_a_model_writes_the_same_whatever_its_sequences_must_be_a_multiple_of(
         widths.add(tokens_bs.shape[1])
         return torch.nn.functional.one_hot((tokens_bs * 3 + 1) % 50, 50).float()
 
-    written = continuation(logits, [1, 2, 3, 4, 5], 6, 36, 0, temperature=0, multiple=multiple)
+    written = sample_continuation(
+        logits, [1, 2, 3, 4, 5], 6, 36, 0, temperature=0, multiple=multiple
+    )
     assert written == [16, 49, 48, 45, 36, 9]
     assert widths == {{1: 11, 4: 12, 12: 12}[multiple]}
 

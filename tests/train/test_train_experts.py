@@ -9,7 +9,7 @@ from torch import Tensor
 
 from penstock.catalog.shapes import ModelShape
 from penstock.model.moe import MoE
-from penstock.train.parallel.expert import Balancer, mixtures
+from penstock.train.parallel.expert import ExpertBalancer, moe_layers
 
 SHAPE = ModelShape(
     layers=1,
@@ -48,7 +48,7 @@ def spread(moe: MoE, x_bsd: Tensor) -> float:
 
 
 def balance(mixtures: list[MoE], world_sum: Callable[[Tensor], Tensor], rate: float) -> None:
-    balancer = Balancer(mixtures, world_sum, rate)
+    balancer = ExpertBalancer(mixtures, world_sum, rate)
     balancer.exchange()
     balancer.apply()
 
@@ -87,7 +87,7 @@ def test_a_model_without_experts_has_nothing_to_balance() -> None:
     def never(values: Tensor) -> Tensor:
         raise AssertionError("ranks of dense stages would wait for nobody")
 
-    assert mixtures([torch.nn.Linear(2, 2)]) == []
+    assert moe_layers([torch.nn.Linear(2, 2)]) == []
     balance([], never, 1.0)
 
 
@@ -96,12 +96,12 @@ def travels(cases: list[list[list[int]]]) -> list[tuple[list[float], list[float]
     import torch.distributed as dist
 
     from penstock.plan.job.layout import Layout
-    from penstock.train.parallel.expert import VisitAcross
+    from penstock.train.parallel.expert import RunExpertsAcrossRanks
     from penstock.train.world.world import join
 
     world = join(Layout(shard=2, expert=2), "cpu", 60.0)
     assert world.experts is not None
-    visit = VisitAcross(world.experts.get_group("expert"))
+    visit = RunExpertsAcrossRanks(world.experts.get_group("expert"))
 
     class Double(torch.nn.Module):
         """Doubles its rows; knows which it saw and how many were each expert's."""

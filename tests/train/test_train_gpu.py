@@ -9,9 +9,9 @@ import torch
 from penstock.catalog.shapes import ModelShape
 from penstock.data.read.batch import Batch
 from penstock.data.read.feed import Feed
-from penstock.model.build import decoder_on_meta, fill
-from penstock.train.parallel.batch import Loader, Micro
-from penstock.train.parallel.runner import loss_of
+from penstock.model.initialize import decoder_on_meta, initialize
+from penstock.train.parallel.microbatch import DeviceLoader, Microbatch
+from penstock.train.parallel.runner import microbatch_loss
 
 pytestmark = pytest.mark.gpu
 SHAPE = (64, 4097)
@@ -34,7 +34,7 @@ def test_batches_stay_whole_while_a_slow_device_reads_them() -> None:
     filled by later batches before it was read."""
     device = torch.device("cuda", 0)
     ranges = ((at, at + SHAPE[0]) for at in itertools.count(0, SHAPE[0]))
-    feed = Feed(Loader(Numbered(), device), ranges, depth=4)
+    feed = Feed(DeviceLoader(Numbered(), device), ranges, depth=4)
     busy = torch.randn(6000, 6000, device=device)
     seen = []
     for _ in range(150):
@@ -58,7 +58,7 @@ def test_batches_stay_whole_while_a_slow_device_reads_them() -> None:
 def test_a_slow_copy_is_waited_for() -> None:
     """Each copy stands behind tenths of a second of other work on its stream."""
     device = torch.device("cuda", 0)
-    loader = Loader(Numbered(), device)
+    loader = DeviceLoader(Numbered(), device)
     for number in range(5):
         with torch.cuda.stream(loader._beside):
             torch.cuda._sleep(300_000_000)
@@ -74,13 +74,13 @@ def test_documents_are_apart_on_the_gpu_too(deterministic: bool) -> None:
     torch.use_deterministic_algorithms(deterministic)
     try:
         model = decoder_on_meta(shape)
-        fill(model, device, 0)
+        initialize(model, device, 0)
         tokens = torch.randint(50, (2, 40), generator=torch.Generator().manual_seed(0)).to(device)
         starts = torch.zeros(2, 40, dtype=torch.bool, device=device)
         starts[:, [0, 13, 29]] = True
         alone = [model(tokens[:, a:b]) for a, b in ((0, 13), (13, 29), (29, 40))]
         torch.testing.assert_close(model(tokens, starts), torch.cat(alone, 1), rtol=1e-4, atol=1e-4)
-        loss_of(model)(Micro(tokens, tokens, 1.0, ~starts, starts)).backward()
+        microbatch_loss(model)(Microbatch(tokens, tokens, 1.0, ~starts, starts)).backward()
         assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     finally:
         torch.use_deterministic_algorithms(False)

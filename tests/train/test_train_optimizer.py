@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from penstock.run.schema.train import TrainSection
-from penstock.train.optim.optimizer import optimizer
+from penstock.train.optim.optimizer import build_optimizer
 from penstock.train.step import LearningRate
 
 PEAK = 3e-3
@@ -104,7 +104,7 @@ class Net(nn.Module):
 def test_matrices_decay_and_vectors_do_not() -> None:
     model = Net()
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    update = optimizer(trained, {}, train(steps=1, weight_decay=0.3))
+    update = build_optimizer(trained, {}, train(steps=1, weight_decay=0.3))
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     update.step({name: torch.zeros_like(p) for name, p in trained.items()}, 0.1, 1.0)
     for name, p in model.named_parameters():

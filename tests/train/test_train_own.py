@@ -47,14 +47,14 @@ def twice(path: str, layout: dict[str, int], folder: str) -> dict[str, Any]:
     from penstock.plan.job.layout import Layout
     from penstock.run.load import load
     from penstock.train.engine import build_engine
-    from penstock.train.parallel.parts import whole
+    from penstock.train.parallel.parts import full_tensor
     from penstock.train.state import state_tensors
     from penstock.train.world.world import join
 
     world = join(Layout(**layout), "cpu", 60.0)
     first, second = (build_engine(load(path), Layout(**layout), 320, world) for _ in range(2))
     fixed = [dict(made.parts.named_parameters())["fixed.weight"] for made in (first, second)]
-    before = whole(fixed[1]).equal(whole(fixed[0]))
+    before = full_tensor(fixed[1]).equal(full_tensor(fixed[0]))
     saved = checkpoints.save(
         Path(folder), 1, state_tensors(first.parts, first.optimizer), {}, {}, world
     )
@@ -63,12 +63,12 @@ def twice(path: str, layout: dict[str, int], folder: str) -> dict[str, Any]:
     trained = narrow.parts.trained()
     return {
         "before": before,
-        "after": whole(fixed[1]).equal(whole(fixed[0])),
+        "after": full_tensor(fixed[1]).equal(full_tensor(fixed[0])),
         "narrow": {name: str(p.dtype) for name, p in trained.items()},
         "masters": [n for n in trained if "master" in narrow.optimizer.moments[n]],
         "buffers": [str(b.dtype) for b in narrow.parts.buffers()],
-        "training": all(module.training for module in narrow.parts.whole.modules()),
-        "tied": narrow.parts.whole.head.weight is narrow.parts.whole.embed.weight,
+        "training": all(module.training for module in narrow.parts.single_module.modules()),
+        "tied": narrow.parts.single_module.head.weight is narrow.parts.single_module.embed.weight,
     }
 
 

@@ -5,11 +5,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from penstock.catalog.shapes import ModelShape
-from penstock.model.adapter.lora import adapt
-from penstock.model.build import decoder_on_meta, fill
+from penstock.model.adapter.lora import add_adapters
 from penstock.model.decoder import Decoder
+from penstock.model.initialize import decoder_on_meta, initialize
 from penstock.run.schema.adapter import AdapterSection
-from penstock.train.parallel.recompute import recompute
+from penstock.train.parallel.recompute import apply_recompute
 
 DENSE = ModelShape(layers=3, hidden=32, heads=4, kv_heads=2, ffn=48, vocab=50)
 MIXED = ModelShape(
@@ -36,9 +36,9 @@ class Matmuls(TorchDispatchMode):
 
 def made(shape: ModelShape, how: str) -> Decoder:
     decoder = decoder_on_meta(shape).double()
-    fill(decoder, torch.device("cpu"), 0)
+    initialize(decoder, torch.device("cpu"), 0)
     if how != "none":
-        recompute(decoder, how)
+        apply_recompute(decoder, how)
     return decoder
 
 
@@ -69,10 +69,10 @@ def test_gradients_are_the_same(shape: ModelShape, how: str, documents: bool) ->
 def test_dropout_throws_the_same_dice_again() -> None:
     def adapted(how: str) -> Decoder:
         decoder = decoder_on_meta(DENSE).double()
-        adapt(decoder, AdapterSection(kind="lora", rank=2, dropout=0.5))
-        fill(decoder, torch.device("cpu"), 0)
+        add_adapters(decoder, AdapterSection(kind="lora", rank=2, dropout=0.5))
+        initialize(decoder, torch.device("cpu"), 0)
         if how != "none":
-            recompute(decoder, how)
+            apply_recompute(decoder, how)
         return decoder
 
     answers = []

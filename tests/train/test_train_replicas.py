@@ -49,7 +49,7 @@ def four_replicas() -> dict[str, Any]:
     import torch.distributed as dist
 
     from penstock.plan.job.layout import Layout
-    from penstock.train.replicas.reduce import Replicas, squared_norm
+    from penstock.train.replicas.reduce import ReplicaReducer, squared_norm
     from penstock.train.world.world import join
 
     world = join(Layout(RANKS, 1, 1), "cpu", 60.0)
@@ -57,7 +57,7 @@ def four_replicas() -> dict[str, Any]:
     own = gradients(world.rank)
     equal = dict.fromkeys(own, 1 / RANKS)  # replicas hold equal sums: each brings its share
 
-    plain = Replicas(world)
+    plain = ReplicaReducer(world)
     summed = plain.reduce(own)
     answer["sum"] = flat(summed)
     answer["after reduce"] = flat(own)
@@ -84,18 +84,18 @@ def four_replicas() -> dict[str, Any]:
     module.BUCKET_BYTES = 64  # every tensor here becomes a bucket or two
     answer["sum in small buckets"] = flat(plain.reduce(own))
     answer["after reduce in small buckets"] = flat(own)
-    answer["bf16 in small buckets"] = _mean_of_bf16(Replicas(world, "bf16"), own)
+    answer["bf16 in small buckets"] = _mean_of_bf16(ReplicaReducer(world, "bf16"), own)
     module.BUCKET_BYTES = 64 << 20
 
-    answer["bf16"] = _mean_of_bf16(Replicas(world, "bf16"), own)
-    once = Replicas(world, "bf16")
+    answer["bf16"] = _mean_of_bf16(ReplicaReducer(world, "bf16"), own)
+    once = ReplicaReducer(world, "bf16")
     answer["bf16 once"] = flat(once.reduce(own))
     answer["bf16 after reduce"] = flat(own)
     answer["bf16 refused, again"] = flat(once.reduce(own))
     once.commit()
     saved = {name: value.clone() for name, value in once.local_state().items()}
     answer["bf16 next"] = flat(once.reduce(own))
-    resumed, fresh = Replicas(world, "bf16"), Replicas(world, "bf16")
+    resumed, fresh = ReplicaReducer(world, "bf16"), ReplicaReducer(world, "bf16")
     resumed.load_local_state(saved)
     answer["bf16 resumed"] = flat(resumed.reduce(own))
     answer["bf16 fresh"] = flat(fresh.reduce(own))
@@ -120,7 +120,7 @@ def two_by_two() -> dict[int, Any]:
     import torch.distributed as dist
 
     from penstock.plan.job.layout import Layout
-    from penstock.train.replicas.reduce import Replicas, squared_norm
+    from penstock.train.replicas.reduce import ReplicaReducer, squared_norm
     from penstock.train.world.world import join
 
     answers = {}
@@ -128,11 +128,11 @@ def two_by_two() -> dict[int, Any]:
         os.environ["PENSTOCK_ATTEMPT"] = f"mesh {replicate}"
         world = join(Layout(replicate, shard, 1), "cpu", 60.0)
         own = gradients(world.rank)
-        replicas = Replicas(world, "bf16" if replicate == 1 else "none")
+        replicas = ReplicaReducer(world, "bf16" if replicate == 1 else "none")
         summed = replicas.reduce(own)
         squares = squared_norm(summed, dict.fromkeys(own, 1 / replicate))
         vote = replicas.vote(torch.tensor(0.25), squares, {})
-        answers[replicate] = {"shard": world.place("shard"), "sum": flat(summed), "vote": vote}
+        answers[replicate] = {"shard": world.index("shard"), "sum": flat(summed), "vote": vote}
         dist.destroy_process_group()
     return packed(answers)
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from penstock.meter.clock import StepClock
 from penstock.run.schema.train import TrainSection
 from penstock.train.optim.adamw import AdamW
-from penstock.train.parallel.expert import Balancer
+from penstock.train.parallel.expert import ExpertBalancer
 from penstock.train.parallel.parts import Gradients
 from penstock.train.replicas.reduce import REQUESTS, Vote
 from penstock.train.step import Stepper
@@ -32,10 +32,10 @@ class Runner:
         loss.backward()
         return loss.detach()
 
-    def settle(self, grads: dict[str, Tensor]) -> None:
+    def add_shared_gradients(self, grads: dict[str, Tensor]) -> None:
         pass
 
-    def drain(self, clock: StepClock) -> None:
+    def wait_for_stages(self, clock: StepClock) -> None:
         pass
 
 
@@ -62,7 +62,7 @@ def made() -> tuple[Counting, Stepper]:
         Alone(),
         1.0,
         {"weight": 1.0},
-        Balancer([], lambda values: values, 0.0),
+        ExpertBalancer([], lambda values: values, 0.0),
         buffers=lambda: list(model.buffers()),
     )
     return model, stepper

@@ -30,14 +30,14 @@ def loss_of_shared_words(vocab: int, counted: bool) -> dict[str, Any]:
     targets_bs = torch.randint(vocab, (4, 90), generator=draw)
     counted_bs = torch.rand(4, 90, generator=draw) < 0.5 if counted else None
     mesh = world.mesh["tensor"]
-    own_bsd = x_bsd.chunk(ranks, 1)[world.place("tensor")].clone().requires_grad_()
+    own_bsd = x_bsd.chunk(ranks, 1)[world.index("tensor")].clone().requires_grad_()
     part = distribute_tensor(head_vd, mesh, [Shard(0)], src_data_rank=None).to_local()
     part_vd = part.clone().requires_grad_()
-    found = tensor.summed_loss(mesh, vocab, own_bsd, part_vd, targets_bs, counted_bs)
+    found = tensor.vocab_parallel_loss(mesh, vocab, own_bsd, part_vd, targets_bs, counted_bs)
     (found / 3).backward()
     assert own_bsd.grad is not None
     assert part_vd.grad is not None
-    logits = tensor.logits(mesh, vocab, own_bsd.detach(), part_vd.detach())
+    logits = tensor.gather_logits(mesh, vocab, own_bsd.detach(), part_vd.detach())
     world.gather(None)
     return {
         "loss": found.item(),

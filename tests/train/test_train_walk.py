@@ -63,7 +63,7 @@ def walked(path: str) -> dict[str, dict[str, list[str]]]:
     for step in range(1, SAVED + 1):
         found.clear()
         sys.setprofile(profile)
-        with trainer.tracer.around(step, clock):
+        with trainer.tracer.trace_if_requested(step, clock):
             trainer.train_step(step, feed, clock)
         trainer.batches.meter.record(feed)
         trainer.finish_step()

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import PenstockError, RunFailed
 from penstock.run.folder import RunFolder
-from penstock.train.export import write
+from penstock.train.export import generate
 
 
 class Deleted:
@@ -28,32 +28,32 @@ class Whole(Deleted):
 @pytest.fixture
 def judged(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run without a run file, whose checkpoints are only judged by themselves."""
-    monkeypatch.setattr(write, "load", lambda path: None)
-    monkeypatch.setattr(write, "newest_in_memory", lambda *args: None)
-    monkeypatch.setattr(write, "problems_of", lambda folder, run, found: found.damage())
+    monkeypatch.setattr(generate, "load", lambda path: None)
+    monkeypatch.setattr(generate, "newest_in_memory", lambda *args: None)
+    monkeypatch.setattr(generate, "problems_of", lambda folder, run, found: found.damage())
 
 
 def test_a_checkpoint_that_is_deleted_meanwhile_gives_way_to_a_newer_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, judged: None
 ) -> None:
     found = iter([[Deleted(tmp_path / "5")], [Deleted(tmp_path / "10")], [Whole(tmp_path / "15")]])
-    monkeypatch.setattr(write, "published_checkpoints", lambda folder: next(found))
-    checkpoint, note = write._newest(RunFolder(tmp_path))
+    monkeypatch.setattr(generate, "published_checkpoints", lambda folder: next(found))
+    checkpoint, note = generate._newest_checkpoint(RunFolder(tmp_path))
     assert (checkpoint.step, note) == (15, "")
 
 
 def test_one_that_is_always_deleted_first_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, judged: None
 ) -> None:
-    monkeypatch.setattr(write, "published_checkpoints", lambda folder: [Deleted(tmp_path / "5")])
+    monkeypatch.setattr(generate, "published_checkpoints", lambda folder: [Deleted(tmp_path / "5")])
     with pytest.raises(RunFailed, match=r"guard\.keep"):
-        write._newest(RunFolder(tmp_path))
-    monkeypatch.setattr(write, "published_checkpoints", lambda folder: [])
+        generate._newest_checkpoint(RunFolder(tmp_path))
+    monkeypatch.setattr(generate, "published_checkpoints", lambda folder: [])
     with pytest.raises(PenstockError, match="no checkpoint yet"):
-        write._newest(RunFolder(tmp_path))
+        generate._newest_checkpoint(RunFolder(tmp_path))
 
 
 @pytest.mark.parametrize(("text", "told"), [(5, "a int; give text"), ("caf\udce9", "not UTF-8")])
 def test_what_is_no_text_is_told(tmp_path: Path, text: object, told: str) -> None:
     with pytest.raises(PenstockError, match=told):
-        write.write(RunFolder(tmp_path), text, 1, 0.0, 0)  # type: ignore[arg-type]
+        generate.generate_text(RunFolder(tmp_path), text, 1, 0.0, 0)  # type: ignore[arg-type]

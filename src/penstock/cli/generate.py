@@ -30,9 +30,9 @@ def generate(
     import sys
 
     folder = find_run(run, root)
-    from penstock.train.export.write import write
+    from penstock.train.export.generate import generate_text
 
-    written = write(folder, text, tokens, temperature, seed, chat, best)
+    written = generate_text(folder, text, tokens, temperature, seed, chat, best)
     if written.note:
         sys.stderr.write(f"note: {written.note}\n")
     if json:

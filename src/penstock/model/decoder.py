@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from penstock.catalog.shapes import ModelShape
-from penstock.model.layers import Mask, SwiGLU, attend, positions_and_mask, rotate
+from penstock.model.layers import Mask, SwiGLU, apply_rotary, attend, positions_and_mask
 from penstock.model.loss import summed_cross_entropy
 from penstock.model.moe import MoE
 
@@ -47,9 +47,9 @@ class Decoder(nn.Module):
         `starts_bs` marks where documents begin: then each of them is read as if alone.
         """
         x_bsd = self.embed(x) if self.first and self.embed is not None else x
-        turn, mask = self.positions_and_mask(x.shape[1], starts_bs, self.shape, x.device)
+        cos_sin, mask = self.positions_and_mask(x.shape[1], starts_bs, self.shape, x.device)
         for layer in self.layers.values():
-            x_bsd = layer(x_bsd, turn, mask)
+            x_bsd = layer(x_bsd, cos_sin, mask)
         if self.norm is None:
             return x_bsd
         x_bsd = self.norm(x_bsd)
@@ -75,8 +75,8 @@ class Layer(nn.Module):
         mixed = shape.moe and index >= shape.dense_layers
         self.ffn = MoE(shape) if mixed else SwiGLU(shape.hidden, shape.ffn)
 
-    def forward(self, x_bsd: Tensor, turn: Tensor, mask: Mask = None) -> Tensor:
-        x_bsd = x_bsd + self.attention(self.attention_norm(x_bsd), turn, mask)
+    def forward(self, x_bsd: Tensor, cos_sin: Tensor, mask: Mask = None) -> Tensor:
+        x_bsd = x_bsd + self.attention(self.attention_norm(x_bsd), cos_sin, mask)
         return x_bsd + self.ffn(self.ffn_norm(x_bsd))
 
 
@@ -95,28 +95,14 @@ class Attention(nn.Module):
         self.k_norm = nn.RMSNorm(width, eps=shape.norm_eps) if shape.qk_norm else None
         self.attend = attend
 
-    def forward(self, x_bsd: Tensor, turn: Tensor, mask: Mask = None) -> Tensor:
+    def forward(self, x_bsd: Tensor, cos_sin: Tensor, mask: Mask = None) -> Tensor:
         # As many heads as the projections give: tensor parallel ranks hold some of them each.
         q_bshe = self.q(x_bsd).unflatten(-1, (-1, self.width))
         k_bske = self.k(x_bsd).unflatten(-1, (-1, self.width))
         v_bske = self.v(x_bsd).unflatten(-1, (-1, self.width))
         if self.q_norm is not None and self.k_norm is not None:
             q_bshe, k_bske = self.q_norm(q_bshe), self.k_norm(k_bske)
-        out_bshe = self.attend(rotate(q_bshe, turn), rotate(k_bske, turn), v_bske, mask)
+        out_bshe = self.attend(
+            apply_rotary(q_bshe, cos_sin), apply_rotary(k_bske, cos_sin), v_bske, mask
+        )
         return self.out(out_bshe.flatten(2))
-
-
-def init_std(name: str, shape: ModelShape) -> float:
-    """Standard deviation of a weight's first values.
-
-    0.02 at the width of 768 and up; narrower models start wider. The two matrices that write into
-    the residual stream are scaled down with depth so that its variance does not grow with it.
-    An input embedding of its own starts at 1: at 0.02 the first layers drown it, and small models
-    were half a nat behind after 1M tokens. A tied one must also start as a head, near ln(vocab).
-    """
-    if not shape.tied and name in ("embed.weight", "head.weight"):
-        return 1.0 if name == "embed.weight" else 0.02
-    std = 0.02 if shape.hidden >= 768 else 0.02 * (768 / shape.hidden) ** 0.5
-    if name.endswith(("attention.out.weight", ".down.weight", "experts.down")):
-        return std / (2 * shape.layers) ** 0.5
-    return std

@@ -24,31 +24,33 @@ class Experts(nn.Module):
             nn.init.normal_(stack, std=0.02)
 
     def forward(self, rows_nd: Tensor, end_e: Tensor) -> Tensor:
-        gate_efd, up_efd, down_edf = map(_here, (self.gate, self.up, self.down))
-        inner_nf = F.silu(grouped(rows_nd, gate_efd, end_e)) * grouped(rows_nd, up_efd, end_e)
-        return grouped(inner_nf, down_edf, end_e)
+        gate_efd, up_efd, down_edf = map(_local_experts, (self.gate, self.up, self.down))
+        inner_nf = F.silu(grouped_matmul(rows_nd, gate_efd, end_e)) * grouped_matmul(
+            rows_nd, up_efd, end_e
+        )
+        return grouped_matmul(inner_nf, down_edf, end_e)
 
 
-def grouped(x_ni: Tensor, weight_eoi: Tensor, end_e: Tensor) -> Tensor:
+def grouped_matmul(x_ni: Tensor, weight_eoi: Tensor, end_e: Tensor) -> Tensor:
     """Each expert's matrix times its own rows. An expert without rows has a gradient of zero."""
     _, out, width = weight_eoi.shape
     fits = x_ni.is_cuda and x_ni.dtype == torch.bfloat16 and out % 8 == 0 and width % 8 == 0
     if not fits or len(x_ni) == 0:
-        return _one_by_one(x_ni, weight_eoi, end_e)
+        return _matmul_per_expert(x_ni, weight_eoi, end_e)
     if torch.cuda.get_device_capability(x_ni.device)[0] >= 10:
-        weight_eoi = NoRows.apply(weight_eoi, end_e)
+        weight_eoi = ZeroEmptyExpertGradients.apply(weight_eoi, end_e)
     return F.grouped_mm(x_ni, weight_eoi.transpose(1, 2), offs=end_e)
 
 
 # Not `torch.compiler.disable`: that imports the compiler, a second for every run without it.
 @torch._disable_dynamo  # it asks for the numbers of rows
-def _one_by_one(x_ni: Tensor, weight_eoi: Tensor, end_e: Tensor) -> Tensor:
+def _matmul_per_expert(x_ni: Tensor, weight_eoi: Tensor, end_e: Tensor) -> Tensor:
     """What torch has no kernel for: any type, any width, any device."""
     rows = x_ni.split(end_e.diff(prepend=end_e.new_zeros(1)).tolist())
     return torch.cat([x @ w.T for x, w in zip(rows, weight_eoi.unbind(0), strict=True)])
 
 
-class NoRows(torch.autograd.Function):
+class ZeroEmptyExpertGradients(torch.autograd.Function):
     """Zeroes the gradients of experts without rows.
 
     torch's grouped matmul leaves them unwritten on Blackwell (pytorch issue 172439).
@@ -66,7 +68,7 @@ class NoRows(torch.autograd.Function):
         return grad_eoi.masked_fill(none_e.view(-1, 1, 1), 0), None
 
 
-def _here(stack: Tensor) -> Tensor:
+def _local_experts(stack: Tensor) -> Tensor:
     """This rank's experts. Where other ranks hold the same ones, each has part of the gradient."""
     if not isinstance(stack, DTensor):
         return stack

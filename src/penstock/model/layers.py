@@ -33,16 +33,16 @@ def positions_and_mask(
 ) -> tuple[Tensor, Mask]:
     """Return the rotation of each token's queries and keys, and which tokens it may see."""
     if starts_bs is None:
-        return rotation(torch.arange(sequence, device=device), shape), None
-    turn = rotation(document_positions(starts_bs), shape)
+        return rotary_cos_sin(torch.arange(sequence, device=device), shape), None
+    cos_sin = rotary_cos_sin(document_positions(starts_bs), shape)
     if not starts_bs.is_cuda:
-        return turn, same_document(starts_bs)
-    from penstock.model.documents import blocks
+        return cos_sin, document_mask(starts_bs)
+    from penstock.model.document_attention import document_block_mask
 
-    return turn, blocks(starts_bs)
+    return cos_sin, document_block_mask(starts_bs)
 
 
-def same_document(starts_bs: Tensor) -> Tensor:
+def document_mask(starts_bs: Tensor) -> Tensor:
     """Return whether the token of a row may see that of a column: an earlier one of its document.
 
     A square of booleans for each sample; `documents.blocks` says the same in less.
@@ -56,18 +56,20 @@ def attend(q_bshe: Tensor, k_bske: Tensor, v_bske: Tensor, mask: Mask) -> Tensor
     """Compute causal attention with grouped keys and values, [b, s, h, e]."""
     q_bhse, k_bkse, v_bkse = (x.transpose(1, 2) for x in (q_bshe, k_bske, v_bske))
     if mask is not None and not isinstance(mask, Tensor):
-        from penstock.model import documents
+        from penstock.model import document_attention
 
-        if documents.can(q_bhse):
-            return documents.attend(q_bhse, k_bkse, v_bkse, mask).transpose(1, 2)
-        mask = documents.square(mask, q_bhse)
+        if document_attention.is_supported(q_bhse):
+            return document_attention.flex_attend(q_bhse, k_bkse, v_bkse, mask).transpose(1, 2)
+        mask = document_attention.dense_mask(mask, q_bhse)
     if not q_bhse.is_cuda:
-        return _scaled(q_bhse, k_bkse, v_bkse, mask).transpose(1, 2)
+        return _scaled_dot_product(q_bhse, k_bkse, v_bkse, mask).transpose(1, 2)
     with sdpa_kernel(FASTEST, set_priority=True):
-        return _scaled(q_bhse, k_bkse, v_bkse, mask).transpose(1, 2)
+        return _scaled_dot_product(q_bhse, k_bkse, v_bkse, mask).transpose(1, 2)
 
 
-def _scaled(q_bhse: Tensor, k_bkse: Tensor, v_bkse: Tensor, mask: Tensor | None) -> Tensor:
+def _scaled_dot_product(
+    q_bhse: Tensor, k_bkse: Tensor, v_bkse: Tensor, mask: Tensor | None
+) -> Tensor:
     return F.scaled_dot_product_attention(
         q_bhse,
         k_bkse,
@@ -78,7 +80,7 @@ def _scaled(q_bhse: Tensor, k_bkse: Tensor, v_bkse: Tensor, mask: Tensor | None)
     )
 
 
-def rotation(positions: Tensor, shape: ModelShape) -> Tensor:
+def rotary_cos_sin(positions: Tensor, shape: ModelShape) -> Tensor:
     """Return cosines and sines of these positions, [2, …, e/2].
 
     Computed anew in every forward (microseconds) rather than kept in a buffer, so that a model made
@@ -96,10 +98,10 @@ def frequencies(shape: ModelShape, device: torch.device) -> Tensor:
     """
     half = torch.arange(0, shape.head_width, 2, device=device, dtype=torch.float32)
     frequency_e = 1.0 / shape.rope_theta ** (half / shape.head_width)
-    return _slowed(frequency_e, shape.rope_scaling) if shape.rope_scaling else frequency_e
+    return _llama3_scaled(frequency_e, shape.rope_scaling) if shape.rope_scaling else frequency_e
 
 
-def _slowed(frequency_e: Tensor, scaling: RopeScaling) -> Tensor:
+def _llama3_scaled(frequency_e: Tensor, scaling: RopeScaling) -> Tensor:
     """Scale frequencies as Llama 3.1 does; see `RopeScaling`."""
     wave_e = 2 * math.pi / frequency_e  # tokens for a full turn
     slow_e, fast_e = (
@@ -119,9 +121,9 @@ def document_positions(starts_bs: Tensor) -> Tensor:
     return at_s - begin_bs
 
 
-def rotate(x_bshe: Tensor, turn: Tensor) -> Tensor:
+def apply_rotary(x_bshe: Tensor, cos_sin: Tensor) -> Tensor:
     """Rotate the two halves of each head (the Hugging Face order of channels, not interleaved)."""
-    cos, sin = turn.to(x_bshe.dtype).unsqueeze(-2)
+    cos, sin = cos_sin.to(x_bshe.dtype).unsqueeze(-2)
     a, b = x_bshe.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 CHUNK_ELEMENTS = 2**29
 AT_ONCE = 2**19  # logits in full precision, where there is no kernel
 # (logits_nv, targets_n, counted_n) -> losses_n; the logits become the gradient of their sum.
-Rule = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+LossRule = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 def summed_cross_entropy(
@@ -27,7 +27,7 @@ def summed_cross_entropy(
     head_vd: Tensor,
     targets_bs: Tensor,
     counted_bs: Tensor | None = None,
-    rule: Rule | None = None,
+    rule: LossRule | None = None,
     words: int | None = None,
 ) -> Tensor:
     """The sum over the targets that count (None: all of them), in fp32 or wider.
@@ -40,10 +40,12 @@ def summed_cross_entropy(
     x_nd = x_bsd.flatten(0, -2)
     head_vd, targets_n = head_vd.to(x_bsd.dtype), targets_bs.flatten()
     rows = max(128, CHUNK_ELEMENTS // (words or len(head_vd)) // 128 * 128)
-    return _Summed.apply(x_nd, head_vd, targets_n, counted_n, wanted, rows, rule or to_gradients_)
+    return _ChunkedCrossEntropy.apply(
+        x_nd, head_vd, targets_n, counted_n, wanted, rows, rule or to_gradients_
+    )
 
 
-class _Summed(torch.autograd.Function):
+class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -53,7 +55,7 @@ class _Summed(torch.autograd.Function):
         counted_n: Tensor | None,
         wanted: bool,
         rows: int,
-        rule: Rule,
+        rule: LossRule,
     ) -> Tensor:
         wide = torch.promote_types(x_nd.dtype, torch.float32)
         loss = torch.zeros((), dtype=wide, device=x_nd.device)
@@ -68,7 +70,7 @@ class _Summed(torch.autograd.Function):
                 torch.mm(logits_nv, head_vd, out=dx_nd[part])
             if wanted and ctx.needs_input_grad[1]:
                 # Chunks are summed in fp32: in bf16 each addition would round.
-                dhead_vd = product(logits_nv.T, x_nd[part], wide, dhead_vd)
+                dhead_vd = matmul_onto(logits_nv.T, x_nd[part], wide, dhead_vd)
             del logits_nv  # before the next chunk's are made
         ctx.save_for_backward(dx_nd, dhead_vd)
         ctx.dtype = x_nd.dtype
@@ -78,7 +80,7 @@ class _Summed(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor | None, ...]:
         dx_nd, dhead_vd = (
-            None if saved is None else scaled(saved, dloss, ctx.dtype)
+            None if saved is None else scale_to(saved, dloss, ctx.dtype)
             for saved in ctx.saved_tensors
         )
         return dx_nd, dhead_vd, None, None, None, None, None
@@ -93,10 +95,10 @@ def to_gradients_(logits_nv: Tensor, targets_n: Tensor, counted_n: Tensor | None
     weight_n = torch.ones_like(targets_n) if counted_n is None else counted_n
     rows = max(1, AT_ONCE // logits_nv.shape[1])
     parts = zip(*(x.split(rows) for x in (logits_nv, targets_n, weight_n)), strict=True)
-    return torch.cat([_to_gradients(*part) for part in parts])
+    return torch.cat([_to_gradients_of_few_rows(*part) for part in parts])
 
 
-def _to_gradients(logits_nv: Tensor, targets_n: Tensor, weight_n: Tensor) -> Tensor:
+def _to_gradients_of_few_rows(logits_nv: Tensor, targets_n: Tensor, weight_n: Tensor) -> Tensor:
     """Of so few rows that their copy in full precision stays in the cache of a CPU."""
     wide_nv = logits_nv.to(torch.promote_types(logits_nv.dtype, torch.float32))
     at_n1 = targets_n.unsqueeze(1)
@@ -110,25 +112,25 @@ def _to_gradients(logits_nv: Tensor, targets_n: Tensor, weight_n: Tensor) -> Ten
     return (sum_n1.log() + most_n1 - hit_n1).squeeze(1) * weight_n
 
 
-def product(a: Tensor, b: Tensor, dtype: torch.dtype, onto: Tensor | None) -> Tensor:
+def matmul_onto(a: Tensor, b: Tensor, dtype: torch.dtype, onto: Tensor | None) -> Tensor:
     """a @ b in a `dtype` that may be wider, added to `onto`."""
     if onto is None:
-        return torch.mm(a, b, out_dtype=dtype) if _widens(a, dtype) else (a @ b).to(dtype)
+        return torch.mm(a, b, out_dtype=dtype) if _gives_wide_sums(a, dtype) else (a @ b).to(dtype)
     if a.dtype == dtype:
         return onto.addmm_(a, b)
-    if _widens(a, dtype):
+    if _gives_wide_sums(a, dtype):
         return torch.addmm(onto, a, b, out_dtype=dtype, out=onto)
     return onto.add_(a @ b)
 
 
-def _widens(a: Tensor, dtype: torch.dtype) -> bool:
+def _gives_wide_sums(a: Tensor, dtype: torch.dtype) -> bool:
     """Whether a matmul can give its sums as they are, before they are rounded: on CUDA only."""
     return a.is_cuda and a.dtype != dtype
 
 
-def scaled(x: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:
+def scale_to(x: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:
     if x.is_cuda and factor.dtype != torch.float64:
         from penstock.model import loss_kernel
 
-        return loss_kernel.scaled(x, factor, dtype)
+        return loss_kernel.scale_to(x, factor, dtype)
     return (x.to(factor.dtype) * factor).to(dtype)

@@ -13,7 +13,9 @@ BLOCK = 4096
 
 
 @triton.jit
-def _rows(logits, targets, counted, losses, vocab, HAS_COUNTED: tl.constexpr, BLOCK: tl.constexpr):
+def _softmax_gradient(
+    logits, targets, counted, losses, vocab, HAS_COUNTED: tl.constexpr, BLOCK: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
     logits += row * vocab
     highest = -float("inf")
@@ -44,7 +46,7 @@ def to_gradients_(logits_nv: Tensor, targets_n: Tensor, counted_n: Tensor | None
     rows, vocab = logits_nv.shape
     losses_n = torch.empty(rows, dtype=torch.float32, device=logits_nv.device)
     counted = targets_n if counted_n is None else counted_n
-    _rows[(rows,)](
+    _softmax_gradient[(rows,)](
         logits_nv,
         targets_n,
         counted,
@@ -64,7 +66,7 @@ def _scale(x, factor, out, numel, BLOCK: tl.constexpr):
     tl.store(out + at, scaled.to(out.dtype.element_ty), at < numel)
 
 
-def scaled(x: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:
+def scale_to(x: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:
     """x × factor, reckoned in fp32, in one pass; torch's own would take a bf16 factor or two."""
     out = torch.empty_like(x, dtype=dtype)
     _scale[(triton.cdiv(x.numel(), BLOCK),)](x, factor, out, x.numel(), BLOCK=BLOCK, num_warps=8)

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from penstock.catalog.shapes import ModelShape
 from penstock.model.experts import Experts
 from penstock.model.layers import SwiGLU
-from penstock.model.rows import Reorder, Repeat, inverse
+from penstock.model.rows import ReorderRows, RepeatRows, inverse_order
 
 # (experts, rows_nd, end_e) -> what the experts make of the rows; `end_e` is where each one's end.
-Visit = Callable[[nn.Module, Tensor, Tensor], Tensor]
+RunExperts = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 
 class MoE(nn.Module):
@@ -28,7 +28,7 @@ class MoE(nn.Module):
 
     `balance` is added to the scores when experts are chosen, and nowhere else: it moves tokens
     towards experts that got few, and no gradient knows of it. `load` counts the tokens that each
-    expert got since it was last set to zero. A layout changes where the experts are by `visit`.
+    expert got since it was last set to zero. Expert parallelism replaces `run_experts`.
     """
 
     balance: Tensor
@@ -47,24 +47,26 @@ class MoE(nn.Module):
         self.register_buffer(
             "load", torch.zeros(shape.experts, dtype=torch.int64), persistent=False
         )
-        self.visit: Visit = visit_here
+        self.run_experts: RunExperts = run_local_experts
 
     def forward(self, x_bsd: Tensor) -> Tensor:
         x_td = x_bsd.flatten(0, -2)
-        weight_tk, choice_tk = self.choose(x_td)
+        weight_tk, choice_tk = self.route(x_td)
         expert_n, order_n = choice_tk.flatten().sort(stable=True)
-        back_n = inverse(order_n)
+        back_n = inverse_order(order_n)
         each_e = torch.arange(len(self.balance), device=expert_n.device)
         end_e = torch.searchsorted(expert_n, each_e, right=True, out_int32=True)
-        rows_nd = self.visit(self.experts, Repeat.apply(x_td, self.active, order_n, back_n), end_e)
-        visits_tkd = Reorder.apply(rows_nd, back_n, order_n).unflatten(0, (-1, self.active))
+        rows_nd = self.run_experts(
+            self.experts, RepeatRows.apply(x_td, self.active, order_n, back_n), end_e
+        )
+        visits_tkd = ReorderRows.apply(rows_nd, back_n, order_n).unflatten(0, (-1, self.active))
         y_td = torch.einsum("tk,tkd->td", weight_tk.to(x_td.dtype), visits_tkd)
         if self.training and y_td.requires_grad:
-            y_td = self.counted(y_td, choice_tk)
+            y_td = self.count_tokens(y_td, choice_tk)
         y_bsd = y_td.view_as(x_bsd)
         return y_bsd if self.shared is None else y_bsd + self.shared(x_bsd)
 
-    def choose(self, x_td: Tensor) -> tuple[Tensor, Tensor]:
+    def route(self, x_td: Tensor) -> tuple[Tensor, Tensor]:
         """The weights of each token's experts, and which experts they are."""
         logit_te = self.router(x_td)
         score_te = logit_te.sigmoid() if self.sigmoid else logit_te.softmax(-1)
@@ -75,8 +77,8 @@ class MoE(nn.Module):
         return weight_tk * self.scale, choice_tk
 
     @torch._disable_dynamo  # what it does in the backward pass is no part of a graph
-    def counted(self, y_td: Tensor, choice_tk: Tensor) -> Tensor:
-        return Count.apply(y_td, choice_tk, self.load)
+    def count_tokens(self, y_td: Tensor, choice_tk: Tensor) -> Tensor:
+        return CountTokens.apply(y_td, choice_tk, self.load)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "MoE":
         """Moved to a narrower type with the weights, `balance` would not feel small steps."""
@@ -101,7 +103,7 @@ class Router(nn.Module):
         return F.linear(x_td.to(wide), self.weight.to(wide))
 
 
-class Count(torch.autograd.Function):
+class CountTokens(torch.autograd.Function):
     """Counts the tokens of each expert, when the gradient comes back through what it gave.
 
     Counting then and not in forward, each token counts once although its layer may be computed
@@ -123,6 +125,6 @@ class Count(torch.autograd.Function):
         return grad_td, None, None
 
 
-def visit_here(experts: nn.Module, rows_nd: Tensor, end_e: Tensor) -> Tensor:
+def run_local_experts(experts: nn.Module, rows_nd: Tensor, end_e: Tensor) -> Tensor:
     """All experts are on this rank."""
     return experts(rows_nd, end_e)

@@ -77,29 +77,29 @@ def dequantize(rows_or: Tensor, inputs: int, dtype: torch.dtype) -> Tensor:
     aligned_or = ranges_or.clone(memory_format=torch.contiguous_format)
     low_o, step_o = aligned_or.view(torch.float32).split(1, dim=1)
     scale_on = torch.addcmul(low_o, level_on.float(), step_o)
-    value_onb = F.embedding(pairs_oi.int(), _pairs(rows_or.device)).view(-1, blocks, BLOCK)
+    value_onb = F.embedding(pairs_oi.int(), _byte_values(rows_or.device)).view(-1, blocks, BLOCK)
     weight_oi = (value_onb * scale_on.unsqueeze(2)).flatten(1)
     return weight_oi[:, :inputs].to(dtype)
 
 
-def _pairs(device: torch.device) -> Tensor:
+def _byte_values(device: torch.device) -> Tensor:
     """The two values of each byte. Kept: making it would hold up the device in every matmul."""
     if torch.compiler.is_compiling():  # a constant of the compiled code
-        return _make_pairs(device)
-    if device not in _PAIRS:
-        _PAIRS[device] = _make_pairs(device)
-    return _PAIRS[device]
+        return _make_byte_values(device)
+    if device not in _BYTE_VALUES:
+        _BYTE_VALUES[device] = _make_byte_values(device)
+    return _BYTE_VALUES[device]
 
 
-def _make_pairs(device: torch.device) -> Tensor:
+def _make_byte_values(device: torch.device) -> Tensor:
     code = torch.tensor(CODE, device=device)
     return torch.cartesian_prod(code, code)
 
 
-_PAIRS: dict[torch.device, Tensor] = {}
+_BYTE_VALUES: dict[torch.device, Tensor] = {}
 
 
-class _Matmul(torch.autograd.Function):
+class _Nf4Matmul(torch.autograd.Function):
     """x times the transposed matrix; keeps its bytes and nothing wider."""
 
     @staticmethod
@@ -118,7 +118,7 @@ class _Matmul(torch.autograd.Function):
 
 
 def nf4_linear(x: Tensor, rows_or: Tensor, bias: Tensor | None = None) -> Tensor:
-    out = _Matmul.apply(x, rows_or)
+    out = _Nf4Matmul.apply(x, rows_or)
     assert isinstance(out, Tensor)
     return out if bias is None else out + bias
 

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 
-def inverse(order_n: Tensor) -> Tensor:
+def inverse_order(order_n: Tensor) -> Tensor:
     """Where each row went: `x[order][inverse(order)]` is x."""
     at_n = torch.arange(len(order_n), device=order_n.device)
     return torch.empty_like(order_n).scatter_(0, order_n, at_n)
 
 
-class Reorder(torch.autograd.Function):
+class ReorderRows(torch.autograd.Function):
     """x[order]; `back` is the inverse of `order`."""
 
     @staticmethod
@@ -32,7 +32,7 @@ class Reorder(torch.autograd.Function):
         return grad_nd[back_n], None, None
 
 
-class Repeat(torch.autograd.Function):
+class RepeatRows(torch.autograd.Function):
     """Each row k times, then reordered; its gradient is the sum of those of its k copies."""
 
     @staticmethod

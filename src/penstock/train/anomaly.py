@@ -22,8 +22,8 @@ from penstock.policy import divergence
 from penstock.policy.checkpoint import interval_ends
 from penstock.train.batches import Batches
 from penstock.train.engine import Engine
-from penstock.train.parallel.batch import Loaded
-from penstock.train.parallel.parts import local
+from penstock.train.parallel.microbatch import DeviceBatch
+from penstock.train.parallel.parts import local_tensor
 from penstock.train.progress import Progress
 from penstock.train.rank_context import RankContext
 from penstock.train.recovery import Recovery
@@ -72,7 +72,7 @@ class AnomalyGuard:
         self.world = self.rank.world
         self.replay = Replay(self.rank, self.batches, self.engine.stepper, self.sentinels)
 
-    def accepts(self, step: int, vote: Vote, samples: Loaded) -> bool:
+    def accepts(self, step: int, vote: Vote, samples: DeviceBatch) -> bool:
         """Return whether weights may change by this step; every rank gives the same answer."""
         try:
             verdict = self.sentinels.judge(step, vote.loss, vote.grad_norm)
@@ -188,14 +188,14 @@ class AnomalyGuard:
         """Return all that an update changes. Not buffers: they may hold statistics of a replica's
         own samples."""
         optimizer = self.engine.optimizer
-        found = {name: local(p.detach()) for name, p in self.engine.parts.trained().items()}
+        found = {name: local_tensor(p.detach()) for name, p in self.engine.parts.trained().items()}
         for name, own in optimizer.moments.items():
-            found |= {f"{name}/{key}": local(tensor) for key, tensor in own.items()}
+            found |= {f"{name}/{key}": local_tensor(tensor) for key, tensor in own.items()}
         return found
 
-    def _save_batch(self, step: int, vote: Vote, samples: Loaded) -> None:
+    def _save_batch(self, step: int, vote: Vote, samples: DeviceBatch) -> None:
         """Save the samples of a bad step for people. Of ranks that read the same, one writes."""
-        if any(self.world.place(d) for d in ("pipeline", "context", "tensor")):
+        if any(self.world.index(d) for d in ("pipeline", "context", "tensor")):
             return
         stream = self.batches.stream
         about = {

@@ -18,7 +18,13 @@ from penstock.errors import RunFailed
 from penstock.ledger.journal.events import DataSkipped, FeedState
 from penstock.ledger.journal.writer import Journal
 from penstock.meter.clock import StepClock, now
-from penstock.train.parallel.batch import Loaded, Loader, Micro, Share, micro_count
+from penstock.train.parallel.microbatch import (
+    DeviceBatch,
+    DeviceLoader,
+    Microbatch,
+    RankShare,
+    micro_count,
+)
 from penstock.train.rank_context import RankContext
 
 FEED_EVENT_S = 10.0
@@ -34,13 +40,13 @@ class FeedMeter:
     journal: Journal
     records: bool  # whether this rank is the one that records
     tokens: int
-    _feed: Feed[Loaded] | None = None
+    _feed: Feed[DeviceBatch] | None = None
     _since: float = 0.0
     _consumed: int = 0
     _read: int = 0
     _reading_s: float = 0.0
 
-    def record(self, feed: Feed[Loaded]) -> None:
+    def record(self, feed: Feed[DeviceBatch]) -> None:
         """Write an event `feed` every few seconds: the rates since the last one.
 
         `could_tokens_per_s` is the reader's speed while it reads: the most that the run could use.
@@ -72,7 +78,7 @@ class Poison:
 
     factor: float = 1.0
 
-    def taint(self, batch: list[Micro]) -> list[Micro]:
+    def taint(self, batch: list[Microbatch]) -> list[Microbatch]:
         if self.factor == 1.0:
             return batch
         tainted = [replace(micro, weight=micro.weight * self.factor) for micro in batch]
@@ -86,7 +92,7 @@ class Batches:
 
     rank: RankContext
     stream: Stream
-    loader: Loader
+    loader: DeviceLoader
     steps: int  # of the whole run
     batch_samples: int  # of one step, over all ranks
     batch_tokens: int
@@ -109,17 +115,17 @@ class Batches:
         """Return how many tokens the run has trained on after `step`."""
         return self.tokens + (step - self.resumed_step) * self.batch_tokens
 
-    def share(self, start: int, stop: int) -> Share:
+    def share(self, start: int, stop: int) -> RankShare:
         """Return this rank's share of a range of positions."""
         world, microbatch = self.rank.world, self.rank.layout.microbatch
-        return Share.of(start, stop, world.data_rank, world.data_ranks, microbatch)
+        return RankShare.of(start, stop, world.data_rank, world.data_ranks, microbatch)
 
-    def share_of_step(self, step: int) -> Share:
+    def share_of_step(self, step: int) -> RankShare:
         """Return this rank's share of the global batch of a step."""
         start = self.position(step - 1)
         return self.share(start, start + self.batch_samples)
 
-    def feed(self, after_step: int) -> Feed[Loaded]:
+    def feed(self, after_step: int) -> Feed[DeviceBatch]:
         """Start to read this rank's samples of all steps after `after_step`, ahead of the loop."""
 
         def ranges() -> Iterator[tuple[int, int]]:
@@ -130,8 +136,8 @@ class Batches:
         return Feed(self.loader, ranges())
 
     def fetch(
-        self, step: int, feed: Feed[Loaded], clock: StepClock
-    ) -> tuple[Loaded, list[Micro], int]:
+        self, step: int, feed: Feed[DeviceBatch], clock: StepClock
+    ) -> tuple[DeviceBatch, list[Microbatch], int]:
         """Take the next batch: samples, microbatches, and how many tokens count over all ranks."""
         with clock.part("fetch"):
             self.rank.pulse.at("fetch", step)
@@ -141,12 +147,12 @@ class Batches:
             tokens = self.counted_tokens(samples)
         return samples, micros, tokens
 
-    def first_micro(self, step: int) -> list[Micro]:
+    def first_micro(self, step: int) -> list[Microbatch]:
         """Read the first microbatch of a step, without the feed."""
         share = self.share_of_step(step)
         return self.micros(self.loader.read(share.start, share.stop))[:1]
 
-    def micros(self, samples: Loaded, range_samples: int | None = None) -> list[Micro]:
+    def micros(self, samples: DeviceBatch, range_samples: int | None = None) -> list[Microbatch]:
         """Cut samples into microbatches. `range_samples` is the size of the global range that they
         come from; a global batch if not given."""
         self._report(samples.skipped)
@@ -154,7 +160,7 @@ class Batches:
         count = micro_count(range_samples or self.batch_samples, ranks, microbatch)
         return self.poison.taint(samples.micros(count, microbatch))
 
-    def counted_tokens(self, samples: Loaded) -> int:
+    def counted_tokens(self, samples: DeviceBatch) -> int:
         """Return how many tokens of the global batch count in the loss: its sum is divided by it.
 
         Ranks exchange it only where some tokens may not count.
@@ -170,11 +176,11 @@ class Batches:
             )
         return max(1, counted)
 
-    def count_over_ranks(self, samples: Loaded) -> tuple[int, int]:
+    def count_over_ranks(self, samples: DeviceBatch) -> tuple[int, int]:
         """Return, over all ranks, the tokens that count and how often damaged data was met."""
         world = self.rank.world
         both = world.sum_(torch.tensor([samples.counted, len(samples.skipped)]))
-        counted, skipped = (both // world.ways).tolist()
+        counted, skipped = (both // world.same_data_ranks).tolist()
         return int(counted), int(skipped)
 
     def audit(self, step: int) -> None:
@@ -217,7 +223,7 @@ def open_batches(rank: RankContext) -> Batches:
     return Batches(
         rank=rank,
         stream=stream,
-        loader=Loader(stream, world.device),
+        loader=DeviceLoader(stream, world.device),
         steps=run.steps(stream.samples),
         batch_samples=run.batch_samples,
         batch_tokens=run.batch_tokens,

@@ -10,7 +10,7 @@ from penstock.guard.detect.failpoints import Failpoint
 from penstock.guard.detect.pulse import Pulse
 from penstock.train.batches import Batches
 from penstock.train.engine import Engine
-from penstock.train.parallel.parts import local
+from penstock.train.parallel.parts import local_tensor
 from penstock.train.state import weight_tensors
 
 BIT = 20  # of a weight's 32: large enough to matter, small enough to stay a number
@@ -29,7 +29,7 @@ def arm_drill_faults(pulse: Pulse, batches: Batches, engine: Engine) -> None:
 
     def flip(trap: Failpoint) -> None:
         # The weights that updates are made to.
-        weight = local(next(iter(weight_tensors(engine.parts, engine.optimizer).values())))
+        weight = local_tensor(next(iter(weight_tensors(engine.parts, engine.optimizer).values())))
         with torch.no_grad():
             weight.flatten()[:1].view(torch.int32).bitwise_xor_(1 << int(trap.ms or BIT))
 
@@ -39,7 +39,7 @@ def arm_drill_faults(pulse: Pulse, batches: Batches, engine: Engine) -> None:
         def corrupt(grad: Tensor) -> Tensor:
             hook.remove()
             changed = grad.clone()
-            local(changed).flatten()[:1] *= 2
+            local_tensor(changed).flatten()[:1] *= 2
             return changed
 
         hook = next(iter(engine.parts.trained().values())).register_hook(corrupt)

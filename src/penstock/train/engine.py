@@ -4,23 +4,22 @@ from dataclasses import dataclass
 from functools import partial
 
 from penstock.guard.detect.pulse import Pulse
-from penstock.model.build import user_function
 from penstock.model.decoder import Decoder
 from penstock.model.loss import summed_cross_entropy
-from penstock.model.own_loss import TokenLoss, checked, rule_of
+from penstock.model.user_loss import TokenLoss, checked_loss, loss_rule
+from penstock.model.user_module import import_user_function
 from penstock.plan.job.layout import Layout
 from penstock.run.schema.code import loss_code, module_code
 from penstock.run.schema.run import Run
-from penstock.train.optim.optimizer import Optimizer, optimizer
-from penstock.train.parallel.batch import Share
-from penstock.train.parallel.context import cut, joined
-from penstock.train.parallel.expert import balancer
+from penstock.train.optim.optimizer import Optimizer, build_optimizer
+from penstock.train.parallel.context import sequence_joiner, sequence_slicer
+from penstock.train.parallel.expert import build_balancer
 from penstock.train.parallel.materialize import materialize
-from penstock.train.parallel.parts import Gradients, Parts, holders
+from penstock.train.parallel.microbatch import RankShare
+from penstock.train.parallel.parts import Gradients, ModelParts, holder_count
 from penstock.train.parallel.precision import COMPUTE
-from penstock.train.parallel.runner import Plain, Runner
-from penstock.train.replicas.live_reduce import LiveReplicas
-from penstock.train.replicas.reduce import Replicas
+from penstock.train.parallel.runner import PlainRunner, Runner
+from penstock.train.replicas.reduce import LiveReplicaReducer, ReplicaReducer
 from penstock.train.step import Stepper
 from penstock.train.world.world import World
 
@@ -29,10 +28,10 @@ from penstock.train.world.world import World
 class Engine:
     """Model, optimizer and replicas of one rank."""
 
-    parts: Parts
+    parts: ModelParts
     runner: Runner
     optimizer: Optimizer
-    replicas: Replicas
+    replicas: ReplicaReducer
     stepper: Stepper
 
 
@@ -42,15 +41,17 @@ def build_engine(
     """Build the model of a rank, laid out over the ranks of its replica, and what trains it."""
     made = materialize(run, layout, vocab, world)
     parts, trained = made.parts, made.parts.trained()
-    update = optimizer(trained, made.masters, run.train)
-    policy = LiveReplicas if run.guard.mode == "live" else Replicas
+    update = build_optimizer(trained, made.masters, run.train)
+    policy = LiveReplicaReducer if run.guard.mode == "live" else ReplicaReducer
     replicas = policy(world, run.train.sync.compress)
-    runner = _runner(parts, run, layout, world, own_loss(run, parts))
-    micros = Share.of(0, run.batch_samples, 0, world.data_ranks, layout.microbatch).micros
+    runner = _runner(parts, run, layout, world, put_user_loss(run, parts))
+    micros = RankShare.of(0, run.batch_samples, 0, world.data_ranks, layout.microbatch).micros
     # One backward pass in 16 bits is as exact as its matmuls; sums of several are not.
     gradients = Gradients(trained, wide=micros > 1 or not replicas.alone)
-    shares = {n: 0.0 if n in parts.copies else 1 / holders(p, world) for n, p in trained.items()}
-    balance = balancer(parts.modules, world, run.balance_rate)
+    shares = {
+        n: 0.0 if n in parts.copies else 1 / holder_count(p, world) for n, p in trained.items()
+    }
+    balance = build_balancer(parts.modules, world, run.balance_rate)
     stepper = Stepper(
         runner,
         gradients,
@@ -65,24 +66,30 @@ def build_engine(
     return Engine(parts, runner, update, replicas, stepper)
 
 
-def own_loss(run: Run, parts: Parts) -> TokenLoss | None:
+def put_user_loss(run: Run, parts: ModelParts) -> TokenLoss | None:
     """Load the loss that the run file names and put it into every decoder of this rank."""
     code = loss_code(run.train.loss)
     if code is None:
         return None
-    loss = checked(user_function(code), code)
+    loss = checked_loss(import_user_function(code), code)
     for module in parts.modules:
         if isinstance(module, Decoder):
-            module.loss = partial(summed_cross_entropy, rule=rule_of(loss))
+            module.loss = partial(summed_cross_entropy, rule=loss_rule(loss))
     return loss
 
 
-def _runner(parts: Parts, run: Run, layout: Layout, world: World, loss: TokenLoss | None) -> Runner:
-    own, whole = (cut(world), joined(world)) if layout.context > 1 else (None, None)
+def _runner(
+    parts: ModelParts, run: Run, layout: Layout, world: World, loss: TokenLoss | None
+) -> Runner:
+    slicer, joiner = (
+        (sequence_slicer(world), sequence_joiner(world)) if layout.context > 1 else (None, None)
+    )
     if layout.pipeline == 1:
-        return Plain(parts, layout.tensor, own, whole, loss, module_code(run.model.module))
+        return PlainRunner(
+            parts, layout.tensor, slicer, joiner, loss, module_code(run.model.module)
+        )
     # Not at the top: torch's schedules take a second to import.
-    from penstock.train.parallel.pipeline import Pipelined
+    from penstock.train.parallel.pipeline import PipelineRunner
 
     dtype = COMPUTE[run.train.precision]
-    return Pipelined(parts, layout, world, dtype, layout.tensor, own, whole)
+    return PipelineRunner(parts, layout, world, dtype, layout.tensor, slicer, joiner)

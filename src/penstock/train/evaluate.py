@@ -10,12 +10,12 @@ from penstock.data.tokenize.tokenizer import Tokenizer
 from penstock.errors import PenstockError
 from penstock.ledger.journal.events import EvaluateSpan, SampleFailed, StoppedEarly
 from penstock.meter.clock import now
-from penstock.model.build import NoLogits
+from penstock.model.user_module import NoLogits
 from penstock.policy.best import judge, words
 from penstock.policy.checkpoint import interval_ends
 from penstock.train.batches import Batches
 from penstock.train.engine import Engine
-from penstock.train.export.generate import continuation
+from penstock.train.export.sampling import sample_continuation
 from penstock.train.rank_context import RankContext
 from penstock.train.replicas.reduce import REQUESTS, Vote
 from penstock.train.state import TrainingState
@@ -134,7 +134,7 @@ class Evaluator:
             if problem:
                 raise PenstockError(problem)
             parts.train(False)
-            tokens = continuation(
+            tokens = sample_continuation(
                 self.engine.runner.logits,
                 prompt,
                 SAMPLE_TOKENS,

@@ -14,11 +14,10 @@ import torch
 from penstock.ledger.journal.events import LostStepSpan, RankRegrouped, RegroupSpan
 from penstock.meter.clock import now
 from penstock.policy.quorum import HealingPlan, ReplicaStanding, plan_healing
-from penstock.train.parallel.parts import local
+from penstock.train.parallel.parts import local_tensor
 from penstock.train.recovery import Recovery
-from penstock.train.replicas.live_reduce import LiveReplicas
-from penstock.train.replicas.live_world import LiveWorld, Over, PeerLost
-from penstock.train.replicas.reduce import Vote
+from penstock.train.replicas.live_world import LiveWorld, PeerLost, RunFinished
+from penstock.train.replicas.reduce import LiveReplicaReducer, Vote
 from penstock.train.replicas.rewind import Rewind
 from penstock.train.world.world import STORAGE_S
 
@@ -36,7 +35,7 @@ class LiveRecovery(Recovery):
         self.world.gather(None)  # all ranks of this replica are ready
         group = self.world.replica_group
         if self.world.life and self.world.rank == 0:
-            group.board.announce(group.replica, self.world.life)
+            group.membership.announce_ready(group.replica, self.world.life)
         self.regroup()
         if self.world.saves and self.progress.step < steps:
             self.saver.prepare()
@@ -74,7 +73,7 @@ class LiveRecovery(Recovery):
                 return self.level()
             except PeerLost:
                 continue
-            except Over as over:
+            except RunFinished as over:
                 if over.step != self.progress.step:
                     raise RuntimeError(f"the other replicas ended at step {over.step}") from None
                 self.progress.pending, self.progress.finished = None, True
@@ -84,8 +83,8 @@ class LiveRecovery(Recovery):
         """Bring all members to one step and one state. Raises `PeerLost` if one is lost."""
         start, at, group = now(), self.progress, self.world.replica_group
         replicas = self.state.engine.replicas
-        assert isinstance(replicas, LiveReplicas)
-        replicas.regrouped()
+        assert isinstance(replicas, LiveReplicaReducer)
+        replicas.drop_residuals()
         standings, owing = self._compare()
         plan = plan_healing(standings)
         if plan.load and plan.donor == group.replica:
@@ -122,7 +121,7 @@ class LiveRecovery(Recovery):
         to do after its step."""
         at = self.progress
         said = torch.tensor([at.step, at.has_state, at.pending is not None])
-        every = self.world.replica_group.gather(said)
+        every = self.world.replica_group.all_gather(said)
         self.world.agree()
         rows = dict(zip(self.world.replica_group.members, every.tolist(), strict=True))
         standings = {n: ReplicaStanding(step, bool(whole)) for n, (step, whole, _) in rows.items()}
@@ -140,7 +139,7 @@ class LiveRecovery(Recovery):
         if plan.healed:
             self.rank.pulse.at("heal", about["step"])
             for tensor in self._tensors():
-                group.give_(tensor, plan.donor)
+                group.broadcast_(tensor, plan.donor)
                 self.rank.pulse.beat()
         self.world.agree()
         if healed:
@@ -150,7 +149,9 @@ class LiveRecovery(Recovery):
         at.pending = Vote(**about["pending"]) if about["pending"] else None
 
     def _tensors(self) -> list[torch.Tensor]:
-        return [local(tensor) for _, tensor in sorted(self.state.tensors(copies=True).items())]
+        return [
+            local_tensor(tensor) for _, tensor in sorted(self.state.tensors(copies=True).items())
+        ]
 
     def _about(self) -> dict[str, Any]:
         """Return what a replica needs besides tensors to continue from this one's state."""
@@ -167,11 +168,11 @@ class LiveRecovery(Recovery):
         group = self.world.replica_group
         text = json.dumps(about).encode()
         size = torch.tensor([len(text)])
-        group.give_(size, source, STORAGE_S)
+        group.broadcast_(size, source, STORAGE_S)
         self.world.agree()
         content = torch.zeros(int(size), dtype=torch.uint8)
         if group.replica == source:
             content = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-        group.give_(content, source)
+        group.broadcast_(content, source)
         self.world.agree()
         return json.loads(content.numpy().tobytes())

@@ -18,7 +18,7 @@ from penstock.train.drill_faults import arm_drill_faults
 from penstock.train.engine import Engine, build_engine
 from penstock.train.evaluate import Evaluator
 from penstock.train.live import LiveRecovery
-from penstock.train.parallel.batch import Loaded
+from penstock.train.parallel.microbatch import DeviceBatch
 from penstock.train.progress import Progress
 from penstock.train.rank_context import RankContext
 from penstock.train.recovery import Recovery
@@ -87,7 +87,7 @@ class Trainer:
         while not at.finished:
             try:
                 if at.pending is None:
-                    with self.tracer.around(at.step + 1, clock):
+                    with self.tracer.trace_if_requested(at.step + 1, clock):
                         self.train_step(at.step + 1, feed, clock)
                     self.batches.meter.record(feed)
                 self.finish_step()
@@ -104,7 +104,7 @@ class Trainer:
             return "done"
         return EARLY if self.state.stops_early else "stopped"
 
-    def train_step(self, step: int, feed: Feed[Loaded], clock: StepClock) -> None:
+    def train_step(self, step: int, feed: Feed[DeviceBatch], clock: StepClock) -> None:
         """Do one optimizer step and record it."""
         run, stepper = self.rank.run, self.engine.stepper
         clock.begin()
@@ -148,7 +148,7 @@ class Trainer:
         self.saver.save_if_due(step, vote, last)
         if last or vote.requests["stop"]:
             self.saver.finish()
-            world.together(step)
+            world.finish_together(step)
             at.finished = True
         at.pending = None
         if vote.requests["join"] and not at.finished:

@@ -22,11 +22,13 @@ from penstock.run.save import to_table
 from penstock.train.batches import Batches
 from penstock.train.engine import Engine
 from penstock.train.optim.optimizer import Optimizer
-from penstock.train.parallel.parts import Parts
+from penstock.train.parallel.parts import ModelParts
 from penstock.train.rank_context import RankContext
 
 
-def weight_tensors(parts: Parts, optimizer: Optimizer, copies: bool = False) -> dict[str, Tensor]:
+def weight_tensors(
+    parts: ModelParts, optimizer: Optimizer, copies: bool = False
+) -> dict[str, Tensor]:
     """Return the trained weights in full precision, and the model's buffers.
 
     `copies` adds parameters that another rank saves: they are needed for loading.
@@ -39,7 +41,9 @@ def weight_tensors(parts: Parts, optimizer: Optimizer, copies: bool = False) -> 
     return tensors | parts.named_buffers()
 
 
-def state_tensors(parts: Parts, optimizer: Optimizer, copies: bool = False) -> dict[str, Tensor]:
+def state_tensors(
+    parts: ModelParts, optimizer: Optimizer, copies: bool = False
+) -> dict[str, Tensor]:
     """Return weights and moments. They are the run's own: loading into them changes the run."""
     weights = weight_tensors(parts, optimizer, copies)
     tensors = {f"model/{name}": tensor for name, tensor in weights.items()}
@@ -137,7 +141,7 @@ class TrainingState:
     def from_json(self, saved: dict[str, Any]) -> None:
         """Take the scalars of another replica, whose tensors are already here."""
         self.engine.optimizer.updates = saved["updates"]
-        self.engine.optimizer.lower()
+        self.engine.optimizer.copy_masters()
         self.batches.consumed, self.batches.tokens = saved["consumed"], saved["tokens"]
         self.batches.resumed_step = saved["resumed_step"]
         self.sentinels.restore(saved["sentinels"])
@@ -179,7 +183,7 @@ class TrainingState:
             self.rank.journal.write(MomentsDropped(saved=saved, now=own))
             tensors = {name: t for name, t in tensors.items() if name.startswith("model/")}
         checkpoints.load(found, tensors, self.rank.world)
-        optimizer.lower()
+        optimizer.copy_masters()
 
     def _load_local(self, found: Checkpoint, layout: dict[str, int]) -> None:
         """Load replica-local state, which means nothing in another layout."""

@@ -12,11 +12,11 @@ from penstock.guard.detect.pulse import Pulse
 from penstock.meter.clock import StepClock
 from penstock.run.schema.train import TrainSection
 from penstock.train.optim.optimizer import Optimizer
-from penstock.train.parallel.batch import Micro
-from penstock.train.parallel.expert import Balancer
+from penstock.train.parallel.expert import ExpertBalancer
+from penstock.train.parallel.microbatch import Microbatch
 from penstock.train.parallel.parts import Gradients, Grads
 from penstock.train.parallel.runner import Runner
-from penstock.train.replicas.reduce import Replicas, Vote, squared_norm
+from penstock.train.replicas.reduce import ReplicaReducer, Vote, squared_norm
 
 
 @dataclass(frozen=True)
@@ -60,17 +60,17 @@ class Stepper:
     runner: Runner
     gradients: Gradients
     optimizer: Optimizer
-    replicas: Replicas
+    replicas: ReplicaReducer
     clip: float
     shares: Mapping[str, float]  # of a gradient's squared norm that this rank counts
-    balancer: Balancer | None  # evens out the experts of a mixture
+    balancer: ExpertBalancer | None  # evens out the experts of a mixture
     # The tensors that a forward pass may change.
     buffers: Callable[[], Sequence[Tensor]] = field(default=tuple)
     pulse: Pulse | None = None  # tells the supervisor where in a step the rank is
     _buffers_before: list[Tensor] = field(default_factory=list)  # their values before the step
 
     def forward_backward(
-        self, batch: list[Micro], tokens: int, clock: StepClock
+        self, batch: list[Microbatch], tokens: int, clock: StepClock
     ) -> tuple[Tensor, Grads]:
         """Compute the loss and the gradients of this replica.
 
@@ -81,7 +81,7 @@ class Stepper:
             self.begin()
             loss = self.runner.backward(batch, tokens)
             grads = self.gradients.collect()
-            self.runner.settle(grads)
+            self.runner.add_shared_gradients(grads)
         return loss, grads
 
     def reduce(self, grads: Grads, clock: StepClock) -> Grads:
@@ -99,7 +99,7 @@ class Stepper:
         """Agree with all ranks on the loss, the gradient norm and what to do after the step."""
         with clock.part("compute"):
             squares = squared_norm(summed, self.shares)
-        self.runner.drain(clock)
+        self.runner.wait_for_stages(clock)
         with clock.part("exchange"):
             self._at("vote")
             vote = self.replicas.vote(loss, squares, requests)
@@ -131,7 +131,7 @@ class Stepper:
                 buffer.copy_(value)
         self._buffers_before = []
 
-    def warm_up(self, batch: list[Micro]) -> None:
+    def warm_up(self, batch: list[Microbatch]) -> None:
         """Run the first kernels and allocations before the first step's clock starts."""
         self.begin()
         self.runner.backward(batch, 1)
@@ -159,7 +159,7 @@ def seed_step(seed: int, step: int, data_rank: int) -> None:
 
 
 def unguarded_step(
-    stepper: Stepper, batch: list[Micro], tokens: int, rate: float, clock: StepClock
+    stepper: Stepper, batch: list[Microbatch], tokens: int, rate: float, clock: StepClock
 ) -> Vote:
     """Do a whole step that only its vote can refuse. Benchmarks and tests compare such steps."""
     loss, grads = stepper.forward_backward(batch, tokens, clock)

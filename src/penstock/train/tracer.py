@@ -71,7 +71,7 @@ class Tracer:
                 torch.zeros(1, device=self.world.device)
 
     @contextmanager
-    def around(self, step: int, clock: StepClock) -> Iterator[None]:
+    def trace_if_requested(self, step: int, clock: StepClock) -> Iterator[None]:
         """Around all of a step."""
         asked, self.requested = self.requested, False
         if not (asked and self._traces):
@@ -87,7 +87,7 @@ class Tracer:
             finally:
                 clock.note = nullcontext
                 began = time.perf_counter()
-        self._tell(step, rows(taken), cost_s, began)
+        self._record(step, trace_rows(taken), cost_s, began)
 
     @contextmanager
     def _note(self, name: str) -> Iterator[None]:
@@ -97,18 +97,18 @@ class Tracer:
             if self.world.cuda:
                 torch.cuda.synchronize()
 
-    def _tell(self, step: int, ops: list[TraceOp], cost_s: float, began: float) -> None:
+    def _record(self, step: int, ops: list[TraceOp], cost_s: float, began: float) -> None:
         """`began` is when the step ended: what is done here is part of the cost."""
         split = split_compute(ops, self.world.size("pipeline") > 1)
         rank = self.journal.ranks[0]
         name = f"step{step:08d}-a{self.journal.attempt:04d}-r{rank:05d}.json.gz"
-        said: dict[str, Any] = {"step": step, **_line(split)}
+        said: dict[str, Any] = {"step": step, **_split_record(split)}
         said["peers"], said["stage"] = self._peers()
         if self._leaves_files:
             said["file"] = f"{self.folder.name}/{name}"
             self.close()
             args = (self.folder, name, ops, rank)
-            self._writing = threading.Thread(target=leave, args=args, daemon=True)
+            self._writing = threading.Thread(target=write_trace_file, args=args, daemon=True)
             self._writing.start()
         cost_s += time.perf_counter() - began
         self.journal.write(StepTraced(cost_s=round(cost_s, 6), **said), synced=False)
@@ -136,7 +136,7 @@ class Tracer:
         if self.world.ranks <= TRACING:
             return True
         each = max(1, TRACING // self.world.size("pipeline"))
-        return self.world.place("replicate") == 0 and self.world.rank % self._block < each
+        return self.world.index("replicate") == 0 and self.world.rank % self._block < each
 
     @property
     def _leaves_files(self) -> bool:
@@ -149,7 +149,7 @@ def _profile(cuda: bool) -> profile:
     return profile(use_kineto=True, use_device="cuda" if cuda else None)
 
 
-def rows(taken: profile) -> list[TraceOp]:
+def trace_rows(taken: profile) -> list[TraceOp]:
     """What was seen, without what only repeats it: launches, and annotations on the device."""
     assert taken.kineto_results is not None
     found = []
@@ -170,7 +170,7 @@ def _kind(event: Any) -> Kind | None:
     return "copy" if event.name().startswith("Memcpy") else "kernel"
 
 
-def _line(split: ComputeSplit) -> dict[str, Any]:
+def _split_record(split: ComputeSplit) -> dict[str, Any]:
     """Seconds by what they were spent on, to the microsecond."""
     parts = {
         "compute": split.compute_s,
@@ -184,7 +184,7 @@ def _line(split: ComputeSplit) -> dict[str, Any]:
     return {"split": told, "count": len(split.collectives_s)}
 
 
-def leave(folder: Path, name: str, ops: list[TraceOp], rank: int) -> None:
+def write_trace_file(folder: Path, name: str, ops: list[TraceOp], rank: int) -> None:
     """Write a file that Perfetto and chrome://tracing open, and drop the oldest of this rank."""
     longest = sorted(ops, key=lambda op: op.start_ns - op.end_ns)[:ROWS]
     origin = min((op.start_ns for op in longest), default=0)

@@ -17,19 +17,19 @@ import torch
 from torch import Tensor, nn
 
 from penstock.errors import OwnCodeError, PenstockError
-from penstock.model.build import (
+from penstock.model.user_loss import TokenLoss, checked_loss, loss_rule
+from penstock.model.user_module import (
+    build_user_module,
+    import_user_function,
     refuse_untrainable,
     summed_loss,
     tensors_in,
-    user_function,
-    user_module,
 )
-from penstock.model.own_loss import TokenLoss, checked, rule_of
 from penstock.run.schema.code import UserCode, loss_code, module_code
 from penstock.run.schema.run import Run
 from penstock.secret import RedactedStream
 from penstock.train.optim.muon import refuse_no_matrix
-from penstock.train.parallel.parts import no_gradient
+from penstock.train.parallel.parts import no_gradient_message
 from penstock.train.parallel.precision import COMPUTE, MASTER
 
 MOST_WORK = 7e10  # parameters × tokens of a trial: a few seconds of a CPU for both passes
@@ -56,9 +56,9 @@ def try_module(run: Run, kind: str, vocabulary: Vocabulary | None) -> list[str]:
     `kind` is what the ranks run on, "cpu" or "cuda". Without `vocabulary` only token 0 is tried.
     Return warnings: what may end the run and is not certain.
     """
-    with _aside():
+    with _isolated():
         try:
-            model, loss = _built(run), _loss(run)
+            model, loss = _build_module(run), _user_loss(run)
         except PenstockError as error:
             if NO_GROUP in str(error):
                 return []
@@ -74,19 +74,19 @@ def try_loss(run: Run, kind: str, vocab: int, certain: bool) -> None:
     """
     code = loss_code(run.train.loss)
     assert code is not None
-    with _aside():
-        loss = _loss(run)
+    with _isolated():
+        loss = _user_loss(run)
         assert loss is not None
         count = max(2, min(2 * run.sequence, LOSS_LOGITS // vocab))
         draw = torch.Generator().manual_seed(run.train.seed)
         logits_nv = torch.randn(count, vocab, generator=draw).to(COMPUTE[run.train.precision])
         targets_n = torch.randint(vocab, (count,), generator=draw)
         try:
-            losses_n = rule_of(loss)(logits_nv, targets_n, None)  # the logits become gradients
+            losses_n = loss_rule(loss)(logits_nv, targets_n, None)  # the logits become gradients
         except (Exception, SystemExit) as error:
             if not certain or _is_for_ranks(error, kind):
                 return
-            raise _told(code, error, "its backward pass") from error
+            raise _user_error(code, error, "its backward pass") from error
         if not certain:
             return
         inputs = f"random logits {list(logits_nv.shape)}"
@@ -157,7 +157,7 @@ class _ModuleTrial:
 
     def _refuse_forward(self, error: BaseException) -> None:
         """Raise what a forward pass raised, or what it says of the vocabulary."""
-        if self.vocabulary is not None and not _is_judged(error):
+        if self.vocabulary is not None and not _is_own_verdict(error):
             if (first := self._raised_for(0)) is not None:
                 error = first
             elif last := self._raised_for(self.vocabulary.tokens - 1):
@@ -165,7 +165,7 @@ class _ModuleTrial:
         if not self.whole or _is_for_ranks(error, self.kind):
             return
         shape = f"tokens of shape {self.shape}"
-        raise _told(self.code, error, "its forward", f"; {shape}") from error
+        raise _user_error(self.code, error, "its forward", f"; {shape}") from error
 
     def _raised_for(self, token: int) -> BaseException | None:
         try:
@@ -229,9 +229,9 @@ class _ModuleTrial:
         except (Exception, SystemExit) as error:
             if not self.whole or _is_for_ranks(error, self.kind):
                 return []
-            raise _told(self.code, error, "its backward pass") from error
+            raise _user_error(self.code, error, "its backward pass") from error
         if missing := self._unreached():
-            told = no_gradient(missing)
+            told = no_gradient_message(missing)
             if self.whole and self.vocabulary:
                 raise PenstockError(f"{self.code.words}: {told}")
             return [f"{self.code.words}: in a trial with a few tokens {told}"]
@@ -249,15 +249,15 @@ class _ModuleTrial:
 
 def _is_for_ranks(error: BaseException, kind: str) -> bool:
     """Whether an error here may be none there: the code may need a GPU, or its peers."""
-    return NO_GROUP in str(error) or (kind != "cpu" and not _is_judged(error))
+    return NO_GROUP in str(error) or (kind != "cpu" and not _is_own_verdict(error))
 
 
-def _is_judged(error: BaseException) -> bool:
+def _is_own_verdict(error: BaseException) -> bool:
     """Whether it is a verdict on what the user's code returned, and not raised by that code."""
     return isinstance(error, PenstockError) and not isinstance(error, OwnCodeError)
 
 
-def _told(code: UserCode, error: BaseException, what: str, tail: str = "") -> PenstockError:
+def _user_error(code: UserCode, error: BaseException, what: str, tail: str = "") -> PenstockError:
     if isinstance(error, PenstockError):
         return error
     return PenstockError(f"{code.words}: {what} raised {code.describe_error(error)}{tail}")
@@ -277,10 +277,10 @@ def _bad_number(code: UserCode, what: str, inputs: str) -> PenstockError:
     )
 
 
-def _built(run: Run) -> nn.Module:
+def _build_module(run: Run) -> nn.Module:
     """Build the module as a rank does, in the number format of its matrix work."""
     assert run.model.module is not None
-    model = user_module(run.model.module, run.train.seed)
+    model = build_user_module(run.model.module, run.train.seed)
     refuse_untrainable(model, run.model.module)
     if run.train.optimizer == "muon":
         refuse_no_matrix({n: p for n, p in model.named_parameters() if p.requires_grad})
@@ -291,13 +291,13 @@ def _built(run: Run) -> nn.Module:
     return model
 
 
-def _loss(run: Run) -> TokenLoss | None:
+def _user_loss(run: Run) -> TokenLoss | None:
     code = loss_code(run.train.loss)
-    return checked(user_function(code), code) if code else None
+    return checked_loss(import_user_function(code), code) if code else None
 
 
 @contextmanager
-def _aside() -> Iterator[None]:
+def _isolated() -> Iterator[None]:
     """Leave this process as it was: its random numbers, imports and output.
 
     A neighbour that the user's file imports is forgotten too: the next run of this process may have

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from penstock.data.read.stream import Stream
-from penstock.train.parallel.batch import Share
+from penstock.train.parallel.microbatch import RankShare
 
 S = 4
 KINDS = ["shuffle", "window", "mix"]
@@ -37,7 +37,7 @@ def test_200_resumes(stream):
             consumed = int(state["consumed"])
             for _ in range(steps):
                 for rank in range(world):
-                    share = Share.of(consumed, consumed + batch, rank, world, microbatch)
+                    share = RankShare.of(consumed, consumed + batch, rank, world, microbatch)
                     seen.append(stream.read(share.start, share.stop).tokens)
                 consumed += batch
         assert np.array_equal(np.concatenate(seen), expected.tokens)

@@ -255,7 +255,7 @@ def _rank(sockets: list[str], groups: int) -> tuple[list[float], list[str]]:
     inner = dist.TCPStore(
         os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False
     )
-    store = tunnel_store.through_tunnels(inner)
+    store = tunnel_store.wrap_for_tunnels(inner)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=4)
     made = [dist.new_group(backend="gloo") for _ in range(groups)]
     pair = [dist.new_group([n, n + 2], backend="gloo") for n in range(2)][rank % 2]

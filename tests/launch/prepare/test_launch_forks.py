@@ -15,7 +15,7 @@ from penstock.ledger.journal.read import read_events
 from penstock.ledger.journal.records import journal_files
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
-from penstock.train.export.write import write
+from penstock.train.export.generate import generate_text
 
 MakeFile = Callable[..., Path]
 SHORT = {"train.steps": 2, "evaluate.every": "never", "cluster.accelerators": 1}
@@ -132,7 +132,7 @@ def test_what_a_crash_left_in_memory_can_be_forked_and_generated_from(
     slot = newest_in_memory(folder, load(path))
     assert slot is not None
 
-    write(folder, "ab", 2, 0.0, 0)
+    generate_text(folder, "ab", 2, 0.0, 0)
     code.write_text(CRASH.replace("> 60", "> 1000"))
     longer = load(path, [f"train.steps={slot.step + 1}"])
     fork = start(longer, fork="mended")

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from penstock.launch.supervisor import quorum as module
 from penstock.launch.supervisor.quorum import Quorum
 from penstock.ledger.journal.events import JournalEvent
-from penstock.train.replicas.board import Board
+from penstock.train.replicas.membership import ReplicaMembership
 
 
 class FakeRanks:
@@ -45,11 +45,13 @@ class FakeRanks:
         self.events.append((event.kind, event.to_payload()))
 
 
-def made(replicas: int, each: int, restarts_allowed: int = 1) -> tuple[Quorum, FakeRanks, Board]:
+def made(
+    replicas: int, each: int, restarts_allowed: int = 1
+) -> tuple[Quorum, FakeRanks, ReplicaMembership]:
     store = dist.HashStore()
-    ranks, board = FakeRanks(replicas * each), Board(store, "attempt-0")
+    ranks, membership = FakeRanks(replicas * each), ReplicaMembership(store, "attempt-0")
     quorum = Quorum(
-        board=board,
+        membership=membership,
         processes=ranks,  # type: ignore[arg-type]
         records=ranks,  # type: ignore[arg-type]
         replicas=replicas,
@@ -59,22 +61,22 @@ def made(replicas: int, each: int, restarts_allowed: int = 1) -> tuple[Quorum, F
         journal=ranks,  # type: ignore[arg-type]
         show_fault=lambda rank, reason, action: None,
     )
-    return quorum, ranks, board
+    return quorum, ranks, membership
 
 
 def test_the_rest_of_the_replica_is_ended_and_started_again() -> None:
-    quorum, ranks, board = made(2, 2)
+    quorum, ranks, membership = made(2, 2)
     ranks.found[3] = -9
     assert quorum.update(ranks.exit_codes())
-    assert board.latest().members == (0,)
+    assert membership.latest().members == (0,)
     assert ranks.lives == {0: 0, 1: 0, 2: 1, 3: 1}
     ((_, lost), *_) = ranks.events
     assert (lost["ranks"], lost["rank"]) == ([2, 3], 3)
     assert quorum.update(ranks.exit_codes())
-    assert board.latest().number == 1
-    board.announce(1, 1)
+    assert membership.latest().number == 1
+    membership.announce_ready(1, 1)
     assert quorum.update(ranks.exit_codes())
-    assert board.latest().members == (0, 1)
+    assert membership.latest().members == (0, 1)
 
 
 def test_of_several_dead_the_one_that_was_killed_is_the_reason() -> None:
@@ -93,8 +95,8 @@ def test_what_would_fail_again_ends_the_attempt(result: str) -> None:
 
 
 def test_it_goes_on_until_the_last_member_has_ended() -> None:
-    quorum, ranks, board = made(2, 1)
-    board.finish(9)
+    quorum, ranks, membership = made(2, 1)
+    membership.mark_finished(9)
     ranks.found[0] = 0
     assert quorum.update(ranks.exit_codes())
     ranks.found[1] = -9  # after all was over: no reason to start anything
@@ -118,22 +120,22 @@ def test_a_break_without_a_death_is_given_time_and_then_mended(
 ) -> None:
     clock = [0.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
-    quorum, ranks, board = made(2, 1)
-    board.complain(0, step=4)
+    quorum, ranks, membership = made(2, 1)
+    membership.report_broken(0, step=4)
     assert quorum.update(ranks.exit_codes())
-    assert board.latest().number == 0
+    assert membership.latest().number == 0
     clock[0] += 2 * module.DEATH_S
     assert quorum.update(ranks.exit_codes())
-    assert board.latest().number == 1
-    assert board.latest().members == (0, 1)
+    assert membership.latest().number == 1
+    assert membership.latest().members == (0, 1)
     assert quorum.update(ranks.exit_codes())
-    assert board.latest().number == 1
+    assert membership.latest().number == 1
 
 
 def test_a_rank_that_hangs_takes_its_replica_along() -> None:
-    quorum, ranks, board = made(2, 2)
+    quorum, ranks, membership = made(2, 2)
     assert quorum.drop_ranks([1], "hang", since=5.0)
-    assert board.latest().members == (1,)
+    assert membership.latest().members == (1,)
     assert ranks.lives == {0: 1, 1: 1, 2: 0, 3: 0}
     assert ranks.events[0][1]["since"] == 5.0
     assert not quorum.drop_ranks([2], "hang", since=6.0)

@@ -12,8 +12,8 @@ from torch import nn
 
 from penstock.catalog import models
 from penstock.catalog.shapes import ModelShape
-from penstock.model.adapter.lora import adapt, freeze_in
-from penstock.model.build import decoder_on_meta
+from penstock.model.adapter.lora import add_adapters, cast_frozen
+from penstock.model.initialize import decoder_on_meta
 from penstock.model.nf4 import quantize
 from penstock.model.nf4_format import matrix_bytes
 from penstock.plan.job import own, partition
@@ -23,7 +23,7 @@ from penstock.plan.job.partition import rank_params, split_layers, stage_content
 from penstock.plan.memory.state import adapter_params, state_bytes
 from penstock.plan.step.step import slowest_stages
 from penstock.run.schema.adapter import AdapterSection
-from penstock.train.parallel.stages import copies_on
+from penstock.train.parallel.materialize import duplicate_weights
 from penstock.train.parallel.tensor import CUTS
 from planned_jobs import job
 
@@ -96,7 +96,7 @@ def test_the_stages_together_hold_the_model_once_and_a_copy_of_a_tied_table(
     shape, pipeline, interleave = cut
     layout = Layout(pipeline=pipeline, interleave=interleave)
     held = sum(sum(rank_params(shape, layout, stage)[:2]) for stage in range(pipeline))
-    copies = sum(len(copies_on(stage, layout, shape)) for stage in range(pipeline))
+    copies = sum(len(duplicate_weights(stage, layout, shape)) for stage in range(pipeline))
     assert held == shape.params() + copies * shape.embedding_params()
 
 
@@ -166,8 +166,8 @@ def test_a_frozen_model_takes_the_bytes_that_the_trainer_keeps(
     for stage, modules in enumerate(stages):
         frozen = trained = 0
         for module in modules:
-            adapt(module, section)
-            freeze_in(module, torch.bfloat16)
+            add_adapters(module, section)
+            cast_frozen(module, torch.bfloat16)
             for param in module.parameters():
                 frozen += 0 if param.requires_grad else param.nbytes
                 trained += param.numel() if param.requires_grad else 0

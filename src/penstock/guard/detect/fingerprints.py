@@ -26,7 +26,7 @@ class RankPlacement(Protocol):
     @property
     def device(self) -> torch.device: ...
     def size(self, dimension: str) -> int: ...
-    def place(self, dimension: str) -> int: ...
+    def index(self, dimension: str) -> int: ...
     def sum_(self, values: Tensor) -> Tensor: ...
 
 
@@ -58,7 +58,7 @@ def gather_by_replica(own: Tensor, world: RankPlacement) -> list[tuple[tuple[int
     """
     replicas, inside = world.size("replicate"), _inside(world)
     rows = torch.zeros((replicas, inside, len(own)), dtype=torch.int64, device=world.device)
-    rows[world.place("replicate"), index_in_replica(world)] = own
+    rows[world.index("replicate"), index_in_replica(world)] = own
     return [tuple(map(tuple, replica)) for replica in world.sum_(rows).tolist()]
 
 
@@ -73,7 +73,7 @@ def index_in_replica(world: RankPlacement) -> int:
     """Return this rank's index inside its replica."""
     place = 0
     for dimension in INSIDE:
-        place = place * world.size(dimension) + world.place(dimension)
+        place = place * world.size(dimension) + world.index(dimension)
     return place
 
 

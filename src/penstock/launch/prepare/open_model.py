@@ -11,14 +11,14 @@ from penstock.catalog.open.folder import fetch_weights, model_folder, read_small
 from penstock.data.read.dataset import Dataset
 from penstock.data.tokenize.match import refuse_other_tokenizer
 from penstock.files import write_synced
-from penstock.model.open.files import look
+from penstock.model.open.files import check_open_files
 from penstock.run.schema.run import Run
 
 
 def fetch(run: Run) -> None:
     """The weights are here and are those of the config; headers are read, no weights."""
     if run.model.from_:
-        look(fetch_weights(run.model.from_))
+        check_open_files(fetch_weights(run.model.from_))
 
 
 def refuse_other_data(run: Run, datasets: list[Dataset]) -> None:

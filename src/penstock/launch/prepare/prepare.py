@@ -20,7 +20,7 @@ from penstock.launch.prepare.listener import Listener
 from penstock.launch.prepare.replan import kept as kept_layout
 from penstock.meter.devices import Devices
 from penstock.meter.precision import measure
-from penstock.model.open.files import look_here
+from penstock.model.open.files import check_local_open_model
 from penstock.plan.built import BuiltDataset, find_built
 from penstock.plan.cost import rates
 from penstock.plan.dataset import (
@@ -190,7 +190,7 @@ def look(run: Run, before: dict[str, Any], machine: Devices) -> Looked:
     `before` is the plan of an earlier launch, whose data a run goes on with.
     """
     refuse_epochs_of_a_mixture(run)
-    look_here(run.model.from_)
+    check_local_open_model(run.model.from_)
     if loss := loss_code(run.train.loss):
         loss.refuse_missing()
     own_code.kept(run, before)

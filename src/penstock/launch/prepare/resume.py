@@ -29,8 +29,8 @@ from penstock.launch.prepare.known import has_begun, known_run, sound_plan
 from penstock.launch.prepare.listener import Listener
 from penstock.launch.prepare.own_code import with_renamed
 from penstock.ledger.journal.records import journal_files
-from penstock.model.adapter.names import adapters
-from penstock.model.open.names import is_buffer, tensors
+from penstock.model.adapter.names import adapter_shapes
+from penstock.model.open.names import is_buffer, tensor_shapes
 from penstock.policy.restart import EARLY
 from penstock.run.diff import (
     LENGTH_FIELDS,
@@ -193,8 +193,8 @@ def trained_weights(run: Run, vocab: int) -> Mapping[str, tuple[int, ...]]:
     """What the run trains, by name."""
     shape = run.model.shape(vocab)
     if run.model.adapter:
-        return adapters(shape, run.model.adapter)
-    return {name: size for name, size in tensors(shape).items() if not is_buffer(name)}
+        return adapter_shapes(shape, run.model.adapter)
+    return {name: size for name, size in tensor_shapes(shape).items() if not is_buffer(name)}
 
 
 def renamed(run: Run, name: str) -> Run:

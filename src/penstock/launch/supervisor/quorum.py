@@ -2,7 +2,7 @@
 
 It ends what is left of a replica that lost a rank, publishes the next generation of replicas,
 starts the lost one again and lets it back in. `policy/quorum.py` decides what to do. The replicas
-read the generations in `train/replicas/board.py`.
+read the generations in `train/replicas/membership.py`.
 """
 
 import time
@@ -27,7 +27,7 @@ from penstock.policy.quorum import (
     StartReplica,
     decide,
 )
-from penstock.train.replicas.board import Board, Generation
+from penstock.train.replicas.membership import ReplicaGeneration, ReplicaMembership
 
 # A replica that dies breaks the collectives of the others. They may report that before the
 # supervisor sees the death, so it waits this long before it believes in a break without a death.
@@ -38,7 +38,7 @@ DEATH_S = 1.0
 class Quorum:
     """The replicas of one attempt: who takes part, who was lost, who comes back."""
 
-    board: Board
+    membership: ReplicaMembership
     processes: RankProcesses
     records: AttemptRecords
     replicas: int
@@ -54,7 +54,7 @@ class Quorum:
 
     def __post_init__(self) -> None:
         self.state = QuorumState.new(self.replicas, self.restarts_allowed)
-        self.board.publish(Generation(0, self.state.members))
+        self.membership.publish(ReplicaGeneration(0, self.state.members))
 
     def ranks(self, replica: int) -> range:
         return range(replica * self.ranks_per_replica, (replica + 1) * self.ranks_per_replica)
@@ -70,7 +70,7 @@ class Quorum:
 
         `codes` are the exit codes of all ranks.
         """
-        finished = self.board.finished() is not None  # from then on no replica needs another
+        finished = self.membership.finished_step() is not None  # no replica needs another
         for number, replica in enumerate(self.state.replicas):
             dead = [rank for rank in self.ranks(number) if codes[rank]]
             if replica.up and dead and not self.end_reason and not finished:
@@ -127,9 +127,9 @@ class Quorum:
     def _read_board(self) -> None:
         """Act on what the replicas wrote: one is ready to join, or a collective broke."""
         for number, replica in enumerate(self.state.replicas):
-            if replica.up and not replica.member and self.board.announced(number, replica.life):
+            if replica.up and not replica.member and self.membership.is_ready(number, replica.life):
                 self._decide(ReplicaReady(number, replica.life))
-        step = self.board.complaint(self.state.generation)
+        step = self.membership.broken_after_step(self.state.generation)
         if step is None:
             self._broken_s = float("inf")
         elif self._broken_s == float("inf"):
@@ -145,7 +145,7 @@ class Quorum:
     def _do(self, action: Action) -> None:
         match action:
             case FormGeneration(number, members):
-                self.board.publish(Generation(number, members))
+                self.membership.publish(ReplicaGeneration(number, members))
                 self.journal.write(
                     GenerationStarted(
                         attempt=self.records.attempt, number=number, members=list(members)

@@ -39,7 +39,7 @@ from penstock.meter.clock import now
 from penstock.meter.rendezvous import loopback_store
 from penstock.policy import hang, preempt, restart
 from penstock.run.folder import RunFolder
-from penstock.train.replicas.board import Board
+from penstock.train.replicas.membership import ReplicaMembership
 
 POLL_S = 0.1
 FULL_BYTES = 1 << 20  # a disk with less free than this is full
@@ -178,7 +178,7 @@ class Supervisor:
     def _open_quorum(self, records: AttemptRecords) -> Quorum:
         replicas = int(self.folder.read_launch_record().layout["replicate"])
         return Quorum(
-            board=Board(self.store, f"attempt-{records.attempt}"),
+            membership=ReplicaMembership(self.store, f"attempt-{records.attempt}"),
             processes=self.processes,
             records=records,
             replicas=replicas,

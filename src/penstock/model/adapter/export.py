@@ -13,7 +13,7 @@ from torch import Tensor
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
 from penstock.files import sync, write_synced
-from penstock.model.adapter.names import adapters, peft_config, peft_name
+from penstock.model.adapter.names import adapter_shapes, peft_config, peft_name
 from penstock.model.nf4 import dequantize, quantize
 from penstock.model.open.weights import OpenWeights
 from penstock.model.open.write import DTYPES, save_tensors
@@ -46,12 +46,12 @@ def write_adapter(
             "and would load this one wrongly. Write the whole model with --merged; an adapter of "
             'targets = ["attention"] can be written by itself'
         )
-    missing = adapters(shape, section).keys() - named.keys()
+    missing = adapter_shapes(shape, section).keys() - named.keys()
     if missing:
         raise PenstockError(f"the adapter lacks {', '.join(sorted(missing)[:6])}")
     theirs = {
         peft_name(name, shape, family): named[name].detach().to("cpu", DTYPES[dtype]).contiguous()
-        for name in adapters(shape, section)
+        for name in adapter_shapes(shape, section)
     }
     config = json.dumps(peft_config(shape, family, section, base), indent=2) + "\n"
     aside = folder.with_name(f".{folder.name}.writing")
@@ -72,7 +72,7 @@ def write_adapter(
 
 
 @torch.no_grad()
-def merged(
+def merged_tensors(
     weights: OpenWeights, section: AdapterSection, named: Mapping[str, Tensor]
 ) -> Iterator[tuple[str, Tensor]]:
     """All tensors of the model with the adapter in them, by our names, one at a time.

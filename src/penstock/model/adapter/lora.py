@@ -17,17 +17,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from penstock.model.initialize import copy_to_shard, named_generator
 from penstock.model.nf4 import Nf4Linear, quantize
-from penstock.model.open.fill import fill_from
-from penstock.model.open.weights import OpenWeights
-from penstock.model.put import generator_of, put
+from penstock.model.open.weights import OpenWeights, copy_open_tensors
 from penstock.run.schema.adapter import AdapterSection
 
 A, B = "adapter_a", "adapter_b"
 _MATRIX = re.compile(r"layers\.\d+\.(?:attention|ffn(?:\.shared)?)\.(\w+)")
 
 
-class Beside(nn.Module):
+class LoraMixin(nn.Module):
     """What an adapter adds to a linear of any kind that is frozen: the next class in line."""
 
     in_features: int
@@ -44,15 +43,15 @@ class Beside(nn.Module):
         return super().forward(x) + thin * self.scale
 
 
-class AdapterLinear(Beside, nn.Linear):
+class LoraLinear(LoraMixin, nn.Linear):
     """LoRA."""
 
 
-class Nf4AdapterLinear(Beside, Nf4Linear):
+class QloraLinear(LoraMixin, Nf4Linear):
     """QLoRA."""
 
 
-def adapt(decoder: nn.Module, section: AdapterSection) -> None:
+def add_adapters(decoder: nn.Module, section: AdapterSection) -> None:
     """Freeze the decoder and put adapters into it, in place.
 
     On the meta device, and then filled; or with weights, which stay (in 4 bit: quantised later).
@@ -64,29 +63,29 @@ def adapt(decoder: nn.Module, section: AdapterSection) -> None:
             continue
         chosen, quantised = found[1] in section.parts, section.kind == "qlora"
         if chosen or quantised:
-            decoder.set_submodule(name, _adapted(module, section, chosen, quantised))
+            decoder.set_submodule(name, _adapted_linear(module, section, chosen, quantised))
 
 
-def _adapted(
+def _adapted_linear(
     linear: nn.Linear, section: AdapterSection, chosen: bool, quantised: bool
 ) -> nn.Module:
     inputs, outputs, bias = linear.in_features, linear.out_features, linear.bias is not None
     kept = linear.weight
     with kept.device:
         if quantised:
-            made: nn.Module = (Nf4AdapterLinear if chosen else Nf4Linear)(inputs, outputs, bias)
+            made: nn.Module = (QloraLinear if chosen else Nf4Linear)(inputs, outputs, bias)
         else:
-            made = AdapterLinear(inputs, outputs, bias, device="meta")
+            made = LoraLinear(inputs, outputs, bias, device="meta")
             made.weight = kept
         made.bias = linear.bias
-        if isinstance(made, Beside):
+        if isinstance(made, LoraMixin):
             made.add_adapter(section)
             for thin in (made.adapter_a, made.adapter_b):
                 thin.data = thin.data.to(kept.dtype)
     return made
 
 
-def freeze_in(decoder: nn.Module, dtype: torch.dtype) -> None:
+def cast_frozen(decoder: nn.Module, dtype: torch.dtype) -> None:
     """What is frozen has no master: it is kept in the type that the matmuls take."""
     for param in decoder.parameters():
         if not param.requires_grad and param.is_floating_point():
@@ -94,7 +93,9 @@ def freeze_in(decoder: nn.Module, dtype: torch.dtype) -> None:
 
 
 @torch.no_grad()
-def fill_adapted(decoder: nn.Module, weights: OpenWeights, device: torch.device, seed: int) -> None:
+def load_base_and_adapters(
+    decoder: nn.Module, weights: OpenWeights, device: torch.device, seed: int
+) -> None:
     """The open model's weights, quantised where the decoder asks for it, and new adapters.
 
     `a` is uniform within 1 / sqrt(inputs), which is what PEFT's Kaiming rule comes to; each is
@@ -104,10 +105,12 @@ def fill_adapted(decoder: nn.Module, weights: OpenWeights, device: torch.device,
     named = {**dict(decoder.named_parameters()), **dict(decoder.named_buffers())}
     adapters = {name: named.pop(name) for name in list(named) if name.endswith((A, B))}
     narrow = {name: t for name, t in named.items() if t.dtype == torch.uint8}
-    fill_from({name: t for name, t in named.items() if name not in narrow}, weights, device)
+    copy_open_tensors({name: t for name, t in named.items() if name not in narrow}, weights, device)
     for name, tensor in narrow.items():
-        put(tensor, quantize(weights.read(name).to(device)))
+        copy_to_shard(tensor, quantize(weights.read(name).to(device)))
     for name, tensor in adapters.items():
         bound = tensor.shape[1] ** -0.5 if name.endswith(A) else 0.0
         drawn = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
-        put(tensor, drawn.uniform_(-bound, bound, generator=generator_of(name, seed, device)))
+        copy_to_shard(
+            tensor, drawn.uniform_(-bound, bound, generator=named_generator(name, seed, device))
+        )

@@ -4,14 +4,14 @@ from pathlib import Path
 from typing import Any
 
 from penstock.catalog.shapes import ModelShape
-from penstock.model.open.names import places
+from penstock.model.open.names import tensor_locations
 from penstock.run.schema.adapter import AdapterSection, matrices
 
 _SIDES = {"adapter_a": "lora_A", "adapter_b": "lora_B"}
 _ROOT = "base_model.model."
 
 
-def adapters(shape: ModelShape, adapter: AdapterSection) -> dict[str, tuple[int, int]]:
+def adapter_shapes(shape: ModelShape, adapter: AdapterSection) -> dict[str, tuple[int, int]]:
     """Every matrix of the adapter by our name, with its dimensions."""
     found = {}
     for layer in range(shape.layers):
@@ -26,14 +26,17 @@ def adapters(shape: ModelShape, adapter: AdapterSection) -> dict[str, tuple[int,
 def peft_name(name: str, shape: ModelShape, family: str) -> str:
     """`layers.0.attention.q.adapter_a` → `base_model.model.….q_proj.lora_A.weight`."""
     matrix, _, side = name.rpartition(".")
-    return f"{_ROOT}{_module(matrix, shape, family)}.{_SIDES[side]}.weight"
+    return f"{_ROOT}{_their_module(matrix, shape, family)}.{_SIDES[side]}.weight"
 
 
 def peft_config(
     shape: ModelShape, family: str, adapter: AdapterSection, base: str
 ) -> dict[str, Any]:
     """As PEFT writes it; what is left out there is its default. `base` is `model.from`."""
-    modules = {_module(name.rpartition(".")[0], shape, family) for name in adapters(shape, adapter)}
+    modules = {
+        _their_module(name.rpartition(".")[0], shape, family)
+        for name in adapter_shapes(shape, adapter)
+    }
     targets = sorted({name.rpartition(".")[2] for name in modules})  # in all layers
     where, _, revision = base.removeprefix("hf:").partition("@")
     if Path(base).expanduser().is_dir():
@@ -57,6 +60,6 @@ def peft_config(
     }
 
 
-def _module(matrix: str, shape: ModelShape, family: str) -> str:
-    (theirs,) = places(f"{matrix}.weight", shape, family)[0].names
+def _their_module(matrix: str, shape: ModelShape, family: str) -> str:
+    (theirs,) = tensor_locations(f"{matrix}.weight", shape, family)[0].names
     return theirs.removesuffix(".weight")

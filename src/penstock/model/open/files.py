@@ -15,7 +15,7 @@ from penstock.catalog.open.folder import is_local, model_folder, read_config
 from penstock.catalog.open.models import shape_of
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
-from penstock.model.open.names import Place, places, tensors
+from penstock.model.open.names import TensorLocation, tensor_locations, tensor_shapes
 from penstock.untrusted import INDEX_BYTES, parse_json, preview, read_json
 
 SINGLE = "model.safetensors"
@@ -28,7 +28,7 @@ _SHOWN = 6
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoredTensor:
     """One tensor of a file."""
 
     file: Path
@@ -43,19 +43,22 @@ class OpenFiles:
     folder: Path
     shape: ModelShape
     family: str
-    entries: dict[str, Entry]  # by their names
-    places: dict[str, Place]  # by our names
+    entries: dict[str, StoredTensor]  # by their names
+    locations: dict[str, TensorLocation]  # by our names
 
 
-def look(folder: Path) -> OpenFiles:
+def check_open_files(folder: Path) -> OpenFiles:
     """The files of a folder, checked against its config; one error with all that is wrong."""
     config = read_config(folder)
     shape, family = shape_of(config), str(config["model_type"])
     entries = _entries(folder)
-    found = {name: _present(places(name, shape, family), entries) for name in tensors(shape)}
+    found = {
+        name: _first_present(tensor_locations(name, shape, family), entries)
+        for name in tensor_shapes(shape)
+    }
     problems = [
-        *_wrong(shape, family, entries, found),
-        *_superfluous(shape, entries, found),
+        *_tensor_problems(shape, family, entries, found),
+        *_extra_tensors(shape, entries, found),
     ]
     if problems:
         more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
@@ -66,14 +69,14 @@ def look(folder: Path) -> OpenFiles:
     return OpenFiles(folder, shape, family, entries, {n: p for n, p in found.items() if p})
 
 
-def look_here(given: str | None) -> None:
+def check_local_open_model(given: str | None) -> None:
     """The same for `model.from` where it is a folder: the weights of the hub come later."""
     if given and is_local(given):
-        look(model_folder(given))
+        check_open_files(model_folder(given))
 
 
-def _entries(folder: Path) -> dict[str, Entry]:
-    found: dict[str, Entry] = {}
+def _entries(folder: Path) -> dict[str, StoredTensor]:
+    found: dict[str, StoredTensor] = {}
     for file, named in _files(folder).items():
         header = _header(file)
         missing = sorted(named - header.keys())
@@ -113,7 +116,7 @@ def _files(folder: Path) -> dict[Path, set[str]]:
     raise PenstockError(f"{folder} has no weights: neither {SINGLE} nor {INDEX}, only {there}")
 
 
-def _header(file: Path) -> dict[str, Entry]:
+def _header(file: Path) -> dict[str, StoredTensor]:
     """Read what a file says it holds; an error where it is not all there."""
     size = file.stat().st_size
     with file.open("rb") as stream:
@@ -137,11 +140,11 @@ def _header(file: Path) -> dict[str, Entry]:
     return entries
 
 
-def _entry(file: Path, name: str, one: Any) -> Entry:
+def _entry(file: Path, name: str, one: Any) -> StoredTensor:
     """Check what a header says of one tensor. Raises ValueError where it cannot be true."""
     told = one if isinstance(one, dict) else {}
     dtype, shape, offsets = (told.get(field) for field in ("dtype", "shape", "data_offsets"))
-    if not isinstance(dtype, str) or not _wholes(shape) or not _wholes(offsets):
+    if not isinstance(dtype, str) or not _is_size_list(shape) or not _is_size_list(offsets):
         raise ValueError(f"{preview(name)}: no dtype, shape and data_offsets")
     if len(offsets) != 2 or offsets[0] > offsets[1]:
         raise ValueError(f"{preview(name)}: data_offsets = {preview(offsets)}")
@@ -150,10 +153,10 @@ def _entry(file: Path, name: str, one: Any) -> Entry:
         raise ValueError(
             f"{preview(name)}: {dtype} of {preview(shape)} is not what its offsets hold"
         )
-    return Entry(file, dtype[:20], tuple(shape))
+    return StoredTensor(file, dtype[:20], tuple(shape))
 
 
-def _wholes(value: object) -> TypeGuard[list[int]]:
+def _is_size_list(value: object) -> TypeGuard[list[int]]:
     """Return whether this is a list of a few sizes that a file can have."""
     return (
         isinstance(value, list)
@@ -162,21 +165,26 @@ def _wholes(value: object) -> TypeGuard[list[int]]:
     )
 
 
-def _present(candidates: list[Place], entries: dict[str, Entry]) -> Place | None:
+def _first_present(
+    candidates: list[TensorLocation], entries: dict[str, StoredTensor]
+) -> TensorLocation | None:
     for place in candidates:
         if all(name in entries for name in place.names):
             return place
     return None
 
 
-def _wrong(
-    shape: ModelShape, family: str, entries: dict[str, Entry], found: dict[str, Place | None]
+def _tensor_problems(
+    shape: ModelShape,
+    family: str,
+    entries: dict[str, StoredTensor],
+    found: dict[str, TensorLocation | None],
 ) -> list[str]:
     problems = []
-    for name, dimensions in tensors(shape).items():
+    for name, dimensions in tensor_shapes(shape).items():
         place = found[name]
         if place is None:
-            usual = places(name, shape, family)[0].names
+            usual = tensor_locations(name, shape, family)[0].names
             absent = next(one for one in usual if one not in entries)
             problems.append(f"{absent} is missing")
             continue
@@ -192,8 +200,8 @@ def _wrong(
     return problems
 
 
-def _superfluous(
-    shape: ModelShape, entries: dict[str, Entry], found: dict[str, Place | None]
+def _extra_tensors(
+    shape: ModelShape, entries: dict[str, StoredTensor], found: dict[str, TensorLocation | None]
 ) -> list[str]:
     used = {name for place in found.values() if place for name in place.names}
     # Old Llama files keep the rotary frequencies; some with a tied head keep a copy of it.

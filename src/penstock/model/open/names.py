@@ -37,7 +37,7 @@ _MIXTRAL = {"gate": "w1", "up": "w3", "down": "w2"}
 
 
 @dataclass(frozen=True)
-class Place:
+class TensorLocation:
     """Where a tensor of ours lies: one of theirs, several to be stacked, or rows of a wider one."""
 
     names: tuple[str, ...]
@@ -45,7 +45,7 @@ class Place:
     rows: tuple[int, int] | None = None  # of the second dimension
 
 
-def tensors(shape: ModelShape) -> dict[str, tuple[int, ...]]:
+def tensor_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
     """Every tensor of a model by our name, with its dimensions."""
     hidden, width = shape.hidden, shape.head_width
     found: dict[str, tuple[int, ...]] = {"embed.weight": (shape.vocab, hidden)}
@@ -60,29 +60,29 @@ def tensors(shape: ModelShape) -> dict[str, tuple[int, ...]]:
         if shape.qk_norm:
             found |= {f"{at}.attention.{n}_norm.weight": (width,) for n in ("q", "k")}
         if shape.moe and index >= shape.dense_layers:
-            found |= _routed(shape, f"{at}.ffn")
+            found |= _moe_shapes(shape, f"{at}.ffn")
         else:
-            found |= _swiglu(f"{at}.ffn", hidden, shape.ffn)
+            found |= _swiglu_shapes(f"{at}.ffn", hidden, shape.ffn)
     found["norm.weight"] = (hidden,)
     if not shape.tied:
         found["head.weight"] = (shape.vocab, hidden)
     return found
 
 
-def places(name: str, shape: ModelShape, family: str) -> list[Place]:
+def tensor_locations(name: str, shape: ModelShape, family: str) -> list[TensorLocation]:
     """Where a tensor of ours may lie: in the usual files, and for experts also in fused ones."""
     if name in _TOP:
-        return [Place((_TOP[name],))]
+        return [TensorLocation((_TOP[name],))]
     _, index, part = name.split(".", 2)
     at = f"model.layers.{index}"
     if part.startswith("ffn.experts."):
-        return _of_experts(at, part.removeprefix("ffn.experts."), shape, family)
+        return _expert_locations(at, part.removeprefix("ffn.experts."), shape, family)
     if part == "ffn.router.weight":
-        return [Place((f"{at}.{_block(family)}.gate.weight",))]
+        return [TensorLocation((f"{at}.{_moe_block(family)}.gate.weight",))]
     if part == "ffn.balance":
-        return [Place((f"{at}.{_BALANCE}",))]
+        return [TensorLocation((f"{at}.{_BALANCE}",))]
     stem, _, kind = part.rpartition(".")
-    return [Place((f"{at}.{_PARTS[stem]}.{kind}",))]
+    return [TensorLocation((f"{at}.{_PARTS[stem]}.{kind}",))]
 
 
 def is_buffer(name: str) -> bool:
@@ -90,7 +90,7 @@ def is_buffer(name: str) -> bool:
     return name.endswith("ffn.balance")
 
 
-def _swiglu(at: str, hidden: int, ffn: int) -> dict[str, tuple[int, ...]]:
+def _swiglu_shapes(at: str, hidden: int, ffn: int) -> dict[str, tuple[int, ...]]:
     return {
         f"{at}.gate.weight": (ffn, hidden),
         f"{at}.up.weight": (ffn, hidden),
@@ -98,7 +98,7 @@ def _swiglu(at: str, hidden: int, ffn: int) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _routed(shape: ModelShape, at: str) -> dict[str, tuple[int, ...]]:
+def _moe_shapes(shape: ModelShape, at: str) -> dict[str, tuple[int, ...]]:
     experts, hidden, ffn = shape.experts, shape.hidden, shape.expert_ffn
     found: dict[str, tuple[int, ...]] = {f"{at}.router.weight": (experts, hidden)}
     if shape.router == "sigmoid":
@@ -109,23 +109,24 @@ def _routed(shape: ModelShape, at: str) -> dict[str, tuple[int, ...]]:
         f"{at}.experts.down": (experts, hidden, ffn),
     }
     if shape.shared_experts:
-        found |= _swiglu(f"{at}.shared", hidden, shape.shared_experts * ffn)
+        found |= _swiglu_shapes(f"{at}.shared", hidden, shape.shared_experts * ffn)
     return found
 
 
-def _block(family: str) -> str:
+def _moe_block(family: str) -> str:
     return "block_sparse_moe" if family == "mixtral" else "mlp"
 
 
-def _of_experts(at: str, matrix: str, shape: ModelShape, family: str) -> list[Place]:
+def _expert_locations(at: str, matrix: str, shape: ModelShape, family: str) -> list[TensorLocation]:
     theirs = (_MIXTRAL if family == "mixtral" else _EXPERTS)[matrix]
     each = tuple(
-        f"{at}.{_block(family)}.experts.{expert}.{theirs}.weight" for expert in range(shape.experts)
+        f"{at}.{_moe_block(family)}.experts.{expert}.{theirs}.weight"
+        for expert in range(shape.experts)
     )
     ffn = shape.expert_ffn
     if matrix == "down":
-        fused = Place((f"{at}.mlp.experts.down_proj",))
+        fused = TensorLocation((f"{at}.mlp.experts.down_proj",))
     else:
         rows = (0, ffn) if matrix == "gate" else (ffn, 2 * ffn)
-        fused = Place((f"{at}.mlp.experts.gate_up_proj",), rows=rows)
-    return [Place(each, stacked=True), fused]
+        fused = TensorLocation((f"{at}.mlp.experts.gate_up_proj",), rows=rows)
+    return [TensorLocation(each, stacked=True), fused]

@@ -4,24 +4,27 @@ The files are mapped into memory: what is not asked for is not read, so that a r
 holds of a model that is larger than its machine.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
-from penstock.model.open.files import OpenFiles, look
-from penstock.model.open.names import Place, tensors
+from penstock.errors import PenstockError
+from penstock.model.initialize import copy_to_shard
+from penstock.model.open.files import OpenFiles, check_open_files
+from penstock.model.open.names import TensorLocation, tensor_shapes
 
 
 class OpenWeights:
     """Of a folder whose files are right; else the error of `open_files.look`."""
 
     def __init__(self, folder: Path | str) -> None:
-        self.files: OpenFiles = look(Path(folder))
+        self.files: OpenFiles = check_open_files(Path(folder))
         self.shape, self.family = self.files.shape, self.files.family
-        self.dimensions = tensors(self.shape)
+        self.dimensions = tensor_shapes(self.shape)
         self._open: dict[Path, Any] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -31,12 +34,12 @@ class OpenWeights:
         """All of a tensor, in the type it is stored in."""
         return self.slice(name)[:]
 
-    def slice(self, name: str) -> "Slice":
+    def slice(self, name: str) -> "TensorSlice":
         """A tensor that is read where it is indexed: `.slice("head.weight")[100:200]`."""
-        place = self.files.places[name]
-        return Slice(self, place, self.dimensions[name])
+        location = self.files.locations[name]
+        return TensorSlice(self, location, self.dimensions[name])
 
-    def stored(self, name: str) -> Any:
+    def stored_slice(self, name: str) -> Any:
         """One of their tensors, unread."""
         file = self.files.entries[name].file
         if file not in self._open:
@@ -44,21 +47,56 @@ class OpenWeights:
         return self._open[file].get_slice(name)
 
 
-class Slice:
+class TensorSlice:
     """A tensor of ours that lies in files of theirs."""
 
-    def __init__(self, weights: OpenWeights, place: Place, shape: tuple[int, ...]) -> None:
-        self._weights, self._place, self.shape = weights, place, shape
+    def __init__(
+        self, weights: OpenWeights, location: TensorLocation, shape: tuple[int, ...]
+    ) -> None:
+        self._weights, self._location, self.shape = weights, location, shape
 
     def __getitem__(self, index: slice | tuple[slice, ...]) -> Tensor:
         first, *rest = index if isinstance(index, tuple) else (index,)
-        if self._place.stacked:
-            names = self._place.names[first]
+        if self._location.stacked:
+            names = self._location.names[first]
             inner = tuple(rest) or (slice(None),)
-            return torch.stack([self._weights.stored(name)[inner] for name in names])
-        stored = self._weights.stored(self._place.names[0])
-        if self._place.rows is None:
+            return torch.stack([self._weights.stored_slice(name)[inner] for name in names])
+        stored = self._weights.stored_slice(self._location.names[0])
+        if self._location.rows is None:
             return stored[(first, *rest)]
-        begin, end = self._place.rows
+        begin, end = self._location.rows
         start, stop, step = (rest[0] if rest else slice(None)).indices(end - begin)
         return stored[(first, slice(begin + start, begin + stop, step), *rest[1:])]
+
+
+def load_open_weights(model: nn.Module, weights: OpenWeights, device: torch.device) -> None:
+    """Memory for a model that has none, and all its weights."""
+    model.to_empty(device=device)
+    copy_open_tensors(
+        {**dict(model.named_parameters()), **dict(model.named_buffers())}, weights, device
+    )
+
+
+@torch.no_grad()
+def copy_open_tensors(
+    ours: Mapping[str, Tensor], weights: OpenWeights, device: torch.device
+) -> None:
+    """Copy each parameter and buffer from the tensor of its name, cast to its own type.
+
+    Every rank reads the whole tensor and keeps its part: one tensor at a time, and nothing is sent.
+    A buffer that the family does not store (counts, the balance of experts) begins at zero.
+    """
+    for name, tensor in ours.items():
+        if name in weights:
+            if weights.dimensions[name] != tuple(tensor.shape):
+                raise PenstockError(
+                    f"{weights.files.folder}: {name} is {weights.dimensions[name]}, and the "
+                    f"model's is {tuple(tensor.shape)}"
+                )
+            copy_to_shard(tensor, weights.read(name).to(device, tensor.dtype))
+        elif not isinstance(tensor, nn.Parameter):
+            tensor.zero_()
+        else:
+            raise PenstockError(
+                f"{weights.files.folder}: the model has {name}, which {weights.family} has not"
+            )

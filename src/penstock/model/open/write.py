@@ -20,14 +20,14 @@ from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
 from penstock.files import sync, write_synced
 from penstock.model.open.files import INDEX, SINGLE
-from penstock.model.open.names import is_buffer, places, tensors
+from penstock.model.open.names import is_buffer, tensor_locations, tensor_shapes
 
 SHARD_BYTES = 5_000_000_000
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _THEIR_DTYPE = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
-def dtype_said(config: Mapping[str, Any]) -> str:
+def dtype_of_config(config: Mapping[str, Any]) -> str:
     """Return our name of the type that a config.json gives its weights; bf16 where it gives none
     that is written here."""
     said = str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch.")
@@ -56,7 +56,7 @@ def write_model(
     try:
         shutil.rmtree(aside, ignore_errors=True)  # left by an export that was killed
         aside.mkdir(parents=True)
-        size = _weights(aside, shape, family, named, dtype, shard_bytes)
+        size = _write_weights(aside, shape, family, named, dtype, shard_bytes)
         told = {**config, "dtype": _THEIR_DTYPE[dtype]}
         for name, content in {**beside, CONFIG: _json(told)}.items():
             write_synced(aside / name, content)
@@ -79,7 +79,7 @@ def generation_config(config: Mapping[str, Any]) -> dict[str, bytes]:
     return {GENERATION: _json(ids)}
 
 
-def _weights(
+def _write_weights(
     folder: Path,
     shape: ModelShape,
     family: str,
@@ -87,12 +87,12 @@ def _weights(
     dtype: str,
     shard_bytes: int,
 ) -> int:
-    missing, shards = tensors(shape), _Shards(folder, shard_bytes)
+    missing, shards = tensor_shapes(shape), _ShardWriter(folder, shard_bytes)
     for name, tensor in named:
         if missing.pop(name, None) != tuple(tensor.shape):
             raise PenstockError(f"{name} of {tuple(tensor.shape)} is no tensor of this {family}")
         wide = torch.float32 if is_buffer(name) else DTYPES[dtype]
-        for theirs, part in _theirs(name, tensor.detach(), shape, family):
+        for theirs, part in _as_stored(name, tensor.detach(), shape, family):
             shards.add(theirs, part.to("cpu", wide, copy=True).contiguous())
     if missing:
         raise PenstockError(f"the model lacks {', '.join(sorted(missing)[:6])}: nothing is written")
@@ -108,7 +108,7 @@ def save_tensors(held: dict[str, Tensor], path: Path) -> None:
     sync(path)
 
 
-class _Shards:
+class _ShardWriter:
     """Files of tensors that are closed when they are full."""
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
@@ -148,10 +148,10 @@ class _Shards:
         self._held, self._held_bytes = {}, 0
 
 
-def _theirs(
+def _as_stored(
     name: str, tensor: Tensor, shape: ModelShape, family: str
 ) -> Iterator[tuple[str, Tensor]]:
-    place = places(name, shape, family)[0]
+    place = tensor_locations(name, shape, family)[0]
     yield from zip(place.names, tensor.unbind(0) if place.stacked else [tensor], strict=True)
 
 

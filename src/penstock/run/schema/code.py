@@ -1,6 +1,6 @@
 """User code that a run file names: "my_loss.py:smooth" is a file and a function in it. No torch.
 
-The file is only parsed here. Ranks import it (`model/build.py`).
+The file is only parsed here. Ranks import it (`model/user_module.py`).
 """
 
 import ast

@@ -16,7 +16,7 @@ MARK = "penstock.json"  # says which run the weights are of, and that the folder
 _NAMED = {CONFIG, ADAPTER_CONFIG, INDEX, MARK}
 
 
-def mark(run: str, step: int, dtype: str, beside: Iterable[str]) -> bytes:
+def export_mark(run: str, step: int, dtype: str, beside: Iterable[str]) -> bytes:
     """The content of the mark: where the weights come from, and the files beside them."""
     about = {"run": run, "step": step, "dtype": dtype, "penstock": __version__}
     return (json.dumps({**about, "files": sorted(beside)}, indent=2) + "\n").encode()
@@ -48,7 +48,7 @@ def refuse_foreign(folder: Path) -> None:
 
 
 @contextmanager
-def replacing(folder: Path) -> Iterator[Path]:
+def replace_when_done(folder: Path) -> Iterator[Path]:
     """Yield a path to write to. It takes the place of `folder` when all went well."""
     if not folder.exists():
         yield folder

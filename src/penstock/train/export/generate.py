@@ -1,47 +1,131 @@
-"""Let the model write: the plain way, one forward per token."""
+"""The newest checkpoint of a run, on disk or left in memory by a crash, writing text."""
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+
+from penstock.data.chat.encode import chat_prompt
+from penstock.data.read.run_tokenizer import read_tokenizer
+from penstock.data.tokenize.special import read_special
+from penstock.data.tokenize.tokenizer import Tokenizer
+from penstock.errors import PenstockError, RunFailed
+from penstock.guard import checkpoints
+from penstock.guard.checkpoints import (
+    Checkpoint,
+    newest_in_memory,
+    problems_of,
+    published_checkpoints,
+)
+from penstock.guard.tiers.journal_facts import (
+    newer_is_gone_message,
+    newest_recorded,
+    no_checkpoint_message,
+)
+from penstock.model.user_module import NoLogits
+from penstock.run.folder import RunFolder
+from penstock.run.load import load
+from penstock.train.export.model import choose_checkpoint
+from penstock.train.export.sampling import sample_continuation
+from penstock.train.parallel.materialize import materialize_unsharded
+from penstock.train.parallel.parts import ModelParts
+from penstock.train.parallel.runner import PlainRunner
+
+TRIES = 5  # to find a checkpoint that is not deleted meanwhile
 
 
-@torch.no_grad()
-def continuation(
-    logits: Callable[[Tensor], Tensor],
-    prompt: list[int],
-    count: int,
-    window: int,
-    seed: int,
-    temperature: float = 0.8,
-    top: int = 40,
-    stop_at: int | None = None,
-    device: torch.device | None = None,
-    multiple: int = 1,
-) -> list[int]:
-    """`count` tokens after the prompt; `logits` gives [b, s, v] for tokens [b, s].
+@dataclass(frozen=True)
+class GeneratedText:
+    """Text that a model wrote, and the checkpoint that it came from."""
 
-    All ranks of a model that is laid out over several must call it, and get the same. Where they
-    share the sequence, it must be a `multiple` of something, as `window` is.
+    text: str
+    step: int  # of the checkpoint
+    note: str = ""  # that a newer checkpoint is gone
 
-    Draws on the CPU from one seeded generator, so that ranks agree without talking.
+
+def _newest_checkpoint(folder: RunFolder) -> tuple[Checkpoint, str]:
+    """Return the newest checkpoint, and that a newer one is gone.
+
+    A run at work may delete it while it is looked at.
     """
-    draw = torch.Generator().manual_seed(seed)
-    tokens = list(prompt)
-    # One width for all forwards: on a GPU every new shape loads kernels anew. What stands to the
-    # right of a position does not reach it, so the filling does not matter.
-    width = min(window, -(-(len(tokens) + count) // multiple) * multiple)
-    for _ in range(count):
-        seen = tokens[-width:]
-        inputs_bs = torch.tensor([seen + [0] * (width - len(seen))], device=device)
-        logits_v = logits(inputs_bs)[0, len(seen) - 1].float().cpu()
-        best, ids = logits_v.topk(min(top, len(logits_v)))
-        if temperature == 0:
-            choice = 0
-        else:
-            choice = int(torch.multinomial((best / temperature).softmax(0), 1, generator=draw))
-        token = int(ids[choice])
-        if token == stop_at:
-            break
-        tokens.append(token)
-    return tokens[len(prompt) :]
+    for _ in range(TRIES):
+        recorded = newest_recorded(folder)  # first: a run at work publishes newer ones
+        saved = published_checkpoints(folder.checkpoints)
+        memory = newest_in_memory(folder, load(folder.run_file))
+        if memory and (not saved or memory.step > saved[0].step):
+            return memory, ""
+        if not saved:
+            raise PenstockError(no_checkpoint_message(folder))
+        try:
+            wrong = problems_of(folder, load(folder.run_file), saved[0])
+        except FileNotFoundError:
+            continue
+        if not wrong:
+            return saved[0], newer_is_gone_message(recorded, saved[0].step)
+        if saved[0].path.exists():
+            raise RunFailed(f"{saved[0].path} cannot be used: {'; '.join(wrong)}")
+    raise RunFailed(
+        f"run '{folder.name}' deletes its checkpoints faster than they can be read; raise "
+        "guard.keep, or wait for its end"
+    )
+
+
+def _refuse_text(text: object) -> None:
+    if not isinstance(text, str):
+        raise PenstockError(f"text: {text!r} is a {type(text).__name__}; give text")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise PenstockError(
+            f"text: {text!r} is not UTF-8; type it in a terminal with UTF-8, or pass it so"
+        ) from None
+
+
+def generate_text(
+    folder: RunFolder,
+    text: str,
+    count: int,
+    temperature: float,
+    seed: int,
+    chat: bool = False,
+    best: bool = False,
+) -> GeneratedText:
+    """How the model goes on from `text`; with `chat`, what it answers."""
+    _refuse_text(text)
+    saved, note = (
+        (choose_checkpoint(folder, best=True)[0], "") if best else _newest_checkpoint(folder)
+    )
+    run = load(folder.run_file)
+    kept = read_tokenizer(run, folder)
+    content = kept.content
+    if chat and not kept.masked and not read_special(content).template:
+        raise PenstockError(
+            f"--chat: run '{folder.name}' was not trained on conversations and its tokenizer has "
+            "no chat template, so it does not know turns; leave --chat out, or train it on "
+            "conversations (docs/finetune.md)"
+        )
+    tokenizer = Tokenizer.from_json(content)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = materialize_unsharded(run, kept.vocab, device)
+    parts = ModelParts([model.eval()], keeps_frozen=run.model.module is not None)
+    # What is in none of these is filled already.
+    named = {**parts.trained(), **parts.frozen(), **parts.named_buffers()}
+    checkpoints.load(saved, {f"model/{n}": t.detach() for n, t in named.items()}, None)
+    prompt = chat_prompt(content, text) if chat else tokenizer.encode(text).tolist()
+    logits = PlainRunner(parts).logits
+    try:
+        written = sample_continuation(
+            logits,
+            prompt or [tokenizer.end],
+            count,
+            run.sequence,
+            seed,
+            temperature,
+            stop_at=tokenizer.end,
+            device=device,
+        )
+    except NoLogits as error:
+        raise PenstockError(
+            f"run '{folder.name}': its module gives a loss and no logits, so it cannot write text "
+            f"({error})"
+        ) from None
+    return GeneratedText(tokenizer.decode(written), saved.step, note)

@@ -26,23 +26,23 @@ from penstock.guard.tiers.journal_facts import (
     newest_recorded,
     no_checkpoint_message,
 )
-from penstock.model.adapter.export import merged as merged_tensors
+from penstock.model.adapter.export import merged_tensors as merged_tensors
 from penstock.model.adapter.export import write_adapter
-from penstock.model.adapter.names import adapters
-from penstock.model.open.names import tensors
+from penstock.model.adapter.names import adapter_shapes
+from penstock.model.open.names import tensor_shapes
 from penstock.model.open.weights import OpenWeights
-from penstock.model.open.write import DTYPES, dtype_said, generation_config, write_model
+from penstock.model.open.write import DTYPES, dtype_of_config, generation_config, write_model
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.run.schema.run import Run
-from penstock.train.export.folder import MARK, mark, refuse_foreign, replacing
-from penstock.train.export.tokenizer import own_files, with_template
+from penstock.train.export.folder import MARK, export_mark, refuse_foreign, replace_when_done
+from penstock.train.export.tokenizer import tokenizer_files, with_template
 
 READ_BYTES = 1 << 30  # read from a checkpoint at a time
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportResult:
     """What was written, and where."""
 
     folder: str
@@ -58,7 +58,7 @@ class Exported:
 
 
 @dataclass(frozen=True)
-class Described:
+class ModelDescription:
     """What is written beside the weights."""
 
     shape: ModelShape
@@ -76,7 +76,7 @@ def export(
     merged: bool = False,
     best: bool = False,
     force: bool = False,
-) -> Exported:
+) -> ExportResult:
     """Write the newest good checkpoint of a run, that of `step`, or the `best` one.
 
     Of an adapter, write the adapter in PEFT's format; `merged`, the model with the adapter in it.
@@ -88,16 +88,16 @@ def export(
     where = out or folder.path / ("merged" if merged else "export")
     refuse_existing(where, force, other="name another with --out")
     refuse_foreign(where)
-    what = described(run, folder)
-    found, passed_over = chosen(folder, step, best)
+    what = describe_model(run, folder)
+    found, passed_over = choose_checkpoint(folder, step, best)
     adapter = run.model.adapter
     alone = bool(adapter) and not merged
     dtype = dtype or ("fp32" if alone else what.dtype)
-    beside = what.beside | {MARK: mark(folder.name, found.step, dtype, what.beside)}
+    beside = what.beside | {MARK: export_mark(folder.name, found.step, dtype, what.beside)}
     what = replace(what, beside=beside)
-    with replacing(where) as fresh:
+    with replace_when_done(where) as fresh:
         if adapter and run.model.from_:
-            named = dict(_read(found, adapters(what.shape, adapter)))
+            named = dict(_read_tensors(found, adapter_shapes(what.shape, adapter)))
             base = run.model.from_
             if alone:
                 size = write_adapter(
@@ -108,19 +108,21 @@ def export(
                 size = export_weights(fresh, what, whole, dtype)
         else:
             _refuse_balance(found, what)
-            size = export_weights(fresh, what, _read(found, tensors(what.shape)), dtype)
+            size = export_weights(
+                fresh, what, _read_tensors(found, tensor_shapes(what.shape)), dtype
+            )
     kind = "adapter" if alone else "model"
-    return Exported(str(where), found.step, kind, what.family, dtype, size, passed_over)
+    return ExportResult(str(where), found.step, kind, what.family, dtype, size, passed_over)
 
 
 def export_weights(
-    out: Path, what: Described, named: Iterable[tuple[str, Tensor]], dtype: str
+    out: Path, what: ModelDescription, named: Iterable[tuple[str, Tensor]], dtype: str
 ) -> int:
     """All tensors of a model, by our names, as a folder; the bytes of the weights."""
     return write_model(out, what.shape, what.family, named, what.config, what.beside, dtype)
 
 
-def described(run: Run, folder: RunFolder) -> Described:
+def describe_model(run: Run, folder: RunFolder) -> ModelDescription:
     """Shape, family, config and tokenizer of a run's model."""
     kept = read_tokenizer(run, folder)
     if run.model.from_:
@@ -128,18 +130,18 @@ def described(run: Run, folder: RunFolder) -> Described:
         config = read_config(folder.open_model)
         config = {name: v for name, v in config.items() if name not in _NOT_KEPT}
         beside = {name: held for name, held in files.items() if name != CONFIG}
-        return Described(
+        return ModelDescription(
             shape_of(config),
             config["model_type"],
             config,
             with_template(beside, kept.content),
-            dtype_said(read_config(folder.open_model)),
+            dtype_of_config(read_config(folder.open_model)),
         )
     shape = run.model.shape(kept.vocab)
     family = family_of(shape)
-    beside, ids = own_files(kept.content, shape.context)
+    beside, ids = tokenizer_files(kept.content, shape.context)
     config = config_of(shape, family) | ids
-    return Described(shape, family, config, {**beside, **generation_config(config)})
+    return ModelDescription(shape, family, config, {**beside, **generation_config(config)})
 
 
 _NOT_KEPT = ("torch_dtype", "_name_or_path")  # of another file
@@ -158,7 +160,7 @@ def _refuse(run: Run, folder: RunFolder, dtype: str | None, merged: bool) -> Non
         raise PenstockError(f"--merged: run '{folder.name}' has no adapter; leave it out")
 
 
-def chosen(
+def choose_checkpoint(
     folder: RunFolder, step: int | None = None, best: bool = False
 ) -> tuple[Checkpoint, tuple[str, ...]]:
     """Find the newest checkpoint of the run whose hashes are right, that of `step`, or the best.
@@ -196,7 +198,7 @@ def chosen(
     raise RunFailed(f"no checkpoint of run '{folder.name}' is whole: {'; '.join(rejected)}")
 
 
-def _read(
+def _read_tensors(
     found: Checkpoint, dimensions: Mapping[str, tuple[int, ...]]
 ) -> Iterator[tuple[str, Tensor]]:
     """The tensors of a checkpoint in float32, a few at a time."""
@@ -210,25 +212,27 @@ def _read(
         held[name] = torch.empty(shape, dtype=torch.float32)
         size += held[name].nbytes
         if size >= READ_BYTES:
-            yield from _loaded(found, held)
+            yield from _load_tensors(found, held)
             held, size = {}, 0
-    yield from _loaded(found, held)
+    yield from _load_tensors(found, held)
 
 
-def _loaded(found: Checkpoint, held: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+def _load_tensors(found: Checkpoint, held: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     checkpoints.load(found, {f"model/{name}": tensor for name, tensor in held.items()}, None)
     yield from held.items()
 
 
-def _refuse_balance(found: Checkpoint, what: Described) -> None:
+def _refuse_balance(found: Checkpoint, what: ModelDescription) -> None:
     """Only some families have a place for the balance of experts; without it others are chosen."""
-    known = tensors(what.shape)
+    known = tensor_shapes(what.shape)
     extra = {
         name: tuple(shape)
         for name, shape in found.scalars["weights"].items()
         if name.endswith("ffn.balance") and name not in known
     }
-    moved = [name for name, tensor in (_read(found, extra) if extra else ()) if tensor.any()]
+    moved = [
+        name for name, tensor in (_read_tensors(found, extra) if extra else ()) if tensor.any()
+    ]
     if moved:
         raise PenstockError(
             f"{what.family} has no place for the balance of experts, which is not zero "

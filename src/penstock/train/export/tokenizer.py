@@ -13,7 +13,7 @@ from penstock.data.tokenize.special import SpecialTokens, read_special
 _TEMPLATE = "chat_template.jinja"
 
 
-def own_files(content: bytes, context: int) -> tuple[dict[str, bytes], dict[str, int]]:
+def tokenizer_files(content: bytes, context: int) -> tuple[dict[str, bytes], dict[str, int]]:
     """The files of a tokenizer that came with a dataset, and the ids that a config names."""
     special = read_special(content)
     config: dict[str, Any] = {

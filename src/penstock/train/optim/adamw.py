@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from xxhash import xxh3_64_intdigest
 
 from penstock.run.schema.train import TrainSection
-from penstock.train.optim.rounding import rounded_at_random
-from penstock.train.parallel.parts import Grads, like, local
+from penstock.train.parallel.parts import Grads, local_tensor, sharded_like
 
 if TYPE_CHECKING:
-    from penstock.train.optim.adamw_kernel import Together
+    from penstock.train.optim.adamw_kernel import FusedAdamW
 
 
-class Alike(NamedTuple):
+class UpdateGroup(NamedTuple):
     """What parameters that are updated together have in common."""
 
     device: str
@@ -42,14 +42,14 @@ class AdamW:
         self.moments: dict[str, dict[str, Tensor]] = {}
         for name, param in params.items():
             own = {"master": masters[name]} if name in masters else {}
-            weight = local(masters.get(name, param.detach()))
-            dtype = torch.bfloat16 if train.states == "bf16" else wide(weight)
+            weight = local_tensor(masters.get(name, param.detach()))
+            dtype = torch.bfloat16 if train.states == "bf16" else at_least_fp32(weight)
             for moment in ("exp_avg", "exp_avg_sq"):
-                own[moment] = like(param, torch.zeros_like(weight, dtype=dtype))
+                own[moment] = sharded_like(param, torch.zeros_like(weight, dtype=dtype))
             self.moments[name] = own
-        self._groups: dict[Alike, list[str]] = {}
+        self._groups: dict[UpdateGroup, list[str]] = {}
         self._grouped_for: list[torch.dtype] = []
-        self._kernels: dict[Alike, Together] = {}
+        self._kernels: dict[UpdateGroup, FusedAdamW] = {}
 
     @torch.no_grad()
     def step(self, grads: Grads, rate: float, scale: float) -> None:
@@ -58,61 +58,61 @@ class AdamW:
         if dtypes != self._grouped_for:
             self._group(grads)
             self._grouped_for = dtypes
-        for alike, names in self._groups.items():
+        for group, names in self._groups.items():
             own = [grads[name] for name in names]
-            if alike.device == "cuda" and alike.weight != torch.float64:
-                self._by_kernel(alike, names, own, rate, scale)
-            elif torch.bfloat16 in (alike.weight, alike.moment):
+            if group.device == "cuda" and group.weight != torch.float64:
+                self._update_by_kernel(group, names, own, rate, scale)
+            elif torch.bfloat16 in (group.weight, group.moment):
                 for name, grad in zip(names, own, strict=True):
-                    self._by_hand(name, grad, rate, scale)
+                    self._update_rounding(name, grad, rate, scale)
             else:
                 for decay in sorted({self.decay(name) for name in names}):
                     some = [name for name in names if self.decay(name) == decay]
-                    self._by_torch(some, [grads[name] for name in some], rate, scale)
+                    self._update_by_torch(some, [grads[name] for name in some], rate, scale)
 
     def warm_up(self, grads: Grads) -> None:
         """Has kernels compiled: an update of a few zeros of each kind, which nobody keeps."""
         self._group(grads)
-        for alike, (name, *_) in self._groups.items():
+        for group, (name, *_) in self._groups.items():
             param = self.params[name]
 
             def few(dtype: torch.dtype, device: torch.device = param.device) -> Tensor:
                 return torch.zeros(8, dtype=dtype, device=device)
 
-            masters = {name: few(alike.weight)} if alike.master else {}
+            masters = {name: few(group.weight)} if group.master else {}
             one = AdamW({name: nn.Parameter(few(param.dtype))}, masters, self.train)
-            one.step({name: few(alike.grad)}, 0.0, 1.0)
+            one.step({name: few(group.grad)}, 0.0, 1.0)
 
     def _group(self, grads: Grads) -> None:
         self._groups, self._kernels = {}, {}
         for name, own in self.moments.items():
             weight, moment = self.weight(name), own["exp_avg"]
-            alike = Alike(
+            group = UpdateGroup(
                 weight.device.type,
                 weight.dtype,
                 moment.dtype,
                 grads[name].dtype,
                 "master" in own,
             )
-            self._groups.setdefault(alike, []).append(name)
+            self._groups.setdefault(group, []).append(name)
 
-    def _by_kernel(
-        self, alike: Alike, names: list[str], grads: list[Tensor], rate: float, scale: float
+    def _update_by_kernel(
+        self, group: UpdateGroup, names: list[str], grads: list[Tensor], rate: float, scale: float
     ) -> None:
-        if alike not in self._kernels:
+        if group not in self._kernels:
             from penstock.train.optim.adamw_kernel import (
-                Together,
+                FusedAdamW,
             )  # Triton: only CUDA builds have it
 
-            self._kernels[alike] = Together(
+            self._kernels[group] = FusedAdamW(
                 names,
-                [local(self.params[name].detach()) for name in names],
-                [self.weight(name) for name in names] if alike.master else None,
-                [local(self.moments[name]["exp_avg"]) for name in names],
-                [local(self.moments[name]["exp_avg_sq"]) for name in names],
+                [local_tensor(self.params[name].detach()) for name in names],
+                [self.weight(name) for name in names] if group.master else None,
+                [local_tensor(self.moments[name]["exp_avg"]) for name in names],
+                [local_tensor(self.moments[name]["exp_avg_sq"]) for name in names],
                 [self.decay(name) for name in names],
             )
-        self._kernels[alike].step(
+        self._kernels[group].step(
             grads,
             rate=rate,
             scale=scale,
@@ -121,15 +121,17 @@ class AdamW:
             updates=self.updates,
         )
 
-    def _by_torch(self, names: list[str], grads: list[Tensor], rate: float, scale: float) -> None:
+    def _update_by_torch(
+        self, names: list[str], grads: list[Tensor], rate: float, scale: float
+    ) -> None:
         """Names of one decay."""
         weights = [self.weight(name) for name in names]
         device = weights[0].device
         torch._fused_adamw_(
             weights,
             [grad.to(weights[0].dtype) for grad in grads],
-            [local(self.moments[name]["exp_avg"]) for name in names],
-            [local(self.moments[name]["exp_avg_sq"]) for name in names],
+            [local_tensor(self.moments[name]["exp_avg"]) for name in names],
+            [local_tensor(self.moments[name]["exp_avg_sq"]) for name in names],
             [],
             [torch.tensor(float(self.updates), device=device)] * len(names),
             lr=rate,
@@ -141,12 +143,12 @@ class AdamW:
             maximize=False,
             grad_scale=torch.tensor(1 / scale, device=device) if scale != 1.0 else None,
         )
-        self._lower(names)
+        self._copy_masters(names)
 
-    def _by_hand(self, name: str, grad: Tensor, rate: float, scale: float) -> None:
+    def _update_rounding(self, name: str, grad: Tensor, rate: float, scale: float) -> None:
         """Reckoned in fp32; what is kept in bf16 is rounded at random."""
         beta1, beta2 = self.train.betas
-        mean, square = (local(self.moments[name][m]) for m in ("exp_avg", "exp_avg_sq"))
+        mean, square = (local_tensor(self.moments[name][m]) for m in ("exp_avg", "exp_avg_sq"))
         weight = self.weight(name)
         grad = grad.float() * scale
         new_mean = mean.float().lerp(grad, 1 - beta1)
@@ -156,27 +158,37 @@ class AdamW:
         moved.addcdiv_(new_mean, root, value=-rate / (1 - beta1**self.updates))
         for kept, new in ((mean, new_mean), (square, new_square), (weight, moved)):
             if kept.dtype == torch.bfloat16:
-                new = rounded_at_random(new, f"{name}:{self.updates}")
+                new = round_stochastically(new, f"{name}:{self.updates}")
             kept.copy_(new)
-        self._lower([name])
+        self._copy_masters([name])
 
     def weight(self, name: str) -> Tensor:
         """What is updated: the master, or the parameter itself."""
-        return local(self.moments[name].get("master", self.params[name].detach()))
+        return local_tensor(self.moments[name].get("master", self.params[name].detach()))
 
     def decay(self, name: str) -> float:
         return self.train.weight_decay if self.params[name].dim() >= 2 else 0.0
 
-    def lower(self) -> None:
-        self._lower(list(self.moments))
+    def copy_masters(self) -> None:
+        self._copy_masters(list(self.moments))
 
     @torch.no_grad()
-    def _lower(self, names: list[str]) -> None:
+    def _copy_masters(self, names: list[str]) -> None:
         for name in names:
             if "master" in self.moments[name]:
-                local(self.params[name].detach()).copy_(self.weight(name))
+                local_tensor(self.params[name].detach()).copy_(self.weight(name))
 
 
-def wide(weight: Tensor) -> torch.dtype:
+def at_least_fp32(weight: Tensor) -> torch.dtype:
     """What is added to a weight is reckoned in fp32 at the least."""
     return torch.promote_types(weight.dtype, torch.float32)
+
+
+def round_stochastically(values: Tensor, what: str) -> Tensor:
+    """The dice depend on `what` alone (a name and a step), so that replicas throw the same."""
+    draw = torch.Generator(values.device).manual_seed(xxh3_64_intdigest(what.encode()) >> 1)
+    noise = torch.empty(values.shape, dtype=torch.int32, device=values.device)
+    noise.random_(0, 1 << 16, generator=draw)
+    # bf16 is the upper half of fp32: what is added to the lower half carries over or is cut off.
+    bits = (values.contiguous().view(torch.int32) + noise) & -(1 << 16)
+    return bits.view(torch.float32).bfloat16()

@@ -110,7 +110,7 @@ def _adamw(
         )  # fmt: skip
 
 
-class Together:
+class FusedAdamW:
     """Parameters with the same kinds of numbers, all of them with a master or none.
 
     The dice depend on a parameter's name alone: two copies of tied weights, on different stages of
@@ -156,7 +156,9 @@ class Together:
         eps: float,
         updates: int,  # this one included
     ) -> None:
-        grads = [g if g.is_contiguous() and g.data_ptr() % 16 == 0 else _copy(g) for g in grads]
+        grads = [
+            g if g.is_contiguous() and g.data_ptr() % 16 == 0 else _aligned_copy(g) for g in grads
+        ]
         addresses = torch.tensor([grad.data_ptr() for grad in grads])
         _adamw[(len(self.blocks),)](
             addresses.to(self.fixed.device, non_blocking=True),
@@ -180,6 +182,6 @@ class Together:
         )
 
 
-def _copy(grad: Tensor) -> Tensor:
+def _aligned_copy(grad: Tensor) -> Tensor:
     """Part of a larger tensor, made one of its own."""
     return grad.clone(memory_format=torch.contiguous_format)

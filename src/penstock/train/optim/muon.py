@@ -16,10 +16,9 @@ from torch.distributed.tensor import DTensor
 
 from penstock.errors import PenstockError
 from penstock.run.schema.train import TrainSection
-from penstock.train.optim.adamw import AdamW, wide
-from penstock.train.optim.owners import Cut, by_owners, cuts
-from penstock.train.optim.rounding import rounded_at_random
-from penstock.train.parallel.parts import Grads, like, local
+from penstock.train.optim.adamw import AdamW, at_least_fp32, round_stochastically
+from penstock.train.optim.owners import MatrixCut, map_whole_matrices, matrix_cuts
+from penstock.train.parallel.parts import Grads, local_tensor, sharded_like
 
 # x → ax + bx³ + cx⁵ on singular values: steep at 0, so that five rounds lift small ones to about 1.
 QUINTIC = (3.4445, -4.7750, 2.0315)
@@ -41,15 +40,17 @@ class Muon:
     ) -> None:
         self.train = train
         refuse_no_matrix(params)
-        self.params = {name: p for name, p in params.items() if is_hidden(name, p)}
+        self.params = {name: p for name, p in params.items() if is_layer_matrix(name, p)}
         self.rest = AdamW({n: p for n, p in params.items() if n not in self.params}, masters, train)
         self.moments = {n: {"master": masters[n]} if n in masters else {} for n in self.params}
         for name, param in self.params.items():
             weight = self.weight(name)
-            dtype = torch.bfloat16 if train.states == "bf16" else wide(weight)
-            self.moments[name]["momentum"] = like(param, torch.zeros_like(weight, dtype=dtype))
+            dtype = torch.bfloat16 if train.states == "bf16" else at_least_fp32(weight)
+            self.moments[name]["momentum"] = sharded_like(
+                param, torch.zeros_like(weight, dtype=dtype)
+            )
         self.moments |= self.rest.moments
-        self.stacks = stacks(self.params)
+        self.stacks = matrix_stacks(self.params)
 
     @property
     def updates(self) -> int:
@@ -66,15 +67,18 @@ class Muon:
     def step(self, grads: Grads, rate: float, scale: float) -> None:
         self.rest.step({name: grads[name] for name in self.rest.params}, rate, scale)
         for stack in self.stacks:
-            aims = [self._aim(name, grads[name], scale) for name in stack.names]
-            done_nrc = by_owners(orthogonal, torch.cat(aims), stack.cuts, stack.first)
+            aims = [self._nesterov(name, grads[name], scale) for name in stack.names]
+            done_nrc = map_whole_matrices(orthogonalize, torch.cat(aims), stack.cuts, stack.first)
             updates = done_nrc.split([len(aim) for aim in aims])
             for name, update_nrc in zip(stack.names, updates, strict=True):
-                self._move(name, update_nrc, rate)
+                self._apply_update(name, update_nrc, rate)
 
-    def _aim(self, name: str, grad: Tensor, scale: float) -> Tensor:
+    def _nesterov(self, name: str, grad: Tensor, scale: float) -> Tensor:
         """Where Nesterov's momentum points, as a stack in the format of the matrix work."""
-        momentum, dtype = local(self.moments[name]["momentum"]), wide(self.weight(name))
+        momentum, dtype = (
+            local_tensor(self.moments[name]["momentum"]),
+            at_least_fp32(self.weight(name)),
+        )
         grad = grad.to(dtype) * scale
         mean = momentum.to(dtype).lerp_(grad, 1 - self.train.muon_momentum)
         momentum.copy_(mean)
@@ -83,32 +87,32 @@ class Muon:
             aim = aim.bfloat16()
         return aim if aim.dim() == 3 else aim.unsqueeze(0)
 
-    def _move(self, name: str, update_nrc: Tensor, rate: float) -> None:
+    def _apply_update(self, name: str, update_nrc: Tensor, rate: float) -> None:
         param, weight = self.params[name], self.weight(name)
-        moved = weight.to(wide(weight))  # the weight itself, unless it is bf16
+        moved = weight.to(at_least_fp32(weight))  # the weight itself, unless it is bf16
         moved.mul_(1 - rate * self.train.weight_decay)
         longer = max(param.shape[-2:])
         moved.add_(update_nrc.view_as(moved), alpha=-rate * RMS * longer**0.5)
         if moved is not weight:
-            weight.copy_(rounded_at_random(moved, f"{name}:{self.updates}"))
+            weight.copy_(round_stochastically(moved, f"{name}:{self.updates}"))
         if "master" in self.moments[name]:
-            local(param.detach()).copy_(weight)
+            local_tensor(param.detach()).copy_(weight)
 
     def weight(self, name: str) -> Tensor:
         """What is updated: the master, or the parameter itself."""
-        return local(self.moments[name].get("master", self.params[name].detach()))
+        return local_tensor(self.moments[name].get("master", self.params[name].detach()))
 
     @torch.no_grad()
-    def lower(self) -> None:
-        self.rest.lower()
+    def copy_masters(self) -> None:
+        self.rest.copy_masters()
         for name, param in self.params.items():
             if "master" in self.moments[name]:
-                local(param.detach()).copy_(self.weight(name))
+                local_tensor(param.detach()).copy_(self.weight(name))
 
 
 def refuse_no_matrix(params: Mapping[str, Tensor]) -> None:
     """Refuse a model that has no matrix for Muon to update."""
-    if not any(is_hidden(name, param) or is_adapter(name) for name, param in params.items()):
+    if not any(is_layer_matrix(name, param) or is_adapter(name) for name, param in params.items()):
         raise PenstockError(
             'train.optimizer = "muon": the model has no matrix for it, which is one in a list '
             f"of layers, such as layers.0.up.weight; found {', '.join(list(params)[:3])}; "
@@ -116,7 +120,7 @@ def refuse_no_matrix(params: Mapping[str, Tensor]) -> None:
         )
 
 
-def is_hidden(name: str, param: Tensor) -> bool:
+def is_layer_matrix(name: str, param: Tensor) -> bool:
     """A matrix of a layer, or a layer's experts; layers are what stands in a list, `layers.7`.
 
     Not a router: its rows are classes, as a head's are. Not an adapter: its two matrices are one
@@ -133,25 +137,25 @@ def is_adapter(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Stack:
+class MatrixStack:
     """Parameters of one shape and layout, whose matrices are worked on at once."""
 
     names: list[str]
-    cuts: list[Cut]
+    cuts: list[MatrixCut]
     first: int  # place of the rank that gets the first of its matrices
 
 
-def stacks(params: Mapping[str, Tensor]) -> list[Stack]:
+def matrix_stacks(params: Mapping[str, Tensor]) -> list[MatrixStack]:
     """Large matrices first; each stack goes on with the rank after the last one's."""
     alike: dict[object, list[str]] = {}
     for name, param in params.items():
         where = (param.device_mesh, param.placements) if isinstance(param, DTensor) else None
         alike.setdefault((param.shape, param.dtype, where), []).append(name)
-    found: list[Stack] = []
+    found: list[MatrixStack] = []
     first = 0
     for names in sorted(alike.values(), key=lambda names: -params[names[0]].numel()):
         param = params[names[0]]
-        made_by = cuts(param)
+        made_by = matrix_cuts(param)
         owners = math.prod(len(cut.sizes) for cut in made_by)
         # As many as all ranks hold together: ranks that share a cut must all count the same.
         matrices = len(param) if param.dim() == 3 else 1
@@ -159,12 +163,12 @@ def stacks(params: Mapping[str, Tensor]) -> list[Stack]:
         together = max(1, STACK_BYTES // each) * owners
         for start in range(0, len(names), together):
             some = names[start : start + together]
-            found.append(Stack(some, made_by, first))
+            found.append(MatrixStack(some, made_by, first))
             first += len(some) * matrices
     return found
 
 
-def orthogonal(x_nrc: Tensor) -> Tensor:
+def orthogonalize(x_nrc: Tensor) -> Tensor:
     """Newton-Schulz: the same singular vectors, singular values of about 0.7 to 1.2."""
     a, b, c = QUINTIC
     tall = x_nrc.shape[-2] > x_nrc.shape[-1]

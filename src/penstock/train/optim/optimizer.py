@@ -26,11 +26,11 @@ class Optimizer(Protocol):
     def warm_up(self, grads: Grads) -> None:
         """Gets ready for gradients such as these, and changes nothing."""
 
-    def lower(self) -> None:
+    def copy_masters(self) -> None:
         """Writes the masters into the parameters, after they have been loaded."""
 
 
-def optimizer(
+def build_optimizer(
     params: Mapping[str, nn.Parameter], masters: Mapping[str, Tensor], train: TrainSection
 ) -> Optimizer:
     kind = Muon if train.optimizer == "muon" else AdamW

@@ -20,7 +20,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 
 @dataclass(frozen=True)
-class Cut:
+class MatrixCut:
     """A matrix is cut along one dimension into a part for each rank of a group."""
 
     group: dist.ProcessGroup
@@ -29,7 +29,7 @@ class Cut:
     sizes: tuple[int, ...]  # of every rank's part
 
 
-def cuts(param: Tensor) -> list[Cut]:
+def matrix_cuts(param: Tensor) -> list[MatrixCut]:
     """The cuts that made this rank's part of a matrix, or of a stack of them, in their order."""
     if not isinstance(param, DTensor):
         return []
@@ -46,7 +46,7 @@ def cuts(param: Tensor) -> list[Cut]:
         sizes = _chunks(size[dim], ranks)
         size[dim] = sizes[place]
         if dim >= -2:
-            found.append(Cut(mesh.get_group(axis), place, dim, sizes))
+            found.append(MatrixCut(mesh.get_group(axis), place, dim, sizes))
     assert tuple(size) == param.to_local().shape, (param.placements, size)
     return found
 
@@ -57,8 +57,8 @@ def _chunks(size: int, ranks: int) -> tuple[int, ...]:
     return tuple(max(0, min(each, size - each * rank)) for rank in range(ranks))
 
 
-def by_owners(
-    work: Callable[[Tensor], Tensor], parts_nrc: Tensor, cuts: Sequence[Cut], first: int = 0
+def map_whole_matrices(
+    work: Callable[[Tensor], Tensor], parts_nrc: Tensor, cuts: Sequence[MatrixCut], first: int = 0
 ) -> Tensor:
     """This rank's parts of `work(matrices)`, from its parts of the matrices.
 
@@ -71,13 +71,13 @@ def by_owners(
     each, more = divmod(len(parts_nrc), len(cut.sizes))
     ranks = range(len(cut.sizes))
     owned = [each + ((rank - first) % len(ranks) < more) for rank in ranks]
-    joined_nrc = _trade(parts_nrc, 0, owned, cut.dim, cut.sizes, cut)
-    done_nrc = by_owners(work, joined_nrc, before, first)
-    return _trade(done_nrc, cut.dim, cut.sizes, 0, owned, cut)
+    joined_nrc = _exchange_parts(parts_nrc, 0, owned, cut.dim, cut.sizes, cut)
+    done_nrc = map_whole_matrices(work, joined_nrc, before, first)
+    return _exchange_parts(done_nrc, cut.dim, cut.sizes, 0, owned, cut)
 
 
-def _trade(
-    x_nrc: Tensor, split: int, sent: Sequence[int], join: int, got: Sequence[int], cut: Cut
+def _exchange_parts(
+    x_nrc: Tensor, split: int, sent: Sequence[int], join: int, got: Sequence[int], cut: MatrixCut
 ) -> Tensor:
     """Split along one dimension, a piece for each rank; join what they send along another."""
     pieces = x_nrc.split(list(sent), split)

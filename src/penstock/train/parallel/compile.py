@@ -13,7 +13,7 @@ from penstock.plan.job.layout import Layout
 from penstock.train.world.world import World
 
 
-def wanted(asked: str, layout: Layout, world: World) -> bool:
+def compiles(asked: str, layout: Layout, world: World) -> bool:
     """By itself on CUDA, where no layer waits for other ranks in its middle."""
     if asked == "auto":
         return world.cuda and layout.tensor == layout.context == 1

@@ -22,21 +22,21 @@ from torch.distributed.tensor import DTensor, Shard
 
 from penstock.catalog.shapes import ModelShape
 from penstock.model.decoder import Decoder
-from penstock.model.layers import Mask, attend, document_positions, rotation
-from penstock.train.parallel.batch import Micro
-from penstock.train.parallel.sequences import gathered
+from penstock.model.layers import Mask, attend, document_positions, rotary_cos_sin
+from penstock.train.parallel.microbatch import Microbatch
+from penstock.train.parallel.sequences import gather_sequence
 from penstock.train.world.world import World
 
 
-def spread(decoder: Decoder, world: World) -> None:
-    """In place: of a sequence this rank's tokens come in, see `cut`, and theirs go out."""
+def apply_context_parallel(decoder: Decoder, world: World) -> None:
+    """Make the decoder work on this rank's tokens of a sequence, in place."""
     mesh = world.mesh["context"]
     decoder.positions_and_mask = partial(positions_and_mask, mesh)
     for layer in decoder.layers.values():
-        layer.attention.attend = partial(attend_to_all, mesh)
+        layer.attention.attend = partial(attend_gathered, mesh)
 
 
-def in_order(sequence: int, ways: int, device: torch.device | None = None) -> Tensor:
+def positions_by_rank(sequence: int, ways: int, device: torch.device | None = None) -> Tensor:
     """The places in a sequence of all ranks' tokens, rank after rank."""
     rank_c = torch.arange(ways, device=device)
     piece_p = torch.stack((rank_c, 2 * ways - 1 - rank_c), 1).flatten()
@@ -44,18 +44,20 @@ def in_order(sequence: int, ways: int, device: torch.device | None = None) -> Te
     return (piece_p.unsqueeze(1) * each + torch.arange(each, device=device)).flatten()
 
 
-def own(x_k: Tensor, mesh: DeviceMesh) -> Tensor:
+def local_chunk(x_k: Tensor, mesh: DeviceMesh) -> Tensor:
     """This rank's part of what stands rank after rank."""
     return x_k.chunk(mesh.size())[mesh.get_local_rank()]
 
 
-def cut(world: World) -> Callable[[Micro], Micro]:
+def sequence_slicer(world: World) -> Callable[[Microbatch], Microbatch]:
     """From a microbatch to this rank's tokens of it; where documents begin, all ranks must know."""
     mesh = world.mesh["context"]
 
-    def of(micro: Micro) -> Micro:
+    def of(micro: Microbatch) -> Microbatch:
         inputs_bs, counted_bs = micro.inputs_bs, micro.counted_bs
-        at_o = own(in_order(inputs_bs.shape[1], mesh.size(), inputs_bs.device), mesh)
+        at_o = local_chunk(
+            positions_by_rank(inputs_bs.shape[1], mesh.size(), inputs_bs.device), mesh
+        )
         return replace(
             micro,
             inputs_bs=inputs_bs[:, at_o],
@@ -66,13 +68,13 @@ def cut(world: World) -> Callable[[Micro], Micro]:
     return of
 
 
-def joined(world: World) -> Callable[[Tensor], Tensor]:
+def sequence_joiner(world: World) -> Callable[[Tensor], Tensor]:
     """From this rank's tokens to those of all, in the order of the sequence."""
     mesh = world.mesh["context"]
 
     def of(x_bov: Tensor) -> Tensor:
         x_bkv = DTensor.from_local(x_bov, mesh, [Shard(1)], run_check=False).full_tensor()
-        return x_bkv[:, in_order(x_bkv.shape[1], mesh.size(), x_bkv.device).argsort()]
+        return x_bkv[:, positions_by_rank(x_bkv.shape[1], mesh.size(), x_bkv.device).argsort()]
 
     return of
 
@@ -86,18 +88,22 @@ def positions_and_mask(
 ) -> tuple[Tensor, Mask]:
     """Do what the function of this name in `model/layers.py` does, for `sequence` tokens of this
     rank; `starts_bs` is of all ranks."""
-    at_k = in_order(sequence * mesh.size(), mesh.size(), device)
-    at_o = own(at_k, mesh)
-    turn = rotation(at_o if starts_bs is None else document_positions(starts_bs)[:, at_o], shape)
+    at_k = positions_by_rank(sequence * mesh.size(), mesh.size(), device)
+    at_o = local_chunk(at_k, mesh)
+    cos_sin = rotary_cos_sin(
+        at_o if starts_bs is None else document_positions(starts_bs)[:, at_o], shape
+    )
     document_bs = None if starts_bs is None else starts_bs.cumsum(1, dtype=torch.int32)
     if device.type == "cuda":
-        from penstock.train.parallel.context_blocks import blocks  # slow to import, no use on a CPU
+        from penstock.train.parallel.context_blocks import (
+            context_block_mask,
+        )  # slow to import, no use on a CPU
 
-        return turn, blocks(at_o, at_k, document_bs)
-    return turn, seen(at_o, at_k, document_bs)
+        return cos_sin, context_block_mask(at_o, at_k, document_bs)
+    return cos_sin, visible_keys(at_o, at_k, document_bs)
 
 
-def seen(at_o: Tensor, at_k: Tensor, document_bs: Tensor | None) -> Tensor:
+def visible_keys(at_o: Tensor, at_k: Tensor, document_bs: Tensor | None) -> Tensor:
     """Which keys are not later than a token of this rank, and of its document."""
     earlier_ok = at_o.unsqueeze(1) >= at_k
     if document_bs is None:
@@ -106,9 +112,9 @@ def seen(at_o: Tensor, at_k: Tensor, document_bs: Tensor | None) -> Tensor:
     return same_bok & earlier_ok
 
 
-def attend_to_all(
+def attend_gathered(
     mesh: DeviceMesh, q_bohe: Tensor, k_boke: Tensor, v_boke: Tensor, mask: Mask
 ) -> Tensor:
     """Of this rank's queries to the keys of all ranks, which travel together with the values."""
-    keys, values = gathered(torch.cat((k_boke, v_boke), 2), mesh).chunk(2, 2)
+    keys, values = gather_sequence(torch.cat((k_boke, v_boke), 2), mesh).chunk(2, 2)
     return attend(q_bohe, keys, values, mask)

@@ -22,29 +22,29 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from penstock.model.experts import Experts
 from penstock.model.moe import MoE
-from penstock.model.rows import Reorder, inverse
+from penstock.model.rows import ReorderRows, inverse_order
 from penstock.train.world.world import World
 
 # Ranks of a replica along these hold the same layers, and each has tokens of its own.
 SAME_LAYERS = ("shard", "context", "tensor")
 
 
-def spread_experts(model: nn.Module, world: World) -> None:
+def apply_expert_parallel(model: nn.Module, world: World) -> None:
     """In place: each rank keeps its experts, and calls on the others for theirs."""
     if world.experts is None:
         return
     mesh, placements = world.experts["expert_shard", "expert"], [Replicate(), Shard(0)]
     if world.sharded:  # FSDP2 cuts along "expert_shard" by itself, and wants to find the rest only
         mesh, placements = world.experts["expert"], [Shard(0)]
-    for moe in mixtures([model]):
+    for moe in moe_layers([model]):
         for name, param in list(moe.experts.named_parameters()):
             part = distribute_tensor(param.detach(), mesh, placements, src_data_rank=None)
             setattr(moe.experts, name, nn.Parameter(part, param.requires_grad))
         if mesh["expert"].size() > 1:
-            moe.visit = VisitAcross(mesh.get_group("expert"))
+            moe.run_experts = RunExpertsAcrossRanks(mesh.get_group("expert"))
 
 
-def stack_cut(param: nn.Parameter, ways: int) -> Shard | None:
+def expert_shard_placement(param: nn.Parameter, ways: int) -> Shard | None:
     """How FSDP2 cuts a stack of experts; None is its usual way, along the first dimension.
 
     Whole experts where they come out even. Where they do not, some ranks would hold nothing and all
@@ -56,7 +56,7 @@ def stack_cut(param: nn.Parameter, ways: int) -> Shard | None:
     return Shard(1) if held[0] % ways and held[1] % ways == 0 else None
 
 
-class VisitAcross:
+class RunExpertsAcrossRanks:
     """Rows go to the ranks of their experts, and what these made of them comes back."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -68,18 +68,20 @@ class VisitAcross:
         got_ge = torch.empty_like(sent_ge)
         dist.all_to_all_single(got_ge, sent_ge, group=self.group)
         sent, got = torch.stack((sent_ge.sum(1), got_ge.sum(1))).tolist()
-        came_md = Travel.apply(rows_nd, sent, got, self.group)
+        came_md = AllToAllRows.apply(rows_nd, sent, got, self.group)
         # They come by rank and in that by expert; experts want theirs together.
         each_e = torch.arange(got_ge.shape[1], device=end_e.device)
         expert_m = each_e.repeat(len(got)).repeat_interleave(got_ge.flatten(), output_size=sum(got))
         order_m = expert_m.argsort(stable=True)
-        back_m = inverse(order_m)
+        back_m = inverse_order(order_m)
         here_e = got_ge.sum(0).cumsum(0, dtype=torch.int32)
-        made_md = experts(Reorder.apply(came_md, order_m, back_m), here_e)
-        return Travel.apply(Reorder.apply(made_md, back_m, order_m), got, sent, self.group)
+        made_md = experts(ReorderRows.apply(came_md, order_m, back_m), here_e)
+        return AllToAllRows.apply(
+            ReorderRows.apply(made_md, back_m, order_m), got, sent, self.group
+        )
 
 
-class Travel(torch.autograd.Function):
+class AllToAllRows(torch.autograd.Function):
     """So many rows to each rank, so many from each; gradients take the same way back."""
 
     @staticmethod
@@ -87,21 +89,23 @@ class Travel(torch.autograd.Function):
         ctx: Any, rows_nd: Tensor, sent: list[int], got: list[int], group: dist.ProcessGroup
     ) -> Tensor:
         ctx.sent, ctx.got, ctx.group = sent, got, group
-        return _travel(rows_nd, sent, got, group)
+        return _all_to_all(rows_nd, sent, got, group)
 
     @staticmethod
     def backward(ctx: Any, grad_md: Tensor) -> tuple[Tensor, None, None, None]:
-        return _travel(grad_md, ctx.got, ctx.sent, ctx.group), None, None, None
+        return _all_to_all(grad_md, ctx.got, ctx.sent, ctx.group), None, None, None
 
 
-def _travel(rows_nd: Tensor, sent: list[int], got: list[int], group: dist.ProcessGroup) -> Tensor:
+def _all_to_all(
+    rows_nd: Tensor, sent: list[int], got: list[int], group: dist.ProcessGroup
+) -> Tensor:
     came_md = rows_nd.new_empty(sum(got), rows_nd.shape[1])
     dist.all_to_all_single(came_md, rows_nd.contiguous(), got, sent, group=group)
     return came_md
 
 
 @dataclass
-class Balancer:
+class ExpertBalancer:
     """So that experts get as many tokens as their peers: those with less than the mean load get a
     better score, by `rate`; the others a worse one.
 
@@ -130,23 +134,23 @@ class Balancer:
             moe.load.zero_()
 
 
-def balancer(modules: list[nn.Module], world: World, rate: float) -> Balancer | None:
+def build_balancer(modules: list[nn.Module], world: World, rate: float) -> ExpertBalancer | None:
     """Return what evens out the experts; None without experts, or if their router is frozen."""
-    trained = [moe for moe in mixtures(modules) if moe.router.weight.requires_grad]
-    return Balancer(trained, over_same_layers(world), rate) if rate and trained else None
+    trained = [moe for moe in moe_layers(modules) if moe.router.weight.requires_grad]
+    return ExpertBalancer(trained, sum_over_same_layers(world), rate) if rate and trained else None
 
 
-def mixtures(modules: Iterable[nn.Module]) -> list[MoE]:
+def moe_layers(modules: Iterable[nn.Module]) -> list[MoE]:
     return [found for module in modules for found in module.modules() if isinstance(found, MoE)]
 
 
-def over_same_layers(world: World) -> Callable[[Tensor], Tensor]:
+def sum_over_same_layers(world: World) -> Callable[[Tensor], Tensor]:
     """The sum over all ranks that hold the layers of this one, in place."""
 
     def add(values: Tensor) -> Tensor:
         for dimension in SAME_LAYERS:
             if world.size(dimension) > 1:
                 dist.all_reduce(values, group=world.group(dimension))
-        return world.add_replicas_(values)
+        return world.sum_replicas_(values)
 
     return add

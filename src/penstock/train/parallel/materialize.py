@@ -5,86 +5,133 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 
 from penstock.catalog.open.folder import model_folder
-from penstock.model.adapter.lora import adapt, fill_adapted, freeze_in
-from penstock.model.build import decoder_on_meta, fill, refuse_untrainable, user_module
-from penstock.model.open.fill import fill_open
-from penstock.model.open.weights import OpenWeights
+from penstock.catalog.shapes import ModelShape
+from penstock.model.adapter.lora import add_adapters, cast_frozen, load_base_and_adapters
+from penstock.model.decoder import Decoder
+from penstock.model.fp8 import convert_linears_to_fp8
+from penstock.model.initialize import decoder_on_meta, initialize
+from penstock.model.open.weights import OpenWeights, load_open_weights
+from penstock.model.user_module import build_user_module, refuse_untrainable
 from penstock.plan.job.layout import Layout
 from penstock.plan.job.partition import stage_pieces
 from penstock.run.schema.run import Run
-from penstock.train.parallel.apply import lay_out
-from penstock.train.parallel.parts import Parts
-from penstock.train.parallel.precision import COMPUTE, MASTER, kept, lowered
-from penstock.train.parallel.shard import shard
-from penstock.train.parallel.stages import copies_on, keep_gathered
+from penstock.train.parallel.compile import compile_layers, compiles
+from penstock.train.parallel.context import apply_context_parallel
+from penstock.train.parallel.expert import apply_expert_parallel
+from penstock.train.parallel.parts import ModelParts
+from penstock.train.parallel.precision import COMPUTE, MASTER, lower_weights, stored_dtype
+from penstock.train.parallel.recompute import apply_recompute
+from penstock.train.parallel.shard import apply_fsdp
+from penstock.train.parallel.tensor import apply_tensor_parallel
 from penstock.train.world.world import World
+
+EMBEDDING = "embed.weight"  # a tied head has it on the last stage too
 
 
 @dataclass(frozen=True)
 class Materialized:
-    parts: Parts
+    parts: ModelParts
     masters: dict[str, Tensor]  # full-precision weights by name, where parameters are narrower
 
 
 def materialize(run: Run, layout: Layout, vocab: int, world: World) -> Materialized:
-    parts = _decoder(run, layout, vocab, world) if run.model.module is None else _own(run, world)
-    masters = {} if world.sharded else lowered(parts, COMPUTE[run.train.precision])
+    parts = (
+        _decoder_parts(run, layout, vocab, world)
+        if run.model.module is None
+        else _user_module_parts(run, world)
+    )
+    masters = {} if world.sharded else lower_weights(parts, COMPUTE[run.train.precision])
     return Materialized(parts, masters)
 
 
-def _decoder(run: Run, layout: Layout, vocab: int, world: World) -> Parts:
+def _decoder_parts(run: Run, layout: Layout, vocab: int, world: World) -> ModelParts:
     """All layers, or the pieces of this rank's stage of a pipeline."""
-    shape, stage = run.model.shape(vocab), world.place("pipeline")
+    shape, stage = run.model.shape(vocab), world.index("pipeline")
     weights = OpenWeights(model_folder(run.model.from_)) if run.model.from_ else None
     modules: list[nn.Module] = []
     for layers in stage_pieces(shape.layers, layout.pipeline, layout.interleave, stage):
-        decoder = decoder_on_meta(shape, layers).to(kept(run.train))
+        decoder = decoder_on_meta(shape, layers).to(stored_dtype(run.train))
         if run.model.adapter:
-            adapt(decoder, run.model.adapter)
-            freeze_in(decoder, COMPUTE[run.train.precision])
-        lay_out(decoder, run, layout, world)
+            add_adapters(decoder, run.model.adapter)
+            cast_frozen(decoder, COMPUTE[run.train.precision])
+        apply_layout(decoder, run, layout, world)
         if layout.pipeline > 1:
-            keep_gathered(decoder)
+            keep_weights_gathered(decoder)
         if weights is None:
-            fill(decoder, world.device, run.train.seed)
+            initialize(decoder, world.device, run.train.seed)
         elif run.model.adapter:
-            fill_adapted(decoder, weights, world.device, run.train.seed)
+            load_base_and_adapters(decoder, weights, world.device, run.train.seed)
         else:
-            fill_open(decoder, weights, world.device)
+            load_open_weights(decoder, weights, world.device)
         modules.append(decoder)
-    return Parts(modules, copies_on(stage, layout, shape))
+    return ModelParts(modules, duplicate_weights(stage, layout, shape))
 
 
-def _own(run: Run, world: World) -> Parts:
+def _user_module_parts(run: Run, world: World) -> ModelParts:
     """The user's module. Only replicas and shards know how to lay it out."""
     assert run.model.module is not None
-    model = user_module(run.model.module, run.train.seed)
+    model = build_user_module(run.model.module, run.train.seed)
     refuse_untrainable(model, run.model.module)
     # Parts that the code has put out of training would be back in it after the first evaluation.
     model = model.to(world.device, MASTER[run.train.precision]).train()
     for param in model.parameters():  # not the buffers: they may be sums of small numbers
         if param.is_floating_point():
-            param.data = param.data.to(kept(run.train))
+            param.data = param.data.to(stored_dtype(run.train))
     if world.ranks > 1:  # the user's code may draw from anywhere: rank 0's weights are the run's
         for tensor in [*model.parameters(), *model.buffers()]:
             dist.broadcast(tensor.data, src=0)
     if world.sharded:
-        shard(model, world, run.train.precision)
-    return Parts([model], keeps_frozen=True)
+        apply_fsdp(model, world, run.train.precision)
+    return ModelParts([model], keeps_frozen=True)
 
 
-def for_reading(run: Run, vocab: int, device: torch.device) -> nn.Module:
+def materialize_unsharded(run: Run, vocab: int, device: torch.device) -> nn.Module:
     """The same model in one process without sharding, to be loaded and looked at."""
     dtype = MASTER[run.train.precision]
     if run.model.module is not None:
-        return user_module(run.model.module, run.train.seed).to(device, dtype)
+        return build_user_module(run.model.module, run.train.seed).to(device, dtype)
     decoder = decoder_on_meta(run.model.shape(vocab)).to(dtype)
     if run.model.adapter is None:
         return decoder.to_empty(device=device)
     # What the run froze is not in its checkpoints.
     assert run.model.from_
-    adapt(decoder, run.model.adapter)
-    fill_adapted(decoder, OpenWeights(model_folder(run.model.from_)), device, run.train.seed)
+    add_adapters(decoder, run.model.adapter)
+    load_base_and_adapters(
+        decoder, OpenWeights(model_folder(run.model.from_)), device, run.train.seed
+    )
     return decoder
+
+
+def apply_layout(decoder: Decoder, run: Run, layout: Layout, world: World) -> None:
+    """In place; the decoder is still without memory."""
+    if run.train.precision == "fp8":
+        convert_linears_to_fp8(decoder.layers, layout.tensor)
+    if layout.context > 1:
+        apply_context_parallel(decoder, world)
+    if layout.tensor > 1:
+        apply_tensor_parallel(decoder, world)
+    apply_expert_parallel(decoder, world)
+    if layout.recompute != "none":
+        apply_recompute(decoder, layout.recompute)
+    if compiles(run.train.compile, layout, world):
+        compile_layers(decoder)
+    if world.sharded:
+        apply_fsdp(decoder, world, run.train.precision)
+
+
+def duplicate_weights(stage: int, layout: Layout, shape: ModelShape) -> set[str]:
+    """What another stage answers for: of a tied embedding, the last stage has a copy."""
+    last = 0 < stage == layout.pipeline - 1
+    return {EMBEDDING} if last and shape.tied else set()
+
+
+def keep_weights_gathered(piece: Decoder) -> None:
+    """FSDP2 gathers the weights of a stage once a step, not for every microbatch.
+
+    torch's schedules reduce gradients once a step as well, when all microbatches are through.
+    """
+    if isinstance(piece, FSDPModule):
+        piece.set_reshard_after_forward(False)

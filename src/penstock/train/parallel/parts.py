@@ -17,7 +17,7 @@ Grads = dict[str, Tensor]  # local parts, by the name of the parameter
 
 
 @dataclass
-class Parts:
+class ModelParts:
     """One module, or one for each of this rank's stages of a pipeline.
 
     `copies` names parameters that another rank holds too and answers for: they are trained here,
@@ -56,7 +56,7 @@ class Parts:
         return [buffer for module in self.modules for buffer in module.buffers()]
 
     @property
-    def whole(self) -> nn.Module:
+    def single_module(self) -> nn.Module:
         """The one module of a rank that is no part of a pipeline."""
         (module,) = self.modules
         return module
@@ -83,7 +83,7 @@ class Parts:
                     part.reshard()
 
 
-def holders(param: Tensor, world: World) -> int:
+def holder_count(param: Tensor, world: World) -> int:
     """How many ranks hold the same element of it."""
     ranks = world.ranks // world.size("pipeline")
     if isinstance(param, DTensor):
@@ -94,12 +94,12 @@ def holders(param: Tensor, world: World) -> int:
     return ranks
 
 
-def local(tensor: Tensor | None) -> Tensor:
+def local_tensor(tensor: Tensor | None) -> Tensor:
     assert tensor is not None
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def like(param: Tensor, values: Tensor) -> Tensor:
+def sharded_like(param: Tensor, values: Tensor) -> Tensor:
     """`values`, one for each local element of `param`, laid out over the ranks as it is."""
     if not isinstance(param, DTensor):
         return values
@@ -114,12 +114,12 @@ def like(param: Tensor, values: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def whole(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """All of it on every rank that holds a part; those ranks must all ask."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def no_gradient(names: Sequence[str]) -> str:
+def no_gradient_message(names: Sequence[str]) -> str:
     """Say that parameters got no gradient, and what to do: a step needs all of them."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     which = f"{', '.join(names[:SHOWN])}{more}"
@@ -157,7 +157,7 @@ class Gradients:
         grads = {name: self._sums.get(name, param.grad) for name, param in self.params.items()}
         missing = [name for name, grad in grads.items() if grad is None]
         if missing:
-            raise PenstockError(f"model: {no_gradient(missing)}")
+            raise PenstockError(f"model: {no_gradient_message(missing)}")
         return {name: self._settled(name, grad) for name, grad in grads.items() if grad is not None}
 
     def _settled(self, name: str, grad: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ class Gradients:
         if isinstance(grad, DTensor) and grad.placements != param.placements:
             assert isinstance(param, DTensor)
             grad = grad.redistribute(placements=param.placements)
-        return local(grad)
+        return local_tensor(grad)
 
     def clear(self) -> None:
         """Drop all gradients."""

@@ -33,7 +33,7 @@ SCHEDULES = {
 
 
 @dataclass(frozen=True)
-class Flow:
+class ScheduleSpec:
     """What goes through a pipeline; all that a schedule must know beforehand."""
 
     purpose: str  # "train", "evaluate", "logits"
@@ -42,7 +42,7 @@ class Flow:
     sequence: int
 
 
-def name_of(layout: Layout, micros: int, training: bool) -> str:
+def schedule_name(layout: Layout, micros: int, training: bool) -> str:
     """Forward alone has nothing to take turns with, nor have fewer microbatches than stages."""
     if layout.interleave > 1:
         return "interleaved"
@@ -50,7 +50,7 @@ def name_of(layout: Layout, micros: int, training: bool) -> str:
     return "one forward, one backward" if turns else "fill and drain"
 
 
-def enough(layout: Layout, micros: int) -> int:
+def padded_micro_count(layout: Layout, micros: int) -> int:
     """With fillers, as many as the schedule can take: interleaved, they come in equal rounds."""
     if layout.interleave == 1:
         return micros
@@ -59,15 +59,15 @@ def enough(layout: Layout, micros: int) -> int:
     return micros
 
 
-def schedule(
-    pieces: list[Decoder], flow: Flow, layout: Layout, world: World, dtype: torch.dtype
+def build_schedule(
+    pieces: list[Decoder], flow: ScheduleSpec, layout: Layout, world: World, dtype: torch.dtype
 ) -> Schedule:
     """`dtype` is that of the hidden states that travel.
 
     All shapes are said beforehand: torch would find them by running the model once more. Of hidden
     states each tensor-parallel rank has its part of the sequence.
     """
-    count, place = layout.pipeline * layout.interleave, world.place("pipeline")
+    count, place = layout.pipeline * layout.interleave, world.index("pipeline")
     shape, rows, sequence = pieces[0].shape, flow.rows, flow.sequence
     with torch.device("meta"):
         tokens_bs = torch.empty(rows, sequence, dtype=torch.int64)
@@ -77,7 +77,7 @@ def schedule(
         logits_bsv = torch.empty(rows, sequence, shape.vocab, dtype=dtype)
     at_last = logits_bsv if flow.purpose == "logits" else loss
     stages = [
-        Stage(
+        BufferSharingStage(
             piece,
             index,
             count,
@@ -88,28 +88,30 @@ def schedule(
         )
         for index, piece in zip(range(place, count, layout.pipeline), pieces, strict=True)
     ]
-    name = name_of(layout, flow.micros, flow.purpose == "train")
+    name = schedule_name(layout, flow.micros, flow.purpose == "train")
     kind = get_schedule_class(SCHEDULES[name])
     # scale_grads=False: torch would divide by the number of microbatches; the loss is a sum over
     # tokens, divided by those of the global batch.
     made = kind(
         stages if issubclass(kind, PipelineScheduleMulti) else stages[0],
         flow.micros,
-        loss_fn=None if flow.purpose == "logits" else weighted,
+        loss_fn=None if flow.purpose == "logits" else weighted_loss,
         scale_grads=False,
     )
     for stage in stages:
-        stage.under_way = under_way(made, stage.stage_index, flow, layout)
+        stage.under_way = buffers_needed(made, stage.stage_index, flow, layout)
     return made
 
 
-class Stage(PipelineStage):
+class BufferSharingStage(PipelineStage):
     """torch keeps two buffers for each microbatch of a step; here those under way share them.
 
     It asks for them by these two methods, the same in all versions since 2.8.
     """
 
-    under_way = 1  # microbatches that wait here at most, between their arrival and their backward
+    buffers_needed = (
+        1  # microbatches that wait here at most, between their arrival and their backward
+    )
 
     def _prepare_forward_infra(self, num_microbatches: int, *args: Any, **options: Any) -> Any:
         made = super()._prepare_forward_infra(self.under_way, *args, **options)
@@ -125,7 +127,7 @@ class Stage(PipelineStage):
         return made
 
 
-def under_way(made: Schedule, piece: int, flow: Flow, layout: Layout) -> int:
+def buffers_needed(made: Schedule, piece: int, flow: ScheduleSpec, layout: Layout) -> int:
     """Microbatches that a piece holds at once: all that came and are not done with.
 
     They come and go in the same order, so that so many buffers in turn are enough.
@@ -150,13 +152,13 @@ def under_way(made: Schedule, piece: int, flow: Flow, layout: Layout) -> int:
     return most
 
 
-def weighted(loss: Tensor, weight_1: Tensor) -> Tensor:
+def weighted_loss(loss: Tensor, weight_1: Tensor) -> Tensor:
     """The weight is on the host: nothing waits for the device."""
     return loss * weight_1.item()
 
 
 @contextmanager
-def as_it_was_raised() -> Iterator[None]:
+def raise_original_error() -> Iterator[None]:
     """torch puts words of its own around what a piece raises; a rank that is out of memory must be
     known as one."""
     try:

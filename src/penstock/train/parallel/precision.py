@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from penstock.run.schema.train import TrainSection
-from penstock.train.parallel.parts import Parts
+from penstock.train.parallel.parts import ModelParts
 
 MASTER = {
     "fp64": torch.float64,
@@ -21,13 +21,13 @@ COMPUTE = {
 }
 
 
-def kept(train: TrainSection) -> torch.dtype:
+def stored_dtype(train: TrainSection) -> torch.dtype:
     """What weights are made in and updated in."""
     return torch.bfloat16 if train.weights == "bf16" else MASTER[train.precision]
 
 
 @torch.no_grad()
-def lowered(parts: Parts, dtype: torch.dtype) -> dict[str, Tensor]:
+def lower_weights(parts: ModelParts, dtype: torch.dtype) -> dict[str, Tensor]:
     """Puts the weights into `dtype`; gives those in full precision, of what is trained.
 
     FSDP2 does this by itself when it gathers a layer. Without it a copy of both kinds is kept: one

@@ -18,8 +18,8 @@ from torch.utils.checkpoint import (
 )
 
 from penstock.model.decoder import Decoder
-from penstock.model.moe import Visit
-from penstock.train.parallel.expert import mixtures
+from penstock.model.moe import RunExperts
+from penstock.train.parallel.expert import moe_layers
 
 aten = torch.ops.aten
 MATMULS = {aten.mm.default, aten.addmm.default, aten._scaled_mm.default}
@@ -32,19 +32,21 @@ ATTENTION = {
 }
 
 
-def recompute(decoder: Decoder, how: str) -> None:
+def apply_recompute(decoder: Decoder, how: str) -> None:
     """In place; before the layers are compiled, so that a graph knows what to keep."""
     if how == "selective":
-        for moe in mixtures([decoder]):
-            moe.visit = unseen(moe.visit)
+        for moe in moe_layers([decoder]):
+            moe.run_experts = hidden_from_checkpointing(moe.run_experts)
     for layer in decoder.layers.values():
         # Adapters may have dropout, which must throw the same dice again.
         dice = any(getattr(module, "dropout", 0) for module in layer.modules())
-        layer.forward = again(layer.forward, how, dice)
+        layer.forward = checkpointed_forward(layer.forward, how, dice)
 
 
-def again(forward: Callable[..., Tensor], how: str, dice: bool) -> Callable[..., Tensor]:
-    extra = {"context_fn": contexts} if how == "selective" else {}
+def checkpointed_forward(
+    forward: Callable[..., Tensor], how: str, dice: bool
+) -> Callable[..., Tensor]:
+    extra = {"context_fn": selective_contexts} if how == "selective" else {}
 
     def checkpointed(*args: Any) -> Tensor:
         return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=dice, **extra)
@@ -52,7 +54,7 @@ def again(forward: Callable[..., Tensor], how: str, dice: bool) -> Callable[...,
     return checkpointed
 
 
-def unseen(visit: Visit) -> Visit:
+def hidden_from_checkpointing(run_experts: RunExperts) -> RunExperts:
     """Of what experts do nothing is kept, and nothing noted.
 
     Those that are spread over ranks are a unit of FSDP2 of their own, inside a layer. What it does
@@ -62,16 +64,18 @@ def unseen(visit: Visit) -> Visit:
 
     def call(experts: nn.Module, rows_nd: Tensor, end_e: Tensor) -> Tensor:
         with _disable_current_modes():
-            return visit(experts, rows_nd, end_e)
+            return run_experts(experts, rows_nd, end_e)
 
     return call
 
 
-def contexts() -> tuple[Any, Any]:
-    return create_selective_checkpoint_contexts(partial(keep, [0, 0]))
+def selective_contexts() -> tuple[Any, Any]:
+    return create_selective_checkpoint_contexts(partial(selective_policy, [0, 0]))
 
 
-def keep(matmuls: list[int], context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+def selective_policy(
+    matmuls: list[int], context: Any, op: Any, *args: Any, **kwargs: Any
+) -> CheckpointPolicy:
     """Whether a result is kept. `matmuls` counts those of the first time and of the second."""
     kept = op in ATTENTION
     if op in MATMULS:

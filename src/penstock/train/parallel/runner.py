@@ -8,94 +8,99 @@ import torch
 from torch import Tensor, nn
 
 from penstock.meter.clock import StepClock
-from penstock.model.build import logits_of, summed_loss
 from penstock.model.decoder import Decoder
-from penstock.model.own_loss import TokenLoss
+from penstock.model.user_loss import TokenLoss
+from penstock.model.user_module import call_for_logits, summed_loss
 from penstock.run.schema.code import UserCode
-from penstock.train.parallel.batch import Micro
-from penstock.train.parallel.parts import Grads, Parts
+from penstock.train.parallel.microbatch import Microbatch
+from penstock.train.parallel.parts import Grads, ModelParts
 
-GoOn = Callable[[], bool]
+KeepGoing = Callable[[], bool]
 
 
-def for_ever() -> bool:
+def always() -> bool:
     return True
 
 
 class Runner(Protocol):
     """What ranks return adds up over all of them to the value of the global batch."""
 
-    def backward(self, batch: list[Micro], tokens: int) -> Tensor:
+    def backward(self, batch: list[Microbatch], tokens: int) -> Tensor:
         """Accumulate gradients of the mean loss over the global batch; this rank's part of it."""
 
-    def settle(self, grads: Grads) -> None:
+    def add_shared_gradients(self, grads: Grads) -> None:
         """What is left to add up inside a replica once all microbatches are through."""
 
-    def drain(self, clock: StepClock) -> None:
+    def wait_for_stages(self, clock: StepClock) -> None:
         """Wait until all stages of a pipeline are through; the first is the last to be."""
 
-    def evaluate(self, batch: list[Micro], go_on: GoOn = for_ever) -> Tensor | None:
-        """This rank's part of a summed loss, without gradients; None when `go_on`, which is asked
-        now and then on all ranks at the same place, said no."""
+    def evaluate(self, batch: list[Microbatch], keep_going: KeepGoing = always) -> Tensor | None:
+        """Return this rank's part of a summed loss, without gradients.
+
+        `keep_going` is asked now and then, on all ranks at the same point; if it says no, the
+        result is None.
+        """
 
     def logits(self, tokens_bs: Tensor) -> Tensor:
         """The same on every rank, all of which must ask."""
 
 
 @dataclass
-class Plain:
-    parts: Parts
-    ways: int = 1  # ranks that come to the same loss together
-    cut: Callable[[Micro], Micro] | None = None  # this rank's pieces of the sequences
-    joined: Callable[[Tensor], Tensor] | None = None  # the pieces of all ranks, in order
-    own_loss: TokenLoss | None = None  # for the user's own module; a decoder has it inside
+class PlainRunner:
+    parts: ModelParts
+    same_loss_ranks: int = 1  # ranks that come to the same loss together
+    slice_micro: Callable[[Microbatch], Microbatch] | None = (
+        None  # this rank's pieces of the sequences
+    )
+    join_logits: Callable[[Tensor], Tensor] | None = None  # the pieces of all ranks, in order
+    user_loss: TokenLoss | None = None  # for the user's own module; a decoder has it inside
 
     code: UserCode | None = None  # of that module, for messages
 
     def __post_init__(self) -> None:
-        self.loss_sum = loss_of(self.parts.whole, self.own_loss, self.code)
+        self.loss_sum = microbatch_loss(self.parts.single_module, self.user_loss, self.code)
 
-    def backward(self, batch: list[Micro], tokens: int) -> Tensor:
+    def backward(self, batch: list[Microbatch], tokens: int) -> Tensor:
         total = torch.zeros((), device=batch[0].inputs_bs.device, dtype=torch.float64)
         for micro in batch:
-            loss = self.loss_sum(self._own(micro)) * (micro.weight / tokens)
+            loss = self.loss_sum(self._local(micro)) * (micro.weight / tokens)
             loss.backward()
             total += loss.detach()
-        return total / self.ways
+        return total / self.same_loss_ranks
 
-    def settle(self, grads: Grads) -> None:
+    def add_shared_gradients(self, grads: Grads) -> None:
         pass
 
-    def drain(self, clock: StepClock) -> None:
+    def wait_for_stages(self, clock: StepClock) -> None:
         pass
 
     @torch.no_grad()
-    def evaluate(self, batch: list[Micro], go_on: GoOn = for_ever) -> Tensor | None:
+    def evaluate(self, batch: list[Microbatch], keep_going: KeepGoing = always) -> Tensor | None:
         total = torch.zeros((), device=batch[0].inputs_bs.device, dtype=torch.float64)
         with self.parts.evaluating():
             for micro in batch:
-                if not go_on():
+                if not keep_going():
                     return None
-                total += self.loss_sum(self._own(micro)) * micro.weight
-        return total / self.ways
+                total += self.loss_sum(self._local(micro)) * micro.weight
+        return total / self.same_loss_ranks
 
     @torch.no_grad()
     def logits(self, tokens_bs: Tensor) -> Tensor:
-        inputs_bs = self._own(Micro(tokens_bs, tokens_bs, 0.0)).inputs_bs
-        logits_bsv = logits_of(self.parts.whole, inputs_bs)
-        return self.joined(logits_bsv) if self.joined else logits_bsv
+        inputs_bs = self._local(Microbatch(tokens_bs, tokens_bs, 0.0)).inputs_bs
+        logits_bsv = call_for_logits(self.parts.single_module, inputs_bs)
+        return self.join_logits(logits_bsv) if self.join_logits else logits_bsv
 
-    def _own(self, micro: Micro) -> Micro:
-        return self.cut(micro) if self.cut else micro
+    def _local(self, micro: Microbatch) -> Microbatch:
+        return self.slice_micro(micro) if self.slice_micro else micro
 
 
-def loss_of(
-    model: nn.Module, own_loss: TokenLoss | None = None, code: UserCode | None = None
-) -> Callable[[Micro], Tensor]:
+def microbatch_loss(
+    model: nn.Module, user_loss: TokenLoss | None = None, code: UserCode | None = None
+) -> Callable[[Microbatch], Tensor]:
     """The loss of a microbatch as a sum over its targets that count."""
     if isinstance(model, Decoder):
         return lambda micro: model(
             micro.inputs_bs, micro.starts_bs, micro.targets_bs, micro.counted_bs
         )
-    own = summed_loss(model, own_loss, code)
+    own = summed_loss(model, user_loss, code)
     return lambda micro: own(micro.inputs_bs, micro.targets_bs, micro.counted_bs)

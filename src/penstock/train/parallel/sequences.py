@@ -8,7 +8,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 
-def gathered(x_bsd: Tensor, mesh: DeviceMesh) -> Tensor:
+def gather_sequence(x_bsd: Tensor, mesh: DeviceMesh) -> Tensor:
     """The parts of all ranks, one after the other (all-gather).
 
     Every rank goes on to a gradient of the whole that is part of a sum: a reduce-scatter backwards.
@@ -17,7 +17,7 @@ def gathered(x_bsd: Tensor, mesh: DeviceMesh) -> Tensor:
     return part.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
 
 
-def summed(x_bsd: Tensor, mesh: DeviceMesh) -> Tensor:
+def reduce_scatter_sequence(x_bsd: Tensor, mesh: DeviceMesh) -> Tensor:
     """The sum over the ranks; of it, this rank's part (reduce-scatter; an all-gather backwards)."""
     part = DTensor.from_local(x_bsd, mesh, [Partial()], run_check=False)
     return part.redistribute(placements=[Shard(1)]).to_local()

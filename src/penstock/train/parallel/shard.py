@@ -8,12 +8,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from penstock.model.decoder import Decoder
-from penstock.train.parallel.expert import mixtures, stack_cut
+from penstock.train.parallel.expert import expert_shard_placement, moe_layers
 from penstock.train.parallel.precision import COMPUTE, MASTER
 from penstock.train.world.world import World
 
 
-def shard(model: nn.Module, world: World, precision: str) -> None:
+def apply_fsdp(model: nn.Module, world: World, precision: str) -> None:
     """Shard the model in place: each element of its layer lists is a unit, the rest is the root's.
 
     Master weights and the reduction stay in `MASTER[precision]`; matmuls are `COMPUTE[precision]`.
@@ -21,13 +21,13 @@ def shard(model: nn.Module, world: World, precision: str) -> None:
     policy = MixedPrecisionPolicy(COMPUTE[precision], MASTER[precision])
 
     def cut(module: nn.Module, mesh: DeviceMesh) -> None:
-        along = partial(stack_cut, ways=mesh.size())
+        along = partial(expert_shard_placement, ways=mesh.size())
         fully_shard(module, mesh=mesh, mp_policy=policy, shard_placement_fn=along)
 
     if world.experts is not None:  # before the layers that hold them, and by ranks of their own
-        for moe in mixtures([model]):
+        for moe in moe_layers([model]):
             cut(moe.experts, world.experts["expert_shard"])
-    for module in [*dict.fromkeys(units(model)), model]:
+    for module in [*dict.fromkeys(fsdp_units(model)), model]:
         cut(module, world.fsdp_mesh)
     for module in model.modules():
         if isinstance(module, FSDPModule):
@@ -37,7 +37,7 @@ def shard(model: nn.Module, world: World, precision: str) -> None:
             module.set_gradient_divide_factor(1.0)
 
 
-def units(module: nn.Module) -> Iterator[nn.Module]:
+def fsdp_units(module: nn.Module) -> Iterator[nn.Module]:
     """The elements of the outermost layer lists; lists of lists are opened, layers are not."""
     if isinstance(module, Decoder):
         yield from module.layers.values()
@@ -46,6 +46,6 @@ def units(module: nn.Module) -> Iterator[nn.Module]:
         if not isinstance(child, nn.ModuleList) or any(
             isinstance(element, nn.ModuleList) for element in child
         ):
-            yield from units(child)
+            yield from fsdp_units(child)
         else:
             yield from child

@@ -38,7 +38,7 @@ from penstock.model.decoder import Decoder
 from penstock.model.experts import Experts
 from penstock.model.loss import summed_cross_entropy
 from penstock.model.moe import MoE
-from penstock.train.parallel.sequences import gathered, summed
+from penstock.train.parallel.sequences import gather_sequence, reduce_scatter_sequence
 from penstock.train.world.world import World
 
 BY_OUTPUTS = {"weight": Shard(0), "bias": Shard(0), "adapter_b": Shard(0)}
@@ -48,31 +48,31 @@ CUTS |= dict.fromkeys(("out", "down"), BY_INPUTS)
 ROWS = 2048  # tokens whose logits are in full precision at once
 
 
-def split(decoder: Decoder, world: World) -> None:
+def apply_tensor_parallel(decoder: Decoder, world: World) -> None:
     """In place. Of the decoder, or of a stage of it: what it does not hold is left out."""
     mesh = world.mesh["tensor"]
     for name, module in decoder.named_modules():
         if not isinstance(
             module, Experts
         ):  # whole experts are spread, see `train/parallel/expert.py`
-            cut_parameters(module, CUTS.get(name.rpartition(".")[2], {}), mesh)
+            shard_parameters(module, CUTS.get(name.rpartition(".")[2], {}), mesh)
     for layer in decoder.layers.values():
         ffn = layer.ffn.shared if isinstance(layer.ffn, MoE) else layer.ffn
         for block in (layer.attention, ffn):
             if block is not None:
-                block.register_forward_pre_hook(partial(_before, mesh))
-                block.register_forward_hook(partial(_after, mesh))
+                block.register_forward_pre_hook(partial(_gather_input, mesh))
+                block.register_forward_hook(partial(_reduce_output, mesh))
     if decoder.first:
         assert decoder.embed is not None
-        decoder.embed.forward = partial(look_up, decoder.embed, mesh)
+        decoder.embed.forward = partial(embed_tokens, decoder.embed, mesh)
     else:
         inner, ways = decoder.positions_and_mask, mesh.size()
         decoder.positions_and_mask = lambda sequence, *rest: inner(sequence * ways, *rest)
-    decoder.loss = partial(summed_loss, mesh, decoder.shape.vocab)
-    decoder.logits = partial(logits, mesh, decoder.shape.vocab)
+    decoder.loss = partial(vocab_parallel_loss, mesh, decoder.shape.vocab)
+    decoder.logits = partial(gather_logits, mesh, decoder.shape.vocab)
 
 
-def cut_parameters(module: nn.Module, cuts: dict[str, Shard], mesh: DeviceMesh) -> None:
+def shard_parameters(module: nn.Module, cuts: dict[str, Shard], mesh: DeviceMesh) -> None:
     """Those of the module itself become DTensors; its forward will see this rank's part."""
     own = list(module.named_parameters(recurse=False))
     for name, param in own:
@@ -81,22 +81,22 @@ def cut_parameters(module: nn.Module, cuts: dict[str, Shard], mesh: DeviceMesh) 
         part = distribute_tensor(param.detach(), mesh, [placement], src_data_rank=None)
         module.register_parameter(name, nn.Parameter(part, param.requires_grad))
     if own:
-        module.__class__ = _with_parts(type(module))  # type: ignore[arg-type]
+        module.__class__ = _with_local_parameters(type(module))  # type: ignore[arg-type]
 
 
-class OwnParts:
+class LocalParameters:
     """Before the class of a module: it finds its parameters as plain tensors."""
 
     def __getattr__(self, name: str) -> Any:
-        return here(super().__getattr__(name))  # type: ignore[misc]
+        return local_with_gradient(super().__getattr__(name))  # type: ignore[misc]
 
 
 @cache
-def _with_parts(kind: type[nn.Module]) -> type[nn.Module]:
-    return type(kind.__name__, (OwnParts, kind), {})
+def _with_local_parameters(kind: type[nn.Module]) -> type[nn.Module]:
+    return type(kind.__name__, (LocalParameters, kind), {})
 
 
-def here(value: Any) -> Any:
+def local_with_gradient(value: Any) -> Any:
     """This rank's part of a DTensor. Of one that all ranks hold, each has part of the gradient.
 
     Over two dimensions it is a shard of FSDP2, which looks after it; forward never sees one.
@@ -107,31 +107,35 @@ def here(value: Any) -> Any:
     return value.to_local(grad_placements=grads)
 
 
-def _before(mesh: DeviceMesh, block: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    return gathered(args[0], mesh), *args[1:]
+def _gather_input(mesh: DeviceMesh, block: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return gather_sequence(args[0], mesh), *args[1:]
 
 
-def _after(mesh: DeviceMesh, block: nn.Module, args: tuple[Any, ...], out_bsd: Tensor) -> Tensor:
-    return summed(out_bsd, mesh)
+def _reduce_output(
+    mesh: DeviceMesh, block: nn.Module, args: tuple[Any, ...], out_bsd: Tensor
+) -> Tensor:
+    return reduce_scatter_sequence(out_bsd, mesh)
 
 
-def own_words(words: Tensor, held: int, vocab: int, mesh: DeviceMesh) -> tuple[Tensor, Tensor]:
+def local_vocab_rows(
+    words: Tensor, held: int, vocab: int, mesh: DeviceMesh
+) -> tuple[Tensor, Tensor]:
     """Rows of this rank's part of the table, and which words are among them."""
     row = words - -(-vocab // mesh.size()) * mesh.get_local_rank()
     mine = (row >= 0) & (row < held)
     return row.where(mine, 0), mine
 
 
-def look_up(embed: nn.Embedding, mesh: DeviceMesh, tokens_bs: Tensor) -> Tensor:
+def embed_tokens(embed: nn.Embedding, mesh: DeviceMesh, tokens_bs: Tensor) -> Tensor:
     """Each rank has the words of its own part; the sum over the ranks has them all."""
     table_vd = embed.weight
-    row_bs, mine_bs = own_words(tokens_bs, len(table_vd), embed.num_embeddings, mesh)
-    return summed(F.embedding(row_bs, table_vd) * mine_bs.unsqueeze(-1), mesh)
+    row_bs, mine_bs = local_vocab_rows(tokens_bs, len(table_vd), embed.num_embeddings, mesh)
+    return reduce_scatter_sequence(F.embedding(row_bs, table_vd) * mine_bs.unsqueeze(-1), mesh)
 
 
-def logits(mesh: DeviceMesh, vocab: int, x_bsd: Tensor, part_vd: Tensor) -> Tensor:
+def gather_logits(mesh: DeviceMesh, vocab: int, x_bsd: Tensor, part_vd: Tensor) -> Tensor:
     """All of them on every rank: for sampling."""
-    part_bsv = F.linear(gathered(x_bsd, mesh), part_vd)
+    part_bsv = F.linear(gather_sequence(x_bsd, mesh), part_vd)
     batch, sequence = part_bsv.shape[:2]
     return DTensor.from_local(
         part_bsv,
@@ -143,7 +147,7 @@ def logits(mesh: DeviceMesh, vocab: int, x_bsd: Tensor, part_vd: Tensor) -> Tens
     ).full_tensor()
 
 
-def summed_loss(
+def vocab_parallel_loss(
     mesh: DeviceMesh,
     vocab: int,
     x_bsd: Tensor,
@@ -152,11 +156,13 @@ def summed_loss(
     counted_bs: Tensor | None = None,
 ) -> Tensor:
     """The same on every rank. Each has the logits of its own words alone."""
-    rule, words = partial(to_gradients_, mesh, vocab), -(-vocab // mesh.size())
-    return summed_cross_entropy(gathered(x_bsd, mesh), part_vd, targets_bs, counted_bs, rule, words)
+    rule, words = partial(vocab_parallel_gradients_, mesh, vocab), -(-vocab // mesh.size())
+    return summed_cross_entropy(
+        gather_sequence(x_bsd, mesh), part_vd, targets_bs, counted_bs, rule, words
+    )
 
 
-def to_gradients_(
+def vocab_parallel_gradients_(
     mesh: DeviceMesh, vocab: int, logits_nv: Tensor, targets_n: Tensor, counted_n: Tensor | None
 ) -> Tensor:
     """As `model.loss.to_gradients_`, where each rank has the logits of some words.
@@ -164,24 +170,26 @@ def to_gradients_(
     Of each token the ranks tell each other the log of their sum, and its target's logit if it is
     theirs. Some rows at a time, so that their copy in full precision stays small.
     """
-    row_n, mine_n = own_words(targets_n, logits_nv.shape[1], vocab, mesh)
+    row_n, mine_n = local_vocab_rows(targets_n, logits_nv.shape[1], vocab, mesh)
     weight_n = torch.ones_like(mine_n) if counted_n is None else counted_n
     parts = list(zip(*(x.split(ROWS) for x in (logits_nv, row_n, mine_n, weight_n)), strict=True))
-    told_2n = torch.cat([_told(logits, row, mine) for logits, row, mine, _ in parts], 1)
+    told_2n = torch.cat(
+        [_log_sum_and_target(logits, row, mine) for logits, row, mine, _ in parts], 1
+    )
     told_r2n = DTensor.from_local(told_2n.unsqueeze(0), mesh, [Shard(0)]).full_tensor()
     log_sum_n = told_r2n[:, 0].logsumexp(0)
     for (logits, row, mine, weight), log_sum in zip(parts, log_sum_n.split(ROWS), strict=True):
-        gradient = (_wide(logits) - log_sum.unsqueeze(1)).exp_()
+        gradient = (_at_least_fp32(logits) - log_sum.unsqueeze(1)).exp_()
         gradient.scatter_add_(1, row.unsqueeze(1), -mine.unsqueeze(1).to(gradient.dtype))
         logits.copy_(gradient.mul_(weight.unsqueeze(1)))
     return (log_sum_n - told_r2n[:, 1].sum(0)) * weight_n
 
 
-def _told(logits_nv: Tensor, row_n: Tensor, mine_n: Tensor) -> Tensor:
-    wide_nv = _wide(logits_nv)
+def _log_sum_and_target(logits_nv: Tensor, row_n: Tensor, mine_n: Tensor) -> Tensor:
+    wide_nv = _at_least_fp32(logits_nv)
     hit_n = wide_nv.gather(1, row_n.unsqueeze(1)).squeeze(1)
     return torch.stack((wide_nv.logsumexp(1), hit_n.where(mine_n, 0)))
 
 
-def _wide(logits_nv: Tensor) -> Tensor:
+def _at_least_fp32(logits_nv: Tensor) -> Tensor:
     return logits_nv.to(torch.promote_types(logits_nv.dtype, torch.float32))

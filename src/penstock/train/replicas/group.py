@@ -23,20 +23,25 @@ from torch.distributed.distributed_c10d import (
     BroadcastOptions,
 )
 
-from penstock.train.replicas.board import Board, Generation
+from penstock.train.replicas.membership import ReplicaGeneration, ReplicaMembership
 
 CONNECT_S = 10.0  # to connect to peers that are known to be there
-LOOK_S = 0.01
+POLL_S = 0.01
 
 
 class ReplicaGroup:
     def __init__(
-        self, board: Board, replica: int, replicas: int, place: int, timeout_s: float
+        self,
+        membership: ReplicaMembership,
+        replica: int,
+        replicas: int,
+        place: int,
+        timeout_s: float,
     ) -> None:
-        self.board, self.replica, self.place = board, replica, place
+        self.membership, self.replica, self.place = membership, replica, place
         self.timeout = timedelta(seconds=timeout_s)
         # Before the first generation, what is built is built for all of them.
-        self.generation = Generation(-1, tuple(range(replicas)))
+        self.generation = ReplicaGeneration(-1, tuple(range(replicas)))
         self.broken = True
         self._group: dist.ProcessGroupGloo | None = None
 
@@ -50,21 +55,21 @@ class ReplicaGroup:
         return self.members.index(self.replica)
 
     def newer(self) -> bool:
-        return self.board.latest().number > self.generation.number
+        return self.membership.latest().number > self.generation.number
 
-    def enter(self, generation: Generation, ranks: int) -> bool:
+    def enter(self, generation: ReplicaGeneration, ranks: int) -> bool:
         """Meet the others of a generation, `ranks` in all. False: it is over before it began."""
         self.leave()
         self.generation = generation
         number = generation.number
-        self.board.come(number, ranks)
-        while not self.board.complete(number):
-            if self.newer() or self.board.finished() is not None:
+        self.membership.register_arrival(number, ranks)
+        while not self.membership.is_complete(number):
+            if self.newer() or self.membership.finished_step() is not None:
                 return False
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         self.broken = False
         if len(generation.members) > 1:
-            store = dist.PrefixStore(f"group/{number}/{self.place}", self.board.store)
+            store = dist.PrefixStore(f"group/{number}/{self.place}", self.membership.store)
             connect = timedelta(seconds=CONNECT_S)
             try:
                 self._group = dist.ProcessGroupGloo(store, self.index, len(self.members), connect)
@@ -76,13 +81,13 @@ class ReplicaGroup:
         """Closes the connections, so that whoever waits for this rank waits no longer."""
         self.broken, self._group = True, None
 
-    def add_(self, values: Tensor) -> None:
+    def all_reduce_(self, values: Tensor) -> None:
         """Sum over the members, in place."""
         options = AllreduceOptions()
         options.timeout = self.timeout
         self._try(lambda group: group.allreduce([values], options))
 
-    def give_(self, values: Tensor, donor: int, timeout_s: float | None = None) -> None:
+    def broadcast_(self, values: Tensor, donor: int, timeout_s: float | None = None) -> None:
         """The values of a member, on all of them."""
         options = BroadcastOptions()
         options.rootRank = self.members.index(donor)
@@ -92,7 +97,7 @@ class ReplicaGroup:
         if whole is not values:
             values.copy_(whole)
 
-    def gather(self, values: Tensor) -> Tensor:
+    def all_gather(self, values: Tensor) -> Tensor:
         """The values of all members, in their order."""
         every = torch.stack([values] * len(self.members))
         options = AllgatherOptions()
@@ -100,7 +105,7 @@ class ReplicaGroup:
         self._try(lambda group: group.allgather([list(every.unbind())], [values], options))
         return every
 
-    def trade(self, values: Tensor) -> Tensor:
+    def all_to_all(self, values: Tensor) -> Tensor:
         """Part i of the values goes to member i; theirs for this one come, in their order."""
         got = values.clone()
         options = AllToAllOptions()

@@ -15,10 +15,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from penstock.plan.job.layout import Layout
-from penstock.train.replicas.board import Board, Generation
-from penstock.train.replicas.group import LOOK_S, ReplicaGroup
+from penstock.train.replicas.group import POLL_S, ReplicaGroup
+from penstock.train.replicas.membership import ReplicaGeneration, ReplicaMembership
 from penstock.train.replicas.rewind import Rewind
-from penstock.train.world.world import DIMENSIONS, STORAGE_S, World, meet, supervisor_store
+from penstock.train.world.world import DIMENSIONS, STORAGE_S, World, build_world, supervisor_store
 
 
 class PeerLost(Rewind):
@@ -28,7 +28,7 @@ class PeerLost(Rewind):
         super().__init__(-1, why)
 
 
-class Over(Rewind):
+class RunFinished(Rewind):
     """The other replicas have ended the run after `step`."""
 
     def __init__(self, step: int) -> None:
@@ -47,8 +47,8 @@ class LiveWorld(World):
             len(self.replica_group.members) if dimension == "replicate" else super().size(dimension)
         )
 
-    def place(self, dimension: str) -> int:
-        return self.replica_group.index if dimension == "replicate" else super().place(dimension)
+    def index(self, dimension: str) -> int:
+        return self.replica_group.index if dimension == "replicate" else super().index(dimension)
 
     @property
     def lead(self) -> bool:
@@ -61,10 +61,10 @@ class LiveWorld(World):
 
     @property
     def first_copy(self) -> bool:
-        return all(self.place(d) == 0 for d in DIMENSIONS if d not in ("pipeline", "replicate"))
+        return all(self.index(d) == 0 for d in DIMENSIONS if d not in ("pipeline", "replicate"))
 
     @property
-    def ways(self) -> int:
+    def same_data_ranks(self) -> int:
         return self.ranks // super().size("shard")
 
     def sum_(self, values: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ class LiveWorld(World):
             if flat[-1].item():
                 self.replica_group.leave()
             flat = flat[:-1]
-        self.replica_group.add_(flat)
+        self.replica_group.all_reduce_(flat)
         self.agree()
         values.copy_(flat.view_as(values))
         return values
@@ -93,32 +93,32 @@ class LiveWorld(World):
             self.replica_group.leave()
             raise PeerLost
 
-    def add_replicas_(self, values: Tensor) -> Tensor:
+    def sum_replicas_(self, values: Tensor) -> Tensor:
         """This and the two below count only once the next `sum_` or `agree` has gone through."""
-        self.replica_group.add_(values)
+        self.replica_group.all_reduce_(values)
         return values
 
-    def trade(self, values: Tensor) -> Tensor:
-        return self.replica_group.trade(values)
+    def all_to_all_replicas(self, values: Tensor) -> Tensor:
+        return self.replica_group.all_to_all(values)
 
     def gather_replicas(self, values: Tensor) -> Tensor:
-        return self.replica_group.gather(values)
+        return self.replica_group.all_gather(values)
 
-    def together(self, step: int) -> None:
+    def finish_together(self, step: int) -> None:
         self.sum_(torch.zeros(1))
         if self.rank == 0:
-            self.replica_group.board.finish(step)
+            self.replica_group.membership.mark_finished(step)
 
-    def enter(self, step: int) -> Generation:
+    def enter(self, step: int) -> ReplicaGeneration:
         """The next generation, in which all ranks of this replica have met those of the others."""
-        board = self.replica_group.board
+        membership = self.replica_group.membership
         while True:
             if self.rank == 0 and self.replica_group.generation.number >= 0:
-                board.complain(self.replica_group.generation.number, step)
+                membership.report_broken(self.replica_group.generation.number, step)
             over, number, members = self.broadcast(self._next() if self.rank == 0 else None)
             if over is not None:
-                raise Over(over)
-            found = Generation(number, members)
+                raise RunFinished(over)
+            found = ReplicaGeneration(number, members)
             met = self.replica_group.enter(found, len(found.members) * self.ranks)
             if all(self.gather(met)):
                 return found
@@ -130,18 +130,18 @@ class LiveWorld(World):
         Returns the step after which the run ended, or None; then number and members of the
         generation.
         """
-        board, deadline = self.replica_group.board, time.monotonic() + STORAGE_S
+        membership, deadline = self.replica_group.membership, time.monotonic() + STORAGE_S
         while time.monotonic() < deadline:
-            over = board.finished()
+            over = membership.finished_step()
             if over is not None:
                 return over, -1, ()
-            found = board.latest()
+            found = membership.latest()
             if (
                 found.number > self.replica_group.generation.number
                 and self.replica_group.replica in found.members
             ):
                 return None, found.number, found.members
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         raise RuntimeError(
             f"no generation after {self.replica_group.generation} within {STORAGE_S:g} s"
         )
@@ -154,6 +154,8 @@ def join_live(layout: Layout, kind: str, timeout_s: float, backend: str | None =
     attempt, life = os.environ["PENSTOCK_ATTEMPT"], int(os.environ.get("PENSTOCK_LIFE", "0"))
     store = supervisor_store(timeout_s)
     prefix = f"{attempt}/replica-{replica}/{life}"
-    world = meet(store, prefix, place, inner, kind, timeout_s, backend)
-    group = ReplicaGroup(Board(store, attempt), replica, layout.replicate, place, timeout_s)
+    world = build_world(store, prefix, place, inner, kind, timeout_s, backend)
+    group = ReplicaGroup(
+        ReplicaMembership(store, attempt), replica, layout.replicate, place, timeout_s
+    )
     return LiveWorld(**vars(world), replica_group=group, life=life)

@@ -38,7 +38,7 @@ class Vote:
 
 
 @dataclass
-class Replicas:
+class ReplicaReducer:
     """The plain policy (one sum a step), and its bf16 compression with error feedback."""
 
     world: World
@@ -67,7 +67,7 @@ class Replicas:
     def _exchange(self, flat: Tensor) -> Tensor:
         if self.compress == "bf16":
             return self._exchange_bf16(flat)
-        return self.world.add_replicas_(flat)
+        return self.world.sum_replicas_(flat)
 
     def _exchange_bf16(self, flat: Tensor) -> Tensor:
         """Half the bytes of the plain sum, and nothing is lost for good.
@@ -78,7 +78,7 @@ class Replicas:
         replicas = self.world.size("replicate")
         each = -(-flat.numel() // replicas)
         sent = self._rounded(F.pad(flat, (0, each * replicas - flat.numel())))
-        got = self.world.trade(sent)
+        got = self.world.all_to_all_replicas(sent)
         part = self._rounded(got.view(replicas, each).to(flat.dtype).sum(0))
         back = self.world.gather_replicas(part)
         return back.flatten()[: flat.numel()].to(flat.dtype)
@@ -116,6 +116,19 @@ class Replicas:
     def load_local_state(self, state: dict[str, Tensor]) -> None:
         device = self.world.device
         self._residuals = [state[f"residual.{i}"].to(device) for i in range(len(state))]
+
+
+class LiveReplicaReducer(ReplicaReducer):
+    def vote(self, loss: Tensor, squares: Tensor, requests: dict[str, bool]) -> Vote:
+        """Every replica has the whole norm of the summed gradients, and puts in its share."""
+        return super().vote(loss, squares / self.world.size("replicate"), requests)
+
+    def drop_residuals(self) -> None:
+        """What was left out is owed to members that are no more: its parts were cut for them."""
+        self._residuals, self._next_residuals = [], []
+
+    def local_state(self) -> dict[str, Tensor]:
+        return {}
 
 
 def squared_norm(grads: Grads, shares: Mapping[str, float]) -> Tensor:

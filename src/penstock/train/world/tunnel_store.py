@@ -101,7 +101,7 @@ class TunnelStore(dist.Store):
         return int(json.loads(answer)["local"])
 
 
-def through_tunnels(store: dist.Store) -> dist.Store:
+def wrap_for_tunnels(store: dist.Store) -> dist.Store:
     """Return the store as ranks of this host must use it: as it is, unless there are tunnels."""
     asked = os.environ.get(SOCKET)
     return TunnelStore(store, Path(asked), int(os.environ[HOST])) if asked else store

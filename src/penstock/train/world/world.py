@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from penstock.guard.save import exchange
 from penstock.plan.job.layout import Layout
-from penstock.train.world.tunnel_store import through_tunnels
+from penstock.train.world.tunnel_store import wrap_for_tunnels
 
 # Ranks wait for each other in a checkpoint as long as storage takes. A rank that dies is noticed
 # at once all the same: its connections close.
@@ -47,7 +47,7 @@ class World:
     def size(self, dimension: str) -> int:
         return self.mesh.size(DIMENSIONS.index(dimension))
 
-    def place(self, dimension: str) -> int:
+    def index(self, dimension: str) -> int:
         """This rank's index along a dimension."""
         return self.mesh.get_local_rank(dimension)
 
@@ -67,10 +67,10 @@ class World:
 
     @property
     def data_rank(self) -> int:
-        return self.place("replicate") * self.size("shard") + self.place("shard")
+        return self.index("replicate") * self.size("shard") + self.index("shard")
 
     @property
-    def ways(self) -> int:
+    def same_data_ranks(self) -> int:
         """Ranks that read the same samples."""
         return self.ranks // self.data_ranks
 
@@ -82,20 +82,20 @@ class World:
     @property
     def first_copy(self) -> bool:
         """Of the ranks that hold equal weights, the first."""
-        return all(self.place(d) == 0 for d in DIMENSIONS if d != "pipeline")
+        return all(self.index(d) == 0 for d in DIMENSIONS if d != "pipeline")
 
     @property
     def saves(self) -> bool:
         """Whether this rank takes part in checkpoints."""
         return True
 
-    def add_replicas_(self, values: torch.Tensor) -> torch.Tensor:
+    def sum_replicas_(self, values: torch.Tensor) -> torch.Tensor:
         """Sum over the replicas, in place."""
         if self.size("replicate") > 1:
             dist.all_reduce(values, group=self.group("replicate"))
         return values
 
-    def trade(self, values: torch.Tensor) -> torch.Tensor:
+    def all_to_all_replicas(self, values: torch.Tensor) -> torch.Tensor:
         """Part i of the values goes to replica i; theirs for this one come, in their order."""
         got = torch.empty_like(values)
         dist.all_to_all_single(got, values, group=self.group("replicate"))
@@ -107,7 +107,7 @@ class World:
         dist.all_gather(list(every.unbind()), values, group=self.group("replicate"))
         return every
 
-    def together(self, step: int) -> None:
+    def finish_together(self, step: int) -> None:
         """The run ends after `step`: nobody leaves while somebody may still need its state."""
 
     def sum_(self, values: torch.Tensor) -> torch.Tensor:
@@ -135,16 +135,16 @@ def join(layout: Layout, kind: str, timeout_s: float, backend: str | None = None
     Several ranks can share one GPU only over another `backend` than NCCL: "gloo", for tests.
     """
     store, prefix = supervisor_store(timeout_s), os.environ["PENSTOCK_ATTEMPT"]
-    return meet(store, prefix, int(os.environ["RANK"]), layout, kind, timeout_s, backend)
+    return build_world(store, prefix, int(os.environ["RANK"]), layout, kind, timeout_s, backend)
 
 
 def supervisor_store(timeout_s: float) -> dist.Store:
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     timeout = timedelta(seconds=timeout_s)
-    return through_tunnels(dist.TCPStore(address, port, is_master=False, timeout=timeout))
+    return wrap_for_tunnels(dist.TCPStore(address, port, is_master=False, timeout=timeout))
 
 
-def meet(
+def build_world(
     store: dist.Store,
     prefix: str,
     rank: int,

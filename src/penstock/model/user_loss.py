@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from penstock.errors import OwnCodeError, PenstockError
-from penstock.model.loss import Rule
+from penstock.model.loss import LossRule
 from penstock.run.schema.code import UserCode
 
 TokenLoss = Callable[[Tensor, Tensor], Tensor]  # (logits_nv, targets_n) -> losses_n
 
 
-def checked(own: Callable[..., object], code: UserCode) -> TokenLoss:
+def checked_loss(own: Callable[..., object], code: UserCode) -> TokenLoss:
     """Wrap the user's function: logits in fp32 or wider go in, one finite-typed loss per token
     comes out, and what the function raises is told as the user's."""
 
@@ -51,7 +51,7 @@ def checked(own: Callable[..., object], code: UserCode) -> TokenLoss:
     return losses
 
 
-def rule_of(own: TokenLoss) -> Rule:
+def loss_rule(own: TokenLoss) -> LossRule:
     """The same as a rule for `summed_cross_entropy`, which goes through the tokens in chunks: the
     logits of all tokens never exist at once."""
 

@@ -12,7 +12,7 @@ from penstock.data.read.stream import Ranges, Stream, rank_slice
 
 
 @dataclass(frozen=True)
-class Micro:
+class Microbatch:
     """A microbatch on the device. `weight` is 0 for the filler of a rank with less to do."""
 
     inputs_bs: Tensor
@@ -23,7 +23,7 @@ class Micro:
 
 
 @dataclass(frozen=True)
-class Share:
+class RankShare:
     """How one rank takes part in a range of positions."""
 
     start: int
@@ -31,7 +31,7 @@ class Share:
     micros: int  # the same on every rank: collectives must meet
 
     @classmethod
-    def of(cls, start: int, stop: int, rank: int, ranks: int, microbatch: int) -> "Share":
+    def of(cls, start: int, stop: int, rank: int, ranks: int, microbatch: int) -> "RankShare":
         own_start, own_stop = rank_slice(start, stop, rank, ranks)
         return cls(own_start, own_stop, micro_count(stop - start, ranks, microbatch))
 
@@ -43,7 +43,7 @@ def micro_count(samples: int, ranks: int, microbatch: int) -> int:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class DeviceBatch:
     """A rank's samples on the device, or on their way there."""
 
     tokens_ns: Tensor
@@ -51,32 +51,32 @@ class Loaded:
     starts_ns: Tensor | None
     counted: int  # targets that count
     skipped: tuple[Skipped, ...]
-    arrived: torch.cuda.Event | None = None
+    copied: torch.cuda.Event | None = None
 
     def __len__(self) -> int:
         return len(self.tokens_ns)
 
-    def arrive(self) -> None:
+    def wait_for_copy(self) -> None:
         """Makes the present stream of the device wait for the copy; the host does not wait."""
-        if self.arrived is None:
+        if self.copied is None:
             return
         present = torch.cuda.current_stream(self.tokens_ns.device)
-        present.wait_event(self.arrived)
+        present.wait_event(self.copied)
         for tensor in (self.tokens_ns, self.loss_ns, self.starts_ns):
             if tensor is not None:
                 # Its memory belongs to the copying stream, which would give it to a later batch
                 # while this one is still being read.
                 tensor.record_stream(present)
 
-    def micros(self, count: int, microbatch: int) -> list[Micro]:
+    def micros(self, count: int, microbatch: int) -> list[Microbatch]:
         """Cut them into `count` microbatches, topped up with fillers of weight 0."""
-        self.arrive()
+        self.wait_for_copy()
         tokens, loss, starts = self.tokens_ns, self.loss_ns, self.starts_ns
         out = []
         for at in range(0, len(tokens), microbatch):
             rows = slice(at, at + microbatch)
             out.append(
-                Micro(
+                Microbatch(
                     tokens[rows, :-1],
                     tokens[rows, 1:],
                     1.0,
@@ -86,12 +86,12 @@ class Loaded:
             )
         if len(out) < count:
             blank = tokens[:1] if len(tokens) else tokens.new_zeros(1, tokens.shape[1])
-            out += [Micro(blank[:, :-1], blank[:, 1:], 0.0)] * (count - len(out))
+            out += [Microbatch(blank[:, :-1], blank[:, 1:], 0.0)] * (count - len(out))
         return out
 
 
-class Loader:
-    """Reads batches and sends them to the device, beside the work that goes on there.
+class DeviceLoader:
+    """Reads batches and sends them to the device, copy_stream the work that goes on there.
 
     A `Feed` calls it on a thread of its own: while a step runs, the next batch is copied from
     pinned memory on a stream of its own.
@@ -100,35 +100,35 @@ class Loader:
     def __init__(self, stream: Stream, device: torch.device) -> None:
         self.stream = stream
         self.device = device
-        self._beside = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._copy_stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def read(self, start: int, stop: int) -> Loaded:
+    def read(self, start: int, stop: int) -> DeviceBatch:
         return self.load(self.stream.read(start, stop))
 
     def plan_ahead(self, ranges: Ranges) -> None:
         self.stream.plan_ahead(ranges)
 
-    def load(self, batch: Batch) -> Loaded:
-        return on_device(batch, self.device, self._beside)
+    def load(self, batch: Batch) -> DeviceBatch:
+        return send_to_device(batch, self.device, self._copy_stream)
 
 
-def on_device(
-    batch: Batch, device: torch.device, beside: torch.cuda.Stream | None = None
-) -> Loaded:
-    """Sends a batch on its way; on CUDA, by the stream `beside` the one that computes."""
+def send_to_device(
+    batch: Batch, device: torch.device, copy_stream: torch.cuda.Stream | None = None
+) -> DeviceBatch:
+    """Sends a batch on its way; on CUDA, by the stream `copy_stream` the one that computes."""
 
     def send(array: np.ndarray) -> Tensor:
         tensor = torch.from_numpy(array)
         # The pinned copy goes back to its allocator at once; that one waits for the stream.
-        return tensor if beside is None else tensor.pin_memory().to(device, non_blocking=True)
+        return tensor if copy_stream is None else tensor.pin_memory().to(device, non_blocking=True)
 
     # This also sets the thread's device: pinning must not open a context on another one.
-    with torch.cuda.stream(beside) if beside else nullcontext():
-        return Loaded(
+    with torch.cuda.stream(copy_stream) if copy_stream else nullcontext():
+        return DeviceBatch(
             tokens_ns=send(batch.tokens),
             loss_ns=None if batch.loss is None else send(batch.loss),
             starts_ns=None if batch.starts is None else send(batch.starts),
             counted=batch.counted,
             skipped=batch.skipped,
-            arrived=beside.record_event() if beside else None,
+            copied=copy_stream.record_event() if copy_stream else None,
         )

@@ -12,49 +12,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from penstock.catalog.shapes import ModelShape
 from penstock.errors import OwnCodeError, PenstockError
-from penstock.model.decoder import Decoder, init_std
-from penstock.model.own_loss import TokenLoss
-from penstock.model.put import generator_of, put
+from penstock.model.user_loss import TokenLoss
 from penstock.run.schema.code import UserCode
 
 _SHOWN = 6  # parts of an output in a message
-NO_TARGET = -100  # what torch's losses leave out of sums and means unless told otherwise
+NO_TARGET = -100  # torch leaves this target out of sums and means by default
 
 
-def decoder_on_meta(shape: ModelShape, layers: range | None = None) -> Decoder:
-    """The decoder (or some layers) without memory; `fill` gives it weights once it is sharded."""
-    with torch.device("meta"):
-        return Decoder(shape, layers)
-
-
-@torch.no_grad()
-def fill(model: Decoder, device: torch.device, seed: int) -> None:
-    """First weights, each drawn from a generator of its own name: the same whatever the layout.
-
-    Every rank draws the whole tensor and keeps its part: one tensor at a time, and nothing is sent.
-    """
-    model.to_empty(device=device)
-    for buffer in model.buffers():
-        buffer.zero_()
-    for name, param in model.named_parameters():
-        if name.endswith("norm.weight"):
-            param.fill_(1.0)
-        elif name.endswith("bias"):
-            param.zero_()
-        else:
-            draw = generator_of(name, seed, device)
-            whole = torch.empty(param.shape, dtype=param.dtype, device=device)
-            put(param, whole.normal_(0.0, init_std(name, model.shape), generator=draw))
-
-
-def user_module(spec: str, seed: int) -> nn.Module:
+def build_user_module(spec: str, seed: int) -> nn.Module:
     """Call the user's `file.py:function` and check that a module comes back."""
     code = UserCode("model.module", spec)
-    build = user_function(code)
+    build = import_user_function(code)
     torch.manual_seed(seed)
-    model = _own_code(code, build)
+    model = _call_user_code(code, build)
     if not isinstance(model, nn.Module):
         raise PenstockError(
             f"{code.words}: {code.function}() gave a {type(model).__name__}, not an nn.Module"
@@ -62,7 +33,7 @@ def user_module(spec: str, seed: int) -> nn.Module:
     return model
 
 
-def user_function(code: UserCode) -> Callable[..., Any]:
+def import_user_function(code: UserCode) -> Callable[..., Any]:
     """Import the user's file and return the function that the run file names."""
     path, name = code.path, f"user_module_{code.path.stem}"
     if not path.is_file():
@@ -79,7 +50,7 @@ def user_function(code: UserCode) -> Callable[..., Any]:
     sys.modules[name] = module  # dataclasses and pickle look a class's module up there
     sys.path.insert(0, str(path.parent))  # the user's file may import its neighbours
     loader = module_spec.loader
-    _own_code(code, lambda: loader.exec_module(module))
+    _call_user_code(code, lambda: loader.exec_module(module))
     found = getattr(module, code.function, None)
     if not callable(found):
         names = ", ".join(n for n, v in vars(module).items() if callable(v) and n[0] != "_")
@@ -89,7 +60,7 @@ def user_function(code: UserCode) -> Callable[..., Any]:
     return cast(Callable[..., Any], found)
 
 
-def _own_code(code: UserCode, call: Callable[[], Any]) -> Any:
+def _call_user_code(code: UserCode, call: Callable[[], Any]) -> Any:
     """Run the user's code; what it raises is told as theirs, and not tried again."""
     try:
         return call()
@@ -157,22 +128,22 @@ def summed_loss(
             if wants:  # a mean over nothing is not a number: where nothing counts, any loss × 0 is
                 counted_bs = counted_bs | (count == 0)
             targets_bs = targets_bs.masked_fill(~counted_bs, NO_TARGET)
-        with _own_errors_told(code, inputs_bs):
+        with _explain_user_errors(code, inputs_bs):
             output = model(inputs_bs, targets_bs) if wants else model(inputs_bs)
         if own:
             losses_n = own(logits_in(output, inputs_bs).flatten(0, 1), whole_bs.flatten())
             return (losses_n if counted_bs is None else losses_n * counted_bs.flatten()).sum()
         for loss in tensors_in(output):
             if loss.dim() == 0:
-                return _wide(loss) * count
-        wide = _wide(logits_in(output, inputs_bs))
+                return _at_least_fp32(loss) * count
+        wide = _at_least_fp32(logits_in(output, inputs_bs))
         flat = targets_bs.flatten()
         return F.cross_entropy(wide.flatten(0, 1), flat, ignore_index=NO_TARGET, reduction="sum")
 
     return of
 
 
-def _wide(values: Tensor) -> Tensor:
+def _at_least_fp32(values: Tensor) -> Tensor:
     return values if values.dtype == torch.float64 else values.float()
 
 
@@ -192,7 +163,7 @@ _MISTAKES = (
 
 
 @contextmanager
-def _own_errors_told(code: UserCode | None, inputs_bs: Tensor) -> Iterator[None]:
+def _explain_user_errors(code: UserCode | None, inputs_bs: Tensor) -> Iterator[None]:
     """Tell a mistake in the user's forward once: it would be the same after a restart."""
     try:
         yield
@@ -206,11 +177,11 @@ def _own_errors_told(code: UserCode | None, inputs_bs: Tensor) -> Iterator[None]
             raise
         words = code.words if code else "model"
         raise OwnCodeError(
-            _mixed_formats(words, code.describe_error(error) if code else str(error))
+            _mixed_formats_message(words, code.describe_error(error) if code else str(error))
         ) from error
 
 
-def _mixed_formats(words: str, said: str) -> str:
+def _mixed_formats_message(words: str, said: str) -> str:
     """Explain an operation on two number formats, by what torch says of them."""
     if "Long" in said:
         return (
@@ -246,7 +217,7 @@ def logits_in(given: object, inputs_bs: Tensor) -> Tensor:
     )
 
 
-def logits_of(model: nn.Module, inputs_bs: Tensor) -> Tensor:
+def call_for_logits(model: nn.Module, inputs_bs: Tensor) -> Tensor:
     """Call a module for its logits; one that takes targets is called as in training.
 
     Raises NoLogits for a module that gives its loss alone.

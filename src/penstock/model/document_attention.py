@@ -14,7 +14,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_mask, flex_atten
 BLOCK = 128
 
 
-def blocks(starts_bs: Tensor) -> BlockMask:
+def document_block_mask(starts_bs: Tensor) -> BlockMask:
     """A token sees those of its own document that are not later.
 
     Documents are numbered in their order, so that the first and the last token of a block say which
@@ -32,39 +32,39 @@ def blocks(starts_bs: Tensor) -> BlockMask:
     whole_bnn = earlier_nn & (first_bn.unsqueeze(1) == last_bn.unsqueeze(2))
     part_bnn = touches_bnn & ~earlier_nn.T & ~whole_bnn
     return BlockMask.from_kv_blocks(
-        *listed(part_bnn),
-        *listed(whole_bnn),
+        *list_blocks(part_bnn),
+        *list_blocks(whole_bnn),
         BLOCK_SIZE=BLOCK,
-        mask_mod=_sees(document_bs),
+        mask_mod=_mask_function(document_bs),
         seq_lengths=(sequence, sequence),
     )
 
 
-def listed(here_bnn: Tensor) -> tuple[Tensor, Tensor]:
+def list_blocks(here_bnn: Tensor) -> tuple[Tensor, Tensor]:
     """How many blocks of each row there are, and their columns first in a list; for all heads."""
     columns = here_bnn.int().argsort(dim=-1, descending=True, stable=True)
     return here_bnn.sum(-1, dtype=torch.int32).unsqueeze(1), columns.int().unsqueeze(1)
 
 
-def _sees(document_bs: Tensor) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+def _mask_function(document_bs: Tensor) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
     def sees(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return (q >= k) & (document_bs[b, q] == document_bs[b, k])
 
     return sees
 
 
-def can(q_bhse: Tensor) -> bool:
+def is_supported(q_bhse: Tensor) -> bool:
     """Its kernels have no fp64, and want heads of 16 and more."""
     return q_bhse.dtype != torch.float64 and q_bhse.shape[-1] >= 16
 
 
-def square(mask: BlockMask, q_bhse: Tensor) -> Tensor:
+def dense_mask(mask: BlockMask, q_bhse: Tensor) -> Tensor:
     """The same as booleans of rows and columns for each sample."""
     rows, columns = mask.seq_lengths
     return create_mask(mask.mask_mod, len(q_bhse), 1, rows, columns, q_bhse.device).squeeze(1)
 
 
-def attend(q_bhse: Tensor, k_bkse: Tensor, v_bkse: Tensor, mask: BlockMask) -> Tensor:
+def flex_attend(q_bhse: Tensor, k_bkse: Tensor, v_bkse: Tensor, mask: BlockMask) -> Tensor:
     run = flex_attention if torch.compiler.is_compiling() else _compiled()
     grouped = q_bhse.shape[1] != k_bkse.shape[1]
     return run(q_bhse, k_bkse, v_bkse, block_mask=mask, enable_gqa=grouped)
