@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from penstock.launch.supervisor import preload
-from penstock.ledger.journal.read import Event, read_curve, read_events
+from penstock.ledger.journal.read import JournalLine, read_curve, read_events
 from penstock.ledger.journal.records import SUPERVISOR, journal_files
 from penstock.run.folder import RunFolder
 
@@ -108,7 +108,7 @@ class Lab:
 
     # What the run has on record
 
-    def events(self, kind: str = "") -> list[Event]:
+    def events(self, kind: str = "") -> list[JournalLine]:
         """Of whoever led, on any host; each once."""
         folders = {self.run_folder(node).journal for node in self.hosts}
         found = [e for folder in sorted(folders) for e in read_events(folder / SUPERVISOR)]

@@ -52,7 +52,7 @@ from penstock.drill import audit
 from penstock.guard.format.published import published_checkpoints
 from penstock.launch.supervisor import environment, fork_client, preload
 from penstock.launch.supervisor.fork_client import process_state
-from penstock.ledger.journal.read import Event, read_curve, read_events
+from penstock.ledger.journal.read import JournalLine, read_curve, read_events
 from penstock.ledger.journal.records import SUPERVISOR, journal_files
 from penstock.run.folder import RunFolder
 from penstock.watch.report.screen import summary
@@ -269,7 +269,7 @@ class Scene:
 
     # What this invocation has on record
 
-    def events(self, kind: str) -> list[Event]:
+    def events(self, kind: str) -> list[JournalLine]:
         files = [file.path for file in journal_files(self.folder.journal, "events")]
         found = [
             e for path in [*files, self.folder.journal / SUPERVISOR] for e in read_events(path)

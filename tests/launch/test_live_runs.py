@@ -16,7 +16,7 @@ from penstock.guard.detect.failpoints import Failpoint, arm
 from penstock.guard.format.published import published_checkpoints, published_folders
 from penstock.launch.prepare.listener import Listener
 from penstock.launch.start import start
-from penstock.ledger.journal.read import Event, read_curve, read_events
+from penstock.ledger.journal.read import JournalLine, read_curve, read_events
 from penstock.ledger.journal.records import SUPERVISOR, journal_files
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
@@ -32,7 +32,7 @@ class Lived:
     def __init__(self, folder: RunFolder) -> None:
         self.folder, self.report = folder, summary(folder)
         self.told = read_events(folder.journal / SUPERVISOR)
-        self.events: dict[int, list[Event]] = defaultdict(list)
+        self.events: dict[int, list[JournalLine]] = defaultdict(list)
         for file in journal_files(folder.journal, "events"):
             self.events[file.ranks.start] += read_events(file.path)
 

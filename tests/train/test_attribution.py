@@ -17,7 +17,7 @@ import pytest
 from penstock.guard.detect.failpoints import Failpoint, arm
 from penstock.launch.start import start
 from penstock.ledger.causes import Cause
-from penstock.ledger.journal.read import Event, read_events, read_steps
+from penstock.ledger.journal.read import JournalLine, read_events, read_steps
 from penstock.ledger.merge import merge
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
@@ -96,7 +96,7 @@ def test_a_mixture_of_delays_is_recovered(
     assert not list(folder.traces.iterdir())
 
 
-def lines(folder: RunFolder, rank: int) -> list[Event]:
+def lines(folder: RunFolder, rank: int) -> list[JournalLine]:
     """What a rank's traces said."""
     events = read_events(folder.journal / f"a0000-r{rank:05d}.events")
     return [event for event in events if event.kind == "trace"]

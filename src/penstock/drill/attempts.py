@@ -7,13 +7,13 @@ from pathlib import Path
 from penstock.drill.clock import AttemptBeats, PhaseBeat
 from penstock.drill.faults import OFFSET_S, InjectedFault
 from penstock.guard.detect.pulse import PHASES, TRACE
-from penstock.ledger.journal.read import Event
+from penstock.ledger.journal.read import JournalLine
 
 _TRACE = re.compile(r"pulse-a(\d+)-r(\d+)")
 
 
 def read_attempts(
-    folder: Path, supervised: list[Event], injected: list[InjectedFault], ranks: int
+    folder: Path, supervised: list[JournalLine], injected: list[InjectedFault], ranks: int
 ) -> list[AttemptBeats]:
     """Return the attempts in order. An attempt ends with the first lethal fault."""
     traces: dict[int, dict[int, list[PhaseBeat]]] = {}
@@ -38,7 +38,7 @@ def read_attempts(
 
 
 def losses(
-    attempt: int, supervised: list[Event], injected: list[InjectedFault]
+    attempt: int, supervised: list[JournalLine], injected: list[InjectedFault]
 ) -> dict[int, list[float]]:
     """Return, by rank, the faults after which an attempt went on without it (live mode)."""
     found: dict[int, list[float]] = {}
@@ -68,7 +68,7 @@ def _ended(beats: dict[int, list[PhaseBeat]]) -> bool:
     return all(not own or own[-1].phase == "end" for own in beats.values())
 
 
-def _opens(attempt: int, supervised: list[Event]) -> bool:
+def _opens(attempt: int, supervised: list[JournalLine]) -> bool:
     """Return whether an attempt is the first launch of its invocation."""
     before = takewhile(lambda e: not (e.kind == "launch" and e.attempt == attempt), supervised)
     kinds = [event.kind for event in before if event.kind in ("launch", "invocation")]

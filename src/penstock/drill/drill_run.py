@@ -17,7 +17,7 @@ from penstock.drill.small_disk import SmallDisk
 from penstock.guard.detect import failpoints
 from penstock.guard.detect.failpoints import Failpoint
 from penstock.launch.supervisor import preload
-from penstock.ledger.journal.read import Event, read_events
+from penstock.ledger.journal.read import JournalLine, read_events
 from penstock.ledger.journal.records import SUPERVISOR
 from penstock.run.folder import RunFolder
 
@@ -137,7 +137,7 @@ class DrillRun:
         """Let a held rank go on."""
         (self.folder.traps / f"{self.armed[number].name}.go").touch()
 
-    def event(self, kind: str) -> Event | None:
+    def event(self, kind: str) -> JournalLine | None:
         """Return the supervisor's last event of a kind."""
         found = read_events(self.folder.journal / SUPERVISOR)
         return next((event for event in reversed(found) if event.kind == kind), None)

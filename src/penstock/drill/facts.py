@@ -6,7 +6,7 @@ from penstock.drill import audit
 from penstock.drill.attempts import read_attempts
 from penstock.drill.clock import AttemptBeats
 from penstock.drill.faults import InjectedFault
-from penstock.ledger.journal.read import Event, read_events
+from penstock.ledger.journal.read import JournalLine, read_events
 from penstock.ledger.journal.records import SUPERVISOR
 from penstock.run.folder import RunFolder
 from penstock.watch.facts.run_view import RunView
@@ -20,7 +20,7 @@ class DrillFacts:
     weights_hash: str | None
     losses: dict[int, float]  # by step, of the curve that counts
     samples: audit.SampleCounts
-    events: list[Event]  # of supervisor and ranks, by time
+    events: list[JournalLine]  # of supervisor and ranks, by time
     injected: list[InjectedFault]
     missed: list[str]  # injections that did not happen
     attempts: list[AttemptBeats]
@@ -28,7 +28,7 @@ class DrillFacts:
     ranks: int
     wall_s: float
 
-    def faults(self) -> list[Event]:
+    def faults(self) -> list[JournalLine]:
         return [event for event in self.events if event.kind == "fault"]
 
 

@@ -16,7 +16,7 @@ from penstock.ledger.journal.follow import (
     garbage_collection_paused,
     reader_of,
 )
-from penstock.ledger.journal.read import Event
+from penstock.ledger.journal.read import JournalLine
 from penstock.ledger.journal.records import JournalFile
 from penstock.ledger.journal.steps import LeastExchange, StepColumns, read_columns
 
@@ -133,7 +133,7 @@ class _InvocationDraft:
     launched: dict[int, float] = field(default_factory=dict)
     faults: list[AttemptFault] = field(default_factory=list)
     losses: list[RankLoss] = field(default_factory=list)
-    ended: Event | None = None
+    ended: JournalLine | None = None
     last: float = float("-inf")
     attempts: list[Attempt] = field(default_factory=list)
 
@@ -167,7 +167,7 @@ def read_history(folder: Path | str, now: float | None = None, quick: bool = Fal
     ]
 
 
-def _drafts(lines: list[Event]) -> list[_InvocationDraft]:
+def _drafts(lines: list[JournalLine]) -> list[_InvocationDraft]:
     """Split the supervisor's lines where an invocation starts."""
     drafts: list[_InvocationDraft] = []
     for event in lines:
@@ -192,7 +192,7 @@ def _drafts(lines: list[Event]) -> list[_InvocationDraft]:
     return drafts
 
 
-def _fault(event: Event, draft: _InvocationDraft) -> AttemptFault:
+def _fault(event: JournalLine, draft: _InvocationDraft) -> AttemptFault:
     latest = max(draft.launched, default=None)
     since = event.time("since")
     return AttemptFault(
@@ -204,7 +204,7 @@ def _fault(event: Event, draft: _InvocationDraft) -> AttemptFault:
     )
 
 
-def _loss(event: Event) -> RankLoss | None:
+def _loss(event: JournalLine) -> RankLoss | None:
     """Return the loss in a line; None if it does not say which ranks and which attempt."""
     since = event.time("since")
     match event.payload.get("ranks"), event.attempt:

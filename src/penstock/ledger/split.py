@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.ledger.causes import Cause
-from penstock.ledger.journal.read import LATEST_S, Event
+from penstock.ledger.journal.read import LATEST_S, JournalLine
 
 Shares = dict[Cause, float]
 UNTRACED: Shares = {Cause.COMPUTE: 1.0}
@@ -42,7 +42,7 @@ class TracedStep:
         return sum(self.parts.values()) + float(self.collectives.sum())
 
     @classmethod
-    def of(cls, event: Event) -> "TracedStep | None":
+    def of(cls, event: JournalLine) -> "TracedStep | None":
         """Parse a line; None if it is damaged."""
         split, step = event.payload.get("split"), event.whole("step")
         peers, stage = (_ranks(event.payload.get(key)) for key in ("peers", "stage"))
@@ -71,7 +71,7 @@ class ComputeSplits:
     by_stage: dict[range, Shares]  # the mean of its traced ranks, for the others
 
     @classmethod
-    def of(cls, events: Iterable[Event]) -> "ComputeSplits":
+    def of(cls, events: Iterable[JournalLine]) -> "ComputeSplits":
         lines = [line for event in _some(events) if (line := TracedStep.of(event))]
         least = _least(lines)
         seconds: defaultdict[int, defaultdict[Cause, float]] = defaultdict(_none)
@@ -90,7 +90,7 @@ class ComputeSplits:
         return next((s for stage, s in self.by_stage.items() if rank in stage), UNTRACED)
 
 
-def _some(events: Iterable[Event]) -> list[Event]:
+def _some(events: Iterable[JournalLine]) -> list[JournalLine]:
     """Return the traces of some steps, evenly spaced: more of a long run add nothing."""
     traces = [event for event in events if event.kind == "trace"]
     steps = sorted({step for event in traces if (step := event.whole("step")) is not None})

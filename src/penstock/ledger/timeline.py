@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from penstock.ledger.causes import Cause
-from penstock.ledger.journal.read import Event
+from penstock.ledger.journal.read import JournalLine
 from penstock.ledger.journal.records import CLOCK_ROUNDING_S
 from penstock.ledger.journal.steps import LeastExchange, StepColumns
 from penstock.ledger.segments import (
@@ -51,7 +51,7 @@ class AttemptWindow:
 class RankRecords:
     """The records of one rank in one attempt, and what its peers did meanwhile."""
 
-    events: list[Event]
+    events: list[JournalLine]
     steps: StepColumns
     least: LeastExchange
     highest_before: int
@@ -74,7 +74,7 @@ class RankRecords:
         ]
         return replace(self, events=events)
 
-    def spans(self) -> list[Event]:
+    def spans(self) -> list[JournalLine]:
         """Return the rare spans that have a cause; others stay unexplained."""
         return [e for e in self.events if e.kind in SPAN_CAUSES and e.end is not None]
 
@@ -282,7 +282,7 @@ def _spans(written: RankRecords, fit: ClippedRecords, waiting: Cause) -> CauseSe
     return CauseSegments(fit.begin[order], fit.begin[order] + fit.kept_s[order], seconds)
 
 
-def _cause(span: Event, highest_before: int, waiting: Cause) -> Cause:
+def _cause(span: JournalLine, highest_before: int, waiting: Cause) -> Cause:
     step, cause = span.whole("step"), SPAN_CAUSES[span.kind] or waiting
     again = cause in REPEATABLE and step is not None and step <= highest_before
     return Cause.REDO if again else cause

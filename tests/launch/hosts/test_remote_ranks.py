@@ -22,7 +22,7 @@ from penstock.launch.hosts.remote_ranks import HostPlan, RemoteRanks
 from penstock.launch.hosts.tunnel import Tunnel
 from penstock.launch.supervisor.fence import Fence
 from penstock.launch.supervisor.supervisor import RunOutcome
-from penstock.ledger.journal.read import Event, read_events
+from penstock.ledger.journal.read import JournalLine, read_events
 from penstock.ledger.journal.records import SUPERVISOR
 from penstock.ledger.journal.writer import Journal, SupervisorJournal
 from penstock.plan.job.layout import Layout
@@ -178,7 +178,7 @@ class Stage:
             self.ranks.start(rank, env, ("module", "there", str(attempt)), Path("logs"))
         return ranks
 
-    def events(self, kind: str) -> list[Event]:
+    def events(self, kind: str) -> list[JournalLine]:
         return [e for e in read_events(self.folder.journal / SUPERVISOR) if e.kind == kind]
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 from penstock.errors import RunFailed
 from penstock.guard.detect.failpoints import Failpoint, arm
 from penstock.launch.prepare.listener import Listener
-from penstock.ledger.journal.read import Event, read_events
+from penstock.ledger.journal.read import JournalLine, read_events
 from penstock.policy import hang
 from penstock.policy.straggler import StragglerChange
 from penstock.run.folder import RunFolder
@@ -31,7 +31,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hang, "FLOOR_S", 3.0)
 
 
-def supervised(folder: RunFolder, kind: str) -> list[Event]:
+def supervised(folder: RunFolder, kind: str) -> list[JournalLine]:
     return [e for e in read_events(folder.journal / "supervisor.events") if e.kind == kind]
 
 

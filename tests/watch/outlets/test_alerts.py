@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.ledger.journal.read import Event
+from penstock.ledger.journal.read import JournalLine
 from penstock.watch.outlets.alerts import Alert, AlertDetector, FinishedStep, sentence
 
 PATIENCE_S = 100.0
@@ -13,8 +13,8 @@ def detector() -> AlertDetector:
     return AlertDetector(began=0.0, patience_s=PATIENCE_S)
 
 
-def event(kind: str, t: float, attempt: int | None = None, **payload: object) -> Event:
-    return Event(t, kind, attempt=attempt, payload=payload)
+def event(kind: str, t: float, attempt: int | None = None, **payload: object) -> JournalLine:
+    return JournalLine(t, kind, attempt=attempt, payload=payload)
 
 
 def kinds(news: list[Alert]) -> list[str]:
@@ -108,7 +108,7 @@ points = st.builds(FinishedStep, st.floats(0, 1e6), st.integers(0, 1000), st.int
 
 
 @given(st.lists(st.one_of(faults, points), max_size=30))
-def test_each_recovery_follows_a_problem(history: list[Event | FinishedStep]) -> None:
+def test_each_recovery_follows_a_problem(history: list[JournalLine | FinishedStep]) -> None:
     made, told = detector(), list[str]()
     for one in history:
         told += kinds(

@@ -16,7 +16,7 @@ from penstock.guard.convert.relayout import rewrite_for_ranks
 from penstock.guard.convert.writers import RunCheckpoint, write_safetensors, write_torch
 from penstock.guard.format.manifest import MANIFEST
 from penstock.guard.format.published import Checkpoint, is_checkpoint_name
-from penstock.guard.tiers.checkpoint_files import LocalFiles, RemoteFiles
+from penstock.guard.tiers.checkpoint_files import LocalCheckpointFiles, RemoteCheckpointFiles
 from penstock.guard.tiers.listing import ListedCheckpoint
 from penstock.run.folder import find_run
 
@@ -96,10 +96,10 @@ def _of_run(
         if problems:
             rejected.append(f"{one.name}: {'; '.join(problems)}")
             continue
-        if isinstance(one.files, LocalFiles):
+        if isinstance(one.files, LocalCheckpointFiles):
             yield one, one.files.checkpoint, rejected
             return
-        assert isinstance(one.files, RemoteFiles)
+        assert isinstance(one.files, RemoteCheckpointFiles)
         with tempfile.TemporaryDirectory(dir=folder.path, prefix=".convert-") as landing:
             yield one, Checkpoint(one.files.store.fetch(one.step, Path(landing))), rejected
             return

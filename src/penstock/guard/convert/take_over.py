@@ -8,12 +8,12 @@ import contextlib
 import json
 from typing import Any
 
-from penstock.guard.format.manifest import MANIFEST, Manifest
+from penstock.guard.format.manifest import MANIFEST, CheckpointManifest
 from penstock.guard.format.published import SCALARS, Checkpoint, file_entry, folder_name
 from penstock.guard.tiers.stores import FOREIGN, CheckpointStore
 
 
-def take_over(found: Checkpoint, place: CheckpointStore, run: str) -> Manifest:
+def take_over(found: Checkpoint, place: CheckpointStore, run: str) -> CheckpointManifest:
     """Copy a whole checkpoint into a store of the run with identity `run`; return its new manifest.
 
     It is on disk when this returns. One that a killed call has published stays. A slot in memory
@@ -27,7 +27,9 @@ def take_over(found: Checkpoint, place: CheckpointStore, run: str) -> Manifest:
     # What it was made with is not held against it: another run goes on from it on purpose.
     added = {} if SCALARS in about.files else {SCALARS: json.dumps(scalars, indent=1).encode()}
     files = about.files | {name: file_entry(content) for name, content in added.items()}
-    own = Manifest(step, files, run, "", about.layout or scalars.get("layout", {}), origin)
+    own = CheckpointManifest(
+        step, files, run, "", about.layout or scalars.get("layout", {}), origin
+    )
     if step in place.steps() and _is(place, own):
         return own
     place.begin(step)
@@ -41,9 +43,12 @@ def take_over(found: Checkpoint, place: CheckpointStore, run: str) -> Manifest:
     return own
 
 
-def _is(place: CheckpointStore, own: Manifest) -> bool:
+def _is(place: CheckpointStore, own: CheckpointManifest) -> bool:
     with contextlib.suppress(OSError, ValueError):
-        return Manifest.from_bytes(place.read(f"{folder_name(own.step or 0)}/{MANIFEST}")) == own
+        return (
+            CheckpointManifest.from_bytes(place.read(f"{folder_name(own.step or 0)}/{MANIFEST}"))
+            == own
+        )
     return False
 
 

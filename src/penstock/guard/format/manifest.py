@@ -32,7 +32,7 @@ class UnsupportedFormat(ValueError):
 
 
 @dataclass(frozen=True)
-class Manifest:
+class CheckpointManifest:
     """The description of a checkpoint: step, run, settings, files."""
 
     step: int | None  # None in format 3, whose hash does not cover it
@@ -56,7 +56,7 @@ class Manifest:
         return hash_json(asdict(self))
 
     @staticmethod
-    def from_bytes(content: bytes) -> "Manifest":
+    def from_bytes(content: bytes) -> "CheckpointManifest":
         """Parse a manifest. Raises UnsupportedFormat, or ValueError if it is damaged."""
         found = parse_table(content)
         body = {name: value for name, value in found.items() if name != "whole"}
@@ -69,12 +69,12 @@ class Manifest:
             if (format_ == 3) != (INDEX in checked):
                 raise ValueError(f"format {format_} does not go with its files")
             if format_ == 3:
-                return Manifest(None, checked, format=3)
+                return CheckpointManifest(None, checked, format=3)
             raise UnsupportedFormat(int(str(format_)), checked)
         raise ValueError("content does not match its hash")
 
 
-def _checked(body: Mapping[str, Any]) -> Manifest:
+def _checked(body: Mapping[str, Any]) -> CheckpointManifest:
     format_, files = body.get("format"), check_file_table(body.get("files"), MANIFEST)
     if format_ != FORMAT:
         raise UnsupportedFormat(format_ if type(format_) is int else -1, files)
@@ -87,7 +87,7 @@ def _checked(body: Mapping[str, Any]) -> Manifest:
     layout, origin = body.get("layout"), body.get("origin")
     if not isinstance(layout, dict) or not isinstance(origin, dict):
         raise ValueError("layout or origin is no table")
-    return Manifest(step, files, run, hashed, layout, origin)
+    return CheckpointManifest(step, files, run, hashed, layout, origin)
 
 
 def manifest_fields(run: str, scalars: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,4 +101,4 @@ def manifest_fields(run: str, scalars: Mapping[str, Any]) -> dict[str, Any]:
 
 def manifest_bytes(step: int, files: FileTable, **about: Any) -> bytes:
     """Return the manifest of a checkpoint as it is written."""
-    return Manifest(step, files, **about).to_bytes()
+    return CheckpointManifest(step, files, **about).to_bytes()

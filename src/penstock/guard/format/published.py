@@ -27,7 +27,7 @@ from penstock.guard.format.file_names import FileTable, plain_path
 from penstock.guard.format.index import INDEX, Index
 from penstock.guard.format.manifest import (
     MANIFEST,
-    Manifest,
+    CheckpointManifest,
     UnsupportedFormat,
 )
 from penstock.untrusted import parse_table, read_record
@@ -79,9 +79,9 @@ class Checkpoint:
         """Return the content of one of its small files."""
         return read_record(plain_path(self.path, name))
 
-    def read_manifest(self) -> Manifest:
+    def read_manifest(self) -> CheckpointManifest:
         """Return the manifest; raises ValueError or OSError if it is damaged."""
-        return Manifest.from_bytes(self.read(MANIFEST))
+        return CheckpointManifest.from_bytes(self.read(MANIFEST))
 
     def files(self) -> FileTable:
         """Return size and hash of each file; raises ValueError or OSError if the manifest is

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock.guard.format.file_names import FileTable
-from penstock.guard.format.manifest import MANIFEST, Manifest
+from penstock.guard.format.manifest import MANIFEST, CheckpointManifest
 from penstock.guard.format.published import file_entry, folder_name
 from penstock.guard.save.background_group import BackgroundGroup
 from penstock.guard.tiers.stores import FOREIGN, NONE_PROTECTED, CheckpointStore, ProtectedSteps
@@ -95,7 +95,9 @@ class DurableSave:
 
     def _is_own(self, place: CheckpointStore) -> bool:
         try:
-            found = Manifest.from_bytes(place.read(f"{folder_name(self.step)}/{MANIFEST}"))
+            found = CheckpointManifest.from_bytes(
+                place.read(f"{folder_name(self.step)}/{MANIFEST}")
+            )
         except ValueError:
             return False
         return found.step in (None, self.step) and found.run in ("", self.about.get("run", ""))
@@ -115,7 +117,7 @@ class DurableSave:
             place.put(self.step, name, content)
         every = files | {name: file_entry(content) for name, content in self.shared.items()}
         self.beside("publish", self.step)
-        manifest = Manifest(self.step, every, **self.about)
+        manifest = CheckpointManifest(self.step, every, **self.about)
         return place.publish(self.step, manifest.to_bytes()), manifest.digest
 
     def _together(self, work: Callable[[], T]) -> list[T]:

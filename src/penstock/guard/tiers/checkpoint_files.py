@@ -8,7 +8,7 @@ from typing import IO, Any, Protocol, cast
 from blake3 import blake3
 
 from penstock.guard.format.file_names import plain_path
-from penstock.guard.format.manifest import MANIFEST, Manifest
+from penstock.guard.format.manifest import MANIFEST, CheckpointManifest
 from penstock.guard.format.published import SCALARS, Checkpoint, folder_name
 from penstock.guard.tiers.slots import MemoryCheckpoint, read_seal, seal_path
 from penstock.guard.tiers.stores import RemoteStore
@@ -26,7 +26,7 @@ class CheckpointFiles(Protocol):
     def still_there(self) -> bool:
         """Return whether the same checkpoint still exists: a live run creates and deletes them."""
 
-    def manifest(self) -> Manifest:
+    def manifest(self) -> CheckpointManifest:
         """Return the manifest, whose own hash is verified."""
 
     def scalars(self) -> dict[str, Any]: ...
@@ -39,7 +39,7 @@ class CheckpointFiles(Protocol):
     def hash(self, name: str, progress: Progress) -> str: ...
 
 
-class LocalFiles:
+class LocalCheckpointFiles:
     """A folder on disk or a slot in memory, on this machine."""
 
     def __init__(self, found: Checkpoint) -> None:
@@ -55,7 +55,7 @@ class LocalFiles:
         seals = self.checkpoint.seals
         return all(read_seal(seal_path(self.checkpoint.path, seal.rank)) == seal for seal in seals)
 
-    def manifest(self) -> Manifest:
+    def manifest(self) -> CheckpointManifest:
         return self.checkpoint.read_manifest()
 
     def scalars(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class LocalFiles:
 
 
 @dataclass(frozen=True)
-class RemoteFiles:
+class RemoteCheckpointFiles:
     """A checkpoint behind a URL. Nothing of it is stored on this machine."""
 
     store: RemoteStore
@@ -90,7 +90,7 @@ class RemoteFiles:
     def still_there(self) -> bool:
         return self.step in self.store.steps()
 
-    def manifest(self) -> Manifest:
+    def manifest(self) -> CheckpointManifest:
         return self._manifest
 
     def scalars(self) -> dict[str, Any]:
@@ -108,8 +108,8 @@ class RemoteFiles:
         return sink.hexdigest()
 
     @cached_property
-    def _manifest(self) -> Manifest:
-        return Manifest.from_bytes(self.read(MANIFEST))
+    def _manifest(self) -> CheckpointManifest:
+        return CheckpointManifest.from_bytes(self.read(MANIFEST))
 
     @cached_property
     def _sizes(self) -> dict[str, int]:

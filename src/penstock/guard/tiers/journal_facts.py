@@ -15,7 +15,7 @@ from penstock.ledger.journal.events import (
     CheckpointSaved,
     StepsTakenBack,
 )
-from penstock.ledger.journal.read import Event, parse_lines, read_events
+from penstock.ledger.journal.read import JournalLine, parse_lines, read_events
 from penstock.ledger.journal.records import SUPERVISOR, journal_files
 from penstock.policy.restart import EARLY
 from penstock.run.folder import RunFolder
@@ -123,7 +123,7 @@ def forked_step(folder: RunFolder) -> int | None:
     return forked.step if forked else None
 
 
-def _left(event: Event, steps: set[int]) -> set[int]:
+def _left(event: JournalLine, steps: set[int]) -> set[int]:
     """Return the steps that are still saved after a rollback."""
     left = event.payload.get("left")
     if isinstance(left, list):
@@ -132,9 +132,9 @@ def _left(event: Event, steps: set[int]) -> set[int]:
     return {step for step in steps if step <= after_step}
 
 
-def _events(folder: RunFolder) -> list[Event]:
+def _events(folder: RunFolder) -> list[JournalLine]:
     """Return the events above in the order of attempts: clocks of machines may jump."""
-    found: list[tuple[int, float, Event]] = []
+    found: list[tuple[int, float, JournalLine]] = []
     for file in journal_files(folder.journal, "events"):
         content = file.path.read_bytes()
         if any(mark in content for mark in _MARKS):  # few files: most are not even parsed

@@ -18,7 +18,12 @@ from penstock.guard.format.published import (
     published_checkpoints,
     validation_loss,
 )
-from penstock.guard.tiers.checkpoint_files import CheckpointFiles, LocalFiles, Progress, RemoteFiles
+from penstock.guard.tiers.checkpoint_files import (
+    CheckpointFiles,
+    LocalCheckpointFiles,
+    Progress,
+    RemoteCheckpointFiles,
+)
 from penstock.guard.tiers.locations import memory_folders
 from penstock.guard.tiers.slots import sealed_slots
 from penstock.guard.tiers.stores import (
@@ -133,7 +138,7 @@ def read_index(one: ListedCheckpoint) -> Index:
 def in_memory(folder: RunFolder) -> list[ListedCheckpoint]:
     """List the copies in the memory of this host."""
     return [
-        ListedCheckpoint("memory", s.step, LocalFiles(s))
+        ListedCheckpoint("memory", s.step, LocalCheckpointFiles(s))
         for f in memory_folders(folder)
         for s in sealed_slots(f)
     ]
@@ -142,12 +147,12 @@ def in_memory(folder: RunFolder) -> list[ListedCheckpoint]:
 def on_disk(checkpoints: Path) -> list[ListedCheckpoint]:
     """List the checkpoints in a folder, also those that were put aside."""
     whole = [
-        ListedCheckpoint("disk", one.step, LocalFiles(one))
+        ListedCheckpoint("disk", one.step, LocalCheckpointFiles(one))
         for one in published_checkpoints(checkpoints)
     ]
     aside = [
         ListedCheckpoint(
-            "disk", int(path.name.split("-")[1]), LocalFiles(Checkpoint(path)), aside=why
+            "disk", int(path.name.split("-")[1]), LocalCheckpointFiles(Checkpoint(path)), aside=why
         )
         for prefix, why in _ASIDE.items()
         for path in checkpoints.glob(f".{prefix}-*")
@@ -160,11 +165,12 @@ def in_durable_store(durable: str, folder: RunFolder) -> list[ListedCheckpoint]:
     place = open_store(durable, folder.name)
     if isinstance(place, RemoteStore):
         return [
-            ListedCheckpoint("remote", step, RemoteFiles(place, step)) for step in place.steps()
+            ListedCheckpoint("remote", step, RemoteCheckpointFiles(place, step))
+            for step in place.steps()
         ]
     assert isinstance(place, DiskStore)
     return [
-        ListedCheckpoint("disk", one.step, LocalFiles(one))
+        ListedCheckpoint("disk", one.step, LocalCheckpointFiles(one))
         for one in published_checkpoints(place.root)
     ]
 
@@ -173,7 +179,7 @@ def describe(one: ListedCheckpoint) -> ListedCheckpoint:
     """Return the checkpoint with what its small files say."""
     reading = MANIFEST
     try:
-        if isinstance(one.files, LocalFiles):
+        if isinstance(one.files, LocalCheckpointFiles):
             changed = max(p.stat().st_mtime for p in one.files.checkpoint.path.iterdir())
             one = replace(one, age_s=max(0.0, time.time() - changed))
         files = _files(one)

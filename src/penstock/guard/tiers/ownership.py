@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock import secret
-from penstock.guard.format.manifest import Manifest
+from penstock.guard.format.manifest import CheckpointManifest
 from penstock.guard.format.published import Checkpoint
 from penstock.run.diff import FieldChange, settings_changes
 from penstock.run.fingerprint import settings_fingerprint
@@ -46,7 +46,7 @@ class Owner:
             )
         return ""
 
-    def _of_another_run(self, found: Checkpoint, about: Manifest) -> str:
+    def _of_another_run(self, found: Checkpoint, about: CheckpointManifest) -> str:
         table = _table(found)
         there = f"{table.get('name', '?')!r:.80} ({about.run[:8]})"
         here = f"'{self.run.name}' ({self.identity[:8]})" if self.run else self.identity[:8]
@@ -54,7 +54,7 @@ class Owner:
         differs = f"; {_words(changes)}" if changes else ""
         return f"a checkpoint of another run, {there}, and this is {here}{differs}"
 
-    def _unlike(self, found: Checkpoint, about: Manifest) -> list[FieldChange]:
+    def _unlike(self, found: Checkpoint, about: CheckpointManifest) -> list[FieldChange]:
         """Return the settings that differ.
 
         Equal hashes need no comparison. A later version may hash more settings, so unequal hashes

@@ -17,7 +17,12 @@ from typing import Any, ClassVar
 
 from penstock.guard.format.file_names import FileTable, check_file_table
 from penstock.guard.format.index import INDEX, hash_bytes
-from penstock.guard.format.manifest import FORMAT, READABLE_FORMATS, Manifest, manifest_fields
+from penstock.guard.format.manifest import (
+    FORMAT,
+    READABLE_FORMATS,
+    CheckpointManifest,
+    manifest_fields,
+)
 from penstock.guard.format.published import Checkpoint, file_entry
 from penstock.untrusted import is_count, parse_table, read_record
 
@@ -122,10 +127,10 @@ class MemoryCheckpoint(Checkpoint):
     def scalars(self) -> dict[str, Any]:
         return self.seals[0].scalars
 
-    def read_manifest(self) -> Manifest:
+    def read_manifest(self) -> CheckpointManifest:
         seal = self.seals[0]
         files = {name: entry for one in self.seals for name, entry in one.files.items()}
-        return Manifest(seal.step, files, **manifest_fields(seal.run, seal.scalars))
+        return CheckpointManifest(seal.step, files, **manifest_fields(seal.run, seal.scalars))
 
     def files(self) -> FileTable:
         return {name: entry for seal in self.seals for name, entry in seal.files.items()}

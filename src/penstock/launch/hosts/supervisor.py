@@ -15,7 +15,7 @@ from penstock.launch.hosts.remote_ranks import RemoteRanks
 from penstock.launch.supervisor.rank_processes import RankProcesses
 from penstock.launch.supervisor.supervisor import RunOutcome, Supervisor
 from penstock.ledger.journal.events import HostRequest, RegroupRequested
-from penstock.ledger.journal.read import Event
+from penstock.ledger.journal.read import JournalLine
 from penstock.ledger.journal.records import file_name
 from penstock.meter.clock import now
 from penstock.plan.job.layout import Layout
@@ -138,7 +138,7 @@ class MultiHostSupervisor(Supervisor):
             )
 
 
-def read_strikes(journal: list[Event]) -> quarantine.QuarantineState:
+def read_strikes(journal: list[JournalLine]) -> quarantine.QuarantineState:
     """Return what earlier leaders of the run recorded against its hosts."""
     state = quarantine.QuarantineState()
     for event in journal:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.guard.format.published import published_folders, step_of
-from penstock.ledger.journal.read import Event, read_events, read_steps
+from penstock.ledger.journal.read import JournalLine, read_events, read_steps
 from penstock.ledger.journal.records import file_name, journal_files
 from penstock.policy import restart
 from penstock.run.folder import RunFolder
@@ -56,7 +56,7 @@ class AttemptRecords:
     def logs(self) -> Path:
         return self.folder.logs / f"attempt-{self.attempt}"
 
-    def events(self, rank: int) -> list[Event]:
+    def events(self, rank: int) -> list[JournalLine]:
         return read_events(self.folder.journal / self._name(rank, "events"))
 
     def end_record(self, rank: int) -> dict[str, object]:

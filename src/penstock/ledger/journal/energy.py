@@ -21,7 +21,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.ledger.journal.events import JournalEvent, MetersOpened
-from penstock.ledger.journal.read import Event, read_events
+from penstock.ledger.journal.read import JournalLine, read_events
 from penstock.ledger.journal.records import ENERGY, HEADER, header, read_records
 from penstock.ledger.journal.writer import Appender, write_line
 
@@ -69,7 +69,7 @@ class NodeEnergy:
     name: str
     devices: dict[int, MeteredDevice]
     records: np.ndarray  # of `records.ENERGY`
-    lines: tuple[Event, ...] = field(default=())
+    lines: tuple[JournalLine, ...] = field(default=())
 
 
 def is_energy_file(name: str) -> bool:
@@ -154,13 +154,13 @@ def _read_once(path: Path, records: Path, *states: tuple[int, ...]) -> NodeEnerg
         found = _sane(read_records(records, "energy"))
     except PenstockError as error:  # the rest of the run can be told all the same
         found = np.empty(0, ENERGY)
-        lines.append(Event(0.0, "odd", payload={"what": str(error)}))
+        lines.append(JournalLine(0.0, "odd", payload={"what": str(error)}))
     named = [str(e.payload["node"]) for e in lines if e.kind == "meters" and "node" in e.payload]
     name = named[-1] if named else path.stem.removeprefix("node-")
     return NodeEnergy(name, _devices(lines), found, tuple(lines))
 
 
-def _devices(lines: Sequence[Event]) -> dict[int, MeteredDevice]:
+def _devices(lines: Sequence[JournalLine]) -> dict[int, MeteredDevice]:
     found: dict[int, MeteredDevice] = {}
     for event in lines:
         listed = event.payload.get("devices") if event.kind == "meters" else None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.ledger.journal.read import Event, parse_lines
+from penstock.ledger.journal.read import JournalLine, parse_lines
 from penstock.ledger.journal.records import parse_name
 from penstock.ledger.journal.tail import FileTail
 
@@ -15,16 +15,16 @@ from penstock.ledger.journal.tail import FileTail
 class FileEvents:
     """The events of a file at one moment, and what a ledger needs of them."""
 
-    events: list[Event] = field(default_factory=list)
+    events: list[JournalLine] = field(default_factory=list)
     first: float = float("inf")
     last: float = float("-inf")
     ready: float = float("inf")  # the first
     ended: float = float("-inf")  # the last
     has_partial_ranks: bool = False  # some are about a part of the file's ranks
     spans: dict[str, np.ndarray] = field(default_factory=dict)  # by kind: start, end, step or -1
-    traces: list[Event] = field(default_factory=list)
+    traces: list[JournalLine] = field(default_factory=list)
 
-    def extended(self, events: list[Event], ranks: range) -> "FileEvents":
+    def extended(self, events: list[JournalLine], ranks: range) -> "FileEvents":
         """Return these events with some more lines of a file of these ranks."""
         spans: dict[str, list[tuple[float, float, int]]] = {}
         first, last, ready, ended = self.first, self.last, self.ready, self.ended

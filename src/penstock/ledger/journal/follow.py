@@ -19,7 +19,7 @@ import numpy as np
 from penstock.ledger.journal.digest import FileReplaced, StepBlocks, StepDigest
 from penstock.ledger.journal.estimate import estimate_blocks
 from penstock.ledger.journal.events_file import EventsFollower, FileEvents
-from penstock.ledger.journal.read import Event
+from penstock.ledger.journal.read import JournalLine
 from penstock.ledger.journal.records import SUPERVISOR, JournalFile, parse_name
 from penstock.ledger.journal.records_file import RecordsFollower
 from penstock.ledger.journal.steps import LeastExchange
@@ -59,7 +59,7 @@ class JournalReader:
         self._events: dict[str, EventsFollower] = {}
         self._steps: dict[int, _AttemptDigests] = {}
         self._grown: dict[str, RecordsFollower] = {}
-        self._sorted: list[Event] = []
+        self._sorted: list[JournalLine] = []
         self._sorted_of: dict[str, int] = {}  # how many of each file are in it
 
     def refresh(self) -> list[JournalFile]:
@@ -76,11 +76,11 @@ class JournalReader:
         self.files = sorted(named, key=lambda f: (f.attempt, f.ranks.start, f.ranks.stop, f.kind))
         return self.files
 
-    def supervisor_events(self) -> list[Event]:
+    def supervisor_events(self) -> list[JournalLine]:
         """Return the events of the supervisor."""
         return self._told(SUPERVISOR).events if SUPERVISOR in self._stats else []
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[JournalLine]:
         """Return the events of all ranks, by time."""
         ranks = [name for name in self._events if name in self._stats and name != SUPERVISOR]
         told = {name: self._events[name].events.events for name in sorted(ranks)}

@@ -25,7 +25,7 @@ LATEST_S = 1e12
 
 
 @dataclass(slots=True)  # not frozen, which would take three times as long to make
-class Event:
+class JournalLine:
     """A line of an `.events` file: a moment, or a span if it has an `end`. Never changed."""
 
     t: float
@@ -57,7 +57,7 @@ class Event:
         return _moment(self.payload.get(key))
 
 
-def read_events(path: Path | str) -> list[Event]:
+def read_events(path: Path | str) -> list[JournalLine]:
     """Return the events of a file in the order they were written; damaged lines are left out.
 
     A later invocation of the supervisor closes a torn line of the one before, so such a line can
@@ -70,7 +70,7 @@ def read_events(path: Path | str) -> list[Event]:
         return []
 
 
-def parse_lines(written: bytes, path: Path) -> list[Event]:
+def parse_lines(written: bytes, path: Path) -> list[JournalLine]:
     """Return the events in some lines of a file; bytes after the last newline are torn."""
     file, lines = parse_name(path), written.split(b"\n")[:-1]
     return [event for found in _decoded(lines) if (event := _event(found, file))]
@@ -111,7 +111,7 @@ def next_attempt(folder: Path | str) -> int:
     return max((a for a in [*launches, *used] if a is not None), default=-1) + 1
 
 
-def _event(payload: object, file: JournalFile | None) -> Event | None:
+def _event(payload: object, file: JournalFile | None) -> JournalLine | None:
     if not isinstance(payload, dict):
         return None
     t, kind, end = _moment(payload.pop("t", None)), payload.pop("kind", None), None
@@ -125,7 +125,7 @@ def _event(payload: object, file: JournalFile | None) -> Event | None:
         return None
     ranks = _ranks(payload, file.ranks) if file else range(0)
     attempt = file.attempt if file else payload.get("attempt")
-    return Event(t, kind, end, attempt if type(attempt) is int else None, ranks, payload)
+    return JournalLine(t, kind, end, attempt if type(attempt) is int else None, ranks, payload)
 
 
 def _moment(value: object) -> float | None:

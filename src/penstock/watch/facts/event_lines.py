@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 
-from penstock.ledger.journal.read import Event
+from penstock.ledger.journal.read import JournalLine
 from penstock.policy.restart import EARLY
 from penstock.style import format_duration, format_loss, plural
 from penstock.watch.facts.incidents import KINDS, incident_text
@@ -61,12 +61,12 @@ def event_lines(view: RunView, most: int = MOST) -> list[EventLine]:
     return list(lines.values())[-most:][::-1]
 
 
-def _rank_events(view: RunView) -> list[Event]:
+def _rank_events(view: RunView) -> list[JournalLine]:
     """Return the events of ranks that are worth a line, one for each that all ranks write.
 
     A run of a thousand ranks has about as many of them as a run of two.
     """
-    events: list[Event] = []
+    events: list[JournalLine] = []
     for kind in view.rank_event_kinds:
         # A rank writes `lost` for a step that it lost, the supervisor for a lost rank.
         if kind in NOT_SHOWN or kind == "lost":
@@ -74,14 +74,14 @@ def _rank_events(view: RunView) -> list[Event]:
         if kind not in SAME_ON_ALL_RANKS:
             events += view.rank_events_of(kind)
             continue
-        first: dict[tuple[object, ...], Event] = {}
+        first: dict[tuple[object, ...], JournalLine] = {}
         for event in view.rank_events_of(kind):
             first.setdefault((event.attempt, event.payload.get("step"), event.end is None), event)
         events += first.values()
     return [e for e in events if e.kind != "end" or e.payload.get("result") != "done"]
 
 
-def _level(event: Event) -> str:
+def _level(event: JournalLine) -> str:
     if event.kind == "ended":
         return {"done": "good", EARLY: "good", "failed": "bad"}.get(
             str(event.payload.get("result")), "warning"
@@ -93,7 +93,7 @@ def _level(event: Event) -> str:
     return "bad" if event.kind in BAD else "warning" if event.kind in WARNING else "plain"
 
 
-def _words(event: Event) -> str | None:
+def _words(event: JournalLine) -> str | None:
     """Describe an event; None if it is not worth a line."""
     payload = event.payload
     rank = payload.get("rank", event.ranks[0] if event.ranks else None)

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.ledger.journal.read import Event
+from penstock.ledger.journal.read import JournalLine
 
 KINDS = ("batch_skipped", "spike", "replicas_differ", "replica_at_fault", "replay_differs")
 MOST_SHOWN = 5
 
 
-def incidents(events: Sequence[Event]) -> list[dict[str, Any]]:
+def incidents(events: Sequence[JournalLine]) -> list[dict[str, Any]]:
     """Return the incidents among events, by time.
 
     A batch is skipped again whenever the run passes it again: only the first time counts.

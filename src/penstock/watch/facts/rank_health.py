@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.ledger.journal.read import Event
+from penstock.ledger.journal.read import JournalLine
 from penstock.meter.clock import now
 from penstock.watch.facts.run_view import RunView
 
@@ -64,7 +64,7 @@ def rank_health(view: RunView, t: float | None = None) -> RankHealth:
     return health
 
 
-def _apply(health: RankHealth, event: Event) -> None:
+def _apply(health: RankHealth, event: JournalLine) -> None:
     ranks = [rank for rank in event.ranks if rank < len(health.letters)]
     match event.kind:
         case "launch":
@@ -98,19 +98,19 @@ def _set(health: RankHealth, ranks: "list[int] | range", letter: str, why: str =
             health.why.pop(rank, None)
 
 
-def _fail(health: RankHealth, ranks: list[int], event: Event) -> None:
+def _fail(health: RankHealth, ranks: list[int], event: JournalLine) -> None:
     why = str(event.payload.get("reason") or "")
     _set(health, ranks, DEAD, why)
     for rank in ranks:
         health.failures.setdefault(rank, []).append((event.t, why))
 
 
-def _rank_of(health: RankHealth, event: Event) -> list[int]:
+def _rank_of(health: RankHealth, event: JournalLine) -> list[int]:
     rank = event.whole("rank")
     return [rank] if rank is not None and rank < len(health.letters) else []
 
 
-def _lost_ranks(health: RankHealth, event: Event) -> list[int]:
+def _lost_ranks(health: RankHealth, event: JournalLine) -> list[int]:
     match event.payload.get("ranks"):
         case [int(first), int(last)]:
             return [rank for rank in range(len(health.letters)) if first <= rank <= last]

@@ -16,7 +16,7 @@ from penstock.errors import PenstockError
 from penstock.guard.checkpoints import best_first, newest_path, published_checkpoints
 from penstock.ledger.history import History, read_history
 from penstock.ledger.journal.follow import JournalReader, reader_of
-from penstock.ledger.journal.read import Event
+from penstock.ledger.journal.read import JournalLine
 from penstock.ledger.journal.records import CURVE
 from penstock.ledger.merge import Account, GroupTimeline, account_of, group_timelines
 from penstock.ledger.over_time import CausesOverTime, causes_over_time, seconds_before
@@ -113,19 +113,19 @@ class RunView:
         return reader_of(self.folder.journal)
 
     @cached_property
-    def rank_events(self) -> list[Event]:
+    def rank_events(self) -> list[JournalLine]:
         """All events that ranks wrote, by time."""
         with self._reader.lock:
             return self._reader.events()
 
     @cached_property
-    def _rank_events_by_kind(self) -> dict[str, list[Event]]:
-        by_kind: dict[str, list[Event]] = {}
+    def _rank_events_by_kind(self) -> dict[str, list[JournalLine]]:
+        by_kind: dict[str, list[JournalLine]] = {}
         for event in self.rank_events:
             by_kind.setdefault(event.kind, []).append(event)
         return by_kind
 
-    def rank_events_of(self, *kinds: str) -> list[Event]:
+    def rank_events_of(self, *kinds: str) -> list[JournalLine]:
         """Return the events of some kinds that ranks wrote, by time.
 
         Much cheaper than a scan of `rank_events`: a thousand ranks write very many.
@@ -138,12 +138,12 @@ class RunView:
         return list(self._rank_events_by_kind)
 
     @cached_property
-    def supervisor_events(self) -> list[Event]:
+    def supervisor_events(self) -> list[JournalLine]:
         """All events that the supervisor wrote, by time."""
         with self._reader.lock:
             return self._reader.supervisor_events()
 
-    def supervisor_events_of(self, kind: str) -> list[Event]:
+    def supervisor_events_of(self, kind: str) -> list[JournalLine]:
         """Return the events of one kind that the supervisor wrote, by time."""
         return [event for event in self.supervisor_events if event.kind == kind]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.ledger.history import Invocation
-from penstock.ledger.journal.read import Event
+from penstock.ledger.journal.read import JournalLine
 from penstock.watch.facts.run_view import RunView
 
 
@@ -26,12 +26,12 @@ class Disruption:
 class ReadyTimes:
     """The `ready` events of each attempt by time, and the step that each attempt resumed from."""
 
-    by_attempt: dict[int, list[Event]]
+    by_attempt: dict[int, list[JournalLine]]
     resumed: dict[int, int]
 
     @classmethod
-    def of(cls, events: list[Event]) -> "ReadyTimes":
-        ready: dict[int, list[Event]] = defaultdict(list)
+    def of(cls, events: list[JournalLine]) -> "ReadyTimes":
+        ready: dict[int, list[JournalLine]] = defaultdict(list)
         resumed: dict[int, int] = {}
         for event in events:
             if event.attempt is None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from penstock.ledger.journal.read import Event
+from penstock.ledger.journal.read import JournalLine
 from penstock.policy import restart
 from penstock.style import format_duration
 
@@ -75,7 +75,7 @@ class AlertDetector:
                 self._problem = None
         return alerts
 
-    def add_supervisor_events(self, events: Iterable[Event]) -> list[Alert]:
+    def add_supervisor_events(self, events: Iterable[JournalLine]) -> list[Alert]:
         """Add new events of the supervisor."""
         return [alert for event in events if (alert := self._alert_for(event))]
 
@@ -99,7 +99,7 @@ class AlertDetector:
         words = "the supervisor was killed; `penstock train` goes on from the last checkpoint"
         return [Alert("crash", now, self.step, words)]
 
-    def _alert_for(self, event: Event) -> Alert | None:
+    def _alert_for(self, event: JournalLine) -> Alert | None:
         about = event.payload
         match event.kind:
             case "hang":
@@ -120,7 +120,7 @@ class AlertDetector:
                 self.over = True
         return None
 
-    def _ended(self, event: Event) -> Alert:
+    def _ended(self, event: JournalLine) -> Alert:
         self.over = True
         error = str(event.payload.get("error") or "").partition("\n")[0]
         match event.payload.get("result"):

@@ -17,7 +17,7 @@ import numpy as np
 
 from penstock.arguments import in_python
 from penstock.launch.prepare.listener import Listener
-from penstock.ledger.journal.read import Event as Line
+from penstock.ledger.journal.read import JournalLine as Line
 from penstock.ledger.journal.read import next_attempt, parse_lines
 from penstock.ledger.journal.records import SUPERVISOR, journal_files, read_records
 from penstock.ledger.journal.tail import FileTail

@@ -18,7 +18,7 @@ from penstock.guard.checkpoints import list_checkpoints, verify
 from penstock.guard.convert.source import open_checkpoint
 from penstock.guard.convert.writers import RunCheckpoint, write_safetensors
 from penstock.guard.format.file_names import check_file_name
-from penstock.guard.format.manifest import MANIFEST, Manifest, manifest_bytes
+from penstock.guard.format.manifest import MANIFEST, CheckpointManifest, manifest_bytes
 from penstock.guard.format.published import SCALARS, Checkpoint, file_entry
 from penstock.guard.tiers.peers import Peers
 from penstock.guard.tiers.slots import Seal
@@ -49,7 +49,7 @@ def run(run_file: Callable[..., Path], tmp_path: Path, monkeypatch: Any) -> RunF
 
 def sealed(path: Path) -> None:
     """Write the manifest anew, so that every hash is right: a stranger can do that too."""
-    files = Manifest.from_bytes((path / MANIFEST).read_bytes()).files
+    files = CheckpointManifest.from_bytes((path / MANIFEST).read_bytes()).files
     made = {name: file_entry((path / name).read_bytes()) for name in files}
     (path / MANIFEST).write_bytes(manifest_bytes(4, made))
 

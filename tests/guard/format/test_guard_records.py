@@ -16,7 +16,7 @@ from penstock.guard import checkpoints
 from penstock.guard.format.file_names import check_file_name
 from penstock.guard.format.index import Index
 from penstock.guard.format.local_file import read_local
-from penstock.guard.format.manifest import Manifest
+from penstock.guard.format.manifest import CheckpointManifest
 from penstock.guard.format.published import Checkpoint, file_entry
 from penstock.guard.tiers.identity import decode_identity, encode_identity
 from penstock.guard.tiers.ownership import Owner
@@ -28,7 +28,7 @@ Parser = Callable[[bytes], Any]
 ERRORS = (ValueError, OSError)
 SCALARS = {"step": 4, "settings": "ab" * 32, "layout": {"shard": 2}, "run": {"name": "x"}}
 FILES = {name: file_entry(name.encode()) for name in ("index.json", "scalars.json", "state/__0_0")}
-MANIFEST = Manifest(4, FILES, "ab" * 16, "cd" * 32, {"shard": 2}, {"run": "x", "step": 1})
+MANIFEST = CheckpointManifest(4, FILES, "ab" * 16, "cd" * 32, {"shard": 2}, {"run": "x", "step": 1})
 SEAL = Seal("ab" * 16, "mark", 4, 0, 1, FILES, SCALARS)
 
 
@@ -47,7 +47,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def valid(index: bytes) -> dict[str, tuple[Parser, bytes]]:
     """Each parser with a record that it takes."""
     return {
-        "manifest": (Manifest.from_bytes, MANIFEST.to_bytes()),
+        "manifest": (CheckpointManifest.from_bytes, MANIFEST.to_bytes()),
         "index": (Index.from_bytes, index),
         "seal": (Seal.from_bytes, seal_bytes(json.dumps(vars(SEAL)).encode())),
         "scalars": (parse_table, json.dumps(SCALARS).encode()),
@@ -205,7 +205,7 @@ def test_a_checkpoint_with_any_scalars_is_judged_in_words(
     files = {"scalars.json": file_entry(content)}
     for about in ({}, {"run": "other"}, {"run": "own", "settings": "x"}):
         (folder / "scalars.json").write_bytes(content)
-        (folder / "manifest.json").write_bytes(Manifest(1, files, **about).to_bytes())
+        (folder / "manifest.json").write_bytes(CheckpointManifest(1, files, **about).to_bytes())
         try:
             said = Owner("own", run_file_once).refusal(Checkpoint(folder))
         except ERRORS:
