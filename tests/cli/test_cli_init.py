@@ -12,8 +12,8 @@ from open_families import add_tokenizer, saved
 from penstock.cli.main import app
 from penstock.data.build.estimate import TokenEstimate, estimate_tokens
 from penstock.data.build.open import open_or_build
-from penstock.launch.prepare.prepare import settle
-from penstock.launch.verify import seen, verify
+from penstock.launch.prepare.prepare import settle_choices
+from penstock.launch.verify import find_devices, verify
 from penstock.run.init import ENOUGH, InitLengths, choose_lengths, template
 from penstock.run.load import load
 from penstock.run.schema.run import Run
@@ -48,7 +48,7 @@ def test_few_examples_make_a_run_that_trains(kind: str, rows: int, model: Path) 
     Path("few.jsonl").write_text("".join(json.dumps(one) + "\n" for one in made))
     run = written("few.jsonl")
     assert verify(run).refused is None
-    settled = settle(run, [one.manifest for one in open_or_build(run)], seen())
+    settled = settle_choices(run, [one.manifest for one in open_or_build(run)], find_devices())
     assert verify(run).refused is None
     assert settled.data.samples >= run.batch_samples
     assert settled.data.held_out_tokens

@@ -68,7 +68,7 @@ def test_a_run_that_reaches_its_budget_saves_stops_and_goes_on_when_it_is_raised
     with pytest.raises(RunFailed, match="has used it"):
         start(load(path, [f"budget.hours={seconds / 3600}"]))
     spent = found["wall_s"]
-    more = launch_plan.limit(
+    more = launch_plan.budget_limit(
         load(path, [f"budget.hours={(spent + 60) / 3600}"]), folder, 1, began=0.0
     )
     assert more is not None

@@ -19,7 +19,7 @@ from penstock.guard.format.manifest import MANIFEST
 from penstock.guard.format.published import Checkpoint, published_checkpoints
 from penstock.launch.prepare.adopt import adopt
 from penstock.launch.prepare.listener import Listener
-from penstock.launch.prepare.resume import how_to_go_on
+from penstock.launch.prepare.resume import decide_resume
 from penstock.launch.start import start
 from penstock.launch.supervisor.preload import PreloadClient
 from penstock.launch.verify import verify
@@ -125,7 +125,7 @@ def test_a_renamed_checkpoint_is_what_it_is(
     step(folder, 6).rename(step(folder, 9))
     if alone:
         shutil.rmtree(step(folder, 3))
-    how = how_to_go_on(folder, load(path))
+    how = decide_resume(folder, load(path))
     assert (how.step, how.tier) == (6, "disk")
     listener = Warnings()
     start(load(path), listener=listener)
@@ -269,7 +269,7 @@ def test_a_foreign_checkpoint_that_came_while_it_ran_does_not_stand_for_the_own_
     assert is_exact(folder, done)
     newest = published_checkpoints(folder.checkpoints)[0]
     assert newest.read_manifest().run == Checkpoint(step(folder, 9)).read_manifest().run
-    assert how_to_go_on(folder, load(path)).finished
+    assert decide_resume(folder, load(path)).finished
 
 
 def test_nothing_else_uses_a_strangers_checkpoint(run_file: MakeFile, cut_off: CutOff) -> None:
@@ -469,7 +469,7 @@ def test_a_run_goes_on_from_an_adopted_checkpoint(run_file: MakeFile, cut_off: C
     shutil.copytree(step(foreign, 6), backup)
     made = adopt(folder, backup, replace=True)
     assert (made.step, made.name, made.replaced) == (6, "other", (6, 9))
-    how = how_to_go_on(folder, load(path))
+    how = decide_resume(folder, load(path))
     assert (how.step, how.tier) == (6, "disk")
     origin = Checkpoint(step(folder, 6)).read_manifest().origin
     assert (origin["name"], origin["step"]) == ("other", 6)
@@ -481,7 +481,7 @@ def test_a_run_goes_on_from_an_adopted_checkpoint(run_file: MakeFile, cut_off: C
     assert told(folder, "checkpoint_rejected") == []
     shutil.rmtree(step(folder, 12))  # and it stays one of the run's own
     shutil.rmtree(step(folder, 9))
-    assert how_to_go_on(folder, load(path, ["train.steps=13"])).step == 6
+    assert decide_resume(folder, load(path, ["train.steps=13"])).step == 6
 
 
 @pytest.mark.parametrize("name", [9, 10])

@@ -14,7 +14,7 @@ from penstock.guard.detect.failpoints import Failpoint, arm
 from penstock.guard.format.published import published_checkpoints
 from penstock.guard.tiers.slots import sealed_slots
 from penstock.launch.prepare.listener import Listener
-from penstock.launch.prepare.resume import how_to_go_on
+from penstock.launch.prepare.resume import decide_resume
 from penstock.launch.start import start
 from penstock.ledger.journal.read import next_attempt, read_events
 from penstock.ledger.journal.records import journal_files
@@ -98,16 +98,16 @@ def test_a_disk_that_fails_ends_nothing_and_memory_holds_the_end(
     folder = RunFolder(load(path).folder)
     assert {one["step"] for one in told(folder, "save_failed")} >= {12}
     assert sealed_slots(next(folder.scratch.glob("fast-*")))[0].step == 12
-    how = how_to_go_on(folder, load(path))  # the identity of the run is in its folder too
+    how = decide_resume(folder, load(path))  # the identity of the run is in its folder too
     assert (how.step, how.tier) == (12, "memory")
     assert [words for words in how.passed_over if "Not a directory" in words]
     memory = folder.scratch.rename(folder.scratch.with_name(f"{folder.scratch.name}-aside"))
     with pytest.raises(RunFailed, match="Not a directory"):  # before a rank is started
-        how_to_go_on(folder, load(path))
+        decide_resume(folder, load(path))
     memory.rename(folder.scratch)
     folder.checkpoints.unlink()
     aside.rename(folder.checkpoints)
-    how = how_to_go_on(folder, load(path))
+    how = decide_resume(folder, load(path))
     start(load(path))
     assert [(r["step"], r["tier"]) for r in told(folder, "resumed")] == [(12, "memory")]
     assert (how.step, how.tier) == (12, "memory")  # as it was announced
@@ -127,7 +127,7 @@ def test_a_second_place_has_what_the_run_folder_lost(run_file: MakeFile, tmp_pat
     assert all(one.find_damage() == [] for one in published_checkpoints(second))
     for one in published_checkpoints(folder.checkpoints):
         shutil.rmtree(one.path)
-    how = how_to_go_on(folder, load(path, ["train.steps=14"]))
+    how = decide_resume(folder, load(path, ["train.steps=14"]))
     start(load(path, ["train.steps=14"]))
     assert [(r["step"], r["tier"]) for r in told(folder, "resumed")] == [(12, "disk")]
     assert (how.step, how.tier) == (12, "disk")
@@ -144,4 +144,4 @@ def test_a_second_place_has_what_the_run_folder_lost(run_file: MakeFile, tmp_pat
     with pytest.raises(RunFailed, match="step 14 was saved"):
         start(load(path, ["train.steps=16"]))
     assert next_attempt(folder.journal) == attempts  # no rank was started for that
-    assert how_to_go_on(folder, load(path, ["train.steps=14"])).finished
+    assert decide_resume(folder, load(path, ["train.steps=14"])).finished

@@ -54,7 +54,7 @@ def test_this_machine_is_measured_in_both_formats():
 def test_a_launch_takes_what_the_machine_does_fast_and_says_why(prepared, speed, chosen):
     found, warnings = prepared(speed, **{"train.precision": "auto"})
     assert found.run.train.precision == chosen
-    _, plan = found.planned({})
+    _, plan = found.plan_launch({})
     assert plan["precision_why"] == speed.words
     assert plan["predicted"]["layout"]
     assert not warnings

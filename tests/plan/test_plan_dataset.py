@@ -11,7 +11,7 @@ from made_sets import made_set
 from penstock.data.build.open import open_dataset
 from penstock.data.read.stream import Stream
 from penstock.errors import PenstockError
-from penstock.launch.prepare.prepare import settle
+from penstock.launch.prepare.prepare import settle_choices
 from penstock.meter.devices import Devices
 from penstock.plan import built
 from penstock.plan.dataset import DatasetSizes, fitted, look, needed
@@ -89,7 +89,7 @@ def test_a_batch_larger_than_the_data_is_refused_as_a_launch_refuses_it(sets) ->
         table = {"sequence": 1000, **data}
         run = made.run(data=table, train={"tokens": "1M", "batch_tokens": 4000}, cluster={})
         with pytest.raises(PenstockError, match=words) as launched:
-            settle(run, [sets[data["dataset"]].manifest], machine)
+            settle_choices(run, [sets[data["dataset"]].manifest], machine)
         with pytest.raises(PenstockError) as planned:
             needed(run)
         assert str(planned.value) == str(launched.value)

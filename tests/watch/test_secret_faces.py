@@ -21,7 +21,7 @@ from hook_server import Hook, hook
 from made_run import made_run
 from penstock.cli.main import app
 from penstock.errors import PenstockError
-from penstock.launch.prepare.resume import how_to_go_on
+from penstock.launch.prepare.resume import decide_resume
 from penstock.launch.start import start
 from penstock.launch.vary import variants
 from penstock.ledger.journal.writer import SupervisorJournal
@@ -209,7 +209,7 @@ def test_wandb_is_sent_no_secret(planted: Planted, monkeypatch: pytest.MonkeyPat
 def test_a_changed_file_a_fork_and_a_sweep_show_no_secret(planted: Planted) -> None:
     dataset = f"data.dataset=https://user:{S}@other.invalid/set"
     with pytest.raises(PenstockError, match="exists with another run file") as refused:
-        how_to_go_on(planted.folder, load(planted.file, [dataset]))
+        decide_resume(planted.folder, load(planted.file, [dataset]))
     Face("the file changed", str(refused.value)).check()
     assert "https://…@other.invalid/set" in str(refused.value)
     changed = f"log.webhook={planted.hook.url}/{S}/new"

@@ -79,7 +79,7 @@ def train(
 
 
 def _sweep(file: str, overrides: list[str], vary: list[str], fresh: bool, json: bool) -> None:
-    from penstock.launch.vary import Ended, train_all, variants
+    from penstock.launch.vary import VariantOutcome, train_all, variants
     from penstock.watch.outlets import process as outlets
     from penstock.watch.report.sweep import sweep_summary, table
     from penstock.watch.terminal.display import (
@@ -98,7 +98,7 @@ def _sweep(file: str, overrides: list[str], vary: list[str], fresh: bool, json: 
         shown[-1].console.print(f"run {len(shown)} of {len(every)}")
         return shown[-1]
 
-    ended: list[Ended] = []
+    ended: list[VariantOutcome] = []
     with close_at_the_end(shown):
         for end in train_all(every, display, fresh, BEGAN):
             shown[-1].close()

@@ -1,4 +1,4 @@
-"""From a run to its outcome: find the machine and the data, decide how to go on, launch."""
+"""The start of a run: find the machine and the data, decide how to go on, launch, supervise."""
 
 import os
 import shutil
@@ -10,16 +10,16 @@ from penstock.data.read.run_tokenizer import keep_tokenizer
 from penstock.errors import PenstockError, RunFailed, system_error
 from penstock.launch.hosts.start import start as start_on_several_hosts
 from penstock.launch.prepare import launch_plan, open_model
-from penstock.launch.prepare.known import mend_plan
-from penstock.launch.prepare.launch_plan import Limit
-from penstock.launch.prepare.listener import Listener, Shielded
+from penstock.launch.prepare.launch_plan import BudgetLimit
+from penstock.launch.prepare.listener import Listener, SafeListener
 from penstock.launch.prepare.prepare import prepare
+from penstock.launch.prepare.recover import repair_plan
 from penstock.launch.prepare.replan import Replanner
 from penstock.launch.prepare.resume import (
-    How,
+    ResumeDecision,
     archive,
+    decide_resume,
     fork_from,
-    how_to_go_on,
     refuse_other_weights,
     renamed,
     report_start,
@@ -49,11 +49,11 @@ def start(
     began: float | None = None,
 ) -> RunFolder:
     """Train `run` to its end on this machine. Everything is recorded in the folder returned."""
-    listener, began = Shielded(listener or Listener()), began or now()
+    listener, began = SafeListener(listener or Listener()), began or now()
     refuse_unsupported(run)
     run = with_model_config(run)
     machine = devices.find()
-    listener.found(str(machine))
+    listener.machine_found(str(machine))
     source = RunFolder(run.folder)
     if fork is not None:
         if fresh:
@@ -69,13 +69,15 @@ def start(
         start_on_several_hosts(run, machine, listener, began)
         return folder
     if fresh:
-        prepare(run, {}, machine, listener).planned({})  # refuse before the old run is put aside
+        prepare(run, {}, machine, listener).plan_launch(
+            {}
+        )  # refuse before the old run is put aside
         archive(folder, run)
     with folder.lock(), _nothing_left(folder):
-        mended = mend_plan(folder)
+        mended = repair_plan(folder)
         if fork is not None:
             fork_from(source, folder, run)
-        how = how_to_go_on(folder, run)
+        how = decide_resume(folder, run)
         mended += how.mended
         for words in mended:
             listener.warning(words)
@@ -114,7 +116,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _launch(
-    how: How,
+    how: ResumeDecision,
     folder: RunFolder,
     machine: devices.Devices,
     listener: Listener,
@@ -124,12 +126,12 @@ def _launch(
     before = folder.read_plan()
     prepared = prepare(how.run, before, machine, listener)
     run = prepared.run
-    layout, plan = prepared.planned(before)
+    layout, plan = prepared.plan_launch(before)
     refuse_other_weights(folder, run, plan["vocab"])
-    limit = launch_plan.limit(run, folder, layout.ranks, began)
+    limit = launch_plan.budget_limit(run, folder, layout.ranks, began)
     report_start(how, folder, listener)  # nothing above has refused it
     folder.make()
-    open_model.keep(run, folder.open_model)
+    open_model.copy_small_files(run, folder.open_model)
     keep_tokenizer(folder, prepared.datasets)
     for what in ("stop", "save"):
         folder.acknowledge(what)  # requests to an earlier start
@@ -149,10 +151,10 @@ def _supervise(
     machine: devices.Devices,
     listener: Listener,
     began: float,
-    limit: Limit | None,
+    limit: BudgetLimit | None,
     mended: list[str],
 ) -> RunOutcome:
-    """The part of a launch that the run's clock counts."""
+    """Supervise the run: the part of a launch that the run's clock counts."""
     journal = SupervisorJournal(folder.journal, clock=now)
     journal.write(InvocationStarted(ranks=layout.ranks, machine=str(machine)), t=began)
     for words in mended:

@@ -26,7 +26,7 @@ _OPEN, _CLOSE, _QUOTES = "[{", "]}", "\"'"
 
 @dataclass(frozen=True)
 class Variant:
-    """One run of a sweep, and what it has of its own."""
+    """One run of a sweep, and the values of its varied fields."""
 
     run: Run
     values: dict[str, str]  # field: value, as they were written, without secrets
@@ -37,15 +37,15 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Ended:
-    """A variant, and why it failed if it did."""
+class VariantOutcome:
+    """A variant that ended, and why it failed if it did."""
 
     variant: Variant
     error: str = ""
 
 
 def variants(file: str, overrides: Sequence[str], vary: Sequence[str]) -> list[Variant]:
-    """Every combination of the values, checked before the first of them starts."""
+    """Return every combination of the values, checked before the first of them starts."""
     fields = dict(_field(text) for text in vary)
     given = [text.partition("=")[0].strip() for text in overrides]
     for field in fields:
@@ -81,7 +81,7 @@ def _field(text: str) -> tuple[str, list[str]]:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Between the commas that stand in no list, table or quotes."""
+    """Split at the commas that are not in a list, a table or quotes."""
     piece, depth, quote = "", 0, ""
     for letter in text:
         if quote:
@@ -98,7 +98,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _named(values: dict[str, str]) -> str:
-    """`learning_rate-3e-4-clip-0.5`; whole paths where two fields end alike."""
+    """Return a name such as `learning_rate-3e-4-clip-0.5`; full paths where fields end alike."""
     last = [field.rpartition(".")[2] for field in values]
     short = len(set(last)) == len(last)
     parts = [
@@ -113,7 +113,7 @@ def train_all(
     display: Callable[[], Listener],
     fresh: bool = False,
     began: float | None = None,
-) -> Iterator[Ended]:
+) -> Iterator[VariantOutcome]:
     """Train one after the other. One that fails does not stop the others; a person's stop does."""
     for variant in varied:
         error = ""
@@ -121,14 +121,14 @@ def train_all(
             start(variant.run, fresh=fresh, listener=display(), began=began)
         except PenstockError as problem:
             error = str(problem)
-        yield Ended(variant, error)
+        yield VariantOutcome(variant, error)
         began = None
         if asked_to_stop(variant.folder):
             return
 
 
 def asked_to_stop(folder: RunFolder) -> bool:
-    """Whether the last invocation of a run was stopped by a signal, as Ctrl-C is."""
+    """Return whether a signal such as Ctrl-C stopped the last invocation of a run."""
     for event in reversed(read_events(folder.journal / SUPERVISOR)):
         if event.kind == "asked_to_stop":
             return True

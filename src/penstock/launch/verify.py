@@ -1,7 +1,7 @@
-"""What `penstock check` finds: the checks that `penstock train` makes before it starts anything.
+"""The checks of `penstock check`: those that `penstock train` makes before it starts anything.
 
-Both verbs call the functions of `launch/prepare/prepare.py`, so that a run which one refuses the
-other refuses with the same words. Nothing is built, fetched or started here.
+Both verbs call the functions of `launch/prepare/prepare.py`, so they refuse a run with the same
+message. Nothing is built, fetched or started here.
 """
 
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from penstock.catalog.open.models import family_of
 from penstock.data.build.rejected import cut_documents_note, rejected_rows_note
 from penstock.errors import PenstockError, RunFailed
 from penstock.launch.prepare import launch_plan
-from penstock.launch.prepare.prepare import Looked, look, settle
+from penstock.launch.prepare.prepare import KnownData, find_data, settle_choices
 from penstock.meter import devices
 from penstock.meter.clock import now
 from penstock.meter.devices import Devices
@@ -30,7 +30,7 @@ from penstock.run.unsupported import refuse_unsupported
 
 @dataclass(frozen=True)
 class Findings:
-    """What is known of a run before it starts."""
+    """The facts about a run that are known before it starts."""
 
     run: Run  # with what its model and its datasets decide
     refused: PenstockError | None = None
@@ -45,23 +45,23 @@ def verify(run: Run) -> Findings:
     try:
         refuse_unsupported(run)
         run = with_model_config(run)
-        machine, folder = seen(), RunFolder(run.folder)
-        run = _going_on(run, folder)
-        run, before = _with_precision(run), _planned_before(folder)
-        looked = look(run, before, machine)
-        if looked.missing:
-            return _assumed(run, looked)
-        prepared = settle(run, looked.data, machine)
+        machine, folder = find_devices(), RunFolder(run.folder)
+        run = _as_resumed(run, folder)
+        run, before = _with_precision(run), _plan_before(folder)
+        known = find_data(run, before, machine)
+        if known.missing:
+            return _describe_assumed(run, known)
+        prepared = settle_choices(run, known.data, machine)
         run = prepared.run
-        layout, plan = prepared.planned(before)
+        layout, plan = prepared.plan_launch(before)
         _refuse_other_weights(run, folder, plan)
-        launch_plan.limit(run, folder, layout.ranks, now())
+        launch_plan.budget_limit(run, folder, layout.ranks, now())
     except PenstockError as error:
         return Findings(run, error)
-    return _told(Findings(run, warnings=prepared.warnings), plan)
+    return _with_memory(Findings(run, warnings=prepared.warnings), plan)
 
 
-def seen() -> Devices:
+def find_devices() -> Devices:
     """Find the devices of this machine without torch, where that can be done."""
     found = take_inventory().devices
     if found.kind == "cpu":
@@ -70,23 +70,25 @@ def seen() -> Devices:
     return replace(found, memory_bytes=chip.memory_bytes) if chip else devices.find()
 
 
-def _going_on(run: Run, folder: RunFolder) -> Run:
+def _as_resumed(run: Run, folder: RunFolder) -> Run:
     """Compare the run with what its folder holds, as `train` does for a run that exists."""
     if not folder.exists():
         return run
-    from penstock.launch.prepare.resume import how_to_go_on  # torch, which a new run does without
+    from penstock.launch.prepare.resume import decide_resume  # torch, which a new run does without
 
-    return how_to_go_on(folder, run).run
+    return decide_resume(folder, run).run
 
 
-def _planned_before(folder: RunFolder) -> dict[str, Any]:
+def _plan_before(folder: RunFolder) -> dict[str, Any]:
     """Return the plan of the last launch, as `train` will mend it where it is damaged."""
     try:
         return folder.read_plan()
     except RunFailed:
-        from penstock.launch.prepare.known import sound_plan  # torch, which a new run does without
+        from penstock.launch.prepare.recover import (
+            read_or_recover_plan,  # torch, which a new run does without
+        )
 
-        return sound_plan(folder).plan
+        return read_or_recover_plan(folder).plan
 
 
 def _with_precision(run: Run) -> Run:
@@ -106,16 +108,16 @@ def _refuse_other_weights(run: Run, folder: RunFolder, plan: dict[str, Any]) -> 
         refuse_other_weights(folder, run, plan["vocab"])
 
 
-def _assumed(run: Run, looked: Looked) -> Findings:
+def _describe_assumed(run: Run, known: KnownData) -> Findings:
     """Say what can be said before the data is built."""
-    found = Findings(run, missing=looked.missing)
+    found = Findings(run, missing=known.missing)
     shape = run.model.base()
-    if run.model.module or looked.assumed is None or (shape and not shape.vocab):
+    if run.model.module or known.assumed is None or (shape and not shape.vocab):
         return replace(found, memory="not known before the dataset is built")
-    return _told(found, looked.assumed)
+    return _with_memory(found, known.assumed)
 
 
-def _told(found: Findings, plan: dict[str, Any]) -> Findings:
+def _with_memory(found: Findings, plan: dict[str, Any]) -> Findings:
     """Add what a plan says of memory."""
     predicted = plan["predicted"]
     if "none" in predicted:

@@ -34,9 +34,9 @@ def test_the_small_files_are_all_there_or_none(
 
     monkeypatch.setattr(open_model, "write_synced", killed)
     with pytest.raises(KeyboardInterrupt):
-        open_model.keep(run, folder)
+        open_model.copy_small_files(run, folder)
     monkeypatch.undo()
-    open_model.keep(run, folder)
+    open_model.copy_small_files(run, folder)
     assert read_small_files(folder) == read_small_files(base)
     assert sorted(read_small_files(folder)) == ["config.json", "tokenizer.json"]
     assert [path.name for path in folder.parent.iterdir()] == ["open"]

@@ -9,7 +9,8 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.launch.prepare.listener import Listener
-from penstock.launch.prepare.prepare import Prepared, prepare
+from penstock.launch.prepare.prepare import prepare
+from penstock.launch.prepare.prepared_run import PreparedRun
 from penstock.launch.verify import verify
 from penstock.meter.devices import Devices
 from penstock.run.load import load
@@ -20,8 +21,8 @@ HOST = Devices("cpu", 4, "", "", 8 << 30)
 
 
 @pytest.fixture
-def prepared(run_file: Callable[..., Path]) -> Callable[..., Prepared]:
-    def make(**fields: Any) -> Prepared:
+def prepared(run_file: Callable[..., Path]) -> Callable[..., PreparedRun]:
+    def make(**fields: Any) -> PreparedRun:
         asked = {"cluster.nodes": 2, "cluster.accelerators": 2} | fields
         return prepare(load(run_file(**asked)), {}, HOST, Listener())
 
@@ -72,68 +73,70 @@ def test_conversations_that_are_cut_are_told_to_each_new_run(
 
 
 def test_without_a_layout_in_the_file_all_ranks_become_replicas(
-    prepared: Callable[..., Prepared],
+    prepared: Callable[..., PreparedRun],
 ) -> None:
     run = prepared()
-    whole, plan = run.planned({})
+    whole, plan = run.plan_launch({})
     assert (whole.replicate, whole.shard) == (4, 1)
     assert plan["machine"] == "2 hosts with 4 CPU cores"
     for slots, ranks in (([2, 2], 4), ([2], 2), ([1], 1), ([2, 1], 3), ([2, 2, 2], 6)):
-        layout, now = run.planned_for(slots, plan)
+        layout, now = run.plan_for_hosts(slots, plan)
         assert layout.ranks == ranks
         assert now["batch_tokens"] == plan["batch_tokens"]
         assert now["steps"] == plan["steps"]
 
 
 def test_more_ranks_than_samples_in_a_batch_would_only_add_zeros(
-    prepared: Callable[..., Prepared],
+    prepared: Callable[..., PreparedRun],
 ) -> None:
     run = prepared(**{"train.batch_tokens": 48})  # three samples
-    assert run.planned_for([2, 2], {})[0].ranks == 3
+    assert run.plan_for_hosts([2, 2], {})[0].ranks == 3
 
 
 def test_a_layout_that_was_asked_for_gives_up_replicas_first(
-    prepared: Callable[..., Prepared],
+    prepared: Callable[..., PreparedRun],
 ) -> None:
     run = prepared(**{"layout.replicate": 2, "layout.shard": 2})
     sizes = {
         tuple(slots): (lay.replicate, lay.shard)
         for slots in ([2, 2], [2], [2, 1], [1])
-        for lay in [run.planned_for(slots, {})[0]]
+        for lay in [run.plan_for_hosts(slots, {})[0]]
     }
     assert sizes == {(2, 2): (2, 2), (2,): (1, 2), (2, 1): (1, 2), (1,): (1, 1)}
 
 
 def test_a_model_that_was_cut_over_more_ranks_than_are_left_cannot_go_on(
-    prepared: Callable[..., Prepared],
+    prepared: Callable[..., PreparedRun],
 ) -> None:
     run = prepared(**{"layout.tensor": 2, "layout.replicate": 2})
-    assert run.planned_for([2], {})[0].tensor == 2
+    assert run.plan_for_hosts([2], {})[0].tensor == 2
     with pytest.raises(PenstockError, match="tensor"):
-        run.planned_for([1], {})
+        run.plan_for_hosts([1], {})
 
 
-def test_the_last_replica_of_a_live_run_goes_on(prepared: Callable[..., Prepared]) -> None:
+def test_the_last_replica_of_a_live_run_goes_on(prepared: Callable[..., PreparedRun]) -> None:
     run = prepared(**{"guard.mode": "live", "cluster.accelerators": 1})
-    assert run.planned_for([1], {})[0].replicate == 1
+    assert run.plan_for_hosts([1], {})[0].replicate == 1
     with pytest.raises(PenstockError, match="one replica"):
-        prepared(**{"guard.mode": "live", "cluster.accelerators": 1, "cluster.nodes": 1}).planned(
-            {}
-        )
+        prepared(
+            **{"guard.mode": "live", "cluster.accelerators": 1, "cluster.nodes": 1}
+        ).plan_launch({})
 
 
-def test_what_an_earlier_launch_was_replanned_to_stays(prepared: Callable[..., Prepared]) -> None:
+def test_what_an_earlier_launch_was_replanned_to_stays(
+    prepared: Callable[..., PreparedRun],
+) -> None:
     """After it ran out of memory, on the same hosts."""
     run = prepared()
-    layout, plan = run.planned_for([2], {})
+    layout, plan = run.plan_for_hosts([2], {})
     smaller = layout.to_json() | {"microbatch": 1, "recompute": "full"}
     plan["replanned"] = {
         "asked": layout.to_json(),
         "layout": smaller,
         "machine": plan["machine"],
     }
-    assert run.planned_for([2], plan)[0].to_json() == smaller
-    assert run.planned_for([2, 2], plan)[0].ranks == 4
+    assert run.plan_for_hosts([2], plan)[0].to_json() == smaller
+    assert run.plan_for_hosts([2, 2], plan)[0].ranks == 4
 
 
 NET = """

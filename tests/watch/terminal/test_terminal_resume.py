@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from penstock.launch.prepare.resume import How
+from penstock.launch.prepare.resume import ResumeDecision
 from penstock.ledger.journal.writer import Journal, SupervisorJournal
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
@@ -27,7 +27,7 @@ def shown(folder: RunFolder, step: int, tier: str, nodes: int = 1) -> tuple[Term
     run = load(folder.run_file)
     cluster = run.cluster.model_copy(update={"nodes": nodes})
     terminal = TerminalDisplay(Console(file=io.StringIO(), width=200))
-    how = How(run.model_copy(update={"cluster": cluster}), step, tier, exists=True)
+    how = ResumeDecision(run.model_copy(update={"cluster": cluster}), step, tier, exists=True)
     terminal.going_on(how, folder)
     return terminal, said(terminal)
 

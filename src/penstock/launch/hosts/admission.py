@@ -2,7 +2,7 @@
 
 from penstock import __version__
 from penstock.launch.hosts.link import Message
-from penstock.launch.prepare.prepare import Prepared
+from penstock.launch.prepare.prepared_run import PreparedRun
 from penstock.run.fingerprint import fingerprint
 
 # Fields that must be equal on all hosts of a run, and what a message calls them.
@@ -15,7 +15,7 @@ _MUST_EQUAL = {
 }
 
 
-def hello(node: str, slots: int, tunnel_port: int, prepared: Prepared) -> Message:
+def hello(node: str, slots: int, tunnel_port: int, prepared: PreparedRun) -> Message:
     """Return what a host says about itself when it connects to the leader."""
     return {
         "node": node,

@@ -20,7 +20,7 @@ from penstock.launch.hosts.services import HostServices
 from penstock.launch.hosts.supervisor import HANDED_OVER, MultiHostSupervisor, read_strikes
 from penstock.launch.prepare import launch_plan, open_model
 from penstock.launch.prepare.listener import Listener
-from penstock.launch.prepare.prepare import Prepared
+from penstock.launch.prepare.prepared_run import PreparedRun
 from penstock.launch.prepare.replan import Replanner
 from penstock.launch.supervisor.supervisor import RunOutcome
 from penstock.ledger.journal.events import (
@@ -48,7 +48,7 @@ class Leader:
     """This host while it holds the lease of a run."""
 
     run: Run
-    prepared: Prepared
+    prepared: PreparedRun
     folder: RunFolder
     journal_sync: JournalSync
     listener: Listener
@@ -97,26 +97,28 @@ class Leader:
             wait_s=self.run.cluster.wait if self.lost_t is None else TAKE_OVER_S,
             plan_for=self._plan_for,
             refusal=self.refusal,
-            announce=self.listener.told,
+            announce=self.listener.host_message,
             quarantined=read_strikes(read_events(self.folder.journal / SUPERVISOR)),
         )
 
     def _plan_for(self, slots: list[int]) -> HostPlan:
-        return HostPlan(*self.prepared.planned_for(slots, self.folder.read_plan()))
+        return HostPlan(*self.prepared.plan_for_hosts(slots, self.folder.read_plan()))
 
     def _supervise(self, ranks: RemoteRanks, journal: SupervisorJournal) -> RunOutcome:
         run, folder = self.prepared.run, self.folder
-        layout, plan = self.prepared.planned(folder.read_plan())
+        layout, plan = self.prepared.plan_launch(folder.read_plan())
         self._record_beginning(journal, layout.ranks)
         since = self.began if self.lost_t is None else now()
-        limit = launch_plan.limit(run, folder, layout.ranks, since)
+        limit = launch_plan.budget_limit(run, folder, layout.ranks, since)
         folder.make()
-        open_model.keep(run, folder.open_model)
+        open_model.copy_small_files(run, folder.open_model)
         keep_tokenizer(folder, self.prepared.datasets)
         for what in ("stop", "save", "regroup"):
             folder.acknowledge(what)  # requests to an earlier invocation
         save(run, folder.run_file)
-        self.listener.told(f"{self.me.node} leads, at {', '.join(self.lease.record.addresses)}")
+        self.listener.host_message(
+            f"{self.me.node} leads, at {', '.join(self.lease.record.addresses)}"
+        )
         ranks.wait_for_hosts(self._expected_hosts(), keep_waiting=self._show_waiting)
         if self.notice.given:
             return RunOutcome(HANDED_OVER if self.notice.leaving else "stopped")

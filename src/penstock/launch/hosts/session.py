@@ -24,7 +24,7 @@ from penstock.launch.hosts.notice import StopNotice
 from penstock.launch.hosts.services import HostCallbacks, HostServices, open_services
 from penstock.launch.hosts.supervisor import HANDED_OVER
 from penstock.launch.prepare.listener import Listener
-from penstock.launch.prepare.prepare import Prepared
+from penstock.launch.prepare.prepared_run import PreparedRun
 from penstock.launch.supervisor import addresses
 from penstock.launch.supervisor.supervisor import RunOutcome
 from penstock.ledger.journal.events import StrangersRefused
@@ -42,7 +42,7 @@ class HostSession:
     """This host's part in a run, from the first reading of the lease to the end."""
 
     run: Run
-    prepared: Prepared
+    prepared: PreparedRun
     folder: RunFolder
     place: meeting.SharedFolder | meeting.ObjectStore
     journal_sync: JournalSync
@@ -59,7 +59,7 @@ class HostSession:
         secret = meeting.read_or_create_secret(self.place)
         callbacks = HostCallbacks(
             greet=partial(self._greet, secret),
-            greeting_failed=lambda error: self.listener.told(
+            greeting_failed=lambda error: self.listener.host_message(
                 f"a host that came was not understood: {error!r}"
             ),
             refused=self._record_strangers,
@@ -84,9 +84,9 @@ class HostSession:
         return self.prepared.machine.ranks(self.run.cluster.accelerators)
 
     def _lead_or_follow(self, services: HostServices) -> RunOutcome:
-        observer = LeaseObserver(self.place, report_damage=self.listener.told)
+        observer = LeaseObserver(self.place, report_damage=self.listener.host_message)
         unreachable = False
-        self.listener.told(f"{self.node}: looking for the other hosts in {self.place}")
+        self.listener.host_message(f"{self.node}: looking for the other hosts in {self.place}")
         while not self.notice.given:
             outcome = None
             try:
@@ -98,7 +98,7 @@ class HostSession:
                 unreachable = False
             except OSError as error:
                 if not unreachable:
-                    self.listener.told(f"{self.place} cannot be reached: {error}")
+                    self.listener.host_message(f"{self.place} cannot be reached: {error}")
                 unreachable = True
             if outcome is not None:
                 return outcome
@@ -119,7 +119,7 @@ class HostSession:
         )
         if link is None:
             return None
-        self.listener.told(f"{self.node}: following {record.node} ({link.other_address})")
+        self.listener.host_message(f"{self.node}: following {record.node} ({link.other_address})")
         services.fence.move(time.monotonic() + FENCED_S)
         follower = Follower(
             self.folder, link, services.fork_client, services.fence, services.network
@@ -127,7 +127,7 @@ class HostSession:
         outcome = follower.follow(self.notice)
         self.lost_t = now()
         if outcome is None:
-            self.listener.told(f"{record.node}, which led the run, was lost")
+            self.listener.host_message(f"{record.node}, which led the run, was lost")
         elif outcome.result != HANDED_OVER:
             with contextlib.suppress(OSError):  # the report of this host is then shorter
                 self.journal_sync.pull()
@@ -167,7 +167,7 @@ class HostSession:
             return self.leader.lead()
         except LeaseLost as lost:
             self.lost_t = now()
-            self.listener.told(f"{lost}: its ranks were ended")
+            self.listener.host_message(f"{lost}: its ranks were ended")
             return None
         finally:
             self.leader = None

@@ -5,10 +5,10 @@ from penstock.launch.hosts import meeting
 from penstock.launch.hosts.journal_sync import JournalSync
 from penstock.launch.hosts.session import HostSession
 from penstock.launch.hosts.supervisor import HANDED_OVER
-from penstock.launch.prepare.known import mend_plan
 from penstock.launch.prepare.listener import Listener
 from penstock.launch.prepare.prepare import prepare
-from penstock.launch.prepare.resume import how_to_go_on, report_start
+from penstock.launch.prepare.recover import repair_plan
+from penstock.launch.prepare.resume import decide_resume, report_start
 from penstock.launch.supervisor import addresses
 from penstock.ledger.journal.events import LeaderLeft
 from penstock.ledger.journal.writer import SupervisorJournal
@@ -25,15 +25,15 @@ def start(run: Run, machine: Devices, listener: Listener, began: float) -> None:
     with folder.lock(f"lock-{addresses.node()}"):
         journal_sync = JournalSync(folder, place)
         _pull(journal_sync, place)
-        mended = mend_plan(folder)
-        how = how_to_go_on(folder, run)
+        mended = repair_plan(folder)
+        how = decide_resume(folder, run)
         for words in (*mended, *how.mended):
             listener.warning(words)
         if how.finished:
             report_start(how, folder, listener)
             return
         prepared = prepare(how.run, folder.read_plan(), machine, listener)
-        prepared.planned({})  # refuse before any host waits for another
+        prepared.plan_launch({})  # refuse before any host waits for another
         report_start(how, folder, listener)
         session = HostSession(how.run, prepared, folder, place, journal_sync, listener, began)
         with session.notice.catch_signals():
@@ -44,7 +44,7 @@ def start(run: Run, machine: Devices, listener: Listener, began: float) -> None:
         journal = SupervisorJournal(folder.journal, clock=now)
         journal.write(LeaderLeft(node=session.node))
         journal.close()
-        listener.told(outcome.error or "this host has left the run")
+        listener.host_message(outcome.error or "this host has left the run")
     elif outcome.result not in WELL:
         error = RunFailed if outcome.exit_code != PenstockError.exit_code else PenstockError
         raise error(outcome.error)

@@ -1,7 +1,7 @@
-"""`penstock checkpoint adopt`: a run goes on from a checkpoint that another run made.
+"""Adoption of a checkpoint: a run goes on from a checkpoint that another run made.
 
-A checkpoint of another run is passed over wherever it lies. This is the one way to use it: its
-files are verified, its weights must fit, and the journal records where it came from.
+A run ignores checkpoints of other runs wherever they are. This is the one way to use one: its files
+are verified, its weights must fit, and the journal records where it came from.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from penstock.guard.format.published import folder_name
 from penstock.guard.tiers.locations import memory_folders
 from penstock.guard.tiers.slots import sealed_slots
 from penstock.guard.tiers.stores import FOREIGN, REPLACED, CheckpointStore, DiskStore
-from penstock.launch.prepare.known import sound_plan
+from penstock.launch.prepare.recover import read_or_recover_plan
 from penstock.launch.prepare.resume import trained_weights
 from penstock.ledger.journal.events import CheckpointAdopted
 from penstock.ledger.journal.read import next_attempt
@@ -33,7 +33,7 @@ _NEEDS = ("weights", "tokens", "stream", "layout", "optimizer", "updates", "fing
 
 @dataclass(frozen=True)
 class Adopted:
-    """What a run goes on from now."""
+    """The result of an adoption."""
 
     step: int
     name: str  # of the run that made it
@@ -100,7 +100,7 @@ def _whole(path: Path) -> tuple[Checkpoint, int]:
 
 def _refuse_other_weights(found: Checkpoint, run: Run, folder: RunFolder) -> None:
     """Compare names and shapes; a module of the user's own tells its weights when it is built."""
-    vocab = sound_plan(folder).plan.get("vocab")
+    vocab = read_or_recover_plan(folder).plan.get("vocab")
     if run.model.module or not isinstance(vocab, int):
         return
     held = {n: size for n, size in found.scalars["weights"].items() if not is_buffer(n)}

@@ -1,7 +1,7 @@
-"""The plan of a launch: made before the ranks start, kept with the run, and held to [budget].
+"""The prediction of a launch, and the moment when [budget] is spent.
 
-A plan that cannot be made (the user's own module, a device that nobody has measured) is no reason
-not to train; the reason is kept in its place.
+A run also trains where no prediction can be made (the user's own module, a device that nobody has
+measured); the plan then holds the reason.
 """
 
 from dataclasses import dataclass
@@ -21,15 +21,18 @@ from penstock.run.schema.run import Run
 
 
 @dataclass(frozen=True)
-class Limit:
-    """When the budget is spent, and which line of it."""
+class BudgetLimit:
+    """The moment when the budget is spent, and which line of it."""
 
     at_s: float  # on the run's clock
     words: str  # such as "budget.hours = 12"
 
 
-def predicted(run: Run, layout: Layout, data: DatasetSizes) -> dict[str, Any]:
-    """What `penstock plan` says of this launch, or `{"none": why}`. Over [budget] it refuses."""
+def predict(run: Run, layout: Layout, data: DatasetSizes) -> dict[str, Any]:
+    """Return what `penstock plan` says of this launch, or `{"none": why}`.
+
+    A plan over [budget] is refused.
+    """
     if run.model.module:
         return {"none": "the model is the user's own module"}
     try:
@@ -42,7 +45,7 @@ def predicted(run: Run, layout: Layout, data: DatasetSizes) -> dict[str, Any]:
             "\n".join(plan.over_budget)
             + "\nNothing was started. Raise [budget], or train on fewer tokens"
         )
-    # By the model alone: what a calibration compares the measured step with.
+    # By the model alone: a calibration compares the measured step with it.
     alone = {
         "accelerator": found.machine.accelerator,
         "basis": calibration.basis(found.machine),
@@ -51,8 +54,8 @@ def predicted(run: Run, layout: Layout, data: DatasetSizes) -> dict[str, Any]:
     return {**plan.to_json(), "uncalibrated": alone}
 
 
-def limit(run: Run, folder: RunFolder, ranks: int, began: float) -> Limit | None:
-    """When [budget] is spent, with what earlier invocations of the run have used of it."""
+def budget_limit(run: Run, folder: RunFolder, ranks: int, began: float) -> BudgetLimit | None:
+    """Return when [budget] is spent, counting what earlier invocations of the run have used."""
     limits: list[tuple[float, str]] = []
     if run.budget.hours is not None:
         limits.append((run.budget.hours * 3600, f"budget.hours = {run.budget.hours:g}"))
@@ -70,4 +73,4 @@ def limit(run: Run, folder: RunFolder, ranks: int, began: float) -> Limit | None
         raise RunFailed(
             f"{words}: the run has used it ({spent / 3600:,.2f} h so far). Raise it to go on"
         )
-    return Limit(began + seconds - spent, words)
+    return BudgetLimit(began + seconds - spent, words)

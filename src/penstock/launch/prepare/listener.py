@@ -1,4 +1,4 @@
-"""What a launch tells whoever shows it. No torch: a display can be made without it."""
+"""The listener of a launch: what a launch tells a display. It needs no torch."""
 
 import contextlib
 import sys
@@ -9,51 +9,51 @@ from penstock.policy.straggler import StragglerChange
 from penstock.run.folder import RunFolder
 
 if TYPE_CHECKING:
-    from penstock.launch.prepare.resume import How
+    from penstock.launch.prepare.resume import ResumeDecision
 
 
 class Listener:
-    """This one says nothing; a display overrides what it wants to show."""
+    """A listener that shows nothing; a display overrides what it wants to show."""
 
-    def found(self, machine: str) -> None:
-        """The machine, in words: `2 CPU cores`."""
+    def machine_found(self, machine: str) -> None:
+        """Show the machine, in words: `2 CPU cores`."""
 
     def warning(self, words: str) -> None:
-        """Something about the run that its owner should know before it starts."""
+        """Show something about the run that its owner should know before it starts."""
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Work before the launch, such as building the dataset."""
+        """Show work before the launch, such as building the dataset."""
 
-    def going_on(self, how: "How", folder: RunFolder) -> None:
-        """Whether the run is new, goes on or has finished."""
+    def resuming(self, how: "ResumeDecision", folder: RunFolder) -> None:
+        """Show whether the run is new, resumes or has finished."""
 
     def launching(self, folder: RunFolder, plan: dict[str, Any]) -> None:
-        """The ranks are about to start."""
+        """Show that the ranks are about to start."""
 
-    def told(self, words: str) -> None:
-        """A sentence about the hosts of a run: who leads, who came, who left."""
+    def host_message(self, words: str) -> None:
+        """Show a sentence about the hosts of a run: who leads, who came, who left."""
 
     def fault(self, rank: int, reason: str, action: str) -> None:
-        """A rank failed; the supervisor will `restart`, `restart with LAYOUT` or `give_up`."""
+        """Show that a rank failed; `action` is `restart`, `restart with LAYOUT` or `give_up`."""
 
     def straggler(self, change: StragglerChange) -> None:
-        """A rank holds the others up, or does not any more."""
+        """Show that a rank delays the others, or does not any more."""
 
     def stopping(self) -> None:
-        """Somebody asked for a stop by a signal; the ranks save first."""
+        """Show that a signal asked for a stop; the ranks save first."""
 
     def over_budget(self, words: str) -> None:
-        """The budget is spent; the ranks save and stop."""
+        """Show that the budget is spent; the ranks save and stop."""
 
     def tick(self) -> None:
-        """About ten times a second while the ranks run."""
+        """Refresh the display; called ten times a second while the ranks run."""
 
     def problem(self) -> str:
-        """Say why nothing is shown any more; "" while it is."""
+        """Return why nothing is shown any more; "" while the display works."""
         return ""
 
 
-class Shielded(Listener):
+class SafeListener(Listener):
     """A listener whose errors never reach the run: after the first one it is not called again."""
 
     def __init__(self, shown: Listener) -> None:
@@ -73,20 +73,20 @@ class Shielded(Listener):
             with contextlib.suppress(Exception):  # its terminal may be what broke
                 sys.stderr.write(f"the display failed: {self._error}; the run goes on without it\n")
 
-    def found(self, machine: str) -> None:
-        self._show(lambda: self._shown.found(machine))
+    def machine_found(self, machine: str) -> None:
+        self._show(lambda: self._shown.machine_found(machine))
 
     def progress(self, what: str, done: int, total: int) -> None:
         self._show(lambda: self._shown.progress(what, done, total))
 
-    def going_on(self, how: "How", folder: RunFolder) -> None:
-        self._show(lambda: self._shown.going_on(how, folder))
+    def resuming(self, how: "ResumeDecision", folder: RunFolder) -> None:
+        self._show(lambda: self._shown.resuming(how, folder))
 
     def launching(self, folder: RunFolder, plan: dict[str, Any]) -> None:
         self._show(lambda: self._shown.launching(folder, plan))
 
-    def told(self, words: str) -> None:
-        self._show(lambda: self._shown.told(words))
+    def host_message(self, words: str) -> None:
+        self._show(lambda: self._shown.host_message(words))
 
     def fault(self, rank: int, reason: str, action: str) -> None:
         self._show(lambda: self._shown.fault(rank, reason, action))

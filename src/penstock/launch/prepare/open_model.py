@@ -1,7 +1,7 @@
-"""`[model] from`, before any process starts: fetched, whole, and in the tokens of the data.
+"""The open model of `[model] from`: fetched and checked before any process starts.
 
-The small files (config, tokenizer) are kept with the run, so that what it makes can be exported
-when the model has been moved.
+The small files (config, tokenizer) are copied into the run, so that it can be exported after the
+model was moved.
 """
 
 import shutil
@@ -16,7 +16,7 @@ from penstock.run.schema.run import Run
 
 
 def fetch(run: Run) -> None:
-    """The weights are here and are those of the config; headers are read, no weights."""
+    """Fetch the weights and check by their headers that they are those of the config."""
     if run.model.from_:
         check_open_files(fetch_weights(run.model.from_))
 
@@ -27,8 +27,8 @@ def refuse_other_data(run: Run, datasets: list[Dataset]) -> None:
             refuse_other_tokenizer(dataset, model_folder(run.model.from_))
 
 
-def keep(run: Run, folder: Path) -> None:
-    """Its small files in `folder`, once: all of them, or the folder is not there."""
+def copy_small_files(run: Run, folder: Path) -> None:
+    """Copy the small files to `folder`, once: all of them, or the folder is not made."""
     if run.model.from_ and not folder.is_dir():
         aside = folder.with_name(f".{folder.name}")
         shutil.rmtree(aside, ignore_errors=True)  # left by a start that was killed

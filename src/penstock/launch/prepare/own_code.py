@@ -1,7 +1,7 @@
-"""The user's own code on its way into a run: a loss from Python to a file, and all kept the same.
+"""The user's own code in a run: a loss function becomes a file, and no file may change.
 
-Ranks are processes of their own, so they import the loss from a file. A function that was typed
-into a notebook, or stands in the script that is running, is written to a file first.
+Ranks are other processes, so they import the loss from a file. A function from a notebook or from
+the running script is written to a file first.
 """
 
 import ast
@@ -28,13 +28,13 @@ _MOVE = "put it into a .py file of its own, import it from there, and pass that"
 
 
 def with_loss(run: Run, loss: Callable[..., Any]) -> Run:
-    """The run with `train.loss` set to a function of this process."""
+    """Return the run with `train.loss` set to a function of this process."""
     train = run.train.model_copy(update={"loss": spec_of(loss)})
     return run.model_copy(update={"train": train})
 
 
 def spec_of(loss: Callable[..., Any]) -> str:
-    """Where other processes find the function: "file.py:name"."""
+    """Return where other processes find the function: "file.py:name"."""
     if not isinstance(loss, FunctionType):
         what = f"a {type(loss).__name__}, not a function"
         raise PenstockError(f"loss = {loss!r}: {what}; write `def my_loss(logits, targets): …`")
@@ -71,13 +71,13 @@ def _written(loss: FunctionType) -> str:
 
 
 def _globals_of(loss: FunctionType, source: str) -> list[str]:
-    """Global names that the function uses, defaults and annotations included."""
+    """Return the global names that the function uses, also in defaults and annotations."""
     used = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
     return sorted(used & loss.__globals__.keys() - {loss.__name__} - set(dir(builtins)))
 
 
 def _bound(loss: FunctionType, name: str) -> str:
-    """A line that gives `name` the value that it has in this process."""
+    """Return a line that gives `name` the value that it has in this process."""
     value = loss.__globals__[name]
     if isinstance(value, ModuleType):
         return f"import {value.__name__} as {name}"
@@ -111,8 +111,8 @@ def with_renamed(old: Run, run: Run, plan: Mapping[str, Any]) -> Run:
     return with_fields(old, names) if names else old
 
 
-def kept(run: Run, before: dict[str, Any]) -> dict[str, str]:
-    """Return what a plan keeps of the user's code; refuse code that has changed since `before`."""
+def check_code_unchanged(run: Run, before: dict[str, Any]) -> dict[str, str]:
+    """Return the hashes of the user's code for plan.json; refuse code that has changed since."""
     for own in user_codes(run):
         if own.key in before and not own.path.is_file():
             raise PenstockError(

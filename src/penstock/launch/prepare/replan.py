@@ -1,7 +1,7 @@
-"""A run that ran out of memory: what the planner would change, and going on with that.
+"""Replanning of a run that ran out of memory: a smaller layout, or advice about one.
 
-The layout that the ranks read is the one in plan.json; to re-plan is to write another one there and
-start the ranks again from the last checkpoint. The ranks and the global batch stay.
+Ranks read their layout from plan.json. Replanning writes another one there; the ranks then start
+again from the last checkpoint. The number of ranks and the global batch stay.
 """
 
 from dataclasses import dataclass
@@ -25,12 +25,14 @@ SHOWN = 3  # ways out in one message
 
 @dataclass
 class Replanner:
+    """The planner of smaller layouts for one run."""
+
     run: Run
     folder: RunFolder
     journal: SupervisorJournal
 
-    def take(self, attempt: int) -> Layout | None:
-        """Puts the next smaller layout into plan.json, if the run may and there is one."""
+    def apply_smaller_layout(self, attempt: int) -> Layout | None:
+        """Write the next smaller layout to plan.json, if guard.on_oom allows it and one exists."""
         plan = self.folder.read_plan()
         ways = self._smaller(plan)
         if self.run.guard.on_oom != "replan" or not ways:
@@ -38,7 +40,7 @@ class Replanner:
         old, new = plan["layout"], ways[0].layout
         plan["layout"] = new.to_json()
         made = plan.get("replanned", {})
-        # One after the other, until one fits: what was asked for stays the first.
+        # Several layouts may be tried; `asked` stays the one of the run file.
         asked = made["asked"] if made.get("layout") == old else old
         plan["replanned"] = {
             "asked": asked,
@@ -51,7 +53,7 @@ class Replanner:
         return new
 
     def advice(self) -> str:
-        """What the planner would change, in the words of the run file."""
+        """Return what the planner would change, in terms of the run file."""
         plan = self.folder.read_plan()
         ways = self._smaller(plan)
         if not ways:
@@ -85,13 +87,13 @@ class Replanner:
         held_out_tokens = plan["held_out"] * plan["sequence"]
         sizes = DatasetSizes(plan["vocab"], plan["samples"], held_out_tokens)
         try:
-            return launch_plan.predicted(self.run, layout, sizes)
+            return launch_plan.predict(self.run, layout, sizes)
         except PenstockError as error:  # over the budget: it stops there, as any run does
             return {"none": str(error)}
 
 
-def kept(before: dict[str, Any], layout: Layout, machine: str) -> Layout:
-    """The layout that an earlier launch was re-planned to, where all is as it was then."""
+def replanned_layout(before: dict[str, Any], layout: Layout, machine: str) -> Layout:
+    """Return the layout that an earlier launch was replanned to, on the same machine."""
     made = before.get("replanned")
     if made and made["asked"] == layout.to_json() and made["machine"] == machine:
         return Layout(**made["layout"])

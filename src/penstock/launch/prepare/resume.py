@@ -1,4 +1,4 @@
-"""Going on with a run is never a surprise: same file, finished, changed, forked, or anew."""
+"""Resuming a run: compare the run file with the run folder, then decide or refuse. Also forks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,9 +25,9 @@ from penstock.guard.tiers.journal_facts import (
 )
 from penstock.guard.tiers.locations import stores_of_run
 from penstock.guard.tiers.stores import DiskStore, open_store
-from penstock.launch.prepare.known import has_begun, known_run, sound_plan
 from penstock.launch.prepare.listener import Listener
 from penstock.launch.prepare.own_code import with_renamed
+from penstock.launch.prepare.recover import find_run, has_begun, read_or_recover_plan
 from penstock.ledger.journal.records import journal_files
 from penstock.model.adapter.names import adapter_shapes
 from penstock.model.open.names import is_buffer, tensor_shapes
@@ -49,8 +49,8 @@ from penstock.run.schema.run import Run, read_name
 
 
 @dataclass(frozen=True)
-class How:
-    """How a run goes on."""
+class ResumeDecision:
+    """The decision how a run goes on."""
 
     run: Run
     step: int = 0  # of the newest checkpoint; 0 starts from the beginning
@@ -59,18 +59,18 @@ class How:
     early: bool = False  # it finished before its last step: the validation loss got no better
     exists: bool = False
     changes: tuple[FieldChange, ...] = ()  # safe ones, that go through
-    asked: str = ""  # the shorter length that was asked of a finished run, as an override
-    gone: str = ""  # that a finished run has no checkpoint any more, in words
-    mended: tuple[str, ...] = ()  # records of the folder that were gone, in words
-    passed_over: tuple[str, ...] = ()  # what is wrong with newer checkpoints and with places
+    asked: str = ""  # a shorter length asked of a finished run, as an override
+    gone: str = ""  # a message, if a finished run has no checkpoint any more
+    mended: tuple[str, ...] = ()  # messages about records of the folder that were gone
+    passed_over: tuple[str, ...] = ()  # problems of newer checkpoints and of stores
 
 
-def how_to_go_on(folder: RunFolder, run: Run) -> How:
+def decide_resume(folder: RunFolder, run: Run) -> ResumeDecision:
     """Compare the run with what its folder holds; refuse a change that would mix two runs."""
-    known = known_run(folder, run)
+    known = find_run(folder, run)
     if known is None:
-        return How(run)
-    old = with_renamed(known.run, run, sound_plan(folder).plan)
+        return ResumeDecision(run)
+    old = with_renamed(known.run, run, read_or_recover_plan(folder).plan)
     unsafe = [c for c in diff(old, run) if not c.safe]
     asked = length_override(run) if is_shorter(old, with_old_choices(old, run)) else ""
     if asked:  # judged below, by whether the run has finished
@@ -88,14 +88,14 @@ def how_to_go_on(folder: RunFolder, run: Run) -> How:
     more_patience = any(c.field in ("evaluate.patience", "evaluate.min_delta") for c in changes)
     early = result == EARLY and not more_patience
     finished = (result == "done" and not lengthened) or early
-    # What the file leaves open stays as it was chosen first: a longer run keeps its batch.
+    # Choices that the file leaves open stay as first made: a longer run keeps its batch.
     chosen = with_old_choices(old, run)
     if finished:
         step = recorded_step(folder)
         steps = _durable_steps(folder, chosen)
         gone = no_checkpoint_message(folder) if step is not None and steps == [] else ""
         notes = _newer_gone(folder, chosen, max(steps)) if steps else ()
-        return How(
+        return ResumeDecision(
             chosen, step or 0, "", True, early, True, tuple(changes), asked, gone, passed_over=notes
         )
     if asked:
@@ -111,23 +111,23 @@ def how_to_go_on(folder: RunFolder, run: Run) -> How:
     bad = [f"passed over: {problem}" for problem in found.rejected]
     bad += _newer_gone(folder, chosen, step) if step else ()
     bad += [f"not reached: {problem}" for problem in found.unreachable]
-    return How(
+    return ResumeDecision(
         chosen,
         step,
         tier,
         exists=True,
         changes=tuple(changes),
-        mended=known.told,
+        mended=known.messages,
         passed_over=(*found.notes, *bad),
     )
 
 
-def report_start(how: How, folder: RunFolder, listener: Listener) -> None:
+def report_start(how: ResumeDecision, folder: RunFolder, listener: Listener) -> None:
     """Tell the listener how a run goes on, and what is wrong with newer checkpoints.
 
     Called only when nothing can refuse the start any more.
     """
-    listener.going_on(how, folder)
+    listener.resuming(how, folder)
     for problem in how.passed_over:
         listener.warning(problem)
 
@@ -153,9 +153,9 @@ def _newer_gone(folder: RunFolder, run: Run, used: int) -> tuple[str, ...]:
 
 
 def _resumes_from(folder: RunFolder, run: Run) -> SearchResult:
-    """Search as the ranks will. Raises RunFailed where the run must not begin again.
+    """Search for a checkpoint as the ranks will. Raises RunFailed where the run must not restart.
 
-    Several hosts may hold a copy together that none of them holds alone: there the ranks refuse.
+    Several hosts may together hold a copy that none of them holds alone: then the ranks decide.
     """
     try:
         return search_of_run(folder, run, SingleProcess(), ranks=False).expected()
@@ -166,9 +166,9 @@ def _resumes_from(folder: RunFolder, run: Run) -> SearchResult:
 
 
 def refuse_other_weights(folder: RunFolder, run: Run, vocab: int) -> None:
-    """A checkpoint of another model (copied here, or the open model has changed) is told at once.
+    """Refuse a checkpoint of another model (copied here, or the open model has changed).
 
-    What a module of the user's own has is known only once it is built: there the ranks tell.
+    The weights of the user's own module are known only once it is built: then the ranks refuse.
     """
     try:
         saved = published_checkpoints(folder.checkpoints)
@@ -190,7 +190,7 @@ def refuse_other_weights(folder: RunFolder, run: Run, vocab: int) -> None:
 
 
 def trained_weights(run: Run, vocab: int) -> Mapping[str, tuple[int, ...]]:
-    """What the run trains, by name."""
+    """Return the shapes of the weights that the run trains, by name."""
     shape = run.model.shape(vocab)
     if run.model.adapter:
         return adapter_shapes(shape, run.model.adapter)
@@ -198,7 +198,7 @@ def trained_weights(run: Run, vocab: int) -> Mapping[str, tuple[int, ...]]:
 
 
 def renamed(run: Run, name: str) -> Run:
-    """The run under another name, which becomes a folder and so must be one."""
+    """Return the run under another name, which must be a valid folder name."""
     try:
         return run.model_copy(update={"name": read_name(name)})
     except ValueError as error:
@@ -210,7 +210,7 @@ def fork_from(source: RunFolder, folder: RunFolder, run: Run) -> None:
 
     The checkpoint is on disk or in the memory of this host."""
     if folder.exists():
-        if sound_plan(folder).plan.get("forked_from", {}).get("run") == source.name:
+        if read_or_recover_plan(folder).plan.get("forked_from", {}).get("run") == source.name:
             return  # forked before: from now on it is a run like any other
         raise PenstockError(
             f"--fork {folder.name}: there is another run of that name ({folder.path}), which is "
@@ -249,7 +249,7 @@ def fork_from(source: RunFolder, folder: RunFolder, run: Run) -> None:
     take_over(good, DiskStore(folder.checkpoints), own)
     origin: dict[str, object] = {"forked_from": {"run": source.name, "step": good.step}}
     if _read_by(old) == _read_by(run):
-        before = sound_plan(source).plan
+        before = read_or_recover_plan(source).plan
         if "dataset" in before:
             origin["dataset"] = before["dataset"]  # the same version, not today's
     folder.write_plan(origin)
@@ -257,7 +257,7 @@ def fork_from(source: RunFolder, folder: RunFolder, run: Run) -> None:
 
 
 def _read_by(run: Run) -> list[str]:
-    """Not the whole of [data]: the old run has every choice made that the file leaves open."""
+    """Return the datasets of a run, without choices that a run file may leave open."""
     return [spec for spec, _ in run.data.parts]
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from penstock.errors import RunFailed
-from penstock.launch.prepare.launch_plan import Limit
+from penstock.launch.prepare.launch_plan import BudgetLimit
 from penstock.launch.prepare.listener import Listener
 from penstock.launch.prepare.replan import Replanner
 from penstock.launch.supervisor import environment, preload, stacks
@@ -64,12 +64,12 @@ class Supervisor:
     threads: int  # CPU threads of a rank
     restarts_allowed: int  # guard.restarts
     timeout_s: float  # guard.timeout
-    listener: Listener  # shows the run; a `listener.Shielded`, so it never raises
+    listener: Listener  # shows the run; a `listener.SafeListener`, so it never raises
     replanner: Replanner  # for ranks that run out of memory
     grace_s: float = 30.0  # guard.grace
     deterministic: bool = False
     live: bool = False  # guard.mode: replicas go on without each other
-    limit: Limit | None = None  # [budget], as a moment of the clock
+    limit: BudgetLimit | None = None  # [budget], as a moment of the clock
     last_reason: str = ""  # of the last fault
     last_stack: str = ""
     over_budget: bool = False  # the budget is spent, and that is on record
@@ -335,7 +335,9 @@ class Supervisor:
             error = end.describe_exit(rank)
         reason = self.last_reason = end.reason or self.host_failure(rank) or error
         self.last_stack = records.last_stack(rank)
-        layout = self.replanner.take(records.attempt) if action == "replan" else None
+        layout = (
+            self.replanner.apply_smaller_layout(records.attempt) if action == "replan" else None
+        )
         if action == "replan":
             action = "restart" if layout else "give_up"
         self.blame(rank, reason)

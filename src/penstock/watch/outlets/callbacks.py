@@ -26,7 +26,7 @@ from penstock.run.folder import RunFolder
 from penstock.watch.outlets.process import OutletProcess
 
 if TYPE_CHECKING:
-    from penstock.launch.prepare.resume import How
+    from penstock.launch.prepare.resume import ResumeDecision
 
 POLL_S = 0.2  # between readings of the folder: at most five steps a second are events
 
@@ -132,7 +132,7 @@ class Callbacks(Listener):
         self._thread.daemon = True  # a callback that hangs does not keep the process alive
         self._thread.start()
 
-    def going_on(self, how: "How", folder: RunFolder) -> None:
+    def resuming(self, how: "ResumeDecision", folder: RunFolder) -> None:
         if how.gone:
             self.warning(how.gone)
 

@@ -16,7 +16,7 @@ from penstock.style import format_duration, format_loss
 from penstock.watch.report.screen import summary
 
 if TYPE_CHECKING:  # imports torch
-    from penstock.launch.vary import Ended, Variant
+    from penstock.launch.vary import Variant, VariantOutcome
 
 NOTE = (
     "The runs have different tokenizers, and a loss is per token: the losses cannot be compared, "
@@ -27,7 +27,7 @@ KEYS = ("status", "steps", "tokens", "loss", "val_loss", "tokens_per_s", "wall_s
         "tokenizer")  # fmt: skip
 
 
-def sweep_summary(all_: Sequence["Variant"], ended: Sequence["Ended"]) -> dict[str, Any]:
+def sweep_summary(all_: Sequence["Variant"], ended: Sequence["VariantOutcome"]) -> dict[str, Any]:
     """Return everything the table knows, as plain values.
 
     `best` is a run's name; None where none is done, or where `note` says why there is none.

@@ -33,7 +33,7 @@ from penstock.watch.terminal.keys import in_foreground
 from penstock.watch.terminal.screen import RunScreen
 
 if TYPE_CHECKING:
-    from penstock.launch.prepare.resume import How
+    from penstock.launch.prepare.resume import ResumeDecision
 
 REFRESH_S = 1.0
 PLAIN_S = 10.0
@@ -59,7 +59,7 @@ class TerminalDisplay(Listener):
         self.unsaid: list[tuple[str, str]] = []  # messages to print when the screen closes
         self.outlets = OutletProcess()
 
-    def found(self, machine: str) -> None:
+    def machine_found(self, machine: str) -> None:
         self.console.print(machine)
 
     def warning(self, words: str) -> None:
@@ -75,7 +75,7 @@ class TerminalDisplay(Listener):
         if done >= total:
             self.console.print(f"  {text}", style="dim", markup=False)
 
-    def going_on(self, how: "How", folder: RunFolder) -> None:
+    def resuming(self, how: "ResumeDecision", folder: RunFolder) -> None:
         if how.gone:
             self.console.print(f"{how.gone} or another name.", markup=False)
         elif how.early:
@@ -224,7 +224,7 @@ class TerminalDisplay(Listener):
         after = "giving up" if action == "give_up" else action.replace("restart", "restarting", 1)
         self._say(f"fault: rank {rank}: {reason.rstrip('.')}; {after}", "red")
 
-    def told(self, words: str) -> None:
+    def host_message(self, words: str) -> None:
         self._say(words, "dim")
         if self.key_actions:
             self.key_actions.show_note(words)
@@ -276,7 +276,7 @@ def close_at_the_end(displays: Sequence[TerminalDisplay]) -> Iterator[None]:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _was_launched(how: "How", launch: LaunchRecord, folder: RunFolder) -> bool:
+def _was_launched(how: "ResumeDecision", launch: LaunchRecord, folder: RunFolder) -> bool:
     """Return whether ranks of the run were started before.
 
     A plan that was made again after damage has no layout yet.
@@ -310,7 +310,7 @@ def progress_line(facts: RunFacts) -> str:
     return "  ".join([*parts, *filter(None, [facts.skipped_text]), _causes(facts)])
 
 
-def _from(how: "How") -> str:
+def _from(how: "ResumeDecision") -> str:
     """Name the checkpoint that a run resumes from."""
     saved = f"step {how.step} ({how.tier})" if how.step else "the first step"
     if how.run.cluster.nodes > 1:  # each host knows only its own memory until they meet

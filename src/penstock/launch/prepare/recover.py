@@ -1,7 +1,7 @@
-"""What a run folder knows of its run when one of its records is damaged or gone.
+"""Recovery of run.toml and plan.json from a checkpoint, where one is damaged or gone.
 
-Every checkpoint holds the run file that it was made with, and what only plan.json knew. So a torn
-plan.json or a deleted run.toml is made again from the newest one, and never guessed.
+Every checkpoint holds the run file that it was made with and the facts of plan.json. So a torn
+plan.json or a deleted run.toml is written again from the newest checkpoint, and never guessed.
 """
 
 import contextlib
@@ -26,27 +26,27 @@ _DECIDES = ("model", "data", "train", "evaluate")  # sections that a checkpoint 
 
 
 @dataclass(frozen=True)
-class KnownRun:
-    """The run that a folder is of."""
+class RecoveredRun:
+    """The run of a folder, from its run file or from a checkpoint."""
 
     run: Run
-    source: str  # what told it
-    told: tuple[str, ...] = ()
+    source: str  # the file that it was read from
+    messages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class KnownPlan:
-    """What was decided before the last launch; `problem` where plan.json does not tell it."""
+class RecoveredPlan:
+    """The plan of the last launch; `problem` says what is wrong with plan.json."""
 
     plan: dict[str, Any] = field(default_factory=dict)
     problem: str = ""
-    source: str = ""  # what told it instead
+    source: str = ""  # the checkpoint that it was read from instead
 
 
-def known_run(folder: RunFolder, run: Run) -> KnownRun | None:
+def find_run(folder: RunFolder, run: Run) -> RecoveredRun | None:
     """Return the run as it was before; None where the folder holds none."""
     if folder.exists():
-        return KnownRun(load(folder.run_file), str(folder.run_file))
+        return RecoveredRun(load(folder.run_file), str(folder.run_file))
     # Where there are several hosts another one may begin the run in this moment.
     if run.cluster.nodes > 1 or not has_begun(folder):
         return None
@@ -54,8 +54,10 @@ def known_run(folder: RunFolder, run: Run) -> KnownRun | None:
     for found in _saved_here(folder):
         if old := _made_by(found, run):
             source = f"{gone}; by {found.name}"
-            return KnownRun(old, source, (f"{gone}; it is written again as {found.name} has it",))
-    return KnownRun(run, gone, (f"{gone}, and no checkpoint here tells what it was",))
+            return RecoveredRun(
+                old, source, (f"{gone}; it is written again as {found.name} has it",)
+            )
+    return RecoveredRun(run, gone, (f"{gone}, and no checkpoint here tells what it was",))
 
 
 def has_begun(folder: RunFolder) -> bool:
@@ -63,10 +65,10 @@ def has_begun(folder: RunFolder) -> bool:
     return bool(journal_files(folder.journal)) or bool(published_checkpoints(folder.checkpoints))
 
 
-def sound_plan(folder: RunFolder) -> KnownPlan:
+def read_or_recover_plan(folder: RunFolder) -> RecoveredPlan:
     """Return the plan of the last launch, from a checkpoint where plan.json is damaged."""
     try:
-        return KnownPlan(folder.read_plan())
+        return RecoveredPlan(folder.read_plan())
     except PenstockError as error:
         problem = str(error).partition(";")[0]
     for found in _saved_here(folder):
@@ -75,13 +77,16 @@ def sound_plan(folder: RunFolder) -> KnownPlan:
             if isinstance(kept, dict):
                 # As from the file: fields of another kind are refused.
                 plan = plan_from_bytes(json.dumps(kept).encode())
-                return KnownPlan(plan, problem, found.name)
-    return KnownPlan({}, problem)
+                return RecoveredPlan(plan, problem, found.name)
+    return RecoveredPlan({}, problem)
 
 
-def mend_plan(folder: RunFolder) -> list[str]:
-    """Put a damaged plan.json aside and make it again; what was done. The run must be locked."""
-    known = sound_plan(folder)
+def repair_plan(folder: RunFolder) -> list[str]:
+    """Put a damaged plan.json aside and write it again; return what was done.
+
+    The run must be locked.
+    """
+    known = read_or_recover_plan(folder)
     if not known.problem:
         return []
     number = 1
