@@ -14,7 +14,7 @@ from rich.console import Console
 
 from penstock import output
 from penstock.cli.show import print_json
-from penstock.launch.prepare.listener import Listener, Shielded
+from penstock.launch.prepare.listener import Listener, SafeListener
 from penstock.output import BROKEN_PIPE, Output, OutputFailed
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
@@ -107,7 +107,7 @@ def test_a_display_that_raises_is_called_no_more(capsys: pytest.CaptureFixture[s
             raise RuntimeError("no screen today")
 
     broken = Broken()
-    shielded = Shielded(broken)
+    shielded = SafeListener(broken)
     for _ in range(3):
         shielded.tick()
         shielded.told("more")
@@ -118,7 +118,7 @@ def test_a_display_that_raises_is_called_no_more(capsys: pytest.CaptureFixture[s
 
 def test_every_call_of_a_display_is_shielded() -> None:
     calls = [name for name in vars(Listener) if not name.startswith("_")]
-    assert set(calls) <= set(vars(Shielded))
+    assert set(calls) <= set(vars(SafeListener))
 
 
 def test_a_display_says_which_stream_failed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ Quietly = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress."
 
 @checkpoint.command("list")
 def list_(run: RunName, root: Root = "runs", json: Json = False) -> None:
-    """Every checkpoint in every tier, by a look at manifests and sizes."""
+    """List every checkpoint in every tier, from manifests and sizes."""
     folder = find_run(run, root)
     found, unreachable = list_checkpoints(folder)
     if json:
@@ -91,7 +91,7 @@ def show(
     root: Root = "runs",
     json: Json = False,
 ) -> None:
-    """One checkpoint: where the run stood, and every tensor with its shape."""
+    """Show one checkpoint: the state of the run, and every tensor with its shape."""
     found, unreachable = list_checkpoints(find_run(run, root))
     _say_unreachable(unreachable)
     one = select(found, step, tier, unreachable)[0]

@@ -85,7 +85,7 @@ def verify(dataset: Name, json: Json = False) -> None:
     if found.problems:
         if not json:
             sys.stderr.write(redact("".join(f"{problem}\n" for problem in found.problems)))
-        # A build would find the folder and take it as it is.
+        # A build would find the folder and use it as it is.
         raise RunFailed(
             f"{found.name}: {len(found.problems)} of its files are not as they were built. Delete "
             f"{found.where}, then build it or copy it there again."
@@ -101,7 +101,7 @@ def show(
     ] = None,
     json: Json = False,
 ) -> None:
-    """What a dataset is, where its documents went, what they are like."""
+    """Show what a dataset is, where its documents went, what they are like."""
     from penstock.watch.datasets.find import open_existing
     from penstock.watch.datasets.page import page
     from penstock.watch.datasets.sample import sample_documents
@@ -125,7 +125,7 @@ def show(
 
 @data.command()
 def diff(before: Name, after: Name, json: Json = False) -> None:
-    """What is different between two datasets, and what they share."""
+    """Show what differs between two datasets, and what they share."""
     from penstock.watch.datasets.diff import compare
     from penstock.watch.datasets.diff_screen import comparison
     from penstock.watch.datasets.find import open_existing
@@ -152,7 +152,7 @@ def sample(
     seed: Annotated[int, typer.Option(help="Another seed shows others.")] = 0,
     json: List = False,
 ) -> None:
-    """Some documents as text, with what is known of them."""
+    """Show some documents as text, with their metadata."""
     from penstock.watch.datasets.dropped import dropped_documents
     from penstock.watch.datasets.find import open_existing
     from penstock.watch.datasets.sample import sample_documents

@@ -1,4 +1,4 @@
-"""`penstock export RUN`: what was trained, as a folder that transformers and others load."""
+"""`penstock export RUN`: the trained model as a folder that transformers and others load."""
 
 from pathlib import Path
 from typing import Annotated

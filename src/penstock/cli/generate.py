@@ -1,4 +1,4 @@
-"""`penstock generate RUN "text"`: look at what the model says."""
+"""`penstock generate RUN "text"`: text written by the model."""
 
 from typing import Annotated
 

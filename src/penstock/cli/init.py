@@ -31,7 +31,7 @@ def init(
         sys.stdout.write(template(kind, model, data, _lengths(model, data)))
         return
     left = write_run_file(kind, out, force, model, data, _lengths(model, data))
-    # Whether a model and rows of one's own are right is told without training.
+    # The user's own model and rows can be checked without training.
     following = f"penstock {'check' if kind == 'finetune' else 'train'} {out}"
     if json:
         told = {"file": str(out), "kind": kind, **({"fill_in": left} if left else {})}

@@ -40,10 +40,10 @@ VERBS = {
     "train": Verb("train", "Train a model. A run that exists goes on where it was."),
     "ls": Verb("runs", "List the runs."),
     "status": Verb("runs", "One line on a run."),
-    "logs": Verb("runs", "What the ranks printed."),
+    "logs": Verb("runs", "Show what the ranks printed."),
     "stop": Verb("runs", "Ask a running run to save and stop."),
     "report": Verb(
-        "runs", "Where everything went: plan against actual, energy, cost, faults, what to change."
+        "runs", "Show where everything went: plan and actual, energy, cost, faults, what to change."
     ),
     "watch": Verb("watch", "Show runs in the browser, live; several at once are compared."),
     "generate": Verb("generate", "Let the newest checkpoint of a run write."),
@@ -74,7 +74,7 @@ VERBS = {
     ),
     "checkpoint": Verb("checkpoint", "Look at, check, convert and adopt checkpoints.", MACHINE),
 }
-# In the design and not built yet: said plainly, rather than "no such command".
+# Verbs of the design that do not exist yet: the error says so, rather than "no such command".
 NOT_YET = (
     "compare", "simulate", "rent",
     "doctor",
@@ -90,7 +90,7 @@ class LazyVerbs(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the verb. Typer would end an interrupted one without a word."""
+        """Run the verb. Typer would end an interrupted one without a message."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -117,7 +117,7 @@ app = typer.Typer(
 
 
 def _listed() -> None:
-    """Stand for a verb in the help, until `LazyVerbs` puts the verb itself there."""
+    """Stand in for a verb in the help until `LazyVerbs` loads it."""
 
 
 for _name, _verb in VERBS.items():
@@ -140,7 +140,7 @@ def penstock(
 
 
 def main() -> None:
-    """Run a verb. Whatever a person can mend is one line, not a traceback."""
+    """Run a verb. An error that the user can fix is one line, not a traceback."""
     output.guard()
     try:
         try:

@@ -59,7 +59,7 @@ def _row(view: RunView) -> list[str]:
 
 
 def _or_noted(read: Callable[[], T], unreadable: list[Exception]) -> T | None:
-    """Return what can be read; one run that cannot be is no reason to hide the others."""
+    """Return what can be read; a run that cannot be read must not hide the others."""
     try:
         return read()
     except UNREADABLE as error:
@@ -81,7 +81,7 @@ def _damage(error: Exception) -> str:
 
 @contextmanager
 def _in_words(folder: RunFolder) -> Iterator[None]:
-    """Tell what a damaged folder makes of a reader without a traceback."""
+    """Turn the errors of a damaged folder into one message without a traceback."""
     try:
         yield
     except (PenstockError, OSError):
@@ -93,7 +93,7 @@ def _in_words(folder: RunFolder) -> Iterator[None]:
 
 
 def status(run: RunName, root: Root = "runs", json: Json = False) -> None:
-    """One line on a run."""
+    """Show one line on a run."""
     folder = find_run(run, root)
     with _in_words(folder):
         if json:
@@ -114,7 +114,7 @@ def report(
     root: Root = "runs",
     json: Json = False,
 ) -> None:
-    """Where everything went: plan against actual, energy, cost, faults, what to change."""
+    """Show where everything went: plan and actual, energy, cost, faults, what to change."""
     folder = find_run(run, root)
     printed = is_stdout(html, "--html", json)
     with _in_words(folder):
@@ -141,7 +141,7 @@ def logs(
     ] = None,
     root: Root = "runs",
 ) -> None:
-    """What the ranks printed."""
+    """Show what the ranks printed."""
     for path, title in _log_files(find_run(run, root), rank, attempt):
         text = redact(path.read_text(errors="replace").strip())
         if text:

@@ -16,7 +16,7 @@ from penstock.run.schema.run import Run
 
 
 def scale(run: Run, found: ResolvedMachine, text: str, svg: Path | None, json: bool) -> None:
-    """The run over the counts that `text` means, as a table and, if asked, as a picture."""
+    """Print the run over the counts that `text` means, as a table and perhaps a picture."""
     asked = counts(text)
     printed = show.is_stdout(svg, "--svg", json)
     if svg and not svg.parent.is_dir():
@@ -42,7 +42,7 @@ def scale(run: Run, found: ResolvedMachine, text: str, svg: Path | None, json: b
 def best_nodes(
     run: Run, found: ResolvedMachine, deadline: str | None, budget_usd: float | None, json: bool
 ) -> None:
-    """The number of nodes for a deadline, or for a budget."""
+    """Print the number of nodes for a deadline, or for a budget."""
     if (deadline is None) == (budget_usd is None):
         raise PenstockError("plan: give one of --deadline and --budget, not both")
     with show.err.status("planning") as status:

@@ -1,4 +1,4 @@
-"""What the verbs share: the console, JSON for programs, and how an error is printed."""
+"""Output of the verbs: the console, JSON for programs, tables, pages and errors."""
 
 import json
 import sys

@@ -61,16 +61,16 @@ def train(
     try:
         with close_at_the_end([display]):
             folder = start(run, fork=fork, fresh=fresh, listener=display, began=BEGAN)
-    except RunFailed as error:  # told last, below where its time went
+    except RunFailed as error:  # printed last, below the report
         failed, folder = error, RunFolder(run.folder.with_name(fork or run.name))
-        if display.folder is None:  # nothing was started, so nothing can be told of it
+        if display.folder is None:  # nothing was started, so there is nothing to report
             raise
     try:
         if json:
             print_json(summary(folder))
         else:
             out.print(screen(folder))
-    except OSError as error:  # how the run ended is what counts
+    except OSError as error:  # the report failed, but the outcome of the run counts
         sys.stderr.write(f"note: the report cannot be shown: {system_error(error)}\n")
     if problem := output.problem():
         sys.stderr.write(f"note: {problem}; the run went on without a display\n")

@@ -55,15 +55,15 @@ def watch(
         print_json(found)
         _refuse_unreadable(found)
         return
-    # Lines of a long journal are read once and kept: to look for garbage among them is in vain.
+    # Lines of a long journal are read once and kept: the garbage collector need not scan them.
     gc.set_threshold(200_000, 50, 50)
     cache = RunCache(root, chosen)
     server = open_server(cache, host, port, token)
     cache.read_ahead()
     address = server.address(*(cache.runs() if chosen else ()))
-    sys.stdout.write(f"{address}\n")  # whole: its token is for who started this
+    sys.stdout.write(f"{address}\n")  # not redacted: the user needs its token
     out.print("Ctrl-C ends it; the runs go on", style="dim")
-    sys.stdout.flush()  # who starts this as a child waits for the address
+    sys.stdout.flush()  # a parent process waits for the address
     if browser or (browser is None and sys.stdout.isatty() and has_screen()):
         webbrowser.open(address)
     try:

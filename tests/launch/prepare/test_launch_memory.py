@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.launch.prepare.replan import kept
+from penstock.launch.prepare.replan import replanned_layout
 from penstock.launch.start import start
 from penstock.ledger.journal.read import read_events
 from penstock.plan.job.layout import Layout
@@ -66,10 +66,10 @@ def test_a_smaller_layout_is_kept_while_all_is_as_it_was() -> None:
         "layout": Layout(microbatch=4).to_json(),  # somebody wrote another one in between
         "replanned": {"asked": asked.to_json(), "layout": small.to_json(), "machine": "1 × H200"},
     }
-    assert kept(before, asked, "1 × H200") == small
-    assert kept(before, asked, "1 × H100") == asked
-    assert kept(before, Layout(microbatch=6), "1 × H200") == Layout(microbatch=6)
-    assert kept({}, asked, "1 × H200") == asked
+    assert replanned_layout(before, asked, "1 × H200") == small
+    assert replanned_layout(before, asked, "1 × H100") == asked
+    assert replanned_layout(before, Layout(microbatch=6), "1 × H200") == Layout(microbatch=6)
+    assert replanned_layout({}, asked, "1 × H200") == asked
 
 
 @pytest.mark.slow

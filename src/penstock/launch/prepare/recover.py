@@ -43,7 +43,7 @@ class RecoveredPlan:
     source: str = ""  # the checkpoint that it was read from instead
 
 
-def find_run(folder: RunFolder, run: Run) -> RecoveredRun | None:
+def recover_run(folder: RunFolder, run: Run) -> RecoveredRun | None:
     """Return the run as it was before; None where the folder holds none."""
     if folder.exists():
         return RecoveredRun(load(folder.run_file), str(folder.run_file))

@@ -27,7 +27,7 @@ from penstock.guard.tiers.locations import stores_of_run
 from penstock.guard.tiers.stores import DiskStore, open_store
 from penstock.launch.prepare.listener import Listener
 from penstock.launch.prepare.own_code import with_renamed
-from penstock.launch.prepare.recover import find_run, has_begun, read_or_recover_plan
+from penstock.launch.prepare.recover import has_begun, read_or_recover_plan, recover_run
 from penstock.ledger.journal.records import journal_files
 from penstock.model.adapter.names import adapter_shapes
 from penstock.model.open.names import is_buffer, tensor_shapes
@@ -67,7 +67,7 @@ class ResumeDecision:
 
 def decide_resume(folder: RunFolder, run: Run) -> ResumeDecision:
     """Compare the run with what its folder holds; refuse a change that would mix two runs."""
-    known = find_run(folder, run)
+    known = recover_run(folder, run)
     if known is None:
         return ResumeDecision(run)
     old = with_renamed(known.run, run, read_or_recover_plan(folder).plan)
