@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.launch.prepare.prepare import Prepared
+from penstock.launch.prepare.prepared_run import PreparedRun
 from penstock.meter.devices import Devices
 from penstock.plan.dataset import DatasetSizes
 from penstock.run.diff import with_choices
@@ -23,8 +23,8 @@ def written(**sections: Any) -> dict[str, Any]:
     train = {"train": {"steps": 10, "batch_tokens": 1024, "learning_rate": 1e-3}}
     run = with_choices(Run.model_validate({"name": "x", **model, **train, **sections}))
     run = run.model_copy(update={"train": run.train.model_copy(update={"precision": "fp32"})})
-    prepared = Prepared(run, DatasetSizes(300, 640, 1280), CPU, "x@1", "hash", "x@1")
-    return prepared.planned({"forked_from": {"run": "old", "step": 7}})[1]
+    prepared = PreparedRun(run, DatasetSizes(300, 640, 1280), CPU, "x@1", "hash", "x@1")
+    return prepared.plan_launch({"forked_from": {"run": "old", "step": 7}})[1]
 
 
 def test_every_field_of_a_launch_is_read_as_it_was_written(tmp_path: Path) -> None:
