@@ -19,7 +19,7 @@ def folder(run_file: Callable[..., Path]) -> RunFolder:
     folder = RunFolder(load(run_file("known")).folder)
     folder.make()
     folder.run_file.write_text(run_file("known").read_text())
-    folder.plan_file.write_text('{"layout": {}, "steps": 100}')
+    folder.plan_file.write_text('{"layout": {"replicate": 1}, "steps": 100}')
     return folder
 
 
