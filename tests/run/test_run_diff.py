@@ -100,7 +100,7 @@ def test_a_longer_run_keeps_its_batch(run_of):
     assert diff(kept, new) == []
 
 
-def test_writing_down_what_was_chosen_is_no_change(run_of):
+def test_writing_out_the_chosen_values_is_not_a_change(run_of):
     old = run_of(TEXT)
     explicit = run_of(TEXT, f"train.batch_tokens={old.batch_tokens}")
     assert diff(old, explicit) == []
@@ -140,7 +140,7 @@ def test_the_difference_is_readable(run_of):
         ("data.sequence=128", False),
     ],
 )
-def test_a_fingerprint_is_of_what_decides_the_numbers(run_of, override, same):
+def test_a_fingerprint_covers_what_decides_the_numbers(run_of, override, same):
     assert (fingerprint(run_of(TEXT, override)) == fingerprint(run_of(TEXT))) == same
 
 
@@ -154,7 +154,7 @@ def test_a_preset_and_the_same_shape_have_one_fingerprint(run_of):
     assert canonical(spelled) == canonical(preset)
 
 
-def test_a_fingerprint_is_short_and_stays(run_of):
+def test_a_fingerprint_is_short_and_stable(run_of):
     text = (
         "[model]\nlayers=2\nhidden=64\nheads=4\nffn=128\nvocab=300\n"
         "[data]\nsequence=64\n[train]\nsteps=10\nbatch_tokens=256\nlearning_rate=0.001\n"
@@ -165,7 +165,7 @@ def test_a_fingerprint_is_short_and_stays(run_of):
     )
 
 
-def test_defaults_of_a_new_section_are_not_told(run_of):
+def test_defaults_of_a_new_section_are_not_listed(run_of):
     changes = diff(run_of(TEXT), run_of(TEXT, "layout.shard=2"))
     assert describe_changes(changes) == "layout.shard: not set → 2"
     only = diff(run_of(TEXT), run_of(TEXT, "layout.tensor=1"))

@@ -89,7 +89,7 @@ def test_a_link_in_a_strangers_folder_is_not_written_through(
 
 
 @pytest.mark.parametrize("kind", ["link", "file", "writable"])
-def test_what_is_in_the_way_does_not_stop_a_run(
+def test_a_folder_in_the_way_does_not_stop_a_run(
     shared: Path, run: RunFolder, tmp_path: Path, kind: str
 ) -> None:
     if kind == "link":
@@ -127,7 +127,7 @@ def test_a_fallback_of_a_stranger_is_not_taken_for_ours(shared: Path, run: RunFo
     assert not list((shared / f"{NAME}-0000000000000000").iterdir())
 
 
-def test_memory_where_everyone_can_replace_folders_is_not_used(
+def test_memory_is_not_used_if_everyone_can_replace_folders_there(
     shared: Path, run: RunFolder
 ) -> None:
     shared.chmod(0o777)  # no sticky bit

@@ -41,7 +41,7 @@ def test_defaults_are_those_of_an_almost_empty_run(run_of):
     assert "| `betas` | two numbers | `[0.9, 0.95]` |" in text
 
 
-def test_what_is_not_built_is_marked():
+def test_unsupported_fields_are_marked():
     text = reference.markdown()
     assert re.search(r"\| `mlflow` .*\*Not yet: .*\.\* \|", text)
     assert not re.search(r"\| `(tensor|wandb|webhook)` .*Not yet", text)

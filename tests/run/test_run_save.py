@@ -115,7 +115,7 @@ def test_names_are_those_of_the_file(run_of):
     assert to_table(run)["model"] == {"from": "x"}
 
 
-def test_a_file_is_replaced_whole(run_of, tmp_path):
+def test_a_file_is_replaced_atomically(run_of, tmp_path):
     run = run_of('[model]\npreset = "llama-3m"\n')
     path = tmp_path / "saved.toml"
     path.write_text("old " * 10_000)

@@ -55,7 +55,7 @@ def test_the_name_of_a_variable_is_no_secret(run_of):
         "http://x:y/s3cr3t",
     ],
 )
-def test_what_is_no_address_is_refused_without_being_shown(run_of, written):
+def test_a_bad_address_is_refused_without_being_shown(run_of, written):
     with pytest.raises(PenstockError, match=r"log\.webhook = .*; write") as error:
         run_of(TEXT, f"log.webhook={written}")
     assert "s3cr3t" not in str(error.value) or written.startswith("$")

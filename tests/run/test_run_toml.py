@@ -63,7 +63,7 @@ def test_dots_in_strings_and_comments_are_no_keys() -> None:
         ("\n".join(f"k{i} = 1" for i in range(200_000)), "keys|over 1 MiB"),
     ],
 )
-def test_a_bomb_is_told_at_once(
+def test_a_huge_file_is_refused_at_once(
     tmp_path: Path, read: Callable[[Path], object], text: str, words: str
 ) -> None:
     (tmp_path / "bomb.toml").write_text(text)
@@ -73,7 +73,7 @@ def test_a_bomb_is_told_at_once(
     assert time.monotonic() - began < AT_ONCE_S
 
 
-def test_a_model_that_no_machine_holds_is_told(tmp_path: Path) -> None:
+def test_a_model_that_no_machine_can_hold_is_refused(tmp_path: Path) -> None:
     own = '[model]\nhidden = 64\nheads = 2\n{}\n[data]\ndataset = "x"\n[train]\nsteps = 1\n'
     many = "layers = 10000\nexperts = 60000\nexperts_active = 1\nexpert_ffn = 4"
     for shape, words in (

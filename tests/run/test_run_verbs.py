@@ -70,7 +70,7 @@ def test_init_refuses_what_it_cannot_do(tmp_path):
     assert not out.exists()
 
 
-def test_what_is_filled_in_leaves_comments_in_their_column():
+def test_filled_in_values_leave_comments_in_their_column():
     text = template("finetune", "m", "d.jsonl").splitlines()
     given = [line for line in text if line.startswith(("from", "dataset", "rank"))]
     assert [line.index("#") for line in given] == [31, 31, 31]

@@ -22,7 +22,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("override", "what"), REFUSED)
-def test_what_is_not_built_is_refused_with_a_way_out(run_of, override, what):
+def test_unsupported_fields_are_refused_with_a_fix(run_of, override, what):
     lines = unsupported_lines(run_of(TEXT, override))
     (line,) = [line for line in lines if what in line]
     assert line.startswith(f"{override.partition('=')[0]} = ")
@@ -63,7 +63,7 @@ def test_what_is_not_built_is_refused_with_a_way_out(run_of, override, what):
         "model.experts=0",
     ],
 )
-def test_what_is_built_passes(run_of, override):
+def test_supported_fields_pass(run_of, override):
     refuse_unsupported(run_of(TEXT, override))
 
 

@@ -104,7 +104,7 @@ def test_half_a_character_in_messages_is_counted(tmp_path: Path) -> None:
     assert dataset.manifest.counts["read"] == {"kept": 1, "no messages": 1}
 
 
-def test_what_cleaning_leaves_nothing_of_is_counted(tmp_path: Path) -> None:
+def test_documents_that_cleaning_empties_are_counted(tmp_path: Path) -> None:
     rows = [
         {"q": "\u200b", "a": "An answer to nothing."},
         {"q": "What?", "a": "\u200b"},
@@ -145,7 +145,7 @@ def test_columns_and_tiny_documents_fill_a_part_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part_bytes", [2000, 1 << 20])
-def test_where_parts_are_cut_changes_no_version(
+def test_the_borders_of_parts_do_not_change_the_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part_bytes: int
 ) -> None:
     rows = [{"text": text(n), "html": "x" * (n * 97 % 1500)} for n in range(30)]
@@ -156,7 +156,7 @@ def test_where_parts_are_cut_changes_no_version(
     assert build(given, workers=1).id == expected.id
 
 
-def test_the_last_bin_is_a_sample_where_the_last_ranges_are_empty(tmp_path: Path) -> None:
+def test_the_last_bin_is_a_sample_even_if_the_last_ranges_are_empty(tmp_path: Path) -> None:
     """Keys of two documents are in the first of many ranges alone."""
     length, sequence, shards = 20, 8, 256
     tokens = [np.arange(1, length, dtype=np.uint16) for _ in range(2)]
@@ -203,7 +203,9 @@ def test_another_version_of_a_tokenizers_dataset_is_noticed(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("tokenizer", ["train", "given"])
-def test_a_wrong_template_is_told_before_anything_is_read(tmp_path: Path, tokenizer: str) -> None:
+def test_a_wrong_template_is_refused_before_anything_is_read(
+    tmp_path: Path, tokenizer: str
+) -> None:
     turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": text(3)}]
     path = write(tmp_path / "chat.jsonl", [{"messages": turns}])
     template = tmp_path / "template.jinja"
@@ -224,7 +226,7 @@ def test_a_wrong_template_is_told_before_anything_is_read(tmp_path: Path, tokeni
     assert "read" not in stages
 
 
-def test_scores_and_languages_are_of_what_is_kept(tmp_path: Path) -> None:
+def test_scores_and_languages_count_kept_documents(tmp_path: Path) -> None:
     rows = [{"text": text(n), "good": n / 10} for n in range(10)]
     path = write(tmp_path / "some.jsonl", rows)
     changes = {"label": {"use": "good", "least": 0.5}, "clean": {"language": {"least": 0}}}
@@ -234,7 +236,7 @@ def test_scores_and_languages_are_of_what_is_kept(tmp_path: Path) -> None:
     assert record.scores[:10] == [0] * 10
 
 
-def test_evaluation_texts_that_are_not_searched_for_are_told(tmp_path: Path) -> None:
+def test_evaluation_texts_that_are_too_short_to_search_are_reported(tmp_path: Path) -> None:
     path = write(tmp_path / "some.jsonl", [{"text": text(n)} for n in range(5)])
     asked = write(tmp_path / "eval.jsonl", [{"question": "Why?"}, {"question": text(90)}])
     notes: list[str] = []

@@ -120,7 +120,7 @@ def test_a_url_of_raw_files_is_built(server: str, builds: list[str]) -> None:
     assert len(builds) == 2
 
 
-def test_what_is_not_there(tmp_path: Path) -> None:
+def test_missing_things_are_reported(tmp_path: Path) -> None:
     with pytest.raises(PenstockError, match="it is not a name"):
         open_dataset("no/such/folder")
     with pytest.raises(PenstockError, match="names no file"):

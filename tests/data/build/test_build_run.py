@@ -69,7 +69,7 @@ def test_every_document_is_there_or_counted(tmp_path: Path) -> None:
     assert len(found) == dataset.documents == counts["tokenize"]["kept"]
 
 
-def test_the_record_tells_what_happened(tmp_path: Path) -> None:
+def test_the_record_describes_the_build(tmp_path: Path) -> None:
     dataset = build(recipe(write_corpus(tmp_path / "corpus")), workers=1)
     record = record_of(dataset)
     assert record.dataset == dataset.id
@@ -173,7 +173,7 @@ def test_a_classifier_is_trained_from_examples(tmp_path: Path) -> None:
     assert "classifier" in dataset.manifest.lineage
 
 
-def test_packed_documents_stand_whole_in_their_bins(tmp_path: Path) -> None:
+def test_packed_documents_are_complete_in_their_bins(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus")
     plain = build(recipe(corpus), workers=1)
     packed = build(recipe(corpus, tokens={"vocab": 400, "pack": 512}), workers=1)
@@ -283,7 +283,7 @@ class _Notes(SilentWatcher):
         self.notes.append(text)
 
 
-def test_files_and_sources_that_give_nothing_are_told(tmp_path: Path) -> None:
+def test_files_and_sources_without_documents_are_reported(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus")
     other = tmp_path / "other.jsonl"
     other.write_text('{"body": "a"}\n' * 5)
@@ -309,7 +309,7 @@ def test_files_and_sources_that_give_nothing_are_told(tmp_path: Path) -> None:
         ({"preset": "code"}, ""),
     ],
 )
-def test_filters_that_nobody_asked_for_are_named(
+def test_filters_that_apply_by_default_are_named(
     tmp_path: Path, clean: dict[str, Any], names: str
 ) -> None:
     file = tmp_path / "a.txt"
@@ -322,7 +322,7 @@ def test_filters_that_nobody_asked_for_are_named(
     assert all(names in note and 'preset = "code"' in note for note in told)
 
 
-def test_nothing_left_of_filters_that_nobody_asked_for_says_how_to_go_without(
+def test_default_filters_that_drop_everything_are_named_with_a_fix(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "a.txt"
@@ -331,7 +331,7 @@ def test_nothing_left_of_filters_that_nobody_asked_for_says_how_to_go_without(
         build(recipe(file, clean={"preset": None}), workers=1)
 
 
-def test_steps_that_come_again_are_told_anew(tmp_path: Path) -> None:
+def test_repeated_steps_are_reported_again(tmp_path: Path) -> None:
     told: list[list[object]] = []
 
     class Told(SilentWatcher):
@@ -362,7 +362,7 @@ def test_steps_that_come_again_are_told_anew(tmp_path: Path) -> None:
     ],
     ids=["template", "tokenizer", "evaluation", "examples"],
 )
-def test_a_wrong_path_is_told_before_anything_is_read(
+def test_a_wrong_path_is_refused_before_anything_is_read(
     tmp_path: Path, changes: dict[str, dict[str, object]], what: str
 ) -> None:
     stages: list[str] = []

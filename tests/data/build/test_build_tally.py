@@ -114,7 +114,7 @@ SHARD = Shard(HASHES[0], 9, 18, HASHES[1], HASHES[2], 1)
 PLAIN = Manifest("m", 1, "<u2", 9, 9, 1, HASHES[3], {}, {}, {}, (SHARD,))
 
 
-def test_what_a_manifest_does_not_have_is_left_out(tmp_path: Path) -> None:
+def test_optional_fields_at_their_defaults_are_left_out_of_a_manifest(tmp_path: Path) -> None:
     stored = json.loads(PLAIN.to_json())
     assert not {"packed", "parents"} & stored.keys()
     assert not {"mask", "rows", "rows_bytes"} & stored["shards"][0].keys()

@@ -84,7 +84,7 @@ def test_places_and_part_sizes_change_nothing(
     ],
     ids=str,
 )
-def test_what_decides_content_changes_the_version(
+def test_a_change_of_content_changes_the_version(
     homes: Any, tmp_path: Path, unchanged: str, changes: dict[str, Any]
 ) -> None:
     corpus = write_corpus(tmp_path / "corpus", files=1, documents=6)

@@ -73,7 +73,7 @@ def a_tokenizer(template: str = "") -> str:
         *(({p: "a", r: "b", "x": 1}, {"prompt": p, "response": r}) for p, r in PAIRS),
     ],
 )
-def test_the_first_row_says_what_rows_are(row, rows):
+def test_the_first_row_decides_the_kind_of_rows(row, rows):
     assert guess_fields(write("a.jsonl", [row, {"messages": []}])) == rows
 
 
@@ -123,7 +123,7 @@ def test_prompts_need_no_template_and_conversations_do():
     assert "[assistant]Yes" in text
 
 
-def test_a_template_that_is_not_there_is_told_before_a_build():
+def test_a_missing_template_is_refused_before_a_build():
     chat, model = write("c.jsonl", CHAT), a_tokenizer()
     with pytest.raises(PenstockError, match=r'data\.chat_template = "absent\.jinja": no such file'):
         raw_recipe(chat, model, chat_template="absent.jinja")
@@ -261,7 +261,7 @@ def test_a_build_says_that_conversations_are_used_as_they_are():
     assert not any(said in note for note in notes)
 
 
-def test_conversations_that_are_cut_are_told():
+def test_cut_conversations_are_reported():
     long = {
         "messages": [
             {"role": "user", "content": "Ask me?"},

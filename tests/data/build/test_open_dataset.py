@@ -153,14 +153,14 @@ def test_sweeping_spares_the_builds_of_other_names(home):
         assert [path.name for path in home.glob(".writing*")] == [f"{unfinished_prefix('a-b')}1"]
 
 
-def test_a_home_that_cannot_be_written_is_told_so(tmp_path, monkeypatch, library):
+def test_a_home_that_cannot_be_written_is_reported(tmp_path, monkeypatch, library):
     (tmp_path / "file").touch()
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "file"))
     with pytest.raises(PenstockError, match=r"'stdlib' cannot be built in .* set PENSTOCK_HOME"):
         open_dataset("stdlib")
 
 
-def test_what_a_kill_left_is_swept_away_and_nothing_of_others(home):
+def test_leftovers_of_a_kill_are_removed_and_those_of_other_names_stay(home):
     home.mkdir(parents=True, exist_ok=True)
     mine, other = home / "..a-0123abcd.77", home / "..a-b-0123abcd.77"
     mine.touch()

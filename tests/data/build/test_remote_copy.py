@@ -47,7 +47,7 @@ def test_a_copy_is_the_dataset(local, tmp_path):
     assert {path.relative_to(copied) for path in copied.rglob("*")} == near
 
 
-def test_a_copy_that_breaks_off_cannot_be_opened_and_goes_on(local, tmp_path, monkeypatch):
+def test_an_interrupted_copy_cannot_be_opened_and_continues(local, tmp_path, monkeypatch):
     real, sent = objects.Store.put, []
 
     def put(self, name, content):
@@ -78,6 +78,6 @@ def test_a_wrong_file_of_the_right_size_is_sent_again(local, tmp_path):
     assert Dataset.open(url, Cache(tmp_path / "cache", 1 << 20)).verify() == []
 
 
-def test_what_is_no_url_is_refused(local):
+def test_a_copy_to_something_other_than_a_url_is_refused(local):
     with pytest.raises(PenstockError, match="is not a URL"):
         remote_copy.copy_dataset(local, "/some/folder")

@@ -31,7 +31,7 @@ def lay_out(root, files):
     return root
 
 
-def test_what_is_kept_is_what_the_manifest_says(tmp_path):
+def test_the_kept_documents_are_those_of_the_manifest(tmp_path):
     root = lay_out(tmp_path / "lib", FILES)
     found = Dataset.open(stdlib.build(tmp_path / "home", root=root))
     assert found.manifest.counts == {
@@ -87,7 +87,7 @@ def test_the_library_itself_is_found():
 
 
 @pytest.mark.parametrize("files", [None, {"empty.py": b""}])
-def test_a_python_without_source_is_told_so(tmp_path, files):
+def test_a_python_without_source_is_refused(tmp_path, files):
     root = tmp_path / "lib"
     if files:
         lay_out(root, files)

@@ -66,7 +66,7 @@ def test_the_first_digits_of_a_version_are_enough() -> None:
         ("mime", ["'mime' is not in", "Did you mean 'mine'?"]),
     ],
 )
-def test_what_is_no_single_version_lists_those_that_are_there(spec: str, told: list[str]) -> None:
+def test_an_ambiguous_name_lists_the_existing_versions(spec: str, told: list[str]) -> None:
     home = _folders("mine@08d1", "mine@08e2")
     with pytest.raises(PenstockError) as caught:
         built_folder(home, spec)
@@ -130,7 +130,7 @@ def test_raw_files_are_built_as_a_run_builds_them(mine: Dataset) -> None:
         (["a.csv"], "no single column 'text' in the first row; found id, body"),
     ],
 )
-def test_what_cannot_be_built_is_told(words: list[str], told: str) -> None:
+def test_a_dataset_that_cannot_be_built_is_reported(words: list[str], told: str) -> None:
     Path("empty").mkdir()
     Path("built").mkdir()
     Path("built/manifest.json").write_text("{}")

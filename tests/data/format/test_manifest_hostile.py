@@ -125,7 +125,7 @@ def foreign(tmp_path: Path) -> Dataset:
     return made_sets.made_set(tmp_path, tokens, [0, 1500, 3000], shard_tokens=1500)
 
 
-def test_verify_tells_an_id_that_is_not_in_the_vocabulary(tmp_path: Path) -> None:
+def test_verify_reports_an_id_outside_the_vocabulary(tmp_path: Path) -> None:
     found = foreign(tmp_path)
     file = f"{SHARDS}/{found.manifest.shards[1].blake3}.bin"
     words = f"{file}: token 7777 at position 1234 is not in its vocabulary of 300"
@@ -145,7 +145,7 @@ def test_verify_counts_positions_over_chunks(
     assert "at position 1234 is" in foreign(tmp_path).verify()[0]
 
 
-def test_reading_such_an_id_is_told_before_a_model_sees_it(tmp_path: Path) -> None:
+def test_reading_an_id_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
     found = foreign(tmp_path)
     assert found.read(0, 1500).tolist() == TOKENS[:1500].tolist()
     with pytest.raises(BadBlock, match="position 1234 is not in its vocabulary of 300") as bad:

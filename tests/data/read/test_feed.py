@@ -66,7 +66,7 @@ def test_the_end_of_the_ranges_ends_the_feed(stream):
     feed.close()
 
 
-def test_an_error_is_raised_in_its_place_and_stays(stream):
+def test_an_error_is_raised_at_its_batch_and_by_every_later_call(stream):
     class Failing(Blind):
         def read(self, start, stop):
             if start == 2:

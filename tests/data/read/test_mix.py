@@ -21,7 +21,7 @@ def test_the_places_of_cycle_1_never_change():
 PLACES = [0, 1, 0, 2, 0, 1, 0, 1, 0, 2]
 
 
-def test_quotas_are_exact_where_they_can_be():
+def test_quotas_are_exact_if_possible():
     assert mixing_quotas([0.7, 0.2, 0.1]) == [7, 2, 1]
     assert mixing_quotas([1, 1]) == [1, 1]
     assert mixing_quotas([3]) == [1]

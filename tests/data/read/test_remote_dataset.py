@@ -154,7 +154,7 @@ def test_lost_content_is_skipped_like_damaged_content(pair, damage, by_file):
         assert len(asked) == (3 if damage == "cut short" else 4)  # what is bad, twice
 
 
-def test_what_is_told_of_a_bad_block_belongs_to_who_asked(pair):
+def test_the_error_of_a_bad_block_names_the_crops_of_its_own_reader(pair):
     """Two threads (the feed, an evaluation) meet the same block with other crops."""
     local, _, _, _ = pair
     (local.folder / "shards" / f"{local.manifest.shards[0].blake3}.bin").unlink()
@@ -229,7 +229,7 @@ def test_ranks_that_plan_the_same_share_the_room_of_the_plan(tmp_path):
 
 
 @pytest.mark.usefixtures("impatient")
-def test_what_is_missing_is_named(pair, tmp_path):
+def test_a_missing_file_is_named(pair, tmp_path):
     local, url, _, cache = pair
     with pytest.raises(PenstockError, match=r"nowhere is not a dataset.*manifest\.json"):
         Dataset.open(f"{url}/nowhere", cache)
@@ -245,7 +245,7 @@ def test_what_is_missing_is_named(pair, tmp_path):
         opened(pair)
 
 
-def test_read_ahead_brings_what_will_be_needed(pair):
+def test_read_ahead_fetches_the_coming_blocks(pair):
     local, _, faults, _ = pair
     far = opened(pair)
     order = [STARTS[:1], STARTS[2:3], STARTS[3:]]

@@ -71,7 +71,7 @@ def test_a_bad_block_says_which_crops_need_it(dataset):
 
 
 @pytest.mark.parametrize("kind", ["mask", "docs", "sums", "rows"])
-def test_a_damaged_sidecar_spoils_its_shard_alone(dataset, kind):
+def test_a_damaged_sidecar_affects_only_its_shard(dataset, kind):
     plain = dataset([np.arange(100), np.arange(60), np.arange(40)], shard_bytes=200)
     found = with_masks(plain.folder, np.arange(200) % 3 == 0)
     digest = getattr(found.manifest.shards[1], kind)

@@ -102,7 +102,7 @@ def test_the_state_is_small_and_another_order_is_refused(stream, dataset):
             stream.check({**state, "consumed": consumed})
 
 
-def test_too_small_or_senseless_is_told_with_sizes(dataset):
+def test_a_dataset_that_is_too_small_is_refused_with_sizes(dataset):
     small = dataset([np.arange(9)])
     assert Stream(small, 4, seed=0, holdout=0.001).held_out == 1
     assert Stream(small, 8, seed=0, holdout=0.0).samples == 1

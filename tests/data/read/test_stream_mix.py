@@ -101,7 +101,7 @@ def test_parts_must_share_a_tokenizer_and_differ(parts, tmp_path):
         Stream([(parts[0], 1), (parts[0], 1)], S, seed=0, holdout=0)
 
 
-def test_the_future_is_told_to_each_part(stream, monkeypatch):
+def test_each_part_gets_its_coming_reads(stream, monkeypatch):
     told = {}
     for k, part in enumerate(stream.parts):
         monkeypatch.setattr(

@@ -40,7 +40,7 @@ def test_raw_files_that_changed_are_not_read_again(home, tmp_path):
     assert open_planned(run("raw"), plan["dataset"])[0].id == again.id
 
 
-def test_a_dataset_that_was_deleted_is_named_with_what_to_do(home):
+def test_a_deleted_dataset_is_named_with_a_fix(home):
     first = open_or_build(run("raw"))
     plan = {"dataset": plan_entry(first)}
     shutil.rmtree(first[0].folder)
@@ -55,7 +55,7 @@ def test_a_dataset_that_was_deleted_is_named_with_what_to_do(home):
     assert open_planned(run("raw"), plan["dataset"])[0].id == first[0].id
 
 
-def test_a_folder_is_found_from_anywhere_and_no_other_is_taken(home, tmp_path, monkeypatch):
+def test_a_folder_is_found_from_any_place_and_no_other_version_is_used(home, tmp_path, monkeypatch):
     sets = [made_set(tmp_path, np.arange(n) % 300, [0], name="own") for n in (500, 600)]
     named = sets[0].folder.name
     plan = {"dataset": plan_entry(open_or_build(run(named)))}

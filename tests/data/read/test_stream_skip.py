@@ -110,7 +110,7 @@ def test_skipping_keeps_masks_and_marks(small):
 
 
 @pytest.mark.parametrize("kind", ["sums", "docs", "mask"])
-def test_a_bad_sidecar_costs_its_shard_alone(small, kind):
+def test_a_bad_sidecar_costs_only_the_samples_of_its_shard(small, kind):
     digest = getattr(small.manifest.shards[0], kind)
     flip(small.folder / "shards" / f"{digest}.{kind}", 0)
     stream = Stream(Dataset.open(small.folder), S, seed=0, holdout=0.0, marks=True, skip=True)

@@ -57,7 +57,7 @@ def resumed(stream, state, rank, ranks):
     return take(batches, 5)
 
 
-def test_masks_and_marks_come_along_where_there_are_any(tmp_path):
+def test_batches_have_masks_and_marks_if_the_dataset_has_them(tmp_path):
     made = made_set(tmp_path, np.arange(41), [0, 9], np.arange(41) % 2 > 0)
     batches = TokenBatches(Stream(made, S, 0, 0.0, marks=True), 10)
     (batch,) = take(batches, 1)

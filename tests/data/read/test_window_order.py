@@ -110,7 +110,7 @@ def test_a_trillion_samples_need_no_memory():
     assert peak_bytes < 100_000
 
 
-def test_the_choice_follows_from_the_dataset_alone():
+def test_the_choice_of_an_order_depends_on_the_dataset_alone():
     small = choose_order("auto", 1 << 30, 4096, 1000, 0)
     assert small == ShuffleOrder(1000, 0)
     assert choose_order("auto", (1 << 30) + 1, 4096, 1000, 0) == WindowOrder(

@@ -144,7 +144,7 @@ def test_urls_and_names_stay_as_they_are(recipe, tmp_path):
         ("name = web\n", 1, 'text goes in quotes: name = "web"'),
     ],
 )
-def test_a_mistake_is_told_with_its_line_and_the_way_out(recipe, tmp_path, text, line, told):
+def test_a_mistake_is_reported_with_its_line_and_a_fix(recipe, tmp_path, text, line, told):
     with pytest.raises(PenstockError) as caught:
         recipe(text)
     (message,) = str(caught.value).splitlines()
@@ -153,7 +153,7 @@ def test_a_mistake_is_told_with_its_line_and_the_way_out(recipe, tmp_path, text,
     assert told in message
 
 
-def test_what_is_no_recipe_says_so(tmp_path):
+def test_a_file_that_is_not_a_recipe_is_refused(tmp_path):
     with pytest.raises(PenstockError, match="a folder, not a recipe; name the file in it"):
         load_recipe(tmp_path)
     with pytest.raises(PenstockError, match=r"no such file; write one: name a TOML file with"):
@@ -179,7 +179,7 @@ def test_what_is_no_recipe_says_so(tmp_path):
         (DecontaminateSection, Overlap),
     ],
 )
-def test_a_section_has_every_field_of_what_it_configures(section, config):
+def test_a_section_has_every_field_of_its_settings(section, config):
     settings_ = {field.name: field.default for field in dataclasses.fields(config)}
     empty = section()
     own = set(section.model_fields) - {"on", "against", "text"}

@@ -52,7 +52,7 @@ def stored_bytes(cache: Cache) -> int:
     return total
 
 
-def test_used_longest_ago_goes_first_and_planned_content_stays(tmp_path):
+def test_the_least_recently_used_entry_is_removed_first_and_planned_ones_stay(tmp_path):
     cache = Cache(tmp_path, 10 * SIZE)
     plan = cache.open_plan()
     plan.add(["aa1"])
@@ -144,7 +144,7 @@ def test_things_that_do_not_belong_there_do_not_stop_a_sweep(tmp_path):
         assert f"aa{n}" in stored(cache)
 
 
-def test_a_lost_count_is_counted_anew(tmp_path):
+def test_a_lost_byte_count_is_counted_again(tmp_path):
     cache = Cache(tmp_path, 4 * SIZE)
     for n in range(4):
         get(cache, f"aa{n}")
@@ -224,7 +224,7 @@ def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path):
         Cache(tmp_path / "file" / "cache")
 
 
-def test_where_and_how_large(tmp_path, monkeypatch):
+def test_the_environment_sets_the_folder_and_the_limit(tmp_path, monkeypatch):
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "named"))
     monkeypatch.setenv("PENSTOCK_CACHE_BYTES", "3 MiB")
     cache = Cache.from_environment()
@@ -293,7 +293,7 @@ def die_writing(folder: str) -> None:
     cache.get_or_fetch("aa1", lambda found: True, fetch)
 
 
-def test_what_a_killed_process_leaves_does_no_harm(tmp_path):
+def test_leftovers_of_a_killed_process_do_no_harm(tmp_path):
     killed = spawn.Process(target=die_writing, args=(str(tmp_path),))
     killed.start()
     killed.join(60)

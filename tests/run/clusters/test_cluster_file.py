@@ -87,7 +87,7 @@ def test_it_loads_back_equal(tmp_path: Path) -> None:
         (("oversubscription = 2", "oversubscription = 0.5"), 21, "at least 1"),
     ],
 )
-def test_a_mistake_is_told_with_its_line(
+def test_a_mistake_is_reported_with_its_line(
     tmp_path: Path, change: tuple[str, str], line: int, says: str
 ) -> None:
     text = WHOLE.replace(*change)

@@ -28,7 +28,7 @@ def test_defaults_are_left_out_and_all_else_is_kept(run_of, tmp_path):
 
 
 @pytest.mark.parametrize("override", ["data.order=window", "data.across_documents=false"])
-def test_what_changes_the_numbers_changes_the_fingerprint(run_of, override):
+def test_a_change_of_the_numbers_changes_the_fingerprint(run_of, override):
     assert fingerprint(run_of(TEXT)) != fingerprint(run_of(TEXT, override))
 
 

@@ -28,7 +28,7 @@ def test_an_own_shape_with_experts(run_of):
         ("model.router=best", "model.router", "softmax"),
     ],
 )
-def test_what_does_not_fit_is_told(run_of, override, field, what):
+def test_fields_that_do_not_fit_together_are_reported(run_of, override, field, what):
     with pytest.raises(PenstockError) as error:
         run_of(OWN, override)
     assert field in str(error.value)
