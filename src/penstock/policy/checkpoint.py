@@ -16,9 +16,9 @@ from penstock.run.schema.quantity import Every
 LONGEST_S = 600.0
 # A save that takes almost nothing still should not be made at every step.
 SHORTEST_S = 15.0
-# What is written behind the training still takes memory, disk and cores from it.
+# Slowdown of training while a save is written in the background: it shares memory, disk and cores.
 BEHIND = 0.1
-# Of the training's time that fast saves may hold it up.
+# Share of the training's time that fast saves may take.
 FAST_SHARE = 0.005
 # Measured times are floats: 200.00000000000003 steps are 200.
 ROUNDING = 1e-12

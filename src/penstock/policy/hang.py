@@ -1,7 +1,8 @@
-"""The decision whether a run hangs, and which rank holds it up: pure decisions.
+"""The decision whether a run hangs, and which rank holds it up.
 
-Ranks wait for each other, so one that hangs stops all of them. The one at fault is stopped by the
-kernel, or furthest behind; of several at the same place, one that does not wait in a collective.
+Ranks wait for each other, so one that hangs stops all of them. The rank at fault is one that a
+signal stopped, or the one that is furthest behind. If several are equally far, it is the one that
+does not wait in a collective.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,13 +10,13 @@ from dataclasses import dataclass
 from statistics import median
 from types import MappingProxyType
 
-# A step that takes this many times the usual one is no slow step.
+# A step that takes this many times the usual one is a hang, not a slow step.
 TIMES = 10.0
 # Busy machines hold any process up for seconds; a needless restart costs about as much.
 FLOOR_S = 10.0
-FEWEST_STEPS = 3  # before that, nobody knows what is usual
+FEWEST_STEPS = 3  # fewer do not show what is usual
 KEPT_STEPS = 64
-# Compilers and storage take what they take, and nobody else waits under a shorter bound.
+# Compilers and storage may take long, and no other rank waits for them with a shorter limit.
 LONG_S = 3600.0
 
 # In the order in which a rank comes through them. The loop is between `fetch` and `saved`.

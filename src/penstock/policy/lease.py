@@ -1,23 +1,21 @@
-"""The lease that decides which host leads a run of several hosts: numbered, and kept alive by
-beats.
+"""The lease that decides which host leads a run of several hosts.
 
-The holder of the highest number leads for as long as it beats. Clocks of hosts are never compared:
-each measures on its own, from moments of its own. The holder counts from *before* it sent the beat
-that succeeded, the others from *after* they first saw it to *before* they last read it; so their
-`DEAD_S` always ends later than its `FENCED_S`, and what lies between is the time it has to end its
-ranks.
+A lease has a number. The holder of the highest number leads for as long as it sends beats. Hosts
+never compare their clocks: each measures durations on its own clock. The holder counts from
+*before* it sent its last successful beat. The others count from *after* they first saw that beat to
+*before* they last read it. So their `DEAD_S` always ends later than the holder's `FENCED_S`, and
+the holder has the time between the two to end its ranks.
 
-A holder that was taken for dead may come back between that judgement and the moment when the next
-number is taken. So who has taken a number reads the old beat once more: if it is the same, every
-later beat of the old holder finds the new record; if not, the new holder waits until the old one is
-fenced, whatever it believed.
+A holder that was judged dead may come back before the next number is taken. So a host that has
+taken a number reads the old beat once more. If it has not changed, every later beat of the old
+holder will find the new record. If it has, the new holder waits until the old one is fenced.
 """
 
 from dataclasses import dataclass
 
 BEAT_S = 2.0  # between two beats
-FENCED_S = 6.0  # a holder whose last good beat began so long ago leads no more
-DEAD_S = 10.0  # a beat that others have seen unchanged for so long is of a dead holder
+FENCED_S = 6.0  # a holder stops leading this long after its last successful beat began
+DEAD_S = 10.0  # others judge a holder dead when its beat has not changed for this long
 CLOCKS_APART = 0.1  # how much faster one host's clock may run than another's
 
 

@@ -1,7 +1,7 @@
 """The decision while a run is asked to stop: let it save, end it at once, or end it unsaved.
 
-A notice of preemption (SIGTERM) leaves a grace, after which the machine is gone anyway. A person
-who asks has all the time that the save takes, and can ask twice.
+A notice of preemption (SIGTERM) leaves a grace period, after which the machine is gone. A person
+who asks waits as long as the save takes, and can ask twice to end the run at once.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import Literal
 
 Action = Literal["wait", "end", "kill"]
 
-# What ending processes and writing the last records takes; it has to fit into the grace as well.
+# Time to end processes and to write the last records; the grace period has to cover it too.
 LAST_S = 1.0
 
 

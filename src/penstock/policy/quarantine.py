@@ -1,8 +1,8 @@
 """Quarantine of hardware that fails by its own fault: a node, or one accelerator of it, after two
 strikes.
 
-What was told before (a host with notice of preemption), what the run file asks for (a layout that
-does not fit) and what a signal did to one process say nothing about the hardware.
+Some faults say nothing about the hardware: a host that announced its preemption, a layout that does
+not fit, and a process that was killed by a signal.
 """
 
 import re
@@ -15,7 +15,7 @@ STRIKES = 2
 # A host that was cut off once a month is not a bad host.
 FORGIVEN_S = 24 * 3600.0
 
-# How drivers and collectives tell that the device itself is at fault.
+# Messages of drivers and collectives that blame the device itself.
 _DEVICE = re.compile(
     r"uncorrectable|ECC error|NVLink|Xid|hardware error|device-side .*unavailable|"
     r"GPU (has fallen off|is lost)|cudaErrorDevicesUnavailable|unspecified launch failure|"

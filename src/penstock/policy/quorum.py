@@ -9,8 +9,8 @@ one tell each other when they meet decides who is healed.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-# Breaks in a row, with no step between them and nobody dead, before the attempt is ended: the
-# network is there for some pairs of replicas only, and no generation would ever get anywhere.
+# Consecutive breaks without a step and without a dead rank that end the attempt: the network then
+# connects only some pairs of replicas, and no generation would make progress.
 BREAKS = 3
 
 

@@ -1,15 +1,15 @@
 """The comparison of two replicas that computed the same microbatch: pure decisions.
 
-Replica r computes a microbatch of its own and one of the next replica, so that of n replicas n
-pairs are compared, and each replica is in two of them.
+Replica r computes one of its own microbatches and one of the next replica. So n replicas give n
+pairs to compare, and each replica is in two of them.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isclose
 
-# Where sums may be made in any order (CUDA without train.deterministic): beyond rounding, and well
-# below what a wrong bit in an exponent does.
+# Where sums have no fixed order (CUDA without train.deterministic): larger than rounding errors,
+# and much smaller than the effect of a wrong bit in an exponent.
 LOSS_TOLERANCE = 1e-3
 NORM_TOLERANCE = 1e-2
 Pair = tuple[int, int]

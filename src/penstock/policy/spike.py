@@ -2,10 +2,10 @@
 ranks agreed on.
 
 A number that is not finite never reaches the weights. A finite one is a spike when loss *and* norm
-stand far above what they were lately, measured in medians, which a spike cannot move; the norm on a
-log scale. Either alone is everyday life: rare batches have steep gradients, and the start of a run
-has high losses. The state is small and goes into every checkpoint, so a run that was interrupted
-decides what one that was not decides.
+are far above their recent medians, which a spike cannot move; the norm is judged on a log scale.
+One of them alone is normal: rare batches have steep gradients, and the start of a run has high
+losses. The state is small and is saved with every checkpoint, so an interrupted run decides as one
+that was not interrupted.
 """
 
 import math
@@ -18,15 +18,15 @@ OnSpike = Literal["stop", "skip", "rollback"]
 Kind = Literal["good", "skip", "rollback", "stop"]
 
 WINDOW = 64  # steps that "lately" means
-LEAST = 20  # of them, before anything finite is judged
+LEAST = 20  # steps before a finite value is judged
 SIGMAS = 10.0  # above the median; recorded curves stay below 3 for both, norms alone reach 17
 LOSS_RISE = 0.1  # at least, as a share of the median
 NORM_RISE = math.log(3.0)  # at least
-NORM_ALONE = math.log(100.0)  # so much that the loss is not asked
-IN_A_ROW = 3  # steps refused one after the other: it is not the batch
-SHARE = 0.01  # of all steps; beyond it, it is not bad luck
-# A spike that comes back after a roll-back was sown earlier than it showed: each time near the last
-# one, more of the batches before it are left out.
+NORM_ALONE = math.log(100.0)  # from here on the norm alone is a spike
+IN_A_ROW = 3  # consecutive steps refused: the batch is not the reason
+SHARE = 0.01  # of all steps; more refused steps stop the run
+# A spike that comes back after a rollback began before it showed. Each time it comes back near the
+# last one, more of the batches before it are left out.
 WIDTHS = (1, 4, 16)
 SIGMA_OF_MAD = 1.4826  # for a normal distribution
 

@@ -1,14 +1,14 @@
 """The rank that holds the others up: one whose own work takes longer, step after step.
 
-The time that counts is what a rank spends on its own work (compute and waiting for its data). What
-it spends in collectives says the opposite: there the fast ones wait for the slow one.
+The time that counts is a rank's own work: compute and waiting for its data. Time in collectives
+says the opposite, because the fast ranks wait there for the slow one.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-# Between two factors nothing changes, so that a rank at the border is not told of again and again.
+# Between the two factors nothing changes, so that a rank at the border is not reported repeatedly.
 SLOW = 1.3
 FINE = 1.15
 FEWEST_STEPS = 8

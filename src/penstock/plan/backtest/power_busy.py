@@ -20,11 +20,11 @@ from penstock.plan.backtest.power_rows import NodeConfig
 # their times) and pretraining, whose batch grows with the nodes (0.9 and more).
 USUAL = 0.85
 USUAL_OFF = 0.12
-# Of any run, when accelerators stand by: between start and first step, and before the first
-# evaluation. Logs of MLPerf v4.0 show 4 s (images) to 30 s (a language model of 70B).
+# Seconds of any run in which accelerators stand by: between start and first step, and before the
+# first evaluation. Logs of MLPerf v4.0 show 4 s (images) to 30 s (a language model of 70B).
 STANDBY_S = 15.0
-# Of a step on one node, what does not shrink with the batch: 0.035 to 0.075, by the times of four
-# benchmarks on one node and on eight or nine (MLPerf v4.0).
+# Share of a step on one node that does not shrink with the batch: 0.035 to 0.075, by the times of
+# four benchmarks on one node and on eight or nine (MLPerf v4.0).
 UNSHRINKING = 0.06
 LEAST = 0.2
 # Other names of the same benchmark, folded.

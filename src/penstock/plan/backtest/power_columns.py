@@ -5,7 +5,7 @@ from functools import cache
 
 from penstock.plan.backtest.columns import TableColumn
 
-# Of `TableColumn`, only the name, the line of help, `numeric` and `needed` count here.
+# Only the name, the help line, `numeric` and `needed` of `TableColumn` count here.
 COLUMNS = (
     TableColumn("source", "who measured; errors are averaged by source", "power", numeric=False),
     TableColumn("submitter", "with `round`, stands for the source", "power", numeric=False),

@@ -6,7 +6,7 @@ from penstock.plan.backtest.report import SMALL_GIB, BacktestReport
 from penstock.plan.backtest.scores import score
 from penstock.style import plural
 
-# A source with fewer rows says little about who is closer.
+# A source with fewer rows does not show which of the two is closer.
 ENOUGH_ROWS = 10
 
 

@@ -357,7 +357,7 @@ def _readings(probe: ProbeSection) -> dict[str, Any]:
             curves[f"{table}.{kind}"] = getattr(getattr(probe, table), kind)
     for kind in ("fp32", "bf16"):
         rows = curves[f"attention_s.{kind}"]
-        # Of one head, so that sequence and head width are what is left to interpolate.
+        # For one head, so that only sequence and head width are left to interpolate.
         curves[f"attention_s.{kind}"] = tuple((s, e, t / heads) for s, e, heads, t in rows)
     probed = {
         "ranks": float(probe.ranks),

@@ -57,13 +57,13 @@ FRAGMENTATION = 0.05
 BUSY_SHARE = 0.943
 WAIT_SHARE = 0.312
 
-# Shares of something that cannot be passed.
+# Largest values of shares.
 CEILING: Mapping[str, float] = dict.fromkeys(
     ("matmul_fp8", "rowwise_scaling", "hidden_share", "all_to_all"), 1.0
 )
 
 
-# And amounts that are at least this.
+# Least values of amounts.
 FLOOR: Mapping[str, float] = {"reuse": 1.0}
 
 

@@ -62,7 +62,7 @@ class Software:
     ahead_layers: int = 0  # multi-token prediction: layers trained beside the model's own
     tables_apart: bool = False  # embedding and head are gathered one at a time, as layers are
     shards_late: bool = False  # every rank holds the whole model while it is loaded
-    chunk_logits: float = 0.0  # logits in memory at once, where that is how the loss is chunked
+    chunk_logits: float = 0.0  # logits in memory at once, where the loss is chunked by number
     sums_aside: bool = False  # what replicas agree on stands beside the gradients of each
     keeps_gathered: bool = False  # a pipeline's stage gathers its sharded weights once a step
     gathers_context: bool = False  # context: all keys under a mask, not a ring of causal blocks

@@ -14,8 +14,8 @@ from penstock.plan.memory.moments import LayerBytes, layer_bytes, moments
 # Outside the allocator: CUDA's context with its kernels and one communicator. Measured on an H200
 # with torch 2.11 as what the driver counts beyond what torch reserved: 0.82 GiB.
 CONTEXT_BYTES = 0.82 * 2**30
-# Of the nominal memory, what the driver leaves: 39.4 of 40 GiB on A100, as torch's errors say;
-# measured, 139.8 of 141 on H200.
+# Share of the nominal memory that the driver leaves: 39.4 of 40 GiB on A100 (torch's error
+# messages), 139.8 of 141 on H200 (measured).
 USABLE_SHARE = 0.985
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from penstock.catalog.accelerators import Accelerator
 
-# What is left of an air-cooled node's fans. Cold plates leave memory and cards to them. Of a node
-# that may be cooled in any way, half: wrong by half of the fans at the most.
+# Share of an air-cooled node's fan power that other cooling leaves. With cold plates, fans still
+# cool memory and cards. Where the cooling is unknown, half: wrong by half of the fans at most.
 FANS_LEFT = {"air": 1.0, "liquid": 0.2, "immersion": 0.0, "unknown": 0.5}
 
 

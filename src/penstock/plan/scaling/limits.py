@@ -15,7 +15,7 @@ from penstock.plan.job.layout import Layout
 from penstock.plan.job.outcome import COMMUNICATE_PARTS, StepTime
 from penstock.plan.life.life import RunLife
 
-# Of the time in perfect scaling: a loss that alone makes the run a quarter longer.
+# Share of the time in perfect scaling: a loss that alone makes the run a quarter longer.
 WORTH_NAMING = 0.25
 NOTHING_FITS = "memory: nothing fits"
 TOO_FEW_SEQUENCES = "batch: fewer sequences than ranks can use"
@@ -42,7 +42,7 @@ LIFE_LOSSES = {
     Cause.CHECKPOINT: "saving",
     Cause.STARTUP: "starting up",
 }
-# Of one microbatch; the rest of the step does not grow when ranks compute on nothing.
+# Parts of one microbatch; the rest of the step does not grow when ranks have nothing to compute.
 PER_MICROBATCH = ("matmul", "attention", "experts", "elementwise", "loss", "recompute")
 
 

@@ -18,7 +18,8 @@ from penstock.plan.step import step
 from penstock.run import toml
 from penstock.run.schema.run import Run
 
-# Of the failed prediction: less than this is no smaller layout but the model's own error.
+# A layout counts as smaller below this share of the failed prediction; above, the difference is
+# within the model's error.
 SMALLER = 0.9
 
 

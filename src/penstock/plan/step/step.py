@@ -107,8 +107,8 @@ def constants_of_program(c: Constants, measured: tuple[tuple[str, float], ...]) 
 def _by_probe(job: Job) -> bool:
     """Tell whether probe timings predict the step.
 
-    They are of whole models and of single operations: a compiled layer on a GPU is neither slower
-    nor faster by any of them.
+    Use them only for models that are neither split nor compiled on a GPU: the probe times whole
+    models and single operations, which say nothing about compiled layers.
     """
     whole = job.layout.model_ways * job.layout.expert == 1
     compiled = job.software.fused and job.machine.kind != "cpu"
