@@ -98,7 +98,7 @@ def test_the_assistants_turns_and_what_closes_them(name: str, expected: list[str
     assert np.array_equal(everything.ids, encoded(name, TALK).ids)
 
 
-def test_templates_that_change_their_mind_about_the_past() -> None:
+def test_templates_that_render_past_turns_differently() -> None:
     system = [{"role": "system", "content": "Be brief."}, *TALK]
     assert runs("mistral-system", system) == [" Hello world!</s>", " I am fine.</s>"]
     thoughts = turns("Hi", "<think>\nhm\n</think>\n\nHello", "How?", "<think>so</think>fine")
@@ -107,7 +107,7 @@ def test_templates_that_change_their_mind_about_the_past() -> None:
     assert runs("llama3-thinks", thoughts) == ["Hello<|eot_id|>", "<think>so</think>fine<|eot_id|>"]
 
 
-def test_calls_of_tools_are_learned_and_their_results_are_not() -> None:
+def test_tool_calls_are_learned_and_their_results_are_not() -> None:
     call = {"function": {"name": "add", "arguments": {"a": 1}}}
     messages = [
         {"role": "user", "content": "1+1?"},
@@ -243,7 +243,7 @@ def test_tokenizers_that_are_not_byte_level() -> None:
     assert "é" in Tokenizer(content).decode(result.ids)
 
 
-def test_which_tokenizers_can_be_fed_piece_by_piece() -> None:
+def test_byte_level_tokenizers_can_tokenize_pieces() -> None:
     config = json.loads(base())
     assert can_tokenize_pieces(config)
     assert not can_tokenize_pieces(config | {"normalizer": {"type": "NFC"}})
@@ -269,7 +269,7 @@ def test_a_prompt_and_its_response_need_no_template() -> None:
     assert pair("Hi", "Hello", "llama3")[1] == "Hello<|eot_id|>"
 
 
-def test_what_cannot_be_learned_is_refused_and_the_rest_goes_on() -> None:
+def test_a_conversation_with_nothing_to_learn_is_refused_and_others_are_encoded() -> None:
     batch = [
         Conversation(tuple(turns("Hi", "Hello"))),
         Conversation(tuple(turns("Hi"))),
@@ -286,6 +286,6 @@ def test_what_cannot_be_learned_is_refused_and_the_rest_goes_on() -> None:
     assert endless.reason == "too many messages"
 
 
-def test_special_of_a_model_is_what_was_stored() -> None:
+def test_special_tokens_of_a_model_are_those_stored() -> None:
     special = read_special(model("mistral"))
     assert (special.end, special.names["bos_token"]) == ("</s>", "<s>")

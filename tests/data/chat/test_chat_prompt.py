@@ -38,7 +38,7 @@ def test_a_special_token_that_the_user_spells_out_stays_text() -> None:
     assert f"{special.end} end" in Tokenizer(content).decode(spelled)
 
 
-def test_a_template_that_refuses_a_question_is_told() -> None:
+def test_a_template_that_refuses_a_question_is_reported() -> None:
     content = Tokenizer.from_json(model("default")).to_json()
     special = read_special(content)
     refusing = replace(special, template="{{ raise_exception('never') }}")

@@ -60,7 +60,9 @@ def template(name: str) -> ChatTemplate:
         ),
     ],
 )  # fmt: skip
-def test_known_templates(name: str, messages: list[dict[str, str]], expected: str) -> None:
+def test_known_templates_render_as_expected(
+    name: str, messages: list[dict[str, str]], expected: str
+) -> None:
     assert template(name).render(messages, add_generation_prompt=True) == expected
 
 
@@ -89,7 +91,7 @@ def rendered(source: str) -> str:
     return ChatTemplate(source, SpecialTokens("</s>", 0, {"bos_token": "<s>"})).render(TALK)
 
 
-def test_what_transformers_gives_to_templates() -> None:
+def test_templates_get_the_same_helpers_as_in_transformers() -> None:
     assert rendered("  {% if true %}\nx\n  {% endif %}\ny") == "x\ny"  # blanks around blocks go
     assert rendered("{% for m in messages %}{% break %}{% endfor %}{{ bos_token }}") == "<s>"
     assert rendered("{{ {'b': '<é>', 'a': 1} | tojson }}") == '{"b": "<é>", "a": 1}'
@@ -98,7 +100,7 @@ def test_what_transformers_gives_to_templates() -> None:
     assert rendered("{% generation %}a{% endgeneration %}b") == "ab"
 
 
-def test_today_is_always_the_same_day() -> None:
+def test_the_current_date_is_fixed() -> None:
     assert rendered("{{ strftime_now('%d %b %Y') }}") == "26 Jul 2024"
     with_default = (
         "{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% else %}mine{% endif %}"
@@ -123,7 +125,7 @@ def test_a_template_that_fails_refuses_the_conversation(source: str) -> None:
     assert refused.value.reason == "refused by the template"
 
 
-def test_a_broken_template_is_told() -> None:
+def test_a_broken_template_is_reported() -> None:
     with pytest.raises(PenstockError, match=r"not valid Jinja: line 2"):
         ChatTemplate("\n{% for %}", SpecialTokens("</s>", 0))
 
@@ -190,7 +192,7 @@ def test_a_template_that_never_ends_stops_the_build(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     "source", ["{% if a %}" * 5000, "{{ " + "(" * 5000, "{{ [" * 9 + "x" * (2 << 20)]
 )
-def test_a_template_that_cannot_be_compiled_is_told(source: str) -> None:
+def test_a_template_that_cannot_be_compiled_is_reported(source: str) -> None:
     with pytest.raises(PenstockError, match="chat template"):
         ChatTemplate(source, SpecialTokens("</s>", 0))
 

@@ -69,7 +69,7 @@ def stripped(
 
 
 @pytest.mark.parametrize(("kind", "line"), CASES)
-def test_a_line_of_its_kind_goes_and_is_counted(kind: str, line: str) -> None:
+def test_a_boilerplate_line_is_removed_and_counted(kind: str, line: str) -> None:
     assert stripped([line, *BODY]) == (BODY, {kind: 1})
 
 
@@ -98,7 +98,7 @@ def test_no_phrase_is_both_sure_and_not() -> None:
     assert not phrase_kinds(SURE).keys() & phrase_kinds(MAYBE).keys()
 
 
-def test_a_whole_page() -> None:
+def test_boilerplate_of_a_whole_page_is_removed() -> None:
     page = ["Skip to content", "Home", "Products", "Widgets", "About us", "Contact", "Search", "",
             "Home > News", *BODY[:3], "", "Share this:", "Facebook", "Twitter", "", *BODY[3:],
             "Privacy Policy", "Terms of use", "Sitemap", "© 2021 Harbour News"]  # fmt: skip
@@ -123,7 +123,7 @@ def test_a_whole_page() -> None:
         ["home > away = 3", "/home/search/help", "a | b | c"],
     ],
 )
-def test_what_only_looks_like_a_page_stays(lines: list[str]) -> None:
+def test_text_that_only_looks_like_a_page_stays(lines: list[str]) -> None:
     assert stripped([*lines, *BODY]) == ([*lines, *BODY], {})
     assert stripped([*BODY, *lines]) == ([*BODY, *lines], {})
 
@@ -135,14 +135,14 @@ def test_a_notice_in_the_middle_of_a_long_text_stays() -> None:
     assert stripped([*long, notice])[1] == {"cookies": 1}
 
 
-def test_copyright_goes_from_a_footer_not_from_a_licence() -> None:
+def test_copyright_is_removed_from_a_footer_but_not_from_a_licence() -> None:
     line = "Copyright (c) 2003 A Person. All rights reserved."
     assert stripped([*BODY, line, "Contact"])[1] == {"copyright": 1}
     assert stripped([line, *BODY])[1] == {}
     assert stripped([*BODY, line, *BODY])[1] == {}
 
 
-def test_page_numbers_go_with_what_comes_with_each() -> None:
+def test_page_numbers_are_removed_with_their_headers_and_footers() -> None:
     pages: list[str] = []
     for number, line in enumerate(BODY, start=7):
         pages += [
@@ -184,7 +184,7 @@ LINE = st.sampled_from(
 
 @given(st.lists(LINE, max_size=40))
 @settings(max_examples=150, deadline=None)
-def test_lines_go_whole_and_are_all_counted(lines: list[str]) -> None:
+def test_only_whole_lines_are_removed_and_all_are_counted(lines: list[str]) -> None:
     text = "\n".join(lines)
     found = strip_boilerplate([text], Boilerplate())
     before, after = text.split("\n"), iter(found.texts[0].split("\n"))
@@ -202,7 +202,7 @@ def test_lines_go_whole_and_are_all_counted(lines: list[str]) -> None:
 
 @given(st.lists(st.lists(LINE, max_size=10).map("\n".join), max_size=4))
 @settings(max_examples=30, deadline=None)
-def test_a_document_is_judged_alone(texts: list[str]) -> None:
+def test_the_result_for_a_document_depends_on_it_alone(texts: list[str]) -> None:
     together = strip_boilerplate(texts, Boilerplate())
     assert together.texts == [strip_boilerplate([text], Boilerplate()).texts[0] for text in texts]
 

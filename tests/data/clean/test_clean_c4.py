@@ -28,13 +28,13 @@ def left(text: str, config: C4) -> str:
         ("Read the Terms of Use first.", {"notices": False}),
     ],
 )
-def test_a_line_goes_by_its_rule_alone(line: str, switch: dict[str, bool | None]) -> None:
+def test_a_line_is_removed_by_its_own_rule_only(line: str, switch: dict[str, bool | None]) -> None:
     text = f"{FIVE}\n{line}\n{FIVE}"
     assert left(text, C4()) == f"{FIVE}\n{FIVE}"
     assert left(text, replace(C4(), **switch)) == text  # type: ignore[arg-type]
 
 
-def test_citations_go_from_inside_a_line() -> None:
+def test_citations_are_removed_from_inside_a_line() -> None:
     text = "It was so.[1] It was not[citation needed] so.[23]"
     assert left(text, C4(min_sentences=None)) == "It was so. It was not so."
     kept = left(text, C4(min_sentences=None, citations=False))
@@ -67,7 +67,7 @@ def test_documents_are_dropped_by_name(text: str, reason: str | None) -> None:
         ("So it is.) ] Then more.", 2),
     ],
 )
-def test_sentences(line: str, sentences: int) -> None:
+def test_sentences_are_counted(line: str, sentences: int) -> None:
     verdicts = run_filters(["Before it all.\n" + line, line], replace(ONLY, c4=C4()))
     assert verdicts.measures["c4.sentences"].tolist() == [1 + sentences, sentences]
 
@@ -95,7 +95,7 @@ def test_fineweb_names_the_rule(text: str, reason: str | None) -> None:
     assert fineweb(text)[0] == (reason and f"fineweb.{reason}")
 
 
-def test_fineweb_judges_what_c4_left() -> None:
+def test_fineweb_sees_the_lines_that_c4_left() -> None:
     good = "\n".join(LONG.format(f"{i}. It is so") for i in range(3))
     text = good + "\nHome" * 20
     off = Filters(None, None, None, FineWeb())
@@ -107,7 +107,7 @@ def test_fineweb_judges_what_c4_left() -> None:
         assert verdicts.measures[name][0] == values[0]
 
 
-def test_words_left_after_citations_are_counted_anew() -> None:
+def test_words_are_counted_again_after_removing_citations() -> None:
     text = "It was so.[1] It was not so.[23]\nThis line has [4] some words too."
     config = Filters(None, None, LOOSE, FineWeb())
     again = run_filters(

@@ -79,7 +79,7 @@ def test_steps_are_asked_in_order_after_the_others() -> None:
     assert dataset.manifest.counts["clean"] == {"kept": 1, "step.second": 1}
 
 
-def test_the_version_is_of_the_file_and_not_of_its_place(tmp_path: Path) -> None:
+def test_the_version_depends_on_the_file_and_not_on_its_path(tmp_path: Path) -> None:
     first, _ = _built(KEEP, "my.py:keep")
     assert _built(KEEP, "my.py:keep")[0].id == first.id
     assert _built(KEEP + "# other", "my.py:keep")[0].id != first.id
@@ -89,7 +89,7 @@ def test_the_version_is_of_the_file_and_not_of_its_place(tmp_path: Path) -> None
     assert _built(KEEP, "my.py:keep", more='on_error = "drop"')[0].id != first.id
 
 
-def test_a_recipe_without_steps_has_the_identity_of_before() -> None:
+def test_a_recipe_without_steps_keeps_its_old_identity() -> None:
     path = Path("plain.toml")
     path.write_text('[[source]]\npath = "pages.jsonl"\n')
     assert "steps" not in load_recipe(path).identity()["clean"]  # type: ignore[operator]
@@ -103,7 +103,7 @@ def test_workers_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert one.id == two.id
 
 
-def test_one_text_of_the_file_is_hashed_and_run() -> None:
+def test_the_bytes_of_the_file_that_are_hashed_are_run() -> None:
     recipe = load_recipe(_recipe(KEEP, "my.py:keep"))
     before = recipe.identity()
     Path("my.py").write_text("def keep(text, row):\n    return False\n")
@@ -161,7 +161,7 @@ def test_columns_and_messages_are_in_the_row_and_stay_as_they_are() -> None:
     ],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore:coroutine")
-def test_a_bad_step_is_told_before_anything_is_built(code: str, module: str, told: str) -> None:
+def test_a_bad_step_is_reported_before_anything_is_built(code: str, module: str, told: str) -> None:
     Path("beside.py").write_text("")
     path = _recipe(code, module)
     with pytest.raises(PenstockError) as caught:
@@ -179,7 +179,7 @@ def test_a_bad_step_is_told_before_anything_is_built(code: str, module: str, tol
         ("return '\\ud800' if row else None", "not valid Unicode"),
     ],
 )
-def test_what_goes_wrong_with_a_document_names_it(body: str, told: str) -> None:
+def test_an_error_in_a_step_names_the_document(body: str, told: str) -> None:
     path = _recipe(f"def keep(text, row):\n    {body}\n", "my.py:keep")
     with pytest.raises(PenstockError) as caught:
         build(load_recipe(path))
@@ -194,14 +194,16 @@ def test_two_steps_of_one_name_are_refused() -> None:
         load_recipe(path)
 
 
-def test_a_plan_tells_of_a_step_that_is_gone() -> None:
+def test_a_plan_reports_a_step_whose_file_is_missing() -> None:
     _recipe(KEEP, "gone.py:keep")
     Path("run.toml").write_text('[model]\npreset = "llama-3m"\n[data]\ndataset = "p.toml"\n')
     (missing,) = look(load("run.toml")).missing
     assert "the file cannot be read" in missing
 
 
-def test_what_a_step_prints_is_no_output_of_the_build(capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_of_a_step_does_not_mix_with_output_of_the_build(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     _built("def keep(text, row):\n    print('hello')\n    return True\n", "my.py:keep")
     said = capfd.readouterr()
     assert "hello" not in said.out

@@ -34,7 +34,7 @@ TEXTS = st.lists(MADE | ANY | ODD, max_size=8)
 
 @given(TEXTS, st.randoms(use_true_random=False))
 @settings(max_examples=40, deadline=None)
-def test_a_verdict_is_the_documents_own(texts: list[str], rng: object) -> None:
+def test_the_result_does_not_depend_on_other_documents(texts: list[str], rng: object) -> None:
     together = run_filters(texts, Filters())
     order = list(range(len(texts)))
     rng.shuffle(order)  # type: ignore[attr-defined]
@@ -48,7 +48,7 @@ def test_a_verdict_is_the_documents_own(texts: list[str], rng: object) -> None:
             assert np.isfinite(values[i])
 
 
-def test_batches_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["\n".join(SENTENCES[i % 7 :] * (i % 5)) for i in range(600)]
     whole = run_filters(texts, Filters())
     monkeypatch.setattr(batch, "_CHARACTERS", 1000)
@@ -58,7 +58,7 @@ def test_batches_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     assert whole.texts == cut.texts
 
 
-def test_nothing_in_nothing_out() -> None:
+def test_no_texts_give_no_results() -> None:
     verdicts = run_filters([], Filters())
     assert verdicts.texts == []
     assert verdicts.counts() == {"kept": 0}
@@ -130,7 +130,7 @@ def test_each_bound_is_used(part: object, field: str) -> None:
     assert not dropped.kept[0]
 
 
-def test_runs_of_words_can_have_other_sizes() -> None:
+def test_ngrams_can_have_other_sizes() -> None:
     config = alone(GopherRepetition(top=((1, 0.5),), duplicate=((3, 0.1),)))
     verdicts = run_filters(["one two three four five one two three"], config)
     assert verdicts.reason(0) == "gopher_repetition.duplicate_3_words"

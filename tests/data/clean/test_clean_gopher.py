@@ -41,7 +41,7 @@ def repeated(parts: list[str], n: int) -> int:
 
 @given(st.lists(FEW, min_size=1, max_size=5))
 @settings(max_examples=150, deadline=None)
-def test_runs_of_words_equal_plain_python(texts: list[str]) -> None:
+def test_repeated_ngrams_equal_plain_python(texts: list[str]) -> None:
     found = words.split_words(texts)
     for repeat in ngrams.find_repeats(found, ngrams.word_hashes(found), [2, 3, 4, 5]):
         parts = found.strings()
@@ -118,7 +118,7 @@ def test_repetition_names_the_rule(text: str, reason: str) -> None:
     assert run_filters([text], REPETITION).reason(0) == f"gopher_repetition.{reason}"
 
 
-def test_repeated_runs_are_found() -> None:
+def test_repeated_ngrams_are_found() -> None:
     phrase = "alpha bravo charlie delta echo foxtrot golf hotel india juliet"
     other = " ".join(f"word{chr(97 + i)}" for i in range(20))
     config = Filters(gopher_repetition=GopherRepetition(top=()), gopher_quality=None, c4=None,
@@ -131,7 +131,7 @@ def test_repeated_runs_are_found() -> None:
     assert verdicts.measures["gopher_repetition.duplicate_10_words"][0] == pytest.approx(expected)
 
 
-def test_stop_words_are_the_users() -> None:
+def test_stop_words_can_be_configured() -> None:
     config = Filters(None, GopherQuality(stop_words=("quick", "fox", "zebra")), None, None)
     assert run_filters([PROSE], config).measures["gopher_quality.stop_words"][0] == 2
 

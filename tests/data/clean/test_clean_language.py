@@ -34,7 +34,7 @@ SENTENCES = {
 }
 
 
-def test_languages_are_told_apart() -> None:
+def test_languages_are_identified() -> None:
     found = identify_languages(list(SENTENCES.values()))
     assert found.codes == list(SENTENCES)
     assert (found.shares >= 60).all()
@@ -64,7 +64,7 @@ def test_the_whole_of_a_long_document_counts() -> None:
     assert identify_languages([SENTENCES["en"] * 3 + SENTENCES["de"] * 100]).codes == ["de"]
 
 
-def test_kept_are_the_languages_that_are_sure_enough() -> None:
+def test_languages_with_enough_probability_are_kept() -> None:
     found = DetectedLanguages(["en", "de", "en", UNKNOWN], np.array([90, 99, 64, 0]))
     assert found.kept(Language(("en",), 0.65)).tolist() == [True, False, False, False]
     assert found.kept(Language(("en", "de"), 0.64)).tolist() == [True, True, True, False]
@@ -83,7 +83,7 @@ def test_the_codes_are_those_of_the_model() -> None:
     assert {label.removeprefix("__label__") for _, label in every} == CODES
 
 
-def test_nothing_asks_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_uses_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a socket was opened")
 
@@ -103,7 +103,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @given(st.lists(st.text(max_size=60) | st.sampled_from(list(SENTENCES.values())), max_size=5))
 @settings(max_examples=60, deadline=None)
-def test_any_text_has_one_answer_of_its_own(texts: list[str]) -> None:
+def test_any_text_gets_one_language_of_its_own(texts: list[str]) -> None:
     found = identify_languages(texts)
     assert set(found.codes) <= CODES | {UNKNOWN}
     for place, text in enumerate(texts):

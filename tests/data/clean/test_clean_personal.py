@@ -65,7 +65,7 @@ def one(text: str) -> tuple[str, dict[str, int]]:
         (BLOCK, "key"),
     ],
 )
-def test_shapes_that_go_anywhere(secret: str, kind: str) -> None:
+def test_personal_data_with_a_known_shape_is_found_anywhere(secret: str, kind: str) -> None:
     done = scrub_texts([f"Before ({secret}), after.", f"{secret} {secret}"], Personal())
     token = f"<{kind.upper()}>"
     assert done.texts == [f"Before ({token}), after.", f"{token} {token}"]
@@ -138,7 +138,7 @@ def test_shapes_that_go_anywhere(secret: str, kind: str) -> None:
         ("İ password=hunter2", "İ password=<SECRET>"),
     ],
 )
-def test_what_goes_because_of_the_words_around_it(text: str, clean: str) -> None:
+def test_values_are_removed_because_of_the_words_around_them(text: str, clean: str) -> None:
     assert one(text)[0] == clean
 
 
@@ -185,11 +185,11 @@ def test_what_goes_because_of_the_words_around_it(text: str, clean: str) -> None
         "-----BEGIN PUBLIC KEY-----\nMIIB\n-----END PUBLIC KEY-----",
     ],
 )
-def test_what_stays(text: str) -> None:
+def test_text_without_personal_data_stays(text: str) -> None:
     assert one(text) == (text, {})
 
 
-def test_where_kinds_overlap_one_placeholder_stands() -> None:
+def test_overlapping_kinds_get_one_placeholder() -> None:
     assert one("https://a:hunter2@example.com password=jane@example.com") == (
         "https://a:<SECRET>@example.com password=<EMAIL>",
         {"secret": 1, "email": 1},
@@ -258,7 +258,7 @@ PIECES = [
     | st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
 )
 @settings(max_examples=400, deadline=None)
-def test_twice_is_once(text: str) -> None:
+def test_scrubbing_twice_changes_nothing(text: str) -> None:
     once = scrub_texts([text], Personal()).texts
     assert scrub_texts(once, Personal()).texts == once
 

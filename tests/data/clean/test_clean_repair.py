@@ -32,7 +32,7 @@ def fixed(text: str, config: Repair | None = None) -> str:
         ("e\u0301", "é", "nfc"),
     ],
 )
-def test_each_step_alone(broken: str, whole: str, step: str) -> None:
+def test_each_repair_works_alone(broken: str, whole: str, step: str) -> None:
     done = repair_texts([broken], Repair())
     assert done.texts == [whole]
     assert done.counts == {k: int(k == step) for k in ("mojibake", "whitespace", "controls", "nfc")}
@@ -55,7 +55,7 @@ def test_good_text_stays(text: str) -> None:
 
 @given(ANY | DENSE)
 @settings(max_examples=300, deadline=None)
-def test_twice_is_once_and_the_result_can_be_written(text: str) -> None:
+def test_repairing_twice_changes_nothing_and_the_result_can_be_encoded(text: str) -> None:
     once = fixed(text)
     assert fixed(once) == once
     once.encode()

@@ -37,13 +37,13 @@ def one(text: str) -> list[str]:
         ("★star mid★dle", "★ | star | mid | ★ | dle"),
     ],
 )  # fmt: skip
-def test_each_rule(text: str, expected: str) -> None:
+def test_each_splitting_rule_works(text: str, expected: str) -> None:
     assert one(text) == expected.split(" | ")
 
 
 @given(st.lists(ANY | MARKED, max_size=6))
 @settings(max_examples=150, deadline=None)
-def test_words_are_the_text_without_blanks_and_do_not_see_their_neighbours(
+def test_words_are_the_text_without_white_space_and_independent_of_neighbours(
     texts: list[str],
 ) -> None:
     found = words.split_words(texts)

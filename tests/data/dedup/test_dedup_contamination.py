@@ -17,7 +17,7 @@ def runs(words: list[str], n: int) -> list[tuple[str, ...]]:
 
 @settings(max_examples=80)
 @given(st.lists(WORDS, max_size=5), st.lists(WORDS, max_size=3), st.lists(WORDS, max_size=3))
-def test_overlap_is_brute_force(
+def test_overlaps_equal_a_brute_force_search(
     documents: list[list[str]], one: list[list[str]], two: list[list[str]]
 ) -> None:
     config = Overlap(words=6, shortest=4)

@@ -69,7 +69,7 @@ def told(files: list[Path]) -> dict[Place, Place]:
 
 @settings(max_examples=40, deadline=None)
 @given(CORPUS, st.sampled_from([1, 2, 1 << 20]))
-def test_documents(
+def test_exact_documents_equal_a_search_by_hand(
     tmp_path_factory: object, parts: list[list[tuple[str, float]]], slice_items: int
 ) -> None:
     folder = tmp_path_factory.mktemp("exact")  # type: ignore[attr-defined]
@@ -86,7 +86,7 @@ def test_documents(
 
 @settings(max_examples=40, deadline=None)
 @given(CORPUS, st.sampled_from([1, 2, 1 << 20]), st.integers(1, 3))
-def test_lines(
+def test_exact_lines_equal_a_search_by_hand(
     tmp_path_factory: object,
     parts: list[list[tuple[str, float]]],
     slice_items: int,

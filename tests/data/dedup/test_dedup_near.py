@@ -101,7 +101,7 @@ CORPUS = st.lists(st.lists(st.tuples(WORDS, SCORES), max_size=6), max_size=4).ma
 
 @settings(max_examples=25, deadline=None)
 @given(CORPUS, st.sampled_from([1, 3, 1 << 20]), st.sampled_from([0.0, 0.6, 1.0]))
-def test_near_is_brute_force(
+def test_near_copies_equal_a_brute_force_search(
     tmp_path_factory: object, corpus: Corpus, slice_items: int, agree: float
 ) -> None:
     folder = tmp_path_factory.mktemp("near")  # type: ignore[attr-defined]
@@ -127,7 +127,9 @@ def test_a_key_in_common_is_not_enough(tmp_path: Path) -> None:
     assert told(files) == {(0, 1): (0, 0), (0, 2): (0, 0)}
 
 
-def test_leaders_of_one_key_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_has_a_limited_number_of_leaders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     base = np.arange(CONFIG.places, dtype=np.uint32)
     rows = np.stack([base] * 6)
     for n in range(6):
@@ -176,7 +178,7 @@ def test_workers_slices_and_parts_change_nothing(tmp_path: Path) -> None:
 
 @settings(max_examples=80)
 @given(st.data())
-def test_labels_are_the_least_of_the_cluster(data: st.DataObject) -> None:
+def test_labels_are_the_smallest_item_of_the_cluster(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 14))
     edge = st.tuples(st.integers(0, count - 1), st.integers(0, count - 1))
     lists = data.draw(st.lists(st.lists(edge, max_size=8), max_size=3))

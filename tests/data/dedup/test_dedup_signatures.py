@@ -78,7 +78,7 @@ def test_a_row_depends_on_its_text_alone(texts: list[str], batch: int) -> None:
 
 
 @pytest.mark.parametrize("engine", ["numpy", "rensa"])
-def test_repetition_and_order_of_runs_do_not_matter(engine: str) -> None:
+def test_repetition_and_order_of_ngrams_do_not_matter(engine: str) -> None:
     if engine == "rensa":
         pytest.importorskip("rensa")
     config = MinHash(words=1, engine=engine)  # type: ignore[arg-type]
@@ -137,7 +137,9 @@ def test_values_are_the_same_on_every_machine() -> None:
     assert hex(int(band_keys(rows, SMALL)[0, 0])) == PINNED_KEY
 
 
-def test_bad_settings_and_a_missing_engine_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_settings_and_a_missing_engine_are_errors_with_a_fix(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with pytest.raises(PenstockError, match="bands is 0; give at least 1"):
         MinHash(bands=0)
     with pytest.raises(PenstockError, match="agree is 80; give a share from 0 to 1"):

@@ -49,7 +49,7 @@ def test_a_text_has_the_same_words_whatever_its_neighbours(texts: list[str]) -> 
         assert np.array_equal(mine, hash_words([text]).hashes)
 
 
-def test_pieces_do_not_show() -> None:
+def test_pieces_of_the_running_sum_do_not_change_hashes() -> None:
     text = " ".join(str(n) for n in range(30_000))
     cut = hash_words([text]).hashes
     one_by_one = [hash_words([str(n)]).hashes[0] for n in range(0, 30_000, 997)]
@@ -59,7 +59,7 @@ def test_pieces_do_not_show() -> None:
 
 @settings(max_examples=60)
 @given(st.lists(FEW, max_size=5), st.integers(1, 4))
-def test_runs_are_those_of_python(texts: list[str], n: int) -> None:
+def test_ngrams_equal_plain_python(texts: list[str], n: int) -> None:
     hashes, offsets = ngram_hashes(hash_words(texts), n)
     meaning: dict[int, tuple[str, ...]] = {}
     for i, text in enumerate(texts):

@@ -39,7 +39,7 @@ def test_it_tells_good_from_bad(model: Classifier) -> None:
     assert model.held_out.accuracy > 0.95
 
 
-def test_only_pairs_tell_when_the_words_are_the_same() -> None:
+def test_pairs_decide_when_the_words_are_the_same() -> None:
     def pages(order: str, seed: int) -> list[str]:
         rng = random.Random(seed)
         pairs = [f"{a} {b}" if order == "ab" else f"{b} {a}" for a in SEA[:6] for b in SHOP[:6]]
@@ -74,24 +74,24 @@ def test_scores_do_not_claim_more_than_the_examples_show() -> None:
     assert ((scores > 350) & (scores < 650)).mean() > 0.95
 
 
-def test_saying_a_word_again_changes_nothing(model: Classifier) -> None:
+def test_repeating_a_word_changes_nothing(model: Classifier) -> None:
     text = "the boat and the boat and the boat"
     assert model.scores([text]).tolist() == model.scores([text + " and the boat" * 500]).tolist()
 
 
-def test_only_the_begin_of_a_long_text_is_read(model: Classifier) -> None:
+def test_only_the_beginning_of_a_long_text_is_read(model: Classifier) -> None:
     text = (" ".join(SEA) + " ") * (CHARACTERS // 60)
     assert model.scores([text[:CHARACTERS] + " ".join(SHOP)]) == model.scores([text[:CHARACTERS]])
 
 
 @pytest.mark.parametrize("text", ["", " \n", "!!! ... ---"])
-def test_a_text_without_words_is_worth_nothing(model: Classifier, text: str) -> None:
+def test_a_text_without_words_scores_0(model: Classifier, text: str) -> None:
     assert model.scores([text]).tolist() == [0]
 
 
 @given(st.lists(st.text(max_size=80) | st.sampled_from(made(SEA, 20, 9)), max_size=8))
 @settings(max_examples=60, deadline=None)
-def test_a_score_is_of_its_text_alone(model: Classifier, texts: list[str]) -> None:
+def test_a_score_depends_on_its_text_alone(model: Classifier, texts: list[str]) -> None:
     together = model.scores(texts)
     assert together.dtype == np.int64
     assert together.tolist() == [int(model.scores([text])[0]) for text in texts]

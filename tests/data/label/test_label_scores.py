@@ -66,7 +66,7 @@ def test_the_score_is_the_documented_formula(rows: list[tuple[float, ...]]) -> N
 
 @given(st.permutations([PROSE, MENU, "", PROSE[:300]]))
 @settings(max_examples=10, deadline=None)
-def test_a_heuristic_score_is_of_its_text_alone(texts: list[str]) -> None:
+def test_a_heuristic_score_depends_on_its_text_alone(texts: list[str]) -> None:
     alone = [int(heuristic.score_texts([text], {})[0]) for text in texts]
     assert heuristic.score_texts(texts, {}).tolist() == alone
 
@@ -78,7 +78,7 @@ def test_the_heuristic_decides() -> None:
     assert found.scores.tolist() == found.labels["quality.heuristic"].tolist()
 
 
-def test_the_classifier_decides_and_the_heuristic_is_told() -> None:
+def test_the_classifier_decides_and_the_heuristic_is_reported() -> None:
     model = train_classifier(
         [PROSE[n : n + 200] for n in range(0, 900, 30)],
         [f"{MENU[n : n + 60]} {n}" for n in range(30)],
@@ -94,7 +94,7 @@ def test_the_classifier_decides_and_the_heuristic_is_told() -> None:
         label_texts(texts, measures, [{}, {}], LabelConfig("classifier"))
 
 
-def test_a_column_decides_and_what_is_no_number_goes() -> None:
+def test_a_column_decides_and_rows_without_a_number_are_dropped() -> None:
     values: list[object] = [3.7, 2, 0, "4", True, None, float("nan"), float("inf"), -1.5]
     columns = [{"edu": value} for value in values] + [{}]
     found = label_texts([PROSE] * 10, {}, columns, LabelConfig("edu", 1.9))
@@ -111,7 +111,7 @@ def test_a_score_at_the_bound_is_kept() -> None:
     assert found.kept.tolist() == [True, False]
 
 
-def test_nothing_at_all_is_labelled() -> None:
+def test_an_empty_list_of_texts_is_labelled() -> None:
     found = label_texts([], {}, [], LabelConfig())
     assert found.scores.shape == found.broken.shape == (0,)
 
@@ -126,7 +126,7 @@ def test_whole_copies_are_exact_at_the_steps() -> None:
 
 
 @pytest.mark.parametrize("count", [0.1, 0.5, 1.25, 2.9])
-def test_parts_of_copies_come_out_in_the_mean(count: float) -> None:
+def test_fractions_of_copies_are_right_on_average(count: float) -> None:
     found = count_copies(IDS, np.full(len(IDS), 500), ((0.0, count),))
     assert set(found.tolist()) == {int(count), int(count) + 1}
     assert abs(found.mean() - count) < 4 * 0.5 / len(IDS) ** 0.5
@@ -160,7 +160,7 @@ def test_wrong_tables_are_refused() -> None:
         LabelConfig(copies=((0.5, -1),))
 
 
-def test_of_a_long_text_the_begin_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_beginning_of_a_long_text_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heuristic, "CHARACTERS", len(PROSE))
     long, short = heuristic.score_texts([PROSE + "\n" + MENU * 50, PROSE], {}).tolist()
     assert long == short

@@ -55,7 +55,7 @@ def test_a_prefix_reads_as_the_folder_does(folder):
     assert list(read_source([f"file://{folder}/"])) == near
 
 
-def test_the_listing_tells_what_a_content_is_known_by(folder):
+def test_a_listing_has_a_stamp_that_changes_with_the_content(folder):
     def stamps():
         return {
             f.name: (f.bytes, f.stamp)
@@ -83,7 +83,7 @@ def test_the_listing_tells_what_a_content_is_known_by(folder):
         ("?.parquet", ["c.parquet"]),
     ],
 )
-def test_globs(folder, pattern, names):
+def test_globs_match_objects(folder, pattern, names):
     found = [f for f in find_files([f"file://{folder}/{pattern}"]) if isinstance(f, RawFile)]
     assert [f.path.removeprefix(f"file://{folder}/") for f in found] == names
 
@@ -149,7 +149,7 @@ def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path, monkeypatch):
         ("http://127.0.0.1:1/a.jsonl?download=true", "cannot be listed.*queries"),
     ],
 )
-def test_what_cannot_be_listed_is_one_clear_error(given, said):
+def test_a_source_that_cannot_be_listed_is_one_clear_error(given, said):
     with pytest.raises(PenstockError, match=said):
         list(read_source([given], ReadOptions()))
 
@@ -159,7 +159,7 @@ def test_a_missing_page_is_named(tmp_path):
         list(find_files([f"{url}/a.jsonl"]))
 
 
-def test_credentials_that_have_run_out_are_told_at_once():
+def test_expired_credentials_are_reported_at_once():
     """S3 answers with 400, as to a request that is wrong: not to be tried again for minutes."""
     answer = "status code: 400 Bad Request: <Error><Code>ExpiredToken</Code></Error>"
     found = objects._permanent_error(OSError(answer), "s3://bucket/a")

@@ -54,12 +54,12 @@ def test_splits_of_a_saved_dictionary(tmp_path):
 
 
 @pytest.mark.parametrize("packing", ["lz4", "zstd", "uncompressed"])
-def test_feather(tmp_path, packing):
+def test_feather_files_are_read(tmp_path, packing):
     pyarrow.feather.write_feather(TABLE, tmp_path / "a.feather", compression=packing)
     assert [one.text for one in documents(read_source([tmp_path]))] == TABLE["text"].to_pylist()
 
 
-def test_no_text_column_is_said(tmp_path):
+def test_a_missing_text_column_is_reported(tmp_path):
     save(tmp_path / "saved", TABLE.rename_columns(["content", "n"]))
     reason = next(read_source([tmp_path / "saved" / "data-00000-of-00001.arrow"]))
     assert isinstance(reason, Rejected)

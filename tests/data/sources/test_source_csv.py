@@ -51,7 +51,7 @@ def test_the_cells_are_those_of_the_csv_module(
 
 
 @given(st.text('a,"\n\r', max_size=30), _chunk)
-def test_any_text_is_read_as_by_the_csv_module_or_is_told_broken(text: str, size: int) -> None:
+def test_any_text_is_read_as_by_the_csv_module_or_rejected(text: str, size: int) -> None:
     strict = csv.reader(io.StringIO(text, newline=""), strict=True)
     expected: list[list[str]] = []
     try:
@@ -132,7 +132,7 @@ def _read(
         ("a.csv", "\ufeffid,text\n1,one\n2,two\n".encode("utf-16-le")),
     ],
 )
-def test_files_as_people_have_them(tmp_path: Path, name: str, content: str | bytes) -> None:
+def test_real_csv_files_are_read(tmp_path: Path, name: str, content: str | bytes) -> None:
     documents, rejected, _ = _read(tmp_path, content, name)
     assert [(one.text, one.columns) for one in documents] == [
         ("one", {"id": "1"}),
@@ -176,7 +176,7 @@ def test_prompts_and_answers(tmp_path: Path) -> None:
         (gzip.compress(b"id,text\n1,a\n2,b\n" * 9, mtime=0)[:-12], 8, "cut off by damage", ""),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_put_aside(
+def test_wrong_rows_are_rejected(
     tmp_path: Path, content: str | bytes, kept: int, reason: str, detail: str
 ) -> None:
     documents, rejected, seen = _read(tmp_path, content, most_bytes=1000)
@@ -188,13 +188,13 @@ def test_what_is_wrong_is_put_aside(
     assert detail in rejected[0].detail
 
 
-def test_a_place_has_row_line_and_offset(tmp_path: Path) -> None:
+def test_a_rejected_record_has_row_line_and_offset(tmp_path: Path) -> None:
     content = 'text\n"a\nb"\n\n"c"d\n'
     _, (rejected,), _ = _read(tmp_path, content)
     assert (rejected.row, rejected.line, rejected.offset) == (3, 5, content.index('"c"'))
 
 
-def test_an_unclosed_quote_is_told_aloud(tmp_path: Path) -> None:
+def test_an_unclosed_quote_is_reported(tmp_path: Path) -> None:
     _, _, seen = _read(tmp_path, 'id,text\n1,a\n2,"b\n3,c\n')
     assert seen.damage == "unclosed quote"
 

@@ -88,7 +88,7 @@ def test_files_are_pinned_and_downloaded_once(tmp_path):
     assert any((tmp_path / "cache" / "hub").rglob("*.jsonl"))
 
 
-def test_a_file_that_cannot_be_downloaded_is_kept_aside(endpoint):
+def test_a_file_that_cannot_be_downloaded_is_rejected(endpoint):
     (file,) = find_files(["hf:org/card"], choice=HubSelection(subset="second"))
     del endpoint["org/card"]["c.jsonl"]
     rejected, seen = read_file(file)
@@ -101,13 +101,13 @@ def test_a_file_that_cannot_be_downloaded_is_kept_aside(endpoint):
     [
         ("hf:org/nothing", HubSelection(), "no such dataset, or it is private"),
         ("hf:org/names", HubSelection(revision="v9"), "no revision 'v9'"),
-        ("hf:org/none", HubSelection(), r"no Parquet, JSONL.*There: a\.csv"),
+        ("hf:org/none", HubSelection(), r"no Parquet, JSONL.*Found: a\.csv"),
         ("hf:org/names", HubSelection(split="dev"), "of split 'dev'"),
         ("hf:a b", HubSelection(), "Write hf:org/name"),
     ],
 )
 @pytest.mark.usefixtures("endpoint")
-def test_what_cannot_be_listed_is_one_clear_error(given, choice, said):
+def test_a_source_that_cannot_be_listed_is_one_clear_error(given, choice, said):
     with pytest.raises(PenstockError, match=said):
         list(find_files([given], choice=choice))
 

@@ -118,7 +118,7 @@ def test_an_array_gives_the_documents_of_its_lines(
     assert not rejected
 
 
-def test_alpaca(tmp_path: Path) -> None:
+def test_alpaca_rows_become_conversations(tmp_path: Path) -> None:
     rows = [
         {"instruction": "Add.", "input": "1 and 2", "output": "3"},
         {"instruction": "Greet.", "input": "", "output": "Hello"},
@@ -147,7 +147,7 @@ def test_alpaca(tmp_path: Path) -> None:
         ('{\n  "data": [\n    {"text": "a"}\n  ]\n}', 0, [("no text", "the list 'data' in it", 1)]),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_put_aside_with_its_place(
+def test_wrong_rows_are_rejected_with_their_position(
     tmp_path: Path, content: str, kept: int, why: list[tuple[str, str, int | None]]
 ) -> None:
     documents, rejected, seen = _read(_write(tmp_path, content))
@@ -157,20 +157,20 @@ def test_what_is_wrong_is_put_aside_with_its_place(
         assert detail in one.detail
 
 
-def test_a_place_has_row_line_and_offset(tmp_path: Path) -> None:
+def test_a_rejected_record_has_row_line_and_offset(tmp_path: Path) -> None:
     content = '[\n  {"text": "a"},\n  5\n]'
     _, (rejected,), _ = _read(_write(tmp_path, content))
     assert (rejected.row, rejected.line, rejected.offset) == (2, 3, content.index("5"))
 
 
-def test_a_row_that_is_too_long_costs_itself_alone(tmp_path: Path) -> None:
+def test_a_row_that_is_too_long_does_not_affect_its_neighbours(tmp_path: Path) -> None:
     rows = [{"text": "a"}, {"text": "b" * 5000}, {"text": "c"}]
     documents, rejected, _ = _read(_write(tmp_path, json.dumps(rows)), most_bytes=1000)
     assert [one.text for one in documents] == ["a", "c"]
     assert [(one.reason, one.row) for one in rejected] == [("too long", 2)]
 
 
-def test_a_large_wrapper_says_what_to_write(tmp_path: Path) -> None:
+def test_a_large_wrapper_object_is_rejected_with_a_hint(tmp_path: Path) -> None:
     content = json.dumps({"rows": [{"text": "b" * 5000}]})
     _, (rejected,), _ = _read(_write(tmp_path, content), most_bytes=1000)
     assert rejected.reason == "too long"

@@ -37,7 +37,7 @@ def test_messages_of_all_kinds_become_one_form() -> None:
     assert of([{"role": "user", "content": parts}, ANSWER | {"tool_calls": None}]) == plain
 
 
-def test_tools_go_along() -> None:
+def test_tools_are_kept_with_a_conversation() -> None:
     called = {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}
     conversation = of([USER, called], tools='[{"name": "f"}]')
     assert conversation.tools == ({"name": "f"},)
@@ -62,14 +62,16 @@ def test_tools_go_along() -> None:
         ([{"role": "user", "content": [{"type": "image"}]}], "content is not text", "not text"),
     ],
 )
-def test_what_is_no_conversation_is_told(messages: Any, reason: str, detail: str) -> None:
+def test_a_row_that_is_no_conversation_is_rejected_with_a_reason(
+    messages: Any, reason: str, detail: str
+) -> None:
     with pytest.raises(InvalidConversation) as refused:
         of(messages)
     assert refused.value.reason == reason
     assert detail in refused.value.detail
 
 
-def test_prompts() -> None:
+def test_prompts_and_responses_are_read() -> None:
     asked = Conversation((USER, ANSWER), completion=True)
     assert from_prompt({"prompt": "Hi", "response": "Hello"}, "prompt", "response") == asked
     alpaca = {"instruction": "Add", "input": "1, 2", "output": "3"}
@@ -177,7 +179,7 @@ def test_prompts_of_files(tmp_path: Path, kind: str) -> None:
     assert "'question'" in missing.detail
 
 
-def test_options_that_contradict_are_told() -> None:
+def test_contradictory_options_are_refused() -> None:
     for options in ({"prompt": "p"}, {"response": "r"}, {"messages": "m", "prompt": "p"}):
         with pytest.raises(PenstockError, match="`prompt` and `response` together"):
             ReadOptions(**options)

@@ -107,7 +107,7 @@ def test_a_packed_file_without_its_suffix_is_unpacked(tmp_path: Path) -> None:
         (b'{"text": "' + b"x" * 5000 + b'"}', "too long"),
     ],
 )
-def test_a_bad_line_is_kept_aside_and_costs_no_other(
+def test_a_bad_line_is_rejected_and_its_neighbours_are_kept(
     tmp_path: Path, line: bytes, reason: str
 ) -> None:
     path = put(tmp_path, "a.jsonl", lines("before") + line + b"\n" + lines("after"))
@@ -128,7 +128,7 @@ def test_other_encodings_are_tried_when_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16-le", "utf-16-be", "utf-32-le"])
-def test_byte_order_marks_are_obeyed(tmp_path: Path, encoding: str) -> None:
+def test_byte_order_marks_decide_the_encoding(tmp_path: Path, encoding: str) -> None:
     mark = {"utf-16-le": codecs.BOM_UTF16_LE, "utf-16-be": codecs.BOM_UTF16_BE}.get(
         encoding, codecs.BOM_UTF32_LE if "32" in encoding else b""
     )
@@ -141,7 +141,7 @@ def test_byte_order_marks_are_obeyed(tmp_path: Path, encoding: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
-def test_a_truncated_archive_gives_what_came_whole(tmp_path: Path, suffix: str) -> None:
+def test_a_truncated_archive_yields_its_complete_records(tmp_path: Path, suffix: str) -> None:
     many = [noise(50) for _ in range(5000)]
     content = PACK[suffix](lines(*many))
     result = got(put(tmp_path, f"a.jsonl{suffix}", content[: len(content) // 2]))
@@ -153,14 +153,14 @@ def test_a_truncated_archive_gives_what_came_whole(tmp_path: Path, suffix: str) 
     assert result.seen[0].blake3 == blake3(content[: len(content) // 2]).hexdigest()
 
 
-def test_a_text_cut_off_by_damage_is_no_document(tmp_path: Path) -> None:
+def test_a_text_cut_off_by_damage_is_rejected(tmp_path: Path) -> None:
     content = gzip.compress(noise(100_000).encode())
     result = got(put(tmp_path, "a.txt.gz", content[:-20]))
     assert not result.documents
     assert result.reasons == ["cut off by damage", "truncated gzip"]
 
 
-def test_a_suffix_that_lies_and_trailing_garbage(tmp_path: Path) -> None:
+def test_a_wrong_suffix_and_trailing_garbage_are_damage(tmp_path: Path) -> None:
     assert got(put(tmp_path, "a.jsonl.gz", lines("x"))).reasons == ["not gzip"]
     tail = got(put(tmp_path, "b.jsonl.gz", gzip.compress(lines("x")) + b"garbage"))
     assert (tail.texts, tail.reasons) == (["x"], ["damaged gzip"])
@@ -259,7 +259,7 @@ def test_folders_are_sorted_by_name_and_globs_match(tmp_path: Path) -> None:
     assert got(tmp_path / "*.png", kind="text").reasons == ["not UTF-8"]
 
 
-def test_paths_that_play_tricks(tmp_path: Path) -> None:
+def test_links_pipes_and_hidden_files_are_rejected(tmp_path: Path) -> None:
     secret = put(tmp_path, "secret.jsonl", lines("secret"))
     inside = tmp_path / "in"
     put(inside, "a.jsonl", lines("a"))
@@ -297,7 +297,7 @@ def test_a_file_replaced_by_a_pipe_does_not_block(tmp_path: Path) -> None:
     assert result.seen[0].blake3 == ""
 
 
-def test_mistakes_of_the_user_are_told(tmp_path: Path) -> None:
+def test_mistakes_of_the_user_are_reported(tmp_path: Path) -> None:
     for make in [
         lambda: got(tmp_path / "nothing.jsonl"),
         lambda: got(tmp_path / "*.jsonl"),
@@ -312,7 +312,7 @@ def test_mistakes_of_the_user_are_told(tmp_path: Path) -> None:
             make()
 
 
-def test_parquet(tmp_path: Path) -> None:
+def test_parquet_files_are_read(tmp_path: Path) -> None:
     table = pa.table({"text": ["one", None, " ", "four"], "n": [1, 2, 3, 4], "s": list("abcd")})
     path = tmp_path / "a.parquet"
     pq.write_table(table, path, row_group_size=2)
@@ -338,7 +338,7 @@ def test_parquet_with_bytes_that_are_not_utf8(tmp_path: Path) -> None:
     assert (as_text.texts, as_text.reasons) == (["fine"], ["not UTF-8"])
 
 
-def test_a_damaged_row_group_costs_its_own_rows(tmp_path: Path) -> None:
+def test_a_damaged_row_group_loses_only_its_own_rows(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     texts = [f"the text of row {row}" for row in range(30)]
     pq.write_table(
@@ -359,7 +359,7 @@ def test_a_damaged_row_group_costs_its_own_rows(tmp_path: Path) -> None:
     assert (result.rejected[0].line, result.seen[0].damage) == (11, "damaged Parquet")
 
 
-def test_another_store_through_the_open_seam(tmp_path: Path) -> None:
+def test_another_store_can_be_read_through_open_file(tmp_path: Path) -> None:
     class Failing(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
             if self.tell():

@@ -114,7 +114,7 @@ def test_ids_of_random_bytes_and_of_code(make: Callable[[], bytes]) -> None:
     assert_equal(make, texts)
 
 
-def test_the_default_takes_the_fastest_engine_that_is_right() -> None:
+def test_the_default_is_the_fastest_exact_engine() -> None:
     # gigatoken does not know our pattern; PCRE2, within fastokens, has one blank too many.
     assert fast(ours).engine == "fastokens-spelled"
     assert [note.split()[0] for note in fast(ours).notes] == ["fastokens", "gigatoken"]
@@ -261,7 +261,7 @@ def test_many_tokens_need_four_bytes_and_no_text_gives_no_ids() -> None:
         assert (len(empty), empty.starts.tolist(), empty.ids.size) == (0, [0], 0)
 
 
-def test_mistakes_are_told() -> None:
+def test_mistakes_are_reported() -> None:
     for content in [b"", b"[]", b'{"model": 3}', b"\xff", b'{"model": {"type": "What"}}']:
         with pytest.raises(PenstockError, match=r"tokenizer\.json"):
             FastTokenizer(content)
@@ -269,14 +269,14 @@ def test_mistakes_are_told() -> None:
         FastTokenizer(ours(), ["quick"])
 
 
-def test_lone_surrogates_are_no_text() -> None:
+def test_lone_surrogates_are_rejected() -> None:
     slow = FastTokenizer(ours(), ["tokenizers"])
     for tokenizer in [slow, fast(ours), fast(llama)]:
         with pytest.raises(PenstockError, match="Text 1 of the batch"):
             tokenizer.encode_batch(["fine", "bad \ud800"])
 
 
-def test_blanks_are_spelled_out_where_they_can_be() -> None:
+def test_white_space_is_spelled_out_where_possible() -> None:
     assert spelled_out(r"\s+(?!\S)|\\s[^\s\]x]") == (
         f"[{BLANKS}]+(?![^{BLANKS}])|\\\\s[^{BLANKS}\\]x]"
     )

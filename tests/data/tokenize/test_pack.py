@@ -101,7 +101,7 @@ def test_the_tail_is_a_fair_sample() -> None:
     assert abs(tail - pieces.mean()) < 0.1 * pieces.mean()
 
 
-def test_the_packing_is_held() -> None:
+def test_the_packing_never_changes() -> None:
     bins = pack_documents([3, 10, 1, 4, 2, 5], 5)
     found = [
         [(int(bins.documents[p]), int(bins.offsets[p])) for p in range(a, b)]

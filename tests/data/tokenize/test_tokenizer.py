@@ -66,7 +66,7 @@ def test_training_does_not_depend_on_threads(monkeypatch):
     assert len(jsons) == 1
 
 
-def test_threads_are_left_decided(tokenizer, monkeypatch):
+def test_the_thread_setting_is_left_decided(tokenizer, monkeypatch):
     """Undecided, the engine would warn in every process forked later."""
     monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
     tokenizer.encode("x")

@@ -80,11 +80,13 @@ def test_a_models_folder(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_where_the_end_is_found(tmp_path: Path, files: dict[str, Any], end: str) -> None:
+def test_the_end_token_is_found_in_all_known_places(
+    tmp_path: Path, files: dict[str, Any], end: str
+) -> None:
     assert load_tokenizer(folder(tmp_path / "m", **files))[1].end == end
 
 
-def test_an_end_of_the_users_choice(tmp_path: Path) -> None:
+def test_the_user_can_choose_the_end_token(tmp_path: Path) -> None:
     path = folder(tmp_path / "m", tokenizer_config={"eos_token": "</s>"})
     content, special = load_tokenizer(path, end="<|turn|>", template="{{ 1 }}")
     assert (special.end, special.end_id, special.template) == ("<|turn|>", 2, "{{ 1 }}")
@@ -95,7 +97,7 @@ def test_an_end_of_the_users_choice(tmp_path: Path) -> None:
         load_tokenizer(path, end="one")  # an everyday token
 
 
-def test_an_end_that_nobody_names_is_asked_for(tmp_path: Path) -> None:
+def test_a_missing_end_token_is_an_error_that_lists_candidates(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_bytes(foreign())
     with pytest.raises(PenstockError, match=r"Set tokens.end to one of .*<s>, </s>, <\|turn\|>"):
         load_tokenizer(tmp_path / "t.json")
@@ -103,7 +105,7 @@ def test_an_end_that_nobody_names_is_asked_for(tmp_path: Path) -> None:
     assert read_special(content) == special
 
 
-def test_an_end_that_is_ours(tmp_path: Path) -> None:
+def test_our_own_end_token_is_recognised(tmp_path: Path) -> None:
     content = train_tokenizer(TEXTS, 300)
     (tmp_path / "t.json").write_bytes(content)
     assert load_tokenizer(tmp_path / "t.json") == (content, SpecialTokens(END, 0))  # byte for byte
@@ -115,7 +117,7 @@ def test_an_end_that_is_ours(tmp_path: Path) -> None:
     assert load_tokenizer(model)[1].end == "<|user|>"
 
 
-def test_templates(tmp_path: Path) -> None:
+def test_chat_templates_are_found_in_all_known_places(tmp_path: Path) -> None:
     config = {"eos_token": "</s>", "chat_template": [{"name": "default", "template": "a"}]}
     path = folder(tmp_path / "m", tokenizer_config=config)
     assert load_tokenizer(path)[1].template == "a"
@@ -137,7 +139,7 @@ def test_a_dataset_by_name_and_by_folder() -> None:
         assert load_tokenizer(where) == (content, read_special(content))
 
 
-def test_what_is_no_tokenizer_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_no_tokenizer_is_reported(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.model").touch()
     with pytest.raises(PenstockError, match=r"no tokenizer\.json, only tokenizer\.model"):
         load_tokenizer(tmp_path)
@@ -179,7 +181,7 @@ def test_a_tokenizer_of_the_hub(hub: list[str]) -> None:
         load_tokenizer("hf:org/none")
 
 
-def test_what_is_wrong_with_a_file_names_it(tmp_path: Path) -> None:
+def test_an_error_in_a_file_names_it(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text('{"model": 3}')
     with pytest.raises(PenstockError, match=rf"Tokenizer {tmp_path}: This is not a tokenizer"):
         load_tokenizer(tmp_path)

@@ -91,7 +91,7 @@ def fast() -> FastTokenizer:
     return FastTokenizer(trained(), ["fastokens"])
 
 
-def test_the_fast_engine_is_taken_and_has_native_code_for_the_pattern() -> None:
+def test_the_fast_engine_is_used_and_has_native_code_for_the_pattern() -> None:
     # `fastokens-spelled` is for patterns that it gives to PCRE2, at a quarter of the speed.
     assert fast().engine == "fastokens", fast().notes
 

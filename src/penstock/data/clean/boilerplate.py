@@ -72,7 +72,7 @@ def strip_boilerplate(texts: Sequence[str], config: Boilerplate) -> StrippedText
 
 
 def _find_boilerplate(lines: list[str]) -> dict[int, str]:
-    """Return the number and kind of known_lines boilerplate line."""
+    """Return the line number and kind of every boilerplate line."""
     numbers = [place for place, line in enumerate(lines) if line and not line.isspace()]
     filled = [lines[place] for place in numbers]
     known_lines = [

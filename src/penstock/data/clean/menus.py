@@ -128,11 +128,11 @@ def _groups(every: list[KnownLine]) -> Iterator[list[KnownLine]]:
 
 
 def _is_menu(group: list[KnownLine]) -> bool:
-    said = {line.phrase for line in group}
-    anchors = said & _ANCHORS | {line.phrase for line in group if line.sure}
+    phrases = {line.phrase for line in group}
+    anchors = phrases & _ANCHORS | {line.phrase for line in group if line.sure}
     if any(line.bullet for line in group):
-        return len(said) >= 4 and len(anchors) >= 2
-    return len(said) >= 3 and bool(anchors | said & _NETWORKS)
+        return len(phrases) >= 4 and len(anchors) >= 2
+    return len(phrases) >= 3 and bool(anchors | phrases & _NETWORKS)
 
 
 def _short(line: str) -> bool:

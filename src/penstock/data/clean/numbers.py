@@ -170,7 +170,7 @@ def _assigned(match: re.Match[str]) -> bool:
     return area not in ("000", "666") and area < "900" and group != "00" and serial != "0000"
 
 
-_S = r"[ \u00a0\u202f]"  # blanks
+_S = r"[ \u00a0\u202f]"  # spaces
 _H = r"[-\u2011\u2013]"  # hyphens
 # Rejects words, signs, and the comma, colon or slash of another number before a number.
 _OPEN = r"(?<![A-Za-z0-9_+.$-])(?<![0-9][,:/])"

@@ -57,7 +57,9 @@ def split_words(texts: Sequence[str]) -> Words:
     table = ch.bits()[points]
     kept = np.flatnonzero((table & ch.SPACE) == 0)
     text, bits = points[kept], table[kept]
-    first = np.ones(len(kept) + 1, np.bool_)  # the first of a chunk; one more stands for the end
+    first = np.ones(
+        len(kept) + 1, np.bool_
+    )  # first character of a chunk; one more entry for the end
     first[1:-1] = np.diff(kept) > 1
     starts = np.flatnonzero(punctuation.find_word_starts(text, bits, first))
     places = kept[starts]

@@ -125,7 +125,7 @@ def _find_words(characters: npt.NDArray[np.uint32]) -> tuple[Int64, Int64]:
     edges = np.flatnonzero(inside[1:] != inside[:-1]) + 1
     if len(inside) and inside[0]:
         edges = np.concatenate([[0], edges])
-    starts, ends = edges[0::2], edges[1::2]  # the blank after each text closes its last word
+    starts, ends = edges[0::2], edges[1::2]  # the space after each text closes its last word
     alone = np.flatnonzero(characters >= _ALONE)
     if len(alone):
         cuts = np.unique(np.concatenate([alone, alone + 1]))

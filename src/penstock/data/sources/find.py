@@ -26,7 +26,7 @@ _DESCRIBE = {b"state.json", b"dataset_info.json", b"dataset_dict.json"}
 
 
 def find_files(
-    given: Iterable[str | Path], kind: str = "", choice: HubSelection | None = None
+    paths: Iterable[str | Path], kind: str = "", choice: HubSelection | None = None
 ) -> Iterator[RawFile | Rejected]:
     """Yield the files of each path, folder, glob, URL or hub name, in the given order.
 
@@ -38,7 +38,7 @@ def find_files(
             "leave it out."
         )
     choice = choice or HubSelection()
-    for where in given:
+    for where in paths:
         entries = sorted(_expand(where, choice), key=lambda entry: entry.name)
         if not entries:
             raise PenstockError(
@@ -65,14 +65,14 @@ def _open_path(path: str) -> BinaryIO:
     return os.fdopen(descriptor, "rb", buffering=0)
 
 
-def _expand(given: str | Path, choice: HubSelection) -> Iterator[SourceEntry]:
-    if isinstance(given, str) and given.startswith("hf:"):
-        yield from hub.list_dataset(given, choice)
+def _expand(where: str | Path, choice: HubSelection) -> Iterator[SourceEntry]:
+    if isinstance(where, str) and where.startswith("hf:"):
+        yield from hub.list_dataset(where, choice)
         return
-    if isinstance(given, str) and is_url(given):
-        yield from remote.list_url(given)
+    if isinstance(where, str) and is_url(where):
+        yield from remote.list_url(where)
         return
-    path = Path(given)
+    path = Path(where)
     if path.is_dir():
         walked = _walk(os.path.realpath(path), str(path), b"")
         yield from mark_saved_dataset_files(list(walked), choice.split)

@@ -28,15 +28,15 @@ _NO_DATA = re.compile(
 )
 
 
-def list_dataset(given: str, choice: HubSelection) -> Iterator[SourceEntry]:
+def list_dataset(source: str, choice: HubSelection) -> Iterator[SourceEntry]:
     """Yield the data files of `hf:org/name`: Parquet, or else JSONL, Arrow or text."""
-    match = _NAME.fullmatch(given)
+    match = _NAME.fullmatch(source)
     if not match:
-        raise PenstockError(f"{given!r} is not the name of a dataset. Write hf:org/name.")
+        raise PenstockError(f"{source!r} is not the name of a dataset. Write hf:org/name.")
     name = match[1]
-    info = _info(given, name, choice.revision)
+    info = _info(source, name, choice.revision)
     sizes = {one.rfilename: (one.size, one.blob_id) for one in info.siblings or ()}
-    chosen = _chosen(given, list(sizes), _configs(info), choice)
+    chosen = _chosen(source, list(sizes), _configs(info), choice)
     for file in chosen:
         size, blob = sizes[file]
         yield SourceEntry(
@@ -73,7 +73,7 @@ def commit_of(path: str) -> str:
     return path.removeprefix(SCHEME).partition("@")[2].partition("/")[0]
 
 
-def _info(given: str, name: str, revision: str) -> Any:
+def _info(source: str, name: str, revision: str) -> Any:
     hub = extra("huggingface_hub", "Reading from the Hugging Face hub")
     api = hub.HfApi(endpoint=_endpoint())
     try:
@@ -86,7 +86,7 @@ def _info(given: str, name: str, revision: str) -> Any:
         why = "there is no such dataset, or it is private and HF_TOKEN is not set"
     except (hub.errors.HTTPError, OSError) as error:
         why = f"the hub cannot be reached or gave an error ({_short(error)})"
-    raise PenstockError(f"The source {given} cannot be listed: {why}.")
+    raise PenstockError(f"The source {source} cannot be listed: {why}.")
 
 
 def _configs(info: Any) -> list[dict[str, Any]]:
@@ -95,7 +95,7 @@ def _configs(info: Any) -> list[dict[str, Any]]:
 
 
 def _chosen(
-    given: str, files: list[str], configs: list[dict[str, Any]], choice: HubSelection
+    source: str, files: list[str], configs: list[dict[str, Any]], choice: HubSelection
 ) -> list[str]:
     data = [file for file in files if _kind(file) and not _NO_DATA.search(file)]
     if named := _by_card(data, configs, choice):
@@ -106,10 +106,10 @@ def _chosen(
         if of_kind := [file for file in data if _kind(file) == kind]:
             return of_kind
     wanted = ", ".join(f"{k} {v!r}" for k in ("subset", "split") if (v := getattr(choice, k)))
-    there = ", ".join(sorted(files)[:8]) or "nothing"
+    found = ", ".join(sorted(files)[:8]) or "nothing"
     raise PenstockError(
-        f"The source {given} has no Parquet, JSONL, Arrow or text file"
-        f"{f' of {wanted}' if wanted else ''}. There: {there}."
+        f"The source {source} has no Parquet, JSONL, Arrow or text file"
+        f"{f' of {wanted}' if wanted else ''}. Found: {found}."
     )
 
 

@@ -30,14 +30,14 @@ _READERS = {
 
 
 def read_source(
-    given: Iterable[str | Path],
+    paths: Iterable[str | Path],
     options: ReadOptions | None = None,
     open_file: OpenFile = open_any,
     choice: HubSelection | None = None,
 ) -> Iterator[SourceItem]:
     """Read all files of the given paths, folders, globs, URLs and hub names."""
     options = options or ReadOptions()
-    for file in find_files(given, options.kind, choice):
+    for file in find_files(paths, options.kind, choice):
         if isinstance(file, Rejected):
             yield file
         else:

@@ -63,7 +63,7 @@ def load_tokenizer(
     if special.end_id in Tokenizer(kept).encode(special.end):
         raise PenstockError(
             f"Tokenizer {where}: {special.end!r} cannot end a document, as a text that spells it "
-            f"becomes it. Set tokens.end to one of its special tokens: {_listed(config)}."
+            f"becomes it. Set tokens.end to one of its special tokens: {_list_special(config)}."
         )
     return kept, special
 
@@ -91,7 +91,7 @@ def _find(where: str | Path) -> tuple[bytes, _Beside, str]:
         return _read_bytes(path), {}, ""
     if path.is_dir() and not (path / _MANIFEST).is_file():
         return (*_folder(path, given), "")
-    return _of_dataset(given, path), {}, ""
+    return _dataset_tokenizer(given, path), {}, ""
 
 
 def _folder(folder: Path, given: str) -> tuple[bytes, _Beside]:
@@ -142,15 +142,15 @@ def _from_hub(spec: str) -> tuple[Path, str]:
             )
         )
     except (errors.HfHubHTTPError, errors.HFValidationError, OSError, ValueError) as error:
-        said = " ".join([line for line in str(error).splitlines() if line.strip()][:2])
+        message = " ".join([line for line in str(error).splitlines() if line.strip()][:2])
         raise PenstockError(
-            f"Tokenizer {HUB}{spec} cannot be fetched: {said} "
+            f"Tokenizer {HUB}{spec} cannot be fetched: {message} "
             "Check the name, the network and HF_ENDPOINT; private ones need HF_TOKEN."
         ) from error
     return folder, f"{name}@{folder.name}"
 
 
-def _of_dataset(given: str, path: Path) -> bytes:
+def _dataset_tokenizer(given: str, path: Path) -> bytes:
     from penstock.data.read.dataset import Dataset  # opens tokenizers itself
 
     if "://" in given:
@@ -186,29 +186,29 @@ def _names(beside: _Beside) -> dict[str, str]:
 def _end(
     where: str | Path,
     config: TokenizerJson,
-    asked: str | None,
+    wanted: str | None,
     own: SpecialTokens | None,
     beside: _Beside,
 ) -> str:
-    if asked:
-        if token_id(config, asked) is None:
+    if wanted:
+        if token_id(config, wanted) is None:
             raise PenstockError(
-                f"tokens.end = {asked!r}: tokenizer {where} has no such token. "
-                f"Its special tokens: {_listed(config)}."
+                f"tokens.end = {wanted!r}: tokenizer {where} has no such token. "
+                f"Its special tokens: {_list_special(config)}."
             )
-        return asked
+        return wanted
     # Files beside tokenizer.json win: some models have a token <|end|> that only closes a turn.
-    eos = _names(beside).get("eos_token") or _of_generation(config, beside)
+    eos = _names(beside).get("eos_token") or _generation_end(config, beside)
     for token in (eos, own.end if own else ""):
         if token and token_id(config, token) is not None:
             return token
     raise PenstockError(
         f"Tokenizer {where} does not say which token ends a document: neither {END} nor an "
-        f"eos_token is there. Set tokens.end to one of its special tokens: {_listed(config)}."
+        f"eos_token is there. Set tokens.end to one of its special tokens: {_list_special(config)}."
     )
 
 
-def _of_generation(config: TokenizerJson, beside: _Beside) -> str:
+def _generation_end(config: TokenizerJson, beside: _Beside) -> str:
     ids = beside.get(_GENERATION, {}).get("eos_token_id")
     first = ids[0] if isinstance(ids, list) and ids else ids
     if not isinstance(first, int):
@@ -222,7 +222,7 @@ def _id(config: TokenizerJson, token: str) -> int:
     return found
 
 
-def _listed(config: TokenizerJson) -> str:
+def _list_special(config: TokenizerJson) -> str:
     tokens = special_tokens(config)
     return ", ".join(tokens[:20]) + (", …" if len(tokens) > 20 else "") or "none"
 

@@ -25,10 +25,10 @@ def refuse_other_tokenizer(dataset: Dataset, folder: Path) -> None:
     if not other:
         return
     token, at = min(other.items(), key=lambda one: one[1])
-    there = f"is token {known[token]}" if token in known else "is no token"
+    in_model = f"is token {known[token]}" if token in known else "is no token"
     raise PenstockError(
         f"data: {dataset.id} was built with another tokenizer than that of the model: {token!r} is "
-        f"token {at} in it and {there} of {folder}, and so are {len(other):,} of {len(used):,} "
+        f"token {at} in it and {in_model} of {folder}, and so are {len(other):,} of {len(used):,} "
         "tokens. Name the raw files in data.dataset, which are then read with the model's own "
         f'tokenizer; or build the dataset with `tokenizer = "{folder}"` in its recipe'
     )

@@ -28,7 +28,7 @@ _PIECES = "|".join(
         r" ?[\p{L}\p{M}_]+",  # words and identifiers
         r"\p{N}{1,3}",
         r" ?[^\s\p{L}\p{M}\p{N}_]+",  # operators and punctuation
-        r"[^\S\r\n]+(?!\S)|\s+",  # other runs of blanks leave their last to the word
+        r"[^\S\r\n]+(?!\S)|\s+",  # other white space leaves its last character to the next word
     ]
 )
 
@@ -40,8 +40,8 @@ def load_engine(config: TokenizerJson) -> Engine:
     except BaseException as error:  # the library raises nothing more precise, and panics
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        said = str(error)[:200]
-        raise PenstockError(f"tokenizers cannot load this tokenizer.json: {said}") from error
+        message = str(error)[:200]
+        raise PenstockError(f"tokenizers cannot load this tokenizer.json: {message}") from error
     engine.encode_special_tokens = True
     return engine
 
