@@ -13,12 +13,13 @@ from penstock.model.moe import MoE
 
 
 class Decoder(nn.Module):
-    """Tokens in, logits (or with targets the summed loss) out.
+    """A Llama-family transformer: tokens in, logits out, or the summed loss if targets are given.
 
-    With `layers` it is one stage of a pipeline: the first takes tokens, the last gives logits, and
-    hidden states travel between them. Names of parameters are the same in every stage.
+    With `layers` it is one stage of a pipeline: the first stage takes tokens, the last returns
+    logits, and hidden states travel between them. Parameters have the same names in every stage.
 
-    A layout changes a decoder by replacing its `look`, `loss`, `logits` and its layers' `attend`.
+    Context and tensor parallelism replace `positions_and_mask`, `loss`, `logits` and the layers'
+    `attend`.
     """
 
     def __init__(self, shape: ModelShape, layers: range | None = None) -> None:
@@ -42,9 +43,10 @@ class Decoder(nn.Module):
         targets_bs: Tensor | None = None,
         counted_bs: Tensor | None = None,
     ) -> Tensor:
-        """`x` is tokens on the first stage, hidden states on others.
+        """Compute logits or the summed loss; on an inner stage, hidden states.
 
-        `starts_bs` marks where documents begin: then each of them is read as if alone.
+        `x` is tokens on the first stage and hidden states on the others. `starts_bs` marks where
+        documents begin: each document is then read as if it were alone.
         """
         x_bsd = self.embed(x) if self.first and self.embed is not None else x
         cos_sin, mask = self.positions_and_mask(x.shape[1], starts_bs, self.shape, x.device)
@@ -59,13 +61,16 @@ class Decoder(nn.Module):
 
     @property
     def head_vd(self) -> Tensor:
+        """Return the matrix of the head; a tied one is the embedding's."""
         holder = self.embed if self.head is None else self.head
         assert holder is not None
         return holder.weight
 
 
 class Layer(nn.Module):
-    """Pre-norm attention, then a pre-norm SwiGLU or mixture of them, each added to the stream."""
+    """A decoder layer: attention, then a SwiGLU or a mixture of experts, each after a norm and
+    added to the residual stream.
+    """
 
     def __init__(self, shape: ModelShape, index: int) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""Attention inside documents on CUDA, by FlexAttention: blocks of 128 × 128 tokens that hold
-nothing to see are skipped.
+"""Attention inside documents on CUDA, by FlexAttention: it skips blocks of 128 × 128 tokens in
+which nothing is visible.
 
 Shape suffixes: b batch, s sequence, h heads, k kv heads, e head width, n blocks of a sequence.
 """
@@ -15,10 +15,10 @@ BLOCK = 128
 
 
 def document_block_mask(starts_bs: Tensor) -> BlockMask:
-    """A token sees those of its own document that are not later.
+    """Return the mask by which a token sees the earlier tokens of its own document.
 
-    Documents are numbered in their order, so that the first and the last token of a block say which
-    of them it holds: the square of tokens that torch would make and scan is not needed.
+    Documents are numbered in their order, so the first and the last token of a block tell which
+    documents it holds. torch would build the square of all tokens and scan it.
     """
     document_bs = starts_bs.cumsum(1, dtype=torch.int32)
     sequence = document_bs.shape[1]
@@ -41,7 +41,9 @@ def document_block_mask(starts_bs: Tensor) -> BlockMask:
 
 
 def list_blocks(here_bnn: Tensor) -> tuple[Tensor, Tensor]:
-    """How many blocks of each row there are, and their columns first in a list; for all heads."""
+    """Return the number of marked blocks in each row and their columns, in the form that BlockMask
+    takes; one entry for all heads.
+    """
     columns = here_bnn.int().argsort(dim=-1, descending=True, stable=True)
     return here_bnn.sum(-1, dtype=torch.int32).unsqueeze(1), columns.int().unsqueeze(1)
 
@@ -54,17 +56,18 @@ def _mask_function(document_bs: Tensor) -> Callable[[Tensor, Tensor, Tensor, Ten
 
 
 def is_supported(q_bhse: Tensor) -> bool:
-    """Its kernels have no fp64, and want heads of 16 and more."""
+    """Return whether FlexAttention has a kernel: not for fp64, nor for heads narrower than 16."""
     return q_bhse.dtype != torch.float64 and q_bhse.shape[-1] >= 16
 
 
 def dense_mask(mask: BlockMask, q_bhse: Tensor) -> Tensor:
-    """The same as booleans of rows and columns for each sample."""
+    """Return the same mask as booleans, rows by columns for each sample."""
     rows, columns = mask.seq_lengths
     return create_mask(mask.mask_mod, len(q_bhse), 1, rows, columns, q_bhse.device).squeeze(1)
 
 
 def flex_attend(q_bhse: Tensor, k_bkse: Tensor, v_bkse: Tensor, mask: BlockMask) -> Tensor:
+    """Compute attention under a block mask."""
     run = flex_attention if torch.compiler.is_compiling() else _compiled()
     grouped = q_bhse.shape[1] != k_bkse.shape[1]
     return run(q_bhse, k_bkse, v_bkse, block_mask=mask, enable_gqa=grouped)
@@ -72,5 +75,5 @@ def flex_attend(q_bhse: Tensor, k_bkse: Tensor, v_bkse: Tensor, mask: BlockMask)
 
 @cache
 def _compiled() -> Callable[..., Tensor]:
-    """Uncompiled, it would make all scores."""
+    """Compile FlexAttention: without that it would compute and store all scores."""
     return torch.compile(flex_attention)

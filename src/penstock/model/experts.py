@@ -1,7 +1,8 @@
-"""The routed experts of a layer: SwiGLUs of one size, side by side in three stacks of matrices.
+"""The routed experts of a layer: SwiGLUs of one size, stored as three stacks of matrices.
 
-Rows come sorted by expert; where those of each end is known on the device only, so that the host
-need not wait. Shape suffixes: n rows, e experts, d hidden, f width of an expert, i in, o out.
+Rows come sorted by expert. Where the rows of each expert end is known on the device only, so that
+the host need not wait. Shape suffixes: n rows, e experts, d hidden, f width of an expert, i in, o
+out.
 """
 
 from typing import Any
@@ -13,7 +14,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 
 
 class Experts(nn.Module):
-    """Of a model whose experts are spread over ranks, `forward` works with those of this rank."""
+    """The experts of a layer; if they are spread over ranks, `forward` uses those of this rank."""
 
     def __init__(self, experts: int, hidden: int, ffn: int) -> None:
         super().__init__()
@@ -32,7 +33,7 @@ class Experts(nn.Module):
 
 
 def grouped_matmul(x_ni: Tensor, weight_eoi: Tensor, end_e: Tensor) -> Tensor:
-    """Each expert's matrix times its own rows. An expert without rows has a gradient of zero."""
+    """Multiply each expert's matrix by its rows. An expert without rows has a gradient of zero."""
     _, out, width = weight_eoi.shape
     fits = x_ni.is_cuda and x_ni.dtype == torch.bfloat16 and out % 8 == 0 and width % 8 == 0
     if not fits or len(x_ni) == 0:
@@ -45,13 +46,13 @@ def grouped_matmul(x_ni: Tensor, weight_eoi: Tensor, end_e: Tensor) -> Tensor:
 # Not `torch.compiler.disable`: that imports the compiler, a second for every run without it.
 @torch._disable_dynamo  # it asks for the numbers of rows
 def _matmul_per_expert(x_ni: Tensor, weight_eoi: Tensor, end_e: Tensor) -> Tensor:
-    """What torch has no kernel for: any type, any width, any device."""
+    """Multiply expert by expert, for types, widths and devices that torch has no kernel for."""
     rows = x_ni.split(end_e.diff(prepend=end_e.new_zeros(1)).tolist())
     return torch.cat([x @ w.T for x, w in zip(rows, weight_eoi.unbind(0), strict=True)])
 
 
 class ZeroEmptyExpertGradients(torch.autograd.Function):
-    """Zeroes the gradients of experts without rows.
+    """An identity that sets the gradients of experts without rows to zero.
 
     torch's grouped matmul leaves them unwritten on Blackwell (pytorch issue 172439).
     """
@@ -69,7 +70,7 @@ class ZeroEmptyExpertGradients(torch.autograd.Function):
 
 
 def _local_experts(stack: Tensor) -> Tensor:
-    """This rank's experts. Where other ranks hold the same ones, each has part of the gradient."""
+    """Return this rank's experts. Ranks that hold the same ones each have part of the gradient."""
     if not isinstance(stack, DTensor):
         return stack
     grads = [Partial() if isinstance(p, Replicate) else p for p in stack.placements]

@@ -1,11 +1,11 @@
 """fp8 matmuls, each operand with one scale for the whole tensor.
 
-Inputs and weights in e4m3 (3 bits of mantissa), gradients in e5m2 (5 of exponent). A scale brings
-the largest magnitude of this very tensor to the end of the format's range, so nothing overflows and
-no history is kept; it stays on the device. The hardware multiplies only rows by rows (both
-operands contiguous along the summed dimension), so the backward pass needs transposed copies.
+Inputs and weights are e4m3 (3 bits of mantissa), gradients e5m2 (5 bits of exponent). The scale
+maps the largest magnitude of the tensor to the end of the format's range: nothing overflows, and no
+history of magnitudes is kept. The scale stays on the device. The hardware needs both operands
+contiguous along the summed dimension, so the backward pass makes transposed copies.
 
-Shape suffixes: n tokens, i inputs, o outputs.
+docs/design/speed.md says why this is not torchao. Shape suffixes: n tokens, i inputs, o outputs.
 """
 
 from typing import Any
@@ -15,26 +15,27 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
-MULTIPLE = 16  # of which kernels want all sides of a matrix but the rows of the first
+MULTIPLE = 16  # fp8 kernels need every dimension divisible by 16, except the rows of A
 
 
 class Fp8Linear(nn.Linear):
-    """A linear layer without bias whose three matmuls are in fp8; its weight stays as it was."""
+    """A linear layer without bias that does its three matmuls in fp8; its weight keeps its type."""
 
     def forward(self, x: Tensor) -> Tensor:
         return fp8_linear(x, self.weight)
 
 
 def fp8_linear(x: Tensor, weight_oi: Tensor) -> Tensor:
+    """Multiply x by the transposed weight in fp8."""
     return _Fp8Matmul.apply(x.flatten(0, -2), weight_oi).unflatten(0, x.shape[:-1])
 
 
 def convert_linears_to_fp8(module: nn.Module, ways: int = 1) -> None:
-    """Every linear layer in it, in place, whose sides are the multiples of 16 that kernels want.
+    """Turn linear layers into fp8 layers, in place.
 
-    Still so when one side is cut into `ways` parts. One with a bias or an adapter stays as it is.
-    So do routers, which are no linear layers, and the head, which is not in the layers: what they
-    give is compared closely.
+    fp8 kernels need sides that are multiples of 16, also after one side is cut into `ways` parts. A
+    layer with a bias or an adapter stays as it is. So do routers, which are no linear layers, and
+    the head, which is outside the layers: both need more precision than fp8 has.
     """
     least = MULTIPLE * ways
     for layer in module.modules():
@@ -68,14 +69,14 @@ class _Fp8Matmul(torch.autograd.Function):
 
 
 def cast_scaled(x: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
-    """In fp8, and what to multiply it by to have it back."""
+    """Return the tensor in fp8, and the scale that brings it back."""
     largest = torch.finfo(kind).max
     scale = x.abs().amax().float().clamp(min=1e-12) / largest
     return (x.float() / scale).clamp(-largest, largest).to(kind), scale
 
 
 def transpose_padded(x8_ni: Tensor) -> Tensor:
-    """Transposed, with zeros up to a multiple of 16 tokens: kernels sum over no other number."""
+    """Transpose, and pad with zeros to a multiple of 16 tokens: kernels sum over nothing else."""
     short = -len(x8_ni) % MULTIPLE
     whole_ni = F.pad(x8_ni, (0, 0, 0, short)) if short else x8_ni
     return whole_ni.T.contiguous()
@@ -84,5 +85,5 @@ def transpose_padded(x8_ni: Tensor) -> Tensor:
 def scaled_matmul(
     a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, out: torch.dtype, fast: bool = False
 ) -> Tensor:
-    """a @ b.T. `fast` sums within the tensor cores in fewer bits: good enough going forward."""
+    """Return a @ b.T. `fast` accumulates with fewer bits, which is enough for the forward pass."""
     return torch._scaled_mm(a, b.T, a_scale, b_scale, out_dtype=out, use_fast_accum=fast)

@@ -20,9 +20,10 @@ def decoder_on_meta(shape: ModelShape, layers: range | None = None) -> Decoder:
 
 @torch.no_grad()
 def initialize(model: Decoder, device: torch.device, seed: int) -> None:
-    """First weights, each drawn from a generator of its own name: the same whatever the layout.
+    """Give a decoder its first weights, drawn from one generator for each name.
 
-    Every rank draws the whole tensor and keeps its part: one tensor at a time, and nothing is sent.
+    So the weights are the same whatever the layout. Every rank draws the whole tensor and keeps its
+    part: one tensor at a time, and nothing is sent.
     """
     model.to_empty(device=device)
     for buffer in model.buffers():
@@ -39,12 +40,12 @@ def initialize(model: Decoder, device: torch.device, seed: int) -> None:
 
 
 def init_std(name: str, shape: ModelShape) -> float:
-    """Standard deviation of a weight's first values.
+    """Return the standard deviation of a weight's first values.
 
-    0.02 at the width of 768 and up; narrower models start wider. The two matrices that write into
-    the residual stream are scaled down with depth so that its variance does not grow with it.
-    An input embedding of its own starts at 1: at 0.02 the first layers drown it, and small models
-    were half a nat behind after 1M tokens. A tied one must also start as a head, near ln(vocab).
+    It is 0.02 at the width of 768 and up; narrower models start wider. The two matrices that write
+    into the residual stream are scaled down with depth, so that its variance does not grow with it.
+    An untied input embedding starts at 1: at 0.02 the first layers drown it, and small models were
+    half a nat behind after 1M tokens. A tied one must also start as a head, near ln(vocab).
     """
     if not shape.tied and name in ("embed.weight", "head.weight"):
         return 1.0 if name == "embed.weight" else 0.02
@@ -64,6 +65,6 @@ def copy_to_shard(tensor: Tensor, whole: Tensor) -> None:
 
 
 def named_generator(name: str, seed: int, device: torch.device) -> torch.Generator:
-    """For the first values of a tensor: of its name and the seed alone."""
+    """Return a generator for a tensor's first values, seeded by its name and the seed alone."""
     number = xxhash.xxh3_64_intdigest(f"{seed}:{name}".encode()) >> 1
     return torch.Generator(device).manual_seed(number)

@@ -1,9 +1,10 @@
-"""Cross-entropy of a chunk of tokens at a time: all logits of a batch never exist at once.
+"""Cross-entropy of one chunk of tokens at a time, so that the logits of a batch never exist at
+once.
 
-At 128,256 words the logits of 32,768 tokens are 8 GiB in bf16, and 16 more for an fp32 copy. The
-gradient of a chunk's logits follows from them at once, so it is made in the forward pass, in their
-place, and multiplied out to the gradients of the hidden states and of the head. The backward pass
-only scales those by the gradient that arrives (the loss is a sum; the caller divides it).
+With a vocabulary of 128,256 the logits of 32,768 tokens are 8 GiB in bf16, and 16 GiB more for an
+fp32 copy. The forward pass turns the logits of a chunk into their gradient in place, and multiplies
+it out to the gradients of the hidden states and of the head. The backward pass only scales those by
+the incoming gradient (the loss is a sum; the caller divides it).
 
 Shape suffixes: b batch, s sequence, d hidden, v vocab, n tokens of a chunk or of the batch.
 """
@@ -30,10 +31,11 @@ def summed_cross_entropy(
     rule: LossRule | None = None,
     words: int | None = None,
 ) -> Tensor:
-    """The sum over the targets that count (None: all of them), in fp32 or wider.
+    """Return the loss summed over the targets that count (None: all of them), in fp32 or wider.
 
-    `rule` stands for `to_gradients_` where other ranks have logits of the same tokens, and `words`
-    is the most that any of them has: they must cut the same chunks.
+    `rule` replaces `to_gradients_` if other ranks hold other columns of the logits, or for a user's
+    loss. `words` is then the largest number of columns on any rank: all ranks must cut the same
+    chunks.
     """
     wanted = torch.is_grad_enabled() and (x_bsd.requires_grad or head_vd.requires_grad)
     counted_n = None if counted_bs is None else counted_bs.flatten()
@@ -46,6 +48,8 @@ def summed_cross_entropy(
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
+    """Autograd function that computes the gradients in its forward pass."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -87,7 +91,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
 
 def to_gradients_(logits_nv: Tensor, targets_n: Tensor, counted_n: Tensor | None) -> Tensor:
-    """The loss of each row; `logits_nv` becomes the gradient of their sum, in place."""
+    """Return the loss of each row; `logits_nv` becomes the gradient of their sum, in place."""
     if logits_nv.is_cuda and logits_nv.dtype != torch.float64:
         from penstock.model import loss_kernel  # needs Triton, which only CUDA builds have
 
@@ -99,7 +103,7 @@ def to_gradients_(logits_nv: Tensor, targets_n: Tensor, counted_n: Tensor | None
 
 
 def _to_gradients_of_few_rows(logits_nv: Tensor, targets_n: Tensor, weight_n: Tensor) -> Tensor:
-    """Of so few rows that their copy in full precision stays in the cache of a CPU."""
+    """Do this for a few rows, whose copy in full precision stays in a CPU's cache."""
     wide_nv = logits_nv.to(torch.promote_types(logits_nv.dtype, torch.float32))
     at_n1 = targets_n.unsqueeze(1)
     hit_n1, most_n1 = wide_nv.gather(1, at_n1), wide_nv.amax(1, keepdim=True)
@@ -113,7 +117,7 @@ def _to_gradients_of_few_rows(logits_nv: Tensor, targets_n: Tensor, weight_n: Te
 
 
 def matmul_onto(a: Tensor, b: Tensor, dtype: torch.dtype, onto: Tensor | None) -> Tensor:
-    """a @ b in a `dtype` that may be wider, added to `onto`."""
+    """Return a @ b in a `dtype` that may be wider, added to `onto`."""
     if onto is None:
         return torch.mm(a, b, out_dtype=dtype) if _gives_wide_sums(a, dtype) else (a @ b).to(dtype)
     if a.dtype == dtype:
@@ -124,11 +128,12 @@ def matmul_onto(a: Tensor, b: Tensor, dtype: torch.dtype, onto: Tensor | None) -
 
 
 def _gives_wide_sums(a: Tensor, dtype: torch.dtype) -> bool:
-    """Whether a matmul can give its sums as they are, before they are rounded: on CUDA only."""
+    """Return whether a matmul can return its sums before they are rounded: on CUDA only."""
     return a.is_cuda and a.dtype != dtype
 
 
 def scale_to(x: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return x × factor in `dtype`."""
     if x.is_cuda and factor.dtype != torch.float64:
         from penstock.model import loss_kernel
 

@@ -42,7 +42,7 @@ def _softmax_gradient(
 
 
 def to_gradients_(logits_nv: Tensor, targets_n: Tensor, counted_n: Tensor | None) -> Tensor:
-    """The loss of each row, in fp32; `logits_nv` becomes the gradient of their sum."""
+    """Return the loss of each row in fp32; `logits_nv` becomes the gradient of their sum."""
     rows, vocab = logits_nv.shape
     losses_n = torch.empty(rows, dtype=torch.float32, device=logits_nv.device)
     counted = targets_n if counted_n is None else counted_n
@@ -67,7 +67,9 @@ def _scale(x, factor, out, numel, BLOCK: tl.constexpr):
 
 
 def scale_to(x: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:
-    """x × factor, reckoned in fp32, in one pass; torch's own would take a bf16 factor or two."""
+    """Return x × factor, computed in fp32, in one pass; torch would round the factor to bf16 or
+    take two passes.
+    """
     out = torch.empty_like(x, dtype=dtype)
     _scale[(triton.cdiv(x.numel(), BLOCK),)](x, factor, out, x.numel(), BLOCK=BLOCK, num_warps=8)
     return out

@@ -1,10 +1,10 @@
-"""A mixture of experts: each token visits the few experts that its router scores highest.
+"""A mixture of experts: each token goes to the few experts that its router scores highest.
 
-No expert has a capacity and no token is dropped: visits are sorted by expert, the experts work
-through them in one grouped matmul, and each token adds up what its experts gave it.
+No expert has a capacity and no token is dropped. Pairs of token and expert are sorted by expert,
+the experts work through them in one grouped matmul, and each token sums the results of its experts.
 
-Shape suffixes: b batch, s sequence, t tokens, d hidden, e experts, k experts that a token visits,
-n visits (t × k) in the order of their experts, f width of an expert.
+Shape suffixes: b batch, s sequence, t tokens, d hidden, e experts, k experts of a token, n pairs (t
+× k) in the order of their experts, f width of an expert.
 """
 
 from collections.abc import Callable
@@ -24,11 +24,11 @@ RunExperts = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 
 class MoE(nn.Module):
-    """Stands where a dense layer has its SwiGLU.
+    """A mixture of experts in the place of a dense layer's SwiGLU.
 
-    `balance` is added to the scores when experts are chosen, and nowhere else: it moves tokens
-    towards experts that got few, and no gradient knows of it. `load` counts the tokens that each
-    expert got since it was last set to zero. Expert parallelism replaces `run_experts`.
+    `balance` is added to the scores only when experts are chosen: it moves tokens towards experts
+    that got few, and has no gradient. `load` counts the tokens that each expert got since it was
+    last set to zero. Expert parallelism replaces `run_experts`.
     """
 
     balance: Tensor
@@ -67,7 +67,7 @@ class MoE(nn.Module):
         return y_bsd if self.shared is None else y_bsd + self.shared(x_bsd)
 
     def route(self, x_td: Tensor) -> tuple[Tensor, Tensor]:
-        """The weights of each token's experts, and which experts they are."""
+        """Return the weights of each token's experts, and which experts they are."""
         logit_te = self.router(x_td)
         score_te = logit_te.sigmoid() if self.sigmoid else logit_te.softmax(-1)
         choice_tk = (score_te.detach() + self.balance).topk(self.active, sorted=False).indices
@@ -78,10 +78,11 @@ class MoE(nn.Module):
 
     @torch._disable_dynamo  # what it does in the backward pass is no part of a graph
     def count_tokens(self, y_td: Tensor, choice_tk: Tensor) -> Tensor:
+        """Return `y_td` unchanged; its backward pass adds this batch's tokens to `load`."""
         return CountTokens.apply(y_td, choice_tk, self.load)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "MoE":
-        """Moved to a narrower type with the weights, `balance` would not feel small steps."""
+        """Move the module, but keep `balance` wide: in a narrower type small changes get lost."""
         balance = self.balance
         super()._apply(fn, recurse)
         if self.balance.dtype != balance.dtype:
@@ -90,8 +91,9 @@ class MoE(nn.Module):
 
 
 class Router(nn.Module):
-    """A score of each expert for each token, in float32 at least: near ties must stay what they are
-    in every layout."""
+    """A score of each expert for each token, in float32 at least: near ties must have the same
+    order in every layout.
+    """
 
     def __init__(self, hidden: int, experts: int) -> None:
         super().__init__()
@@ -104,11 +106,11 @@ class Router(nn.Module):
 
 
 class CountTokens(torch.autograd.Function):
-    """Counts the tokens of each expert, when the gradient comes back through what it gave.
+    """An identity whose backward pass counts the tokens of each expert.
 
-    Counting then and not in forward, each token counts once although its layer may be computed
-    again, and a token on which the loss does not depend (a filler, padding) does not count: its
-    gradient is exactly zero. So all layouts come to the same numbers, and evaluation to none.
+    Counting there and not in forward, a token counts once although its layer may be recomputed, and
+    a token that the loss does not depend on (padding) does not count: its gradient is exactly zero.
+    So all layouts get the same numbers, and evaluation counts nothing.
     """
 
     @staticmethod
@@ -126,5 +128,5 @@ class CountTokens(torch.autograd.Function):
 
 
 def run_local_experts(experts: nn.Module, rows_nd: Tensor, end_e: Tensor) -> Tensor:
-    """All experts are on this rank."""
+    """Run the experts, all of which are on this rank."""
     return experts(rows_nd, end_e)

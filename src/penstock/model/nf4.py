@@ -44,7 +44,7 @@ _AT_ONCE = 1 << 22  # weights that are quantised at once: it takes 20 bytes for 
 
 @torch.no_grad()
 def quantize(weight_oi: Tensor) -> Tensor:
-    """The matrix as rows of bytes."""
+    """Return the matrix as rows of bytes."""
     outputs, inputs = weight_oi.shape
     rows = max(1, _AT_ONCE // inputs)
     out_or = weight_oi.new_empty((outputs, row_bytes(inputs)), dtype=torch.uint8)
@@ -71,7 +71,7 @@ def _quantize(weight_oi: Tensor) -> Tensor:
 
 
 def dequantize(rows_or: Tensor, inputs: int, dtype: torch.dtype) -> Tensor:
-    """The matrix [outputs, inputs] again."""
+    """Return the matrix [outputs, inputs] that the rows of bytes stand for."""
     blocks = block_count(inputs)
     pairs_oi, level_on, ranges_or = rows_or.split((blocks * BLOCK // 2, blocks, RANGE_BYTES), dim=1)
     aligned_or = ranges_or.clone(memory_format=torch.contiguous_format)
@@ -83,7 +83,9 @@ def dequantize(rows_or: Tensor, inputs: int, dtype: torch.dtype) -> Tensor:
 
 
 def _byte_values(device: torch.device) -> Tensor:
-    """The two values of each byte. Kept: making it would hold up the device in every matmul."""
+    """Return the two values of each byte, cached: making the table would stall the device in every
+    matmul.
+    """
     if torch.compiler.is_compiling():  # a constant of the compiled code
         return _make_byte_values(device)
     if device not in _BYTE_VALUES:
@@ -100,7 +102,7 @@ _BYTE_VALUES: dict[torch.device, Tensor] = {}
 
 
 class _Nf4Matmul(torch.autograd.Function):
-    """x times the transposed matrix; keeps its bytes and nothing wider."""
+    """Product of x and the transposed matrix; saves the bytes and nothing wider."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rows_or: Tensor) -> Tensor:
@@ -118,13 +120,14 @@ class _Nf4Matmul(torch.autograd.Function):
 
 
 def nf4_linear(x: Tensor, rows_or: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Multiply x by the transposed matrix and add the bias."""
     out = _Nf4Matmul.apply(x, rows_or)
     assert isinstance(out, Tensor)
     return out if bias is None else out + bias
 
 
 class Nf4Linear(nn.Module):
-    """A frozen linear whose `weight` is rows of bytes."""
+    """A frozen linear layer whose `weight` is rows of bytes."""
 
     def __init__(self, inputs: int, outputs: int, bias: bool) -> None:
         super().__init__()

@@ -1,9 +1,10 @@
-"""Moving rows to where they are needed and back, the same way in every run.
+"""Moving rows to another order and back, deterministically.
 
-torch's own backward of an index adds with atomics or sorts, since an index may repeat. Here the way
-back is known: it is a gather by the inverse order, which is faster and has one result only.
+torch's own backward of an index adds with atomics or sorts, since an index may repeat. Here the
+inverse order is known: the backward pass is a gather by it, which is faster and always gives the
+same bits.
 
-Shape suffixes: t tokens, k visits of a token, n = t × k rows in a new order, d width.
+Shape suffixes: t tokens, k copies of a token, n = t × k rows in a new order, d width.
 """
 
 from typing import Any
@@ -13,13 +14,13 @@ from torch import Tensor
 
 
 def inverse_order(order_n: Tensor) -> Tensor:
-    """Where each row went: `x[order][inverse(order)]` is x."""
+    """Return where each row went: `x[order][inverse_order(order)]` is x."""
     at_n = torch.arange(len(order_n), device=order_n.device)
     return torch.empty_like(order_n).scatter_(0, order_n, at_n)
 
 
 class ReorderRows(torch.autograd.Function):
-    """x[order]; `back` is the inverse of `order`."""
+    """Rows in a new order, x[order]; `back` is the inverse of `order`."""
 
     @staticmethod
     def forward(ctx: Any, x_nd: Tensor, order_n: Tensor, back_n: Tensor) -> Tensor:
@@ -33,7 +34,7 @@ class ReorderRows(torch.autograd.Function):
 
 
 class RepeatRows(torch.autograd.Function):
-    """Each row k times, then reordered; its gradient is the sum of those of its k copies."""
+    """Each row k times, in a new order; its gradient is the sum over its k copies."""
 
     @staticmethod
     def forward(ctx: Any, x_td: Tensor, k: int, order_n: Tensor, back_n: Tensor) -> Tensor:

@@ -20,8 +20,10 @@ TokenLoss = Callable[[Tensor, Tensor], Tensor]  # (logits_nv, targets_n) -> loss
 
 
 def checked_loss(own: Callable[..., object], code: UserCode) -> TokenLoss:
-    """Wrap the user's function: logits in fp32 or wider go in, one finite-typed loss per token
-    comes out, and what the function raises is told as the user's."""
+    """Wrap the user's loss so that its result is checked and its errors are reported as theirs.
+
+    It gets logits in fp32 or wider, and must return one floating-point loss per token.
+    """
 
     def losses(logits_nv: Tensor, targets_n: Tensor) -> Tensor:
         wide_nv = logits_nv.to(torch.promote_types(logits_nv.dtype, torch.float32))
@@ -52,8 +54,9 @@ def checked_loss(own: Callable[..., object], code: UserCode) -> TokenLoss:
 
 
 def loss_rule(own: TokenLoss) -> LossRule:
-    """The same as a rule for `summed_cross_entropy`, which goes through the tokens in chunks: the
-    logits of all tokens never exist at once."""
+    """Return the loss as a rule of `summed_cross_entropy`, which works in chunks: the logits of all
+    tokens never exist at once.
+    """
 
     def rule(logits_nv: Tensor, targets_n: Tensor, counted_n: Tensor | None) -> Tensor:
         with torch.enable_grad():

@@ -1,4 +1,4 @@
-"""From a run to an `nn.Module`: our decoder from its shape, or the user's own from a file."""
+"""The user's own model: a function in their file that builds an `nn.Module`."""
 
 import importlib.util
 import inspect
@@ -61,7 +61,7 @@ def import_user_function(code: UserCode) -> Callable[..., Any]:
 
 
 def _call_user_code(code: UserCode, call: Callable[[], Any]) -> Any:
-    """Run the user's code; what it raises is told as theirs, and not tried again."""
+    """Run the user's code; report what it raises as their error, which a restart would not mend."""
     try:
         return call()
     except (Exception, SystemExit) as error:
@@ -96,7 +96,7 @@ def refuse_untrainable(model: nn.Module, spec: str) -> None:
 
 
 def takes_targets(model: nn.Module) -> bool:
-    """Does its forward want the targets beside the tokens, to give a loss of its own?"""
+    """Return whether forward takes the targets after the tokens, to compute a loss of its own."""
     names = list(inspect.signature(model.forward).parameters.values())
     second = names[1] if len(names) > 1 else None
     if second is None or second.kind not in (second.POSITIONAL_ONLY, second.POSITIONAL_OR_KEYWORD):
@@ -107,11 +107,12 @@ def takes_targets(model: nn.Module) -> bool:
 def summed_loss(
     model: nn.Module, own: TokenLoss | None = None, code: UserCode | None = None
 ) -> Callable[..., Tensor]:
-    """(inputs_bs, targets_bs, counted_bs = None) -> the sum of losses over the targets that count.
+    """Return a function (inputs_bs, targets_bs, counted_bs = None) -> summed loss of the targets
+    that count.
 
-    The module is called with (tokens) and gives logits, or with (tokens, targets) and gives its
-    own mean loss; a tuple may hold other things beside the loss. `own` is the loss of `train.loss`,
-    `code` the module as the run file names it, for messages.
+    The module is called with (tokens) and returns logits, or with (tokens, targets) and returns its
+    own mean loss; a tuple may hold other things beside the loss. `own` is the loss of `train.loss`;
+    `code` is the module as the run file names it, for messages.
     """
     wants = takes_targets(model)
     if wants and own:
@@ -164,7 +165,7 @@ _MISTAKES = (
 
 @contextmanager
 def _explain_user_errors(code: UserCode | None, inputs_bs: Tensor) -> Iterator[None]:
-    """Tell a mistake in the user's forward once: it would be the same after a restart."""
+    """Report a mistake in the user's forward as theirs: it would be the same after a restart."""
     try:
         yield
     except _MISTAKES as error:
@@ -182,7 +183,7 @@ def _explain_user_errors(code: UserCode | None, inputs_bs: Tensor) -> Iterator[N
 
 
 def _mixed_formats_message(words: str, said: str) -> str:
-    """Explain an operation on two number formats, by what torch says of them."""
+    """Explain an operation on two number formats, from torch's own message."""
     if "Long" in said:
         return (
             f"{words}: forward computes with the token ids themselves ({said}). Tokens are whole "
@@ -197,16 +198,17 @@ def _mixed_formats_message(words: str, said: str) -> str:
 
 
 def tensors_in(given: object) -> list[Tensor]:
+    """Return the tensors of a module's output, which may be one tensor or a tuple of things."""
     parts = given if isinstance(given, tuple | list) else [given]
     return [part for part in parts if isinstance(part, Tensor)]
 
 
 class NoLogits(PenstockError):
-    """A forward pass that gave no logits for all of its tokens."""
+    """Error of a forward pass that returned no logits for all of its tokens."""
 
 
 def logits_in(given: object, inputs_bs: Tensor) -> Tensor:
-    """The logits among what a module gave."""
+    """Return the logits in a module's output."""
     for logits in tensors_in(given):
         if logits.dim() == 3 and logits.shape[:2] == inputs_bs.shape:
             return logits

@@ -42,6 +42,7 @@ from penstock.train.world.world import join  # noqa: E402
 
 
 def main(where: str, attempt: int) -> str:
+    """Run this rank; return how it ended, which the journal also records."""
     folder = RunFolder(Path(where))
     rank = int(os.environ["RANK"])
     life = int(os.environ.get("PENSTOCK_LIFE", "0"))  # above 0: in the place of a lost process
@@ -75,6 +76,7 @@ def out_of_memory(error: Exception) -> bool:
 
 
 def work(folder: RunFolder, journal: Journal, pulse: Pulse) -> tuple[str, str]:
+    """Join the other ranks, train, and return the result and the hash of the weights."""
     run = load(folder.run_file)
     launch = folder.read_launch_record()
     layout = Layout(**launch.layout)

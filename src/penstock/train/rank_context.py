@@ -1,4 +1,6 @@
-"""What every part of a rank's training uses: the run, its folder, and this rank's place in it."""
+"""The objects that every part of a rank's training uses: the run, its folder, and this rank's place
+in it.
+"""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,8 @@
-"""Silent data corruption: now and then each replica also computes a microbatch of its neighbour.
+"""A check for silent data corruption: now and then each replica also computes a microbatch of its
+neighbour.
 
 Equal weights and equal samples must give equal gradients. The neighbour's samples are read, not
-sent: they follow from a position. No trace of the trial is left in the run.
+sent: they follow from a position. The check leaves no trace in the run.
 """
 
 import struct

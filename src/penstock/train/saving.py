@@ -62,7 +62,7 @@ class CheckpointSaver:
 
     @property
     def _leads(self) -> bool:
-        """Whether this rank works for its host."""
+        """Return whether this rank works for its host."""
         return os.environ.get("PENSTOCK_HOST_RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
 
     def fetch_from_peers(self) -> None:

@@ -1,7 +1,7 @@
-"""Traces single steps: what is inside `compute`, for the ledger, and a picture for Perfetto.
+"""Traces of single steps: what is inside `compute`, for the ledger, and a file for Perfetto.
 
-All ranks trace the same step, which the vote of the step before said. What tracing costs is no part
-of any step: it lies between them, and the line says how much it was.
+All ranks trace the same step, which the vote of the step before decided. The cost of tracing is not
+part of any step: it lies between steps, and the journal says how much it was.
 """
 
 import gzip
@@ -36,7 +36,7 @@ ROWS = 20_000  # of a file at most, the longest: about half a megabyte
 
 @dataclass
 class Tracer:
-    """One rank's own. `folder` is where files go."""
+    """The tracer of one rank. `folder` is where files go."""
 
     folder: Path
     journal: Journal
@@ -48,7 +48,7 @@ class Tracer:
     _writing: threading.Thread | None = None
 
     def due(self, step: int) -> bool:
-        """Whether `step` is to be traced; asked by the rank that leads, of every step in turn."""
+        """Return whether `step` is to be traced; the leading rank asks for every step."""
         if not isinstance(self.every, Every):
             return False
         self._started = step - 1 if self._started is None else self._started
@@ -62,9 +62,9 @@ class Tracer:
         return first or again
 
     def warm_up(self, steps: int) -> None:
-        """On an accelerator the first trace of a process takes seconds; not so in a step.
+        """Make a first trace on an accelerator, which takes seconds, before the first step.
 
-        `steps` are to come: not for a run that is too short for one.
+        `steps` are to come: a run too short for a trace does not need this.
         """
         if self.world.cuda and isinstance(self.every, Every) and steps > FIRST and self._traces:
             with _profile(cuda=True):
@@ -72,7 +72,7 @@ class Tracer:
 
     @contextmanager
     def trace_if_requested(self, step: int, clock: StepClock) -> Iterator[None]:
-        """Around all of a step."""
+        """Trace all that runs inside this context, if the last vote asked for it."""
         asked, self.requested = self.requested, False
         if not (asked and self._traces):
             yield
@@ -91,14 +91,18 @@ class Tracer:
 
     @contextmanager
     def _note(self, name: str) -> Iterator[None]:
-        """The device ends a part when the host does, so that what it did belongs to the part."""
+        """Annotate a part of the step. The device ends a part when the host does, so that its work
+        belongs to the part.
+        """
         with record_function(f"{NOTE}{name}"):
             yield
             if self.world.cuda:
                 torch.cuda.synchronize()
 
     def _record(self, step: int, ops: list[TraceOp], cost_s: float, began: float) -> None:
-        """`began` is when the step ended: what is done here is part of the cost."""
+        """Write the split of a traced step to the journal; `began` is when the step ended, so that
+        this work counts as cost.
+        """
         split = split_compute(ops, self.world.size("pipeline") > 1)
         rank = self.journal.ranks[0]
         name = f"step{step:08d}-a{self.journal.attempt:04d}-r{rank:05d}.json.gz"
@@ -114,17 +118,21 @@ class Tracer:
         self.journal.write(StepTraced(cost_s=round(cost_s, 6), **said), synced=False)
 
     def close(self) -> None:
-        """Returns when the last file is written."""
+        """Wait until the last file is written."""
         if self._writing:
             self._writing.join()
 
     @property
     def _block(self) -> int:
-        """Ranks that have collectives with each other inside `compute`; neighbours by number."""
+        """Return how many ranks have collectives with each other inside `compute`; their numbers
+        are consecutive.
+        """
         return self.world.size("shard") * self.world.size("context") * self.world.size("tensor")
 
     def _peers(self) -> tuple[list[int], list[int]]:
-        """First and last: of the ranks it has collectives with, and of those with equal work."""
+        """Return first and last rank of those with common collectives, and of those with equal
+        work.
+        """
         first = self.journal.ranks[0] - self.world.rank  # in live mode a replica is a world
         stage = self.world.ranks // self.world.size("pipeline")
         low, lowest = (self.world.rank // size * size + first for size in (self._block, stage))
@@ -132,7 +140,9 @@ class Tracer:
 
     @property
     def _traces(self) -> bool:
-        """Of a large run the first replica, and of each of its stages a few."""
+        """Return whether this rank traces: in a large run the first replica does, a few ranks of
+        each stage.
+        """
         if self.world.ranks <= TRACING:
             return True
         each = max(1, TRACING // self.world.size("pipeline"))
@@ -150,7 +160,9 @@ def _profile(cuda: bool) -> profile:
 
 
 def trace_rows(taken: profile) -> list[TraceOp]:
-    """What was seen, without what only repeats it: launches, and annotations on the device."""
+    """Return the events of a trace, without those that repeat others: launches, and annotations on
+    the device.
+    """
     assert taken.kineto_results is not None
     found = []
     for event in taken.kineto_results.events():
@@ -171,7 +183,7 @@ def _kind(event: Any) -> Kind | None:
 
 
 def _split_record(split: ComputeSplit) -> dict[str, Any]:
-    """Seconds by what they were spent on, to the microsecond."""
+    """Return the seconds by what they were spent on, to the microsecond."""
     parts = {
         "compute": split.compute_s,
         "copy": split.copy_s,
@@ -206,7 +218,7 @@ def write_trace_file(folder: Path, name: str, ops: list[TraceOp], rank: int) -> 
 
 
 def _lane(op: TraceOp) -> str:
-    """The line of the picture that a row stands on."""
+    """Return the line of the picture that an event is drawn on."""
     if op.kind in ("kernel", "copy"):
         return f"device: {'communication' if op.name.startswith('nccl') else op.kind}"
     return f"host thread {op.thread}" if op.kind == "op" else f"host thread {op.thread}: parts"

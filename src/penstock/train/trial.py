@@ -1,6 +1,6 @@
-"""Try the user's own code before any rank starts: one small forward and backward pass.
+"""A trial of the user's own code before any rank starts: one small forward and backward pass.
 
-What is wrong is told once. Without this the ranks would meet the error, end, and be started again
+An error is reported once. Without the trial the ranks would meet the error, end, and be restarted
 as if a machine had failed. The trial runs on the CPU of this process. Code that needs a GPU, or
 more of a sequence than is tried, may raise here and be right: then it is left to the ranks.
 
@@ -43,7 +43,7 @@ NO_GROUP = "process group has not been initialized"  # what torch says where the
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokens that a module has to know."""
+    """The tokens that a module must accept."""
 
     tokens: int
     of: str  # the dataset
@@ -98,7 +98,7 @@ def try_loss(run: Run, kind: str, vocab: int, certain: bool) -> None:
 
 @dataclass
 class _ModuleTrial:
-    """One module, tried with one batch."""
+    """A trial of one module with one batch."""
 
     run: Run
     kind: str
@@ -121,6 +121,7 @@ class _ModuleTrial:
         self.draw = torch.Generator().manual_seed(self.run.train.seed)
 
     def warnings(self) -> list[str]:
+        """Run the trial: raise an error for a broken module, return warnings for a doubtful one."""
         trained = self.size <= MOST_GRADIENTS
         given: list[Tensor] = []
         hook = self.model.register_forward_hook(lambda *args: given.extend(tensors_in(args[-1])))
@@ -156,7 +157,7 @@ class _ModuleTrial:
         return torch.full(self.shape, token, dtype=torch.int64)
 
     def _refuse_forward(self, error: BaseException) -> None:
-        """Raise what a forward pass raised, or what it says of the vocabulary."""
+        """Raise the error of a forward pass, or what it says about the vocabulary."""
         if self.vocabulary is not None and not _is_own_verdict(error):
             if (first := self._raised_for(0)) is not None:
                 error = first
@@ -248,12 +249,16 @@ class _ModuleTrial:
 
 
 def _is_for_ranks(error: BaseException, kind: str) -> bool:
-    """Whether an error here may be none there: the code may need a GPU, or its peers."""
+    """Return whether an error here may not happen on the ranks: the code may need a GPU, or its
+    peers.
+    """
     return NO_GROUP in str(error) or (kind != "cpu" and not _is_own_verdict(error))
 
 
 def _is_own_verdict(error: BaseException) -> bool:
-    """Whether it is a verdict on what the user's code returned, and not raised by that code."""
+    """Return whether this is our own error about the code's result, and not one that the code
+    raised.
+    """
     return isinstance(error, PenstockError) and not isinstance(error, OwnCodeError)
 
 
@@ -264,7 +269,7 @@ def _user_error(code: UserCode, error: BaseException, what: str, tail: str = "")
 
 
 def _not_finite(values: Tensor) -> str:
-    """Say which number is among the values that is none; "" if all are finite."""
+    """Return "NaN" or "inf" if the values contain it, else ""."""
     if not values.is_floating_point() or bool(torch.isfinite(values).all()):
         return ""
     return "NaN" if bool(torch.isnan(values).any()) else "inf"
@@ -300,8 +305,8 @@ def _user_loss(run: Run) -> TokenLoss | None:
 def _isolated() -> Iterator[None]:
     """Leave this process as it was: its random numbers, imports and output.
 
-    A neighbour that the user's file imports is forgotten too: the next run of this process may have
-    another file of that name.
+    Modules that the user's file imports from its folder are forgotten too: the next run of this
+    process may have another file of that name.
     """
     path, modules = list(sys.path), set(sys.modules)
     try:

@@ -1,4 +1,4 @@
-"""An adapter as a folder that PEFT loads, or merged into the weights that it was trained beside."""
+"""An adapter written as a folder that PEFT loads, or merged into the base model's weights."""
 
 import json
 import re
@@ -33,9 +33,10 @@ def write_adapter(
     beside: Mapping[str, bytes],
     dtype: str = "fp32",
 ) -> int:
-    """Write the adapter whose matrices are `named` by our names; the bytes of its weights.
+    """Write the adapter, whose matrices are in `named` by our names; return the bytes of its
+    weights.
 
-    `base` is `model.from`, `beside` are other files: those of the tokenizer.
+    `base` is `model.from`; `beside` are other files: those of the tokenizer.
     """
     if folder.exists():
         raise PenstockError(f"{folder} is there already; name another folder, or remove it")
@@ -75,10 +76,10 @@ def write_adapter(
 def merged_tensors(
     weights: OpenWeights, section: AdapterSection, named: Mapping[str, Tensor]
 ) -> Iterator[tuple[str, Tensor]]:
-    """All tensors of the model with the adapter in them, by our names, one at a time.
+    """Yield all tensors of the model with the adapter merged in, by our names, one at a time.
 
-    A 4-bit adapter is merged into the 4-bit values that it was trained beside: into the original
-    ones it would not give what the run gave.
+    A QLoRA adapter is merged into the 4-bit values that it was trained with: merged into the
+    original weights it would compute something else than the run did.
     """
     scale = section.alpha / section.rank
     for name in weights.dimensions:

@@ -27,12 +27,13 @@ _MATRIX = re.compile(r"layers\.\d+\.(?:attention|ffn(?:\.shared)?)\.(\w+)")
 
 
 class LoraMixin(nn.Module):
-    """What an adapter adds to a linear of any kind that is frozen: the next class in line."""
+    """The adapter of a frozen linear layer; the next class in the MRO computes the frozen part."""
 
     in_features: int
     out_features: int
 
     def add_adapter(self, section: AdapterSection) -> None:
+        """Create the two adapter matrices."""
         self.scale, self.dropout = section.alpha / section.rank, section.dropout
         self.adapter_a = nn.Parameter(torch.empty(section.rank, self.in_features))
         self.adapter_b = nn.Parameter(torch.empty(self.out_features, section.rank))
@@ -44,17 +45,18 @@ class LoraMixin(nn.Module):
 
 
 class LoraLinear(LoraMixin, nn.Linear):
-    """LoRA."""
+    """A frozen `nn.Linear` with a LoRA adapter."""
 
 
 class QloraLinear(LoraMixin, Nf4Linear):
-    """QLoRA."""
+    """A frozen 4-bit linear with a LoRA adapter."""
 
 
 def add_adapters(decoder: nn.Module, section: AdapterSection) -> None:
-    """Freeze the decoder and put adapters into it, in place.
+    """Freeze the decoder and add adapters to it, in place.
 
-    On the meta device, and then filled; or with weights, which stay (in 4 bit: quantised later).
+    It may be on the meta device and be filled later, or have weights, which stay (in 4 bit:
+    quantised later).
     """
     decoder.requires_grad_(False)
     for name, module in list(decoder.named_modules()):
@@ -86,7 +88,7 @@ def _adapted_linear(
 
 
 def cast_frozen(decoder: nn.Module, dtype: torch.dtype) -> None:
-    """What is frozen has no master: it is kept in the type that the matmuls take."""
+    """Cast frozen weights to the type of the matmuls: they have no master and need none."""
     for param in decoder.parameters():
         if not param.requires_grad and param.is_floating_point():
             param.data = param.data.to(dtype)
@@ -96,10 +98,11 @@ def cast_frozen(decoder: nn.Module, dtype: torch.dtype) -> None:
 def load_base_and_adapters(
     decoder: nn.Module, weights: OpenWeights, device: torch.device, seed: int
 ) -> None:
-    """The open model's weights, quantised where the decoder asks for it, and new adapters.
+    """Load the open model's weights, quantised where the decoder asks for it, and draw new
+    adapters.
 
-    `a` is uniform within 1 / sqrt(inputs), which is what PEFT's Kaiming rule comes to; each is
-    drawn from a generator of its own name, so that it is the same in every layout.
+    `a` is uniform within 1 / sqrt(inputs), which equals PEFT's Kaiming rule. Each is drawn from a
+    generator of its own name, so that it is the same in every layout.
     """
     decoder.to_empty(device=device)
     named = {**dict(decoder.named_parameters()), **dict(decoder.named_buffers())}

@@ -1,4 +1,4 @@
-"""Our adapters under PEFT's names, and the `adapter_config.json` that says how they are used."""
+"""The names of our adapters in PEFT, and the `adapter_config.json` that describes them."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ _ROOT = "base_model.model."
 
 
 def adapter_shapes(shape: ModelShape, adapter: AdapterSection) -> dict[str, tuple[int, int]]:
-    """Every matrix of the adapter by our name, with its dimensions."""
+    """Return the dimensions of every matrix of the adapter, by our name."""
     found = {}
     for layer in range(shape.layers):
         for part, inputs, outputs in matrices(shape, layer):
@@ -24,7 +24,9 @@ def adapter_shapes(shape: ModelShape, adapter: AdapterSection) -> dict[str, tupl
 
 
 def peft_name(name: str, shape: ModelShape, family: str) -> str:
-    """`layers.0.attention.q.adapter_a` → `base_model.model.….q_proj.lora_A.weight`."""
+    """Return PEFT's name: `layers.0.attention.q.adapter_a` →
+    `base_model.model.….q_proj.lora_A.weight`.
+    """
     matrix, _, side = name.rpartition(".")
     return f"{_ROOT}{_their_module(matrix, shape, family)}.{_SIDES[side]}.weight"
 
@@ -32,7 +34,9 @@ def peft_name(name: str, shape: ModelShape, family: str) -> str:
 def peft_config(
     shape: ModelShape, family: str, adapter: AdapterSection, base: str
 ) -> dict[str, Any]:
-    """As PEFT writes it; what is left out there is its default. `base` is `model.from`."""
+    """Return the config in PEFT's format; fields that are left out have its defaults. `base` is
+    `model.from`.
+    """
     modules = {
         _their_module(name.rpartition(".")[0], shape, family)
         for name in adapter_shapes(shape, adapter)

@@ -1,7 +1,7 @@
-"""The safetensors files of an open model, judged by their headers alone: nothing is allocated.
+"""The safetensors files of an open model, checked by their headers alone: nothing is allocated.
 
-A header says name, type and dimensions of every tensor in a file, so that a missing, superfluous or
-wrongly shaped one, a file that is cut short, and weights that are not safetensors at all are told
+A header has the name, type and dimensions of every tensor in a file. So a missing, superfluous or
+wrongly shaped tensor, a file that is cut short, and weights that are not safetensors are reported
 before any process starts. Without torch.
 """
 
@@ -29,7 +29,7 @@ _SHOWN = 6
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor of a file."""
+    """One tensor of a file, as the file's header describes it."""
 
     file: Path
     dtype: str
@@ -38,7 +38,7 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class OpenFiles:
-    """The files of a model that are right: every tensor of ours has its place."""
+    """The checked files of a model: every tensor of ours has its location."""
 
     folder: Path
     shape: ModelShape
@@ -48,7 +48,9 @@ class OpenFiles:
 
 
 def check_open_files(folder: Path) -> OpenFiles:
-    """The files of a folder, checked against its config; one error with all that is wrong."""
+    """Read the headers of a folder's files and check them against its config; one error lists all
+    problems.
+    """
     config = read_config(folder)
     shape, family = shape_of(config), str(config["model_type"])
     entries = _entries(folder)
@@ -70,7 +72,7 @@ def check_open_files(folder: Path) -> OpenFiles:
 
 
 def check_local_open_model(given: str | None) -> None:
-    """The same for `model.from` where it is a folder: the weights of the hub come later."""
+    """Check `model.from` if it is a folder here; the hub's are checked once downloaded."""
     if given and is_local(given):
         check_open_files(model_folder(given))
 
@@ -87,7 +89,7 @@ def _entries(folder: Path) -> dict[str, StoredTensor]:
 
 
 def _files(folder: Path) -> dict[Path, set[str]]:
-    """Each file with the tensors that the index says it holds; none said: all in it."""
+    """Return each file with the tensors that the index lists for it; an empty set means all."""
     if (folder / INDEX).is_file():
         try:
             listed = read_json(folder / INDEX, INDEX_BYTES)["weight_map"]
@@ -141,7 +143,7 @@ def _header(file: Path) -> dict[str, StoredTensor]:
 
 
 def _entry(file: Path, name: str, one: Any) -> StoredTensor:
-    """Check what a header says of one tensor. Raises ValueError where it cannot be true."""
+    """Check a header's entry of one tensor. Raises ValueError if it cannot be true."""
     told = one if isinstance(one, dict) else {}
     dtype, shape, offsets = (told.get(field) for field in ("dtype", "shape", "data_offsets"))
     if not isinstance(dtype, str) or not _is_size_list(shape) or not _is_size_list(offsets):

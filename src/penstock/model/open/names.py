@@ -1,8 +1,8 @@
-"""Our names of a model's tensors, and where each lies in a Hugging Face checkpoint. Without torch.
+"""Our names of a model's tensors, and where each is in a Hugging Face checkpoint. Without torch.
 
-Ours are the same for all families (`layers.7.attention.q.weight`). Theirs differ in the experts:
-one tensor for each expert and matrix, or, as transformers 5 has them in memory, all of a layer in
-one, with gate and up one above the other.
+Our names are the same for all families (`layers.7.attention.q.weight`). Theirs differ in the
+experts: one tensor for each expert and matrix, or, in the format of transformers 5, one for all
+experts of a layer, with gate and up one above the other.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,9 @@ _MIXTRAL = {"gate": "w1", "up": "w3", "down": "w2"}
 
 @dataclass(frozen=True)
 class TensorLocation:
-    """Where a tensor of ours lies: one of theirs, several to be stacked, or rows of a wider one."""
+    """Where one of our tensors is stored: in one of theirs, in several to be stacked, or in rows of
+    a larger one.
+    """
 
     names: tuple[str, ...]
     stacked: bool = False
@@ -46,7 +48,7 @@ class TensorLocation:
 
 
 def tensor_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
-    """Every tensor of a model by our name, with its dimensions."""
+    """Return the dimensions of every tensor of a model, by our name."""
     hidden, width = shape.hidden, shape.head_width
     found: dict[str, tuple[int, ...]] = {"embed.weight": (shape.vocab, hidden)}
     for index in range(shape.layers):
@@ -70,7 +72,9 @@ def tensor_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
 
 
 def tensor_locations(name: str, shape: ModelShape, family: str) -> list[TensorLocation]:
-    """Where a tensor of ours may lie: in the usual files, and for experts also in fused ones."""
+    """Return where one of our tensors may be stored: in the usual files, and for experts also in
+    fused ones.
+    """
     if name in _TOP:
         return [TensorLocation((_TOP[name],))]
     _, index, part = name.split(".", 2)
@@ -86,7 +90,9 @@ def tensor_locations(name: str, shape: ModelShape, family: str) -> list[TensorLo
 
 
 def is_buffer(name: str) -> bool:
-    """The balance of experts is kept in float32, and no gradient knows of it."""
+    """Return whether a tensor is a buffer: the balance of experts, which is kept in float32 and has
+    no gradient.
+    """
     return name.endswith("ffn.balance")
 
 

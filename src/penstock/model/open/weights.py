@@ -1,7 +1,7 @@
 """The weights of an open model by our names, read one tensor at a time or in part.
 
-The files are mapped into memory: what is not asked for is not read, so that a rank can take what it
-holds of a model that is larger than its machine.
+The files are memory-mapped: only what is asked for is read, so that a rank can load its part of a
+model that is larger than its machine.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from penstock.model.open.names import TensorLocation, tensor_shapes
 
 
 class OpenWeights:
-    """Of a folder whose files are right; else the error of `open_files.look`."""
+    """Weights of a folder whose files passed `check_open_files`."""
 
     def __init__(self, folder: Path | str) -> None:
         self.files: OpenFiles = check_open_files(Path(folder))
@@ -31,16 +31,16 @@ class OpenWeights:
         return name in self.dimensions
 
     def read(self, name: str) -> Tensor:
-        """All of a tensor, in the type it is stored in."""
+        """Return a whole tensor, in the type it is stored in."""
         return self.slice(name)[:]
 
     def slice(self, name: str) -> "TensorSlice":
-        """A tensor that is read where it is indexed: `.slice("head.weight")[100:200]`."""
+        """Return a tensor that is read when it is indexed: `.slice("head.weight")[100:200]`."""
         location = self.files.locations[name]
         return TensorSlice(self, location, self.dimensions[name])
 
     def stored_slice(self, name: str) -> Any:
-        """One of their tensors, unread."""
+        """Return one of their tensors, unread."""
         file = self.files.entries[name].file
         if file not in self._open:
             self._open[file] = safe_open(file, framework="pt", device="cpu")
@@ -48,7 +48,7 @@ class OpenWeights:
 
 
 class TensorSlice:
-    """A tensor of ours that lies in files of theirs."""
+    """One of our tensors, read from their files when it is indexed."""
 
     def __init__(
         self, weights: OpenWeights, location: TensorLocation, shape: tuple[int, ...]
@@ -70,7 +70,7 @@ class TensorSlice:
 
 
 def load_open_weights(model: nn.Module, weights: OpenWeights, device: torch.device) -> None:
-    """Memory for a model that has none, and all its weights."""
+    """Allocate a model that has no memory yet, and load all its weights."""
     model.to_empty(device=device)
     copy_open_tensors(
         {**dict(model.named_parameters()), **dict(model.named_buffers())}, weights, device

@@ -1,7 +1,7 @@
-"""A model as a folder that transformers, and all that read its format, can load.
+"""A model written as a folder that transformers, and all that read its format, can load.
 
 Tensors come one at a time and leave in files of at most 5 GB, so that a model larger than memory
-can be written. The folder appears whole: it is written aside and renamed.
+can be written. The folder is written under another name and renamed when it is complete.
 """
 
 import json
@@ -28,8 +28,9 @@ _THEIR_DTYPE = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
 def dtype_of_config(config: Mapping[str, Any]) -> str:
-    """Return our name of the type that a config.json gives its weights; bf16 where it gives none
-    that is written here."""
+    """Return our name of the type that a config.json states for its weights; bf16 if it states none
+    of ours.
+    """
     said = str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch.")
     ours = {theirs: name for name, theirs in _THEIR_DTYPE.items()}
     return "fp32" if said == "float64" else ours.get(said, "bf16")
@@ -45,10 +46,10 @@ def write_model(
     dtype: str = "bf16",
     shard_bytes: int = SHARD_BYTES,
 ) -> int:
-    """Write the tensors of ours in `named` as `family` stores them; the bytes of the weights.
+    """Write tensors under our names in `family`'s format; return the bytes of the weights.
 
-    `config` is the config.json without its dtype, `beside` the other files: of the tokenizer and
-    for generation. There must be every tensor of the shape, in any order.
+    `config` is the config.json without its dtype, `beside` the other files: tokenizer and
+    generation. Every tensor of the shape must come, in any order.
     """
     if folder.exists():
         raise PenstockError(f"{folder} is there already; name another folder, or remove it")
@@ -73,7 +74,7 @@ def write_model(
 
 
 def generation_config(config: Mapping[str, Any]) -> dict[str, bytes]:
-    """Which tokens begin and end a text, for who lets the model write."""
+    """Return the generation config: which tokens begin and end a text."""
     names = ("bos_token_id", "eos_token_id")
     ids = {name: config[name] for name in names if config.get(name) is not None}
     return {GENERATION: _json(ids)}
@@ -109,7 +110,7 @@ def save_tensors(held: dict[str, Tensor], path: Path) -> None:
 
 
 class _ShardWriter:
-    """Files of tensors that are closed when they are full."""
+    """Files of tensors, each closed when it is full."""
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         self._folder, self._limit = folder, limit_bytes
@@ -127,8 +128,7 @@ class _ShardWriter:
         self._total["total_size"] += tensor.nbytes
 
     def finish(self) -> int:
-        """The bytes of all. Only now it is known how many files there are, which they are named
-        by."""
+        """Name the files, now that their number is known, and return the bytes of all."""
         self._close()
         if len(self._files) == 1:
             (self._folder / "0").rename(self._folder / SINGLE)

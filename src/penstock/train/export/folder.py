@@ -1,4 +1,4 @@
-"""The folder of an export: marked as ours, and replaced whole or not at all."""
+"""The folder of an export: marked as ours, and replaced as a whole or not at all."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ _NAMED = {CONFIG, ADAPTER_CONFIG, INDEX, MARK}
 
 
 def export_mark(run: str, step: int, dtype: str, beside: Iterable[str]) -> bytes:
-    """The content of the mark: where the weights come from, and the files beside them."""
+    """Return the content of the mark: where the weights come from, and the files beside them."""
     about = {"run": run, "step": step, "dtype": dtype, "penstock": __version__}
     return (json.dumps({**about, "files": sorted(beside)}, indent=2) + "\n").encode()
 
@@ -49,7 +49,7 @@ def refuse_foreign(folder: Path) -> None:
 
 @contextmanager
 def replace_when_done(folder: Path) -> Iterator[Path]:
-    """Yield a path to write to. It takes the place of `folder` when all went well."""
+    """Yield a path to write to. It replaces `folder` if everything succeeds."""
     if not folder.exists():
         yield folder
         return

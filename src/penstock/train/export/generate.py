@@ -1,4 +1,4 @@
-"""The newest checkpoint of a run, on disk or left in memory by a crash, writing text."""
+"""Text generation from the newest checkpoint of a run, on disk or left in memory by a crash."""
 
 from dataclasses import dataclass
 
@@ -43,9 +43,9 @@ class GeneratedText:
 
 
 def _newest_checkpoint(folder: RunFolder) -> tuple[Checkpoint, str]:
-    """Return the newest checkpoint, and that a newer one is gone.
+    """Return the newest checkpoint, and a note if a newer one is gone.
 
-    A run at work may delete it while it is looked at.
+    A running run may delete a checkpoint while it is read.
     """
     for _ in range(TRIES):
         recorded = newest_recorded(folder)  # first: a run at work publishes newer ones
@@ -89,7 +89,7 @@ def generate_text(
     chat: bool = False,
     best: bool = False,
 ) -> GeneratedText:
-    """How the model goes on from `text`; with `chat`, what it answers."""
+    """Continue `text` with the run's model; with `chat`, answer it."""
     _refuse_text(text)
     saved, note = (
         (choose_checkpoint(folder, best=True)[0], "") if best else _newest_checkpoint(folder)

@@ -1,8 +1,9 @@
-"""A run's checkpoint as a folder that transformers, and all that read its format, can load.
+"""A run's checkpoint exported as a folder that transformers, and all that read its format, can
+load.
 
-In one process without the run's layout: tensors are read from the checkpoint a few at a time, and
-written. What describes the model (config, tokenizer) is what it started from, where it did; else it
-follows from the shape and the dataset's tokenizer.
+This works in one process without the run's layout: tensors are read from the checkpoint a few at a
+time, and written. Config and tokenizer are those of the model that the run started from; without
+one they follow from the shape and the dataset's tokenizer.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -43,7 +44,7 @@ READ_BYTES = 1 << 30  # read from a checkpoint at a time
 
 @dataclass(frozen=True)
 class ExportResult:
-    """What was written, and where."""
+    """The outcome of an export."""
 
     folder: str
     step: int
@@ -59,7 +60,7 @@ class ExportResult:
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """What is written beside the weights."""
+    """The files of a model besides its weights."""
 
     shape: ModelShape
     family: str
@@ -79,9 +80,10 @@ def export(
 ) -> ExportResult:
     """Write the newest good checkpoint of a run, that of `step`, or the `best` one.
 
-    Of an adapter, write the adapter in PEFT's format; `merged`, the model with the adapter in it.
-    If no `dtype` is given, weights have that of the model that the run started from, bf16 where it
-    started from none, and an adapter by itself fp32. `force` replaces an earlier export.
+    For an adapter run it writes the adapter in PEFT's format, or with `merged` the model with the
+    adapter merged in. Without `dtype`, weights have the type of the model that the run started
+    from, bf16 if it started from none, and an adapter by itself fp32. `force` replaces an earlier
+    export.
     """
     run = load(folder.run_file)
     _refuse(run, folder, dtype, merged)
@@ -118,12 +120,12 @@ def export(
 def export_weights(
     out: Path, what: ModelDescription, named: Iterable[tuple[str, Tensor]], dtype: str
 ) -> int:
-    """All tensors of a model, by our names, as a folder; the bytes of the weights."""
+    """Write all tensors of a model, by our names, as a folder; return the bytes of the weights."""
     return write_model(out, what.shape, what.family, named, what.config, what.beside, dtype)
 
 
 def describe_model(run: Run, folder: RunFolder) -> ModelDescription:
-    """Shape, family, config and tokenizer of a run's model."""
+    """Return shape, family, config and tokenizer of a run's model."""
     kept = read_tokenizer(run, folder)
     if run.model.from_:
         files = read_small_files(folder.open_model)
@@ -201,7 +203,7 @@ def choose_checkpoint(
 def _read_tensors(
     found: Checkpoint, dimensions: Mapping[str, tuple[int, ...]]
 ) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a checkpoint in float32, a few at a time."""
+    """Yield the tensors of a checkpoint in float32, reading a few at a time."""
     saved = found.scalars["weights"]
     missing = [name for name in dimensions if name not in saved]
     if missing:
@@ -223,7 +225,9 @@ def _load_tensors(found: Checkpoint, held: dict[str, Tensor]) -> Iterator[tuple[
 
 
 def _refuse_balance(found: Checkpoint, what: ModelDescription) -> None:
-    """Only some families have a place for the balance of experts; without it others are chosen."""
+    """Refuse experts with a balance that the family cannot store; without it tokens would go to
+    other experts.
+    """
     known = tensor_shapes(what.shape)
     extra = {
         name: tuple(shape)

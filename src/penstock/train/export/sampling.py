@@ -1,4 +1,4 @@
-"""Let the model write: the plain way, one forward per token."""
+"""Sampling of tokens from a model: the plain way, one forward per token."""
 
 from collections.abc import Callable
 
@@ -19,12 +19,13 @@ def sample_continuation(
     device: torch.device | None = None,
     multiple: int = 1,
 ) -> list[int]:
-    """`count` tokens after the prompt; `logits` gives [b, s, v] for tokens [b, s].
+    """Return `count` sampled tokens after the prompt; `logits` maps tokens [b, s] to [b, s, v].
 
-    All ranks of a model that is laid out over several must call it, and get the same. Where they
-    share the sequence, it must be a `multiple` of something, as `window` is.
+    All ranks of a model that is laid out over several must call it, and get the same tokens. If
+    they share the sequence, its length must be a `multiple`, as `window` is.
 
-    Draws on the CPU from one seeded generator, so that ranks agree without talking.
+    Random numbers come from one seeded generator on the CPU, so that ranks agree without
+    communication.
     """
     draw = torch.Generator().manual_seed(seed)
     tokens = list(prompt)

@@ -1,7 +1,7 @@
 """The tokenizer of an exported model, as the files that transformers looks for.
 
-Our datasets keep all of it in one tokenizer.json (`data/tokenize/special.py`); others read the end
-of a text and the chat template from files beside it.
+Our datasets keep all of it in one tokenizer.json (`data/tokenize/special.py`); other programs read
+the end-of-text token and the chat template from files beside it.
 """
 
 import json
@@ -14,7 +14,7 @@ _TEMPLATE = "chat_template.jinja"
 
 
 def tokenizer_files(content: bytes, context: int) -> tuple[dict[str, bytes], dict[str, int]]:
-    """The files of a tokenizer that came with a dataset, and the ids that a config names."""
+    """Return the files of a tokenizer that came with a dataset and its ids for config.json."""
     special = read_special(content)
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -29,7 +29,7 @@ def tokenizer_files(content: bytes, context: int) -> tuple[dict[str, bytes], dic
 
 
 def with_template(files: dict[str, bytes], content: bytes) -> dict[str, bytes]:
-    """An open model's own files, with the template that the run was taught by."""
+    """Return an open model's own files, with the chat template that the run was trained with."""
     return {**files, **_template(read_special(content))}
 
 

@@ -1,7 +1,7 @@
-"""AdamW. Where parameters are 16 bits wide, the weights in full precision are its own.
+"""AdamW. For 16-bit parameters the optimizer owns the fp32 master weights.
 
-On CUDA one kernel does a whole update; elsewhere torch's own does, or a few lines where bf16 is
-rounded at random. All of them compute the same.
+On CUDA one kernel does a whole update. Elsewhere torch's own does it, or a few lines where bf16 is
+rounded stochastically. All of them compute the same.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class UpdateGroup(NamedTuple):
-    """What parameters that are updated together have in common."""
+    """The number formats and device that parameters updated together have in common."""
 
     device: str
     weight: torch.dtype  # of what is updated: the master, or the parameter itself
@@ -29,7 +29,7 @@ class UpdateGroup(NamedTuple):
 
 
 class AdamW:
-    """Weight decay on matrices only: norms and biases are left alone."""
+    """AdamW with weight decay on matrices only, not on norms and biases."""
 
     def __init__(
         self,
@@ -53,6 +53,7 @@ class AdamW:
 
     @torch.no_grad()
     def step(self, grads: Grads, rate: float, scale: float) -> None:
+        """Update all parameters by `scale` × gradient."""
         self.updates += 1
         dtypes = [grads[name].dtype for name in self.params]
         if dtypes != self._grouped_for:
@@ -71,7 +72,7 @@ class AdamW:
                     self._update_by_torch(some, [grads[name] for name in some], rate, scale)
 
     def warm_up(self, grads: Grads) -> None:
-        """Has kernels compiled: an update of a few zeros of each kind, which nobody keeps."""
+        """Compile the kernels: update a few zeros of each kind, which are thrown away."""
         self._group(grads)
         for group, (name, *_) in self._groups.items():
             param = self.params[name]
@@ -124,7 +125,7 @@ class AdamW:
     def _update_by_torch(
         self, names: list[str], grads: list[Tensor], rate: float, scale: float
     ) -> None:
-        """Names of one decay."""
+        """Update parameters that share one weight decay."""
         weights = [self.weight(name) for name in names]
         device = weights[0].device
         torch._fused_adamw_(
@@ -146,7 +147,7 @@ class AdamW:
         self._copy_masters(names)
 
     def _update_rounding(self, name: str, grad: Tensor, rate: float, scale: float) -> None:
-        """Reckoned in fp32; what is kept in bf16 is rounded at random."""
+        """Update in fp32; values kept in bf16 are rounded stochastically."""
         beta1, beta2 = self.train.betas
         mean, square = (local_tensor(self.moments[name][m]) for m in ("exp_avg", "exp_avg_sq"))
         weight = self.weight(name)
@@ -163,13 +164,15 @@ class AdamW:
         self._copy_masters([name])
 
     def weight(self, name: str) -> Tensor:
-        """What is updated: the master, or the parameter itself."""
+        """Return the tensor that is updated: the master, or the parameter itself."""
         return local_tensor(self.moments[name].get("master", self.params[name].detach()))
 
     def decay(self, name: str) -> float:
+        """Return the weight decay of a parameter."""
         return self.train.weight_decay if self.params[name].dim() >= 2 else 0.0
 
     def copy_masters(self) -> None:
+        """Copy the masters into the parameters, after they have been loaded."""
         self._copy_masters(list(self.moments))
 
     @torch.no_grad()
@@ -180,12 +183,16 @@ class AdamW:
 
 
 def at_least_fp32(weight: Tensor) -> torch.dtype:
-    """What is added to a weight is reckoned in fp32 at the least."""
+    """Return the type in which a weight's updates are computed: fp32 or wider."""
     return torch.promote_types(weight.dtype, torch.float32)
 
 
 def round_stochastically(values: Tensor, what: str) -> Tensor:
-    """The dice depend on `what` alone (a name and a step), so that replicas throw the same."""
+    """Round fp32 to bf16 up or down at random, with the odds that keep the mean right.
+
+    Rounding to nearest would lose every update that is smaller than half a step of bf16. The random
+    numbers depend on `what` alone (a name and a step), so that replicas round alike.
+    """
     draw = torch.Generator(values.device).manual_seed(xxh3_64_intdigest(what.encode()) >> 1)
     noise = torch.empty(values.shape, dtype=torch.int32, device=values.device)
     noise.random_(0, 1 << 16, generator=draw)

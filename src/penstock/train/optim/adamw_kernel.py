@@ -1,9 +1,10 @@
 """AdamW of many tensors in one launch and one pass over memory.
 
-Clipped gradient in; moments, fp32 master and bf16 weight out: 28 bytes of traffic for a parameter.
-One launch, because the host has just read the norm of the gradient and the device waits for it.
-A bf16 value without a wider master is rounded up or down at random, with the odds that make the
-mean right: rounding to nearest would lose every update smaller than half a step of bf16.
+The kernel reads the clipped gradient and writes moments, fp32 master and bf16 weight: 28 bytes of
+traffic for a parameter. It is one launch, because the host has just read the gradient norm and the
+device waits for it. A bf16 value without a wider master is rounded up or down at random, with the
+odds that make the mean right: rounding to nearest would lose every update smaller than half a step
+of bf16.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}
 
 @triton.jit
 def _mix(x):
-    """A hash of 32 bits to 32 bits: each bit of the input moves half of those of the output."""
+    """Hash 32 bits to 32 bits: each bit of the input changes half of the output's bits."""
     x ^= x >> 16
     x *= 0x21F0AAAD
     x ^= x >> 15
@@ -31,7 +32,7 @@ def _mix(x):
 
 @triton.jit
 def _narrow(value, noise, T: tl.constexpr):
-    """To the type T; to bf16 by 16 random bits."""
+    """Cast to the type T; to bf16 with 16 random bits."""
     if tl.bfloat16 == T:
         bits = value.to(tl.uint32, bitcast=True) + (noise & 0xFFFF)
         value = (bits & 0xFFFF0000).to(tl.float32, bitcast=True)
@@ -40,7 +41,9 @@ def _narrow(value, noise, T: tl.constexpr):
 
 @triton.jit
 def _at(address, T: tl.constexpr):
-    """A pointer from an address; all are multiples of 16, so that the widest loads can be used."""
+    """Return the pointer of an address; all are multiples of 16, so that the widest loads can be
+    used.
+    """
     return tl.multiple_of(tl.load(address).to(tl.pointer_type(T)), 16)
 
 
@@ -50,7 +53,9 @@ def _update(
     keep, scale, rate, beta1, beta2, eps, correct2, noise,
     MASTER: tl.constexpr, W: tl.constexpr, M: tl.constexpr,
 ):  # fmt: skip
-    """One block. `inside` is None where all of it is: without a mask the widest loads are used."""
+    """Update one block. `inside` is None if all of it is valid: without a mask the widest loads are
+    used.
+    """
     g = tl.load(grad, inside).to(tl.float32) * scale
     m = tl.load(mean, inside).to(tl.float32)
     v = tl.load(square, inside).to(tl.float32)
@@ -111,10 +116,10 @@ def _adamw(
 
 
 class FusedAdamW:
-    """Parameters with the same kinds of numbers, all of them with a master or none.
+    """A kernel launch for parameters of the same number formats, all with a master or none.
 
-    The dice depend on a parameter's name alone: two copies of tied weights, on different stages of
-    a pipeline, have other neighbours and must stay equal.
+    The random bits depend on a parameter's name alone: two copies of tied weights, on different
+    stages of a pipeline, have other neighbours and must stay equal.
     """
 
     def __init__(
@@ -156,6 +161,7 @@ class FusedAdamW:
         eps: float,
         updates: int,  # this one included
     ) -> None:
+        """Update all tensors by `scale` × gradient, in one launch."""
         grads = [
             g if g.is_contiguous() and g.data_ptr() % 16 == 0 else _aligned_copy(g) for g in grads
         ]
@@ -183,5 +189,5 @@ class FusedAdamW:
 
 
 def _aligned_copy(grad: Tensor) -> Tensor:
-    """Part of a larger tensor, made one of its own."""
+    """Copy part of a larger tensor into memory of its own."""
     return grad.clone(memory_format=torch.contiguous_format)

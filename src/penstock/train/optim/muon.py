@@ -1,4 +1,4 @@
-"""Muon: the matrices of the layers move by orthogonal updates, all else by AdamW.
+"""Muon: matrices of the layers get orthogonal updates, all other parameters use AdamW.
 
 The update of a matrix is its momentum with every singular value brought near 1, so that a few
 directions of the gradient do not drown the others. It is scaled so that an element moves about as
@@ -30,7 +30,7 @@ STACK_BYTES = 256 << 20
 
 
 class Muon:
-    """Weight decay as in AdamW. Where a parameter is 16 bits wide, its master is what moves."""
+    """Muon with AdamW's weight decay. For a 16-bit parameter the master is what is updated."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Muon:
                 self._apply_update(name, update_nrc, rate)
 
     def _nesterov(self, name: str, grad: Tensor, scale: float) -> Tensor:
-        """Where Nesterov's momentum points, as a stack in the format of the matrix work."""
+        """Return Nesterov's momentum as a stack, in the format of the matrix work."""
         momentum, dtype = (
             local_tensor(self.moments[name]["momentum"]),
             at_least_fp32(self.weight(name)),
@@ -99,11 +99,12 @@ class Muon:
             local_tensor(param.detach()).copy_(weight)
 
     def weight(self, name: str) -> Tensor:
-        """What is updated: the master, or the parameter itself."""
+        """Return the tensor that is updated: the master, or the parameter itself."""
         return local_tensor(self.moments[name].get("master", self.params[name].detach()))
 
     @torch.no_grad()
     def copy_masters(self) -> None:
+        """Copy the masters into the parameters, after they have been loaded."""
         self.rest.copy_masters()
         for name, param in self.params.items():
             if "master" in self.moments[name]:
@@ -121,10 +122,11 @@ def refuse_no_matrix(params: Mapping[str, Tensor]) -> None:
 
 
 def is_layer_matrix(name: str, param: Tensor) -> bool:
-    """A matrix of a layer, or a layer's experts; layers are what stands in a list, `layers.7`.
+    """Return whether this is a matrix of a layer, or a layer's experts; layers are in a list,
+    `layers.7`.
 
     Not a router: its rows are classes, as a head's are. Not an adapter: its two matrices are one
-    product, and making each of them orthogonal is not what makes the product so.
+    product, and making each of them orthogonal does not make the product so.
     """
     within = name.split(".")[:-1]
     if not any(part.isdigit() for part in within) or within[-1] == "router" or is_adapter(name):
@@ -146,7 +148,9 @@ class MatrixStack:
 
 
 def matrix_stacks(params: Mapping[str, Tensor]) -> list[MatrixStack]:
-    """Large matrices first; each stack goes on with the rank after the last one's."""
+    """Group parameters into stacks, large matrices first; each stack begins with the rank after the
+    last one's.
+    """
     alike: dict[object, list[str]] = {}
     for name, param in params.items():
         where = (param.device_mesh, param.placements) if isinstance(param, DTensor) else None
@@ -169,7 +173,7 @@ def matrix_stacks(params: Mapping[str, Tensor]) -> list[MatrixStack]:
 
 
 def orthogonalize(x_nrc: Tensor) -> Tensor:
-    """Newton-Schulz: the same singular vectors, singular values of about 0.7 to 1.2."""
+    """Bring singular values to about 0.7 to 1.2 and keep the singular vectors (Newton-Schulz)."""
     a, b, c = QUINTIC
     tall = x_nrc.shape[-2] > x_nrc.shape[-1]
     x_nrc = x_nrc.mT if tall else x_nrc  # the product below is then the smaller of the two

@@ -1,4 +1,4 @@
-"""Optimizers of one interface, and the schedules of the learning rate."""
+"""The interface of optimizers."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -12,26 +12,27 @@ from penstock.train.parallel.parts import Grads
 
 
 class Optimizer(Protocol):
-    """`moments` is its state by parameter; "master" in it are the weights in full precision.
+    """An optimizer. `moments` is its state by parameter; the entry "master" is the fp32 weight.
 
-    Both are laid out over the ranks as the parameters are.
+    State and masters are laid out over the ranks as the parameters are.
     """
 
     moments: dict[str, dict[str, Tensor]]
     updates: int
 
     def step(self, grads: Grads, rate: float, scale: float) -> None:
-        """One update by `scale` × gradient (clipping)."""
+        """Update the weights once, by `scale` × gradient (clipping)."""
 
     def warm_up(self, grads: Grads) -> None:
-        """Gets ready for gradients such as these, and changes nothing."""
+        """Prepare for gradients such as these, and change nothing."""
 
     def copy_masters(self) -> None:
-        """Writes the masters into the parameters, after they have been loaded."""
+        """Copy the masters into the parameters, after they have been loaded."""
 
 
 def build_optimizer(
     params: Mapping[str, nn.Parameter], masters: Mapping[str, Tensor], train: TrainSection
 ) -> Optimizer:
+    """Build the optimizer that the run file names."""
     kind = Muon if train.optimizer == "muon" else AdamW
     return kind(params, masters, train)

@@ -1,11 +1,12 @@
-"""Work on whole matrices whose parts lie on several ranks: each matrix is done once, by its owner.
+"""Work on whole matrices whose parts are on several ranks: each matrix is processed by one rank,
+its owner.
 
-Gathering every matrix on every rank would do the work as many times as there are ranks, and send
-each part to all of them. Here the ranks that hold the parts divide the matrices among them: one
-all-to-all brings the parts of a matrix to its owner, another brings the parts of the result back.
+Gathering every matrix on every rank would repeat the work on each rank, and send each part to all
+of them. Here the ranks that hold the parts divide the matrices among them: one all-to-all brings
+the parts of a matrix to its owner, another brings the parts of the result back.
 
 Matrices of one shape travel together, stacked: suffix n matrices, r rows, c columns. Experts are
-such a stack from the start; a cut along the stack leaves its matrices whole and needs nothing here.
+stacked from the start; a cut along the stack leaves its matrices whole and needs no exchange.
 """
 
 import math
@@ -21,7 +22,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 @dataclass(frozen=True)
 class MatrixCut:
-    """A matrix is cut along one dimension into a part for each rank of a group."""
+    """One cut of a matrix along a dimension, into a part for each rank of a group."""
 
     group: dist.ProcessGroup
     place: int  # of this rank in it
@@ -30,7 +31,9 @@ class MatrixCut:
 
 
 def matrix_cuts(param: Tensor) -> list[MatrixCut]:
-    """The cuts that made this rank's part of a matrix, or of a stack of them, in their order."""
+    """Return the cuts that made this rank's part of a matrix, or of a stack of them, in their
+    order.
+    """
     if not isinstance(param, DTensor):
         return []
     mesh, size = param.device_mesh, list(param.shape)
@@ -52,7 +55,7 @@ def matrix_cuts(param: Tensor) -> list[MatrixCut]:
 
 
 def _chunks(size: int, ranks: int) -> tuple[int, ...]:
-    """As `torch.chunk` cuts, and nothing for the ranks that it leaves out."""
+    """Return the sizes that `torch.chunk` cuts, and 0 for the ranks that it leaves out."""
     each = -(-size // ranks)
     return tuple(max(0, min(each, size - each * rank)) for rank in range(ranks))
 
@@ -60,10 +63,10 @@ def _chunks(size: int, ranks: int) -> tuple[int, ...]:
 def map_whole_matrices(
     work: Callable[[Tensor], Tensor], parts_nrc: Tensor, cuts: Sequence[MatrixCut], first: int = 0
 ) -> Tensor:
-    """This rank's parts of `work(matrices)`, from its parts of the matrices.
+    """Return this rank's parts of `work(matrices)`, from its parts of the matrices.
 
-    All ranks of the cuts' groups call it together. Matrices go to ranks in turn, from the one at
-    place `first` on, so that stacks which leave some ranks idle need not all leave the same ones.
+    All ranks of the cuts' groups call it together. Matrices go to ranks in turn, beginning with
+    rank `first`, so that stacks which leave some ranks idle do not all leave the same ones idle.
     """
     if not cuts:
         return work(parts_nrc)
@@ -79,7 +82,7 @@ def map_whole_matrices(
 def _exchange_parts(
     x_nrc: Tensor, split: int, sent: Sequence[int], join: int, got: Sequence[int], cut: MatrixCut
 ) -> Tensor:
-    """Split along one dimension, a piece for each rank; join what they send along another."""
+    """Split along one dimension, a piece for each rank; join the received pieces along another."""
     pieces = x_nrc.split(list(sent), split)
     shapes = []
     for size in got:

@@ -1,12 +1,12 @@
 """Context parallel: the ranks of "context" share every sequence.
 
-Late tokens see more than early ones, so a sequence is cut into twice as many pieces as there are
-ranks, and rank r of C takes the pieces r and 2C-1-r: all have the same work. Everything but
-attention works on the tokens it has. Attention gathers the keys and values of all ranks; their
-gradients come back as a sum. Queries stay: with grouped heads they are the larger part.
+Late tokens see more than early ones. So a sequence is cut into twice as many pieces as there are
+ranks, and rank r of C takes the pieces r and 2C-1-r: all ranks have the same work. Everything but
+attention works on the rank's own tokens. Attention gathers the keys and values of all ranks; their
+gradients come back as a sum. Queries are not sent: with grouped heads they are larger.
 
-The gathered keys stand in the order of the ranks, not of the sequence: what a token may see is said
-by a mask over them, for the rows of this rank only.
+The gathered keys are in the order of the ranks, not of the sequence. A mask over them says what
+each of this rank's tokens may see.
 
 Shape suffixes as in `model/decoder.py`; p pieces, o this rank's tokens, k keys of all ranks.
 """
@@ -37,7 +37,7 @@ def apply_context_parallel(decoder: Decoder, world: World) -> None:
 
 
 def positions_by_rank(sequence: int, ways: int, device: torch.device | None = None) -> Tensor:
-    """The places in a sequence of all ranks' tokens, rank after rank."""
+    """Return the positions in a sequence of all ranks' tokens, rank after rank."""
     rank_c = torch.arange(ways, device=device)
     piece_p = torch.stack((rank_c, 2 * ways - 1 - rank_c), 1).flatten()
     each = sequence // (2 * ways)
@@ -45,12 +45,14 @@ def positions_by_rank(sequence: int, ways: int, device: torch.device | None = No
 
 
 def local_chunk(x_k: Tensor, mesh: DeviceMesh) -> Tensor:
-    """This rank's part of what stands rank after rank."""
+    """Return this rank's part of a tensor that is ordered by rank."""
     return x_k.chunk(mesh.size())[mesh.get_local_rank()]
 
 
 def sequence_slicer(world: World) -> Callable[[Microbatch], Microbatch]:
-    """From a microbatch to this rank's tokens of it; where documents begin, all ranks must know."""
+    """Return a function that cuts this rank's tokens out of a microbatch. Document starts stay
+    whole: all ranks need them.
+    """
     mesh = world.mesh["context"]
 
     def of(micro: Microbatch) -> Microbatch:
@@ -69,7 +71,7 @@ def sequence_slicer(world: World) -> Callable[[Microbatch], Microbatch]:
 
 
 def sequence_joiner(world: World) -> Callable[[Tensor], Tensor]:
-    """From this rank's tokens to those of all, in the order of the sequence."""
+    """Return a function that gathers the tokens of all ranks in the order of the sequence."""
     mesh = world.mesh["context"]
 
     def of(x_bov: Tensor) -> Tensor:
@@ -86,8 +88,9 @@ def positions_and_mask(
     shape: ModelShape,
     device: torch.device,
 ) -> tuple[Tensor, Mask]:
-    """Do what the function of this name in `model/layers.py` does, for `sequence` tokens of this
-    rank; `starts_bs` is of all ranks."""
+    """Return the rotation and the mask of this rank's `sequence` tokens, as the function of this
+    name in `model/layers.py` does for all; `starts_bs` covers the tokens of all ranks.
+    """
     at_k = positions_by_rank(sequence * mesh.size(), mesh.size(), device)
     at_o = local_chunk(at_k, mesh)
     cos_sin = rotary_cos_sin(
@@ -104,7 +107,7 @@ def positions_and_mask(
 
 
 def visible_keys(at_o: Tensor, at_k: Tensor, document_bs: Tensor | None) -> Tensor:
-    """Which keys are not later than a token of this rank, and of its document."""
+    """Return which keys each token of this rank may see: not later, same document."""
     earlier_ok = at_o.unsqueeze(1) >= at_k
     if document_bs is None:
         return earlier_ok.unsqueeze(0)
@@ -115,6 +118,8 @@ def visible_keys(at_o: Tensor, at_k: Tensor, document_bs: Tensor | None) -> Tens
 def attend_gathered(
     mesh: DeviceMesh, q_bohe: Tensor, k_boke: Tensor, v_boke: Tensor, mask: Mask
 ) -> Tensor:
-    """Of this rank's queries to the keys of all ranks, which travel together with the values."""
+    """Compute attention of this rank's queries to the keys of all ranks; keys and values are
+    gathered together.
+    """
     keys, values = gather_sequence(torch.cat((k_boke, v_boke), 2), mesh).chunk(2, 2)
     return attend(q_bohe, keys, values, mask)

@@ -17,7 +17,9 @@ from penstock.model.document_attention import BLOCK, list_blocks
 
 
 def context_block_mask(at_o: Tensor, at_k: Tensor, document_bs: Tensor | None) -> BlockMask:
-    """`at_…` are places in the sequence; a token sees its own document's that are not later."""
+    """Return the mask by which a token sees earlier tokens of its own document; `at_…` are
+    positions in the sequence.
+    """
     if document_bs is None:
         document_bs = torch.zeros(1, len(at_k), dtype=torch.int32, device=at_k.device)
     of_bo, of_bk = document_bs[:, at_o], document_bs[:, at_k]
@@ -41,7 +43,7 @@ def context_block_mask(at_o: Tensor, at_k: Tensor, document_bs: Tensor | None) -
 
 
 def _block_ranges(x_bs: Tensor) -> tuple[Tensor, Tensor]:
-    """The least and the greatest of each block; the last one may be short."""
+    """Return the smallest and the largest value of each block; the last block may be short."""
     left = -x_bs.shape[1] % BLOCK
     filled_bs = torch.cat((x_bs, x_bs[:, -1:].expand(-1, left)), 1)
     return filled_bs.unflatten(1, (-1, BLOCK)).aminmax(dim=2)

@@ -1,14 +1,14 @@
-"""Expert parallel: each rank holds some whole experts, and tokens travel to those they chose.
+"""Expert parallel: each rank holds some whole experts, and tokens travel to the experts they chose.
 
-On `World.experts`, the ranks of "expert" hold one set of experts between them, and those of
-"expert_shard" hold the same ones, or with FSDP2 parts of them. All that is not a routed expert
-(router, shared experts, attention) is laid out as in any other model.
+On `World.experts`, the ranks of "expert" together hold one set of experts. The ranks of
+"expert_shard" hold the same experts, or with FSDP2 parts of them. All other weights (router, shared
+experts, attention) are laid out as in any other model.
 
-Tokens travel by two all-to-alls, there and back, of as many rows as were chosen: nothing is padded
-and nothing dropped. The host must know the numbers before it can post them, so that it waits once
-a layer for the device. That is the price of dropless experts on several ranks.
+Tokens travel by two all-to-alls, there and back, of exactly the rows that were chosen: nothing is
+padded or dropped. The host must know the row counts before it can start them, so it waits for the
+device once a layer. That is the price of dropless experts on several ranks.
 
-Shape suffixes as in `model/moe.py`; g ranks of the group, and of n rows come or go m.
+Shape suffixes as in `model/moe.py`; g ranks of the group, m rows that arrive from n rows sent.
 """
 
 from collections.abc import Callable, Iterable
@@ -30,7 +30,7 @@ SAME_LAYERS = ("shard", "context", "tensor")
 
 
 def apply_expert_parallel(model: nn.Module, world: World) -> None:
-    """In place: each rank keeps its experts, and calls on the others for theirs."""
+    """Keep this rank's experts of every layer and send tokens to the others, in place."""
     if world.experts is None:
         return
     mesh, placements = world.experts["expert_shard", "expert"], [Replicate(), Shard(0)]
@@ -45,10 +45,10 @@ def apply_expert_parallel(model: nn.Module, world: World) -> None:
 
 
 def expert_shard_placement(param: nn.Parameter, ways: int) -> Shard | None:
-    """How FSDP2 cuts a stack of experts; None is its usual way, along the first dimension.
+    """Return how FSDP2 cuts a stack of experts; None is its usual way, along the first dimension.
 
-    Whole experts where they come out even. Where they do not, some ranks would hold nothing and all
-    would gather room for it: then the rows of every matrix.
+    That gives whole experts if they divide evenly. If not, some ranks would hold nothing and all
+    would gather room for it: then it cuts the rows of every matrix.
     """
     if param.dim() != 3:
         return None
@@ -57,7 +57,9 @@ def expert_shard_placement(param: nn.Parameter, ways: int) -> Shard | None:
 
 
 class RunExpertsAcrossRanks:
-    """Rows go to the ranks of their experts, and what these made of them comes back."""
+    """A call of experts on other ranks: rows go to the ranks of their experts, and the results come
+    back.
+    """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
@@ -82,7 +84,7 @@ class RunExpertsAcrossRanks:
 
 
 class AllToAllRows(torch.autograd.Function):
-    """So many rows to each rank, so many from each; gradients take the same way back."""
+    """An all-to-all with given row counts; gradients go the opposite way."""
 
     @staticmethod
     def forward(
@@ -106,12 +108,12 @@ def _all_to_all(
 
 @dataclass
 class ExpertBalancer:
-    """So that experts get as many tokens as their peers: those with less than the mean load get a
-    better score, by `rate`; the others a worse one.
+    """An update of `MoE.balance` after each step, so that experts get equally many tokens.
 
-    The loads are those of the whole global batch, and whole numbers, so that the outcome is the
-    same in every layout. They are exchanged before the step is voted on: after a vote weights
-    change on all ranks or on none, and nobody has to wait for anybody.
+    Experts with less than the mean load get a better score, by `rate`; the others a worse one.
+    Loads are integers of the whole global batch, so the result is the same in every layout. They
+    are exchanged before the step is voted on: after a vote the weights change on all ranks or on
+    none, and no rank waits for another.
     """
 
     mixtures: list[MoE]
@@ -120,11 +122,13 @@ class ExpertBalancer:
     _load_le: Tensor | None = None
 
     def exchange(self) -> None:
+        """Sum the loads over all ranks."""
         if self.mixtures:
             self._load_le = self.world_sum(torch.stack([moe.load for moe in self.mixtures]))
 
     @torch.no_grad()
     def apply(self) -> None:
+        """Change the balances by the loads of the last exchange, and set the loads to zero."""
         load_le, self._load_le = self._load_le, None
         if load_le is None:
             return
@@ -135,17 +139,20 @@ class ExpertBalancer:
 
 
 def build_balancer(modules: list[nn.Module], world: World, rate: float) -> ExpertBalancer | None:
-    """Return what evens out the experts; None without experts, or if their router is frozen."""
+    """Return the balancer of a model's experts; None without experts or with a frozen router."""
     trained = [moe for moe in moe_layers(modules) if moe.router.weight.requires_grad]
     return ExpertBalancer(trained, sum_over_same_layers(world), rate) if rate and trained else None
 
 
 def moe_layers(modules: Iterable[nn.Module]) -> list[MoE]:
+    """Return all mixtures of experts in the modules."""
     return [found for module in modules for found in module.modules() if isinstance(found, MoE)]
 
 
 def sum_over_same_layers(world: World) -> Callable[[Tensor], Tensor]:
-    """The sum over all ranks that hold the layers of this one, in place."""
+    """Return a function that sums a tensor, in place, over all ranks that hold the same layers as
+    this one.
+    """
 
     def add(values: Tensor) -> Tensor:
         for dimension in SAME_LAYERS:

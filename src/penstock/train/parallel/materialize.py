@@ -33,11 +33,16 @@ EMBEDDING = "embed.weight"  # a tied head has it on the last stage too
 
 @dataclass(frozen=True)
 class Materialized:
+    """A rank's part of the model, and the master weights of its 16-bit parameters."""
+
     parts: ModelParts
     masters: dict[str, Tensor]  # full-precision weights by name, where parameters are narrower
 
 
 def materialize(run: Run, layout: Layout, vocab: int, world: World) -> Materialized:
+    """Build this rank's part of the run's model, laid out over ranks, with its first or loaded
+    weights.
+    """
     parts = (
         _decoder_parts(run, layout, vocab, world)
         if run.model.module is None
@@ -48,7 +53,7 @@ def materialize(run: Run, layout: Layout, vocab: int, world: World) -> Materiali
 
 
 def _decoder_parts(run: Run, layout: Layout, vocab: int, world: World) -> ModelParts:
-    """All layers, or the pieces of this rank's stage of a pipeline."""
+    """Build all layers of the decoder, or the pieces of this rank's pipeline stage."""
     shape, stage = run.model.shape(vocab), world.index("pipeline")
     weights = OpenWeights(model_folder(run.model.from_)) if run.model.from_ else None
     modules: list[nn.Module] = []
@@ -71,7 +76,7 @@ def _decoder_parts(run: Run, layout: Layout, vocab: int, world: World) -> ModelP
 
 
 def _user_module_parts(run: Run, world: World) -> ModelParts:
-    """The user's module. Only replicas and shards know how to lay it out."""
+    """Build the user's module. It can be replicated and sharded, nothing else."""
     assert run.model.module is not None
     model = build_user_module(run.model.module, run.train.seed)
     refuse_untrainable(model, run.model.module)
@@ -89,7 +94,9 @@ def _user_module_parts(run: Run, world: World) -> ModelParts:
 
 
 def materialize_unsharded(run: Run, vocab: int, device: torch.device) -> nn.Module:
-    """The same model in one process without sharding, to be loaded and looked at."""
+    """Build the run's model in one process, for export and generation; most weights are loaded
+    later.
+    """
     dtype = MASTER[run.train.precision]
     if run.model.module is not None:
         return build_user_module(run.model.module, run.train.seed).to(device, dtype)
@@ -106,7 +113,9 @@ def materialize_unsharded(run: Run, vocab: int, device: torch.device) -> nn.Modu
 
 
 def apply_layout(decoder: Decoder, run: Run, layout: Layout, world: World) -> None:
-    """In place; the decoder is still without memory."""
+    """Lay a decoder without memory out over the ranks of a replica, in place; each parallelism is a
+    file, in this order.
+    """
     if run.train.precision == "fp8":
         convert_linears_to_fp8(decoder.layers, layout.tensor)
     if layout.context > 1:
@@ -123,15 +132,17 @@ def apply_layout(decoder: Decoder, run: Run, layout: Layout, world: World) -> No
 
 
 def duplicate_weights(stage: int, layout: Layout, shape: ModelShape) -> set[str]:
-    """What another stage answers for: of a tied embedding, the last stage has a copy."""
+    """Return the weights of a stage that another stage counts and saves: the last stage's copy of a
+    tied embedding.
+    """
     last = 0 < stage == layout.pipeline - 1
     return {EMBEDDING} if last and shape.tied else set()
 
 
 def keep_weights_gathered(piece: Decoder) -> None:
-    """FSDP2 gathers the weights of a stage once a step, not for every microbatch.
+    """Let FSDP2 gather the weights of a stage once a step, not for every microbatch.
 
-    torch's schedules reduce gradients once a step as well, when all microbatches are through.
+    torch's schedules also reduce gradients once a step, after all microbatches.
     """
     if isinstance(piece, FSDPModule):
         piece.set_reshard_after_forward(False)

@@ -1,4 +1,4 @@
-"""From a step to this rank's microbatches (principle 2: the global batch is what the file says)."""
+"""The microbatches of one rank in a step (principle 2: the run file sets the global batch)."""
 
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Microbatch:
 
 @dataclass(frozen=True)
 class RankShare:
-    """How one rank takes part in a range of positions."""
+    """The samples of a step that one rank processes."""
 
     start: int
     stop: int
@@ -32,6 +32,7 @@ class RankShare:
 
     @classmethod
     def of(cls, start: int, stop: int, rank: int, ranks: int, microbatch: int) -> "RankShare":
+        """Return the share of data rank `rank` in the positions from `start` to `stop`."""
         own_start, own_stop = rank_slice(start, stop, rank, ranks)
         return cls(own_start, own_stop, micro_count(stop - start, ranks, microbatch))
 
@@ -57,7 +58,7 @@ class DeviceBatch:
         return len(self.tokens_ns)
 
     def wait_for_copy(self) -> None:
-        """Makes the present stream of the device wait for the copy; the host does not wait."""
+        """Make the device's current stream wait for the copy; the host does not wait."""
         if self.copied is None:
             return
         present = torch.cuda.current_stream(self.tokens_ns.device)
@@ -91,10 +92,10 @@ class DeviceBatch:
 
 
 class DeviceLoader:
-    """Reads batches and sends them to the device, copy_stream the work that goes on there.
+    """A reader of batches that copies them to the device while the device computes.
 
     A `Feed` calls it on a thread of its own: while a step runs, the next batch is copied from
-    pinned memory on a stream of its own.
+    pinned memory on a separate stream.
     """
 
     def __init__(self, stream: Stream, device: torch.device) -> None:
@@ -103,19 +104,21 @@ class DeviceLoader:
         self._copy_stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def read(self, start: int, stop: int) -> DeviceBatch:
+        """Read the samples at these positions and begin their copy."""
         return self.load(self.stream.read(start, stop))
 
     def plan_ahead(self, ranges: Ranges) -> None:
         self.stream.plan_ahead(ranges)
 
     def load(self, batch: Batch) -> DeviceBatch:
+        """Begin to copy a batch to the device."""
         return send_to_device(batch, self.device, self._copy_stream)
 
 
 def send_to_device(
     batch: Batch, device: torch.device, copy_stream: torch.cuda.Stream | None = None
 ) -> DeviceBatch:
-    """Sends a batch on its way; on CUDA, by the stream `copy_stream` the one that computes."""
+    """Begin to copy a batch to the device; on CUDA, on the stream `copy_stream`."""
 
     def send(array: np.ndarray) -> Tensor:
         tensor = torch.from_numpy(array)

@@ -18,13 +18,13 @@ Grads = dict[str, Tensor]  # local parts, by the name of the parameter
 
 @dataclass
 class ModelParts:
-    """One module, or one for each of this rank's stages of a pipeline.
+    """The modules of the model that this rank holds: one, or one for each of its pipeline pieces.
 
-    `copies` names parameters that another rank holds too and answers for: they are trained here,
-    but neither counted in the norm of the gradient nor saved.
+    `copies` names parameters that another rank also holds and is responsible for: they are trained
+    here, but neither counted in the gradient norm nor saved.
 
-    `keeps_frozen` is said of the user's own module. What an open model froze is in its files; what
-    their code froze it may have drawn from anywhere, so that it is the checkpoints' to keep.
+    `keeps_frozen` is true for the user's own module. The frozen weights of an open model are in its
+    files; those of the user's code may come from anywhere, so checkpoints must keep them.
     """
 
     modules: list[nn.Module]
@@ -36,16 +36,17 @@ class ModelParts:
             yield from module.named_parameters()
 
     def trained(self) -> dict[str, nn.Parameter]:
+        """Return the parameters that are trained, by name."""
         return {name: p for name, p in self.named_parameters() if p.requires_grad}
 
     def frozen(self) -> dict[str, nn.Parameter]:
-        """Those that belong to the run's state although it does not change them."""
+        """Return the frozen parameters that belong to the run's state."""
         if not self.keeps_frozen:
             return {}
         return {name: p for name, p in self.named_parameters() if not p.requires_grad}
 
     def named_buffers(self) -> dict[str, Tensor]:
-        """Those that belong to the model's state."""
+        """Return the buffers that belong to the model's state."""
         found: dict[str, Tensor] = {}
         for module in self.modules:
             kept = module.state_dict().keys()
@@ -57,13 +58,13 @@ class ModelParts:
 
     @property
     def single_module(self) -> nn.Module:
-        """The one module of a rank that is no part of a pipeline."""
+        """Return the only module of a rank without pipeline."""
         (module,) = self.modules
         return module
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Out of training for a while, however it ends."""
+        """Put the modules into evaluation mode, and back into training mode afterwards."""
         self.train(False)
         try:
             yield
@@ -71,10 +72,11 @@ class ModelParts:
             self.train()
 
     def train(self, mode: bool = True) -> None:
-        """Into training, or out of it for a look at the model.
+        """Put the modules into training mode, or into evaluation mode.
 
-        FSDP2 keeps some weights gathered for a backward pass, which never comes after a mere look.
-        They are given up here: as long as they are there, they stand in the place of the shards.
+        FSDP2 keeps some weights gathered for a backward pass, which never comes after an
+        evaluation. Training mode drops them: while they exist, they stand in the place of the
+        shards.
         """
         for module in self.modules:
             module.train(mode)
@@ -84,7 +86,7 @@ class ModelParts:
 
 
 def holder_count(param: Tensor, world: World) -> int:
-    """How many ranks hold the same element of it."""
+    """Return how many ranks hold the same element of a parameter."""
     ranks = world.ranks // world.size("pipeline")
     if isinstance(param, DTensor):
         mesh = param.device_mesh
@@ -95,12 +97,13 @@ def holder_count(param: Tensor, world: World) -> int:
 
 
 def local_tensor(tensor: Tensor | None) -> Tensor:
+    """Return this rank's part of a tensor."""
     assert tensor is not None
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def sharded_like(param: Tensor, values: Tensor) -> Tensor:
-    """`values`, one for each local element of `param`, laid out over the ranks as it is."""
+    """Return `values`, one for each local element of `param`, as a tensor sharded like it."""
     if not isinstance(param, DTensor):
         return values
     return DTensor.from_local(
@@ -115,12 +118,12 @@ def sharded_like(param: Tensor, values: Tensor) -> Tensor:
 
 @torch.no_grad()
 def full_tensor(tensor: Tensor) -> Tensor:
-    """All of it on every rank that holds a part; those ranks must all ask."""
+    """Return the whole tensor; all ranks that hold a part must call this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def no_gradient_message(names: Sequence[str]) -> str:
-    """Say that parameters got no gradient, and what to do: a step needs all of them."""
+    """Say which parameters got no gradient and what to do: a step needs all of them."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     which = f"{', '.join(names[:SHOWN])}{more}"
     return f"no gradient reached {which}; use it in forward, or set requires_grad=False"
@@ -153,7 +156,9 @@ class Gradients:
 
     @torch.no_grad()
     def collect(self) -> Grads:
-        """Return all gradients. A sum that ranks hold in parts is made whole first."""
+        """Return all gradients, each laid out as its parameter: partial sums over ranks are added
+        up.
+        """
         grads = {name: self._sums.get(name, param.grad) for name, param in self.params.items()}
         missing = [name for name, grad in grads.items() if grad is None]
         if missing:

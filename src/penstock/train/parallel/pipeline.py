@@ -33,7 +33,9 @@ ROUND = 4
 
 @dataclass
 class PipelineRunner:
-    """Losses are those of the last stage; the other stages have nothing to add to them."""
+    """A runner over the stages of a pipeline. Only the last stage has losses; the others add
+    nothing to them.
+    """
 
     parts: ModelParts
     layout: Layout
@@ -68,7 +70,7 @@ class PipelineRunner:
         return total
 
     def _losses(self, purpose: str, batch: list[Microbatch], scale: float) -> Tensor:
-        """This rank's part of the sum of losses × weight × scale."""
+        """Return this rank's part of the sum of losses × weight × scale."""
         piled = stack_microbatches(
             [self._local(micro) for micro in batch], padded_micro_count(self.layout, len(batch))
         )
@@ -105,7 +107,7 @@ class PipelineRunner:
         return logits_bsv
 
     def add_shared_gradients(self, grads: Grads) -> None:
-        """A tied embedding is used on the first and on the last stage: both need both gradients.
+        """Add up the gradients of a tied embedding, which the first and the last stage both use.
 
         Either order gives the same sum to the bit, so that the two copies stay equal.
         """
@@ -121,7 +123,7 @@ class PipelineRunner:
         grads[EMBEDDING] = own + theirs
 
     def wait_for_stages(self, clock: StepClock) -> None:
-        """So that the wait at the end of the schedule is known for what it is, a bubble."""
+        """Wait for all stages, so that the wait is recorded as a bubble."""
         with clock.part("bubble"):
             dist.all_reduce(self._token, group=self.world.group("pipeline"))
 
@@ -137,7 +139,11 @@ class PipelineRunner:
 
 @dataclass(frozen=True)
 class StackedMicrobatches:
-    """Rows and whole microbatches that only fill up do not count in the loss."""
+    """Microbatches of equal size in one tensor each, as torch's pipeline schedules take them.
+
+    Filler rows and filler microbatches do not count in the loss. Shape suffixes: n microbatches, b
+    rows of all of them, s sequence.
+    """
 
     rows: int  # of each microbatch
     inputs_bs: Tensor
@@ -148,7 +154,7 @@ class StackedMicrobatches:
 
 
 def stack_microbatches(batch: list[Microbatch], count: int) -> StackedMicrobatches:
-    """`count` microbatches as large as the largest of the batch."""
+    """Return `count` microbatches, each as large as the largest of the batch."""
     rows = max(len(micro.inputs_bs) for micro in batch)
     all_count = all(m.counted_bs is None and len(m.inputs_bs) == rows for m in batch)
     starts = {i: m.starts_bs for i, m in enumerate(batch) if m.starts_bs is not None}
@@ -170,7 +176,7 @@ def _counted(micro: Microbatch) -> Tensor:
 
 
 def _stack(parts: dict[int, Tensor], rows: int, count: int) -> Tensor:
-    """Each part at the place of its microbatch, and zeros where none is."""
+    """Put each part at the rows of its microbatch, with zeros elsewhere."""
     if len(parts) == count and all(len(part) == rows for part in parts.values()):
         return torch.cat(list(parts.values()))  # one kernel, and mostly so
     some = next(iter(parts.values()))

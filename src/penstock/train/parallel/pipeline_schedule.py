@@ -1,7 +1,7 @@
 """torch's schedules over the stages of a pipeline.
 
-torch calls a piece of the model a stage; here a stage is a rank's place in the pipeline, which
-holds one piece or, interleaved, several.
+torch calls a piece of the model a stage. Here a stage is a rank's index in the pipeline, and holds
+one piece or, interleaved, several.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ SCHEDULES = {
 
 @dataclass(frozen=True)
 class ScheduleSpec:
-    """What goes through a pipeline; all that a schedule must know beforehand."""
+    """All that a schedule must know beforehand about the microbatches it will run."""
 
     purpose: str  # "train", "evaluate", "logits"
     micros: int
@@ -43,7 +43,9 @@ class ScheduleSpec:
 
 
 def schedule_name(layout: Layout, micros: int, training: bool) -> str:
-    """Forward alone has nothing to take turns with, nor have fewer microbatches than stages."""
+    """Return the schedule to use. Without backward passes, or with fewer microbatches than stages,
+    there is nothing to alternate.
+    """
     if layout.interleave > 1:
         return "interleaved"
     turns = training and micros >= layout.pipeline
@@ -51,7 +53,7 @@ def schedule_name(layout: Layout, micros: int, training: bool) -> str:
 
 
 def padded_micro_count(layout: Layout, micros: int) -> int:
-    """With fillers, as many as the schedule can take: interleaved, they come in equal rounds."""
+    """Return the number of microbatches with fillers: interleaved ones need equal rounds."""
     if layout.interleave == 1:
         return micros
     while micros % max(1, micros // layout.pipeline):
@@ -62,10 +64,10 @@ def padded_micro_count(layout: Layout, micros: int) -> int:
 def build_schedule(
     pieces: list[Decoder], flow: ScheduleSpec, layout: Layout, world: World, dtype: torch.dtype
 ) -> Schedule:
-    """`dtype` is that of the hidden states that travel.
+    """Build torch's schedule for this rank's pieces; `dtype` is the type of the hidden states.
 
-    All shapes are said beforehand: torch would find them by running the model once more. Of hidden
-    states each tensor-parallel rank has its part of the sequence.
+    All shapes are given beforehand: torch would run the model once more to find them. Each
+    tensor-parallel rank has its part of the sequence of hidden states.
     """
     count, place = layout.pipeline * layout.interleave, world.index("pipeline")
     shape, rows, sequence = pieces[0].shape, flow.rows, flow.sequence
@@ -104,9 +106,10 @@ def build_schedule(
 
 
 class BufferSharingStage(PipelineStage):
-    """torch keeps two buffers for each microbatch of a step; here those under way share them.
+    """A stage whose microbatches share receive buffers; torch keeps two buffers for each
+    microbatch.
 
-    It asks for them by these two methods, the same in all versions since 2.8.
+    torch asks for the buffers by these two methods, the same in all versions since 2.8.
     """
 
     buffers_needed = (
@@ -128,9 +131,9 @@ class BufferSharingStage(PipelineStage):
 
 
 def buffers_needed(made: Schedule, piece: int, flow: ScheduleSpec, layout: Layout) -> int:
-    """Microbatches that a piece holds at once: all that came and are not done with.
+    """Return the most microbatches that a piece holds at once: received and not done with.
 
-    They come and go in the same order, so that so many buffers in turn are enough.
+    They come and go in the same order, so this many buffers, used in turn, are enough.
     """
     training = flow.purpose == "train"
     if isinstance(made, PipelineScheduleSingle):
@@ -153,14 +156,15 @@ def buffers_needed(made: Schedule, piece: int, flow: ScheduleSpec, layout: Layou
 
 
 def weighted_loss(loss: Tensor, weight_1: Tensor) -> Tensor:
-    """The weight is on the host: nothing waits for the device."""
+    """Return loss × weight. The weight is on the host: nothing waits for the device."""
     return loss * weight_1.item()
 
 
 @contextmanager
 def raise_original_error() -> Iterator[None]:
-    """torch puts words of its own around what a piece raises; a rank that is out of memory must be
-    known as one."""
+    """Raise the error of a piece as it was: torch wraps it, and an out-of-memory error must be
+    recognised.
+    """
     try:
         yield
     except RuntimeError as error:

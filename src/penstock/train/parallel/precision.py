@@ -1,4 +1,4 @@
-"""Number formats: what weights are kept in, and what the matmuls take."""
+"""Number formats: of the weights that are kept, and of the matmuls."""
 
 import torch
 from torch import Tensor, nn
@@ -22,16 +22,16 @@ COMPUTE = {
 
 
 def stored_dtype(train: TrainSection) -> torch.dtype:
-    """What weights are made in and updated in."""
+    """Return the type in which weights are created and updated."""
     return torch.bfloat16 if train.weights == "bf16" else MASTER[train.precision]
 
 
 @torch.no_grad()
 def lower_weights(parts: ModelParts, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Puts the weights into `dtype`; gives those in full precision, of what is trained.
+    """Cast the weights to `dtype`; return the full-precision ones of what is trained, by name.
 
-    FSDP2 does this by itself when it gathers a layer. Without it a copy of both kinds is kept: one
-    for the matmuls, one for the optimizer, which writes both in one pass.
+    FSDP2 does this by itself when it gathers a layer. Without it both copies are kept: one for the
+    matmuls, one for the optimizer, which writes both in one pass.
     """
     masters = {}
     for name, param in parts.named_parameters():

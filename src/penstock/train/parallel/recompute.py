@@ -1,7 +1,7 @@
-"""Activations that are computed again in the backward pass instead of being kept.
+"""Activation checkpointing: activations that are recomputed in the backward pass.
 
-"full" keeps a layer's input alone. "selective" also keeps what attention gives and the result of
-every other matmul: about half of the matmuls are done twice, and norms and the like.
+"full" keeps only a layer's input. "selective" also keeps the results of attention and of every
+other matmul: about half of the matmuls, and norms and the like, are done twice.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ ATTENTION = {
 
 
 def apply_recompute(decoder: Decoder, how: str) -> None:
-    """In place; before the layers are compiled, so that a graph knows what to keep."""
+    """Wrap the layers in place; before they are compiled, so that a graph knows what to keep."""
     if how == "selective":
         for moe in moe_layers([decoder]):
             moe.run_experts = hidden_from_checkpointing(moe.run_experts)
@@ -46,6 +46,9 @@ def apply_recompute(decoder: Decoder, how: str) -> None:
 def checkpointed_forward(
     forward: Callable[..., Tensor], how: str, dice: bool
 ) -> Callable[..., Tensor]:
+    """Return a forward that recomputes its activations. `dice`: it uses random numbers, which must
+    be the same again.
+    """
     extra = {"context_fn": selective_contexts} if how == "selective" else {}
 
     def checkpointed(*args: Any) -> Tensor:
@@ -55,11 +58,11 @@ def checkpointed_forward(
 
 
 def hidden_from_checkpointing(run_experts: RunExperts) -> RunExperts:
-    """Of what experts do nothing is kept, and nothing noted.
+    """Hide experts from selective checkpointing: all of their work is recomputed.
 
-    Those that are spread over ranks are a unit of FSDP2 of their own, inside a layer. What it does
-    around them (gathering, prefetching) is not the same in both passes, and torch, which compares
-    the passes operator by operator, would take that for a fault.
+    Experts that are spread over ranks are an FSDP2 unit of their own inside a layer. FSDP2's work
+    around them (gathering, prefetching) differs between the two passes, and torch, which compares
+    the passes operator by operator, would report that as an error.
     """
 
     def call(experts: nn.Module, rows_nd: Tensor, end_e: Tensor) -> Tensor:
@@ -70,13 +73,14 @@ def hidden_from_checkpointing(run_experts: RunExperts) -> RunExperts:
 
 
 def selective_contexts() -> tuple[Any, Any]:
+    """Return fresh contexts for one checkpointed call."""
     return create_selective_checkpoint_contexts(partial(selective_policy, [0, 0]))
 
 
 def selective_policy(
     matmuls: list[int], context: Any, op: Any, *args: Any, **kwargs: Any
 ) -> CheckpointPolicy:
-    """Whether a result is kept. `matmuls` counts those of the first time and of the second."""
+    """Decide whether a result is kept. `matmuls` counts them in the first and second pass."""
     kept = op in ATTENTION
     if op in MATMULS:
         matmuls[context.is_recompute] += 1

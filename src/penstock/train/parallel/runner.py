@@ -1,4 +1,6 @@
-"""How microbatches go through the model: the plain way, when every rank holds all of its layers."""
+"""Runners, which pass microbatches through the model; here the plain one, for ranks that hold all
+layers.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,16 +25,20 @@ def always() -> bool:
 
 
 class Runner(Protocol):
-    """What ranks return adds up over all of them to the value of the global batch."""
+    """A way to run microbatches. The returned values add up over all ranks to that of the global
+    batch.
+    """
 
     def backward(self, batch: list[Microbatch], tokens: int) -> Tensor:
-        """Accumulate gradients of the mean loss over the global batch; this rank's part of it."""
+        """Accumulate gradients of the mean loss over the global batch; return this rank's part of
+        the loss.
+        """
 
     def add_shared_gradients(self, grads: Grads) -> None:
-        """What is left to add up inside a replica once all microbatches are through."""
+        """Add up gradients that several ranks of a replica share, after all microbatches."""
 
     def wait_for_stages(self, clock: StepClock) -> None:
-        """Wait until all stages of a pipeline are through; the first is the last to be."""
+        """Wait until all stages of a pipeline are done; the first stage is the last to finish."""
 
     def evaluate(self, batch: list[Microbatch], keep_going: KeepGoing = always) -> Tensor | None:
         """Return this rank's part of a summed loss, without gradients.
@@ -42,11 +48,13 @@ class Runner(Protocol):
         """
 
     def logits(self, tokens_bs: Tensor) -> Tensor:
-        """The same on every rank, all of which must ask."""
+        """Return the logits, the same on every rank; all ranks must call this."""
 
 
 @dataclass
 class PlainRunner:
+    """A runner for ranks that hold all layers."""
+
     parts: ModelParts
     same_loss_ranks: int = 1  # ranks that come to the same loss together
     slice_micro: Callable[[Microbatch], Microbatch] | None = (
@@ -97,7 +105,7 @@ class PlainRunner:
 def microbatch_loss(
     model: nn.Module, user_loss: TokenLoss | None = None, code: UserCode | None = None
 ) -> Callable[[Microbatch], Tensor]:
-    """The loss of a microbatch as a sum over its targets that count."""
+    """Return a function from a microbatch to its loss, summed over the targets that count."""
     if isinstance(model, Decoder):
         return lambda micro: model(
             micro.inputs_bs, micro.starts_bs, micro.targets_bs, micro.counted_bs

@@ -1,6 +1,7 @@
-"""Sequences of which each rank of a group has a part: the two exchanges, with their gradients.
+"""The two exchanges of sequence parallelism, with their gradients; each rank of a group has part of
+a sequence.
 
-DTensor does both, and what runs backwards for each. What comes out are plain tensors again.
+DTensor does both exchanges and their backward passes. The results are plain tensors again.
 """
 
 from torch import Tensor
@@ -9,15 +10,15 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 
 def gather_sequence(x_bsd: Tensor, mesh: DeviceMesh) -> Tensor:
-    """The parts of all ranks, one after the other (all-gather).
+    """Return the parts of all ranks, one after the other (all-gather).
 
-    Every rank goes on to a gradient of the whole that is part of a sum: a reduce-scatter backwards.
+    Every rank computes part of the gradient's sum: the backward pass is a reduce-scatter.
     """
     part = DTensor.from_local(x_bsd, mesh, [Shard(1)], run_check=False)
     return part.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
 
 
 def reduce_scatter_sequence(x_bsd: Tensor, mesh: DeviceMesh) -> Tensor:
-    """The sum over the ranks; of it, this rank's part (reduce-scatter; an all-gather backwards)."""
+    """Return this rank's part of the sum over the ranks (reduce-scatter; all-gather backwards)."""
     part = DTensor.from_local(x_bsd, mesh, [Partial()], run_check=False)
     return part.redistribute(placements=[Shard(1)]).to_local()

@@ -38,7 +38,7 @@ def apply_fsdp(model: nn.Module, world: World, precision: str) -> None:
 
 
 def fsdp_units(module: nn.Module) -> Iterator[nn.Module]:
-    """The elements of the outermost layer lists; lists of lists are opened, layers are not."""
+    """Yield the elements of the outermost layer lists; nested lists are opened, layers are not."""
     if isinstance(module, Decoder):
         yield from module.layers.values()
         return

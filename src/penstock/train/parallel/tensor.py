@@ -49,7 +49,7 @@ ROWS = 2048  # tokens whose logits are in full precision at once
 
 
 def apply_tensor_parallel(decoder: Decoder, world: World) -> None:
-    """In place. Of the decoder, or of a stage of it: what it does not hold is left out."""
+    """Split the decoder, or a stage of it, in place."""
     mesh = world.mesh["tensor"]
     for name, module in decoder.named_modules():
         if not isinstance(
@@ -73,7 +73,7 @@ def apply_tensor_parallel(decoder: Decoder, world: World) -> None:
 
 
 def shard_parameters(module: nn.Module, cuts: dict[str, Shard], mesh: DeviceMesh) -> None:
-    """Those of the module itself become DTensors; its forward will see this rank's part."""
+    """Turn the module's own parameters into DTensors; its forward will see this rank's part."""
     own = list(module.named_parameters(recurse=False))
     for name, param in own:
         placement: Placement = cuts.get(name, Replicate())
@@ -85,7 +85,7 @@ def shard_parameters(module: nn.Module, cuts: dict[str, Shard], mesh: DeviceMesh
 
 
 class LocalParameters:
-    """Before the class of a module: it finds its parameters as plain tensors."""
+    """A mixin before a module's class: the module sees its parameters as plain local tensors."""
 
     def __getattr__(self, name: str) -> Any:
         return local_with_gradient(super().__getattr__(name))  # type: ignore[misc]
@@ -97,9 +97,9 @@ def _with_local_parameters(kind: type[nn.Module]) -> type[nn.Module]:
 
 
 def local_with_gradient(value: Any) -> Any:
-    """This rank's part of a DTensor. Of one that all ranks hold, each has part of the gradient.
+    """Return this rank's part of a DTensor. If all ranks hold it, each has part of its gradient.
 
-    Over two dimensions it is a shard of FSDP2, which looks after it; forward never sees one.
+    A tensor over two mesh dimensions is a shard of FSDP2, which handles it; forward never sees one.
     """
     if not isinstance(value, DTensor) or value.device_mesh.ndim > 1:
         return value
@@ -120,21 +120,21 @@ def _reduce_output(
 def local_vocab_rows(
     words: Tensor, held: int, vocab: int, mesh: DeviceMesh
 ) -> tuple[Tensor, Tensor]:
-    """Rows of this rank's part of the table, and which words are among them."""
+    """Return the rows of this rank's part of the table, and which words are in it."""
     row = words - -(-vocab // mesh.size()) * mesh.get_local_rank()
     mine = (row >= 0) & (row < held)
     return row.where(mine, 0), mine
 
 
 def embed_tokens(embed: nn.Embedding, mesh: DeviceMesh, tokens_bs: Tensor) -> Tensor:
-    """Each rank has the words of its own part; the sum over the ranks has them all."""
+    """Look tokens up. Each rank has some words of the table; the sum has them all."""
     table_vd = embed.weight
     row_bs, mine_bs = local_vocab_rows(tokens_bs, len(table_vd), embed.num_embeddings, mesh)
     return reduce_scatter_sequence(F.embedding(row_bs, table_vd) * mine_bs.unsqueeze(-1), mesh)
 
 
 def gather_logits(mesh: DeviceMesh, vocab: int, x_bsd: Tensor, part_vd: Tensor) -> Tensor:
-    """All of them on every rank: for sampling."""
+    """Return all logits on every rank, for sampling."""
     part_bsv = F.linear(gather_sequence(x_bsd, mesh), part_vd)
     batch, sequence = part_bsv.shape[:2]
     return DTensor.from_local(
@@ -155,7 +155,7 @@ def vocab_parallel_loss(
     targets_bs: Tensor,
     counted_bs: Tensor | None = None,
 ) -> Tensor:
-    """The same on every rank. Each has the logits of its own words alone."""
+    """Return the summed loss, the same on every rank. Each has the logits of its own words only."""
     rule, words = partial(vocab_parallel_gradients_, mesh, vocab), -(-vocab // mesh.size())
     return summed_cross_entropy(
         gather_sequence(x_bsd, mesh), part_vd, targets_bs, counted_bs, rule, words
@@ -165,10 +165,10 @@ def vocab_parallel_loss(
 def vocab_parallel_gradients_(
     mesh: DeviceMesh, vocab: int, logits_nv: Tensor, targets_n: Tensor, counted_n: Tensor | None
 ) -> Tensor:
-    """As `model.loss.to_gradients_`, where each rank has the logits of some words.
+    """Do what `model.loss.to_gradients_` does, with the logits of some words on each rank.
 
-    Of each token the ranks tell each other the log of their sum, and its target's logit if it is
-    theirs. Some rows at a time, so that their copy in full precision stays small.
+    For each token the ranks exchange the log of their sum, and the target's logit if they have it.
+    It takes some rows at a time, so that their copy in full precision stays small.
     """
     row_n, mine_n = local_vocab_rows(targets_n, logits_nv.shape[1], vocab, mesh)
     weight_n = torch.ones_like(mine_n) if counted_n is None else counted_n
@@ -186,6 +186,7 @@ def vocab_parallel_gradients_(
 
 
 def _log_sum_and_target(logits_nv: Tensor, row_n: Tensor, mine_n: Tensor) -> Tensor:
+    """Return the log of the sum of exponents, and the target's logit or 0, of each token."""
     wide_nv = _at_least_fp32(logits_nv)
     hit_n = wide_nv.gather(1, row_n.unsqueeze(1)).squeeze(1)
     return torch.stack((wide_nv.logsumexp(1), hit_n.where(mine_n, 0)))

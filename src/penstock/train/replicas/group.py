@@ -1,12 +1,13 @@
-"""Between replicas: the ranks that hold the same part of the model, in a group that can be re-made.
+"""A process group between replicas that can be built again: ranks that hold the same part of the
+model.
 
-torch's own groups are for ever: one dead member and the process has to go. So this group is made
-directly on the store, again for every generation. Once an operation has failed the group is
-`broken` and all further ones do nothing: the ranks of a replica must first find out together, in
-their next agreement, that they have to leave it (`live_world.py`).
+torch's own groups are permanent: one dead member and the process has to go. So this group is built
+directly on the store, anew for every generation. After an operation has failed the group is
+`broken` and all further ones do nothing: the ranks of a replica must first learn together, in their
+next agreement, that they have to leave it (`live_world.py`).
 
-Gloo is what notices a dead peer at once, by its closed connection, and can be left by closing one's
-own, from which the peers notice in turn. It takes tensors of a GPU too, by way of the host.
+Gloo notices a dead peer at once by its closed connection, and a rank leaves by closing its own,
+which its peers notice. It takes tensors of a GPU too, by way of the host.
 """
 
 import time
@@ -30,6 +31,8 @@ POLL_S = 0.01
 
 
 class ReplicaGroup:
+    """The ranks of all live replicas that hold the same part of the model."""
+
     def __init__(
         self,
         membership: ReplicaMembership,
@@ -51,14 +54,17 @@ class ReplicaGroup:
 
     @property
     def index(self) -> int:
-        """Of this replica among the members."""
+        """Return this replica's index among the members."""
         return self.members.index(self.replica)
 
     def newer(self) -> bool:
+        """Return whether a newer generation was published."""
         return self.membership.latest().number > self.generation.number
 
     def enter(self, generation: ReplicaGeneration, ranks: int) -> bool:
-        """Meet the others of a generation, `ranks` in all. False: it is over before it began."""
+        """Meet the others of a generation, `ranks` in all. Return False if it ended before it
+        began.
+        """
         self.leave()
         self.generation = generation
         number = generation.number
@@ -78,7 +84,7 @@ class ReplicaGroup:
         return not self.broken
 
     def leave(self) -> None:
-        """Closes the connections, so that whoever waits for this rank waits no longer."""
+        """Close the connections, so that no peer waits for this rank any longer."""
         self.broken, self._group = True, None
 
     def all_reduce_(self, values: Tensor) -> None:
@@ -88,7 +94,7 @@ class ReplicaGroup:
         self._try(lambda group: group.allreduce([values], options))
 
     def broadcast_(self, values: Tensor, donor: int, timeout_s: float | None = None) -> None:
-        """The values of a member, on all of them."""
+        """Copy the values of member `donor` to all members, in place."""
         options = BroadcastOptions()
         options.rootRank = self.members.index(donor)
         options.timeout = timedelta(seconds=timeout_s) if timeout_s else self.timeout
@@ -98,7 +104,7 @@ class ReplicaGroup:
             values.copy_(whole)
 
     def all_gather(self, values: Tensor) -> Tensor:
-        """The values of all members, in their order."""
+        """Return the values of all members, in their order."""
         every = torch.stack([values] * len(self.members))
         options = AllgatherOptions()
         options.timeout = self.timeout
@@ -106,7 +112,7 @@ class ReplicaGroup:
         return every
 
     def all_to_all(self, values: Tensor) -> Tensor:
-        """Part i of the values goes to member i; theirs for this one come, in their order."""
+        """Send part i of the values to member i; return what they sent here, in order."""
         got = values.clone()
         options = AllToAllOptions()
         options.timeout = self.timeout

@@ -1,9 +1,9 @@
 """The world of a rank in live mode: a torch world for each replica, and a group between them.
 
-Inside a replica everything is as in any run of one replica; when one of its ranks dies the whole
-replica is lost. Between replicas nothing is for ever. A rank that cannot reach a peer must not act
-on it alone, since its neighbours may have got through: all ranks of a replica come to know it in
-the next `sum_`, and leave the generation together by `PeerLost`.
+Inside a replica everything is as in a run of one replica; when one of its ranks dies the whole
+replica is lost. Between replicas nothing is permanent. A rank that cannot reach a peer must not act
+on that alone, since its neighbours may have reached theirs: all ranks of a replica learn it in the
+next `sum_`, and leave the generation together by `PeerLost`.
 """
 
 import os
@@ -22,14 +22,14 @@ from penstock.train.world.world import DIMENSIONS, STORAGE_S, World, build_world
 
 
 class PeerLost(Rewind):
-    """A replica is gone, or another has come: the generation is over."""
+    """The end of a generation: a replica is lost, or another has joined."""
 
     def __init__(self, why: str = "a replica was lost") -> None:
         super().__init__(-1, why)
 
 
 class RunFinished(Rewind):
-    """The other replicas have ended the run after `step`."""
+    """The end of the run after `step`, which the other replicas decided."""
 
     def __init__(self, step: int) -> None:
         super().__init__(step, "the run is over")
@@ -37,7 +37,7 @@ class RunFinished(Rewind):
 
 @dataclass(frozen=True)
 class LiveWorld(World):
-    """`rank`, `ranks`, `mesh` and what goes over them are of this replica alone."""
+    """A world whose `rank`, `ranks`, `mesh` and collectives belong to this replica alone."""
 
     replica_group: ReplicaGroup = field(kw_only=True)
     life: int = field(default=0, kw_only=True)  # how often the replica was started again
@@ -56,7 +56,7 @@ class LiveWorld(World):
 
     @property
     def saves(self) -> bool:
-        """The lowest replica that lives."""
+        """Return whether this replica saves: the lowest that lives does."""
         return self.replica_group.index == 0
 
     @property
@@ -68,7 +68,7 @@ class LiveWorld(World):
         return self.ranks // super().size("shard")
 
     def sum_(self, values: Tensor) -> Tensor:
-        """Over all ranks of all members, in place; all ranks of a replica have it, or none."""
+        """Sum over all ranks of all members, in place; all ranks of a replica get it, or none."""
         flat = values.reshape(-1)
         if self.ranks > 1:
             # One exchange for both: the sum inside the replica, and whether all of it got here.
@@ -83,7 +83,7 @@ class LiveWorld(World):
         return values
 
     def agree(self) -> None:
-        """Raises `PeerLost` on all ranks of the replica if the group of any of them is broken."""
+        """Raise `PeerLost` on all ranks of the replica if the group of any of them is broken."""
         broken = self.replica_group.broken
         if self.ranks > 1:
             told = torch.tensor([float(broken)], device=self.device)
@@ -94,7 +94,9 @@ class LiveWorld(World):
             raise PeerLost
 
     def sum_replicas_(self, values: Tensor) -> Tensor:
-        """This and the two below count only once the next `sum_` or `agree` has gone through."""
+        """Sum over the replicas, in place. The result of this and the two below is valid only after
+        the next `sum_` or `agree`.
+        """
         self.replica_group.all_reduce_(values)
         return values
 
@@ -110,7 +112,7 @@ class LiveWorld(World):
             self.replica_group.membership.mark_finished(step)
 
     def enter(self, step: int) -> ReplicaGeneration:
-        """The next generation, in which all ranks of this replica have met those of the others."""
+        """Enter the next generation: all ranks of this replica meet those of the others."""
         membership = self.replica_group.membership
         while True:
             if self.rank == 0 and self.replica_group.generation.number >= 0:

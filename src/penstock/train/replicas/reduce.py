@@ -1,6 +1,7 @@
-"""Between replicas: sum the accumulated, sharded gradients out of place, then commit by a vote.
+"""The exchange between replicas: sum the accumulated, sharded gradients out of place, then vote on
+the step.
 
-FSDP2 works inside a replica and knows nothing of the others. Nothing here hooks into backward, so a
+FSDP2 works inside a replica and does not know the others. Nothing here hooks into backward, so a
 step can be refused after the exchange and the gradients of this replica are still its own.
 """
 
@@ -26,7 +27,7 @@ REQUESTS = ("save", "stage", "stop", "evaluate", "compare", "replay", "busy", "j
 
 @dataclass(frozen=True)
 class Vote:
-    """What all ranks agreed on at the end of a step."""
+    """The agreement of all ranks at the end of a step."""
 
     loss: float  # mean over the tokens of the global batch
     grad_norm: float  # before clipping
@@ -34,12 +35,13 @@ class Vote:
 
     @property
     def good(self) -> bool:
+        """Return whether loss and gradient norm are finite."""
         return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
 
 
 @dataclass
 class ReplicaReducer:
-    """The plain policy (one sum a step), and its bf16 compression with error feedback."""
+    """One sum of gradients per step, plain or compressed to bf16 with error feedback."""
 
     world: World
     compress: str = "none"  # or "bf16"
@@ -48,10 +50,11 @@ class ReplicaReducer:
 
     @property
     def alone(self) -> bool:
+        """Return whether there is only one replica."""
         return self.world.size("replicate") == 1
 
     def reduce(self, grads: Grads) -> Grads:
-        """Gradients summed over replicas; the originals stay."""
+        """Return the gradients summed over replicas; the originals stay."""
         if self.alone:
             return grads
         summed: Grads = {}
@@ -70,10 +73,10 @@ class ReplicaReducer:
         return self.world.sum_replicas_(flat)
 
     def _exchange_bf16(self, flat: Tensor) -> Tensor:
-        """Half the bytes of the plain sum, and nothing is lost for good.
+        """Sum with half the bytes of the plain sum; rounding errors are carried to the next step.
 
         Each replica gets one part of the bucket from all, sums it in full precision and sends the
-        sum to all. An all-reduce in bf16 would round its sums where nobody could keep the rest.
+        sum to all. An all-reduce in bf16 would round its sums where no rank could keep the error.
         """
         replicas = self.world.size("replicate")
         each = -(-flat.numel() // replicas)
@@ -84,7 +87,7 @@ class ReplicaReducer:
         return back.flatten()[: flat.numel()].to(flat.dtype)
 
     def _rounded(self, values: Tensor) -> Tensor:
-        """In bf16. What that leaves out is owed to the same place in the next step."""
+        """Round to bf16. The rounding error is added at the same place in the next step."""
         place = len(self._next_residuals)
         owed = values + self._residuals[place] if self._residuals else values
         sent = owed.bfloat16()
@@ -105,37 +108,44 @@ class ReplicaReducer:
         return Vote(total, norm, {w: c > 0 for w, c in zip(REQUESTS, counts, strict=True)})
 
     def commit(self) -> None:
-        """The step is taken: what it left out is owed to the next."""
+        """Keep the rounding errors for the next step, once this step is taken."""
         if not self.alone:
             self._residuals = self._next_residuals
 
     def local_state(self) -> dict[str, Tensor]:
-        """State that belongs to this replica alone and means nothing in another layout."""
+        """Return state that belongs to this replica alone and has no meaning in another layout."""
         return {f"residual.{i}": r for i, r in enumerate(self._residuals)}
 
     def load_local_state(self, state: dict[str, Tensor]) -> None:
+        """Restore the state that `local_state` returned."""
         device = self.world.device
         self._residuals = [state[f"residual.{i}"].to(device) for i in range(len(state))]
 
 
 class LiveReplicaReducer(ReplicaReducer):
+    """The exchange between replicas that come and go: sum and vote are over the live ones.
+
+    `live_world.py` notices a lost replica and handles it.
+    """
+
     def vote(self, loss: Tensor, squares: Tensor, requests: dict[str, bool]) -> Vote:
-        """Every replica has the whole norm of the summed gradients, and puts in its share."""
+        """Vote with this replica's share of the norm: every replica has the whole norm."""
         return super().vote(loss, squares / self.world.size("replicate"), requests)
 
     def drop_residuals(self) -> None:
-        """What was left out is owed to members that are no more: its parts were cut for them."""
+        """Drop the rounding errors: their parts were cut for members that are gone."""
         self._residuals, self._next_residuals = [], []
 
     def local_state(self) -> dict[str, Tensor]:
+        """Return nothing: rounding errors do not survive a change of members."""
         return {}
 
 
 def squared_norm(grads: Grads, shares: Mapping[str, float]) -> Tensor:
-    """Of all of them together; `shares` is the part of each that this rank answers for.
+    """Return the squared norm of all gradients; `shares` is the part of each that this rank counts.
 
-    Each tensor's norm is fused, and in fp32 at least; the few squares are added in double. A stage
-    of a pipeline may have no gradients, where adapters are in some layers only.
+    Each tensor's norm is fused, in fp32 or wider; the few squares are added in double. A pipeline
+    stage may have no gradients, if adapters are in some layers only.
     """
     if not grads:
         return torch.zeros((), dtype=torch.float64)
@@ -148,7 +158,7 @@ def squared_norm(grads: Grads, shares: Mapping[str, float]) -> Tensor:
 
 
 def buckets(grads: Grads) -> list[list[str]]:
-    """Names of gradients of one type that travel together."""
+    """Return groups of gradient names; each group has one type and travels together."""
     out: list[list[str]] = []
     room, dtype = 0, None
     for name, tensor in grads.items():

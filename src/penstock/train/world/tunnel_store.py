@@ -1,12 +1,12 @@
 """The supervisor's store for ranks whose collectives go through encrypted tunnels between hosts.
 
 Gloo has no authentication and, as torch is built, no TLS. So every rank listens on loopback only,
-and what it publishes in the store is changed on its way: an address of loopback becomes the number
-of its host when it is set, and the entrance of a tunnel to that host when it is read. The tunnels
-are those of `launch/hosts/tunnel_process.py`, which a rank asks by a Unix socket.
+and this store rewrites the addresses that ranks publish: a loopback address becomes the number of
+its host when it is set, and the entrance of a tunnel to that host when it is read. The tunnels are
+those of `launch/hosts/tunnel_process.py`, which a rank asks through a Unix socket.
 
 Gloo compares both addresses of a pair to decide which side connects: the lower one listens. Here
-the host with the lower number does: it sees its peers at 127.0.0.2, which is never used, and the
+the host with the lower number listens: it sees its peers at 127.0.0.2, which is never used, and the
 others see theirs at 0.0.0.0, which is lower than 127.0.0.1 and leads to loopback as well.
 """
 
@@ -31,7 +31,7 @@ _LOOPBACK, _NEVER_USED, _LOWEST = b"\x7f\x00\x00\x01", b"\x7f\x00\x00\x02", b"\0
 
 
 class TunnelStore(dist.Store):
-    """A store of torch's that changes addresses on their way, and nothing else."""
+    """A torch store that rewrites the addresses in values, and nothing else."""
 
     def __init__(self, inner: dist.Store, asked: Path, host: int) -> None:
         super().__init__()
@@ -102,6 +102,6 @@ class TunnelStore(dist.Store):
 
 
 def wrap_for_tunnels(store: dist.Store) -> dist.Store:
-    """Return the store as ranks of this host must use it: as it is, unless there are tunnels."""
+    """Return the store as ranks of this host must use it: unchanged, unless there are tunnels."""
     asked = os.environ.get(SOCKET)
     return TunnelStore(store, Path(asked), int(os.environ[HOST])) if asked else store

@@ -8,7 +8,7 @@ from pathlib import Path
 
 @contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """Give another path of the same place, by an open descriptor of its folder."""
+    """Yield a short path of the same socket, through an open descriptor of its folder."""
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"

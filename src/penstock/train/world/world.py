@@ -23,10 +23,10 @@ DIMENSIONS = ("pipeline", "replicate", "shard", "context", "tensor")
 
 @dataclass(frozen=True)
 class World:
-    """Where this rank stands. `mesh` has the dimensions above.
+    """The place of this rank among all ranks. `mesh` has the dimensions above.
 
-    `experts` is the same ranks seen otherwise, for weights of which every rank holds some whole
-    experts: (pipeline, replicate, expert_shard, expert). None where nothing is laid out like that.
+    `experts` is another mesh over the same ranks, for weights that are split by whole experts:
+    (pipeline, replicate, expert_shard, expert). It is None if nothing is laid out like that.
     """
 
     rank: int
@@ -39,54 +39,61 @@ class World:
 
     @property
     def cuda(self) -> bool:
+        """Return whether this rank computes on a GPU."""
         return self.device.type == "cuda"
 
     def group(self, dimension: str) -> dist.ProcessGroup:
+        """Return the process group along a dimension."""
         return self.mesh.get_group(dimension)
 
     def size(self, dimension: str) -> int:
+        """Return the number of ranks along a dimension."""
         return self.mesh.size(DIMENSIONS.index(dimension))
 
     def index(self, dimension: str) -> int:
-        """This rank's index along a dimension."""
+        """Return this rank's index along a dimension."""
         return self.mesh.get_local_rank(dimension)
 
     @property
     def fsdp_mesh(self) -> DeviceMesh:
-        """What one copy of the weights is sharded over: `shard`, and `context` with it."""
+        """Return the mesh that one copy of the weights is sharded over: `shard` and `context`."""
         return _fsdp(self.mesh)
 
     @property
     def sharded(self) -> bool:
+        """Return whether FSDP2 shards the weights."""
         return self.size("shard") * self.size("context") > 1
 
     @property
     def data_ranks(self) -> int:
-        """Parts that a global batch is cut into. Other dimensions work on the same samples."""
+        """Return the number of parts of a global batch. Other ranks share a part."""
         return self.size("replicate") * self.size("shard")
 
     @property
     def data_rank(self) -> int:
+        """Return which part of a global batch this rank reads."""
         return self.index("replicate") * self.size("shard") + self.index("shard")
 
     @property
     def same_data_ranks(self) -> int:
-        """Ranks that read the same samples."""
+        """Return how many ranks read the same samples."""
         return self.ranks // self.data_ranks
 
     @property
     def lead(self) -> bool:
-        """The one rank that reports, and asks for what depends on a clock or a file."""
+        """Return whether this is the one rank that reports, and asks for what depends on a clock or
+        a file.
+        """
         return self.rank == 0
 
     @property
     def first_copy(self) -> bool:
-        """Of the ranks that hold equal weights, the first."""
+        """Return whether this is the first of the ranks that hold equal weights."""
         return all(self.index(d) == 0 for d in DIMENSIONS if d != "pipeline")
 
     @property
     def saves(self) -> bool:
-        """Whether this rank takes part in checkpoints."""
+        """Return whether this rank takes part in checkpoints."""
         return True
 
     def sum_replicas_(self, values: torch.Tensor) -> torch.Tensor:
@@ -96,19 +103,21 @@ class World:
         return values
 
     def all_to_all_replicas(self, values: torch.Tensor) -> torch.Tensor:
-        """Part i of the values goes to replica i; theirs for this one come, in their order."""
+        """Send part i of the values to replica i; return what the replicas sent here, in their
+        order.
+        """
         got = torch.empty_like(values)
         dist.all_to_all_single(got, values, group=self.group("replicate"))
         return got
 
     def gather_replicas(self, values: torch.Tensor) -> torch.Tensor:
-        """The values of all replicas, in their order."""
+        """Return the values of all replicas, in their order."""
         every = torch.stack([values] * self.size("replicate"))
         dist.all_gather(list(every.unbind()), values, group=self.group("replicate"))
         return every
 
     def finish_together(self, step: int) -> None:
-        """The run ends after `step`: nobody leaves while somebody may still need its state."""
+        """End the run after `step`: no rank leaves while another may still need its state."""
 
     def sum_(self, values: torch.Tensor) -> torch.Tensor:
         """Sum over all ranks, in place."""
@@ -117,13 +126,13 @@ class World:
         return values
 
     def broadcast(self, value: Any) -> Any:
-        """Rank 0's value on every rank; small things only."""
+        """Return rank 0's value on every rank; small things only."""
         if self.ranks == 1:
             return value
         return exchange.broadcast(value, self.rank, self.host_group)
 
     def gather(self, value: Any) -> list[Any]:
-        """Every rank's value on every rank; small things only."""
+        """Return every rank's value on every rank; small things only."""
         if self.ranks == 1:
             return [value]
         return exchange.gather(value, self.ranks, self.host_group)
@@ -139,6 +148,7 @@ def join(layout: Layout, kind: str, timeout_s: float, backend: str | None = None
 
 
 def supervisor_store(timeout_s: float) -> dist.Store:
+    """Connect to the supervisor's store."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     timeout = timedelta(seconds=timeout_s)
     return wrap_for_tunnels(dist.TCPStore(address, port, is_master=False, timeout=timeout))
@@ -153,7 +163,7 @@ def build_world(
     timeout_s: float,
     backend: str | None = None,
 ) -> World:
-    """The world of as many ranks as the layout has, which meet under `prefix` in the store."""
+    """Build the world of all ranks of the layout, which meet under `prefix` in the store."""
     # It has advice for every gathering of a whole weight, which happens once a run.
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
     ranks, timeout = layout.ranks, timedelta(seconds=timeout_s)
@@ -191,11 +201,11 @@ def _mesh(kind: str, sizes: dict[str, int]) -> DeviceMesh:
 
 
 def _fsdp(mesh: DeviceMesh) -> DeviceMesh:
-    """Made by the first call, found by later ones."""
+    """Return the flat mesh of `shard` and `context`; the first call builds it."""
     return mesh["shard", "context"]._flatten("fsdp")
 
 
 def _bounded(mesh: DeviceMesh, timeout: timedelta) -> None:
-    """Groups that a mesh makes would wait for half an hour otherwise."""
+    """Set the timeout of a mesh's groups, which would be half an hour otherwise."""
     for group in mesh.get_all_groups():
         dist.distributed_c10d._set_pg_timeout(timeout, group)
