@@ -258,13 +258,15 @@ def test_a_run_whose_own_code_has_changed_is_refused(
     file = tmp_path / "mine.py"
     file.write_text("def mine(logits, targets): return logits[:, 0]\n")
     run = penstock.load(TABLE, fields)
-    before, numbers = own_code.kept(run, {}), fingerprint(run)
-    assert own_code.kept(run, before) == before
-    assert own_code.kept(run, {}) == before  # of a run that began before this was kept
+    before, numbers = own_code.check_code_unchanged(run, {}), fingerprint(run)
+    assert own_code.check_code_unchanged(run, before) == before
+    assert (
+        own_code.check_code_unchanged(run, {}) == before
+    )  # of a run that began before this was kept
     refuse_other_code(run, before)
     file.write_text("def mine(logits, targets): return logits[:, 1]\n")
     with pytest.raises(PenstockError, match=r"mine\.py has changed since run 'x' began"):
-        own_code.kept(run, before)
+        own_code.check_code_unchanged(run, before)
     with pytest.raises(PenstockError, match=r"mine\.py has changed since the run was launched"):
         refuse_other_code(run, before)
     assert fingerprint(run) != numbers
