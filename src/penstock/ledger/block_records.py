@@ -119,7 +119,7 @@ class BlockRecords:
         least = share * np.minimum(self.blocks.least, column("exchange"))
         rest = np.maximum(kept - sum(inside.values()), 0.0)
         seconds = step_seconds_by_cause(inside, least, rest, column("redo"), self.shares)
-        if len(ends) and ends[-1] > end:  # a step that came in after the moment it is told for
+        if len(ends) and ends[-1] > end:  # a step that was written after this moment
             length = np.maximum(ends - starts, 1e-9)
             seconds *= np.clip((end - starts) / length, 0.0, 1.0)[:, None]
             starts, ends = np.minimum(starts, end), np.minimum(ends, end)

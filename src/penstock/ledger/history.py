@@ -87,9 +87,9 @@ class Attempt:
         """Return the ranges of ranks that it wrote for."""
         parts = [
             e.ranks
-            for told in self.events_by_file.values()
-            if told.has_partial_ranks
-            for e in told.events
+            for events in self.events_by_file.values()
+            if events.has_partial_ranks
+            for e in events.events
         ]
         wrote = [file.ranks for file in (*self.events_by_file, *self.steps_done.blocks)]
         return parts + wrote + [loss.ranks for loss in self.losses]

@@ -143,7 +143,7 @@ def _groups(
     """Yield the ranks in groups that wrote the same, so that a group is computed once."""
     edges = {edge for r in attempt.ranges() for edge in (r.start, r.stop)}
     cuts = sorted({0, ranks, *edges})
-    told, files = (
+    event_files, files = (
         _spread(list(attempt.events_by_file), cuts),
         _spread(list(attempt.steps_done.blocks), cuts),
     )
@@ -152,14 +152,24 @@ def _groups(
     )
     for i, (first, stop) in enumerate(pairwise(cuts)):
         lost = tuple(sorted(loss.t for loss in attempt.losses if first in loss.ranks))
-        said, shares = [attempt.events_by_file[file] for file in told[i]], splits.shares(first)
-        if len(files[i]) == 1 and len(said) == 1 and not lost and not said[0].has_partial_ranks:
+        file_events, shares = (
+            [attempt.events_by_file[file] for file in event_files[i]],
+            splits.shares(first),
+        )
+        if (
+            len(files[i]) == 1
+            and len(file_events) == 1
+            and not lost
+            and not file_events[0].has_partial_ranks
+        ):
             blocks = attempt.steps_done.blocks[files[i][0]]
-            source = BlockRecords(said[0], blocks, files[i][0].path, attempt.highest_before, shares)
+            source = BlockRecords(
+                file_events[0], blocks, files[i][0].path, attempt.highest_before, shares
+            )
             if found := source.timeline(stretch, strict=attempt.steps_done.exact):
                 yield range(first, stop), [found]
                 continue
-        events = [event for one in said for event in one.events if first in event.ranks]
+        events = [event for one in file_events for event in one.events if first in event.ranks]
         steps = concatenate([attempt.steps(file) for file in files[i]])
         least, before = attempt.steps_done.least, attempt.highest_before
         written = RankRecords(events, steps, least, before, lost, shares)

@@ -17,7 +17,6 @@ from penstock.errors import RunFailed
 from penstock.guard import checkpoints
 from penstock.guard.checkpoints import search_of_run
 from penstock.guard.format.published import Checkpoint, published_folders
-from penstock.guard.tiers import search
 from penstock.guard.tiers.journal_facts import recorded_step
 from penstock.guard.tiers.search import SingleProcess
 from penstock.ledger.journal.writer import Journal
@@ -216,5 +215,5 @@ def test_several_hosts_have_no_fresh(made: RunFolder) -> None:
     cluster = run.cluster.model_copy(update={"nodes": 2})
     run = run.model_copy(update={"guard": durable, "cluster": cluster})
     with pytest.raises(RunFailed, match="another name for the run") as caught:
-        search.search_of_run(made, run, SingleProcess()).newest_good()
+        search_of_run(made, run, SingleProcess()).newest_good()
     assert str(made.path / "far" / "made") in str(caught.value)

@@ -53,11 +53,11 @@ def rewrite_for_ranks(
     if (out / folder_name(step)).resolve() == source.checkpoint.path.resolve():
         raise PenstockError(f"{out} holds the checkpoint that is converted; name another folder")
     plans = [_plan(source, rank, ranks) for rank in range(ranks)]
-    drawing = merge_plans(plans)
+    file_plan = merge_plans(plans)
     disk.begin(step)
     files: FileTable = {}
     for rank in range(ranks):
-        own = RankFiles(disk.aside(step), drawing, rank)
+        own = RankFiles(disk.aside(step), file_plan, rank)
         held = {item.index.fqn: _part(source, item) for item in plans[rank].items}
         PendingCopies(own.copies(held, {}))
         progress(sum(tensor.nbytes for tensor in held.values()))
@@ -69,17 +69,17 @@ def rewrite_for_ranks(
         shard=ranks, microbatch=source.checkpoint.scalars["layout"].get("microbatch", 1)
     )
     scalars = source.checkpoint.scalars | {"layout": layout.to_json()}
-    for name, content in drawing.shared_files(scalars).items():
+    for name, content in file_plan.shared_files(scalars).items():
         disk.put(step, name, content)
         files[name] = file_entry(content)
     if step in disk.steps():
         disk.delete(step)
     about = source.checkpoint.read_manifest()
-    told = manifest_fields(about.run, scalars) | {
+    manifest = manifest_fields(about.run, scalars) | {
         "settings": about.settings,
         "origin": about.origin,
     }
-    disk.publish(step, manifest_bytes(step, files, **told))
+    disk.publish(step, manifest_bytes(step, files, **manifest))
     return sum(entry["bytes"] for entry in files.values())
 
 

@@ -13,7 +13,7 @@ from penstock.guard.format.published import SCALARS, Checkpoint, file_entry, fol
 from penstock.guard.tiers.stores import FOREIGN, CheckpointStore
 
 
-def take_over(found: Checkpoint, place: CheckpointStore, run: str) -> CheckpointManifest:
+def take_over(found: Checkpoint, store: CheckpointStore, run: str) -> CheckpointManifest:
     """Copy a whole checkpoint into a store of the run with identity `run`; return its new manifest.
 
     It is on disk when this returns. One that a killed call has published stays. A slot in memory
@@ -30,23 +30,23 @@ def take_over(found: Checkpoint, place: CheckpointStore, run: str) -> Checkpoint
     own = CheckpointManifest(
         step, files, run, "", about.layout or scalars.get("layout", {}), origin
     )
-    if step in place.steps() and _is(place, own):
+    if step in store.steps() and _is(store, own):
         return own
-    place.begin(step)
+    store.begin(step)
     for name in about.files:
-        place.put(step, name, found.path / name)
+        store.put(step, name, found.path / name)
     for name, content in added.items():
-        place.put(step, name, content)
-    if step in place.steps():  # it lay in the place itself
-        place.put_aside(step, FOREIGN)
-    place.publish(step, own.to_bytes())
+        store.put(step, name, content)
+    if step in store.steps():  # it was in this store already
+        store.put_aside(step, FOREIGN)
+    store.publish(step, own.to_bytes())
     return own
 
 
-def _is(place: CheckpointStore, own: CheckpointManifest) -> bool:
+def _is(store: CheckpointStore, own: CheckpointManifest) -> bool:
     with contextlib.suppress(OSError, ValueError):
         return (
-            CheckpointManifest.from_bytes(place.read(f"{folder_name(own.step or 0)}/{MANIFEST}"))
+            CheckpointManifest.from_bytes(store.read(f"{folder_name(own.step or 0)}/{MANIFEST}"))
             == own
         )
     return False

@@ -78,8 +78,10 @@ def plan_files(state: dict[str, Tensor], world: RankGroup) -> FilePlan:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's about its own internals
         planner.set_up_planner(state, StorageMeta(), world.rank == 0)
-        told = world.gather([_describe_item(item) for item in planner.create_local_plan().items])
-        plans = [_rank_plan([_rebuild_item(*one) for one in items]) for items in told]
+        described = world.gather(
+            [_describe_item(item) for item in planner.create_local_plan().items]
+        )
+        plans = [_rank_plan([_rebuild_item(*one) for one in items]) for items in described]
         made = _lay_out_files(planner, plans) if world.rank == 0 else None
     content, metadata = world.broadcast(made)
     return FilePlan(Index.from_bytes(content), content, metadata)

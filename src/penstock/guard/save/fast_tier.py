@@ -75,7 +75,7 @@ class FastTier:
 def allocate_slots(
     roots: list[Path],
     most: int,
-    drawing: FilePlan,
+    file_plan: FilePlan,
     world: BackgroundGroup,
     resumed: MemoryCheckpoint | None,
     cuda: bool,
@@ -83,14 +83,14 @@ def allocate_slots(
     """Allocate the slots; all ranks together, with the same result. The `resumed` slot is not
     changed."""
     for root in roots:
-        _sweep(root, drawing, world.rank, resumed)
+        _sweep(root, file_plan, world.rank, resumed)
     problem = ""
     for count in range(most, 0, -1):
         for root in roots:
-            problem = _no_room(root, count, drawing, world)
+            problem = _no_room(root, count, file_plan, world)
             if problem:
                 continue
-            made, problem = _try(root, count, drawing, world, resumed, cuda)
+            made, problem = _try(root, count, file_plan, world, resumed, cuda)
             if made:
                 return made
     return FastTier([], summary={"slots": 0, "problem": problem})
@@ -100,12 +100,12 @@ def remove_folder(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _sweep(root: Path, drawing: FilePlan, rank: int, resumed: MemoryCheckpoint | None) -> None:
+def _sweep(root: Path, file_plan: FilePlan, rank: int, resumed: MemoryCheckpoint | None) -> None:
     """Invalidate all old slots, except the one that the run resumes from."""
-    plan = plan_folder(root, drawing.content)
+    plan = plan_folder(root, file_plan.content)
     try:
         found = list(slot_folders(root))
-    except OSError:  # then nothing can be made there either, and that is told
+    except OSError:  # then no slot can be made there either, which is reported
         return
     for slot in found:
         if resumed is not None and slot == resumed.path:
@@ -116,14 +116,14 @@ def _sweep(root: Path, drawing: FilePlan, rank: int, resumed: MemoryCheckpoint |
             remove_folder(slot)
 
 
-def _no_room(root: Path, count: int, drawing: FilePlan, world: BackgroundGroup) -> str:
+def _no_room(root: Path, count: int, file_plan: FilePlan, world: BackgroundGroup) -> str:
     """Say why the ranks of some host would not fit; the ranks of a host share its memory."""
-    name, plan = state_file_name(world.rank), plan_folder(root, drawing.content)
+    name, plan = state_file_name(world.rank), plan_folder(root, file_plan.content)
     try:
         private_folder(root)
         there = [plan / f"slot-{n}" / name for n in range(count)]
         have = sum(path.stat().st_blocks * 512 for path in there if path.is_file())
-        need = max(0, count * drawing.index.files[name] - have)
+        need = max(0, count * file_plan.index.files[name] - have)
         own: tuple[object, int, int] = ((boot_id(), root.stat().st_dev), need, free_bytes(root))
     except OSError as error:
         own = (str(error), 1, 0)
@@ -140,12 +140,12 @@ def _no_room(root: Path, count: int, drawing: FilePlan, world: BackgroundGroup) 
 def _try(
     root: Path,
     count: int,
-    drawing: FilePlan,
+    file_plan: FilePlan,
     world: BackgroundGroup,
     resumed: MemoryCheckpoint | None,
     cuda: bool,
 ) -> tuple[FastTier | None, str]:
-    plan = plan_folder(root, drawing.content)
+    plan = plan_folder(root, file_plan.content)
     numbers = list(range(SLOTS))
     if resumed is not None and resumed.path.parent == plan:  # the other one is written first
         numbers.sort(key=lambda number: plan / f"slot-{number}" == resumed.path)
@@ -155,7 +155,7 @@ def _try(
         for folder in folders:
             first = made.slots[0].files.state if made.slots else None
             twin = None if first is None or first.direct else first.landing
-            made.slots.append(_slot(folder, drawing, world.rank, cuda, twin))
+            made.slots.append(_slot(folder, file_plan, world.rank, cuda, twin))
     except OSError as error:  # somebody else took the room meanwhile
         problem = str(error)
     problems = [why for why in world.gather(problem) if why]
@@ -175,20 +175,20 @@ def _try(
     made.summary = {
         "slots": count,
         "tier": "memory" if is_memory_backed(root) else "disk",
-        "bytes": sum(drawing.index.files.values()),
+        "bytes": sum(file_plan.index.files.values()),
         "direct": made.slots[0].files.state.direct,
     }
     return made, ""
 
 
-def _slot(folder: Path, drawing: FilePlan, rank: int, cuda: bool, twin: Tensor | None) -> Slot:
+def _slot(folder: Path, file_plan: FilePlan, rank: int, cuda: bool, twin: Tensor | None) -> Slot:
     def make() -> RankFiles:
         folder.mkdir(parents=True, exist_ok=True)
         index = folder / INDEX
-        if not index.is_file() or index.read_bytes() != drawing.content:
+        if not index.is_file() or index.read_bytes() != file_plan.content:
             aside = folder / f".index-r{rank:05d}"
-            aside.write_bytes(drawing.content)
+            aside.write_bytes(file_plan.content)
             aside.replace(index)
-        return RankFiles(folder, drawing, rank, cuda, twin)
+        return RankFiles(folder, file_plan, rank, cuda, twin)
 
     return Slot(folder, make)

@@ -106,7 +106,7 @@ class Saver:
         self._slots: list[Slot] = []
         self._turn = 0
         self._mark = ""
-        self._drawing: FilePlan | None = None
+        self._file_plan: FilePlan | None = None
         self._making: Future[None] | None = None
         self._behind = BackgroundGroup(self.world.rank, self.world.ranks, self.group)
         self._stream: Any = None
@@ -126,22 +126,24 @@ class Saver:
         The slot that was `resumed` from stays until a newer one is whole; the rest of the tier is
         reused.
         """
-        self._drawing = plan_files(state, self.world)
+        self._file_plan = plan_files(state, self.world)
         self._mark = self.world.broadcast(uuid.uuid4().hex)
         held = [local_part(tensor).device for tensor in state.values()]
         device = next((device for device in held if device.type == "cuda"), None)
         if device is not None:
             self._stream = torch.cuda.Stream(device)
-        self._making = self._sealer.submit(self._make, self._drawing, resumed, device)
+        self._making = self._sealer.submit(self._make, self._file_plan, resumed, device)
 
     def _make(
-        self, drawing: FilePlan, resumed: MemoryCheckpoint | None, device: torch.device | None
+        self, file_plan: FilePlan, resumed: MemoryCheckpoint | None, device: torch.device | None
     ) -> None:
         """Allocate and pin the slots, which takes seconds for a large state."""
         if device is not None:
             torch.cuda.set_device(device)  # a thread begins with the first
         roots = [self.fast] if self.spill is None else [self.fast, self.spill]
-        made = allocate_slots(roots, self.slots, drawing, self._behind, resumed, device is not None)
+        made = allocate_slots(
+            roots, self.slots, file_plan, self._behind, resumed, device is not None
+        )
         self._slots, self._turn, self._old = made.slots, made.first, made.obsolete
         if self.world.rank == 0:
             self._record(FastTierReady(**made.summary))
@@ -297,8 +299,8 @@ class Saver:
         return {"bytes": path.stat().st_size, "blake3": hash_file(path, self.threads)}
 
     def _seal_of(self, save: _Save, files: FileTable) -> Seal:
-        assert self._drawing is not None, "nothing is sealed before it is drawn"
-        every = files | index_entry(self._drawing.content)
+        assert self._file_plan is not None, "nothing is sealed before its files are planned"
+        every = files | index_entry(self._file_plan.content)
         rank, ranks = self.world.rank, self.world.ranks
         return Seal(self.identity, self._mark, save.step, rank, ranks, every, save.scalars)
 
@@ -313,24 +315,24 @@ class Saver:
 
     def _write(self, save: _Save, sealing: Future[tuple[FileTable, str]]) -> None:
         """Publish a sealed slot in every store."""
-        assert self._drawing is not None, "nothing is written before it is drawn"
+        assert self._file_plan is not None, "nothing is written before its files are planned"
         (own, problem), start = sealing.result(), now()
         source, bad = save.slot.folder, ""
-        shared = self._drawing.shared_files(save.scalars)
+        shared = self._file_plan.shared_files(save.scalars)
         durable = DurableSave(
             save.step, own, problem, shared, self.keep, self._behind, self.pulse.beside, save.best
         )
         durable.about.update(manifest_fields(self.identity, save.scalars))
-        for place in self.stores:
+        for store in self.stores:
             try:
                 began = now()
-                where, manifest = durable.write(place, source)
+                where, manifest = durable.write(store, source)
                 if where and self.world.rank == 0:
-                    size = sum(self._drawing.index.files.values())
+                    size = sum(self._file_plan.index.files.values())
                     self._record(
                         CheckpointSaved(
                             step=save.step,
-                            tier=place.tier,
+                            tier=store.tier,
                             path=where,
                             bytes=size,
                             seconds=now() - began,
@@ -341,16 +343,16 @@ class Saver:
                     self._record(CheckpointDropped(step=step, why="the disk is full"))
                 durable.dropped.clear()
                 self.durable_step = save.step
-            except OSError as error:  # of this place, and known to all ranks
+            except OSError as error:  # of this store, and known to all ranks
                 bad = str(error)
-                self._fail(save.step, place.tier, bad)
+                self._fail(save.step, store.tier, bad)
                 continue
             except Exception as error:  # the ranks cannot meet any more: one of them is gone
                 bad = f"{type(error).__name__}: {error}"
-                self._fail(save.step, place.tier, bad)
+                self._fail(save.step, store.tier, bad)
                 break
-            if isinstance(place, DiskStore) and source == save.slot.folder:
-                source = place.root / folder_name(save.step)  # for the places that follow
+            if isinstance(store, DiskStore) and source == save.slot.folder:
+                source = store.root / folder_name(save.step)  # for the stores that follow
                 save.slot.release()
         if source == save.slot.folder:
             save.slot.release()

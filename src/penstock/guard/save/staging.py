@@ -34,18 +34,18 @@ class RankFiles:
     def __init__(
         self,
         folder: Path,
-        drawing: FilePlan,
+        file_plan: FilePlan,
         rank: int,
         cuda: bool = False,
         twin: Tensor | None = None,
     ) -> None:
         self.folder, self.rank, self._cuda = folder, rank, cuda
         name = state_file_name(rank)
-        self.state = self._map(name, drawing.index.files[name], twin)
+        self.state = self._map(name, file_plan.index.files[name], twin)
         self.local: MappedFile | None = None
         self._local_header = b""
         self._places: dict[str, tuple[Tensor, Tensor]] = {}
-        for tensor, entry, chunk in drawing.index.chunks_in(name):
+        for tensor, entry, chunk in file_plan.index.chunks_in(name):
             dtype = torch_dtype(entry.dtype)
             bones = archive_skeleton(chunk.sizes, dtype)
             self.state.put(chunk.at - len(bones.head), bones.head)
@@ -63,7 +63,7 @@ class RankFiles:
         found = []
         for name, (landing, to) in self._places.items():
             source = local_part(state[name]).detach()
-            assert source.shape == to.shape, f"{name}: {source.shape} now, {to.shape} when drawn"
+            assert source.shape == to.shape, f"{name}: {source.shape} now, {to.shape} when planned"
             found.append(TensorCopy(source, landing, to))
         return found + self._local_ways(local_state)
 
@@ -72,13 +72,13 @@ class RankFiles:
             self._drop_local()
             return []
         held = {name: local_part(tensor).detach() for name, tensor in local_state.items()}
-        before, places, size = safetensors_header(held)
+        before, offsets, size = safetensors_header(held)
         if self.local is None or before != self._local_header:
             self._drop_local()
             self.local, self._local_header = self._map(local_file_name(self.rank), size), before
             self.local.put(0, before)
         return [
-            TensorCopy(tensor, *_both(self.local, places[name], tuple(tensor.shape), tensor.dtype))
+            TensorCopy(tensor, *_both(self.local, offsets[name], tuple(tensor.shape), tensor.dtype))
             for name, tensor in held.items()
             if tensor.numel()
         ]

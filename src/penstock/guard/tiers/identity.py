@@ -49,7 +49,7 @@ class IdentityCopies:
     """The stores that hold a run's identity; the first one decides."""
 
     stores: Sequence[CheckpointStore]
-    # What checkpoints say whose manifests are whole, for when no place knows.
+    # Returns the identity in whole manifests, for when no store has a copy.
     remembered: Callable[[], str | None] = lambda: None
     notes: list[str] = field(default_factory=list)  # what was wrong with a copy
 
@@ -61,17 +61,17 @@ class IdentityCopies:
     def read_or_create(self) -> str:
         """Return the identity; create it if there is none, and write it to every store."""
         found, lacking, bad = self._looked()
-        for place, content in bad:
+        for store, content in bad:
             with contextlib.suppress(OSError):
-                _put_aside(place, content)
+                _put_aside(store, content)
         made = found or uuid.uuid4().hex
-        for place in lacking:
+        for store in lacking:
             # Where it cannot be written nothing is of this run, and nothing will be.
             with contextlib.suppress(OSError):
-                place.create(IDENTITY, encode_identity(made))
-        for place, _ in bad:
+                store.create(IDENTITY, encode_identity(made))
+        for store, _ in bad:
             with contextlib.suppress(OSError):
-                place.write(IDENTITY, encode_identity(made))
+                store.write(IDENTITY, encode_identity(made))
         if found is None and lacking:
             with contextlib.suppress(OSError, ValueError):
                 return decode_identity(
@@ -86,31 +86,31 @@ class IdentityCopies:
         found: list[tuple[str, CheckpointStore]] = []
         lacking: list[CheckpointStore] = []
         bad: list[tuple[CheckpointStore, bytes]] = []
-        for place in self.stores:
+        for store in self.stores:
             content = b""
             try:
-                content = place.read(IDENTITY)
-                found.append((decode_identity(content), place))
+                content = store.read(IDENTITY)
+                found.append((decode_identity(content), store))
             except FileNotFoundError:
-                lacking.append(place)
+                lacking.append(store)
             except OSError:
                 continue
             except ValueError as error:
-                bad.append((place, content))
-                self.notes.append(f"{place.where}/{IDENTITY}: {error}; it is written again")
-        for one, place in found[1:]:
+                bad.append((store, content))
+                self.notes.append(f"{store.where}/{IDENTITY}: {error}; it is written again")
+        for one, store in found[1:]:
             if one != found[0][0]:
                 self.notes.append(
-                    f"{place.where} was begun by another run of this name ({one[:8]})"
+                    f"{store.where} was begun by another run of this name ({one[:8]})"
                 )
         return found[0][0] if found else self.remembered(), lacking, bad
 
 
-def _put_aside(place: CheckpointStore, content: bytes) -> None:
+def _put_aside(store: CheckpointStore, content: bytes) -> None:
     """Keep the damaged copy next to the good one, for people to inspect."""
-    any(place.create(f"{IDENTITY}.bad-{number}", content) for number in range(1, _ASIDE))
+    any(store.create(f"{IDENTITY}.bad-{number}", content) for number in range(1, _ASIDE))
 
 
-def run_identity(place: CheckpointStore, world: Any) -> str:
+def run_identity(store: CheckpointStore, world: Any) -> str:
     """Return the identity of the run that saves in a store; all ranks together."""
-    return world.broadcast(IdentityCopies([place]).read_or_create() if world.rank == 0 else None)
+    return world.broadcast(IdentityCopies([store]).read_or_create() if world.rank == 0 else None)

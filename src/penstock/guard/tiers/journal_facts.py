@@ -88,9 +88,9 @@ def recorded_manifests(folder: RunFolder) -> dict[int, str]:
         step, manifest = event.whole("step"), event.payload.get("manifest")
         if event.kind == "taken_back":
             after_step = event.whole("after_step") or 0
-            found = {one: told for one, told in found.items() if one <= after_step}
+            found = {one: hash_ for one, hash_ in found.items() if one <= after_step}
         elif step is not None and event.kind in ("resumed", ADOPTED):
-            found = {one: told for one, told in found.items() if one <= step}
+            found = {one: hash_ for one, hash_ in found.items() if one <= step}
         if step is not None and event.kind in ("saved", ADOPTED) and isinstance(manifest, str):
             found[step] = manifest
     return found
@@ -128,7 +128,7 @@ def _left(event: JournalLine, steps: set[int]) -> set[int]:
     left = event.payload.get("left")
     if isinstance(left, list):
         return {step for step in left if type(step) is int}
-    after_step = event.whole("after_step") or 0  # the place could not be listed then
+    after_step = event.whole("after_step") or 0  # a store could not be listed then
     return {step for step in steps if step <= after_step}
 
 
@@ -138,8 +138,8 @@ def _events(folder: RunFolder) -> list[JournalLine]:
     for file in journal_files(folder.journal, "events"):
         content = file.path.read_bytes()
         if any(mark in content for mark in _MARKS):  # few files: most are not even parsed
-            told = [e for e in parse_lines(content, file.path) if e.kind in _KINDS]
-            found += [(event.attempt or 0, event.t, event) for event in told]
+            wanted = [e for e in parse_lines(content, file.path) if e.kind in _KINDS]
+            found += [(event.attempt or 0, event.t, event) for event in wanted]
     for event in read_events(folder.journal / SUPERVISOR):
         if event.kind == ADOPTED:
             found.append((event.whole("next_attempt") or 0, float("-inf"), event))

@@ -72,8 +72,8 @@ class ListedCheckpoint:
         return "whole, best" if self.best else "whole"
 
     def to_json(self) -> dict[str, Any]:
-        told = {n: v for n, v in vars(self).items() if n not in ("files", "problems")}
-        return told | {
+        table = {n: v for n, v in vars(self).items() if n not in ("files", "problems")}
+        return table | {
             "where": self.files.where,
             "state": self.state,
             "aside": bool(self.aside),
@@ -162,16 +162,16 @@ def on_disk(checkpoints: Path) -> list[ListedCheckpoint]:
 
 def in_durable_store(durable: str, folder: RunFolder) -> list[ListedCheckpoint]:
     """List the checkpoints in the durable store of a run."""
-    place = open_store(durable, folder.name)
-    if isinstance(place, RemoteStore):
+    store = open_store(durable, folder.name)
+    if isinstance(store, RemoteStore):
         return [
-            ListedCheckpoint("remote", step, RemoteCheckpointFiles(place, step))
-            for step in place.steps()
+            ListedCheckpoint("remote", step, RemoteCheckpointFiles(store, step))
+            for step in store.steps()
         ]
-    assert isinstance(place, DiskStore)
+    assert isinstance(store, DiskStore)
     return [
         ListedCheckpoint("disk", one.step, LocalCheckpointFiles(one))
-        for one in published_checkpoints(place.root)
+        for one in published_checkpoints(store.root)
     ]
 
 

@@ -30,7 +30,7 @@ from penstock.guard.tiers.slots import MemoryCheckpoint, damaged_seals, sealed_s
 from penstock.guard.tiers.stores import DAMAGED, FOREIGN, CheckpointStore, DiskStore
 from penstock.policy import resume
 
-MEMORY = -1  # as the number of a tier; durable places count from 0
+MEMORY = -1  # as the number of a tier; durable stores count from 0
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class SearchResult:
 
     checkpoint: Checkpoint | None  # None: there is none, begin at the first step
     rejected: list[str]  # what was wrong with newer ones
-    unreachable: list[str]  # places that did not answer
+    unreachable: list[str]  # stores that did not answer
     notes: list[str] = field(default_factory=list)  # what was put right on the way
 
 
@@ -63,13 +63,13 @@ class _Problems:
 
     rejected: list[tuple[int, str]] = field(default_factory=list)
     unreachable: list[tuple[int, str]] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # what was put right on the way
     foreign: bool = False  # whole ones were of another run
 
     def found(self, checkpoint: Checkpoint | None) -> SearchResult:
         rejected = [words for _, words in self.rejected]
         return SearchResult(
-            checkpoint, rejected, [words for _, words in self.unreachable], self.told
+            checkpoint, rejected, [words for _, words in self.unreachable], self.notes
         )
 
     def of(self, tier: int) -> list[str]:
@@ -122,10 +122,10 @@ class CheckpointSearch:
             found: Checkpoint
             if slot is not None:
                 found = slot
-            elif (place := self.stores[tier]).tier == "remote":
+            elif (store := self.stores[tier]).tier == "remote":
                 return _Judgement(UnverifiedRemote(Path(folder_name(step))))
             else:
-                found = Checkpoint(place.fetch(names.get((tier, step), step), self.download_folder))
+                found = Checkpoint(store.fetch(names.get((tier, step), step), self.download_folder))
             called = (tier, step) not in names
             damage = found.find_damage(hashed=False, called=called)
             _refuse_other_format(found, damage)
@@ -134,19 +134,19 @@ class CheckpointSearch:
                 return verdict
             return _Judgement(MisnamedCheckpoint(found.path.with_name(folder_name(step))))
 
-        told = [_renamed_words(step, true) for _, step, true in wrong]
-        return self._search(judge, None, told, {(n, step): true for n, step, true in wrong})
+        notes = [_renamed_words(step, true) for _, step, true in wrong]
+        return self._search(judge, None, notes, {(n, step): true for n, step, true in wrong})
 
     def _search(
         self,
         judge: Callable[[int, int, MemoryCheckpoint | None], "_Judgement"],
         before_step: int | None,
-        told: Sequence[str] = (),
+        notes: Sequence[str] = (),
         true_steps: Mapping[tuple[int, int], int] | None = None,
     ) -> SearchResult:
         """Check the checkpoints, newest first, until one is good."""
         slots, problems = self._memory()
-        problems.told += [*self.notes, *told]
+        problems.notes += [*self.notes, *notes]
         memory = {(slot.step, slot.mark): slot for slot in slots}
         listed, unreachable = self.world.broadcast(self._listed() if self._first else None)
         problems.unreachable += unreachable
@@ -169,26 +169,26 @@ class CheckpointSearch:
         """Return store number, step by folder name and true step of every renamed folder on
         disk."""
         found = []
-        for number, place in enumerate(self.stores):
-            if isinstance(place, DiskStore):
-                with contextlib.suppress(OSError):  # told where it is listed
-                    found += [(number, step, true) for step, true in place.misnamed().items()]
+        for number, store in enumerate(self.stores):
+            if isinstance(store, DiskStore):
+                with contextlib.suppress(OSError):  # reported where it is listed
+                    found += [(number, step, true) for step, true in store.misnamed().items()]
         return found
 
     def _name_rightly(self) -> list[str]:
         """Rename folders to the steps of their content; return what was done."""
-        told = []
+        renamed = []
         for number, step, true in self._misnamed():
-            place = self.stores[number]
-            assert isinstance(place, DiskStore)
+            store = self.stores[number]
+            assert isinstance(store, DiskStore)
             with contextlib.suppress(OSError):  # then it is rejected
-                place.rename(step, true)
-                told.append(_renamed_words(step, true))
-        return told
+                store.rename(step, true)
+                renamed.append(_renamed_words(step, true))
+        return renamed
 
     def durable_steps(self) -> list[int]:
-        """List the steps of all published checkpoints, in any place."""
-        return sorted({step for place in self.stores for step in place.steps()})
+        """List the steps of all published checkpoints, in any store."""
+        return sorted({step for store in self.stores for step in store.steps()})
 
     def discard_after(self, after_step: int) -> list[str]:
         """Delete the checkpoints of later steps, after a rollback. The saver discards its slots.
@@ -196,11 +196,11 @@ class CheckpointSearch:
         Returns on every rank what could not be deleted.
         """
         problems = []
-        for place in self.stores if self._first else ():
+        for store in self.stores if self._first else ():
             try:
-                for step in place.steps():
+                for step in store.steps():
                     if step > after_step:
-                        place.delete(step)
+                        store.delete(step)
             except OSError as error:
                 problems.append(f"{type(error).__name__}: {error}")
         return self.world.broadcast(problems)
@@ -223,22 +223,22 @@ class CheckpointSearch:
             damaged = [words for fast in self.fast for words in damaged_seals(fast)]
         except OSError as error:
             lost = system_words(error)
-        told = self.world.gather(([(s.step, s.mark) for s in own], lost, damaged))
-        whole = [s for s in own if all((s.step, s.mark) in keys for keys, _, _ in told)]
+        answers = self.world.gather(([(s.step, s.mark) for s in own], lost, damaged))
+        whole = [s for s in own if all((s.step, s.mark) in keys for keys, _, _ in answers)]
         order = sorted(whole, key=lambda slot: slot.step, reverse=True)
         problems = _Problems()
-        for why in sorted({why for _, why, _ in told if why}):
+        for why in sorted({why for _, why, _ in answers if why}):
             problems.unreachable.append((MEMORY, f"memory: {why}"))
-        for words in sorted({words for _, _, part in told for words in part}):
+        for words in sorted({words for _, _, part in answers for words in part}):
             problems.rejected.append((MEMORY, words))
         return order, problems
 
     def _listed(self) -> tuple[list[tuple[int, int]], list[tuple[int, str]]]:
         """Return (step, store number) of all published checkpoints, and the stores that failed."""
         listed, unreachable = [], []
-        for number, place in enumerate(self.stores):
+        for number, store in enumerate(self.stores):
             try:
-                listed += [(step, number) for step in place.steps()]
+                listed += [(step, number) for step in store.steps()]
             except OSError as error:
                 unreachable.append((number, system_words(error)))
         return listed, unreachable
@@ -251,16 +251,16 @@ class CheckpointSearch:
         return _judge_found(slot, damage, refusal)
 
     def _judge(
-        self, place: CheckpointStore, step: int, aside: list[tuple[CheckpointStore, int, str]]
+        self, store: CheckpointStore, step: int, aside: list[tuple[CheckpointStore, int, str]]
     ) -> "_Judgement":
         """Check one checkpoint of a store; add it to `aside` if it is damaged or foreign.
 
         A failed download is not damage.
         """
-        away = place.tier == "remote"
-        name = f"{folder_name(step)} ({place.tier})" if away else folder_name(step)
+        away = store.tier == "remote"
+        name = f"{folder_name(step)} ({store.tier})" if away else folder_name(step)
         path, problem = (
-            self._land(place, step) if away else (place.fetch(step, self.download_folder), "")
+            self._land(store, step) if away else (store.fetch(step, self.download_folder), "")
         )
         if problem:
             return _Judgement(None, f"{name}: {problem}")
@@ -269,7 +269,7 @@ class CheckpointSearch:
         _refuse_other_format(found, damage)
         refusal = "" if damage else self._refused(found)
         if damage or refusal:
-            aside.append((place, step, DAMAGED if damage else FOREIGN))
+            aside.append((store, step, DAMAGED if damage else FOREIGN))
             if away and self.is_host_leader:
                 shutil.rmtree(path, ignore_errors=True)
         self.world.gather(None)
@@ -288,13 +288,13 @@ class CheckpointSearch:
 
     def _put_aside(self, bad: list[tuple[CheckpointStore, int, str]]) -> None:
         """Move bad checkpoints away: good ones of the same steps will be written."""
-        for place, step, why in bad if self._first else ():
+        for store, step, why in bad if self._first else ():
             with contextlib.suppress(OSError):
-                place.put_aside(step, why)
+                store.put_aside(step, why)
         if bad:
             self.world.gather(None)
 
-    def _land(self, place: CheckpointStore, step: int) -> tuple[Path, str]:
+    def _land(self, store: CheckpointStore, step: int) -> tuple[Path, str]:
         """Download a checkpoint on rank 0, and on one rank of each host that does not share its
         disk."""
         path, problem, seen = self.download_folder / folder_name(step), "", b""
@@ -303,7 +303,7 @@ class CheckpointSearch:
             there = manifest.is_file() and manifest.read_bytes() == seen
             if mine and not there:
                 try:
-                    place.fetch(step, self.download_folder)
+                    store.fetch(step, self.download_folder)
                 except (OSError, ValueError, KeyError, TypeError) as error:
                     problem = f"{type(error).__name__}: {error}"
             seen = self.world.broadcast(manifest.read_bytes() if manifest.is_file() else b"")
@@ -328,9 +328,9 @@ class CheckpointSearch:
         known = "" if step is None else f"the journal says that step {step} was saved, but "
         silent = ", and not every place could be asked" if problems.unreachable else ""
         lines = [f"memory: {self._words(problems.of(MEMORY), 'no copy of this run')}"]
-        for number, place in enumerate(self.stores):
+        for number, store in enumerate(self.stores):
             words = self._words(problems.of(number), "no checkpoint")
-            lines.append(f"{place.tier} ({place.where}): {words}")
+            lines.append(f"{store.tier} ({store.where}): {words}")
         lines += [f"journal: {why}"] * bool(why)
         raise RunFailed(
             f"{known}no checkpoint in any tier can be loaded{silent}:\n  "

@@ -152,7 +152,7 @@ def _read_once(path: Path, records: Path, *states: tuple[int, ...]) -> NodeEnerg
     lines = read_events(path)
     try:
         found = _sane(read_records(records, "energy"))
-    except PenstockError as error:  # the rest of the run can be told all the same
+    except PenstockError as error:  # the rest of the run is still readable
         found = np.empty(0, ENERGY)
         lines.append(JournalLine(0.0, "odd", payload={"what": str(error)}))
     named = [str(e.payload["node"]) for e in lines if e.kind == "meters" and "node" in e.payload]

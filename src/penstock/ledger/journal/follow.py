@@ -83,14 +83,16 @@ class JournalReader:
     def events(self) -> list[JournalLine]:
         """Return the events of all ranks, by time."""
         ranks = [name for name in self._events if name in self._stats and name != SUPERVISOR]
-        told = {name: self._events[name].events.events for name in sorted(ranks)}
-        if any(len(told.get(name, [])) < count for name, count in self._sorted_of.items()):
+        by_file = {name: self._events[name].events.events for name in sorted(ranks)}
+        if any(len(by_file.get(name, [])) < count for name, count in self._sorted_of.items()):
             self._sorted, self._sorted_of = [], {}  # a file is another one now
-        new = [e for name, all_of in told.items() for e in all_of[self._sorted_of.get(name, 0) :]]
+        new = [
+            e for name, all_of in by_file.items() for e in all_of[self._sorted_of.get(name, 0) :]
+        ]
         if new:
             # A new list: somebody may hold the old one. It is sorted but for its end.
             self._sorted = sorted(self._sorted + new, key=lambda event: event.t)
-            self._sorted_of = {name: len(all_of) for name, all_of in told.items()}
+            self._sorted_of = {name: len(all_of) for name, all_of in by_file.items()}
         return self._sorted
 
     def records(self, file: JournalFile) -> np.ndarray:
