@@ -242,7 +242,7 @@ def compare(name: str, good: list[Labelled], bad: list[Labelled]) -> None:
     start = time.process_time()
     model = train_classifier(good_learn, bad_learn)
     spent = time.process_time() - start
-    print(f"  trained in {spent:.1f} CPU-seconds, sureness {model.sureness}/16, "
+    print(f"  trained in {spent:.1f} CPU-seconds, margin scale {model.margin_scale}/16, "
           f"held-out accuracy {model.held_out.accuracy:.3f}")  # fmt: skip
     found = {"classifier": model.scores(test), "heuristic": heuristic.score_texts(test, {})}
     training = [[pair for pair in kind if not set_aside(pair[0])] for kind in (good, bad)]
