@@ -13,7 +13,7 @@ part() { # NAME SECONDS COMMAND...
 tests() { python3 -m pytest -q -m gpu -p no:cacheprovider "$@"; }
 export -f tests
 part kernels 150 bash -c "tests tests/train/test_speed_gpu.py tests/model/test_model_moe.py"
-part layouts 300 bash -c "tests tests/train/test_layouts_gpu.py"
-part runs 300 bash -c "tests tests/launch/test_launch_gpu.py tests/train/test_train_gpu.py tests/train/test_muon.py"
-part adapters 150 bash -c "tests tests/train/test_lora_gpu.py"
+part layouts 300 bash -c "tests tests/train/parallel/test_layouts_gpu.py"
+part runs 300 bash -c "tests tests/launch/test_launch_gpu.py tests/train/test_train_gpu.py tests/train/optim/test_muon.py"
+part adapters 150 bash -c "tests tests/train/parallel/test_lora_gpu.py"
 part example 120 python3 -m penstock train examples/stdlib.toml dir="$logs/runs" --fresh --json

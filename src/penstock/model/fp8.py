@@ -48,6 +48,8 @@ def convert_linears_to_fp8(module: nn.Module, ways: int = 1) -> None:
 
 
 class _Fp8Matmul(torch.autograd.Function):
+    """Product of x and the transposed weight, with all three matmuls in fp8."""
+
     @staticmethod
     def forward(ctx: Any, x_ni: Tensor, weight_oi: Tensor) -> Tensor:
         ctx.save_for_backward(x_ni, weight_oi)

@@ -1,6 +1,6 @@
 """The layouts' way over a GPU: several ranks share one, over gloo, and train as one rank does.
 
-python -m pytest -m gpu tests/train/test_layouts_gpu.py
+python -m pytest -m gpu tests/train/parallel/test_layouts_gpu.py
 """
 
 from collections.abc import Callable, Mapping, Sequence
