@@ -252,6 +252,41 @@ def test_a_checkpoint_of_a_copied_folder_with_other_settings_is_passed_over(
     assert is_exact(folder, done)
 
 
+class CutAtLaunch(Listener):
+    """Ends the supervisor when everything is on record and no rank was started."""
+
+    def launching(self, folder: RunFolder, plan: dict[str, Any]) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("identity", ["kept", "deleted"])
+def test_a_run_cut_off_before_its_first_save_takes_no_checkpoint_of_another_run(
+    identity: str, run_file: MakeFile, done: RunFolder
+) -> None:
+    """The other run has the same name and settings, so only the identity tells them apart."""
+    path = run_file("own", **FIELDS)
+    folder = RunFolder(load(path).folder)
+    with pytest.raises(KeyboardInterrupt):
+        start(load(path), listener=CutAtLaunch())
+    assert folder.exists()
+    own = (folder.path / "identity").read_bytes()
+    assert own != (done.path / "identity").read_bytes()
+    if identity == "deleted":
+        (folder.path / "identity").unlink()
+        (folder.checkpoints / "identity").unlink()
+        journal = SupervisorJournal(folder.journal)
+        journal.event("invocation", ranks=1, machine="one that was cut off")
+        journal.close()
+    shutil.copytree(step(done, 3), step(folder, 3))
+    with pytest.raises(RunFailed, match="step-00000003: a checkpoint of another run, 'own'"):
+        start(load(path))
+    shutil.rmtree(step(folder, 3))
+    folder.audit.mkdir(exist_ok=True)
+    start(load(path))
+    assert is_exact(folder, done)
+    assert ((folder.path / "identity").read_bytes() == own) == (identity == "kept")
+
+
 def test_a_foreign_checkpoint_that_came_while_it_ran_does_not_stand_for_the_own_one(
     run_file: MakeFile, cut_off: CutOff, done: RunFolder
 ) -> None:

@@ -36,7 +36,12 @@ from penstock.guard.format.published import (
 )
 from penstock.guard.tiers.checkpoint_files import Progress
 from penstock.guard.tiers.identity import IdentityCopies
-from penstock.guard.tiers.journal_facts import forked_step, recorded_manifests, recorded_step
+from penstock.guard.tiers.journal_facts import (
+    began_and_never_saved,
+    forked_step,
+    recorded_manifests,
+    recorded_step,
+)
 from penstock.guard.tiers.listing import (
     TIERS,
     ListedCheckpoint,
@@ -71,6 +76,7 @@ __all__ = [
     "SearchResult",
     "SingleProcess",
     "best_first",
+    "create_identity",
     "list_checkpoints",
     "load",
     "load_local",
@@ -169,9 +175,7 @@ def search_of_run(
     With `ranks` the identity of the run is created if it is missing; the supervisor only reads it.
     """
     stores = stores_of_run(folder, run)
-    # Every host has its own run folder; several hosts share the durable store, so that decides.
-    holders = stores if run.cluster.nodes > 1 else [DiskStore(folder.path), *stores]
-    copies = IdentityCopies(holders, lambda: _remembered(stores, run))
+    copies = _identity_copies(folder, run, stores)
     if ranks:
         identity = world.broadcast(copies.read_or_create() if world.rank == 0 else None)
     else:
@@ -197,6 +201,17 @@ def search_of_run(
         Owner(identity, run, cache(lambda: _manifests(folder)), forked_step(folder)),
         copies.notes,
     )
+
+
+def create_identity(folder: RunFolder, run: Run) -> list[str]:
+    """Create the identity of a run on disk unless it has one; return what was wrong with copies.
+
+    A launch calls this before it records anything else of the run: a run without an identity could
+    not tell a checkpoint that somebody put into its folder from its own.
+    """
+    copies = _identity_copies(folder, run, stores_of_run(folder, run))
+    copies.read_or_create()
+    return copies.notes
 
 
 def problems_of(folder: RunFolder, run: Run, found: Checkpoint) -> list[str]:
@@ -285,17 +300,36 @@ def _manifests(folder: RunFolder) -> dict[int, str]:
         return {}
 
 
-def _remembered(stores: Sequence[CheckpointStore], run: Run) -> str | None:
-    """Return the run identity in the newest manifests on disk, first of those with this run's
-    settings."""
-    said: list[tuple[bool, str]] = []
-    own = settings_fingerprint(run)
+def _identity_copies(
+    folder: RunFolder, run: Run, stores: Sequence[CheckpointStore]
+) -> IdentityCopies:
+    """Return the copies of a run's identity.
+
+    Every host has its own run folder; several hosts share the durable store, so that decides.
+    """
+    holders = stores if run.cluster.nodes > 1 else [DiskStore(folder.path), *stores]
+    return IdentityCopies(holders, lambda: _remembered(folder, run, stores))
+
+
+def _remembered(folder: RunFolder, run: Run, stores: Sequence[CheckpointStore]) -> str | None:
+    """Return the run identity in the manifests on disk, for when every copy of it is lost.
+
+    A manifest that the journal recorded comes first, then one with this run's settings, then the
+    newest. None if the journal shows that the run has saved nothing: no checkpoint is its own then.
+    The journal of one host of several may lack the saves of the others, so there it says nothing.
+    """
+    with contextlib.suppress(OSError):
+        if run.cluster.nodes == 1 and began_and_never_saved(folder):
+            return None
+    said: list[tuple[bool, bool, str]] = []
+    own, recorded = settings_fingerprint(run), _manifests(folder)
     for store in stores:
         if isinstance(store, DiskStore):
             with contextlib.suppress(OSError):
                 for found in published_checkpoints(store.root):
                     with contextlib.suppress(OSError, ValueError):
                         about = found.read_manifest()
+                        is_recorded = about.digest in recorded.values()
                         if about.run:
-                            said.append((about.settings != own, about.run))
-    return min(said, key=lambda one: one[0])[1] if said else None
+                            said.append((not is_recorded, about.settings != own, about.run))
+    return min(said, key=lambda one: one[:2])[2] if said else None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from penstock.data.read.run_tokenizer import keep_tokenizer
 from penstock.errors import PenstockError, RunFailed, system_error
+from penstock.guard.checkpoints import create_identity
 from penstock.launch.hosts.start import start as start_on_several_hosts
 from penstock.launch.prepare import launch_plan, open_model
 from penstock.launch.prepare.launch_plan import BudgetLimit
@@ -131,6 +132,7 @@ def _launch(
     limit = launch_plan.budget_limit(run, folder, layout.ranks, began)
     report_start(how, folder, listener)  # nothing above has refused it
     folder.make()
+    mended = [*mended, *create_identity(folder, run)]
     open_model.copy_small_files(run, folder.open_model)
     keep_tokenizer(folder, prepared.datasets)
     for what in ("stop", "save"):

@@ -319,6 +319,59 @@ def test_a_deleted_identity_is_remembered_by_the_checkpoints(own: Run, run_file:
     assert step_of(own.look()) == 8
 
 
+@pytest.mark.parametrize("deep", [True, False])
+def test_a_run_that_has_saved_nothing_takes_no_identity_from_a_checkpoint(
+    run_file: MakeFile, deep: bool
+) -> None:
+    """It was cut off before its first save, and somebody put a checkpoint into its folder."""
+    cut, other = Run(run_file("cut")), Run(run_file("other"))
+    assert settings_fingerprint(cut.run) == settings_fingerprint(other.run)
+    place = cut.folder.checkpoints / "step-00000009"
+    shutil.copytree(other.save(9).path, place)
+    cut.told(0, "start")
+    with pytest.raises(RunFailed, match=r"step-00000009: a checkpoint of another run, 'other'"):
+        cut.look(deep)
+    assert place.is_dir()
+    if deep:
+        assert cut.identity != other.identity
+    shutil.rmtree(place)
+    assert step_of(cut.look(deep)) is None
+
+
+@pytest.mark.parametrize("journal", ["deleted", "of supervisor", "of fork", "of save"])
+def test_a_run_that_may_have_saved_takes_its_identity_from_a_checkpoint(
+    own: Run, journal: str
+) -> None:
+    known = own.identity
+    (own.folder.path / IDENTITY).unlink()
+    (own.folder.checkpoints / IDENTITY).unlink()
+    if journal == "of supervisor":
+        written = SupervisorJournal(own.folder.journal)
+        written.event("adopted", step=8, manifest="c", next_attempt=0)
+        written.close()
+    elif journal == "of fork":
+        own.told(0, "start")
+        own.folder.write_plan({"forked_from": {"run": "other", "step": 4}})
+    elif journal == "of save":
+        own.told(0, "saved", step=4, tier="disk")
+    assert own.identity == known
+
+
+def test_the_identity_of_a_recorded_checkpoint_comes_before_that_of_a_newer_one(
+    own: Run, run_file: MakeFile
+) -> None:
+    known, other = own.identity, Run(run_file("other"))
+    saved = Checkpoint(own.folder.checkpoints / "step-00000008").read_manifest().digest
+    own.told(0, "saved", step=8, tier="disk", manifest=saved)
+    shutil.copytree(other.save(9).path, own.folder.checkpoints / "step-00000009")
+    (own.folder.path / IDENTITY).unlink()
+    (own.folder.checkpoints / IDENTITY).unlink()
+    assert own.identity == known
+    found = own.look()
+    assert step_of(found) == 8
+    assert "another run, 'other'" in found.rejected[0]
+
+
 def test_a_place_that_another_run_began_is_told(own: Run, tmp_path: Path) -> None:
     far = tmp_path / "far"
     guard = own.run.guard.model_copy(update={"durable": str(far)})

@@ -45,6 +45,15 @@ def recorded_step(folder: RunFolder) -> int | None:
     return max(steps, default=None)
 
 
+def began_and_never_saved(folder: RunFolder) -> bool:
+    """Return whether the journal shows that the run was started and saved nothing durable.
+
+    False if there is no journal: it may have been deleted. Raises OSError if it cannot be read.
+    """
+    began = bool(journal_files(folder.journal)) or (folder.journal / SUPERVISOR).is_file()
+    return began and recorded_step(folder) is None
+
+
 def last_result(folder: RunFolder) -> str | None:
     """Return how the last invocation ended: "done", "stopped", "stopped early", "failed".
 
