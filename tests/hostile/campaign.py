@@ -611,13 +611,17 @@ def table(told: list[Told]) -> list[str]:
 
 
 def total(told: list[Told]) -> str:
-    """The result in one sentence."""
+    """The result in one sentence: only what took place, and what was put back, is counted."""
     failed = [one.seed for one in told if one.failures]
     rounds = [one for seed in told for one in seed.rounds]
+    tampered = [one for one in rounds if one.did]
+    in_memory = sum("slot-" in one.did for one in tampered)
+    refused = sum(one.outcome.startswith("refused") for one in tampered)
     words = f"seeds {failed} failed" if failed else "none failed"
     return (
         f"{len(told)} runs, {sum(one.outcome != 'too late' for one in rounds)} faults, "
-        f"{sum(bool(one.did) for one in rounds)} times tampered with, "
+        f"{len(tampered)} times tampered with ({in_memory} times with copies in memory; {refused} "
+        "were refused, and the records put back), "
         f"{sum(one.starts for one in told)} starts: {len(told) - len(failed)} ended with equal "
         f"weights and every sample used once; {words}."
     )

@@ -1,7 +1,7 @@
 """What a stranger, a careless hand or a bad disk does to the records of a run that is down.
 
-Each way is drawn by a generator, works on what is there and says in words what it did, or says
-nothing where the folder has nothing to do it to.
+Each way is drawn by a generator, works on what is there and says in words what it did. It says
+nothing where it has changed no byte: the folder has no such record, or both files are equal.
 """
 
 import os
@@ -119,7 +119,7 @@ def foreign_file(target: Target, dice: random.Random) -> str:
         return ""
     one = dice.choice(own)
     name = dice.choice([path.relative_to(one) for path in _files(one)])
-    if not (there / one.name / name).is_file():
+    if not (there / one.name / name).is_file() or _equal(there / one.name / name, one / name):
         return ""
     shutil.copyfile(there / one.name / name, one / name)
     return f"{one.name}/{name} replaced by that of a run with another {kind}"
@@ -129,34 +129,28 @@ def foreign_identity(target: Target, dice: random.Random) -> str:
     """Give the run the identity of another one, in one place or in both."""
     kind = dice.choice(sorted(target.foreign))
     homes = [target.folder.path, target.folder.checkpoints]
-    chosen = dice.sample(homes, dice.randint(1, 2))
+    foreign = target.foreign[kind].path / "identity"
+    chosen = [
+        home
+        for home in dice.sample(homes, dice.randint(1, 2))
+        if not _equal(home / "identity", foreign)
+    ]
+    if not chosen:
+        return ""
     for home in chosen:
-        shutil.copyfile(target.foreign[kind].path / "identity", home / "identity")
+        shutil.copyfile(foreign, home / "identity")
     told = " and ".join(target.named(home / "identity") for home in chosen)
     return f"{told} replaced by that of a run with another {kind}"
 
 
 def tear(target: Target, dice: random.Random) -> str:
     """Cut a record short at a random byte."""
-    path = _record(target, dice)
-    if path is None or not path.stat().st_size:
-        return ""
-    size = path.stat().st_size
-    at = dice.randrange(size)
-    os.truncate(path, at)
-    return f"{target.named(path)} torn at byte {at} of {size}"
+    return _tear(target, dice, _record(target, dice))
 
 
 def flip(target: Target, dice: random.Random) -> str:
     """Flip a random bit of a record."""
-    path = _record(target, dice)
-    if path is None or not path.stat().st_size:
-        return ""
-    content = bytearray(path.read_bytes())
-    at, bit = dice.randrange(len(content)), dice.randrange(8)
-    content[at] ^= 1 << bit
-    path.write_bytes(content)
-    return f"{target.named(path)}: bit {bit} of byte {at} flipped"
+    return _flip(target, dice, _record(target, dice))
 
 
 def delete(target: Target, dice: random.Random) -> str:
@@ -167,7 +161,37 @@ def delete(target: Target, dice: random.Random) -> str:
             return ""
         shutil.rmtree(whole)
         return f"{target.named(whole)}/ deleted"
-    path = _record(target, dice)
+    return _delete(target, dice, _record(target, dice))
+
+
+def harm_slot(target: Target, dice: random.Random) -> str:
+    """Tear, flip or delete a seal or another file of a copy in memory."""
+    files = [path for slot in target.slots for path in _files(slot)]
+    seals = [path for path in files if path.name.startswith("seal-")]
+    chosen = dice.choice([seals, [path for path in files if path not in seals]])
+    return dice.choice([_tear, _flip, _delete])(target, dice, dice.choice(chosen or [None]))
+
+
+def _tear(target: Target, dice: random.Random, path: Path | None) -> str:
+    if path is None or not path.stat().st_size:
+        return ""
+    size = path.stat().st_size
+    at = dice.randrange(size)
+    os.truncate(path, at)
+    return f"{target.named(path)} torn at byte {at} of {size}"
+
+
+def _flip(target: Target, dice: random.Random, path: Path | None) -> str:
+    if path is None or not path.stat().st_size:
+        return ""
+    content = bytearray(path.read_bytes())
+    at, bit = dice.randrange(len(content)), dice.randrange(8)
+    content[at] ^= 1 << bit
+    path.write_bytes(content)
+    return f"{target.named(path)}: bit {bit} of byte {at} flipped"
+
+
+def _delete(target: Target, dice: random.Random, path: Path | None) -> str:
     if path is None:
         return ""
     path.unlink()
@@ -180,6 +204,7 @@ WAYS: dict[str, Way] = {
     "swapped files": swap_files,
     "swapped ranks": swap_ranks,
     "swapped slots": swap_slots,
+    "harmed slot": harm_slot,
     "foreign checkpoint": foreign_checkpoint,
     "foreign file": foreign_file,
     "foreign identity": foreign_identity,
@@ -187,7 +212,8 @@ WAYS: dict[str, Way] = {
     "flipped bit": flip,
     "deleted record": delete,
 }
-_WEIGHTS = (2, 2, 2, 1, 1, 3, 1, 1, 4, 4, 3)
+# Slots are there only after the faults that leave the memory: there they are drawn often.
+_WEIGHTS = (2, 2, 2, 1, 5, 8, 3, 1, 1, 4, 4, 3)
 
 
 def tamper(target: Target, dice: random.Random) -> tuple[str, str]:
@@ -222,6 +248,12 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
+def _equal(one: Path, other: Path) -> bool:
+    """Return whether two files have the same bytes; folders never count as equal."""
+    both = one.is_file() and other.is_file()
+    return both and one.read_bytes() == other.read_bytes()
+
+
 def _two(dice: random.Random, paths: Sequence[Path]) -> list[Path]:
     return dice.sample(list(paths), 2) if len(paths) > 1 else []
 
@@ -230,6 +262,8 @@ def _swapped(target: Target, two: Sequence[Path]) -> str:
     if not two:
         return ""
     one, other = two
+    if _equal(one, other):
+        return ""
     aside = one.with_name(".aside")
     one.rename(aside)
     other.rename(one)

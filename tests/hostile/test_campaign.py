@@ -89,6 +89,26 @@ def test_a_forged_checkpoint_makes_other_weights_and_the_judge_says_so(scene: Sc
         play.finish()
 
 
+def test_a_run_cut_off_at_its_launch_refuses_a_checkpoint_of_another_run(scene: Scene) -> None:
+    """The other run has the same settings: its weights would be equal, its samples not its own."""
+    play = Play(scene, 0)
+    scene.anew("writeback")
+    scene.start()
+    play.wait("launch", 0)
+    assert campaign.strike(scene, "power cut")
+    play.down()
+    foreign = published_checkpoints(scene.foreign["identity"].checkpoints)[-1]
+    placed = scene.folder.checkpoints / foreign.path.name
+    shutil.copytree(foreign.path, placed)
+    scene.start()
+    ended = scene.until_end()
+    assert ended.code == 1
+    assert f"{placed.name}: a checkpoint of another run" in ended.stderr
+    shutil.rmtree(placed)
+    scene.start()
+    play.finish()
+
+
 def test_a_refusal_that_nobody_provoked_is_a_failure(scene: Scene) -> None:
     play = killed_at(scene, 30)
     shutil.rmtree(scene.folder.checkpoints)  # and the campaign does not know

@@ -281,6 +281,33 @@ def test_where_nothing_is_nothing_is_done(way: str, tmp_path: Path) -> None:
         assert WAYS[way](target, random.Random(seed)) == ""
 
 
+@pytest.mark.parametrize("way", ["swapped files", "swapped ranks", "foreign file"])
+def test_a_swap_of_equal_files_is_not_counted(way: str, target: Target) -> None:
+    """The index of two checkpoints is often the same to the byte."""
+    for folder in (target.folder, *target.foreign.values()):
+        for path in folder.checkpoints.rglob("*"):
+            if path.is_file():
+                path.write_bytes(b"the same everywhere")
+    for seed in range(30):
+        assert WAYS[way](target, random.Random(seed)) == ""
+
+
+def test_an_identity_that_is_there_already_is_not_counted(target: Target) -> None:
+    for home in (target.folder.path, target.folder.checkpoints):
+        shutil.copyfile(target.foreign["rate"].path / "identity", home / "identity")
+    assert WAYS["foreign identity"](target, random.Random(0)) == ""
+
+
+def test_copies_in_memory_are_tampered_with_often_where_there_are_any(
+    target: Target, put_back: Callable[[], None]
+) -> None:
+    hit = 0
+    for seed in range(200):
+        hit += "slot-" in tamper(target, random.Random(seed))[1]
+        put_back()
+    assert hit >= 60
+
+
 def test_a_seed_draws_the_same_every_time(target: Target, put_back: Callable[[], None]) -> None:
     drawn = []
     for _ in range(2):
@@ -296,17 +323,21 @@ def test_the_table_counts_every_fault_and_every_tampering() -> None:
     rounds = [
         Round("power cut", "step", 3, "torn record", "x torn", "refused", "why"),
         Round("power cut", "step", 9, "", "", "went on"),
+        Round("all killed", "step", 12, "harmed slot", "a/slot-1/seal deleted", "went on"),
         Round("rank killed", "step", 20, "", "", "too late"),
     ]
-    told = [Told(0, "late", rounds[:2], starts=4), Told(1, "late", rounds[2:], ["why"], starts=1)]
+    told = [Told(0, "late", rounds[:3], starts=5), Told(1, "late", rounds[3:], ["why"], starts=1)]
     assert [line for line in table(told) if line.startswith("| ") and " n " not in line] == [
+        "| all killed | 1 | 1 | 0 | 0 | 0 |",
         "| power cut | 2 | 1 | 1 | 0 | 0 |",
         "| rank killed | 1 | 0 | 0 | 0 | 1 |",
+        "| harmed slot | 1 | 1 | 0 | 0 | 0 |",
         "| torn record | 1 | 0 | 1 | 0 | 0 |",
     ]
     assert total(told) == (
-        "2 runs, 2 faults, 1 times tampered with, 5 starts: 1 ended with equal weights and every "
-        "sample used once; seeds [1] failed."
+        "2 runs, 3 faults, 2 times tampered with (1 times with copies in memory; 1 were refused, "
+        "and the records put back), 6 starts: 1 ended with equal weights and every sample used "
+        "once; seeds [1] failed."
     )
 
 
