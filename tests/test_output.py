@@ -110,7 +110,7 @@ def test_a_display_that_raises_is_called_no_more(capsys: pytest.CaptureFixture[s
     shielded = SafeListener(broken)
     for _ in range(3):
         shielded.tick()
-        shielded.told("more")
+        shielded.host_message("more")
     assert broken.calls == 1
     assert shielded.problem() == "RuntimeError: no screen today"
     assert capsys.readouterr().err.count("no screen today") == 1
@@ -128,7 +128,7 @@ def test_a_display_says_which_stream_failed(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(output, "_guarded", [guarded])
         terminal = TerminalDisplay(Console(file=guarded))  # type: ignore[arg-type]
         assert terminal.problem() == ""
-        terminal.found("2 CPU cores")
+        terminal.machine_found("2 CPU cores")
         assert terminal.problem() == "standard output: No space left on device"
 
 

@@ -51,7 +51,7 @@ def test_a_run_that_reaches_its_budget_saves_stops_and_goes_on_when_it_is_raised
     run_file: MakeFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A planner that errs: what is tested is the clock of the supervisor.
-    monkeypatch.setattr(launch_plan, "predicted", lambda *_: {"none": "not planned here"})
+    monkeypatch.setattr(launch_plan, "predict", lambda *_: {"none": "not planned here"})
     path = run_file(**FIELDS | {"train.steps": 1_000_000})
     seconds, steps = 6.0, 0
     while not steps:  # on a busy machine a start alone may take longer

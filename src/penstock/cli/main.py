@@ -39,7 +39,7 @@ VERBS = {
     ),
     "train": Verb("train", "Train a model. A run that exists goes on where it was."),
     "ls": Verb("runs", "List the runs."),
-    "status": Verb("runs", "One line on a run."),
+    "status": Verb("runs", "Show one line on a run."),
     "logs": Verb("runs", "Show what the ranks printed."),
     "stop": Verb("runs", "Ask a running run to save and stop."),
     "report": Verb(

@@ -60,7 +60,7 @@ class Placed:
     def size(self, dimension: str) -> int:
         return {"replicate": 2, "shard": 3}.get(dimension, 1)
 
-    def place(self, dimension: str) -> int:
+    def index(self, dimension: str) -> int:
         return {"replicate": self.replica, "shard": self.shard}.get(dimension, 0)
 
     def sum_(self, values: Tensor) -> Tensor:

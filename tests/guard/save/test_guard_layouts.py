@@ -79,7 +79,7 @@ class Training:
         held = state_tensors(self.engine.parts, self.engine.optimizer, copies=True)
         checkpoints.load(saved, held, self.world)
         self.engine.optimizer.updates = 2
-        self.engine.optimizer.lower()
+        self.engine.optimizer.copy_masters()
 
     def hash(self) -> str:
         from penstock.train.state import weight_tensors

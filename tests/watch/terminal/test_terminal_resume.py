@@ -28,7 +28,7 @@ def shown(folder: RunFolder, step: int, tier: str, nodes: int = 1) -> tuple[Term
     cluster = run.cluster.model_copy(update={"nodes": nodes})
     terminal = TerminalDisplay(Console(file=io.StringIO(), width=200))
     how = ResumeDecision(run.model_copy(update={"cluster": cluster}), step, tier, exists=True)
-    terminal.going_on(how, folder)
+    terminal.resuming(how, folder)
     return terminal, said(terminal)
 
 
