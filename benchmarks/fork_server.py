@@ -121,10 +121,13 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)  # a supervisor that dies without a word
     for one in ("ours", "stdlib"):
         command = [sys.executable, __file__, "--one", one, "--ranks", str(args.ranks)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if not done.stdout:
-            sys.exit(done.stderr)
-        found = json.loads(done.stdout)
+        with tempfile.TemporaryFile("w+") as output:  # not a pipe: ranks that are left hold it open
+            subprocess.run(command, stdout=output, stderr=output)
+            output.seek(0)
+            text = output.read()
+        if not text.startswith("{"):
+            sys.exit(text)
+        found = json.loads(text.splitlines()[0])
         time.sleep(1.0)
         left = [pid for pid in found.pop("ranks") + found.pop("children") if alive(pid)]
         for pid in left:
