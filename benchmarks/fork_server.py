@@ -103,7 +103,7 @@ def result(
         "exit_code": code,
         "child_of_killed_rank_lives": alive(rows[0][2]),
         "ranks": [pid for _, pid, _ in rows[1:]],
-        "children": [child for _, _, child in rows[1:]],
+        "children": [child for _, _, child in rows],
     }
 
 
