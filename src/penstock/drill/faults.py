@@ -55,7 +55,7 @@ class ScratchScale:
 
     @property
     def two_checkpoints(self) -> bool:
-        """Whether there are two checkpoints when a `late` fault is injected."""
+        """True if there are two checkpoints when a `late` fault is injected."""
         return (self.step("late") or 0) > 2 * self.durable
 
     def steps_for_two_checkpoints(self) -> int:

@@ -12,7 +12,7 @@ from penstock.catalog.open.models import family_of
 from penstock.data.build.rejected import cut_documents_note, rejected_rows_note
 from penstock.errors import PenstockError, RunFailed
 from penstock.launch.prepare import launch_plan
-from penstock.launch.prepare.prepare import KnownData, find_data, settle_choices
+from penstock.launch.prepare.prepare import LaunchData, find_data, settle_choices
 from penstock.meter import devices
 from penstock.meter.clock import now
 from penstock.meter.devices import Devices
@@ -108,7 +108,7 @@ def _refuse_other_weights(run: Run, folder: RunFolder, plan: dict[str, Any]) -> 
         refuse_other_weights(folder, run, plan["vocab"])
 
 
-def _describe_assumed(run: Run, known: KnownData) -> Findings:
+def _describe_assumed(run: Run, known: LaunchData) -> Findings:
     """Say what can be said before the data is built."""
     found = Findings(run, missing=known.missing)
     shape = run.model.base()

@@ -69,7 +69,7 @@ def _open_data(run: Run, before: dict[str, Any], listener: Listener) -> list[Dat
 
 
 @dataclass(frozen=True)
-class KnownData:
+class LaunchData:
     """The data of a run as far as it is known without building it."""
 
     data: tuple[Manifest, ...] = ()  # of all parts, or none
@@ -77,7 +77,7 @@ class KnownData:
     assumed: dict[str, Any] | None = None  # a plan, with a guess for what is missing
 
 
-def find_data(run: Run, before: dict[str, Any], machine: Devices) -> KnownData:
+def find_data(run: Run, before: dict[str, Any], machine: Devices) -> LaunchData:
     """Find the data of a run; refuse all that is known to be wrong before it is built.
 
     `before` is the plan of an earlier launch, whose data a run goes on with.
@@ -94,18 +94,18 @@ def find_data(run: Run, before: dict[str, Any], machine: Devices) -> KnownData:
             "model.module is your own; write true, or mark the borders inside your module"
         )
     if "dataset" in before:
-        return KnownData(tuple(one.manifest for one in open_planned(run, before["dataset"])))
+        return LaunchData(tuple(one.manifest for one in open_planned(run, before["dataset"])))
     found = [find_built(run, spec, launch=True) for spec, _ in run.data.parts]
     there = [one for one in found if isinstance(one, BuiltDataset)]
     opened = [open_built(one.folder) for one in there if one.folder]  # are its files whole?
     open_model.refuse_other_data(run, opened)
     missing = tuple(one for one in found if isinstance(one, str))
     if not missing:
-        return KnownData(tuple(one.manifest for one in there))
+        return LaunchData(tuple(one.manifest for one in there))
     guess = _assume_data(run, machine)
     plan = guess.plan_launch({})[1] if guess else None
     _try_own_code(run, machine, None)
-    return KnownData((), missing, plan)
+    return LaunchData((), missing, plan)
 
 
 def settle_choices(
