@@ -1,7 +1,7 @@
 """The lookup of the dataset that `data.dataset` names: is it built, and its manifest. Nothing is
 built and no tokens are read.
 
-In the order in which `data/build/home.py` opens it, so that a plan reads what the run would.
+In the order in which `data/build/open.py` opens it, so that a plan reads what the run would.
 """
 
 from dataclasses import dataclass
