@@ -66,7 +66,7 @@ def run(source: Path, steps: int, number: int) -> dict[str, float]:
         )
         told = subprocess.run(
             [sys.executable, "-c", code, str(journal)],
-            env=os.environ | {"PYTHONPATH": str(source)},
+            env=os.environ | {"PYTHONPATH": str(ROOT / "src")},  # the journal's format is the same
             capture_output=True,
             text=True,
             check=True,
