@@ -177,7 +177,7 @@ def undisturbed() -> dict[int, str]:
     return {}
 
 
-STEPS = 1000 + 600 * TIMES
+STEPS = 1000 + 800 * TIMES
 
 
 @pytest.mark.parametrize("mode", ["store", "gloo", "host"])

@@ -1,0 +1,1 @@
+"""Checkpoints and the checks that keep a run safe."""

@@ -1,0 +1,1 @@
+"""From a run to its processes: preparation, supervisor, several hosts."""

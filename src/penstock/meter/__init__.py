@@ -1,0 +1,1 @@
+"""Raw readings: clocks, traces, energy counters, memory, the probe."""

@@ -1,0 +1,1 @@
+"""The decoder, adapters, and Hugging Face checkpoints in and out."""

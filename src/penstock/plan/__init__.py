@@ -1,0 +1,1 @@
+"""Predictions: step time, memory, failures, power, cost, and the search for a layout."""

@@ -1,0 +1,1 @@
+"""The training loop of a rank, and what it is made of."""

@@ -86,6 +86,8 @@ class Trainer:
 
         while not at.finished:
             try:
+                # A vote is pending at the start (the first evaluation) and after a rewind that cut
+                # its step's end off: then only the end of the step is done.
                 if at.pending is None:
                     with self.tracer.trace_if_requested(at.step + 1, clock):
                         self.train_step(at.step + 1, feed, clock)

@@ -1,0 +1,1 @@
+"""A run as people and programs see it: terminal, page, report, outlets."""

@@ -1,1 +1,1 @@
-"""Optimizers and learning-rate schedules."""
+"""Optimizers. The learning-rate schedule is in `train/step.py`."""

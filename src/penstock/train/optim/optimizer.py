@@ -30,9 +30,11 @@ class Optimizer(Protocol):
         """Copy the masters into the parameters, after they have been loaded."""
 
 
+_KINDS: dict[str, type[AdamW] | type[Muon]] = {"adamw": AdamW, "muon": Muon}
+
+
 def build_optimizer(
     params: Mapping[str, nn.Parameter], masters: Mapping[str, Tensor], train: TrainSection
 ) -> Optimizer:
     """Build the optimizer that the run file names."""
-    kind = Muon if train.optimizer == "muon" else AdamW
-    return kind(params, masters, train)
+    return _KINDS[train.optimizer](params, masters, train)
