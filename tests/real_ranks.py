@@ -3,6 +3,7 @@
 A module of its own, found by its name: what the processes run must be importable there.
 """
 
+import faulthandler
 import multiprocessing
 import os
 import sys
@@ -29,6 +30,7 @@ def _rank(rank: int, ranks: int, port: int, out: Any, job: Callable[..., Any], a
     }
     import torch
 
+    faulthandler.enable()  # a crash in native code shows where Python was, in every thread
     torch.set_num_threads(1)
     try:
         out.put((rank, job(*args), ""))
@@ -58,9 +60,12 @@ def run(count: int, job: Callable[..., Any], *args: Any, timeout_s: float = 120.
         while len(answers) < count and not any(error for _, _, error in answers):
             answers.append(out.get(timeout=timeout_s))
     finally:
+        exits = [process.exitcode for process in processes]  # None: still there
         for process in processes:
             process.kill()
             process.join()
     errors = [error for _, _, error in answers if error]
-    assert not errors, errors[0]
+    # A peer that crashed is the cause; the rank that lost its connection only noticed it.
+    crashed = {rank: code for rank, code in enumerate(exits) if code}
+    assert not errors, f"ranks that died first, with exit codes: {crashed}\n{errors[0]}"
     return [answer for _, answer, _ in sorted(answers, key=lambda a: a[0])]
