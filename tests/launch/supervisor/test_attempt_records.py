@@ -15,8 +15,8 @@ def test_the_rank_that_failed_first_is_named_and_not_the_peers_that_noticed(tmp_
             journal.event("start", t=1.0)
             journal.event("end", t=t, result="failed", error="Connection closed by peer")
     with Journal(folder.journal, 1, range(3, 4)) as journal:
-        journal.event("start", t=1.0)
-    records = AttemptRecords(folder, 1, 4)
-    assert records.in_order_of_failure([0, 1, 2]) == [1, 0, 2]
-    assert records.in_order_of_failure([0, 2, 3]) == [0, 2, 3]  # without a record: last
-    assert records.in_order_of_failure([]) == []
+        journal.event("start", t=1.0)  # and no word of its end
+    with Journal(folder.journal, 1, range(4, 5)) as journal:
+        journal.event("end", t=10.0, result="done")
+    records = AttemptRecords(folder, 1, 5)
+    assert records.in_order_of_failure() == [1, 0, 2]

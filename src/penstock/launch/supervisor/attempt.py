@@ -1,6 +1,5 @@
 """How an attempt ended: what its ranks wrote down, and what the supervisor saw from outside."""
 
-import math
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -64,18 +63,18 @@ class AttemptRecords:
         ends = [e.payload for e in self.events(rank) if e.kind == "end"]
         return ends[-1] if ends else {}
 
-    def in_order_of_failure(self, ranks: Sequence[int]) -> list[int]:
-        """Return the ranks in the order in which they wrote that they failed.
+    def in_order_of_failure(self) -> list[int]:
+        """Return the ranks that wrote that they failed, the first one first.
 
-        The supervisor may find several dead at once. A rank writes its error before it exits, and
-        its peers notice only that exit.
+        Not only those that the supervisor found dead: a rank writes its error before it exits, and
+        a peer that notices the exit may be seen to end before it.
         """
-
-        def wrote_t(rank: int) -> float:
-            ends = [e.t for e in self.events(rank) if e.kind == "end"]
-            return ends[-1] if ends else math.inf
-
-        return sorted(ranks, key=wrote_t)
+        wrote_t: dict[int, float] = {}
+        for rank in range(self.ranks):
+            ends = [e for e in self.events(rank) if e.kind == "end"]
+            if ends and ends[-1].payload["result"] not in restart.WELL:
+                wrote_t[rank] = ends[-1].t
+        return sorted(wrote_t, key=wrote_t.__getitem__)
 
     def ended(self, finished: Sequence[int] = ()) -> restart.AttemptEnd:
         """Return how the ranks ended and what they saved.

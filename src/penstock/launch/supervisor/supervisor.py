@@ -329,7 +329,8 @@ class Supervisor:
         """
         full = [rank for rank, result in enumerate(ended.results) if result == "oom"]
         silent = [rank for rank in end.died if ended.results[rank] is None]
-        rank = (full or silent or records.in_order_of_failure(end.died) or [0])[0]
+        failed = [] if end.reason else records.in_order_of_failure()
+        rank = (full or silent or failed or end.died or [0])[0]
         error = str(records.end_record(rank).get("error", ""))
         if silent and not full:
             error = end.describe_exit(rank)
