@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import real_ranks
 from made_sets import made_set
 
 STEPS = 3  # the second and third have what the optimizer remembers
@@ -59,8 +60,6 @@ def train_a_little(
     Cases in a row that have the same layout share a world, since making one takes its time.
     """
     import torch
-    import torch.distributed as dist
-    from torch.distributed.tensor.debug import _clear_sharding_prop_cache as clear_cache
 
     from penstock.guard.detect.pulse import Pulse
     from penstock.ledger.journal.writer import Journal
@@ -81,7 +80,7 @@ def train_a_little(
         folder = RunFolder(Path(path).parent / one["data"])
         if replace(layout, microbatch=1) != joined:
             if joined is not None:
-                dist.destroy_process_group()
+                real_ranks.leave()
             joined = replace(layout, microbatch=1)
             os.environ["PENSTOCK_ATTEMPT"] = str(one["attempt"])  # a rendezvous of its own
             world = join(layout, kind, 60.0 if kind == "cpu" else 300.0, backend)
@@ -105,8 +104,6 @@ def train_a_little(
         seen_bs = torch.arange(run.sequence, device=world.device).view(1, -1) % batches.stream.vocab
         engine.parts.train(False)
         logits_bsv = engine.runner.logits(seen_bs)
-        # torch remembers the meshes of the world that is gone, and takes them for equal ones.
-        clear_cache()
         answers.append(
             {
                 "losses": [vote.loss for vote in votes],
@@ -117,7 +114,7 @@ def train_a_little(
                 "buffers": {n: b.tolist() for n, b in engine.parts.named_buffers().items()},
             }
         )
-    dist.destroy_process_group()
+    real_ranks.leave()
     return answers
 
 

@@ -7,12 +7,14 @@ import faulthandler
 import multiprocessing
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any
 
 from penstock.launch.supervisor import fork_client
 
+LEAVE_S = 60.0
 CONTEXT = multiprocessing.get_context("forkserver")
 # Imported once by the server, so that a process starts in no time.
 CONTEXT.set_forkserver_preload([*fork_client.MODULES, "torch.distributed.pipelining"])
@@ -40,6 +42,26 @@ def _rank(rank: int, ranks: int, port: int, out: Any, job: Callable[..., Any], a
     out.join_thread()
     sys.stdout.flush()
     os._exit(0)
+
+
+def leave() -> None:
+    """Leave the world together with all its ranks, so that they can join another.
+
+    No rank closes its sockets while a peer may still be in a collective: a rank was seen to crash
+    in `malloc`, in a thread of Gloo. torch also caches the meshes of a world that is gone, and
+    takes those of the next for equal.
+    """
+    import torch.distributed as dist
+    from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+
+    store, ranks = dist.distributed_c10d._get_default_store(), dist.get_world_size()
+    store.add("leaving", 1)
+    latest = time.monotonic() + LEAVE_S
+    while store.add("leaving", 0) < ranks:
+        assert time.monotonic() < latest, "a rank did not leave the world"
+        time.sleep(0.002)
+    _clear_sharding_prop_cache()
+    dist.destroy_process_group()
 
 
 def run(count: int, job: Callable[..., Any], *args: Any, timeout_s: float = 120.0) -> list[Any]:

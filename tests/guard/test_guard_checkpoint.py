@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import real_ranks
 from old_formats import as_format
 from one_rank import Alone
 from penstock.errors import RunFailed
@@ -378,7 +379,6 @@ def test_the_hash_of_weights_sees_names_types_and_shapes() -> None:
 
 def two_ranks(where: str) -> dict[str, Any]:
     """On one of two ranks: a good checkpoint, a newer one damaged in a file only one rank reads."""
-    import torch.distributed as dist
 
     from penstock.plan.job.layout import Layout
     from penstock.train.world.world import join
@@ -407,7 +407,7 @@ def two_ranks(where: str) -> dict[str, Any]:
         newest_good(folder, world)
     except RunFailed as error:
         answer["error"] = str(error)
-    dist.destroy_process_group()
+    real_ranks.leave()
     return answer
 
 

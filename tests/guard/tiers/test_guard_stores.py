@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+import real_ranks
 from one_rank import Alone
 from penstock.data.store.objects import Store
 from penstock.errors import RunFailed
@@ -181,7 +182,6 @@ def test_a_place_that_does_not_answer_is_no_reason_to_begin_again(tmp_path: Path
 
 def two_ranks(where: str) -> dict[str, Any]:
     """On one of two ranks: sharded and shared tensors, fast and durable, then damage."""
-    import torch.distributed as dist
     from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
     from penstock.guard.save.saver import Saver
@@ -245,7 +245,7 @@ def two_ranks(where: str) -> dict[str, Any]:
     answer["rejected"] = looked.rejected
     answer["durable"] = values(looked.checkpoint)
     saver.close()
-    dist.destroy_process_group()
+    real_ranks.leave()
     return answer
 
 

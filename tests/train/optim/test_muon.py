@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import real_ranks
 from equality_cases import Answer, assert_equal, case, prepared, train_a_little
 from penstock.errors import PenstockError
 from penstock.run.schema.train import TrainSection
@@ -390,7 +391,6 @@ def test_real_steps_are_the_same_in_every_layout(
 
 def cut_short(path: str, attempts: list[int]) -> list[float]:
     """Two steps on two shards, saved; one more on two replicas. The losses."""
-    import torch.distributed as dist
 
     from penstock.guard.detect.pulse import Pulse
     from penstock.ledger.journal.writer import Journal
@@ -422,7 +422,7 @@ def cut_short(path: str, attempts: list[int]) -> list[float]:
         trainer.saver.prepare()
         trainer.saver.save_if_due(done + (1 if done else 2), vote, last=True)
         trainer.saver.finish()
-        dist.destroy_process_group()
+        real_ranks.leave()
     return losses
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import real_ranks
 from equality_cases import (
     Answer,
     assert_equal,
@@ -108,7 +109,6 @@ def test_losses_fall_and_experts_are_balanced(alone: dict[str, Answer]) -> None:
 
 def some_steps(path: str, layout: dict[str, int], attempt: int, until: int) -> list[float]:
     """From the newest checkpoint of the run `kept` to a checkpoint of step `until`; the losses."""
-    import torch.distributed as dist
 
     from penstock.guard.detect.pulse import Pulse
     from penstock.ledger.journal.writer import Journal
@@ -139,7 +139,7 @@ def some_steps(path: str, layout: dict[str, int], attempt: int, until: int) -> l
     feed.close()
     trainer.saver.save_if_due(until, Vote(0.0, 0.0, dict.fromkeys(REQUESTS, False)), last=True)
     trainer.saver.finish()
-    dist.destroy_process_group()
+    real_ranks.leave()
     return losses
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import real_ranks
 from open_families import saved
 
 LAYOUTS = [
@@ -22,8 +23,6 @@ LAYOUTS = [
 def held(path: str, layouts: list[dict[str, int]]) -> list[dict[str, bool]]:
     """On one rank: for each layout, whether each tensor that it has a part of is the file's."""
     import torch
-    import torch.distributed as dist
-    from torch.distributed.tensor.debug import _clear_sharding_prop_cache as clear_cache
 
     from penstock.model.open.weights import OpenWeights
     from penstock.plan.job.layout import Layout
@@ -47,9 +46,7 @@ def held(path: str, layouts: list[dict[str, int]]) -> list[dict[str, bool]]:
                 for n, t in named.items()
             }
         )
-        # torch remembers the meshes of the world that is gone, and takes them for equal ones.
-        clear_cache()
-        dist.destroy_process_group()
+        real_ranks.leave()
     return answers
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import real_ranks
 from penstock.catalog.shapes import ModelShape
 from penstock.model.moe import MoE
 from penstock.train.parallel.expert import ExpertBalancer, moe_layers
@@ -93,7 +94,6 @@ def test_a_model_without_experts_has_nothing_to_balance() -> None:
 
 def travels(cases: list[list[list[int]]]) -> list[tuple[list[float], list[float], list[float]]]:
     """Rows of each case to the experts' ranks and back; what the experts of this rank saw."""
-    import torch.distributed as dist
 
     from penstock.plan.job.layout import Layout
     from penstock.train.parallel.expert import RunExpertsAcrossRanks
@@ -120,7 +120,7 @@ def travels(cases: list[list[list[int]]]) -> list[tuple[list[float], list[float]
         (out_nd * (1 + rows_nd.detach())).sum().backward()
         assert rows_nd.grad is not None
         answers.append((*double.saw, out_nd.flatten().tolist(), rows_nd.grad.flatten().tolist()))
-    dist.destroy_process_group()
+    real_ranks.leave()
     return answers
 
 

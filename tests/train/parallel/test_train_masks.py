@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import real_ranks
 from made_sets import made_set
 
 ATTEMPT = itertools.count()
@@ -18,7 +19,6 @@ STEPS = 3
 
 def train_a_little(path: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """On one rank: for each case a fresh world and a few steps of the loop's own calls."""
-    import torch.distributed as dist
 
     from penstock.guard.detect.pulse import Pulse
     from penstock.ledger.journal.writer import Journal
@@ -55,7 +55,7 @@ def train_a_little(path: str, cases: list[dict[str, Any]]) -> list[dict[str, Any
             found["counted"].append(tokens)
         feed.close()
         trainer.evaluator.run(STEPS)
-        dist.destroy_process_group()
+        real_ranks.leave()
         answers.append(found)
     return answers
 

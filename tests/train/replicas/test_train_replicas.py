@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+import real_ranks
 from penstock.train.parallel.parts import Grads
 from penstock.train.replicas import reduce as module
 from penstock.train.replicas.reduce import REQUESTS, Vote, buckets
@@ -46,7 +47,6 @@ def unpacked(value: Any) -> Any:
 
 def four_replicas() -> dict[str, Any]:
     """On one of four ranks: everything these tests look at, in one launch."""
-    import torch.distributed as dist
 
     from penstock.plan.job.layout import Layout
     from penstock.train.replicas.reduce import ReplicaReducer, squared_norm
@@ -100,7 +100,7 @@ def four_replicas() -> dict[str, Any]:
     answer["bf16 resumed"] = flat(resumed.reduce(own))
     answer["bf16 fresh"] = flat(fresh.reduce(own))
     answer["saved"] = saved
-    dist.destroy_process_group()
+    real_ranks.leave()
     return packed(answer)
 
 
@@ -117,8 +117,6 @@ def two_by_two() -> dict[int, Any]:
     """On a 2 × 2 mesh each rank holds a shard, and replicas of the same shard are summed."""
     import os
 
-    import torch.distributed as dist
-
     from penstock.plan.job.layout import Layout
     from penstock.train.replicas.reduce import ReplicaReducer, squared_norm
     from penstock.train.world.world import join
@@ -133,7 +131,7 @@ def two_by_two() -> dict[int, Any]:
         squares = squared_norm(summed, dict.fromkeys(own, 1 / replicate))
         vote = replicas.vote(torch.tensor(0.25), squares, {})
         answers[replicate] = {"shard": world.index("shard"), "sum": flat(summed), "vote": vote}
-        dist.destroy_process_group()
+        real_ranks.leave()
     return packed(answers)
 
 
