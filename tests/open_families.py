@@ -23,6 +23,7 @@ _SIZES = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 128,
+    "pad_token_id": None,  # its row of the embedding would get no gradient there
 }
 _LLAMA3 = {
     "rope_type": "llama3",
@@ -31,6 +32,7 @@ _LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
 # name: (family, what its config has beyond the sizes)
 DENSE: dict[str, tuple[str, dict[str, Any]]] = {
@@ -41,6 +43,53 @@ DENSE: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral-window": ("mistral", {"sliding_window": 64}),
     "qwen2": ("qwen2", {"tie_word_embeddings": True, "rope_theta": 1e6}),
     "qwen3": ("qwen3", {"head_dim": 16, "rope_theta": 1e6}),
+    "phi-4": ("phi3", {"rope_theta": 2.5e5}),
+    # Heads of 16, of which 12 channels turn; sequences up to the original context.
+    "phi-4-mini": (
+        "phi3",
+        {
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "tie_word_embeddings": True,
+            "partial_rotary_factor": 0.75,
+            "original_max_position_embeddings": 64,
+            "rope_scaling": {
+                "rope_type": "longrope",
+                "short_factor": [1.0, 1.1, 1.2, 1.4, 1.5, 1.7],
+                "long_factor": [1.0, 1.5, 2.0, 4.0, 8.0, 16.0],
+            },
+        },
+    ),
+    "olmo2": ("olmo2", {}),
+    "olmo2-yarn": ("olmo2", {"rope_parameters": _YARN | {"rope_theta": 1e4}}),
+    # Shorter than the test's sequences, so that the window counts; a pattern that is not the usual.
+    "olmo3": (
+        "olmo3",
+        {
+            "sliding_window": 7,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "full_attention": _YARN | {"rope_theta": 5e5},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5e5},
+            },
+        },
+    ),
+    "gemma3": (
+        "gemma3_text",
+        {
+            "head_dim": 16,
+            "query_pre_attn_scalar": 24,
+            "sliding_window": 7,
+            "num_hidden_layers": 3,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+        },
+    ),
+    "gemma3-usual": ("gemma3_text", {"head_dim": 8, "query_pre_attn_scalar": 8}),
+    "olmo3-usual": ("olmo3", {"sliding_window": 16, "num_hidden_layers": 5}),
 }
 MOE: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
@@ -59,6 +108,14 @@ MOE: dict[str, tuple[str, dict[str, Any]]] = {
             "routed_scaling_factor": 2.5,
         },
     ),
+}
+_GLM = {**_EXPERTS, "n_routed_experts": 4, "head_dim": 16, "routed_scaling_factor": 2.5}
+MOE |= {
+    "glm-4.5": (
+        "glm4_moe",
+        {**_GLM, "use_qk_norm": True, "attention_bias": True, "first_k_dense_replace": 2},
+    ),
+    "glm-4.5-air": ("glm4_moe", {**_GLM, "n_shared_experts": 2, "partial_rotary_factor": 0.25}),
 }
 ALL = DENSE | MOE
 
@@ -109,7 +166,11 @@ def in_double(model: nn.Module) -> nn.Module:
             module.forward = MethodType(_norm, module)
         elif kind.lower().endswith("topkrouter"):
             module.forward = MethodType(_router, module)
-    return model.double()
+    model = model.double()
+    for module in model.modules():
+        if hasattr(module, "scalar_embed_scale"):
+            module.embed_scale = torch.tensor(module.scalar_embed_scale, dtype=torch.float64)
+    return model
 
 
 def _balances(model: nn.Module) -> list[Tensor]:
@@ -117,6 +178,8 @@ def _balances(model: nn.Module) -> list[Tensor]:
 
 
 def _norm(self: Any, x: Tensor) -> Tensor:
+    if type(self).__name__ == "Gemma3RMSNorm":
+        return F.rms_norm(x, x.shape[-1:], 1.0 + self.weight, self.eps)
     return F.rms_norm(x, x.shape[-1:], self.weight, self.variance_epsilon)
 
 

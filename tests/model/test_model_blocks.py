@@ -24,10 +24,13 @@ def marked(count: Tensor, columns: Tensor) -> Tensor:
     sequence=st.integers(1, 700),
     share=st.sampled_from([0.0, 0.002, 0.01, 0.3, 1.0]),
     seed=st.integers(0, 1000),
+    window=st.sampled_from([0, 1, 100, 128, 129, 257, 300]),
 )
-def test_blocks_say_what_the_square_says(sequence: int, share: float, seed: int) -> None:
+def test_blocks_say_what_the_square_says(
+    sequence: int, share: float, seed: int, window: int
+) -> None:
     starts = torch.rand(2, sequence, generator=torch.Generator().manual_seed(seed)) < share
-    mask, sees = document_block_mask(starts), document_mask(starts)
+    mask, sees = document_block_mask(starts, window), document_mask(starts, window)
     assert dense_mask(mask, torch.zeros(2, 1, sequence, 16)).equal(sees)
     count = -(-sequence // BLOCK)
     seen = torch.zeros(2, count * BLOCK, count * BLOCK, dtype=torch.bool)

@@ -50,6 +50,8 @@ def _load() -> list[ModelPreset]:
 
 def _preset(name: str, entry: dict) -> ModelPreset:
     shape = {f.name: entry.pop(f.name) for f in fields(ModelShape) if f.name in entry}
+    if "full_layers" in shape:
+        shape["full_layers"] = tuple(shape["full_layers"])
     params, active = entry.pop("params"), entry.pop("active", None)
     return ModelPreset(
         name=name,

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from penstock.catalog.rope import LongScaling, RopeScaling
+
 # Far above any model that exists. A larger config is a mistake or an attack: counting its tensors
 # alone would take hours.
 LARGEST = {
@@ -26,20 +28,6 @@ LARGEST_ALL_EXPERTS = 1 << 20  # of all layers together
 
 
 @dataclass(frozen=True)
-class RopeScaling:
-    """Llama 3.1's scaling to a longer context: slow rotations become slower, fast ones stay.
-
-    A rotation is slow when it turns less than `low` times in the `original` context, fast when it
-    turns more than `high` times; in between, the two are mixed.
-    """
-
-    factor: float  # slow rotations are divided by it
-    low: float
-    high: float
-    original: int  # context of the first training, tokens
-
-
-@dataclass(frozen=True)
 class ModelShape:
     """A decoder-only transformer. Widths are in elements; an absent part is 0 or None."""
 
@@ -53,11 +41,20 @@ class ModelShape:
     head_dim: int | None = None  # None: hidden / heads
     context: int = 2048  # longest sequence the shape was made for, tokens
     window: int = 0  # tokens that a token sees, itself included; 0: all before it
+    full_layers: tuple[int, ...] = ()  # layers without the window that the others have
     rope_theta: float = 10_000.0
     rope_scaling: RopeScaling | None = None
+    rotary_width: int = 0  # channels of a head that are rotated, the first ones; 0: all
+    window_theta: float = 0.0  # layers with a window: their own base, unscaled; 0: as the others
     norm_eps: float = 1e-5
-    qk_norm: bool = False  # RMSNorm on each head's query and key
+    norm_offset: bool = False  # norms multiply by 1 + their weight
+    norms: str = "before"  # each block: "before", "after" it, or "both"
+    qk_norm: bool = False  # RMSNorm on queries and keys, head by head
+    qk_norm_whole: bool = False  # that norm is over all heads together
     attention_bias: bool = False  # biases on q, k, v
+    score_width: int = 0  # scores are divided by the root of this; 0: by that of the head's width
+    embed_scaled: bool = False  # embedded tokens are multiplied by the root of the hidden width
+    activation: str = "silu"  # of the feed-forward gate: "silu", or "gelu_tanh"
     gated: bool = True  # SwiGLU, three matrices; False: an older block with two (GPT, MPT)
     # Mixture of experts: 0 experts is a dense model.
     experts: int = 0  # routed experts per MoE layer
@@ -74,6 +71,9 @@ class ModelShape:
     rope_dim: int = 0  # per head, of the query and of the one shared key
     nope_dim: int = 0  # per head
     v_dim: int = 0  # per head
+    # A model that runs through its module in transformers: the fields above are then estimates.
+    architecture: str = ""  # model_type in transformers; "" is our own decoder
+    counted: int = 0  # parameters in the files' headers; 0 where there are none
 
     @cached_property
     def head_width(self) -> int:
@@ -82,11 +82,56 @@ class ModelShape:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence that can be trained without a sliding window.
+        """Tokens of the longest sequence that can be trained.
 
-        Up to the length of its window a model computes the same as without one.
+        A window that all layers share is not computed: up to its length a model computes the same
+        as without one.
         """
-        return min(self.context, self.window or self.context)
+        return min(self.limits)
+
+    @property
+    def limits(self) -> dict[int, str]:
+        """Tokens that a sequence may have at most, and of what."""
+        found = {self.context: "context"}
+        if self.window and not self.full_layers:
+            found.setdefault(self.window, "sliding window")
+        if isinstance(self.rope_scaling, LongScaling):
+            found.setdefault(self.rope_scaling.original, "context before longrope")
+        return found
+
+    @cached_property
+    def attention_kinds(self) -> tuple["ModelShape", ...]:
+        """The shape as its layers see it, with one window and one rotary base each.
+
+        One shape, or those of layers without and with a window; `attention_kind` says which.
+        """
+        if not self.full_layers:
+            return (self,)
+        one = replace(self, full_layers=(), window_theta=0.0)
+        if not self.window_theta:
+            return replace(one, window=0), one
+        return replace(one, window=0), replace(one, rope_theta=self.window_theta, rope_scaling=None)
+
+    def attention_kind(self, layer: int) -> int:
+        """Return which of `attention_kinds` a layer has."""
+        return int(bool(self.full_layers) and layer not in self.full_layers)
+
+    def attended_tokens(self, sequence: int) -> float:
+        """Return the tokens that a token of a sequence sees, as the mean of all layers.
+
+        As if no token were masked for being later: `sequence` without a window. A window's tokens
+        count by what is visible, twice.
+        """
+        full = len(self.full_layers)
+        if not full or sequence <= self.window:
+            return sequence
+        windowed = self.window * (2 - self.window / sequence)
+        return (full * sequence + (self.layers - full) * windowed) / self.layers
+
+    @property
+    def generic(self) -> bool:
+        """Whether the model runs through its module in transformers, and not our decoder."""
+        return bool(self.architecture)
 
     @property
     def moe(self) -> bool:
@@ -115,8 +160,18 @@ class ModelShape:
         q, kv = n * self.head_width, self.kv_heads * self.head_width
         weights = h * q + 2 * h * kv + q * h
         bias = q + 2 * kv if self.attention_bias else 0
-        norms = 2 * self.head_width if self.qk_norm else 0
-        return weights + bias + norms
+        return weights + bias + self.qk_norm_params()
+
+    def qk_norm_params(self) -> int:
+        """Return the parameters of the norms on queries and keys of one layer."""
+        if not self.qk_norm:
+            return 0
+        return self.head_width * (self.heads + self.kv_heads if self.qk_norm_whole else 2)
+
+    @property
+    def block_norms(self) -> int:
+        """Norms of a layer around its two blocks."""
+        return 4 if self.norms == "both" else 2
 
     def ffn_params(self, layer: int, active: bool = False) -> int:
         """Return the feed-forward parameters of a layer; `active`: those that one token uses."""
@@ -134,8 +189,15 @@ class ModelShape:
         return self.vocab * self.hidden
 
     def params(self, active: bool = False) -> int:
-        """Return all parameters, or the active ones of one token."""
-        per_layer = self.attention_params() + 2 * self.hidden
+        """Return all parameters, or the active ones of one token.
+
+        Where the files of a generic model were counted, the formula only tells the active share.
+        """
+        if self.counted:
+            formula = replace(self, counted=0)
+            share = formula.params(active=True) / formula.params() if active else 1.0
+            return round(self.counted * share)
+        per_layer = self.attention_params() + self.block_norms * self.hidden
         first = min(self.dense_layers, self.layers) if self.moe else 0
         layers = self.layers * per_layer + (self.layers - first) * self.ffn_params(first, active)
         layers += first * self.ffn_params(0, active) if first else 0
@@ -146,14 +208,17 @@ class ModelShape:
         """Return the FLOPs of one token, forward and backward.
 
         6 × matmul parameters + 12 × layers × width × sequence. Attention is counted in full (not
-        halved for the causal mask), as the common MFU does; the input embedding is a look-up and
-        counts nothing. `frozen` weights have no gradients, which leaves 4 of the 6.
+        halved for the causal mask), as the common MFU does, but not beyond windows; the input
+        embedding is a look-up and counts nothing. `frozen` weights have no gradients, which leaves
+        4 of the 6.
         """
         matmul = self.params(active=True) - (0 if self.tied else self.embedding_params())
         width = self.heads * (
             (self.rope_dim + self.nope_dim + self.v_dim) / 2 if self.kv_rank else self.head_width
         )
-        return (4.0 if frozen else 6.0) * matmul + 12.0 * self.layers * width * sequence
+        return (
+            4.0 if frozen else 6.0
+        ) * matmul + 12.0 * self.layers * width * self.attended_tokens(sequence)
 
     def with_vocab(self, vocab: int) -> "ModelShape":
         return replace(self, vocab=vocab)

@@ -19,10 +19,20 @@ from penstock.catalog import (
 )
 from penstock.catalog.fact import Fact
 from penstock.catalog.models import ModelPreset
+from penstock.catalog.open.generic import EXTRA, known_architectures
+from penstock.catalog.open.models import FAMILIES
 from penstock.catalog.table import Table
 from penstock.cli.show import Json, out, print_json
 from penstock.errors import PenstockError, nearest
 
+NATIVE_HAS = (
+    "every layout (tensor, pipeline, context and expert parallel too), fp8, kernels of our own, "
+    "plans of the exact shape, weights checked before a process starts"
+)
+GENERIC_HAS = (
+    "replicate × shard, compile, recompute, all weights, LoRA and QLoRA, packed documents where "
+    "attention takes a mask, export; a plan with an estimated shape and counted parameters"
+)
 Value = str | int | float | bool | tuple[str, ...] | None
 
 
@@ -184,9 +194,16 @@ def catalog(
     table = KINDS[kind].table
     records = list(table) if name is None else table.matches(name) or [table.find(name)]
     if json:
-        print_json({"kind": kind, "records": [_plain(record) for record in records]})
+        told: dict[str, object] = {"kind": kind, "records": [_plain(one) for one in records]}
+        if kind == "models" and name is None:
+            others = known_architectures()
+            through = None if others is None else sorted(others - FAMILIES.keys())
+            told |= {"native": list(FAMILIES), "through_transformers": through}
+        print_json(told)
     elif name is None:
         _show_list(KINDS[kind], records)
+        if kind == "models":
+            _show_architectures()
     else:
         for i, record in enumerate(records):
             _show_record(record, blank_before=i > 0)
@@ -217,6 +234,23 @@ def _show_list(kind: Kind, records: list[Fact]) -> None:
         )
     for row in rows:
         grid.add_row(*(Text(_text(field, row.get(field))) for field in kind.columns.values()))
+    out.print(grid)
+
+
+def _show_architectures() -> None:
+    """Say which architectures `model.from` takes, and what a native one has more."""
+    others = known_architectures()
+    if others is None:
+        through = f"any causal language model of transformers, once it is installed: {EXTRA}"
+    else:
+        through = f"{len(others - FAMILIES.keys())} more of the installed transformers"
+    grid = Grid.grid(padding=(0, 2))
+    grid.add_row(Text("model.from", style="bold"), "")
+    grid.add_row("native", Text(", ".join(FAMILIES)))
+    grid.add_row("", Text(NATIVE_HAS))
+    grid.add_row("through transformers", Text(through))
+    grid.add_row("", Text(GENERIC_HAS))
+    out.print()
     out.print(grid)
 
 

@@ -3,11 +3,19 @@
 Shape suffixes: b batch, s sequence, d hidden, h heads, k kv heads, e head width, f ffn, v vocab.
 """
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from penstock.catalog.shapes import ModelShape
-from penstock.model.layers import Mask, SwiGLU, apply_rotary, attend, positions_and_mask
+from penstock.model.layers import (
+    Mask,
+    OffsetRMSNorm,
+    SwiGLU,
+    apply_rotary,
+    attend,
+    positions_and_mask,
+)
 from penstock.model.loss import summed_cross_entropy
 from penstock.model.moe import MoE
 
@@ -30,7 +38,7 @@ class Decoder(nn.Module):
         table = self.first or (self.last and shape.tied)
         self.embed = nn.Embedding(shape.vocab, shape.hidden) if table else None
         self.layers = nn.ModuleDict({str(i): Layer(shape, i) for i in held})
-        self.norm = nn.RMSNorm(shape.hidden, eps=shape.norm_eps) if self.last else None
+        self.norm = _norm(shape) if self.last else None
         head = self.last and not shape.tied
         self.head = nn.Linear(shape.hidden, shape.vocab, bias=False) if head else None
         self.positions_and_mask = positions_and_mask
@@ -49,9 +57,14 @@ class Decoder(nn.Module):
         documents begin: each document is then read as if it were alone.
         """
         x_bsd = self.embed(x) if self.first and self.embed is not None else x
-        cos_sin, mask = self.positions_and_mask(x.shape[1], starts_bs, self.shape, x.device)
+        if self.first and self.shape.embed_scaled:
+            x_bsd = x_bsd * _rounded(self.shape.hidden**0.5, x_bsd.dtype)
+        seen = [
+            self.positions_and_mask(x.shape[1], starts_bs, kind, x.device)
+            for kind in self.shape.attention_kinds
+        ]
         for layer in self.layers.values():
-            x_bsd = layer(x_bsd, cos_sin, mask)
+            x_bsd = layer(x_bsd, *seen[layer.kind])
         if self.norm is None:
             return x_bsd
         x_bsd = self.norm(x_bsd)
@@ -68,21 +81,41 @@ class Decoder(nn.Module):
 
 
 class Layer(nn.Module):
-    """A decoder layer: attention, then a SwiGLU or a mixture of experts, each after a norm and
-    added to the residual stream.
+    """A decoder layer: attention, then a SwiGLU or a mixture of experts, each with a norm before
+    it, after it or both, and added to the residual stream.
     """
 
     def __init__(self, shape: ModelShape, index: int) -> None:
         super().__init__()
-        self.attention_norm = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
+        self.kind = shape.attention_kind(index)
+        before, after = shape.norms in ("before", "both"), shape.norms in ("after", "both")
+        self.attention_norm = _norm(shape) if before else None
         self.attention = Attention(shape)
-        self.ffn_norm = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
+        self.attention_post_norm = _norm(shape) if after else None
+        self.ffn_norm = _norm(shape) if before else None
         mixed = shape.moe and index >= shape.dense_layers
-        self.ffn = MoE(shape) if mixed else SwiGLU(shape.hidden, shape.ffn)
+        self.ffn = MoE(shape) if mixed else SwiGLU(shape.hidden, shape.ffn, shape.activation)
+        self.ffn_post_norm = _norm(shape) if after else None
 
     def forward(self, x_bsd: Tensor, cos_sin: Tensor, mask: Mask = None) -> Tensor:
-        x_bsd = x_bsd + self.attention(self.attention_norm(x_bsd), cos_sin, mask)
-        return x_bsd + self.ffn(self.ffn_norm(x_bsd))
+        mixed_bsd = self.attention(_normed(self.attention_norm, x_bsd), cos_sin, mask)
+        x_bsd = x_bsd + _normed(self.attention_post_norm, mixed_bsd)
+        made_bsd = self.ffn(_normed(self.ffn_norm, x_bsd))
+        return x_bsd + _normed(self.ffn_post_norm, made_bsd)
+
+
+def _norm(shape: ModelShape, width: int = 0) -> nn.Module:
+    kind = OffsetRMSNorm if shape.norm_offset else nn.RMSNorm
+    return kind(width or shape.hidden, eps=shape.norm_eps)
+
+
+def _rounded(value: float, dtype: torch.dtype) -> float:
+    """Return the nearest number of a type: models of that type were trained with it."""
+    return torch.tensor(value, dtype=dtype, device="cpu").item()
+
+
+def _normed(norm: nn.Module | None, x: Tensor) -> Tensor:
+    return x if norm is None else norm(x)
 
 
 class Attention(nn.Module):
@@ -96,18 +129,24 @@ class Attention(nn.Module):
         self.k = nn.Linear(shape.hidden, shape.kv_heads * width, bias=bias)
         self.v = nn.Linear(shape.hidden, shape.kv_heads * width, bias=bias)
         self.out = nn.Linear(shape.heads * width, shape.hidden, bias=False)
-        self.q_norm = nn.RMSNorm(width, eps=shape.norm_eps) if shape.qk_norm else None
-        self.k_norm = nn.RMSNorm(width, eps=shape.norm_eps) if shape.qk_norm else None
+        self.norm_whole = shape.qk_norm_whole
+        q_heads, k_heads = (shape.heads, shape.kv_heads) if self.norm_whole else (1, 1)
+        self.q_norm = _norm(shape, q_heads * width) if shape.qk_norm else None
+        self.k_norm = _norm(shape, k_heads * width) if shape.qk_norm else None
+        self.scale = shape.score_width**-0.5 if shape.score_width else None
         self.attend = attend
 
     def forward(self, x_bsd: Tensor, cos_sin: Tensor, mask: Mask = None) -> Tensor:
         # As many heads as the projections give: tensor parallel ranks hold some of them each.
-        q_bshe = self.q(x_bsd).unflatten(-1, (-1, self.width))
-        k_bske = self.k(x_bsd).unflatten(-1, (-1, self.width))
+        q, k = self.q(x_bsd), self.k(x_bsd)
+        if self.norm_whole:
+            q, k = _normed(self.q_norm, q), _normed(self.k_norm, k)
+        q_bshe = q.unflatten(-1, (-1, self.width))
+        k_bske = k.unflatten(-1, (-1, self.width))
         v_bske = self.v(x_bsd).unflatten(-1, (-1, self.width))
-        if self.q_norm is not None and self.k_norm is not None:
-            q_bshe, k_bske = self.q_norm(q_bshe), self.k_norm(k_bske)
+        if not self.norm_whole:
+            q_bshe, k_bske = _normed(self.q_norm, q_bshe), _normed(self.k_norm, k_bske)
         out_bshe = self.attend(
-            apply_rotary(q_bshe, cos_sin), apply_rotary(k_bske, cos_sin), v_bske, mask
+            apply_rotary(q_bshe, cos_sin), apply_rotary(k_bske, cos_sin), v_bske, mask, self.scale
         )
         return self.out(out_bshe.flatten(2))

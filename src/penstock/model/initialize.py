@@ -30,7 +30,7 @@ def initialize(model: Decoder, device: torch.device, seed: int) -> None:
         buffer.zero_()
     for name, param in model.named_parameters():
         if name.endswith("norm.weight"):
-            param.fill_(1.0)
+            param.fill_(0.0 if model.shape.norm_offset else 1.0)
         elif name.endswith("bias"):
             param.zero_()
         else:

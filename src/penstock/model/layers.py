@@ -4,6 +4,8 @@ A layout that cuts sequences replaces `positions_and_mask` and `attend`.
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 import torch
@@ -11,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from penstock.catalog.shapes import ModelShape, RopeScaling
+from penstock.catalog.rope import Llama3Scaling, LongScaling, YarnScaling
+from penstock.catalog.shapes import ModelShape
 
 if TYPE_CHECKING:  # slow to import, and a CPU has no use for it
     from torch.nn.attention.flex_attention import BlockMask
@@ -31,44 +34,59 @@ FASTEST = [
 def positions_and_mask(
     sequence: int, starts_bs: Tensor | None, shape: ModelShape, device: torch.device
 ) -> tuple[Tensor, Mask]:
-    """Return the rotation of each token's queries and keys, and which tokens it may see."""
+    """Return the rotation of each token's queries and keys, and which tokens it may see.
+
+    `shape` is one of `attention_kinds`: one window for all its layers.
+    """
+    window = shape.window if shape.window < sequence else 0
     if starts_bs is None:
-        return rotary_cos_sin(torch.arange(sequence, device=device), shape), None
-    cos_sin = rotary_cos_sin(document_positions(starts_bs), shape)
+        cos_sin = rotary_cos_sin(torch.arange(sequence, device=device), shape)
+        if not window:
+            return cos_sin, None
+        starts_bs = torch.zeros(1, sequence, dtype=torch.bool, device=device)  # for all samples
+    else:
+        cos_sin = rotary_cos_sin(document_positions(starts_bs), shape)
     if not starts_bs.is_cuda:
-        return cos_sin, document_mask(starts_bs)
+        return cos_sin, document_mask(starts_bs, window)
     from penstock.model.document_attention import document_block_mask
 
-    return cos_sin, document_block_mask(starts_bs)
+    return cos_sin, document_block_mask(starts_bs, window)
 
 
-def document_mask(starts_bs: Tensor) -> Tensor:
-    """Return whether the token of a row may see that of a column: an earlier one of its document.
+def document_mask(starts_bs: Tensor, window: int = 0) -> Tensor:
+    """Return whether the token of a row may see that of a column: an earlier one of its document,
+    or of the last `window` of them.
 
     A square of booleans for each sample; `documents.blocks` says the same in less.
     """
     document_bs = starts_bs.cumsum(1)
     same_bss = document_bs.unsqueeze(2) == document_bs.unsqueeze(1)
-    return same_bss.tril()
+    return same_bss.tril().triu(1 - window) if window else same_bss.tril()
 
 
-def attend(q_bshe: Tensor, k_bske: Tensor, v_bske: Tensor, mask: Mask) -> Tensor:
-    """Compute causal attention with grouped keys and values, [b, s, h, e]."""
+def attend(
+    q_bshe: Tensor, k_bske: Tensor, v_bske: Tensor, mask: Mask, scale: float | None = None
+) -> Tensor:
+    """Compute causal attention with grouped keys and values, [b, s, h, e].
+
+    `scale` multiplies the scores; None: one by the root of the width.
+    """
     q_bhse, k_bkse, v_bkse = (x.transpose(1, 2) for x in (q_bshe, k_bske, v_bske))
     if mask is not None and not isinstance(mask, Tensor):
         from penstock.model import document_attention
 
         if document_attention.is_supported(q_bhse):
-            return document_attention.flex_attend(q_bhse, k_bkse, v_bkse, mask).transpose(1, 2)
+            out_bhse = document_attention.flex_attend(q_bhse, k_bkse, v_bkse, mask, scale)
+            return out_bhse.transpose(1, 2)
         mask = document_attention.dense_mask(mask, q_bhse)
     if not q_bhse.is_cuda:
-        return _scaled_dot_product(q_bhse, k_bkse, v_bkse, mask).transpose(1, 2)
+        return _scaled_dot_product(q_bhse, k_bkse, v_bkse, mask, scale).transpose(1, 2)
     with sdpa_kernel(FASTEST, set_priority=True):
-        return _scaled_dot_product(q_bhse, k_bkse, v_bkse, mask).transpose(1, 2)
+        return _scaled_dot_product(q_bhse, k_bkse, v_bkse, mask, scale).transpose(1, 2)
 
 
 def _scaled_dot_product(
-    q_bhse: Tensor, k_bkse: Tensor, v_bkse: Tensor, mask: Tensor | None
+    q_bhse: Tensor, k_bkse: Tensor, v_bkse: Tensor, mask: Tensor | None, scale: float | None
 ) -> Tensor:
     return F.scaled_dot_product_attention(
         q_bhse,
@@ -76,6 +94,7 @@ def _scaled_dot_product(
         v_bkse,
         attn_mask=None if mask is None else mask.unsqueeze(1),
         is_causal=mask is None,
+        scale=scale,
         enable_gqa=q_bhse.shape[1] != k_bkse.shape[1],
     )
 
@@ -87,22 +106,28 @@ def rotary_cos_sin(positions: Tensor, shape: ModelShape) -> Tensor:
     on the meta device has nothing but parameters to fill.
     """
     angle = positions.float().unsqueeze(-1) * frequencies(shape, positions.device)
-    return torch.stack((angle.cos(), angle.sin()))
+    cos_sin = torch.stack((angle.cos(), angle.sin()))
+    scaling = shape.rope_scaling
+    return cos_sin if scaling is None or scaling.amplitude == 1 else cos_sin * scaling.amplitude
 
 
 def frequencies(shape: ModelShape, device: torch.device) -> Tensor:
-    """Return the radians per token of each rotation, [e/2].
+    """Return the radians per token of each rotation, [e/2], or fewer of a head that is rotated in
+    part.
 
     In float32 and in this order of operations: open models were trained with exactly these angles,
     and a frequency that is off by one bit is off by 1e-4 radians after 1000 tokens.
     """
-    half = torch.arange(0, shape.head_width, 2, device=device, dtype=torch.float32)
-    frequency_e = 1.0 / shape.rope_theta ** (half / shape.head_width)
-    return _llama3_scaled(frequency_e, shape.rope_scaling) if shape.rope_scaling else frequency_e
+    width = shape.rotary_width or shape.head_width
+    half = torch.arange(0, width, 2, device=device, dtype=torch.float32)
+    turn_e = shape.rope_theta ** (half / width)  # tokens per radian
+    scaling = shape.rope_scaling
+    return 1.0 / turn_e if scaling is None else _SCALED[scaling.kind](turn_e, shape, scaling)
 
 
-def _llama3_scaled(frequency_e: Tensor, scaling: RopeScaling) -> Tensor:
-    """Scale frequencies as Llama 3.1 does; see `RopeScaling`."""
+def _llama3_scaled(turn_e: Tensor, shape: ModelShape, scaling: Llama3Scaling) -> Tensor:
+    """Scale frequencies as Llama 3.1 does; see `Llama3Scaling`."""
+    frequency_e = 1.0 / turn_e
     wave_e = 2 * math.pi / frequency_e  # tokens for a full turn
     slow_e, fast_e = (
         wave_e > scaling.original / scaling.low,
@@ -114,6 +139,36 @@ def _llama3_scaled(frequency_e: Tensor, scaling: RopeScaling) -> Tensor:
     return torch.where(slow_e | fast_e, kept_e, mixed_e)
 
 
+def _yarn_scaled(turn_e: Tensor, shape: ModelShape, scaling: YarnScaling) -> Tensor:
+    """Scale frequencies as YaRN does; see `YarnScaling`."""
+    channels = 2 * len(turn_e)
+
+    def channel(turns: float) -> float:
+        """Return the channel that turns so many times in the original context."""
+        tokens = scaling.original / (turns * 2 * math.pi)
+        return channels * math.log(tokens) / (2 * math.log(shape.rope_theta))
+
+    first = max(math.floor(channel(scaling.fast)), 0)
+    last = min(math.ceil(channel(scaling.slow)), channels - 1)
+    at_e = torch.arange(len(turn_e), device=turn_e.device, dtype=torch.float32)
+    slow_e = ((at_e - first) / (last - first or 0.001)).clamp(0, 1)
+    kept_e = 1 - slow_e
+    return 1.0 / (scaling.factor * turn_e) * (1 - kept_e) + 1.0 / turn_e * kept_e
+
+
+def _long_scaled(turn_e: Tensor, shape: ModelShape, scaling: LongScaling) -> Tensor:
+    """Scale frequencies as LongRoPE does up to the original context; see `LongScaling`."""
+    return 1.0 / (torch.tensor(scaling.short, device=turn_e.device) * turn_e)
+
+
+_SCALED: dict[str, Callable[..., Tensor]] = {
+    "llama3": _llama3_scaled,
+    "yarn": _yarn_scaled,
+    "longrope": _long_scaled,
+    "linear": lambda turn_e, shape, scaling: 1.0 / turn_e / scaling.factor,
+}
+
+
 def document_positions(starts_bs: Tensor) -> Tensor:
     """Return the position of each token in its document, from 0; the first token begins one."""
     at_s = torch.arange(starts_bs.shape[1], device=starts_bs.device)
@@ -123,19 +178,46 @@ def document_positions(starts_bs: Tensor) -> Tensor:
 
 def apply_rotary(x_bshe: Tensor, cos_sin: Tensor) -> Tensor:
     """Rotate the two halves of each head (the Hugging Face order of channels, not interleaved)."""
+    turned = 2 * cos_sin.shape[-1]
+    if turned < x_bshe.shape[-1]:
+        rest_bshe = x_bshe[..., turned:]
+        return torch.cat((apply_rotary(x_bshe[..., :turned], cos_sin), rest_bshe), dim=-1)
     cos, sin = cos_sin.to(x_bshe.dtype).unsqueeze(-2)
     a, b = x_bshe.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
-class SwiGLU(nn.Module):
-    """The gated feed-forward block of a layer."""
+class OffsetRMSNorm(nn.Module):
+    """An RMSNorm that multiplies by 1 + its weight, which begins at 0."""
 
-    def __init__(self, hidden: int, ffn: int) -> None:
+    def __init__(self, width: int, eps: float) -> None:
         super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        # In float32 at least: 1 + a small weight is 1 in 16 bits.
+        wide = torch.promote_types(x.dtype, torch.float32)
+        return F.rms_norm(x.to(wide), self.weight.shape, 1.0 + self.weight.to(wide), self.eps).to(
+            x.dtype
+        )
+
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+}
+
+
+class SwiGLU(nn.Module):
+    """The gated feed-forward block of a layer; `activation` is that of the gate."""
+
+    def __init__(self, hidden: int, ffn: int, activation: str = "silu") -> None:
+        super().__init__()
+        self.activation = _ACTIVATIONS[activation]
         self.gate = nn.Linear(hidden, ffn, bias=False)
         self.up = nn.Linear(hidden, ffn, bias=False)
         self.down = nn.Linear(ffn, hidden, bias=False)
 
     def forward(self, x_bsd: Tensor) -> Tensor:
-        return self.down(F.silu(self.gate(x_bsd)) * self.up(x_bsd))
+        return self.down(self.activation(self.gate(x_bsd)) * self.up(x_bsd))

@@ -22,10 +22,20 @@ from penstock.untrusted import hash_json
 _SHAPE_CAME_LATER = {
     "gated": True,
     "window": 0,
+    "full_layers": (),
+    "rotary_width": 0,
+    "window_theta": 0.0,
+    "norm_offset": False,
+    "norms": "before",
+    "score_width": 0,
+    "embed_scaled": False,
+    "activation": "silu",
+    "qk_norm_whole": False,
     "rope_scaling": None,
     "router": "softmax",
     "router_normalised": True,
     "routed_scale": 1.0,
+    "architecture": "",
 }
 _TRAIN_CAME_LATER = {
     "muon_momentum": 0.95,
@@ -70,6 +80,8 @@ def _numbers(run: Run) -> dict[str, Any]:
     if code := module_code(run.model.module):
         model["module"] = code.identity
     parts = _without(_SHAPE_CAME_LATER, asdict(shape)) if shape else None
+    if parts:
+        del parts["counted"]  # known only where the weights are
     return {
         "model": model | {"shape": parts},
         "data": run.data.model_dump(exclude={"sequence", "on_bad_shard", "cache", "cache_bytes"})

@@ -6,6 +6,7 @@ from functools import partial
 from penstock.guard.detect.pulse import Pulse
 from penstock.model.decoder import Decoder
 from penstock.model.loss import summed_cross_entropy
+from penstock.model.open.module import TransformersModel
 from penstock.model.user_loss import TokenLoss, checked_loss, loss_rule
 from penstock.model.user_module import import_user_function
 from penstock.plan.job.layout import Layout
@@ -67,14 +68,18 @@ def build_engine(
 
 
 def put_user_loss(run: Run, parts: ModelParts) -> TokenLoss | None:
-    """Load the loss that the run file names and put it into every decoder of this rank."""
+    """Load the loss that the run file names and put it into every model of this rank that is not
+    the user's own."""
     code = loss_code(run.train.loss)
     if code is None:
         return None
     loss = checked_loss(import_user_function(code), code)
     for module in parts.modules:
+        chunked = partial(summed_cross_entropy, rule=loss_rule(loss))
         if isinstance(module, Decoder):
-            module.loss = partial(summed_cross_entropy, rule=loss_rule(loss))
+            module.loss = chunked
+        elif isinstance(module, TransformersModel):
+            module.chunked_loss, module.token_loss = chunked, loss
     return loss
 
 

@@ -102,6 +102,8 @@ class TrainingState:
                 "run": secret.visible_table(to_table(run)),
                 "weights": self._weight_shapes(),
             }
+            if self.engine.parts.stored_names:
+                self._constant["stored_names"] = self.engine.parts.stored_names
         return self._constant | {
             "step": step,
             "updates": self.engine.optimizer.updates,

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from penstock.catalog import models
 from penstock.catalog.open.models import FAMILIES, config_of, family_of, shape_of
-from penstock.catalog.shapes import ModelShape, RopeScaling
+from penstock.catalog.rope import (
+    LinearScaling,
+    Llama3Scaling,
+    LongScaling,
+    RopeScaling,
+    YarnScaling,
+)
+from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
 
 LLAMA31 = {  # as the hub has it for 8B
@@ -74,11 +81,35 @@ DOTS1 = SMALL | {
     "routed_scaling_factor": 2.5,
     "norm_topk_prob": True,
 }
-OF = {c["model_type"]: c for c in (SMALL, QWEN2, QWEN3, MISTRAL, MIXTRAL, QWEN3_MOE, DOTS1)}
+GLM4_MOE = DOTS1 | {"model_type": "glm4_moe", "num_key_value_heads": 4}
+OLMO2 = SMALL | {"model_type": "olmo2"}
+OLMO3 = SMALL | {"model_type": "olmo3", "sliding_window": 64}
+GEMMA3 = SMALL | {"model_type": "gemma3_text", "num_key_value_heads": 4, "sliding_window": 64}
+PHI3 = SMALL | {"model_type": "phi3"}
+LONG = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+PLAIN = {"rope_type": "default", "rope_theta": 1e4}
+OF = {
+    c["model_type"]: c
+    for c in (
+        SMALL,
+        QWEN2,
+        QWEN3,
+        MISTRAL,
+        PHI3,
+        OLMO2,
+        OLMO3,
+        GEMMA3,
+        MIXTRAL,
+        QWEN3_MOE,
+        DOTS1,
+        GLM4_MOE,
+    )
+}
 
 
 def test_llama_31_is_the_preset_with_its_scaling() -> None:
-    scaling = RopeScaling(factor=8.0, low=1.0, high=4.0, original=8192)
+    scaling = Llama3Scaling(factor=8.0, low=1.0, high=4.0, original=8192)
     preset = models.preset("llama-3.1-8b")
     assert shape_of(LLAMA31) == replace(preset, rope_scaling=scaling, context=131072)
 
@@ -125,6 +156,71 @@ def test_a_window_is_kept_so_that_a_longer_sequence_can_be_refused() -> None:
     assert shape_of(MIXTRAL).window == 0
 
 
+def test_layers_of_olmo_3_have_a_window_but_every_fourth() -> None:
+    usual = shape_of(OLMO3)
+    assert (usual.window, usual.full_layers, usual.longest) == (64, (3,), 256)
+    assert [usual.attention_kind(layer) for layer in range(4)] == [1, 1, 1, 0]
+    full, near = usual.attention_kinds
+    assert (full.window, near.window, full.rope_theta, near.rope_theta) == (0, 64, 5e5, 5e5)
+    # A longer context: only layers that see everything are scaled, as the hub's files say it.
+    long = shape_of(OLMO3 | {"rope_theta": 5e5, "rope_scaling": YARN})
+    full, near = long.attention_kinds
+    assert full.rope_scaling == YarnScaling(4.0, 32.0, 1.0, 64, pytest.approx(1.1386294))
+    assert near.rope_scaling is None
+    types = ["sliding_attention"] * 4
+    assert shape_of(OLMO3 | {"layer_types": types}).longest == 64
+    assert shape_of(OLMO3 | {"layer_types": ["full_attention"] * 4}).window == 0
+
+
+def test_phi_4_mini_turns_some_channels_up_to_its_original_context() -> None:
+    config = PHI3 | {"original_max_position_embeddings": 64, "partial_rotary_factor": 0.5}
+    scaling = {"type": "longrope", "short_factor": [1.0, 3.0], "long_factor": [2.0, 4.0]}
+    shape = shape_of(config | {"rope_scaling": scaling})
+    assert (shape.rotary_width, shape.head_width) == (4, 8)
+    assert (shape.longest, shape.limits[64]) == (64, "context before longrope")
+    assert shape.rope_scaling == LongScaling(
+        (1.0, 3.0), (2.0, 4.0), 64, pytest.approx((1 + 1 / 3) ** 0.5)
+    )
+    assert shape_of(PHI3).longest == 256
+
+
+def test_gemma_3_has_two_rotary_bases_and_six_layers_to_a_full_one() -> None:
+    shape = shape_of(GEMMA3 | {"num_hidden_layers": 12})
+    assert (shape.full_layers, shape.window, shape.tied, shape.head_width) == (
+        (5, 11),
+        64,
+        True,
+        256,
+    )
+    full, near = shape.attention_kinds
+    assert (full.rope_theta, near.rope_theta, near.rope_scaling) == (1e6, 1e4, None)
+    assert (shape.norms, shape.norm_offset, shape.embed_scaled) == ("both", True, True)
+    old = GEMMA3 | {"sliding_window_pattern": 2, "rope_local_base_freq": 2e4}
+    scaled = shape_of(old | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}})
+    assert scaled.full_layers == (1, 3)
+    full, near = scaled.attention_kinds
+    assert (full.rope_scaling, near.rope_theta) == (LinearScaling(8.0), 2e4)
+    assert shape_of(GEMMA3 | {"query_pre_attn_scalar": 168}).score_width == 168
+
+
+def test_glm_4_moe_says_which_norms_and_biases_it_has() -> None:
+    plain = shape_of(GLM4_MOE)
+    assert (plain.qk_norm, plain.attention_bias, plain.rotary_width) == (False, False, 4)
+    full = shape_of(GLM4_MOE | {"use_qk_norm": True, "attention_bias": True})
+    assert (full.qk_norm, full.attention_bias) == (True, True)
+    silent = {k: v for k, v in GLM4_MOE.items() if k not in ("n_shared_experts", "norm_topk_prob")}
+    assert (shape_of(silent).shared_experts, shape_of(silent).router_normalised) == (1, True)
+
+
+def test_windows_cost_less() -> None:
+    usual = shape_of(OLMO3)
+    assert usual.attended_tokens(64) == 64
+    assert usual.attended_tokens(256) == (256 + 3 * 64 * (2 - 64 / 256)) / 4
+    everything = replace(usual, window=0, full_layers=())
+    assert usual.flops_per_token(64) == everything.flops_per_token(64)
+    assert usual.flops_per_token(256) < everything.flops_per_token(256)
+
+
 def test_dense_layers_of_qwen_moe_are_a_prefix() -> None:
     assert shape_of(QWEN3_MOE | {"mlp_only_layers": [1, 0]}).dense_layers == 2
     assert (
@@ -135,8 +231,14 @@ def test_dense_layers_of_qwen_moe_are_a_prefix() -> None:
 @pytest.mark.parametrize(
     ("config", "named"),
     [
-        (SMALL | {"model_type": "gemma3"}, '"gemma3"'),
-        (SMALL | {"model_type": "phi3"}, '"phi3"'),
+        (SMALL | {"model_type": "gemma3"}, "save its language model alone"),
+        (SMALL | {"model_type": "phi"}, '"phi"'),
+        (PHI3 | {"rope_scaling": YARN}, '"yarn"'),
+        (PHI3 | {"rope_scaling": LONG | {"short_factor": [1.0] * 3}}, "short_factor has 3 values"),
+        (PHI3 | {"rope_scaling": LONG | {"long_factor": [1.0, "x"] * 2}}, "long_factor"),
+        (PHI3 | {"partial_rotary_factor": 0.4}, "partial_rotary_factor = 0.4: 3 of 8"),
+        (PHI3 | {"resid_pdrop": 0.1}, "resid_pdrop = 0.1"),
+        (SMALL | {"rope_scaling": LONG}, '"longrope"'),
         (DOTS1 | {"model_type": "deepseek_v3"}, "Latent attention"),
         ({k: v for k, v in SMALL.items() if k != "model_type"}, "no model_type"),
         ({k: v for k, v in SMALL.items() if k != "hidden_size"}, "hidden_size is missing"),
@@ -149,7 +251,22 @@ def test_dense_layers_of_qwen_moe_are_a_prefix() -> None:
         (SMALL | {"mlp_bias": True}, "mlp_bias = True"),
         (SMALL | {"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
         (SMALL | {"rope_scaling": {"type": "linear", "factor": 2.0}}, '"linear"'),
-        (SMALL | {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, '"yarn"'),
+        (SMALL | {"rope_parameters": {"rope_type": "dynamic", "factor": 4.0}}, '"dynamic"'),
+        (SMALL | {"rope_parameters": YARN | {"mscale": 1.0}}, "mscale"),
+        (SMALL | {"rope_parameters": YARN | {"truncate": False}}, "truncate = False"),
+        (SMALL | {"rope_parameters": YARN | {"beta_slow": 32.0}}, "beta_slow = 32"),
+        (GEMMA3 | {"final_logit_softcapping": 30.0}, "final_logit_softcapping = 30"),
+        (GEMMA3 | {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50"),
+        (GEMMA3 | {"use_bidirectional_attention": True}, "use_bidirectional_attention = True"),
+        (GEMMA3 | {"hidden_activation": "gelu"}, "hidden_activation = 'gelu'"),
+        (GEMMA3 | {"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
+        (GEMMA3 | {"rope_scaling": YARN}, '"yarn"'),
+        (OLMO2 | {"attention_bias": True}, "attention_bias = True"),
+        (OLMO3 | {"layer_types": ["full_attention"]}, "1 values for 4 layers"),
+        (OLMO3 | {"sliding_window": None}, "sliding_window = null"),
+        (OLMO3 | {"rope_parameters": YARN}, "rope_parameters"),
+        (OLMO3 | {"rope_parameters": {"sliding_attention": YARN, "full_attention": PLAIN}},
+         'sliding_attention.rope_type = "yarn"'),
         (SMALL | {"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, "rope_parameters"),
         (SMALL | {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "low_freq_factor"),
         (SMALL | {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
@@ -162,6 +279,10 @@ def test_dense_layers_of_qwen_moe_are_a_prefix() -> None:
         (QWEN3_MOE | {"mlp_only_layers": [2]}, "mlp_only_layers = [2]"),
         (QWEN3_MOE | {"num_experts_per_tok": 17}, "17 of 16"),
         (DOTS1 | {"n_group": 8, "topk_group": 4}, "n_group = 8"),
+        (GLM4_MOE | {"n_group": 8}, "n_group = 8"),
+        (GLM4_MOE | {"mlp_bias": True}, "mlp_bias = True"),
+        (GLM4_MOE | {"partial_rotary_factor": 2.0}, "partial_rotary_factor = 2"),
+        (GLM4_MOE | {"use_qk_norm": 1}, "use_qk_norm = 1"),
         (DOTS1 | {"first_k_dense_replace": 4}, "first_k_dense_replace = 4"),
     ],
 )  # fmt: skip
@@ -193,6 +314,12 @@ def shapes(draw: st.DrawFn) -> tuple[str, ModelShape]:
     layers = draw(st.integers(1, 6))
     width = draw(st.sampled_from([2, 8, 24]))
     has = FAMILIES[family]
+    scaled: list[RopeScaling | None] = [None, Llama3Scaling(8.0, 1.0, 4.0, 8192)]
+    if "linear" in has.scalings:
+        scaled = [None, LinearScaling(8.0)]
+    if "longrope" in has.scalings:
+        rotations = ((0.5,) * 12, (2.0,) * 12)  # for heads of 24, below
+        scaled, width = [None, LongScaling(*rotations, 77, 1.25)], 24
     shape = ModelShape(
         layers=layers,
         hidden=heads * draw(st.sampled_from([2, 8, 24])),
@@ -201,16 +328,34 @@ def shapes(draw: st.DrawFn) -> tuple[str, ModelShape]:
         ffn=draw(st.integers(1, 99)),
         vocab=draw(st.integers(1, 999)),
         tied=draw(st.booleans()),
-        head_dim=draw(st.sampled_from([None, width])),
+        head_dim=width if family == "phi3" else draw(st.sampled_from([None, width])),
         context=draw(st.integers(1, 9999)),
         rope_theta=draw(st.floats(1.0, 1e7)),
-        rope_scaling=draw(st.sampled_from([None, RopeScaling(8.0, 1.0, 4.0, 8192)])),
+        rope_scaling=draw(st.sampled_from(scaled)),
         norm_eps=draw(st.sampled_from([1e-5, 1e-6])),
         qk_norm=has.qk_norm,
+        norms=has.norms,
+        qk_norm_whole=has.qk_norm_whole,
         attention_bias=has.qkv_bias,
-        window=draw(st.sampled_from([0, 77])) if "mi" in family else 0,
+        window=draw(st.sampled_from([0, 77])) if has.windowed else 0,
     )
-    if family in ("mixtral", "qwen3_moe", "dots1"):
+    if family == "gemma3_text":
+        divisor = draw(st.sampled_from([0, shape.head_width + 1]))
+        shape = replace(shape, norm_offset=True, embed_scaled=True, activation="gelu_tanh")
+        shape = replace(shape, score_width=divisor)
+    if has.full_every:
+        full = draw(st.sets(st.integers(0, layers - 1)))
+        shape = replace(shape, window=0 if len(full) == layers else 77)
+        if len(full) < layers:
+            shape = replace(shape, full_layers=tuple(sorted(full)))
+        if not full:
+            shape = replace(shape, rope_scaling=None)
+        if shape.full_layers and (shape.rope_scaling or draw(st.booleans())):
+            shape = replace(shape, window_theta=shape.rope_theta + 1)
+    if has.bias_told:
+        told = {"qk_norm": draw(st.booleans()), "attention_bias": draw(st.booleans())}
+        shape = replace(shape, **told)
+    if has.routed:
         experts = draw(st.integers(2, 8))
         active = draw(st.integers(1, experts))
         shape = replace(shape, experts=experts, experts_active=active, expert_ffn=40)
@@ -218,7 +363,7 @@ def shapes(draw: st.DrawFn) -> tuple[str, ModelShape]:
             return family, replace(shape, ffn=40)
         dense = draw(st.integers(0, layers - 1))
         shape = replace(shape, dense_layers=dense, router_normalised=draw(st.booleans()))
-    if family == "dots1":
+    if family in ("dots1", "glm4_moe"):
         scale = draw(st.floats(0.5, 4.0))
         shape = replace(shape, shared_experts=2, router="sigmoid", routed_scale=scale)
     return family, shape

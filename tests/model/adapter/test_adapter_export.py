@@ -12,6 +12,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from open_families import VOCAB, saved
+from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
 from penstock.model.adapter.export import merged_tensors, write_adapter
 from penstock.model.adapter.lora import LoraMixin, add_adapters, load_base_and_adapters
@@ -124,3 +125,10 @@ def test_an_adapter_has_the_format_that_is_asked_for_and_usual_rights(tmp_path: 
             assert file.stat().st_mode & 0o777 == 0o644
     finally:
         os.umask(before)
+
+
+def test_an_adapter_of_a_part_of_their_matrix_is_written_merged_only(tmp_path: Path) -> None:
+    shape = ModelShape(1, 32, 4, 2, 48, 96)
+    with pytest.raises(PenstockError, match=r"phi3 has one matrix for several .*--merged"):
+        write_adapter(tmp_path / "out", shape, "phi3", AdapterSection(), {}, "base", {})
+    assert not list(tmp_path.iterdir())

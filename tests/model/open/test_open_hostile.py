@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.catalog.open.folder import read_config, read_small_files
+from penstock.catalog.open.headers import INDEX, SINGLE
 from penstock.catalog.open.models import FAMILIES, shape_of
 from penstock.catalog.shapes import LARGEST, ModelShape
 from penstock.errors import PenstockError
-from penstock.model.open import files
-from penstock.model.open.files import SINGLE, check_open_files
+from penstock.model.open.files import check_open_files
 from penstock.untrusted import SMALL_BYTES, preview, read_bounded
 
 CONFIG: dict[str, Any] = {
@@ -211,7 +211,7 @@ def test_a_header_that_claims_to_be_huge(tmp_path: Path) -> None:
 
 
 def test_an_index_that_is_nested_without_end(tmp_path: Path) -> None:
-    (tmp_path / files.INDEX).write_bytes(b"[" * 100_000)
+    (tmp_path / INDEX).write_bytes(b"[" * 100_000)
     assert "no index of weights" in judged(tmp_path, b"")
 
 

@@ -148,8 +148,8 @@ def test_what_cannot_be_started_from_is_refused_before_any_process(
         "embedding of the model",
     )
     config = read_config(spoilt)
-    (spoilt / "config.json").write_text(json.dumps(config | {"model_type": "gemma3"}))
-    said = refused(path, 'model_type "gemma3"')
+    (spoilt / "config.json").write_text(json.dumps(config | {"model_type": "gemma33"}))
+    said = refused(path, 'model_type "gemma33"')
     assert "qwen3_moe" in said
     assert "model.from = " in said
 

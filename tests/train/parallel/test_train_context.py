@@ -18,16 +18,19 @@ def test_every_rank_sees_as_much_and_no_token_is_left_out(ways: int) -> None:
 
 
 @pytest.mark.parametrize("documents", [False, True])
+@pytest.mark.parametrize("window", [0, 70, 300])
 @pytest.mark.parametrize(("ways", "piece"), [(2, 256), (2, 100), (4, 128), (3, 33)])
-def test_blocks_say_what_single_tokens_say(ways: int, piece: int, documents: bool) -> None:
+def test_blocks_say_what_single_tokens_say(
+    ways: int, piece: int, documents: bool, window: int
+) -> None:
     at_k = positions_by_rank(2 * ways * piece, ways)
     draw = torch.Generator().manual_seed(piece)
     starts = torch.rand(2, len(at_k), generator=draw) < 0.01 if documents else None
     document = None if starts is None else starts.cumsum(1, dtype=torch.int32)
     skipped = 0
     for at_o in at_k.chunk(ways):
-        expected = visible_keys(at_o, at_k, document)
-        mask = context_block_mask(at_o, at_k, document)
+        expected = visible_keys(at_o, at_k, document, window)
+        mask = context_block_mask(at_o, at_k, document, window)
         made = create_mask(mask.mask_mod, len(expected), 1, len(at_o), len(at_k), "cpu")
         assert torch.equal(made.squeeze(1), expected)
         full, some = (

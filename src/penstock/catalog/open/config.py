@@ -92,10 +92,25 @@ class HubConfig:
                 raise Unsupported(f"{name} holds {preview(item)}, which is not a whole number")
         return value
 
+    def numbers(self, name: str) -> tuple[float, ...]:
+        """Return a list of numbers above 0."""
+        table = HubConfig(dict(enumerate(self.list(name))))  # type: ignore[arg-type]
+        try:
+            return tuple(table.number(place) for place in range(len(self.list(name))))  # type: ignore[arg-type]
+        except Unsupported:
+            raise Unsupported(f"{name} is not a list of numbers above 0") from None
+
     def table(self, name: str) -> "HubConfig":
         value = self._found(name, {})
         if not isinstance(value, dict) or any(isinstance(v, dict) for v in value.values()):
             raise Unsupported(f"{name} is not one table for all layers")
+        return HubConfig(value)
+
+    def layered(self, name: str) -> "HubConfig":
+        """Return a table that has one table for each kind of layer."""
+        value = self._found(name, {})
+        if not isinstance(value, dict) or not all(isinstance(v, dict) for v in value.values()):
+            raise Unsupported(f"{name} is not a table for each kind of layer")
         return HubConfig(value)
 
     def merged(self, other: "HubConfig") -> "HubConfig":

@@ -70,6 +70,33 @@ def read_dots1(config: HubConfig, layers: int) -> dict[str, Any]:
     }
 
 
+def read_glm4_moe(config: HubConfig, layers: int) -> dict[str, Any]:
+    config.count("num_key_value_heads")
+    usual = HubConfig({"n_shared_experts": 1, "first_k_dense_replace": 1, "norm_topk_prob": True})
+    return {
+        **read_dots1(usual.merged(config), layers),
+        "qk_norm": config.flag("use_qk_norm", False),
+        "attention_bias": config.flag("attention_bias", False),
+    }
+
+
+def write_glm4_moe(shape: ModelShape) -> dict[str, Any]:
+    return {
+        "n_routed_experts": shape.experts,
+        "n_shared_experts": shape.shared_experts,
+        "num_experts_per_tok": shape.experts_active,
+        "moe_intermediate_size": shape.expert_ffn,
+        "first_k_dense_replace": shape.dense_layers,
+        "norm_topk_prob": shape.router_normalised,
+        "routed_scaling_factor": shape.routed_scale,
+        "n_group": 1,
+        "topk_group": 1,
+        "use_qk_norm": shape.qk_norm,
+        "attention_bias": shape.attention_bias,
+        "partial_rotary_factor": (shape.rotary_width or shape.head_width) / shape.head_width,
+    }
+
+
 def write_dots1(shape: ModelShape) -> dict[str, Any]:
     return {
         "n_routed_experts": shape.experts,

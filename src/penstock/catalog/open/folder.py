@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.catalog.open import hub
+from penstock.catalog.open.generic import generic_shape, is_generic
 from penstock.catalog.open.hub import ModelNotFound
 from penstock.catalog.open.models import shape_of
 from penstock.catalog.shapes import ModelShape
@@ -95,10 +96,13 @@ def read_small_files(folder: Path) -> dict[str, bytes]:
 
 
 def shape_of_model(model: str, fetch: bool = True) -> ModelShape:
-    """Return the shape of `model.from`, from its config alone."""
+    """Return the shape of `model.from`, from its config; parameters of a generic model are counted
+    in the headers of its weights.
+    """
     folder = model_folder(model, fetch)
     try:
-        return shape_of(read_config(folder))
+        config = read_config(folder)
+        return generic_shape(config, folder) if is_generic(config) else shape_of(config)
     except PenstockError as error:
         raise PenstockError(f'model.from = "{model}": {error}') from None
 

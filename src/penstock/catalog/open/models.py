@@ -15,15 +15,28 @@ from typing import Any
 from penstock.catalog.open.config import HubConfig, Unsupported
 from penstock.catalog.open.experts import (
     read_dots1,
+    read_glm4_moe,
     read_mixtral,
     read_qwen3_moe,
     write_dots1,
+    write_glm4_moe,
     write_mixtral,
     write_qwen3_moe,
 )
-from penstock.catalog.shapes import ModelShape, RopeScaling
+from penstock.catalog.open.rope import (
+    USUAL_KINDS,
+    check_rotations,
+    read_layer_types,
+    read_layered_rope,
+    read_rope,
+    read_rotary_width,
+    read_window_pattern,
+    write_layered_rope,
+    write_scaling,
+)
+from penstock.catalog.rope import LongScaling
+from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError, nearest
-from penstock.untrusted import preview
 
 
 @dataclass(frozen=True)
@@ -35,8 +48,20 @@ class ModelFamily:
     norm_eps: float = 1e-6
     window: int = 0
     head_dim: int = 0  # 0: hidden / heads
+    tied: bool = False
+    hidden_act: str = "silu"
+    full_every: int = 0  # layers of which one sees everything, the others a window; 0: all alike
+    windowed: bool = False  # sliding_window holds for all layers
+    scalings: tuple[str, ...] = USUAL_KINDS  # kinds of rope scaling
+    rotated: float = 0.0  # share of a head's channels that is rotated; 0: all, and no other
+    window_theta: float = 0.0  # with `full_every`: base of the layers with a window
+    norms: str = "before"
     qk_norm: bool = False
+    qk_norm_whole: bool = False
     qkv_bias: bool = False
+    bias_told: bool = (
+        False  # attention_bias of the config is that of q, k and v; else it is refused
+    )
     routed: bool = False  # layers have experts
     read: Callable[[HubConfig, int], dict[str, Any]] = lambda config, layers: {}
     write: Callable[[ModelShape], dict[str, Any]] = lambda shape: {}
@@ -45,13 +70,12 @@ class ModelFamily:
 def shape_of(config: dict[str, Any]) -> ModelShape:
     """Return the shape that a config describes; refuse what our decoder does not do."""
     family, read = _family(config), HubConfig(config)
-    _refuse_foreign(read)
+    _refuse_foreign(read, family)
     layers, hidden, heads = (
         read.count("num_hidden_layers"),
         read.count("hidden_size"),
         read.count("num_attention_heads"),
     )
-    theta, scaling = _rope(read, family)
     width = read.count("head_dim", family.head_dim or hidden // heads)
     ffn = read.count("intermediate_size")
     shape = ModelShape(
@@ -61,18 +85,19 @@ def shape_of(config: dict[str, Any]) -> ModelShape:
         kv_heads=read.count("num_key_value_heads", heads),
         ffn=ffn,
         vocab=read.count("vocab_size"),
-        tied=read.flag("tie_word_embeddings", False),
+        tied=read.flag("tie_word_embeddings", family.tied),
         head_dim=None if width * heads == hidden else width,
         context=read.count("max_position_embeddings"),
-        window=_window(read, family, layers),
-        rope_theta=theta,
-        rope_scaling=scaling,
+        rotary_width=read_rotary_width(read, width, family.rotated) if not family.full_every else 0,
+        **_positions(read, family, layers),
         norm_eps=read.number("rms_norm_eps", family.norm_eps),
-        qk_norm=family.qk_norm,
-        attention_bias=family.qkv_bias,
-        **family.read(read, layers),
+        norms=family.norms,
+        qk_norm_whole=family.qk_norm_whole,
+        **{"qk_norm": family.qk_norm, "attention_bias": family.qkv_bias}
+        | family.read(read, layers),
     )
     _refuse_misfit(shape)
+    check_rotations(shape)
     return shape
 
 
@@ -114,23 +139,31 @@ def _family(config: dict[str, Any]) -> ModelFamily:
     found = "no model_type"
     if name:
         found = f'model_type "{name[:80]}"' if isinstance(name, str) else "model_type, no text,"
-    hint = " Latent attention is not built." if name in ("deepseek_v2", "deepseek_v3") else ""
+    hint = _HINTS.get(name, "") if isinstance(name, str) else ""
     guess = nearest(name[:80], FAMILIES) if isinstance(name, str) else ""
     raise Unsupported(
         f"{found} is not a family that Penstock trains: {', '.join(FAMILIES)}.{hint} {guess}"
     )
 
 
-def _refuse_foreign(config: HubConfig) -> None:
+_HINTS = {
+    "deepseek_v2": " Latent attention is not built.",
+    "deepseek_v3": " Latent attention is not built.",
+    "gemma3": " It sees images too; save its language model alone, which is gemma3_text.",
+}
+
+
+def _refuse_foreign(config: HubConfig, family: ModelFamily) -> None:
     """Refuse features that any family's config may ask for and our decoder does not have."""
     if config.has("quantization_config"):
         raise Unsupported(
             "quantization_config: the weights are quantised, which cannot be trained; take the "
             'unquantised model, and [model.adapter] kind = "qlora" to quantise it here'
         )
-    config.require("hidden_act", "silu", "silu")
-    for name in ("attention_bias", "mlp_bias"):
-        config.require(name, False, False)
+    config.require("hidden_act", family.hidden_act, family.hidden_act)
+    config.require("mlp_bias", False, False)
+    if not family.bias_told:
+        config.require("attention_bias", False, False)
 
 
 def _refuse_misfit(shape: ModelShape) -> None:
@@ -153,43 +186,29 @@ def _refuse_misfit(shape: ModelShape) -> None:
         )
 
 
-def _rope(config: HubConfig, family: ModelFamily) -> tuple[float, RopeScaling | None]:
-    """Return base and scaling of the rotary positions."""
-    rope = config.table("rope_scaling").merged(config.table("rope_parameters"))
-    theta = rope.number("rope_theta", config.number("rope_theta", family.theta))
-    part = rope.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0))
-    if part != 1.0:
-        raise Unsupported(f"partial_rotary_factor = {part:g}: only whole heads are rotated here")
-    kind = rope.text("rope_type", rope.text("type", "default"))
-    if kind == "default":
-        return theta, None
-    if kind != "llama3":
-        raise Unsupported(
-            f'rope_type "{kind}": rotary positions of this kind are not built; "default" and '
-            '"llama3" are'
-        )
-    scaling = RopeScaling(
-        factor=rope.number("factor"),
-        low=rope.number("low_freq_factor"),
-        high=rope.number("high_freq_factor"),
-        original=rope.count(
-            "original_max_position_embeddings", config.count("max_position_embeddings")
-        ),
+def _positions(config: HubConfig, family: ModelFamily, layers: int) -> dict[str, Any]:
+    """Return rotary positions and windows."""
+    if not family.full_every:
+        theta, scaling = read_rope(config, family.theta, family.scalings)
+        window = _window(config, family, layers)
+        return {"rope_theta": theta, "rope_scaling": scaling, "window": window}
+    theta, scaling, local = read_layered_rope(
+        config, family.theta, family.window_theta, family.scalings
     )
-    if scaling.high <= scaling.low:
-        raise Unsupported(
-            f"low_freq_factor = {scaling.low:g} is not below high_freq_factor = {scaling.high:g}"
-        )
-    return theta, scaling
+    window, full = read_window_pattern(config, layers, family.window, family.full_every)
+    return {
+        "rope_theta": theta if full or not window else local or theta,
+        "rope_scaling": scaling if full or not window else None,
+        "window_theta": local if full else 0.0,
+        "window": window,
+        "full_layers": full,
+    }
 
 
 def _window(config: HubConfig, family: ModelFamily, layers: int) -> int:
     """Return the sliding window of all layers; 0 for none. Refuse a mixture of layers."""
-    types = config.list("layer_types")
-    known = ("full_attention", "sliding_attention")
-    if strange := [one for one in types if one not in known]:
-        raise Unsupported(f"layer_types: {preview(strange[0])} is not built")
-    if family in (FAMILIES["mistral"], FAMILIES["mixtral"]):
+    types = read_layer_types(config)
+    if family.windowed:
         window = config.count("sliding_window", family.window, nothing=True)
         sliding = len(set(types)) > 1
     elif types:
@@ -203,6 +222,48 @@ def _window(config: HubConfig, family: ModelFamily, layers: int) -> int:
         raise Unsupported("some layers have a sliding window and some see everything: not built")
     return window
 
+
+def read_phi3(config: HubConfig, layers: int) -> dict[str, Any]:
+    for name in ("resid_pdrop", "embd_pdrop"):
+        config.require(name, 0.0, 0.0)
+    return {}
+
+
+def write_phi3(shape: ModelShape) -> dict[str, Any]:
+    scaling = shape.rope_scaling
+    original = scaling.original if isinstance(scaling, LongScaling) else shape.context
+    return {
+        "sliding_window": shape.window or None,
+        "partial_rotary_factor": (shape.rotary_width or shape.head_width) / shape.head_width,
+        "original_max_position_embeddings": original,
+    }
+
+
+def read_gemma3(config: HubConfig, layers: int) -> dict[str, Any]:
+    config.count("num_key_value_heads")
+    config.require("hidden_activation", _GELU_TANH, _GELU_TANH)
+    config.require("use_bidirectional_attention", False, False)
+    for name in ("attn_logit_softcapping", "final_logit_softcapping"):
+        if config.has(name):
+            raise Unsupported(f"{name} = {config.number(name):g} is not built; only null is")
+    width, divisor = config.count("head_dim", 256), config.count("query_pre_attn_scalar", 256)
+    return {
+        "norm_offset": True,
+        "embed_scaled": True,
+        "activation": "gelu_tanh",
+        "score_width": 0 if divisor == width else divisor,
+    }
+
+
+def write_gemma3(shape: ModelShape) -> dict[str, Any]:
+    return {
+        **write_layered_rope(shape),
+        "hidden_activation": _GELU_TANH,
+        "query_pre_attn_scalar": shape.score_width or shape.head_width,
+    }
+
+
+_GELU_TANH = "gelu_pytorch_tanh"
 
 # The plainest first: a shape that fits several families is written as the first of them.
 FAMILIES: dict[str, ModelFamily] = {
@@ -219,12 +280,53 @@ FAMILIES: dict[str, ModelFamily] = {
     "mistral": ModelFamily(
         "MistralForCausalLM",
         window=4096,
+        windowed=True,
         write=lambda shape: {"sliding_window": shape.window or None},
+    ),
+    "phi3": ModelFamily(
+        "Phi3ForCausalLM",
+        norm_eps=1e-5,
+        windowed=True,
+        scalings=("longrope",),
+        rotated=1.0,
+        read=read_phi3,
+        write=write_phi3,
+    ),
+    "olmo2": ModelFamily(
+        "Olmo2ForCausalLM", norm_eps=1e-5, norms="after", qk_norm=True, qk_norm_whole=True
+    ),
+    "olmo3": ModelFamily(
+        "Olmo3ForCausalLM",
+        theta=5e5,
+        window_theta=5e5,
+        window=4096,
+        full_every=4,
+        norm_eps=1e-5,
+        norms="after",
+        qk_norm=True,
+        qk_norm_whole=True,
+        write=write_layered_rope,
+    ),
+    "gemma3_text": ModelFamily(
+        "Gemma3ForCausalLM",
+        theta=1e6,
+        window_theta=1e4,
+        window=4096,
+        full_every=6,
+        scalings=("linear",),
+        head_dim=256,
+        tied=True,
+        hidden_act=_GELU_TANH,
+        norms="both",
+        qk_norm=True,
+        read=read_gemma3,
+        write=write_gemma3,
     ),
     "mixtral": ModelFamily(
         "MixtralForCausalLM",
         theta=1e6,
         norm_eps=1e-5,
+        windowed=True,
         routed=True,
         read=read_mixtral,
         write=write_mixtral,
@@ -235,19 +337,20 @@ FAMILIES: dict[str, ModelFamily] = {
     "dots1": ModelFamily(
         "Dots1ForCausalLM", qk_norm=True, routed=True, read=read_dots1, write=write_dots1
     ),
+    "glm4_moe": ModelFamily(
+        "Glm4MoeForCausalLM",
+        norm_eps=1e-5,
+        rotated=0.5,
+        bias_told=True,
+        routed=True,
+        read=read_glm4_moe,
+        write=write_glm4_moe,
+    ),
 }
 _QWEN3_MOE = FAMILIES["qwen3_moe"]
 
 
 def _config(shape: ModelShape, family: str) -> dict[str, Any]:
-    scaling = shape.rope_scaling
-    rope = scaling and {
-        "rope_type": "llama3",
-        "factor": scaling.factor,
-        "low_freq_factor": scaling.low,
-        "high_freq_factor": scaling.high,
-        "original_max_position_embeddings": scaling.original,
-    }
     return {
         "architectures": [FAMILIES[family].architecture],
         "model_type": family,
@@ -258,13 +361,14 @@ def _config(shape: ModelShape, family: str) -> dict[str, Any]:
         "num_attention_heads": shape.heads,
         "num_key_value_heads": shape.kv_heads,
         "head_dim": shape.head_width,
-        "hidden_act": "silu",
+        "hidden_act": FAMILIES[family].hidden_act,
         "max_position_embeddings": shape.context,
         "rms_norm_eps": shape.norm_eps,
         "rope_theta": shape.rope_theta,
-        "rope_scaling": rope,
+        "rope_scaling": write_scaling(shape.rope_scaling),
         "tie_word_embeddings": shape.tied,
         "attention_bias": False,
+        "pad_token_id": None,  # a family's own may lie outside the vocabulary
         **FAMILIES[family].write(shape),
     }
 

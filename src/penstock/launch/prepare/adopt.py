@@ -18,7 +18,7 @@ from penstock.guard.tiers.locations import memory_folders
 from penstock.guard.tiers.slots import sealed_slots
 from penstock.guard.tiers.stores import FOREIGN, REPLACED, CheckpointStore, DiskStore
 from penstock.launch.prepare.recover import read_or_recover_plan
-from penstock.launch.prepare.resume import trained_weights
+from penstock.launch.prepare.resume import only_ranks_know_weights, trained_weights
 from penstock.ledger.journal.events import CheckpointAdopted
 from penstock.ledger.journal.read import next_attempt
 from penstock.ledger.journal.writer import SupervisorJournal
@@ -101,7 +101,7 @@ def _whole(path: Path) -> tuple[Checkpoint, int]:
 def _refuse_other_weights(found: Checkpoint, run: Run, folder: RunFolder) -> None:
     """Compare names and shapes; a module of the user's own tells its weights when it is built."""
     vocab = read_or_recover_plan(folder).plan.get("vocab")
-    if run.model.module or not isinstance(vocab, int):
+    if only_ranks_know_weights(run) or not isinstance(vocab, int):
         return
     held = {n: size for n, size in found.scalars["weights"].items() if not is_buffer(n)}
     if what := shape_differences(held, trained_weights(run, vocab)):

@@ -93,6 +93,7 @@ def find_data(run: Run, before: dict[str, Any], machine: Devices) -> LaunchData:
             "data.across_documents = false: only the models of Penstock keep documents apart, and "
             "model.module is your own; write true, or mark the borders inside your module"
         )
+    open_model.refuse_impossible(run)
     if "dataset" in before:
         return LaunchData(tuple(one.manifest for one in open_planned(run, before["dataset"])))
     found = [find_built(run, spec, launch=True) for spec, _ in run.data.parts]

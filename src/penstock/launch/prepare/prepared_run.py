@@ -118,7 +118,7 @@ class PreparedRun:
             "samples": data.samples,
             "held_out": data.held_out_tokens // run.sequence,
             "params": shape.params() if shape else None,
-            **({"trained": adapter.trained(shape)} if shape and adapter else {}),
+            **({"trained": run.model.trained_params(shape)} if shape and adapter else {}),
             "flops_per_token": shape.flops_per_token(run.sequence, frozen) if shape else None,
             "steps": run.steps(data.samples),
             "batch_tokens": run.batch_tokens,

@@ -31,6 +31,7 @@ from penstock.launch.prepare.recover import has_begun, read_or_recover_plan, rec
 from penstock.ledger.journal.records import journal_files
 from penstock.model.adapter.names import adapter_shapes
 from penstock.model.open.names import is_buffer, tensor_shapes
+from penstock.plan.job import legal
 from penstock.policy.restart import EARLY
 from penstock.run.diff import (
     LENGTH_FIELDS,
@@ -168,7 +169,8 @@ def _resumes_from(folder: RunFolder, run: Run) -> SearchResult:
 def refuse_other_weights(folder: RunFolder, run: Run, vocab: int) -> None:
     """Refuse a checkpoint of another model (copied here, or the open model has changed).
 
-    The weights of the user's own module are known only once it is built: then the ranks refuse.
+    The weights of the user's own module, or of one of transformers, are known only once it is
+    built: then the ranks refuse.
     """
     try:
         saved = published_checkpoints(folder.checkpoints)
@@ -178,7 +180,7 @@ def refuse_other_weights(folder: RunFolder, run: Run, vocab: int) -> None:
     tiers = search_of_run(folder, run, SingleProcess(), ranks=False)
     whole = (one for one in saved if not one.find_damage(only=SCALARS))
     newest = next((one for one in whole if not tiers.refusal(one)), None)
-    if newest is None or run.model.module:
+    if newest is None or only_ranks_know_weights(run):
         return
     held = newest.scalars["weights"]
     found = {name: size for name, size in held.items() if not is_buffer(name)}
@@ -187,6 +189,11 @@ def refuse_other_weights(folder: RunFolder, run: Run, vocab: int) -> None:
             f"{newest.path}: a checkpoint of another model than [model] describes: {what}. Put "
             "the file or the model back as it was, or begin again with `--fresh`"
         )
+
+
+def only_ranks_know_weights(run: Run) -> bool:
+    """Return whether the names of the weights are those of a module that only ranks build."""
+    return run.model.module is not None or legal.is_generic(run)
 
 
 def trained_weights(run: Run, vocab: int) -> Mapping[str, tuple[int, ...]]:

@@ -12,11 +12,14 @@ Routed experts, which are stacks and no linears, and routers get no adapter: in 
 """
 
 import re
+from collections.abc import Iterable, Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from penstock.catalog.open.generic import ROUTERS, is_target
+from penstock.errors import PenstockError
 from penstock.model.initialize import copy_to_shard, named_generator
 from penstock.model.nf4 import Nf4Linear, quantize
 from penstock.model.open.weights import OpenWeights, copy_open_tensors
@@ -68,6 +71,30 @@ def add_adapters(decoder: nn.Module, section: AdapterSection) -> None:
             decoder.set_submodule(name, _adapted_linear(module, section, chosen, quantised))
 
 
+def add_module_adapters(
+    model: nn.Module, layers: Iterable[nn.Module], section: AdapterSection
+) -> None:
+    """Freeze a module of transformers and add adapters to the linears of its layers, in place."""
+    model.requires_grad_(False)
+    inside = {id(part) for layer in layers for part in layer.modules()}
+    quantised, some = section.kind == "qlora", False
+    for name, module in list(model.named_modules()):
+        if id(module) not in inside or type(module) is not nn.Linear:
+            continue
+        if name.rpartition(".")[2] in ROUTERS:
+            continue
+        chosen = is_target(name, section.targets)
+        some = some or chosen
+        if chosen or quantised:
+            model.set_submodule(name, _adapted_linear(module, section, chosen, quantised))
+    if not some:
+        raise PenstockError(
+            f"model.adapter.targets = {list(section.targets)}: the layers of this model have no "
+            "nn.Linear of these names (transformers builds them otherwise); train all weights: "
+            "remove [model.adapter]"
+        )
+
+
 def _adapted_linear(
     linear: nn.Linear, section: AdapterSection, chosen: bool, quantised: bool
 ) -> nn.Module:
@@ -111,6 +138,12 @@ def load_base_and_adapters(
     copy_open_tensors({name: t for name, t in named.items() if name not in narrow}, weights, device)
     for name, tensor in narrow.items():
         copy_to_shard(tensor, quantize(weights.read(name).to(device)))
+    draw_adapters(adapters, device, seed)
+
+
+@torch.no_grad()
+def draw_adapters(adapters: Mapping[str, Tensor], device: torch.device, seed: int) -> None:
+    """Give adapters their first values: `a` uniform within 1 / sqrt(inputs), `b` zero."""
     for name, tensor in adapters.items():
         bound = tensor.shape[1] ** -0.5 if name.endswith(A) else 0.0
         drawn = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)

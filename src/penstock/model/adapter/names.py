@@ -1,5 +1,6 @@
 """The names of our adapters in PEFT, and the `adapter_config.json` that describes them."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,12 @@ def peft_name(name: str, shape: ModelShape, family: str) -> str:
     return f"{_ROOT}{_their_module(matrix, shape, family)}.{_SIDES[side]}.weight"
 
 
+def is_fused(name: str, shape: ModelShape, family: str) -> bool:
+    """Return whether an adapter's matrix is only some rows of one of theirs."""
+    matrix = name.rpartition(".")[0]
+    return tensor_locations(f"{matrix}.weight", shape, family)[0].rows is not None
+
+
 def peft_config(
     shape: ModelShape, family: str, adapter: AdapterSection, base: str
 ) -> dict[str, Any]:
@@ -41,7 +48,23 @@ def peft_config(
         _their_module(name.rpartition(".")[0], shape, family)
         for name in adapter_shapes(shape, adapter)
     }
-    targets = sorted({name.rpartition(".")[2] for name in modules})  # in all layers
+    return _peft_config(sorted({name.rpartition(".")[2] for name in modules}), adapter, base)
+
+
+def module_peft_config(names: Iterable[str], adapter: AdapterSection, base: str) -> dict[str, Any]:
+    """Return the config for the adapter of a generic model: every module by its whole name, since
+    others may end like it.
+    """
+    return _peft_config(sorted({name.rpartition(".")[0] for name in names}), adapter, base)
+
+
+def module_peft_name(name: str) -> str:
+    """Return PEFT's name of an adapter matrix of a generic model."""
+    module, _, side = name.rpartition(".")
+    return f"{_ROOT}{module}.{_SIDES[side]}.weight"
+
+
+def _peft_config(targets: list[str], adapter: AdapterSection, base: str) -> dict[str, Any]:
     where, _, revision = base.removeprefix("hf:").partition("@")
     if Path(base).expanduser().is_dir():
         where, revision = str(Path(base).expanduser().absolute()), ""

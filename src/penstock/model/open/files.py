@@ -6,34 +6,18 @@ before any process starts. Without torch.
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
-from math import prod
 from pathlib import Path
-from typing import Any, TypeGuard
 
 from penstock.catalog.open.folder import is_local, model_folder, read_config
+from penstock.catalog.open.generic import is_generic
+from penstock.catalog.open.headers import FLOAT_TYPES, StoredTensor, read_headers
 from penstock.catalog.open.models import shape_of
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
 from penstock.model.open.names import TensorLocation, tensor_locations, tensor_shapes
-from penstock.untrusted import INDEX_BYTES, parse_json, preview, read_json
 
-SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
-_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
-_TYPES = tuple(_BYTES)
-_MOST_DIMENSIONS = 64
-_LARGEST_HEADER = 100 << 20
 _SHOWN = 6
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """One tensor of a file, as the file's header describes it."""
-
-    file: Path
-    dtype: str
-    shape: tuple[int, ...]
+PREDICT_AHEAD = ("glm4_moe",)
 
 
 @dataclass(frozen=True)
@@ -53,14 +37,14 @@ def check_open_files(folder: Path) -> OpenFiles:
     """
     config = read_config(folder)
     shape, family = shape_of(config), str(config["model_type"])
-    entries = _entries(folder)
+    entries = read_headers(folder)
     found = {
         name: _first_present(tensor_locations(name, shape, family), entries)
         for name in tensor_shapes(shape)
     }
     problems = [
         *_tensor_problems(shape, family, entries, found),
-        *_extra_tensors(shape, entries, found),
+        *_extra_tensors(shape, family, entries, found),
     ]
     if problems:
         more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
@@ -74,97 +58,24 @@ def check_open_files(folder: Path) -> OpenFiles:
 def check_local_open_model(given: str | None) -> None:
     """Check `model.from` if it is a folder here; the hub's are checked once downloaded."""
     if given and is_local(given):
-        check_open_files(model_folder(given))
+        check_weight_files(model_folder(given))
 
 
-def _entries(folder: Path) -> dict[str, StoredTensor]:
-    found: dict[str, StoredTensor] = {}
-    for file, named in _files(folder).items():
-        header = _header(file)
-        missing = sorted(named - header.keys())
-        if missing:
-            raise PenstockError(f"{file} has no {missing[0]}, which {INDEX} says it holds")
-        found |= {name: one for name, one in header.items() if not named or name in named}
-    return found
+def check_weight_files(folder: Path) -> None:
+    """Check the files of a folder by their headers.
 
-
-def _files(folder: Path) -> dict[Path, set[str]]:
-    """Return each file with the tensors that the index lists for it; an empty set means all."""
-    if (folder / INDEX).is_file():
-        try:
-            listed = read_json(folder / INDEX, INDEX_BYTES)["weight_map"]
-            by_file: dict[Path, set[str]] = {}
-            for name, file in listed.items():
-                by_file.setdefault(folder / Path(file).name, set()).add(name)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise PenstockError(f"{folder / INDEX} is no index of weights: {error}") from None
-        absent = sorted(file.name for file in by_file if not file.is_file())
-        if absent:
+    Only ranks know the tensors of a module of transformers; its files must be whole and hold
+    floating-point weights.
+    """
+    if not is_generic(read_config(folder)):
+        check_open_files(folder)
+        return
+    for name, entry in read_headers(folder).items():
+        if len(entry.shape) > 1 and entry.dtype not in (*FLOAT_TYPES, "BOOL", "U8"):
             raise PenstockError(
-                f"{folder} lacks {len(absent)} of {len(by_file)} files of weights: "
-                f"{', '.join(absent[:_SHOWN])}. Download them again"
+                f"{entry.file}: {name} is stored as {entry.dtype}, of {', '.join(FLOAT_TYPES)}. "
+                "Take a revision of the model whose weights are not quantised"
             )
-        return by_file
-    if (folder / SINGLE).is_file():
-        return {folder / SINGLE: set()}
-    pickles = sorted(one.name for one in folder.glob("*.bin*"))
-    if pickles:
-        raise PenstockError(
-            f"{folder} has its weights as pickle ({pickles[0]}), which can run code when it is "
-            "read. Take a revision with safetensors, or convert it once where you trust it: "
-            "AutoModelForCausalLM.from_pretrained(folder).save_pretrained(other_folder)"
-        )
-    there = ", ".join(sorted(one.name for one in folder.iterdir())[:12]) or "nothing"
-    raise PenstockError(f"{folder} has no weights: neither {SINGLE} nor {INDEX}, only {there}")
-
-
-def _header(file: Path) -> dict[str, StoredTensor]:
-    """Read what a file says it holds; an error where it is not all there."""
-    size = file.stat().st_size
-    with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        if size < 8 or length > min(size - 8, _LARGEST_HEADER):
-            raise PenstockError(f"{file} is not a safetensors file, or cut short; copy it again")
-        try:
-            header = parse_json(stream.read(length))
-            if not isinstance(header, dict):
-                raise ValueError("it is no object")
-            told = {name: one for name, one in header.items() if name != "__metadata__"}
-            entries = {name: _entry(file, name, one) for name, one in told.items()}
-        except ValueError as error:
-            raise PenstockError(f"{file} has a damaged header ({error}); copy it again") from None
-    spans = sorted(one["data_offsets"] for one in told.values())
-    whole = 8 + length + (spans[-1][1] if spans else 0)
-    if size < whole:
-        raise PenstockError(f"{file} is cut short: {size} of {whole} bytes; copy it again")
-    if size > whole or any(a[1] != b[0] for a, b in pairwise([[0, 0], *spans])):
-        raise PenstockError(f"{file}: its tensors overlap or do not fill it; copy it again")
-    return entries
-
-
-def _entry(file: Path, name: str, one: Any) -> StoredTensor:
-    """Check a header's entry of one tensor. Raises ValueError if it cannot be true."""
-    told = one if isinstance(one, dict) else {}
-    dtype, shape, offsets = (told.get(field) for field in ("dtype", "shape", "data_offsets"))
-    if not isinstance(dtype, str) or not _is_size_list(shape) or not _is_size_list(offsets):
-        raise ValueError(f"{preview(name)}: no dtype, shape and data_offsets")
-    if len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise ValueError(f"{preview(name)}: data_offsets = {preview(offsets)}")
-    width = _BYTES.get(dtype)
-    if width is not None and prod(shape) * width != offsets[1] - offsets[0]:
-        raise ValueError(
-            f"{preview(name)}: {dtype} of {preview(shape)} is not what its offsets hold"
-        )
-    return StoredTensor(file, dtype[:20], tuple(shape))
-
-
-def _is_size_list(value: object) -> TypeGuard[list[int]]:
-    """Return whether this is a list of a few sizes that a file can have."""
-    return (
-        isinstance(value, list)
-        and len(value) <= _MOST_DIMENSIONS
-        and all(type(one) is int and 0 <= one < 1 << 63 for one in value)
-    )
 
 
 def _first_present(
@@ -190,26 +101,29 @@ def _tensor_problems(
             absent = next(one for one in usual if one not in entries)
             problems.append(f"{absent} is missing")
             continue
-        expected = dimensions[1:] if place.stacked else dimensions
-        if place.rows:
-            expected = (dimensions[0], 2 * dimensions[1], *dimensions[2:])
+        expected = place.stored_shape(dimensions)
         for theirs in place.names:
             entry = entries[theirs]
-            if entry.dtype not in _TYPES:
-                problems.append(f"{theirs} is stored as {entry.dtype}, of {', '.join(_TYPES)}")
+            if entry.dtype not in FLOAT_TYPES:
+                problems.append(f"{theirs} is stored as {entry.dtype}, of {', '.join(FLOAT_TYPES)}")
             elif entry.shape != expected:
                 problems.append(f"{theirs} is {entry.shape}, not {expected}")
     return problems
 
 
 def _extra_tensors(
-    shape: ModelShape, entries: dict[str, StoredTensor], found: dict[str, TensorLocation | None]
+    shape: ModelShape,
+    family: str,
+    entries: dict[str, StoredTensor],
+    found: dict[str, TensorLocation | None],
 ) -> list[str]:
     used = {name for place in found.values() if place for name in place.names}
     # Old Llama files keep the rotary frequencies; some with a tied head keep a copy of it.
     harmless = {"lm_head.weight"} if shape.tied else set()
+    # A layer that predicts further tokens stands after the last one; transformers drops it too.
+    ahead = f"model.layers.{shape.layers}." if family in PREDICT_AHEAD else "\0"
     return [
         f"{name} has no place in the model"
         for name in sorted(entries.keys() - used - harmless)
-        if not name.endswith("rotary_emb.inv_freq")
+        if not name.endswith("rotary_emb.inv_freq") and not name.startswith(ahead)
     ]

@@ -15,8 +15,6 @@ _TOP = {
     "head.weight": "lm_head.weight",
 }
 _PARTS = {
-    "attention_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
     "attention.q": "self_attn.q_proj",
     "attention.k": "self_attn.k_proj",
     "attention.v": "self_attn.v_proj",
@@ -30,9 +28,18 @@ _PARTS = {
     "ffn.shared.up": "mlp.shared_experts.up_proj",
     "ffn.shared.down": "mlp.shared_experts.down_proj",
 }
+# By `norms` of the shape: their name of a norm says where it stood in the families that have it.
+_BEFORE = {"attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+_AFTER = {
+    "attention_post_norm": "post_attention_layernorm",
+    "ffn_post_norm": "post_feedforward_layernorm",
+}
+_BOTH = {"attention_norm": "input_layernorm", "ffn_norm": "pre_feedforward_layernorm", **_AFTER}
+_NORMS = {"before": _BEFORE, "after": _AFTER, "both": _BOTH}
 _BALANCE = "mlp.gate.e_score_correction_bias"
 # Layer-wise: their name of the block that routes, and of an expert's matrices.
 _EXPERTS = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
+_FUSED = ("phi3",)  # families with one matrix for q, k and v, and one for gate and up
 _MIXTRAL = {"gate": "w1", "up": "w3", "down": "w2"}
 
 
@@ -44,7 +51,27 @@ class TensorLocation:
 
     names: tuple[str, ...]
     stacked: bool = False
-    rows: tuple[int, int] | None = None  # of the second dimension
+    rows: tuple[int, int] | None = None  # first and end, of `dimension`
+    whole: int = 0  # rows of theirs
+    dimension: int = 0
+
+    def stored_shape(self, ours: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the dimensions of each of their tensors, from those of ours."""
+        if self.stacked:
+            return ours[1:]
+        if self.rows is None:
+            return ours
+        return (*ours[: self.dimension], self.whole, *ours[self.dimension + 1 :])
+
+    def index(self, index: tuple[slice, ...]) -> tuple[slice, ...]:
+        """Return the place in theirs of a part of ours."""
+        if self.rows is None:
+            return index
+        begin, end = self.rows
+        full = [*index, *[slice(None)] * (self.dimension + 1 - len(index))]
+        start, stop, step = full[self.dimension].indices(end - begin)
+        full[self.dimension] = slice(begin + start, begin + stop, step)
+        return tuple(full)
 
 
 def tensor_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
@@ -53,14 +80,16 @@ def tensor_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {"embed.weight": (shape.vocab, hidden)}
     for index in range(shape.layers):
         at = f"layers.{index}"
-        found |= {f"{at}.attention_norm.weight": (hidden,), f"{at}.ffn_norm.weight": (hidden,)}
+        found |= {f"{at}.{norm}.weight": (hidden,) for norm in _NORMS[shape.norms]}
         for name, heads in (("q", shape.heads), ("k", shape.kv_heads), ("v", shape.kv_heads)):
             found[f"{at}.attention.{name}.weight"] = (heads * width, hidden)
             if shape.attention_bias:
                 found[f"{at}.attention.{name}.bias"] = (heads * width,)
         found[f"{at}.attention.out.weight"] = (hidden, shape.heads * width)
         if shape.qk_norm:
-            found |= {f"{at}.attention.{n}_norm.weight": (width,) for n in ("q", "k")}
+            q, k = (shape.heads, shape.kv_heads) if shape.qk_norm_whole else (1, 1)
+            found[f"{at}.attention.q_norm.weight"] = (q * width,)
+            found[f"{at}.attention.k_norm.weight"] = (k * width,)
         if shape.moe and index >= shape.dense_layers:
             found |= _moe_shapes(shape, f"{at}.ffn")
         else:
@@ -86,7 +115,24 @@ def tensor_locations(name: str, shape: ModelShape, family: str) -> list[TensorLo
     if part == "ffn.balance":
         return [TensorLocation((f"{at}.{_BALANCE}",))]
     stem, _, kind = part.rpartition(".")
-    return [TensorLocation((f"{at}.{_PARTS[stem]}.{kind}",))]
+    if family in _FUSED and (fused := _fused_location(f"{at}.", stem, shape)):
+        return [fused]
+    theirs = {**_PARTS, **_NORMS[shape.norms]}[stem]
+    return [TensorLocation((f"{at}.{theirs}.{kind}",))]
+
+
+def _fused_location(at: str, stem: str, shape: ModelShape) -> TensorLocation | None:
+    """Return the rows of a fused matrix that are one of ours; None for other tensors."""
+    q, kv = shape.heads * shape.head_width, shape.kv_heads * shape.head_width
+    widths = {"attention.q": q, "attention.k": kv, "attention.v": kv}
+    name = f"{at}self_attn.qkv_proj.weight"
+    if stem in ("ffn.gate", "ffn.up"):
+        widths = {"ffn.gate": shape.ffn, "ffn.up": shape.ffn}
+        name = f"{at}mlp.gate_up_proj.weight"
+    if stem not in widths:
+        return None
+    begin = sum(list(widths.values())[: list(widths).index(stem)])
+    return TensorLocation((name,), rows=(begin, begin + widths[stem]), whole=sum(widths.values()))
 
 
 def is_buffer(name: str) -> bool:
@@ -134,5 +180,5 @@ def _expert_locations(at: str, matrix: str, shape: ModelShape, family: str) -> l
         fused = TensorLocation((f"{at}.mlp.experts.down_proj",))
     else:
         rows = (0, ffn) if matrix == "gate" else (ffn, 2 * ffn)
-        fused = TensorLocation((f"{at}.mlp.experts.gate_up_proj",), rows=rows)
+        fused = TensorLocation((f"{at}.mlp.experts.gate_up_proj",), False, rows, 2 * ffn, 1)
     return [TensorLocation(each, stacked=True), fused]

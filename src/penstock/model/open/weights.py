@@ -62,11 +62,7 @@ class TensorSlice:
             inner = tuple(rest) or (slice(None),)
             return torch.stack([self._weights.stored_slice(name)[inner] for name in names])
         stored = self._weights.stored_slice(self._location.names[0])
-        if self._location.rows is None:
-            return stored[(first, *rest)]
-        begin, end = self._location.rows
-        start, stop, step = (rest[0] if rest else slice(None)).indices(end - begin)
-        return stored[(first, slice(begin + start, begin + stop, step), *rest[1:])]
+        return stored[self._location.index((first, *rest))]
 
 
 def load_open_weights(model: nn.Module, weights: OpenWeights, device: torch.device) -> None:

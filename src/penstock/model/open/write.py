@@ -6,7 +6,7 @@ can be written. The folder is written under another name and renamed when it is 
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from penstock.catalog.open.folder import CONFIG, GENERATION
+from penstock.catalog.open.headers import INDEX, SINGLE
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
 from penstock.files import sync, write_synced
-from penstock.model.open.files import INDEX, SINGLE
 from penstock.model.open.names import is_buffer, tensor_locations, tensor_shapes
 
 SHARD_BYTES = 5_000_000_000
@@ -49,7 +49,8 @@ def write_model(
     """Write tensors under our names in `family`'s format; return the bytes of the weights.
 
     `config` is the config.json without its dtype, `beside` the other files: tokenizer and
-    generation. Every tensor of the shape must come, in any order.
+    generation. Every tensor of the shape must come, in any order; the
+    names of a generic model are those of its module.
     """
     if folder.exists():
         raise PenstockError(f"{folder} is there already; name another folder, or remove it")
@@ -57,7 +58,11 @@ def write_model(
     try:
         shutil.rmtree(aside, ignore_errors=True)  # left by an export that was killed
         aside.mkdir(parents=True)
-        size = _write_weights(aside, shape, family, named, dtype, shard_bytes)
+        size = (
+            _write_module_weights(aside, named, dtype, shard_bytes)
+            if shape.generic
+            else _write_weights(aside, shape, family, named, dtype, shard_bytes)
+        )
         told = {**config, "dtype": _THEIR_DTYPE[dtype]}
         for name, content in {**beside, CONFIG: _json(told)}.items():
             write_synced(aside / name, content)
@@ -89,14 +94,35 @@ def _write_weights(
     shard_bytes: int,
 ) -> int:
     missing, shards = tensor_shapes(shape), _ShardWriter(folder, shard_bytes)
+    fused: dict[str, dict[int, Tensor]] = {}  # their tensors that lack rows, by the first row
     for name, tensor in named:
         if missing.pop(name, None) != tuple(tensor.shape):
             raise PenstockError(f"{name} of {tuple(tensor.shape)} is no tensor of this {family}")
         wide = torch.float32 if is_buffer(name) else DTYPES[dtype]
-        for theirs, part in _as_stored(name, tensor.detach(), shape, family):
-            shards.add(theirs, part.to("cpu", wide, copy=True).contiguous())
+        place = tensor_locations(name, shape, family)[0]
+        parts = tensor.detach().unbind(0) if place.stacked else [tensor.detach()]
+        for theirs, part in zip(place.names, parts, strict=True):
+            kept = part.to("cpu", wide, copy=True).contiguous()
+            if place.rows is None:
+                shards.add(theirs, kept)
+                continue
+            rows = fused.setdefault(theirs, {})
+            rows[place.rows[0]] = kept
+            if sum(map(len, rows.values())) == place.whole:
+                shards.add(theirs, torch.cat([one for _, one in sorted(fused.pop(theirs).items())]))
     if missing:
         raise PenstockError(f"the model lacks {', '.join(sorted(missing)[:6])}: nothing is written")
+    return shards.finish()
+
+
+def _write_module_weights(
+    folder: Path, named: Iterable[tuple[str, Tensor]], dtype: str, shard_bytes: int
+) -> int:
+    """Write the tensors of a module of transformers under its own names."""
+    shards = _ShardWriter(folder, shard_bytes)
+    for name, tensor in named:
+        kept = DTYPES[dtype] if tensor.is_floating_point() else tensor.dtype
+        shards.add(name, tensor.detach().to("cpu", kept, copy=True).contiguous())
     return shards.finish()
 
 
@@ -146,13 +172,6 @@ class _ShardWriter:
         save_tensors(self._held, self._folder / str(len(self._files)))
         self._files.append(list(self._held))
         self._held, self._held_bytes = {}, 0
-
-
-def _as_stored(
-    name: str, tensor: Tensor, shape: ModelShape, family: str
-) -> Iterator[tuple[str, Tensor]]:
-    place = tensor_locations(name, shape, family)[0]
-    yield from zip(place.names, tensor.unbind(0) if place.stacked else [tensor], strict=True)
 
 
 def _json(value: object) -> bytes:

@@ -29,7 +29,7 @@ def tensor_divisor(shape: ModelShape) -> int:
     """Return the number that every tensor-parallel number of ways divides: heads and matrices
     are cut evenly.
     """
-    return gcd(*(width for _, width in _cut(shape)))
+    return 1 if shape.qk_norm_whole else gcd(*(width for _, width in _cut(shape)))
 
 
 def _cut(shape: ModelShape) -> Iterator[tuple[str, int]]:
@@ -65,6 +65,13 @@ def shape_problems(shape: ModelShape, lay: Layout, sequence: int) -> list[str]:
 
 def _tensor(shape: ModelShape, lay: Layout, sequence: int) -> Iterator[str]:
     asked = f"layout.tensor = {lay.tensor}"
+    if shape.qk_norm_whole and lay.tensor > 1:
+        yield (
+            f"{asked}: the model normalises queries and keys over all heads together, and each "
+            "rank would have some of them; write 1 and use layout.shard, layout.pipeline or "
+            "layout.context"
+        )
+        return
     fits = _one_of(divisors(gcd(tensor_divisor(shape), sequence // lay.context)))
     for name, width in _cut(shape):
         if width % lay.tensor:
@@ -145,6 +152,9 @@ def problems(run: Run, shape: ModelShape | None, lay: Layout, device: str = "") 
     """
     if shape is None:
         return [*_own_module(run, lay), *_precision(run, device), *_live(run, lay)]
+    if shape.generic:
+        of_model = run.model.adapter and adapter.misfits(run.model.adapter, shape)
+        return [*_generic(run, shape, lay), *(of_model or ()), *_live(run, lay)]
     found = [*shape_problems(shape, lay, run.sequence), *_live(run, lay)]
     if run.model.adapter:
         found += [
@@ -164,6 +174,12 @@ def whole_matrices(run: Run) -> bool:
     section = run.model.adapter
     qlora = section is not None and section.kind == "qlora"
     return run.train.precision == "fp8" or run.train.loss is not None or qlora
+
+
+def is_generic(run: Run) -> bool:
+    """Tell whether the model runs through transformers: it is replicated and sharded only."""
+    shape = run.model.base() if run.model.from_ else None
+    return shape is not None and shape.generic
 
 
 def _adapter(run: Run, section: adapter.AdapterSection, lay: Layout) -> Iterator[str]:
@@ -209,6 +225,24 @@ def _own_module(run: Run, lay: Layout) -> Iterator[str]:
         yield (
             f'train.compile = "on": model.module is your own code, and {why} cut into layers; '
             'write "auto" and call torch.compile inside your module'
+        )
+
+
+def _generic(run: Run, shape: ModelShape, lay: Layout) -> Iterator[str]:
+    """Yield what needs a model that Penstock builds itself."""
+    through = f'"{shape.architecture}" runs through its module in transformers'
+    for name in MODEL_WAYS:
+        if (ways := getattr(lay, name)) > 1:
+            yield (
+                f"layout.{name} = {ways}: {through}, and only models that Penstock builds itself "
+                "(`penstock catalog models`) are split so; write 1 and use layout.replicate and "
+                "layout.shard"
+            )
+    if lay.interleave > 1:
+        yield f"layout.interleave = {lay.interleave}: {through}, without a pipeline; write 1"
+    if run.train.precision == "fp8":
+        yield (
+            f'train.precision = "fp8": {through}, and its matrices are not replaced; write "bf16"'
         )
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from penstock.plan.job.job import Adapter, Software, UnshardedBytes
 from penstock.plan.job.layout import Layout
+from penstock.run.schema.adapter import ATTENTION, FFN
 from penstock.run.schema.run import Run
 
 # Constants of the time model that replace the fitted ones, by name in `plan/job/constants.py`: from
@@ -98,4 +99,6 @@ def adapter(run: Run) -> Adapter | None:
     if section is None:
         return None
     wide = {"fp32": 32, "fp64": 64}.get(run.train.precision, 16)
-    return Adapter(section.rank, 4 if section.kind == "qlora" else wide, section.parts)
+    # Names of modules that only a generic model has: all matrices, as an estimate.
+    parts = section.parts or (*ATTENTION, *FFN)
+    return Adapter(section.rank, 4 if section.kind == "qlora" else wide, parts)

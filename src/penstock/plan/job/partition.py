@@ -156,11 +156,10 @@ def layer_matrices(shape: ModelShape, sparse: bool) -> tuple[Matrix, ...]:
 
 def _vector_params(shape: ModelShape, tensor: int) -> float:
     """Count the norms and biases of one layer on one tensor rank."""
-    norms = 2 * shape.hidden + shape.q_rank + shape.kv_rank
+    norms = shape.block_norms * shape.hidden + shape.q_rank + shape.kv_rank
     if shape.kv_rank:
         return norms
-    if shape.qk_norm:
-        norms += 2 * shape.head_width
+    norms += shape.qk_norm_params()
     if not shape.attention_bias:
         return norms
     return norms + sum(m.outputs / m.ways(tensor) for m in attention_matrices(shape)[:3])
@@ -169,7 +168,7 @@ def _vector_params(shape: ModelShape, tensor: int) -> float:
 class LayerParams(NamedTuple):
     """Parameters of one layer on one tensor rank."""
 
-    attention: float  # with both norms
+    attention: float  # with the layer's norms
     dense: float  # the feed-forward part of a dense layer
     shared: float  # router and shared experts of a layer with experts
     routed: float  # all routed experts, not divided

@@ -101,7 +101,7 @@ def working(shape: ModelShape, how: LayerTraits) -> LayerKinds:
 
 
 def _norms(shape: ModelShape, how: LayerTraits) -> SavedBytes:
-    """Count two norms: their saved inputs, and their outputs where a matmul needs them."""
+    """Count a layer's norms: their saved inputs, and their outputs where a matmul needs them."""
     w, h = how.width, shape.hidden
     kept = w * h
     if not (how.fused or how.torch_layers):  # written by hand: an fp32 copy of the input,
@@ -111,7 +111,7 @@ def _norms(shape: ModelShape, how: LayerTraits) -> SavedBytes:
     # A frozen 16-bit matmul needs no input; an adapter beside the attention does.
     outputs = 0 if how.lean else 1 if how.frozen_bits == 16 else 2
     masks = 2 * h if how.dropout else 0
-    return SavedBytes(2 * kept + outputs * w * h + masks, 0.0)
+    return SavedBytes(shape.block_norms * kept + outputs * w * h + masks, 0.0)
 
 
 def _queries(shape: ModelShape) -> float:

@@ -207,13 +207,14 @@ def _attention(job: Job, c: Constants, r: DeviceRates) -> PassSeconds:
     shape, lay = job.shape, job.layout
     qk, v = _attention_width(shape)
     tokens = job.rank_tokens
-    square = 2.0 * tokens * job.sequence * (qk + v) / lay.tensor
+    keys = shape.attended_tokens(job.sequence)
+    square = 2.0 * tokens * keys * (qk + v) / lay.tensor
     if job.software.flash:
         masked = job.software.gathers_context and lay.context > 1
         flops = square if masked else square / 2
         # Five products backward against two forward.
         return PassSeconds(flops / r.attention_flops, 2.5 * flops / r.attention_flops)
-    scores = tokens * job.sequence * shape.heads / lay.tensor * 2.0
+    scores = tokens * keys * shape.heads / lay.tensor * 2.0
     passes = scores * c.score_passes / r.bytes_per_s
     return PassSeconds(
         square / r.wide_flops + passes / 3, 2 * square / r.wide_flops + 2 * passes / 3

@@ -123,9 +123,10 @@ def _pass(job: Job) -> Iterator[ProbedPiece]:
         yield from line.pieces(layers)
     yield from ProbedMatmul(rows, shape.hidden, columns).pieces(last)
     heads = shape.heads / layout.tensor
-    each = layers * heads * layout.microbatch / layout.context
+    seen = shape.attended_tokens(job.sequence) / job.sequence
+    each = layers * heads * layout.microbatch / layout.context * seen
     yield ProbedPiece("attention", "attention_s", (job.sequence, shape.head_width), each)
-    yield ProbedPiece("elementwise", "norm_s", (stream,), 2 * layers + last)
+    yield ProbedPiece("elementwise", "norm_s", (stream,), shape.block_norms * layers + last)
     yield ProbedPiece("elementwise", "add_s", (stream,), ADDS * layers)
     for count in (heads, shape.kv_heads / layout.tensor):
         yield ProbedPiece("elementwise", "rotary_s", (rows * count * shape.head_width,), layers)

@@ -1,10 +1,11 @@
 """`[model.adapter]`: small trained matrices beside the frozen weights of `model.from`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from penstock.catalog.open.generic import is_target
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import nearest
 from penstock.run.schema.section import (
@@ -38,7 +39,8 @@ class AdapterSection(Section):
     targets: tuple[Text, ...] = Field(
         ("attention", "ffn"),
         description="Parts of each layer that get an adapter: `attention` (or of it `q`, `k`, `v`, "
-        "`out`), `ffn` (or of it `gate`, `up`, `down`); routed experts and routers get none.",
+        "`out`), `ffn` (or of it `gate`, `up`, `down`); routed experts and routers get none. Of a "
+        "model that runs through transformers: `attention`, `ffn`, or names of its modules.",
     )
     dropout: ShareBelowOne = Field(
         0.0, description="Share of the adapter's inputs that is left out at random in training."
@@ -60,24 +62,39 @@ class AdapterSection(Section):
         )
 
     @model_validator(mode="after")
-    def _known_targets(self) -> Self:
-        known = (*GROUPS, *ATTENTION, *FFN)
+    def _some_target(self) -> Self:
         if not self.targets:
             raise InvalidFields(
                 ("targets", 'none, so that nothing is trained; write ["attention", "ffn"]')
             )
-        for target in self.targets:
-            if target not in known:
-                ours = ELSEWHERE.get(target)
-                guess = f'Here it is "{ours}".' if ours else nearest(target, known)
-                listed = ", ".join(known)
-                raise InvalidFields(
-                    (
-                        "targets",
-                        f'"{target}" is no part of a layer; write {listed}. {guess}'.strip(),
-                    )
-                )
         return self
+
+
+def unknown_target(adapter: AdapterSection) -> str:
+    """Say which target is no part of a layer of our decoder, and what to write; "" if all are."""
+    known = (*GROUPS, *ATTENTION, *FFN)
+    for target in adapter.targets:
+        if target not in known:
+            ours = ELSEWHERE.get(target)
+            guess = f'Here it is "{ours}".' if ours else nearest(target, known)
+            return f'"{target}" is no part of a layer; write {", ".join(known)}. {guess}'.strip()
+    return ""
+
+
+def unknown_module(adapter: AdapterSection, modules: Iterable[str]) -> str:
+    """Say which target names no matrix in the layers of a generic model; "" if all do."""
+    leaves = sorted({name.rpartition(".")[2] for name in modules})
+    for target in adapter.targets:
+        if leaves and not any(is_target(name, (target,)) for name in modules):
+            listed = ", ".join([*GROUPS, *leaves])
+            guess = nearest(target, [*GROUPS, *leaves])
+            return f'"{target}" is no matrix of its layers; write {listed}. {guess}'.strip()
+    return ""
+
+
+def module_params(adapter: AdapterSection, modules: Mapping[str, tuple[int, int]]) -> int:
+    """Return the trained parameters of an adapter of a generic model."""
+    return sum(adapter.rank * sum(m) for n, m in modules.items() if is_target(n, adapter.targets))
 
 
 def matrices(shape: ModelShape, layer: int) -> Iterator[tuple[str, int, int]]:
@@ -104,6 +121,8 @@ def misfits(adapter: AdapterSection, shape: ModelShape) -> list[str]:
             'model.adapter.kind = "qlora": routed experts are not kept in 4 bit, and they are '
             'nearly all of this model; write kind = "lora"'
         ]
+    if shape.generic:
+        return []  # its targets were compared with the names in its files
     there = {
         name.rpartition(".")[2]
         for layer in range(shape.layers)

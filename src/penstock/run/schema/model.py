@@ -7,10 +7,16 @@ from pydantic import Field, model_validator
 
 from penstock.catalog.models import names, preset
 from penstock.catalog.open.folder import model_folder, shape_of_model
+from penstock.catalog.open.generic import linear_modules
 from penstock.catalog.open.hub import ModelNotFound
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError, nearest
-from penstock.run.schema.adapter import AdapterSection
+from penstock.run.schema.adapter import (
+    AdapterSection,
+    module_params,
+    unknown_module,
+    unknown_target,
+)
 from penstock.run.schema.code import SPEC
 from penstock.run.schema.section import (
     CountOrZero,
@@ -149,6 +155,23 @@ class ModelSection(Section):
         """Return the folder of the tokenizer of `from`, for raw data; None for other models."""
         return str(model_folder(self.from_)) if self.from_ else None
 
+    def trained_params(self, shape: ModelShape) -> int:
+        """Return how many parameters the adapter trains, or all that the model has."""
+        if self.adapter is None:
+            return shape.params()
+        if shape.generic and self.from_:
+            return module_params(self.adapter, linear_modules(model_folder(self.from_)))
+        return self.adapter.trained(shape)
+
+    def _unknown_target(self, shape: ModelShape | None) -> str:
+        """Say which target of the adapter does not exist; a model that is not here may have any."""
+        if self.adapter is None or not self.from_ or shape is None:
+            return ""
+        if shape.generic:
+            found = linear_modules(model_folder(self.from_, fetch=False))
+            return unknown_module(self.adapter, found)
+        return unknown_target(self.adapter)
+
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         sources = [name for python, name in SOURCES.items() if getattr(self, python)]
@@ -197,7 +220,9 @@ class ModelSection(Section):
             if guess:
                 what = f"no such preset. {guess} `penstock catalog models` lists all"
             raise InvalidFields(("preset", what)) from None
-        problems = _misfits(shape) if shape else []
+        problems = _misfits(shape) if shape and not shape.generic else []
+        if told := self._unknown_target(shape):
+            problems.append(("adapter.targets", told))
         if problems:
             raise InvalidFields(*problems)
         return self

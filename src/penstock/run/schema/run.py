@@ -151,7 +151,7 @@ class Run(Section):
         shape, sequence, batch = self.model.base(), self.sequence, self.train.batch_tokens
         problems = []
         if shape and sequence > shape.longest:
-            part = "context" if shape.longest == shape.context else "sliding window"
+            part = shape.limits[shape.longest]
             what = f"longer than the model's {part} of {shape.longest} tokens"
             own = "" if self.model.from_ else f", or model.context = {sequence} too"
             problems.append(("data.sequence", f"{what}; write {shape.longest}{own}"))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from penstock import __version__
 from penstock.catalog.open.folder import CONFIG
+from penstock.catalog.open.headers import INDEX
 from penstock.errors import PenstockError
 from penstock.model.adapter.export import CONFIG as ADAPTER_CONFIG
-from penstock.model.open.files import INDEX
 
 MARK = "penstock.json"  # says which run the weights are of, and that the folder may be replaced
 _NAMED = {CONFIG, ADAPTER_CONFIG, INDEX, MARK}

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from penstock.catalog.open.folder import CONFIG, model_folder, read_config, read_small_files
+from penstock.catalog.open.generic import generic_shape, is_generic
 from penstock.catalog.open.models import config_of, family_of, shape_of
 from penstock.catalog.shapes import ModelShape
 from penstock.data.read.run_tokenizer import read_tokenizer
@@ -27,8 +28,8 @@ from penstock.guard.tiers.journal_facts import (
     newest_recorded,
     no_checkpoint_message,
 )
+from penstock.model.adapter.export import merged_module_tensors, write_adapter
 from penstock.model.adapter.export import merged_tensors as merged_tensors
-from penstock.model.adapter.export import write_adapter
 from penstock.model.adapter.names import adapter_shapes
 from penstock.model.open.names import tensor_shapes
 from penstock.model.open.weights import OpenWeights
@@ -97,22 +98,34 @@ def export(
     dtype = dtype or ("fp32" if alone else what.dtype)
     beside = what.beside | {MARK: export_mark(folder.name, found.step, dtype, what.beside)}
     what = replace(what, beside=beside)
+    stored = found.scalars.get("stored_names", {})
     with replace_when_done(where) as fresh:
         if adapter and run.model.from_:
-            named = dict(_read_tensors(found, adapter_shapes(what.shape, adapter)))
+            names = (
+                _saved_shapes(found) if what.shape.generic else adapter_shapes(what.shape, adapter)
+            )
+            named = dict(_read_tensors(found, names))
             base = run.model.from_
             if alone:
                 size = write_adapter(
                     fresh, what.shape, what.family, adapter, named, base, beside, dtype
                 )
             else:
-                whole = merged_tensors(OpenWeights(model_folder(base)), adapter, named)
+                where_from = model_folder(base)
+                whole = (
+                    merged_module_tensors(where_from, adapter, named, stored)
+                    if what.shape.generic
+                    else merged_tensors(OpenWeights(where_from), adapter, named)
+                )
                 size = export_weights(fresh, what, whole, dtype)
         else:
-            _refuse_balance(found, what)
-            size = export_weights(
-                fresh, what, _read_tensors(found, tensor_shapes(what.shape)), dtype
-            )
+            if what.shape.generic:
+                names = _saved_shapes(found)
+            else:
+                _refuse_balance(found, what)
+                names = tensor_shapes(what.shape)
+            read = ((stored.get(name, name), t) for name, t in _read_tensors(found, names))
+            size = export_weights(fresh, what, read, dtype)
     kind = "adapter" if alone else "model"
     return ExportResult(str(where), found.step, kind, what.family, dtype, size, passed_over)
 
@@ -133,7 +146,7 @@ def describe_model(run: Run, folder: RunFolder) -> ModelDescription:
         config = {name: v for name, v in config.items() if name not in _NOT_KEPT}
         beside = {name: held for name, held in files.items() if name != CONFIG}
         return ModelDescription(
-            shape_of(config),
+            generic_shape(config) if is_generic(config) else shape_of(config),
             config["model_type"],
             config,
             with_template(beside, kept.content),
@@ -198,6 +211,13 @@ def choose_checkpoint(
             return one, tuple(rejected)
         rejected.append(f"{one.path.name}: {'; '.join(wrong)}")
     raise RunFailed(f"no checkpoint of run '{folder.name}' is whole: {'; '.join(rejected)}")
+
+
+def _saved_shapes(found: Checkpoint) -> Mapping[str, tuple[int, ...]]:
+    """Return all weights of a checkpoint, with their dimensions: of a generic model the names are
+    those of its module in transformers.
+    """
+    return {name: tuple(size) for name, size in found.scalars["weights"].items()}
 
 
 def _read_tensors(

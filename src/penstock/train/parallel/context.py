@@ -93,6 +93,7 @@ def positions_and_mask(
     """
     at_k = positions_by_rank(sequence * mesh.size(), mesh.size(), device)
     at_o = local_chunk(at_k, mesh)
+    window = shape.window if shape.window < len(at_k) else 0
     cos_sin = rotary_cos_sin(
         at_o if starts_bs is None else document_positions(starts_bs)[:, at_o], shape
     )
@@ -102,13 +103,15 @@ def positions_and_mask(
             context_block_mask,
         )  # slow to import, no use on a CPU
 
-        return cos_sin, context_block_mask(at_o, at_k, document_bs)
-    return cos_sin, visible_keys(at_o, at_k, document_bs)
+        return cos_sin, context_block_mask(at_o, at_k, document_bs, window)
+    return cos_sin, visible_keys(at_o, at_k, document_bs, window)
 
 
-def visible_keys(at_o: Tensor, at_k: Tensor, document_bs: Tensor | None) -> Tensor:
-    """Return which keys each token of this rank may see: not later, same document."""
+def visible_keys(at_o: Tensor, at_k: Tensor, document_bs: Tensor | None, window: int = 0) -> Tensor:
+    """Return which keys each token of this rank may see: not later, same document, in `window`."""
     earlier_ok = at_o.unsqueeze(1) >= at_k
+    if window:
+        earlier_ok &= at_o.unsqueeze(1) - at_k < window
     if document_bs is None:
         return earlier_ok.unsqueeze(0)
     same_bok = document_bs[:, at_o].unsqueeze(2) == document_bs[:, at_k].unsqueeze(1)
@@ -116,10 +119,15 @@ def visible_keys(at_o: Tensor, at_k: Tensor, document_bs: Tensor | None) -> Tens
 
 
 def attend_gathered(
-    mesh: DeviceMesh, q_bohe: Tensor, k_boke: Tensor, v_boke: Tensor, mask: Mask
+    mesh: DeviceMesh,
+    q_bohe: Tensor,
+    k_boke: Tensor,
+    v_boke: Tensor,
+    mask: Mask,
+    scale: float | None = None,
 ) -> Tensor:
     """Compute attention of this rank's queries to the keys of all ranks; keys and values are
     gathered together.
     """
     keys, values = gather_sequence(torch.cat((k_boke, v_boke), 2), mesh).chunk(2, 2)
-    return attend(q_bohe, keys, values, mask)
+    return attend(q_bohe, keys, values, mask, scale)

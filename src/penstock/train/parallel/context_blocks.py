@@ -16,9 +16,11 @@ from torch.nn.attention.flex_attention import BlockMask
 from penstock.model.document_attention import BLOCK, list_blocks
 
 
-def context_block_mask(at_o: Tensor, at_k: Tensor, document_bs: Tensor | None) -> BlockMask:
-    """Return the mask by which a token sees earlier tokens of its own document; `at_…` are
-    positions in the sequence.
+def context_block_mask(
+    at_o: Tensor, at_k: Tensor, document_bs: Tensor | None, window: int = 0
+) -> BlockMask:
+    """Return the mask by which a token sees earlier tokens of its own document, or the last
+    `window` of them; `at_…` are positions in the sequence.
     """
     if document_bs is None:
         document_bs = torch.zeros(1, len(at_k), dtype=torch.int32, device=at_k.device)
@@ -33,11 +35,14 @@ def context_block_mask(at_o: Tensor, at_k: Tensor, document_bs: Tensor | None) -
     whole = (last_n.unsqueeze(1) <= first_q.unsqueeze(2)) & (
         oldest_bn.unsqueeze(1) == newest_bq.unsqueeze(2)
     )
+    if window:
+        touches = touches & (first_q.unsqueeze(2) - last_n.unsqueeze(1) < window)
+        whole = whole & (last_q.unsqueeze(2) - first_n.unsqueeze(1) < window)
     return BlockMask.from_kv_blocks(
         *list_blocks(touches & ~whole),
         *list_blocks(whole),
         BLOCK_SIZE=BLOCK,
-        mask_mod=_mask_function(at_o, at_k, of_bo, of_bk),
+        mask_mod=_mask_function(at_o, at_k, of_bo, of_bk, window),
         seq_lengths=(len(at_o), len(at_k)),
     )
 
@@ -50,7 +55,7 @@ def _block_ranges(x_bs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _mask_function(
-    at_o: Tensor, at_k: Tensor, of_bo: Tensor, of_bk: Tensor
+    at_o: Tensor, at_k: Tensor, of_bo: Tensor, of_bk: Tensor, window: int
 ) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
     each = len(of_bo) > 1  # else the same for all samples
 
@@ -58,4 +63,7 @@ def _mask_function(
         row = b if each else b * 0
         return (at_o[q] >= at_k[k]) & (of_bo[row, q] == of_bk[row, k])
 
-    return sees
+    def sees_near(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return sees(b, h, q, k) & (at_o[q] - at_k[k] < window)
+
+    return sees_near if window else sees

@@ -9,10 +9,26 @@ from torch.distributed.fsdp import FSDPModule
 
 from penstock.catalog.open.folder import model_folder
 from penstock.catalog.shapes import ModelShape
-from penstock.model.adapter.lora import add_adapters, cast_frozen, load_base_and_adapters
+from penstock.model.adapter.lora import (
+    A,
+    B,
+    add_adapters,
+    add_module_adapters,
+    cast_frozen,
+    draw_adapters,
+    load_base_and_adapters,
+)
 from penstock.model.decoder import Decoder
 from penstock.model.fp8 import convert_linears_to_fp8
 from penstock.model.initialize import decoder_on_meta, initialize
+from penstock.model.open.module import (
+    TransformersModel,
+    allocate,
+    build_module,
+    find_plain_head,
+    refuse_seen_documents,
+)
+from penstock.model.open.module_weights import ModuleWeights, load_module_weights
 from penstock.model.open.weights import OpenWeights, load_open_weights
 from penstock.model.user_module import build_user_module, refuse_untrainable
 from penstock.plan.job.layout import Layout
@@ -23,8 +39,8 @@ from penstock.train.parallel.context import apply_context_parallel
 from penstock.train.parallel.expert import apply_expert_parallel
 from penstock.train.parallel.parts import ModelParts
 from penstock.train.parallel.precision import COMPUTE, MASTER, lower_weights, stored_dtype
-from penstock.train.parallel.recompute import apply_recompute
-from penstock.train.parallel.shard import apply_fsdp
+from penstock.train.parallel.recompute import apply_recompute, checkpointed_forward
+from penstock.train.parallel.shard import apply_fsdp, fsdp_units
 from penstock.train.parallel.tensor import apply_tensor_parallel
 from penstock.train.world.world import World
 
@@ -43,12 +59,14 @@ def materialize(run: Run, layout: Layout, vocab: int, world: World) -> Materiali
     """Build this rank's part of the run's model, laid out over ranks, with its first or loaded
     weights.
     """
-    parts = (
-        _decoder_parts(run, layout, vocab, world)
-        if run.model.module is None
-        else _user_module_parts(run, world)
-    )
+    if run.model.module is not None:
+        parts = _user_module_parts(run, world)
+    elif run.model.shape(vocab).generic:
+        parts = _transformers_parts(run, layout, world)
+    else:
+        parts = _decoder_parts(run, layout, vocab, world)
     masters = {} if world.sharded else lower_weights(parts, COMPUTE[run.train.precision])
+    _measure_module(parts, run, world)  # as it will compute: in the number format of the matmuls
     return Materialized(parts, masters)
 
 
@@ -93,6 +111,56 @@ def _user_module_parts(run: Run, world: World) -> ModelParts:
     return ModelParts([model], keeps_frozen=True)
 
 
+def _transformers_parts(run: Run, layout: Layout, world: World) -> ModelParts:
+    """Build the module of transformers. It can be replicated and sharded by its layers."""
+    model, weights = build_transformers_model(run, stored_dtype(run.train))
+    layers = list(dict.fromkeys(fsdp_units(model)))
+    if run.model.adapter:
+        cast_frozen(model, COMPUTE[run.train.precision])
+    if layout.recompute != "none":
+        for layer in layers:  # which may have dropout under any name
+            layer.forward = checkpointed_forward(layer.forward, layout.recompute, dice=True)
+    if compiles(run.train.compile, layout, world):
+        for layer in layers:
+            layer.forward = torch.compile(layer.forward)
+    if world.sharded:
+        apply_fsdp(model, world, run.train.precision)
+    fill_transformers_model(model, weights, world.device, run.train.seed)
+    other = {name: stored for name, stored in weights.stored.items() if name != stored}
+    return ModelParts([model.train()], stored_names=other)
+
+
+def _measure_module(parts: ModelParts, run: Run, world: World) -> None:
+    """Measure what no config says of a module of transformers: its head, and how it masks."""
+    model = parts.modules[0]
+    if isinstance(model, TransformersModel):
+        find_plain_head(model, world.device)
+        if not run.data.across_documents:
+            refuse_seen_documents(model, world.device)
+        parts.train()
+
+
+def build_transformers_model(run: Run, dtype: torch.dtype) -> tuple[nn.Module, ModuleWeights]:
+    """Build the module of `model.from` without memory, with its adapters, and find its weights."""
+    assert run.model.from_
+    folder = model_folder(run.model.from_)
+    model = build_module(folder, dtype)
+    weights = ModuleWeights(folder, model)
+    if run.model.adapter:
+        add_module_adapters(model, fsdp_units(model), run.model.adapter)
+    return model, weights
+
+
+def fill_transformers_model(
+    model: nn.Module, weights: ModuleWeights, device: torch.device, seed: int
+) -> None:
+    """Allocate the module, load its weights and draw its adapters."""
+    allocate(model, device)
+    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    load_module_weights(named, weights, device)
+    draw_adapters({n: t for n, t in named.items() if n.endswith((A, B))}, device, seed)
+
+
 def materialize_unsharded(run: Run, vocab: int, device: torch.device) -> nn.Module:
     """Build the run's model in one process, for export and generation; most weights are loaded
     later.
@@ -100,6 +168,10 @@ def materialize_unsharded(run: Run, vocab: int, device: torch.device) -> nn.Modu
     dtype = MASTER[run.train.precision]
     if run.model.module is not None:
         return build_user_module(run.model.module, run.train.seed).to(device, dtype)
+    if run.model.shape(vocab).generic:
+        model, weights = build_transformers_model(run, dtype)
+        fill_transformers_model(model, weights, device, run.train.seed)
+        return model
     decoder = decoder_on_meta(run.model.shape(vocab)).to(dtype)
     if run.model.adapter is None:
         return decoder.to_empty(device=device)

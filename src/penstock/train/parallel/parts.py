@@ -25,11 +25,15 @@ class ModelParts:
 
     `keeps_frozen` is true for the user's own module. The frozen weights of an open model are in its
     files; those of the user's code may come from anywhere, so checkpoints must keep them.
+
+    `stored_names` are the names in the files of an open model, for an export; by our names, and
+    only those that differ.
     """
 
     modules: list[nn.Module]
     copies: set[str] = field(default_factory=set)
     keeps_frozen: bool = False
+    stored_names: dict[str, str] = field(default_factory=dict)  # where an open model's files differ
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         for module in self.modules:

@@ -51,8 +51,9 @@ def checkpointed_forward(
     """
     extra = {"context_fn": selective_contexts} if how == "selective" else {}
 
-    def checkpointed(*args: Any) -> Tensor:
-        return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=dice, **extra)
+    def checkpointed(*args: Any, **named: Any) -> Tensor:
+        call = partial(forward, **named)
+        return checkpoint(call, *args, use_reentrant=False, preserve_rng_state=dice, **extra)
 
     return checkpointed
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from penstock.meter.clock import StepClock
 from penstock.model.decoder import Decoder
+from penstock.model.open.module import TransformersModel
 from penstock.model.user_loss import TokenLoss
 from penstock.model.user_module import call_for_logits, summed_loss
 from penstock.run.schema.code import UserCode
@@ -106,7 +107,7 @@ def microbatch_loss(
     model: nn.Module, user_loss: TokenLoss | None = None, code: UserCode | None = None
 ) -> Callable[[Microbatch], Tensor]:
     """Return a function from a microbatch to its loss, summed over the targets that count."""
-    if isinstance(model, Decoder):
+    if isinstance(model, Decoder | TransformersModel):
         return lambda micro: model(
             micro.inputs_bs, micro.starts_bs, micro.targets_bs, micro.counted_bs
         )
