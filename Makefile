@@ -5,7 +5,7 @@ VENV := .venv
 PEERS := .peers
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow test-s3 test-hostile drill drill-campaigns drill-live drill-spot drill-hostile bench-data bench-plan bench-watch bench-train bench-power bench-meter bench-hosts fit-plan lint format wheel test-install install-size clean
+.PHONY: train test test-slow test-s3 test-hostile drill drill-campaigns drill-live drill-spot drill-hostile bench-data bench-plan bench-watch bench-train bench-adapt bench-power bench-meter bench-hosts fit-plan lint format wheel test-install install-size clean
 
 train: $(VENV)/.core
 	@$(BIN)/penstock train examples/stdlib.toml
@@ -79,6 +79,11 @@ bench-data: $(VENV)/.dev $(PEERS)/.made
 PEER_SOURCES ?= .carry/peers
 bench-train:
 	@PYTHONPATH=src:.carry:$$PYTHONPATH $(PYTHON) benchmarks/train_speed.py --peers $(PEER_SOURCES) $(BENCH)
+
+# The same for LoRA and QLoRA, beside transformers with PEFT and Liger kernels: PEFT and liger_kernel
+# must be importable, for example unpacked in .carry.
+bench-adapt:
+	@PYTHONPATH=src:.carry:$$PYTHONPATH $(PYTHON) benchmarks/train_speed.py --adapt --peers $(PEER_SOURCES) $(BENCH)
 
 # What one GPU draws under four loads, and whether its counter and its sampled power agree: a minute.
 bench-power:

@@ -1,8 +1,9 @@
-"""Training speed on one GPU: Penstock beside torchtitan, transformers and nanoGPT.
+"""Training speed on one GPU: Penstock beside torchtitan, transformers, PEFT and nanoGPT.
 
-`make bench-train` runs every case in a process of its own, on the same shapes and random tokens,
-and prints a table: the median of 20 steps by the device's clock, after three of warm-up. Ours goes
-through the product's own code (`train/engine.py`), the peers through `train_peers.py`.
+`make bench-train` and `make bench-adapt` run every case in a process of its own, on the same shapes
+and random tokens, and print a table: the median of 20 steps by the device's clock, after three of
+warm-up. Ours goes through the product's own code (`train/engine.py`), the peers through
+`train_peers.py`. A case is WHO/WORK or WHO/WORK/OPTION+OPTION.
 
     python benchmarks/train_speed.py --peers DIR [--only 1.5B] [--json FILE] [--trace FILE]
 """
@@ -15,12 +16,13 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from penstock.catalog.shapes import ModelShape
 
@@ -39,19 +41,26 @@ class Work:
     sequence: int
     batch: int
     settings: tuple[str, ...] = ()
+    adapter: str = ""  # "lora" or "qlora", on all linears of the layers
+    narrow: bool = False  # peers keep weights and moments in bf16, as `settings` say of ours
 
+
+BF16_STATES = ("train.weights=bf16", "train.states=bf16")
+LLAMA_8B = ModelShape(32, 4096, 32, 8, 14336, 128_256)
+LLAMA_70B = ModelShape(80, 8192, 64, 8, 28672, 128_256)
+OLMOE = ModelShape(16, 2048, 16, 16, 1024, 50_304, experts=64, experts_active=8, expert_ffn=1024)
 
 WORKS = {
     "1.5B": Work(ModelShape(16, 2048, 32, 8, 8192, 128_256), 4096, 8),
     # A shape that none of the planner's constants has seen: heads of 128, another depth.
     "0.7B": Work(ModelShape(24, 1536, 12, 4, 4096, 50_304), 2048, 16),
     "160M": Work(ModelShape(12, 768, 12, 12, 2048, 50_304), 1024, 64),
-    "8B": Work(
-        ModelShape(32, 4096, 32, 8, 14336, 128_256),
-        4096,
-        4,
-        ("train.weights=bf16", "train.states=bf16"),
-    ),
+    "8B": Work(LLAMA_8B, 4096, 4, BF16_STATES, narrow=True),
+    "OLMoE": Work(OLMOE, 4096, 8, BF16_STATES, narrow=True),
+    "1B-131k": Work(ModelShape(16, 2048, 32, 8, 8192, 128_256, tied=True), 131_072, 1),
+    "8B-lora": Work(LLAMA_8B, 4096, 8, adapter="lora", narrow=True),
+    "8B-qlora": Work(LLAMA_8B, 4096, 8, adapter="qlora", narrow=True),
+    "70B-qlora": Work(LLAMA_70B, 4096, 2, adapter="qlora", narrow=True),
 }
 OPTIONS = {
     "": (),
@@ -60,6 +69,7 @@ OPTIONS = {
     "selective": ("layout.recompute=selective",),
     "full": ("layout.recompute=full",),
     "eager": ("train.compile=off",),
+    **{f"micro{size}": () for size in (1, 2, 4, 8)},  # sequences of a microbatch
 }
 CASES = [
     "penstock/1.5B",
@@ -76,6 +86,18 @@ CASES = [
     "penstock/1.5B/deterministic",
     "penstock/1.5B/selective",
     "penstock/1.5B/full",
+    "penstock/OLMoE",
+    "torchtitan/OLMoE",
+    "transformers/OLMoE",
+    "penstock/1B-131k/selective",
+    "liger/1B-131k/full",
+]
+ADAPT_CASES = [
+    "penstock/8B-lora/micro4",
+    "penstock/8B-lora/micro8",
+    *(f"peft/8B-lora/micro{size}{how}" for how in ("", "+eager") for size in (2, 4)),
+    "penstock/8B-qlora/micro4",
+    "penstock/70B-qlora/micro1+full",
 ]
 
 
@@ -90,7 +112,7 @@ class Result:
     error: str = ""
 
 
-def ours(work: Work, option: str) -> Callable[[Tensor], Tensor]:
+def ours(work: Work, options: Sequence[str]) -> Callable[[Tensor], Tensor]:
     """A step of the product: its layout, runner, gradients, vote and optimizer."""
     from penstock.meter.clock import StepClock
     from penstock.plan.job.layout import Layout
@@ -100,21 +122,18 @@ def ours(work: Work, option: str) -> Callable[[Tensor], Tensor]:
     from penstock.train.step import unguarded_step
     from penstock.train.world.world import join
 
-    shape = work.shape
     path = Path("/tmp/penstock-bench.toml")
     path.write_text('name = "bench"\n')
     run = load(
         str(path),
         [
-            *(f"model.{name}={getattr(shape, name)}" for name in OF_THE_MODEL),
-            "model.tied=false",
-            f"model.context={work.sequence}",
+            *(adapter_fields(work) if work.adapter else model_fields(work)),
             f"data.sequence={work.sequence}",
             f"train.batch_tokens={work.batch * work.sequence}",
             "train.learning_rate=3e-4",
             "train.precision=bf16",
             *work.settings,
-            *OPTIONS[option],
+            *(field for option in options for field in OPTIONS[option]),
         ],
     )
     if run.train.deterministic:
@@ -123,34 +142,83 @@ def ours(work: Work, option: str) -> Callable[[Tensor], Tensor]:
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "PENSTOCK_ATTEMPT": "1"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
-    layout = Layout(microbatch=work.batch, recompute=run.layout.recompute if run.layout else "none")
+    size = microbatch(work, options)
+    layout = Layout(microbatch=size, recompute=run.layout.recompute if run.layout else "none")
     world = join(layout, "cuda", 60.0)
-    stepper = build_engine(run, layout, shape.vocab, world).stepper
+    stepper = build_engine(run, layout, work.shape.vocab, world).stepper
 
     def step(tokens: Tensor) -> Tensor:
-        batch = [Microbatch(tokens[:, :-1], tokens[:, 1:], 1.0)]
-        tokens = batch[0].targets_bs.numel()
-        vote = unguarded_step(stepper, batch, tokens, 3e-4, StepClock(True))
+        batch = [Microbatch(part[:, :-1], part[:, 1:], 1.0) for part in tokens.split(size)]
+        counted = work.batch * work.sequence
+        vote = unguarded_step(stepper, batch, counted, 3e-4, StepClock(True))
         return torch.tensor(vote.loss)
 
     step.store = store  # type: ignore[attr-defined]  # lives as long as the step
     return step
 
 
+def microbatch(work: Work, options: Sequence[str]) -> int:
+    """The sequences of a microbatch: as an option says, else all of the batch."""
+    sizes = [int(o.removeprefix("micro")) for o in options if o.startswith("micro")]
+    return sizes[0] if sizes else work.batch
+
+
+def model_fields(work: Work) -> list[str]:
+    shape = work.shape
+    names = OF_THE_MODEL + (OF_EXPERTS if shape.moe else ())
+    fields = [f"model.{name}={getattr(shape, name)}" for name in names]
+    return [*fields, f"model.tied={str(shape.tied).lower()}", f"model.context={work.sequence}"]
+
+
+def adapter_fields(work: Work) -> list[str]:
+    """An open model of this shape, whose frozen weights are drawn on the device: 16 to 140 GB need
+    not be written and read for the time of a step.
+    """
+    from penstock.catalog.open.models import config_of
+    from penstock.model.adapter.lora import A, B, draw_adapters
+    from penstock.model.nf4 import quantize
+    from penstock.train.parallel import materialize
+
+    folder = Path("/tmp/penstock-bench-model")
+    folder.mkdir(exist_ok=True)
+    config = config_of(replace(work.shape, context=131_072), "llama")
+    (folder / "config.json").write_text(json.dumps(config))
+
+    @torch.no_grad()
+    def draw(decoder: nn.Module, weights: object, device: torch.device, seed: int) -> None:
+        decoder.to_empty(device=device)
+        adapters = {}
+        for name, tensor in decoder.named_parameters():
+            if name.endswith((A, B)):
+                adapters[name] = tensor
+            elif tensor.dtype == torch.uint8:
+                inputs = decoder.get_submodule(name.rpartition(".")[0]).in_features
+                wide = torch.empty(len(tensor), inputs, device=device, dtype=torch.bfloat16)
+                tensor.copy_(quantize(wide.normal_(std=0.02)))
+            else:
+                tensor.fill_(1.0) if tensor.ndim == 1 else tensor.normal_(std=0.02)
+        draw_adapters(adapters, device, seed)
+
+    materialize.OpenWeights = lambda folder: folder  # type: ignore[assignment,misc]
+    materialize.load_base_and_adapters = draw
+    return [f"model.from={folder}", f"model.adapter.kind={work.adapter}"]
+
+
 OF_THE_MODEL = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
+OF_EXPERTS = ("experts", "experts_active", "expert_ffn")
 
 
 def measure(case: str, peers: Path, trace: Path | None, steps: int) -> Result:
     who, name, *rest = case.split("/")
-    option, work = rest[0] if rest else "", WORKS[name]
+    options, work = rest[0].split("+") if rest else [], WORKS[name]
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
     if who == "penstock":
-        step = ours(work, option)
+        step = ours(work, options)
     else:
         from train_peers import PEERS
 
-        step = PEERS[who](work.shape, work.sequence, peers)
+        step = PEERS[who](work.shape, work.sequence, peers, **peer_options(work, options))
     draw = torch.Generator("cuda").manual_seed(0)
     sample = (WARM_UP + steps, work.batch, work.sequence + 1)
     data = torch.randint(work.shape.vocab, sample, generator=draw, device="cuda")
@@ -166,8 +234,22 @@ def measure(case: str, peers: Path, trace: Path | None, steps: int) -> Result:
     if trace:
         trace.write_text(kernels(step, data[:3]))
     rate = work.batch * work.sequence / step_ms * 1e3
-    mfu = work.shape.flops_per_token(work.sequence) * rate / PEAK_FLOPS
+    mfu = work.shape.flops_per_token(work.sequence, bool(work.adapter)) * rate / PEAK_FLOPS
     return Result(case, step_ms, rate, mfu, peak_gib, (losses[0].item(), losses[-1].item()))
+
+
+def peer_options(work: Work, options: Sequence[str]) -> dict[str, Any]:
+    """What a peer is told beside the shape, where it is not the default."""
+    told: dict[str, Any] = {}
+    if work.narrow:
+        told["narrow"] = True
+    if any(option.startswith("micro") for option in options):
+        told["micro"] = microbatch(work, options)
+    if "eager" in options:
+        told["compiled"] = False
+    if "full" in options:
+        told["recompute"] = True
+    return told
 
 
 def kernels(step: Callable[[Tensor], Tensor], data: Tensor) -> str:
@@ -224,6 +306,9 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, default=Path(".peers/trainers"))
     parser.add_argument("--only", default="", help="cases that have this in their name")
     parser.add_argument("--cases", nargs="*", default=CASES)
+    parser.add_argument(
+        "--adapt", dest="cases", action="store_const", const=ADAPT_CASES, help="cases of adapters"
+    )
     parser.add_argument("--steps", type=int, default=STEPS, help="that are timed")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--trace", type=Path, help="kernels of the first case, by their time")
