@@ -275,6 +275,16 @@ def kernels(step: Callable[[Tensor], Tensor], data: Tensor) -> str:
     for name, times in sorted(by_name.items(), key=lambda item: -sum(item[1]))[:40]:
         each = f"{sum(times) / steps / 1e3:9.2f} ms {len(times) // steps:5d} ×"
         lines.append(f"{each} {sum(times) / len(times):9.1f} us  {name[:110]}")
+    lines.append("the device waits, per step, by the kernel that comes next:")
+    waits: dict[str, float] = {}
+    ended = spans[0][0]
+    for start, end, name in sorted(spans):
+        waits[name] = waits.get(name, 0.0) + max(0.0, start - ended)
+        ended = max(ended, end)
+    for name, wait in sorted(waits.items(), key=lambda item: -item[1])[:10]:
+        lines.append(
+            f"{wait / steps / 1e3:9.2f} ms {len(by_name[name]) // steps:5d} × {name[:110]}"
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from penstock.catalog.shapes import ModelShape
+from penstock.model.adapter.lora import FP8_KINDS, Fp8LoraLinear, add_adapters
 from penstock.model.decoder import Decoder
 from penstock.model.fp8 import (
     E4M3,
@@ -18,6 +19,7 @@ from penstock.model.fp8 import (
     convert_linears_to_fp8,
     fp8_linear,
 )
+from penstock.run.schema.adapter import AdapterSection
 
 
 def off(found: torch.Tensor, expected: torch.Tensor) -> float:
@@ -74,3 +76,39 @@ def test_only_plain_matrices_of_the_layers_change() -> None:
     assert {name.rpartition(".")[2] for name, kind in kinds.items() if kind is Fp8Linear} == set(
         "qkv"
     ) | {"out"}
+
+
+def test_an_adapter_beside_a_frozen_fp8_matrix_learns_as_beside_a_16_bit_one() -> None:
+    shape = ModelShape(layers=2, hidden=32, heads=2, kv_heads=2, ffn=48, vocab=64)
+    section = AdapterSection(rank=4)
+    tokens = torch.arange(40).view(2, 20) % 64
+    found: dict[bool, dict[str, torch.Tensor]] = {}
+    for narrow in (False, True):
+        torch.manual_seed(0)
+        decoder = Decoder(shape).bfloat16()
+        add_adapters(decoder, section)
+        adapters = {n: p for n, p in decoder.named_parameters() if p.requires_grad}
+        for param in adapters.values():
+            nn.init.normal_(param, std=0.1)
+        if narrow:
+            convert_linears_to_fp8(decoder.layers, kinds=FP8_KINDS)
+            kinds = {type(m) for m in decoder.layers.modules() if isinstance(m, nn.Linear)}
+            assert kinds == {Fp8LoraLinear}
+        loss = decoder(tokens[:, :-1], targets_bs=tokens[:, 1:])
+        loss.backward()
+        assert {n for n, p in decoder.named_parameters() if p.grad is not None} == adapters.keys()
+        found[narrow] = {n: p.grad for n, p in adapters.items() if p.grad is not None}
+        found[narrow]["loss"] = loss.detach()
+    for name, gradient in found[False].items():
+        assert off(found[True][name], gradient.double()) < 0.2, name
+
+
+def test_a_frozen_fp8_matrix_keeps_no_input_for_the_backward_pass() -> None:
+    kept: list[torch.Tensor] = []
+    x = torch.randn(16, 64, dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.randn(32, 64, dtype=torch.bfloat16)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        y = fp8_linear(x, weight)
+    assert [t.data_ptr() for t in kept] == [weight.data_ptr()]
+    (dx,) = torch.autograd.grad(y, x, torch.ones_like(y))
+    assert off(dx, torch.ones_like(y).double() @ weight.double()) < 0.09

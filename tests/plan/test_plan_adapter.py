@@ -66,5 +66,8 @@ def test_what_an_adapter_cannot_have_is_refused(run_of: Make) -> None:
     assert 'kind = "lora"' in told
     assert not legal.problems(run, shape, Layout(shard=2, pipeline=2))
     assert not legal.problems(run_of("[model.adapter]"), shape, Layout(tensor=2))
-    (told,) = legal.problems(run_of("[model.adapter]", "train.precision=fp8"), shape, Layout())
+    assert not legal.problems(run_of("[model.adapter]", "train.precision=fp8"), shape, Layout())
+    run = run_of('[model.adapter]\nkind = "qlora"', "train.precision=fp8")
+    (told,) = legal.problems(run, shape, Layout())
     assert "train.precision" in told
+    assert 'kind = "lora"' in told

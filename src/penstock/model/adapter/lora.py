@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from penstock.catalog.open.generic import ROUTERS, is_target
 from penstock.errors import PenstockError
+from penstock.model.fp8 import Fp8Linear
 from penstock.model.initialize import copy_to_shard, named_generator
 from penstock.model.nf4 import Nf4Linear, quantize
 from penstock.model.open.weights import OpenWeights, copy_open_tensors
@@ -49,6 +50,17 @@ class LoraMixin(nn.Module):
 
 class LoraLinear(LoraMixin, nn.Linear):
     """A frozen `nn.Linear` with a LoRA adapter."""
+
+
+class Fp8LoraLinear(LoraMixin, Fp8Linear):
+    """A frozen linear layer that multiplies in fp8, with a LoRA adapter in 16 bits."""
+
+
+# What `train.precision = "fp8"` makes of the linear layers of a decoder.
+FP8_KINDS: Mapping[type[nn.Linear], type[Fp8Linear]] = {
+    nn.Linear: Fp8Linear,
+    LoraLinear: Fp8LoraLinear,
+}
 
 
 class QloraLinear(LoraMixin, Nf4Linear):

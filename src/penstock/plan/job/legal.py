@@ -188,10 +188,10 @@ def _adapter(run: Run, section: adapter.AdapterSection, lay: Layout) -> Iterator
             f'layout.tensor = {lay.tensor}: the 4-bit rows of model.adapter.kind = "qlora" cannot '
             'be cut; write 1 and use layout.shard or layout.pipeline, or write kind = "lora"'
         )
-    if run.train.precision == "fp8":
+    if section.kind == "qlora" and run.train.precision == "fp8":
         yield (
-            'train.precision = "fp8": the frozen matrices of [model.adapter] are kept as they '
-            'came, and multiplied in 16 bits; write "bf16"'
+            'train.precision = "fp8": the frozen matrices of model.adapter.kind = "qlora" are kept '
+            'in 4 bits, and multiplied in 16; write "bf16", or kind = "lora"'
         )
 
 

@@ -10,6 +10,7 @@ from torch.distributed.fsdp import FSDPModule
 from penstock.catalog.open.folder import model_folder
 from penstock.catalog.shapes import ModelShape
 from penstock.model.adapter.lora import (
+    FP8_KINDS,
     A,
     B,
     add_adapters,
@@ -189,7 +190,7 @@ def apply_layout(decoder: Decoder, run: Run, layout: Layout, world: World) -> No
     file, in this order.
     """
     if run.train.precision == "fp8":
-        convert_linears_to_fp8(decoder.layers, layout.tensor)
+        convert_linears_to_fp8(decoder.layers, layout.tensor, FP8_KINDS)
     if layout.context > 1:
         apply_context_parallel(decoder, world)
     if layout.tensor > 1:
