@@ -46,8 +46,10 @@ def test_one_pass_of_adamw_is_torchs(masters: bool, grads: torch.dtype) -> None:
     others = [p for p in theirs.values() if p.dim() == 1]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
     reference = torch.optim.AdamW(groups, lr=1e-2, betas=train.betas, eps=train.eps)
-    for _ in range(5):
+    for step in range(5):
         drawn = {name: torch.randn_like(first).to(grads) for name, first in firsts.items()}
+        if step in (1, 2):  # by these gradients, or by those of a step that was refused
+            ours.prepare(drawn if step == 1 else {n: -g for n, g in drawn.items()})
         ours.step(drawn, 1e-2, 0.5)
         for name, param in theirs.items():
             param.grad = drawn[name].float() * 0.5

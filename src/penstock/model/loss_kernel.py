@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 4096
+BLOCK, WARPS = 4096, 8
 
 
 @triton.jit
@@ -54,7 +54,7 @@ def to_gradients_(logits_nv: Tensor, targets_n: Tensor, counted_n: Tensor | None
         vocab,
         HAS_COUNTED=counted_n is not None,
         BLOCK=BLOCK,
-        num_warps=8,
+        num_warps=WARPS,
     )
     return losses_n
 

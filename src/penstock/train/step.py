@@ -99,6 +99,8 @@ class Stepper:
         """Agree with all ranks on the loss, the gradient norm and what to do after the step."""
         with clock.part("compute"):
             squares = squared_norm(summed, self.shares)
+            # While the device is busy: after the vote it would wait for the host.
+            self.optimizer.prepare(summed)
         self.runner.wait_for_stages(clock)
         with clock.part("exchange"):
             self._at("vote")

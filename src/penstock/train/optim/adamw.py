@@ -27,6 +27,11 @@ class UpdateGroup(NamedTuple):
     grad: torch.dtype
     master: bool
 
+    @property
+    def by_kernel(self) -> bool:
+        """Return whether one kernel updates them all."""
+        return self.device == "cuda" and self.weight != torch.float64
+
 
 class AdamW:
     """AdamW with weight decay on matrices only, not on norms and biases."""
@@ -52,17 +57,29 @@ class AdamW:
         self._kernels: dict[UpdateGroup, FusedAdamW] = {}
 
     @torch.no_grad()
+    def prepare(self, grads: Grads) -> None:
+        """Do what the host has to do for an update by these gradients, but for the launch."""
+        self._group_for(grads)
+        for group, names in self._groups.items():
+            if group.by_kernel:
+                self._kernel(group, names).prepare([grads[name] for name in names])
+
+    @torch.no_grad()
     def step(self, grads: Grads, rate: float, scale: float) -> None:
         """Update all parameters by `scale` × gradient."""
         self.updates += 1
-        dtypes = [grads[name].dtype for name in self.params]
-        if dtypes != self._grouped_for:
-            self._group(grads)
-            self._grouped_for = dtypes
+        self._group_for(grads)
         for group, names in self._groups.items():
             own = [grads[name] for name in names]
-            if group.device == "cuda" and group.weight != torch.float64:
-                self._update_by_kernel(group, names, own, rate, scale)
+            if group.by_kernel:
+                self._kernel(group, names).step(
+                    own,
+                    rate=rate,
+                    scale=scale,
+                    betas=self.train.betas,
+                    eps=self.train.eps,
+                    updates=self.updates,
+                )
             elif torch.bfloat16 in (group.weight, group.moment):
                 for name, grad in zip(names, own, strict=True):
                     self._update_rounding(name, grad, rate, scale)
@@ -84,6 +101,13 @@ class AdamW:
             one = AdamW({name: nn.Parameter(few(param.dtype))}, masters, self.train)
             one.step({name: few(group.grad)}, 0.0, 1.0)
 
+    def _group_for(self, grads: Grads) -> None:
+        """Group the parameters again if the number formats of the gradients have changed."""
+        dtypes = [grads[name].dtype for name in self.params]
+        if dtypes != self._grouped_for:
+            self._group(grads)
+            self._grouped_for = dtypes
+
     def _group(self, grads: Grads) -> None:
         self._groups, self._kernels = {}, {}
         for name, own in self.moments.items():
@@ -97,9 +121,7 @@ class AdamW:
             )
             self._groups.setdefault(group, []).append(name)
 
-    def _update_by_kernel(
-        self, group: UpdateGroup, names: list[str], grads: list[Tensor], rate: float, scale: float
-    ) -> None:
+    def _kernel(self, group: UpdateGroup, names: list[str]) -> "FusedAdamW":
         if group not in self._kernels:
             from penstock.train.optim.adamw_kernel import (
                 FusedAdamW,
@@ -113,14 +135,7 @@ class AdamW:
                 [local_tensor(self.moments[name]["exp_avg_sq"]) for name in names],
                 [self.decay(name) for name in names],
             )
-        self._kernels[group].step(
-            grads,
-            rate=rate,
-            scale=scale,
-            betas=self.train.betas,
-            eps=self.train.eps,
-            updates=self.updates,
-        )
+        return self._kernels[group]
 
     def _update_by_torch(
         self, names: list[str], grads: list[Tensor], rate: float, scale: float

@@ -7,6 +7,7 @@ odds that make the mean right: rounding to nearest would lose every update small
 of bf16.
 """
 
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -150,6 +151,25 @@ class FusedAdamW:
         owner = torch.repeat_interleave(torch.arange(len(sizes), device=device), counts)
         block = torch.arange(len(owner), device=device) - (counts.cumsum(0) - counts)[owner]
         self.blocks = torch.stack((owner, block), 1).int()
+        self._ready: tuple[Sequence[Tensor], list[Tensor], Tensor] | None = None
+
+    def prepare(self, grads: Sequence[Tensor]) -> None:
+        """Send the addresses of the gradients to the device, ahead of the update by them."""
+        aligned = [
+            g if g.is_contiguous() and g.data_ptr() % 16 == 0 else _aligned_copy(g) for g in grads
+        ]
+        addresses = torch.tensor([grad.data_ptr() for grad in aligned])
+        self._ready = grads, aligned, addresses.to(self.fixed.device, non_blocking=True)
+
+    def _prepared(self, grads: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+        """Return these gradients as the kernel takes them, and their addresses on the device."""
+        same = self._ready and all(map(operator.is_, grads, self._ready[0]))
+        if not same:
+            self.prepare(grads)
+        assert self._ready
+        _, aligned, addresses = self._ready
+        self._ready = None
+        return aligned, addresses
 
     def step(
         self,
@@ -162,12 +182,9 @@ class FusedAdamW:
         updates: int,  # this one included
     ) -> None:
         """Update all tensors by `scale` × gradient, in one launch."""
-        grads = [
-            g if g.is_contiguous() and g.data_ptr() % 16 == 0 else _aligned_copy(g) for g in grads
-        ]
-        addresses = torch.tensor([grad.data_ptr() for grad in grads])
+        aligned, addresses = self._prepared(grads)
         _adamw[(len(self.blocks),)](
-            addresses.to(self.fixed.device, non_blocking=True),
+            addresses,
             self.fixed,
             self.decays,
             self.blocks,
@@ -181,7 +198,7 @@ class FusedAdamW:
             (1 - betas[1] ** updates) ** 0.5,
             MASTER=self.has_master,
             W=TYPES[self.kinds[0]],
-            G=TYPES[grads[0].dtype],
+            G=TYPES[aligned[0].dtype],
             M=TYPES[self.kinds[1]],
             BLOCK=BLOCK,
             num_warps=WARPS,

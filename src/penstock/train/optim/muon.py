@@ -63,6 +63,9 @@ class Muon:
     def warm_up(self, grads: Grads) -> None:
         self.rest.warm_up({name: grads[name] for name in self.rest.params})
 
+    def prepare(self, grads: Grads) -> None:
+        self.rest.prepare({name: grads[name] for name in self.rest.params})
+
     @torch.no_grad()
     def step(self, grads: Grads, rate: float, scale: float) -> None:
         self.rest.step({name: grads[name] for name in self.rest.params}, rate, scale)

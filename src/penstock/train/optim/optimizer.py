@@ -20,6 +20,9 @@ class Optimizer(Protocol):
     moments: dict[str, dict[str, Tensor]]
     updates: int
 
+    def prepare(self, grads: Grads) -> None:
+        """Do the host's work for an update by these gradients; an update need not follow."""
+
     def step(self, grads: Grads, rate: float, scale: float) -> None:
         """Update the weights once, by `scale` × gradient (clipping)."""
 
