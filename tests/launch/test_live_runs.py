@@ -157,7 +157,8 @@ Live = Callable[..., Lived]
 
 def check(run: Lived, lost: list[int], alive: int) -> None:
     """Nothing of the run was lost, and all that came to its end are equal in every bit."""
-    assert sorted(told["replica"] for told in run.of("lost")) == sorted(lost)
+    gone = run.of("lost")
+    assert sorted(told["replica"] for told in gone) == sorted(lost), gone
     assert not run.of("fault")
     hashes = run.hashes()
     assert hashes.keys() == set(range(alive))
