@@ -69,7 +69,7 @@ def test_an_event_is_read_as_it_was_written(cls: type[JournalEvent], tmp_path: P
         else:
             journal.write(event, t=1.0)
     (line,) = read_events(tmp_path / "a0000-r00000.events")
-    found = line.typed()
+    found = line.event
     assert type(found) is cls
     shared = {"ranks"} & {f.name for f in fields(cls)}  # of a rank's line they belong to the line
     for field in fields(cls):
