@@ -20,7 +20,7 @@ from penstock.ledger.journal.records import (
     parse_name,
     read_records,
 )
-from penstock.ledger.journal.values import number, unix_s, whole
+from penstock.ledger.journal.values import unix_s
 from penstock.untrusted import open_plain
 
 E = TypeVar("E", bound=JournalEvent)
@@ -45,15 +45,6 @@ class LineOf(Generic[E_co]):
     @property
     def kind(self) -> str:
         return self.event.kind
-
-    def whole(self, key: str) -> int | None:
-        return whole(self.payload.get(key))
-
-    def number(self, key: str) -> float | None:
-        return number(self.payload.get(key))
-
-    def time(self, key: str) -> float | None:
-        return unix_s(self.payload.get(key))
 
 
 JournalLine = LineOf[JournalEvent]
