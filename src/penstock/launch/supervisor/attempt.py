@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.guard.format.published import published_folders, step_of
-from penstock.ledger.journal.events import CheckpointLoaded, RankEnded
+from penstock.ledger.journal.events import ABSENT, CheckpointLoaded, RankEnded
 from penstock.ledger.journal.read import JournalLine, LineOf, lines_of, read_events, read_steps
 from penstock.ledger.journal.records import file_name, journal_files
 from penstock.ledger.journal.values import whole
@@ -61,9 +61,9 @@ class AttemptRecords:
         return read_events(self.folder.journal / self._name(rank, "events"))
 
     def end_record(self, rank: int) -> RankEnded | None:
-        """Return how a rank ended, by its own word; None where it wrote none."""
+        """Return how a rank ended, by its own word; None where it did not write that."""
         line = self._end_line(rank)
-        return line.event if line else None
+        return line.event if line and line.event.result is not ABSENT else None
 
     def _end_line(self, rank: int) -> LineOf[RankEnded] | None:
         ends = lines_of(self.events(rank), RankEnded)

@@ -42,6 +42,7 @@ from penstock.ledger.journal.events import (
     RankStarted,
     RankWentBack,
     RecordMended,
+    RegroupRequested,
     RegroupSpan,
     ReplayDiffers,
     ReplicaAtFault,
@@ -72,7 +73,7 @@ Classes = tuple[type[JournalEvent], ...]
 # Of ranks; shown as counts and charts. As lines they would hide the rest.
 NOT_SHOWN: Classes = (
     RankStarted, RankJoined, RankReady, WarmUpSpan, CheckpointSpan, FeedState, FastTierReady,
-    RegroupSpan, LostStepSpan, StepsTakenBack,
+    RegroupSpan, RegroupRequested, LostStepSpan, ReplicaGone, StepsTakenBack,
 )  # fmt: skip
 # Every rank writes the same: the first one is shown.
 SAME_ON_ALL_RANKS: Classes = (
