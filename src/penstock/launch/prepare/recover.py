@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.guard.checkpoints import Checkpoint, published_checkpoints
+from penstock.guard.checkpoints import StoredCheckpoint, published_checkpoints
 from penstock.guard.format.published import SCALARS
 from penstock.guard.tiers.identity import IdentityCopies
 from penstock.guard.tiers.locations import memory_folders
@@ -99,10 +99,10 @@ def repair_plan(folder: RunFolder) -> list[str]:
     return [f"{known.problem}; it was put aside as {aside.name} and made again by {known.source}"]
 
 
-def _saved_here(folder: RunFolder) -> list[Checkpoint]:
+def _saved_here(folder: RunFolder) -> list[StoredCheckpoint]:
     """Return the checkpoints on this machine whose scalars are whole, newest first; those in
     memory only where they are of this run."""
-    found: list[Checkpoint] = []
+    found: list[StoredCheckpoint] = []
     with contextlib.suppress(OSError):
         own = IdentityCopies([DiskStore(folder.path), DiskStore(folder.checkpoints)]).read()
         found += [slot for fast in memory_folders(folder) for slot in sealed_slots(fast, own)]
@@ -112,7 +112,7 @@ def _saved_here(folder: RunFolder) -> list[Checkpoint]:
     return sorted(found, key=lambda one: one.step, reverse=True)
 
 
-def _made_by(found: Checkpoint, run: Run) -> Run | None:
+def _made_by(found: StoredCheckpoint, run: Run) -> Run | None:
     """Return the run that made a checkpoint, with what may change on the way taken from `run`;
     None where that cannot be read, or it was taken over from another run."""
     try:
