@@ -100,8 +100,8 @@ def _whole(path: Path) -> tuple[StoredCheckpoint, int]:
 
 def _refuse_other_weights(found: StoredCheckpoint, run: Run, folder: RunFolder) -> None:
     """Compare names and shapes; a module of the user's own tells its weights when it is built."""
-    vocab = read_or_recover_plan(folder).plan.get("vocab")
-    if only_ranks_know_weights(run) or not isinstance(vocab, int):
+    vocab = read_or_recover_plan(folder).record.vocab
+    if only_ranks_know_weights(run) or not vocab:  # never launched
         return
     held = {n: size for n, size in found.scalars["weights"].items() if not is_buffer(n)}
     if what := shape_differences(held, trained_weights(run, vocab)):

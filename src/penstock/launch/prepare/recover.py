@@ -18,6 +18,7 @@ from penstock.guard.tiers.slots import sealed_slots
 from penstock.guard.tiers.stores import DiskStore
 from penstock.ledger.journal.records import journal_files
 from penstock.run.folder import RunFolder, plan_from_bytes
+from penstock.run.launch_record import LaunchRecord
 from penstock.run.load import load
 from penstock.run.save import to_table
 from penstock.run.schema.run import Run
@@ -41,6 +42,11 @@ class RecoveredPlan:
     plan: dict[str, Any] = field(default_factory=dict)
     problem: str = ""
     source: str = ""  # the checkpoint that it was read from instead
+
+    @property
+    def record(self) -> LaunchRecord:
+        """The plan's fields; `plan` is what is written again."""
+        return LaunchRecord.from_json(self.plan)
 
 
 def recover_run(folder: RunFolder, run: Run) -> RecoveredRun | None:

@@ -217,7 +217,8 @@ def fork_from(source: RunFolder, folder: RunFolder, run: Run) -> None:
 
     The checkpoint is on disk or in the memory of this host."""
     if folder.exists():
-        if read_or_recover_plan(folder).plan.get("forked_from", {}).get("run") == source.name:
+        forked = read_or_recover_plan(folder).record.forked_from
+        if forked and forked.run == source.name:
             return  # forked before: from now on it is a run like any other
         raise PenstockError(
             f"--fork {folder.name}: there is another run of that name ({folder.path}), which is "
