@@ -103,11 +103,11 @@ class Leader:
         )
 
     def _plan_for(self, slots: list[int]) -> HostPlan:
-        return HostPlan(*self.prepared.plan_for_hosts(slots, self.folder.read_plan()))
+        return HostPlan(*self.prepared.plan_for_hosts(slots, self.folder.read_launch_record()))
 
     def _supervise(self, ranks: RemoteRanks, journal: SupervisorJournal) -> RunOutcome:
         run, folder = self.prepared.run, self.folder
-        layout, plan = self.prepared.plan_launch(folder.read_plan())
+        layout, plan = self.prepared.plan_launch(folder.read_launch_record())
         self._record_beginning(journal, layout.ranks)
         since = self.began if self.lost_t is None else now()
         limit = launch_plan.budget_limit(run, folder, layout.ranks, since)

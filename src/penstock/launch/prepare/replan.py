@@ -91,9 +91,9 @@ class Replanner:
             return {"none": str(error)}
 
 
-def replanned_layout(before: dict[str, Any], layout: Layout, machine: str) -> Layout:
+def replanned_layout(before: LaunchRecord, layout: Layout, machine: str) -> Layout:
     """Return the layout that an earlier launch was replanned to, on the same machine."""
-    made = before.get("replanned")
+    made = before.replanned
     if made and made["asked"] == layout.to_json() and made["machine"] == machine:
         return Layout(**made["layout"])
     return layout
